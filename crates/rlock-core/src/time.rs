@@ -1,0 +1,70 @@
+//! Time as data: the core is told what time it is and never asks.
+
+use std::time::Duration;
+
+/// A point in time: microseconds since the Unix epoch.
+///
+/// Leases and waits end on whole milliseconds, as a key's expiry in Redis
+/// does; the microseconds only serve as the seed of fences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp {
+    micros: u64,
+}
+
+impl Timestamp {
+    /// Later than any other: the end of something that does not end.
+    pub const NEVER: Self = Self { micros: u64::MAX };
+
+    /// The point that lies `micros` microseconds after the Unix epoch.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self { micros }
+    }
+
+    /// The point that lies `millis` milliseconds after the Unix epoch.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self {
+            micros: millis.saturating_mul(1000),
+        }
+    }
+
+    /// Microseconds since the Unix epoch.
+    #[must_use]
+    pub const fn micros(self) -> u64 {
+        self.micros
+    }
+
+    /// Whole milliseconds since the Unix epoch, rounded down.
+    #[must_use]
+    pub const fn millis(self) -> u64 {
+        self.micros / 1000
+    }
+
+    /// The whole millisecond that lies `millis` after this one.
+    #[must_use]
+    pub const fn plus_millis(self, millis: u64) -> Self {
+        Self::from_millis(self.millis().saturating_add(millis))
+    }
+
+    /// True once `now` is in a later millisecond than this deadline.
+    ///
+    /// The millisecond of the deadline still belongs to what it ends, as it
+    /// does for the expiry of a key. So a lease is never cut short by rounding.
+    #[must_use]
+    pub const fn has_passed(self, now: Self) -> bool {
+        self.millis() < now.millis()
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.micros.saturating_sub(earlier.micros))
+    }
+
+    /// Whole milliseconds from `now` until this; zero if it has come.
+    #[must_use]
+    pub const fn millis_from(self, now: Self) -> u64 {
+        self.millis().saturating_sub(now.millis())
+    }
+}

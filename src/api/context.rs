@@ -1,0 +1,320 @@
+//! One call from the server into the module.
+
+use std::{
+    ffi::{CStr, CString},
+    os::raw::{c_char, c_int},
+};
+
+use super::{Text, raw};
+
+/// The context of a call. Cannot be kept: there is no way to make one but
+/// [`Context::new`], which the entry points use for the length of a call.
+pub(crate) struct Context(*mut raw::RedisModuleCtx);
+
+/// Facts about the server and the calling client.
+#[derive(Clone, Copy)]
+pub(crate) struct Flags(u32);
+
+/// How many clients of this server were there to hear a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Published {
+    ToNobody,
+    ToSomebody,
+}
+
+impl Context {
+    pub(crate) const fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
+        Self(ctx)
+    }
+
+    pub(crate) const fn raw(&self) -> *mut raw::RedisModuleCtx {
+        self.0
+    }
+
+    pub(crate) fn flags(&self) -> Flags {
+        // SAFETY: the context is that of the running call.
+        Flags(unsafe { raw::context_flags(self.0) }.cast_unsigned())
+    }
+
+    /// The number of the selected database.
+    pub(crate) fn db(&self) -> u32 {
+        // SAFETY: as in `flags`.
+        u32::try_from(unsafe { raw::selected_db(self.0) }).unwrap_or(0)
+    }
+
+    /// Selects a database, in a context that has no client of its own.
+    pub(crate) fn select_db(&self, db: u32) -> bool {
+        let Ok(db) = c_int::try_from(db) else {
+            return false;
+        };
+        // SAFETY: as in `flags`.
+        unsafe { raw::select_db(self.0, db) == raw::REDISMODULE_OK as c_int }
+    }
+
+    /// The id of the calling client.
+    pub(crate) fn client_id(&self) -> u64 {
+        // SAFETY: as in `flags`.
+        unsafe { raw::client_id(self.0) }
+    }
+
+    /// Whether the calling client is a real connection: not a script, and not
+    /// another module's call.
+    pub(crate) fn has_connection(&self) -> bool {
+        // SAFETY: without a place for the details the server only looks it up.
+        let found = unsafe { raw::client_info(std::ptr::null_mut(), self.client_id()) };
+        found == raw::REDISMODULE_OK as c_int
+    }
+
+    /// Whether the calling user may publish and listen on a channel.
+    pub(crate) fn may_use_channel(&self, channel: Text) -> bool {
+        // SAFETY: name and user are freed here; a call without a user (another
+        // module's) is not limited by one.
+        unsafe {
+            let name = raw::current_user_name(self.0);
+            if name.is_null() {
+                return true;
+            }
+            let user = raw::user_from_name(name);
+            raw::free_string(self.0, name);
+            if user.is_null() {
+                return false;
+            }
+            let allowed = raw::acl_check_channel(user, channel.raw(), 1);
+            raw::free_user(user);
+            allowed == raw::REDISMODULE_OK as c_int
+        }
+    }
+
+    /// Publishes a message to the subscribers of this server.
+    pub(crate) fn publish(&self, channel: Text, message: Text) -> Published {
+        // SAFETY: as in `flags`; the server keeps its own references.
+        match unsafe { raw::publish(self.0, channel.raw(), message.raw()) } {
+            0 => Published::ToNobody,
+            _ => Published::ToSomebody,
+        }
+    }
+
+    /// Publishes a message to the subscribers of the shard channel.
+    pub(crate) fn publish_to_shard(&self, channel: Text, message: Text) {
+        // SAFETY: as in `publish`.
+        unsafe { raw::publish_shard(self.0, channel.raw(), message.raw()) };
+    }
+
+    /// Tells watching transactions and caching clients that a key changed.
+    pub(crate) fn signal_modified(&self, name: Text) {
+        // SAFETY: as in `flags`.
+        unsafe { raw::signal_modified_key(self.0, name.raw()) };
+    }
+
+    /// Emits a key event, as the native command would.
+    pub(crate) fn notify(&self, class: c_int, event: &CStr, name: Text) {
+        // SAFETY: as in `flags`.
+        unsafe { raw::notify_keyspace_event(self.0, class, event.as_ptr(), name.raw()) };
+    }
+
+    /// Replicates `command name text`, to replicas and the AOF.
+    pub(crate) fn replicate(&self, command: &CStr, name: Text) {
+        // SAFETY: the format names the one string that follows.
+        unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.0,
+                command.as_ptr(),
+                c"s".as_ptr(),
+                name.raw(),
+            );
+        }
+    }
+
+    /// Replicates `command name first`, to replicas and the AOF.
+    pub(crate) fn replicate_field(&self, command: &CStr, name: Text, first: Text) {
+        // SAFETY: the format names the two strings that follow.
+        unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.0,
+                command.as_ptr(),
+                c"ss".as_ptr(),
+                name.raw(),
+                first.raw(),
+            );
+        }
+    }
+
+    /// Replicates `command name number`, to replicas and the AOF.
+    pub(crate) fn replicate_number(&self, command: &CStr, name: Text, number: u64) {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        // SAFETY: the format names the string and the number that follow.
+        unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.0,
+                command.as_ptr(),
+                c"sl".as_ptr(),
+                name.raw(),
+                number,
+            );
+        }
+    }
+
+    /// Replicates `command name field value`, to replicas and the AOF.
+    pub(crate) fn replicate_pair(&self, command: &CStr, name: Text, pair: (Text, Text)) {
+        // SAFETY: the format names the three strings that follow.
+        unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.0,
+                command.as_ptr(),
+                c"sss".as_ptr(),
+                name.raw(),
+                pair.0.raw(),
+                pair.1.raw(),
+            );
+        }
+    }
+
+    /// Replicates `command name field value field value`.
+    pub(crate) fn replicate_pairs(
+        &self,
+        command: &CStr,
+        name: Text,
+        first: (Text, Text),
+        second: (Text, Text),
+    ) {
+        // SAFETY: the format names the five strings that follow.
+        unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.0,
+                command.as_ptr(),
+                c"sssss".as_ptr(),
+                name.raw(),
+                first.0.raw(),
+                first.1.raw(),
+                second.0.raw(),
+                second.1.raw(),
+            );
+        }
+    }
+
+    /// Replicates a published message to replicas, but not to the AOF.
+    pub(crate) fn replicate_message(&self, command: &CStr, channel: Text, message: Text) {
+        // SAFETY: the format names the two strings that follow.
+        unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.0,
+                command.as_ptr(),
+                c"Ass".as_ptr(),
+                channel.raw(),
+                message.raw(),
+            );
+        }
+    }
+
+    /// Whether this node of a cluster serves a key, also while its slot moves.
+    pub(crate) fn serves(&self, name: Text) -> bool {
+        // SAFETY: the format names the string that follows; the reply is freed.
+        // A key that is another node's makes the server refuse the call.
+        unsafe {
+            let reply = raw::RedisModule_Call.unwrap_unchecked()(
+                self.0,
+                c"EXISTS".as_ptr(),
+                c"s".as_ptr(),
+                name.raw(),
+            );
+            if reply.is_null() {
+                return false;
+            }
+            raw::RedisModule_FreeCallReply.unwrap_unchecked()(reply);
+            true
+        }
+    }
+
+    /// Writes a line to the server's log. The text is an argument, never the
+    /// format: a key named `%n` must not be one.
+    pub(crate) fn log(&self, level: &CStr, text: &str) {
+        let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+        // SAFETY: one string for the one `%s`.
+        unsafe {
+            raw::RedisModule_Log.unwrap_unchecked()(
+                self.0,
+                level.as_ptr(),
+                c"%s".as_ptr(),
+                text.as_ptr(),
+            );
+        }
+    }
+
+    pub(crate) fn reply_number(&self, number: u64) {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        // SAFETY: as in `flags`.
+        unsafe { raw::reply_long_long(self.0, number) };
+    }
+
+    pub(crate) fn reply_nil(&self) {
+        // SAFETY: as in `flags`.
+        unsafe { raw::reply_null(self.0) };
+    }
+
+    pub(crate) fn reply_status(&self, status: &CStr) {
+        // SAFETY: as in `flags`; the server copies the text.
+        unsafe { raw::reply_simple_string(self.0, status.as_ptr()) };
+    }
+
+    pub(crate) fn reply_bytes(&self, bytes: &[u8]) {
+        // SAFETY: as in `flags`; the server copies the bytes.
+        unsafe { raw::reply_string_buffer(self.0, bytes.as_ptr().cast::<c_char>(), bytes.len()) };
+    }
+
+    pub(crate) fn reply_array(&self, len: usize) {
+        // SAFETY: as in `flags`; the caller replies with `len` elements.
+        unsafe { raw::reply_array(self.0, len.try_into().unwrap_or(0)) };
+    }
+
+    /// Begins a map of `len` pairs; a flat array for RESP2.
+    pub(crate) fn reply_map(&self, len: usize) {
+        // SAFETY: as in `reply_array`.
+        unsafe { raw::reply_map(self.0, len.try_into().unwrap_or(0)) };
+    }
+
+    /// Replies with an error; the text has no line break and no zero byte.
+    pub(crate) fn reply_error(&self, text: &str) {
+        let text = CString::new(text).unwrap_or_default();
+        // SAFETY: as in `flags`; the server copies the text.
+        unsafe { raw::reply_error(self.0, text.as_ptr()) };
+    }
+}
+
+impl Flags {
+    const fn has(self, flag: u32) -> bool {
+        self.0 & flag != 0
+    }
+
+    pub(crate) const fn is_script(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_LUA)
+    }
+
+    /// Whether a call may block: not in a transaction, a script, or another
+    /// module's call.
+    pub(crate) const fn may_block(self) -> bool {
+        !self.has(
+            raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING
+                | raw::REDISMODULE_CTX_FLAGS_MULTI
+                | raw::REDISMODULE_CTX_FLAGS_LUA
+                | raw::REDISMODULE_CTX_FLAGS_REPLICATED
+                | raw::REDISMODULE_CTX_FLAGS_LOADING,
+        )
+    }
+
+    pub(crate) const fn is_master(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_MASTER)
+    }
+
+    pub(crate) const fn is_cluster(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_CLUSTER)
+    }
+
+    pub(crate) const fn is_loading(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_LOADING)
+    }
+
+    /// Whether the policy lets the server evict keys that expire, as locks do.
+    pub(crate) const fn may_evict(self) -> bool {
+        self.has(raw::REDISMODULE_CTX_FLAGS_EVICT)
+    }
+}

@@ -1,0 +1,199 @@
+//! An open key, closed when the value is dropped, also while unwinding.
+
+use std::{
+    marker::PhantomData,
+    os::raw::{c_char, c_int, c_void},
+    ptr,
+};
+
+use super::{Context, OwnedText, Text, raw};
+
+/// What a key holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyKind {
+    Empty,
+    Hash,
+    Other,
+}
+
+/// What to do with a field of a hash.
+#[derive(Clone, Copy)]
+pub(crate) enum Field {
+    Set(Text, Text),
+    Delete(Text),
+}
+
+pub(crate) struct Key<'a> {
+    key: *mut raw::RedisModuleKey,
+    context: PhantomData<&'a Context>,
+}
+
+impl<'a> Key<'a> {
+    /// Opens a key to read and write. A key that has expired is deleted by
+    /// that, and the deletion is replicated.
+    pub(crate) fn open(ctx: &'a Context, name: Text) -> Self {
+        let mode = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
+        // SAFETY: context and name are alive; the handle is closed on drop.
+        let key = unsafe { raw::open_key(ctx.raw(), name.raw(), mode) };
+        Self {
+            key,
+            context: PhantomData,
+        }
+    }
+
+    /// Opens a key to read; `None` if it does not exist.
+    pub(crate) fn open_to_read(ctx: &'a Context, name: Text) -> Option<Self> {
+        // SAFETY: as in `open`; a missing key gives a null pointer here.
+        let key = unsafe { raw::open_key(ctx.raw(), name.raw(), raw::REDISMODULE_READ as c_int) };
+        (!key.is_null()).then(|| Self {
+            key,
+            context: PhantomData,
+        })
+    }
+
+    pub(crate) fn kind(&self) -> KeyKind {
+        // SAFETY: the handle is open.
+        match unsafe { raw::key_type(self.key) } as isize {
+            raw::REDISMODULE_KEYTYPE_EMPTY => KeyKind::Empty,
+            raw::REDISMODULE_KEYTYPE_HASH => KeyKind::Hash,
+            _ => KeyKind::Other,
+        }
+    }
+
+    /// The number of fields of a hash.
+    pub(crate) fn len(&self) -> usize {
+        // SAFETY: the handle is open.
+        unsafe { raw::value_length(self.key) }
+    }
+
+    /// When the key expires, in milliseconds since the Unix epoch.
+    pub(crate) fn expires_at_ms(&self) -> Option<u64> {
+        // SAFETY: the handle is open. "No expiry" is a negative number.
+        u64::try_from(unsafe { raw::abs_expire(self.key) }).ok()
+    }
+
+    pub(crate) fn set_expires_at_ms(&self, at_ms: u64) {
+        let at_ms = i64::try_from(at_ms).unwrap_or(i64::MAX);
+        // SAFETY: the handle is open for writing.
+        unsafe { raw::set_abs_expire(self.key, at_ms) };
+    }
+
+    /// The value of a field of a hash.
+    pub(crate) fn field(&self, field: Text) -> Option<OwnedText> {
+        let mut value: *mut raw::RedisModuleString = ptr::null_mut();
+        // SAFETY: the handle is open; the list of arguments ends with a null
+        // pointer; the string that comes back is ours to free.
+        unsafe {
+            raw::RedisModule_HashGet.unwrap_unchecked()(
+                self.key,
+                raw::REDISMODULE_HASH_NONE as c_int,
+                field.raw(),
+                &raw mut value,
+                ptr::null::<c_char>(),
+            );
+        }
+        OwnedText::take(value)
+    }
+
+    /// The values of two fields of a hash.
+    pub(crate) fn fields(&self, first: Text, second: Text) -> [Option<OwnedText>; 2] {
+        let mut values: [*mut raw::RedisModuleString; 2] = [ptr::null_mut(); 2];
+        // SAFETY: as in `field`.
+        unsafe {
+            raw::RedisModule_HashGet.unwrap_unchecked()(
+                self.key,
+                raw::REDISMODULE_HASH_NONE as c_int,
+                first.raw(),
+                &raw mut values[0],
+                second.raw(),
+                &raw mut values[1],
+                ptr::null::<c_char>(),
+            );
+        }
+        values.map(OwnedText::take)
+    }
+
+    /// Sets one field, or deletes it.
+    pub(crate) fn change(&self, change: Field) {
+        let (field, value) = change.pair();
+        // SAFETY: as in `field`, with a handle that is open for writing. The
+        // server copies field and value.
+        unsafe {
+            raw::RedisModule_HashSet.unwrap_unchecked()(
+                self.key,
+                raw::REDISMODULE_HASH_NONE as c_int,
+                field.raw(),
+                value,
+                ptr::null::<c_char>(),
+            );
+        }
+    }
+
+    /// Changes two fields.
+    pub(crate) fn change_both(&self, first: Field, second: Field) {
+        let ((first, one), (second, two)) = (first.pair(), second.pair());
+        // SAFETY: as in `change`.
+        unsafe {
+            raw::RedisModule_HashSet.unwrap_unchecked()(
+                self.key,
+                raw::REDISMODULE_HASH_NONE as c_int,
+                first.raw(),
+                one,
+                second.raw(),
+                two,
+                ptr::null::<c_char>(),
+            );
+        }
+    }
+
+    pub(crate) fn delete(&self) {
+        // SAFETY: the handle is open for writing; it stays open, and empty.
+        unsafe { raw::delete_key(self.key) };
+    }
+
+    /// Calls `visit` with each field of a small hash and its value.
+    pub(crate) fn for_each_field(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
+        let mut data: &mut dyn FnMut(&[u8], &[u8]) = visit;
+        // SAFETY: the cursor is destroyed before this returns, and the callback
+        // only runs inside `scan_key`, while `data` is borrowed here.
+        unsafe {
+            let cursor = raw::scan_cursor_create();
+            let data = (&raw mut data).cast::<c_void>();
+            while raw::scan_key(self.key, cursor, Some(visit_field), data) != 0 {}
+            raw::scan_cursor_destroy(cursor);
+        }
+    }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        // SAFETY: open until here.
+        unsafe { raw::close_key(self.key) }
+    }
+}
+
+impl Field {
+    /// The field, and the value as the variadic function wants it.
+    fn pair(self) -> (Text, *mut raw::RedisModuleString) {
+        match self {
+            Self::Set(field, value) => (field, value.raw()),
+            // The API's mark for "delete this field": the address 1.
+            Self::Delete(field) => (field, ptr::without_provenance_mut(1)),
+        }
+    }
+}
+
+unsafe extern "C" fn visit_field(
+    _key: *mut raw::RedisModuleKey,
+    field: *mut raw::RedisModuleString,
+    value: *mut raw::RedisModuleString,
+    data: *mut c_void,
+) {
+    if field.is_null() || value.is_null() {
+        return;
+    }
+    // SAFETY: `for_each_field` passes a pointer to the closure's reference, and
+    // waits for this call. What is visited must not panic: it only copies.
+    let visit = unsafe { &mut *data.cast::<&mut dyn FnMut(&[u8], &[u8])>() };
+    visit(Text(field).bytes(), Text(value).bytes());
+}

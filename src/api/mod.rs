@@ -1,0 +1,40 @@
+//! The server's API as this module uses it: thin types over raw pointers.
+//!
+//! All `unsafe` of the project is in this folder and in the entry points that
+//! the server calls. The rules that the types rely on:
+//!
+//! - everything runs on the server's main thread;
+//! - a [`Context`] and the [`Text`]s of a call are good until the call returns;
+//! - every function of [`raw`] is present, or the module has refused to load.
+//!   Functions that only some servers have are asked for one by one, by
+//!   pointer: version numbers of Redis and Valkey say different things.
+
+mod context;
+mod key;
+pub(crate) mod raw;
+mod text;
+
+pub(crate) use context::{Context, Published};
+pub(crate) use key::{Field, Key, KeyKind};
+pub(crate) use text::{OwnedText, Text};
+
+use std::cell::UnsafeCell;
+
+/// A value that only the server's main thread touches.
+pub(crate) struct MainThread<T>(UnsafeCell<T>);
+
+// SAFETY: the server calls modules on its main thread only, and this module
+// starts no thread of its own.
+unsafe impl<T> Sync for MainThread<T> {}
+
+impl<T> MainThread<T> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self(UnsafeCell::new(value))
+    }
+
+    /// The value. `T` is a `Cell` or `RefCell` wherever it is changed.
+    pub(crate) const fn get(&self) -> &T {
+        // SAFETY: no `&mut` to the value is ever made, and there is one thread.
+        unsafe { &*self.0.get() }
+    }
+}

@@ -1,0 +1,85 @@
+//! What time it is, and the one timer of the module.
+//!
+//! One timer is armed at the earliest deadline there is. It may ring early,
+//! for a deadline that has moved; then it is armed again. It is never armed
+//! far ahead: Redis 7.0 keeps a processor busy while the next timer is more
+//! than about 35 minutes away.
+
+use std::{
+    ptr,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use rlock_core::Timestamp;
+
+use crate::api::{Context, raw};
+
+/// The furthest that the timer is armed ahead, in milliseconds.
+const AHEAD_MAX_MS: u64 = 20 * 60 * 1000;
+
+/// The server's wall clock, which the expiry of keys goes by.
+pub(crate) fn now() -> Timestamp {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timestamp::from_micros(u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// The timer: not armed, or armed for a point in time.
+#[derive(Default)]
+pub(crate) struct Timer {
+    armed: Option<(Timestamp, raw::RedisModuleTimerID)>,
+    held_off: bool,
+}
+
+impl Timer {
+    /// Makes sure that the timer rings at `deadline`, or before.
+    pub(crate) fn arm(&mut self, ctx: &Context, now: Timestamp, deadline: Timestamp) {
+        let deadline = deadline.min(now.plus_millis(AHEAD_MAX_MS));
+        match self.armed {
+            Some((armed, _)) if armed <= deadline || self.held_off => return,
+            Some((_, id)) => {
+                // SAFETY: this timer is ours and has not rung: `rung` would
+                // have forgotten its id, which may be used again after that.
+                unsafe { raw::stop_timer(ctx.raw(), id, ptr::null_mut()) };
+            }
+            None => {}
+        }
+        let delay_ms = deadline.millis_from(now);
+        // SAFETY: the callback takes no data.
+        let id = unsafe {
+            raw::create_timer(
+                ctx.raw(),
+                i64::try_from(delay_ms).unwrap_or(0),
+                Some(crate::events::on_timer),
+                ptr::null_mut(),
+            )
+        };
+        self.armed = Some((deadline, id));
+        if delay_ms == 0 {
+            wake_event_loop();
+        }
+    }
+
+    /// Arms the timer for a time before which there is no use in ringing.
+    pub(crate) fn hold_off(&mut self, ctx: &Context, now: Timestamp, until: Timestamp) {
+        self.arm(ctx, now, until);
+        self.held_off = true;
+    }
+
+    /// Takes note that the timer is ringing. Must come first in its callback.
+    pub(crate) const fn rung(&mut self) {
+        self.armed = None;
+        self.held_off = false;
+    }
+}
+
+/// Redis 7.0 computes how long it will sleep before it runs what may create a
+/// timer, so a timer for "now" would ring only after that sleep. A one-shot
+/// event ends the sleep; it does nothing else, as it has no context to act in.
+fn wake_event_loop() {
+    // SAFETY: the function does nothing.
+    unsafe { raw::event_loop_add_one_shot(Some(nothing), ptr::null_mut()) };
+}
+
+unsafe extern "C" fn nothing(_data: *mut std::os::raw::c_void) {}

@@ -1,0 +1,28 @@
+//! `RLOCK.FORCE key`
+
+use super::Call;
+use crate::{
+    reply::{self, Answer},
+    transact::transact,
+};
+
+pub(super) fn run(call: &Call<'_>) {
+    let [_, key] = call.arguments else {
+        return call.wrong_arity();
+    };
+    let done = call.change(*key, None, |state, site| {
+        transact(state, site, |locks, name, hold| {
+            Ok(locks.force(site.now, name, hold))
+        })
+    });
+    match done {
+        Some(Ok(removed)) => {
+            reply::send(
+                call.ctx,
+                Answer::Count(removed.try_into().unwrap_or(i64::MAX)),
+            );
+        }
+        Some(Err(failure)) => reply::failure(call.ctx, &failure),
+        None => {}
+    }
+}

@@ -1,0 +1,13 @@
+//! `RLOCK.HELP`
+
+use super::{Call, table::COMMANDS};
+use crate::reply::{self, Answer};
+
+pub(super) fn run(call: &Call<'_>) {
+    if call.arguments.len() != 1 {
+        return call.wrong_arity();
+    }
+    let line =
+        |command: &super::table::Command| format!("{} -- {}", command.syntax, command.summary);
+    reply::send(call.ctx, Answer::Lines(COMMANDS.iter().map(line).collect()));
+}

@@ -1,0 +1,98 @@
+//! The commands, a file each: parse, change the lock, reply.
+
+mod acquire;
+mod cancel;
+mod force;
+mod help;
+mod info;
+mod release;
+mod renew;
+mod table;
+
+pub(crate) use table::register;
+
+use std::os::raw::c_int;
+
+use crate::{
+    api::{Context, Text, raw},
+    args::Argument,
+    entry,
+    state::{self, State},
+    transact::Site,
+};
+
+impl Argument for Text {
+    fn bytes(&self) -> &[u8] {
+        Self::bytes(self)
+    }
+}
+
+/// What a command is called with.
+pub(crate) struct Call<'a> {
+    pub(crate) ctx: &'a Context,
+    pub(crate) arguments: &'a [Text],
+}
+
+impl<'a> Call<'a> {
+    /// Replies that there are too few or too many arguments.
+    fn wrong_arity(&self) {
+        // SAFETY: the context is that of the running command.
+        unsafe { raw::wrong_arity(self.ctx.raw()) };
+    }
+
+    /// Runs a change of `key`, on behalf of `caller`, with the module's state.
+    fn change<R>(
+        &self,
+        key: Text,
+        caller: Option<Text>,
+        act: impl FnOnce(&mut State, &Site<'_>) -> R,
+    ) -> Option<R> {
+        let done = state::with(self.ctx, |state, now| {
+            let site = Site {
+                ctx: self.ctx,
+                now,
+                db: self.ctx.db(),
+                key,
+                caller,
+            };
+            act(state, &site)
+        });
+        if done.is_none() {
+            crate::reply::busy(self.ctx);
+        }
+        done
+    }
+}
+
+/// Makes an entry point for the server out of a command's function.
+macro_rules! entry_points {
+    ($($name:ident = $run:path;)*) => {
+        $(
+            pub(super) unsafe extern "C" fn $name(
+                ctx: *mut raw::RedisModuleCtx,
+                argv: *mut *mut raw::RedisModuleString,
+                argc: c_int,
+            ) -> c_int {
+                entry::command(ctx, |ctx| {
+                    // SAFETY: the server's arguments live as long as the call.
+                    let arguments = unsafe { Text::arguments(argv, argc) };
+                    $run(&Call { ctx, arguments });
+                })
+            }
+        )*
+    };
+}
+
+mod entry_point {
+    use super::*;
+
+    entry_points! {
+        acquire = super::acquire::run;
+        cancel = super::cancel::run;
+        force = super::force::run;
+        help = super::help::run;
+        info = super::info::run;
+        release = super::release::run;
+        renew = super::renew::run;
+    }
+}

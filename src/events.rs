@@ -1,0 +1,249 @@
+//! What the server tells us without being asked, and the timer.
+//!
+//! Callbacks only take notes; all that has to be written is written by the
+//! timer, in pieces. Writing in a key event would come before the event's own
+//! change in the replication stream; and nothing may be written while writes
+//! are paused or the server is a replica.
+
+use std::os::raw::{c_char, c_int, c_void};
+
+use rlock_core::{Due, Timestamp};
+
+use crate::{
+    api::{Context, OwnedText, Text, raw},
+    clock, entry,
+    state::{self, Event, State},
+    transact::{self, Site, transact},
+};
+
+/// How much is done in one turn of the event loop: whichever comes first.
+const TURN_ITEMS_MAX: usize = 256;
+const TURN_MICROS_MAX: u64 = 1000;
+/// How long to wait before trying again while nothing may be written, in
+/// milliseconds.
+const PAUSE_MS: u64 = 10;
+
+/// Subscribes to everything that changes who holds or who waits. Comes last
+/// while loading: a server that refuses the module then would keep calling.
+pub(crate) fn subscribe(ctx: &Context) {
+    let classes = raw::REDISMODULE_NOTIFY_GENERIC
+        | raw::REDISMODULE_NOTIFY_EXPIRED
+        | raw::REDISMODULE_NOTIFY_EVICTED;
+    let events: [(u64, raw::RedisModuleEventCallback); 5] = [
+        (
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            Some(on_role_changed),
+        ),
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(on_flush)),
+        (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
+        (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client_change)),
+        (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
+    ];
+    // SAFETY: the callbacks live as long as the module.
+    unsafe {
+        raw::subscribe_to_keyspace_events(ctx.raw(), classes, Some(on_key_event));
+        for (id, callback) in events {
+            let event = raw::RedisModuleEvent { id, dataver: 1 };
+            raw::subscribe_to_server_event(ctx.raw(), event, callback);
+        }
+    }
+}
+
+unsafe extern "C" fn on_key_event(
+    ctx: *mut raw::RedisModuleCtx,
+    class: c_int,
+    _event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    let key = Text::from_raw(key);
+    entry::callback(ctx, |ctx| {
+        if state::concerns(key) {
+            let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
+            state::tell(
+                ctx,
+                Event::KeyChanged {
+                    db: ctx.db(),
+                    key: key.bytes().into(),
+                    evicted,
+                },
+            );
+        }
+    });
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn on_role_changed(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::callback(ctx, |ctx| state::tell(ctx, Event::RoleChanged));
+}
+
+unsafe extern "C" fn on_flush(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    if subevent != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+        return;
+    }
+    // SAFETY: the server passes this structure with this event.
+    let flush = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
+    // A negative number means all databases.
+    let db = flush.and_then(|flush| u32::try_from(flush.dbnum).ok());
+    entry::callback(ctx, |ctx| state::tell(ctx, Event::KeysChanged(db)));
+}
+
+unsafe extern "C" fn on_swap(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    data: *mut c_void,
+) {
+    // SAFETY: the server passes this structure with this event.
+    let swap = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
+    let Some(swap) = swap else { return };
+    entry::callback(ctx, |ctx| {
+        for db in [swap.dbnum_first, swap.dbnum_second] {
+            state::tell(ctx, Event::KeysChanged(u32::try_from(db).ok()));
+        }
+    });
+}
+
+unsafe extern "C" fn on_loading(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    if subevent == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
+        entry::callback(ctx, |ctx| state::tell(ctx, Event::Loaded));
+    }
+}
+
+unsafe extern "C" fn on_client_change(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    if subevent != raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+        return;
+    }
+    // SAFETY: the server passes this structure with this event.
+    let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() };
+    let Some(client) = client else { return };
+    entry::callback(ctx, |ctx| {
+        if state::look(|state| state.locks.has_contended()) != Some(false) {
+            state::tell(ctx, Event::SessionClosed(client.id));
+        }
+    });
+}
+
+/// The timer: does what has become due, as much as one turn allows.
+pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    entry::callback(ctx, |ctx| {
+        state::with(ctx, |state, now| {
+            state.timer.rung();
+            let flags = ctx.flags();
+            if flags.is_loading() || avoids_traffic() {
+                // Whatever is due stays due; come back for it.
+                return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
+            }
+            if flags.is_master() {
+                state.role_changed = false;
+                turn(state, ctx, now);
+            } else {
+                stand_down(state, ctx);
+            }
+        });
+    });
+}
+
+/// Whether a write would be an error: while writes are paused the server
+/// asserts that nothing is replicated.
+fn avoids_traffic() -> bool {
+    // SAFETY: takes nothing.
+    unsafe { raw::avoid_replica_traffic() != 0 }
+}
+
+fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
+    for grant in std::mem::take(&mut state.undelivered) {
+        let (key, owner) = (OwnedText::new(&grant.key), OwnedText::new(&grant.owner));
+        let site = Site {
+            ctx,
+            now,
+            db: grant.db,
+            key: *key,
+            caller: Some(*owner),
+        };
+        if ctx.select_db(grant.db) && is_ours(state, &site) {
+            let _ = transact(state, &site, |locks, name, hold| {
+                Ok(locks.undeliver(now, name, hold, &grant.owner, grant.fence))
+            });
+        }
+    }
+    state.locks.sweep(TURN_ITEMS_MAX);
+    for _ in 0..TURN_ITEMS_MAX {
+        let Some(due) = state.locks.next_due(now) else {
+            break;
+        };
+        do_due(state, ctx, now, due);
+        if clock::now().micros().saturating_sub(now.micros()) > TURN_MICROS_MAX {
+            break;
+        }
+    }
+}
+
+fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
+    match due {
+        Due::WaitEnd(ticket) => {
+            if let Some((ticket, key)) = state.locks.end_wait(now, ticket) {
+                transact::end_wait(state, ctx, &ticket, *OwnedText::new(&key));
+            }
+        }
+        Due::Settle { db, key } => {
+            let key = OwnedText::new(&key);
+            let site = Site {
+                ctx,
+                now,
+                db,
+                key: *key,
+                caller: None,
+            };
+            if ctx.select_db(db) && is_ours(state, &site) {
+                transact::settle(state, &site);
+            }
+        }
+    }
+}
+
+/// Whether this server may still grant the lock. In a cluster the key may have
+/// gone because its slot has: then its waiters have to ask elsewhere.
+fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
+    if !site.ctx.flags().is_cluster() || site.ctx.serves(site.key) {
+        return true;
+    }
+    while let Some(ticket) = state.locks.withdraw_front(site.name()) {
+        transact::turn_away(state, site.ctx, &ticket, site.key);
+    }
+    false
+}
+
+/// A replica grants nothing: those who wait for a message are told so. Blocked
+/// clients the server has disconnected itself.
+fn stand_down(state: &mut State, ctx: &Context) {
+    state.undelivered.clear();
+    for _ in 0..TURN_ITEMS_MAX {
+        let Some((ticket, key)) = state.locks.withdraw_any() else {
+            state.role_changed = false;
+            return;
+        };
+        transact::turn_away(state, ctx, &ticket, *OwnedText::new(&key));
+    }
+    // More is left: the note makes the timer ring again at once.
+    state.role_changed = true;
+}

@@ -1,0 +1,143 @@
+//! `librlock.so`: locks in a Redis or Valkey server.
+//!
+//! This crate is the shell around `rlock_core`: it knows the server and decides
+//! nothing about locks.
+//!
+//! # Layout
+//!
+//! - `lib`: loading; `settings`, `commands::table`: what the server is told;
+//! - `entry`, `commands`: where the server calls in, one file per command;
+//! - `transact`: the one path that every change of a lock takes;
+//! - `store`: a hold as a hash; `blocked`, `messages`: how others are told;
+//! - `events`, `clock`: what happens without a command; `state`: what is kept
+//!   between calls;
+//! - `api`: the server's API, and nearly all `unsafe`.
+
+mod api;
+mod args;
+mod blocked;
+mod clock;
+mod commands;
+mod entry;
+mod events;
+mod info;
+mod messages;
+mod reply;
+mod settings;
+mod state;
+mod store;
+mod transact;
+
+use std::os::raw::c_int;
+
+use api::{Context, Text, raw};
+
+/// The server's own memory, so that its limits and statistics count ours.
+#[global_allocator]
+static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
+
+/// The name that settings, the `INFO` section and commands begin with.
+const NAME: &std::ffi::CStr = c"rlock";
+/// The version as `MODULE LIST` shows it: major, minor and patch, two digits
+/// each.
+const VERSION: c_int = 1_00;
+
+/// Where Redis begins.
+///
+/// # Safety
+///
+/// Called by the server, once, with a context and its arguments.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn RedisModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the server's own context, before anything else is called; nothing
+    // is allocated before this, as the allocator is the server's.
+    let status = unsafe {
+        raw::Export_RedisModule_Init(
+            ctx.cast(),
+            NAME.as_ptr(),
+            VERSION,
+            raw::REDISMODULE_APIVER_1 as c_int,
+        )
+    };
+    if status != raw::REDISMODULE_OK as c_int {
+        return status;
+    }
+    let loaded = std::panic::catch_unwind(|| {
+        // SAFETY: the server's arguments live as long as this call.
+        let arguments = unsafe { Text::arguments(argv, argc) };
+        load(&Context::new(ctx), arguments)
+    });
+    match loaded {
+        Ok(Ok(())) => raw::REDISMODULE_OK as c_int,
+        Ok(Err(_)) | Err(_) => raw::REDISMODULE_ERR as c_int,
+    }
+}
+
+/// Where Valkey begins; it takes the other name as well, and says so in its log.
+///
+/// # Safety
+///
+/// As for [`RedisModule_OnLoad`].
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn ValkeyModule_OnLoad(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: the same call under another name.
+    unsafe { RedisModule_OnLoad(ctx, argv, argc) }
+}
+
+/// What is in memory would be lost: waiters, and who is to be told of a loss.
+/// So a server that has any keeps the module.
+///
+/// # Safety
+///
+/// Called by the server.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_int {
+    match state::look(|state| state.locks.has_contended()) {
+        Some(false) => raw::REDISMODULE_OK as c_int,
+        Some(true) | None => raw::REDISMODULE_ERR as c_int,
+    }
+}
+
+fn load(ctx: &Context, arguments: &[Text]) -> Result<(), ()> {
+    if let Some(function) = raw::missing() {
+        let text = format!("this server has no {function}, which the module needs: too old");
+        ctx.log(c"warning", &text);
+        return Err(());
+    }
+    entry::log_panics();
+    let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
+        | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
+        | OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
+    // SAFETY: the context is that of loading.
+    unsafe { raw::set_module_options(ctx.raw(), options as c_int) };
+    settings::load(ctx, arguments)
+        .and_then(|()| commands::register(ctx))
+        .and_then(|()| state::State::start())
+        .map_err(|text| ctx.log(c"warning", &text))?;
+    // SAFETY: the callback lives as long as the module.
+    unsafe { raw::register_info_func(ctx.raw(), Some(info::on_info)) };
+    if info::evicts(ctx) {
+        ctx.log(
+            c"warning",
+            "maxmemory-policy may evict locks when memory is full, and then two owners hold one; \
+             set it to noeviction",
+        );
+    }
+    events::subscribe(ctx);
+    Ok(())
+}
+
+/// A key that was opened for writing but not changed is not reported as
+/// changed: a refused request would abort other clients' transactions.
+const OPTION_NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;

@@ -1,0 +1,215 @@
+//! All that the module remembers, and how a callback reaches it.
+//!
+//! The server may call back while a command of ours runs: a key event for a
+//! key that we open, a client that goes. Such a call only leaves a note, which
+//! is read when the command is through. So the state is borrowed once at a
+//! time, and nothing changes under the feet of whoever has it.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+};
+
+use hdrhistogram::Histogram;
+use rlock_core::{Locks, Name, TicketId, Timestamp};
+
+use crate::{
+    api::{Context, MainThread, Text},
+    blocked::{self, Grant, Outcome},
+    clock::{self, Timer},
+    settings::settings,
+};
+
+/// How many pieces of a closed connection's requests are withdrawn at once;
+/// the rest follows in later turns of the event loop.
+const SWEEP_PIECES: usize = 512;
+/// The longest wait that the histogram tells from longer ones: 30 days, in
+/// microseconds, which is the largest value of `max-lease-ms`.
+const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
+
+/// What a callback has seen.
+pub(crate) enum Event {
+    /// A key was deleted, expired, renamed, or given another time to live.
+    KeyChanged {
+        db: u32,
+        key: Box<[u8]>,
+        evicted: bool,
+    },
+    /// A database, or all of them, has other keys than before.
+    KeysChanged(Option<u32>),
+    /// A blocked call has ended without us.
+    CallerGone(u64),
+    /// A connection has closed.
+    SessionClosed(u64),
+    /// A grant did not reach the blocked client.
+    Undelivered(Grant),
+    /// The server has become a replica, or a master.
+    RoleChanged,
+    /// The server has read its data.
+    Loaded,
+}
+
+pub(crate) struct State {
+    pub(crate) locks: Locks,
+    /// Which ticket a blocked call waits on; until it is unblocked.
+    pub(crate) callers: HashMap<u64, TicketId>,
+    pub(crate) undelivered: Vec<Grant>,
+    pub(crate) waits: Histogram<u32>,
+    pub(crate) evicted_locks: u64,
+    pub(crate) role_changed: bool,
+    pub(crate) timer: Timer,
+}
+
+static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
+static NOTES: MainThread<RefCell<Vec<Event>>> = MainThread::new(RefCell::new(Vec::new()));
+/// The key that is being changed by us; its events are our own doing.
+static CHANGING: MainThread<Cell<Option<Text>>> = MainThread::new(Cell::new(None));
+
+impl State {
+    /// The state of a server that has just loaded the module.
+    ///
+    /// # Errors
+    ///
+    /// The text of the histogram's refusal of its bounds.
+    pub(crate) fn start() -> Result<(), String> {
+        let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
+        let mut state = Self {
+            locks: Locks::default(),
+            callers: HashMap::new(),
+            undelivered: Vec::new(),
+            waits: waits.map_err(|error| error.to_string())?,
+            evicted_locks: 0,
+            role_changed: false,
+            timer: Timer::default(),
+        };
+        state.begin_grace(clock::now());
+        *STATE.get().borrow_mut() = Some(state);
+        Ok(())
+    }
+
+    /// Grants nothing for as long as the setting says.
+    fn begin_grace(&mut self, now: Timestamp) {
+        let grace_ms = settings().startup_grace_ms.get();
+        if grace_ms > 0 {
+            self.locks.grant_from(now.plus_millis(grace_ms));
+            self.locks.settle_all_later(None);
+        }
+    }
+
+    /// Takes note of what callbacks have seen, in memory only: whatever has to
+    /// be written is left to the timer.
+    fn absorb(&mut self, ctx: &Context, now: Timestamp) {
+        loop {
+            let Some(event) = NOTES.get().borrow_mut().pop() else {
+                break;
+            };
+            self.note(event, now);
+        }
+        let at_once = self.role_changed || !self.undelivered.is_empty();
+        let deadline = if at_once {
+            Some(now)
+        } else {
+            self.locks.next_deadline(now)
+        };
+        if let Some(deadline) = deadline {
+            self.timer.arm(ctx, now, deadline);
+        }
+    }
+
+    fn note(&mut self, event: Event, now: Timestamp) {
+        match event {
+            Event::KeyChanged { db, key, evicted } => {
+                let name = Name { db, key: &key };
+                self.evicted_locks += u64::from(evicted && self.locks.is_contended(name));
+                self.locks.settle_later(name);
+            }
+            Event::KeysChanged(db) => self.locks.settle_all_later(db),
+            Event::CallerGone(handle) => {
+                if let Some(ticket) = self.callers.remove(&handle) {
+                    self.locks.caller_gone(ticket, handle);
+                    blocked::unblock(handle, Outcome::Nil);
+                }
+            }
+            Event::SessionClosed(session) => {
+                self.locks.session_closed(session);
+                self.locks.sweep(SWEEP_PIECES);
+            }
+            Event::Undelivered(grant) => self.undelivered.push(grant),
+            Event::RoleChanged => self.role_changed = true,
+            Event::Loaded => self.begin_grace(now),
+        }
+    }
+
+    /// Ends a blocked call, if it has not been ended yet.
+    pub(crate) fn answer(&mut self, handle: u64, outcome: Outcome) {
+        if self.callers.remove(&handle).is_some() {
+            blocked::unblock(handle, outcome);
+        }
+        if self.callers.is_empty() {
+            self.callers.shrink_to(64);
+        }
+    }
+
+    /// Forgets that a grant may not have reached its owner: it has acted on
+    /// the hold since, so it knows.
+    pub(crate) fn confirm(&mut self, db: u32, key: &[u8], owner: &[u8]) {
+        if !self.undelivered.is_empty() {
+            self.undelivered
+                .retain(|grant| grant.db != db || *grant.key != *key || *grant.owner != *owner);
+        }
+    }
+}
+
+/// Runs `act` on the state, then reads the notes of callbacks and arms the
+/// timer. `None` if the state is in use: another module has called a command
+/// of ours from within a callback of one of ours.
+pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> R) -> Option<R> {
+    let mut state = STATE.get().try_borrow_mut().ok()?;
+    let state = state.as_mut()?;
+    let now = clock::now();
+    let result = act(state, now);
+    state.absorb(ctx, now);
+    Some(result)
+}
+
+/// Looks at the state. `None` if the state is in use.
+pub(crate) fn look<R>(act: impl FnOnce(&State) -> R) -> Option<R> {
+    let state = STATE.get().try_borrow().ok()?;
+    state.as_ref().map(act)
+}
+
+/// Leaves a note, which is read at once if nothing is going on.
+pub(crate) fn tell(ctx: &Context, event: Event) {
+    NOTES.get().borrow_mut().push(event);
+    with(ctx, |_, _| ());
+}
+
+/// Whether a key event is of interest: not one of our own making, and not on a
+/// server where nobody waits.
+pub(crate) fn concerns(name: Text) -> bool {
+    match STATE.get().try_borrow() {
+        Ok(state) => state
+            .as_ref()
+            .is_some_and(|state| state.locks.has_contended()),
+        Err(_) => CHANGING
+            .get()
+            .get()
+            .is_none_or(|own| own.raw() != name.raw() && own.bytes() != name.bytes()),
+    }
+}
+
+/// Marks a key as being changed by us until the value is dropped.
+pub(crate) struct Changing(());
+
+impl Changing {
+    pub(crate) fn new(name: Text) -> Self {
+        CHANGING.get().set(Some(name));
+        Self(())
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        CHANGING.get().set(None);
+    }
+}
