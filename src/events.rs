@@ -23,12 +23,21 @@ const TURN_MICROS_MAX: u64 = 1000;
 /// milliseconds.
 const PAUSE_MS: u64 = 10;
 
-/// Subscribes to everything that changes who holds or who waits. Comes last
-/// while loading: a server that refuses the module then would keep calling.
-pub(crate) fn subscribe(ctx: &Context) {
+/// Subscribes to the key events that change who holds. Done when somebody
+/// waits for the first time: each event costs the server about 50 ns, also
+/// those of other keys, and there is no way back before Redis 8.2.
+pub(crate) fn subscribe_to_keys(ctx: &Context) {
     let classes = raw::REDISMODULE_NOTIFY_GENERIC
         | raw::REDISMODULE_NOTIFY_EXPIRED
         | raw::REDISMODULE_NOTIFY_EVICTED;
+    // SAFETY: the callback lives as long as the module.
+    unsafe { raw::subscribe_to_keyspace_events(ctx.raw(), classes, Some(on_key_event)) };
+}
+
+/// Subscribes to everything else that changes who holds or who waits. Comes
+/// last while loading: a server that refuses the module then would keep
+/// calling.
+pub(crate) fn subscribe(ctx: &Context) {
     let events: [(u64, raw::RedisModuleEventCallback); 5] = [
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
@@ -41,7 +50,6 @@ pub(crate) fn subscribe(ctx: &Context) {
     ];
     // SAFETY: the callbacks live as long as the module.
     unsafe {
-        raw::subscribe_to_keyspace_events(ctx.raw(), classes, Some(on_key_event));
         for (id, callback) in events {
             let event = raw::RedisModuleEvent { id, dataver: 1 };
             raw::subscribe_to_server_event(ctx.raw(), event, callback);

@@ -1,7 +1,9 @@
 //! What is published: outcomes for `NOTIFY`, and the unlock message.
 
+use std::cell::OnceCell;
+
 use crate::{
-    api::{Context, OwnedText, Published, Text},
+    api::{Context, MainThread, OwnedText, Published, Text},
     settings::{UnlockMessage, settings},
 };
 
@@ -17,6 +19,14 @@ pub(crate) fn publish(
     ctx.publish(*OwnedText::new(channel), *OwnedText::new(&message))
 }
 
+/// The most bytes of a channel that is put together without an allocation.
+const CHANNEL_SHORT: usize = 256;
+
+/// The text of the unlock message, made once.
+static ZERO: MainThread<OnceCell<OwnedText>> = MainThread::new(OnceCell::new());
+/// Whether the server is a node of a cluster, which does not change.
+static IN_CLUSTER: MainThread<OnceCell<bool>> = MainThread::new(OnceCell::new());
+
 /// Publishes the unlock message of a lock: `0`, on the channel that Redisson
 /// listens on. It reaches subscribers on replicas as well.
 pub(crate) fn announce(ctx: &Context, key: Text) {
@@ -24,36 +34,51 @@ pub(crate) fn announce(ctx: &Context, key: Text) {
     if kind == UnlockMessage::None {
         return;
     }
-    let channel = OwnedText::new(&unlock_channel(key.bytes()));
-    let message = OwnedText::new(b"0");
+    let channel = unlock_channel(key.bytes());
+    let message = ZERO.get().get_or_init(|| OwnedText::new(b"0"));
     // In a cluster the message travels on the cluster's bus.
-    let replicate = !ctx.flags().is_cluster();
+    let replicate = !IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster());
     if matches!(kind, UnlockMessage::Publish | UnlockMessage::Both) {
-        ctx.publish(*channel, *message);
+        ctx.publish(*channel, **message);
         if replicate {
-            ctx.replicate_message(c"PUBLISH", *channel, *message);
+            ctx.replicate_message(c"PUBLISH", *channel, **message);
         }
     }
     if matches!(kind, UnlockMessage::Spublish | UnlockMessage::Both) {
-        ctx.publish_to_shard(*channel, *message);
+        ctx.publish_to_shard(*channel, **message);
         if replicate {
-            ctx.replicate_message(c"SPUBLISH", *channel, *message);
+            ctx.replicate_message(c"SPUBLISH", *channel, **message);
         }
     }
 }
 
 /// `<prefix>:{<key>}`, or `<prefix>:<key>` for a key with a brace in it, so
 /// that the channel has the hash tag of its key.
-fn unlock_channel(key: &[u8]) -> Vec<u8> {
-    let mut channel = Vec::with_capacity(64 + key.len());
-    settings().append_channel_prefix(&mut channel);
-    channel.push(b':');
-    if key.contains(&b'{') {
-        channel.extend_from_slice(key);
-    } else {
-        channel.push(b'{');
-        channel.extend_from_slice(key);
-        channel.push(b'}');
+fn unlock_channel(key: &[u8]) -> OwnedText {
+    settings().with_channel_prefix(|prefix| {
+        let tag: [&[u8]; 3] = if key.contains(&b'{') {
+            [b":", key, b""]
+        } else {
+            [b":{", key, b"}"]
+        };
+        let len = prefix.len() + tag.iter().map(|part| part.len()).sum::<usize>();
+        let mut short = [0; CHANNEL_SHORT];
+        match short.get_mut(..len) {
+            Some(channel) => OwnedText::new(join(channel, prefix, tag)),
+            None => OwnedText::new(join(&mut vec![0; len], prefix, tag)),
+        }
+    })
+}
+
+/// Fills `channel`, which has just the room, with the parts.
+fn join<'a>(channel: &'a mut [u8], prefix: &[u8], tag: [&[u8]; 3]) -> &'a [u8] {
+    let mut rest = &mut *channel;
+    for part in std::iter::once(prefix).chain(tag) {
+        let Some((room, after)) = rest.split_at_mut_checked(part.len()) else {
+            break;
+        };
+        room.copy_from_slice(part);
+        rest = after;
     }
     channel
 }

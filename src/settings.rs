@@ -96,11 +96,11 @@ impl Settings {
         }
     }
 
-    /// Appends the first part of the unlock channel.
-    pub(crate) fn append_channel_prefix(&self, to: &mut Vec<u8>) {
+    /// Reads the first part of the unlock channel.
+    pub(crate) fn with_channel_prefix<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
         match CHANNEL_PREFIX.get().borrow().as_ref() {
-            Some(prefix) => to.extend_from_slice(prefix.bytes()),
-            None => to.extend_from_slice(CHANNEL_PREFIX_DEFAULT.as_bytes()),
+            Some(prefix) => read(prefix.bytes()),
+            None => read(CHANNEL_PREFIX_DEFAULT.as_bytes()),
         }
     }
 

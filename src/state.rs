@@ -17,6 +17,7 @@ use crate::{
     api::{Context, MainThread, Text},
     blocked::{self, Grant, Outcome},
     clock::{self, Timer},
+    events,
     settings::settings,
 };
 
@@ -58,6 +59,7 @@ pub(crate) struct State {
     pub(crate) evicted_locks: u64,
     pub(crate) role_changed: bool,
     pub(crate) timer: Timer,
+    subscribed: bool,
 }
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
@@ -81,6 +83,7 @@ impl State {
             evicted_locks: 0,
             role_changed: false,
             timer: Timer::default(),
+            subscribed: false,
         };
         state.begin_grace(clock::now());
         *STATE.get().borrow_mut() = Some(state);
@@ -104,6 +107,10 @@ impl State {
                 break;
             };
             self.note(event, now);
+        }
+        if !self.subscribed && self.locks.has_contended() {
+            self.subscribed = true;
+            events::subscribe_to_keys(ctx);
         }
         let at_once = self.role_changed || !self.undelivered.is_empty();
         let deadline = if at_once {

@@ -1,7 +1,10 @@
 //! Settling: drop what lapsed, hand off to all who fit. And what has to be
 //! done without anybody asking, in pieces of a size that the caller chooses.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use crate::{
     Announce, Delivery, Due, Effect, Fence, Hold, Locks, Loss, Name, Step, Ticket, TicketId,
@@ -22,7 +25,7 @@ const NO_LOCK_LOOK_MS: u64 = 1000;
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
     /// Connections that have closed and still have requests or watches.
-    pub(crate) closed: VecDeque<u64>,
+    pub(crate) closed: BTreeSet<u64>,
     /// Databases of which every queue has to be settled.
     rechecks: VecDeque<Recheck>,
 }
@@ -113,7 +116,13 @@ impl Locks {
 
     /// Has every lock of a database, or of all, settled by and by.
     pub fn settle_all_later(&mut self, db: Option<u32>) {
-        if !self.table.queues.is_empty() {
+        // Without this a thousand flushes in one turn would go through every
+        // queue a thousand times.
+        let covered = self.sweep.rechecks.iter().any(|it| {
+            let whole = it.from == QueueId(0);
+            whole && (it.db.is_none() || it.db == db)
+        });
+        if !covered && !self.table.queues.is_empty() {
             self.sweep.rechecks.push_back(Recheck {
                 db,
                 from: QueueId(0),
@@ -192,8 +201,8 @@ impl Locks {
             .next();
         let has = ticket.is_some_and(|(of, _)| *of == session)
             || watch.is_some_and(|(of, _)| *of == session);
-        if has && !self.sweep.closed.contains(&session) {
-            self.sweep.closed.push_back(session);
+        if has {
+            self.sweep.closed.insert(session);
         }
     }
 
@@ -201,9 +210,9 @@ impl Locks {
     /// emptied databases have left. True if that was all.
     pub fn sweep(&mut self, pieces: usize) -> bool {
         for _ in 0..pieces {
-            if let Some(session) = self.sweep.closed.front().copied() {
+            if let Some(session) = self.sweep.closed.first().copied() {
                 if !self.withdraw_one_of(session) {
-                    self.sweep.closed.pop_front();
+                    self.sweep.closed.remove(&session);
                 }
             } else if let Some(recheck) = self.sweep.rechecks.front_mut() {
                 let (db, from) = (recheck.db, recheck.from);
