@@ -79,7 +79,8 @@ impl Context {
             if user.is_null() {
                 return false;
             }
-            let allowed = raw::acl_check_channel(user, channel.raw(), 1);
+            let usage = raw::REDISMODULE_CMD_CHANNEL_PUBLISH as c_int;
+            let allowed = raw::acl_check_channel(user, channel.raw(), usage);
             raw::free_user(user);
             allowed == raw::REDISMODULE_OK as c_int
         }

@@ -62,7 +62,7 @@ required! {
     current_user_name = RedisModule_GetCurrentUserName(ctx: Ctx) -> Str;
     user_from_name = RedisModule_GetModuleUserFromUserName(name: Str) -> *mut RedisModuleUser;
     free_user = RedisModule_FreeModuleUser(user: *mut RedisModuleUser);
-    acl_check_channel = RedisModule_ACLCheckChannelPermissions(user: *mut RedisModuleUser, channel: Str, literal: c_int) -> c_int;
+    acl_check_channel = RedisModule_ACLCheckChannelPermissions(user: *mut RedisModuleUser, channel: Str, usage: c_int) -> c_int;
     string_ptr_len = RedisModule_StringPtrLen(text: *const RedisModuleString, len: *mut usize) -> *const c_char;
     create_string = RedisModule_CreateString(ctx: Ctx, bytes: *const c_char, len: usize) -> Str;
     create_string_from_long_long = RedisModule_CreateStringFromLongLong(ctx: Ctx, number: c_longlong) -> Str;
