@@ -56,11 +56,8 @@ pub(crate) struct Args<'a, A> {
 }
 
 impl<'a, A: Argument> Args<'a, A> {
-    /// A cursor behind the command's name and `fixed` further arguments.
-    pub(crate) fn after(arguments: &'a [A], fixed: usize) -> Self {
-        Self {
-            rest: arguments.get(1 + fixed..).unwrap_or_default(),
-        }
+    pub(crate) const fn new(rest: &'a [A]) -> Self {
+        Self { rest }
     }
 
     pub(crate) fn next(&mut self) -> Option<&'a A> {

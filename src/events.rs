@@ -5,12 +5,15 @@
 //! change in the replication stream; and nothing may be written while writes
 //! are paused or the server is a replica.
 
-use std::os::raw::{c_char, c_int, c_void};
+use std::{
+    cell::Cell,
+    os::raw::{c_char, c_int, c_void},
+};
 
 use rlock_core::{Due, Timestamp};
 
 use crate::{
-    api::{Context, OwnedText, Text, raw},
+    api::{Context, MainThread, OwnedText, Text, raw},
     clock, entry,
     state::{self, Event, State},
     transact::{self, Site, transact},
@@ -65,12 +68,13 @@ unsafe extern "C" fn on_key_event(
 ) -> c_int {
     let key = Text::from_raw(key);
     entry::callback(ctx, |ctx| {
-        if state::concerns(key) {
+        let db = ctx.db();
+        if state::concerns(db, key) {
             let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
             state::tell(
                 ctx,
                 Event::KeyChanged {
-                    db: ctx.db(),
+                    db,
                     key: key.bytes().into(),
                     evicted,
                 },
@@ -121,15 +125,24 @@ unsafe extern "C" fn on_swap(
     });
 }
 
+/// Whether the data that is being read comes from a master.
+static FROM_MASTER: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
+
 unsafe extern "C" fn on_loading(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     subevent: u64,
     _data: *mut c_void,
 ) {
-    if subevent == raw::REDISMODULE_SUBEVENT_LOADING_ENDED {
-        entry::callback(ctx, |ctx| state::tell(ctx, Event::Loaded));
-    }
+    entry::callback(ctx, |ctx| match subevent {
+        raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => FROM_MASTER.get().set(true),
+        // What a master sends is no start of this server.
+        raw::REDISMODULE_SUBEVENT_LOADING_ENDED if !FROM_MASTER.get().replace(false) => {
+            state::tell(ctx, Event::Loaded);
+        }
+        raw::REDISMODULE_SUBEVENT_LOADING_FAILED => FROM_MASTER.get().set(false),
+        _ => {}
+    });
 }
 
 unsafe extern "C" fn on_client_change(

@@ -32,9 +32,10 @@ pub(crate) unsafe extern "C" fn on_info(
             add("evicted_locks", state.evicted_locks);
             add("panics", entry::panics());
             gauges(&state.locks, &add);
-            add("wait_usec_p50", state.waits.value_at_quantile(0.5));
-            add("wait_usec_p99", state.waits.value_at_quantile(0.99));
-            add("wait_usec_max", state.waits.max());
+            let [p50, p99, max] = state.wait_usec();
+            add("wait_usec_p50", p50);
+            add("wait_usec_p99", p99);
+            add("wait_usec_max", max);
         });
         add("eviction_risk", u64::from(evicts(ctx)));
     });

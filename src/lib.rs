@@ -6,6 +6,7 @@
 //! # Layout
 //!
 //! - `lib`: loading; `settings`, `commands::table`: what the server is told;
+//! - `args`, `syntax`: what a command may be called with; pure;
 //! - `entry`, `commands`: where the server calls in, one file per command;
 //! - `transact`: the one path that every change of a lock takes;
 //! - `store`: a hold as a hash; `blocked`, `messages`: how others are told;
@@ -26,6 +27,7 @@ mod reply;
 mod settings;
 mod state;
 mod store;
+mod syntax;
 mod transact;
 
 use std::os::raw::c_int;

@@ -8,6 +8,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    time::Duration,
 };
 
 use hdrhistogram::Histogram;
@@ -55,7 +56,8 @@ pub(crate) struct State {
     /// Which ticket a blocked call waits on; until it is unblocked.
     pub(crate) callers: HashMap<u64, TicketId>,
     pub(crate) undelivered: Vec<Grant>,
-    pub(crate) waits: Histogram<u32>,
+    waits: Histogram<u32>,
+    wait_usec_max: u64,
     pub(crate) evicted_locks: u64,
     pub(crate) role_changed: bool,
     pub(crate) timer: Timer,
@@ -80,6 +82,7 @@ impl State {
             callers: HashMap::new(),
             undelivered: Vec::new(),
             waits: waits.map_err(|error| error.to_string())?,
+            wait_usec_max: 0,
             evicted_locks: 0,
             role_changed: false,
             timer: Timer::default(),
@@ -147,6 +150,24 @@ impl State {
         }
     }
 
+    /// Takes note of how long somebody has waited who was granted a lock.
+    pub(crate) fn record_wait(&mut self, waited: Duration) {
+        let usec = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        self.waits.saturating_record(usec.max(1));
+        self.wait_usec_max = self.wait_usec_max.max(usec);
+    }
+
+    /// The time that the waiters waited who were granted a lock, in
+    /// microseconds: of half of them at most, of 99 %, of all.
+    pub(crate) fn wait_usec(&self) -> [u64; 3] {
+        let at_most = |quantile| {
+            self.waits
+                .value_at_quantile(quantile)
+                .min(self.wait_usec_max)
+        };
+        [at_most(0.5), at_most(0.99), self.wait_usec_max]
+    }
+
     /// Ends a blocked call, if it has not been ended yet.
     pub(crate) fn answer(&mut self, handle: u64, outcome: Outcome) {
         if self.callers.remove(&handle).is_some() {
@@ -191,13 +212,19 @@ pub(crate) fn tell(ctx: &Context, event: Event) {
     with(ctx, |_, _| ());
 }
 
-/// Whether a key event is of interest: not one of our own making, and not on a
-/// server where nobody waits.
-pub(crate) fn concerns(name: Text) -> bool {
+/// Whether a key event is of interest: not one of our own making, and of a key
+/// that somebody waits for.
+pub(crate) fn concerns(db: u32, name: Text) -> bool {
     match STATE.get().try_borrow() {
-        Ok(state) => state
-            .as_ref()
-            .is_some_and(|state| state.locks.has_contended()),
+        Ok(state) => {
+            let name = Name {
+                db,
+                key: name.bytes(),
+            };
+            state
+                .as_ref()
+                .is_some_and(|state| state.locks.is_contended(name))
+        }
         Err(_) => CHANGING
             .get()
             .get()

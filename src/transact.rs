@@ -119,8 +119,7 @@ fn perform(state: &mut State, site: &Site<'_>, hold: &mut Hold, effects: Vec<Eff
                 waited,
             } => {
                 if grant(state, site, &ticket, fence) == Published::ToSomebody {
-                    let waited_usec = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
-                    state.waits.saturating_record(waited_usec.max(1));
+                    state.record_wait(waited);
                     continue;
                 }
                 skips += 1;

@@ -7,22 +7,12 @@ use rlock_core::{
 use super::Call;
 use crate::{
     api::{Context, Text},
-    args::{self, ArgError, Args, Argument},
-    blocked, reply,
+    args, blocked, reply,
     settings::settings,
     state::State,
+    syntax::{self, Acquire},
     transact::{Failure, Site, transact},
 };
-
-/// A well-formed `RLOCK.ACQUIRE`.
-pub(crate) struct Syntax<'a, A> {
-    pub(crate) key: &'a A,
-    pub(crate) owner: &'a A,
-    pub(crate) lease_ms: u64,
-    pub(crate) once: bool,
-    pub(crate) wait: Wait,
-    pub(crate) channel: Option<&'a A>,
-}
 
 /// What has become of the request.
 enum Outcome {
@@ -38,71 +28,14 @@ enum Outcome {
 }
 
 pub(super) fn run(call: &Call<'_>) {
-    match parse(call.arguments, settings().max_lease_ms.get()) {
+    match syntax::acquire(call.arguments, settings().max_lease_ms.get()) {
         None => call.wrong_arity(),
         Some(Err(error)) => reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => acquire(call, syntax),
     }
 }
 
-/// Reads the arguments; `None` if there are too few.
-pub(crate) fn parse<A: Argument>(
-    arguments: &[A],
-    lease_max_ms: u64,
-) -> Option<Result<Syntax<'_, A>, ArgError>> {
-    let [_, key, owner, lease, ..] = arguments else {
-        return None;
-    };
-    Some(parse_all(
-        key,
-        owner,
-        lease,
-        Args::after(arguments, 3),
-        lease_max_ms,
-    ))
-}
-
-fn parse_all<'a, A: Argument>(
-    key: &'a A,
-    owner: &'a A,
-    lease: &A,
-    mut options: Args<'a, A>,
-    lease_max_ms: u64,
-) -> Result<Syntax<'a, A>, ArgError> {
-    let owner = args::owner(owner)?;
-    let lease_ms = args::number("lease-ms", lease, 1, lease_max_ms)?;
-    let mut syntax = Syntax {
-        key,
-        owner,
-        lease_ms,
-        once: false,
-        wait: Wait::No,
-        channel: None,
-    };
-    let (mut waits, mut notifies) = (false, false);
-    while let Some(option) = options.next() {
-        let bytes = option.bytes();
-        if bytes.eq_ignore_ascii_case(b"ONCE") {
-            args::once(&mut syntax.once, "ONCE")?;
-        } else if bytes.eq_ignore_ascii_case(b"WAIT") {
-            args::once(&mut waits, "WAIT")?;
-            syntax.wait = match args::number("wait-ms", options.value("WAIT")?, 0, lease_max_ms)? {
-                0 => Wait::Forever,
-                millis => Wait::Millis(millis),
-            };
-        } else if bytes.eq_ignore_ascii_case(b"NOTIFY") {
-            args::once(&mut notifies, "NOTIFY")?;
-            syntax.channel = Some(args::channel(options.value("NOTIFY")?)?);
-        } else {
-            return Err(ArgError::UnknownOption {
-                value: bytes.into(),
-            });
-        }
-    }
-    Ok(syntax)
-}
-
-fn acquire(call: &Call<'_>, syntax: Syntax<'_, Text>) {
+fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
     let ctx = call.ctx;
     let session = match syntax.channel {
         Some(channel) => match may_notify(ctx, *channel) {

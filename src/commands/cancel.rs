@@ -4,22 +4,14 @@ use rlock_core::Name;
 
 use super::Call;
 use crate::{
-    args::{self, ArgError, Argument},
     reply::{self, Answer},
+    syntax::{self, Cancel},
     transact,
 };
 
-/// Reads the arguments; `None` if there are too few or too many.
-pub(crate) fn parse<A: Argument>(arguments: &[A]) -> Option<Result<(&A, &A), ArgError>> {
-    let [_, key, owner] = arguments else {
-        return None;
-    };
-    Some(args::owner(owner).map(|owner| (key, owner)))
-}
-
 /// The key is not opened: a request is withdrawn whatever the key holds.
 pub(super) fn run(call: &Call<'_>) {
-    let (key, owner) = match parse(call.arguments) {
+    let Cancel { key, owner } = match syntax::cancel(call.arguments) {
         None => return call.wrong_arity(),
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,

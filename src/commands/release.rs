@@ -2,39 +2,13 @@
 
 use super::Call;
 use crate::{
-    args::{self, ArgError, Args, Argument},
     reply,
+    syntax::{self, Release},
     transact::transact,
 };
 
-/// Reads the arguments; `None` if there are too few.
-pub(crate) fn parse<A: Argument>(arguments: &[A]) -> Option<Result<(&A, &A, bool), ArgError>> {
-    let [_, key, owner, ..] = arguments else {
-        return None;
-    };
-    Some(parse_all(key, owner, Args::after(arguments, 2)))
-}
-
-fn parse_all<'a, A: Argument>(
-    key: &'a A,
-    owner: &'a A,
-    mut options: Args<'a, A>,
-) -> Result<(&'a A, &'a A, bool), ArgError> {
-    let owner = args::owner(owner)?;
-    let mut all = false;
-    while let Some(option) = options.next() {
-        if !option.bytes().eq_ignore_ascii_case(b"ALL") {
-            return Err(ArgError::UnknownOption {
-                value: option.bytes().into(),
-            });
-        }
-        args::once(&mut all, "ALL")?;
-    }
-    Ok((key, owner, all))
-}
-
 pub(super) fn run(call: &Call<'_>) {
-    let (key, owner, all) = match parse(call.arguments) {
+    let Release { key, owner, all } = match syntax::release(call.arguments) {
         None => return call.wrong_arity(),
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,

@@ -2,28 +2,19 @@
 
 use super::Call;
 use crate::{
-    args::{self, ArgError, Argument},
     reply,
     settings::settings,
+    syntax::{self, Renew},
     transact::transact,
 };
 
-/// Reads the arguments; `None` if there are too few or too many.
-pub(crate) fn parse<A: Argument>(
-    arguments: &[A],
-    lease_max_ms: u64,
-) -> Option<Result<(&A, &A, u64), ArgError>> {
-    let [_, key, owner, lease] = arguments else {
-        return None;
-    };
-    Some(args::owner(owner).and_then(|owner| {
-        let lease_ms = args::number("lease-ms", lease, 1, lease_max_ms)?;
-        Ok((key, owner, lease_ms))
-    }))
-}
-
 pub(super) fn run(call: &Call<'_>) {
-    let (key, owner, lease_ms) = match parse(call.arguments, settings().max_lease_ms.get()) {
+    let parsed = syntax::renew(call.arguments, settings().max_lease_ms.get());
+    let Renew {
+        key,
+        owner,
+        lease_ms,
+    } = match parsed {
         None => return call.wrong_arity(),
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,
