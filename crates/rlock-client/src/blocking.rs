@@ -1,0 +1,146 @@
+//! The same locks for code without async.
+//!
+//! Same verbs, same futures: they run on a thread that the [`Client`] owns,
+//! and the calling thread waits for them. Works on any thread; on one that
+//! runs async code it holds up that code, as every blocking call does.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! # fn main() -> Result<(), rlock_client::Error> {
+//! let client = rlock_client::blocking::Client::connect("redis://127.0.0.1/")?;
+//! let guard = client.mutex("invoice:7").lock()?;
+//! println!("held, fence {}", guard.fence());
+//! guard.release()?;
+//! # Ok(()) }
+//! ```
+
+use std::sync::mpsc;
+
+use tokio::runtime::{Builder, Handle};
+
+use crate::{Error, MutexBuilder, Owner};
+
+mod lock;
+
+pub use lock::{Guard, Mutex};
+
+/// A connection to one server; see [`crate::Client`].
+///
+/// Its thread ends when the last client, lock and guard made from it is gone
+/// and what they left to the background is done.
+#[derive(Clone, Debug)]
+pub struct Client {
+    client: crate::Client,
+    runtime: Handle,
+}
+
+/// Runs `future` on the client's thread and waits for it on this one.
+fn run<T: Send + 'static>(
+    runtime: &Handle,
+    future: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Error> {
+    let (done, outcome) = mpsc::sync_channel(1);
+    runtime.spawn(async move {
+        let _ = done.send(future.await);
+    });
+    outcome.recv().map_err(|_| Error::Closed)
+}
+
+impl Client {
+    /// Connects to the server at `url`; see [`crate::Client::connect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Client::connect`], and [`Error::Closed`] if the
+    /// system gives no further thread.
+    pub fn connect(url: &str) -> Result<Self, Error> {
+        Self::connect_with(crate::Client::builder(), url)
+    }
+
+    /// Connects with settings; see [`crate::Client::builder`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`connect`](Self::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), rlock_client::Error> {
+    /// let settings = rlock_client::Client::builder().patience(Duration::from_secs(2));
+    /// let client = rlock_client::blocking::Client::connect_with(settings, "redis://127.0.0.1/")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_with(settings: crate::ClientBuilder, url: &str) -> Result<Self, Error> {
+        let redis = redis::Client::open(url).map_err(Error::Connect)?;
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
+        let handle = runtime.handle().clone();
+        let (connected, outcome) = mpsc::sync_channel(1);
+        let background = async move {
+            match settings.start(&redis).await {
+                Ok((client, task)) => {
+                    let _ = connected.send(Ok(client));
+                    // Until all guards are gone and what they left is done.
+                    let _ = task.await;
+                }
+                Err(error) => {
+                    let _ = connected.send(Err(error));
+                }
+            }
+        };
+        std::thread::Builder::new()
+            .name("rlock-client".to_owned())
+            .spawn(move || runtime.block_on(background))
+            .map_err(|error| Error::Connect(error.into()))?;
+        let client = outcome.recv().map_err(|_| Error::Closed)??;
+        Ok(Self {
+            client,
+            runtime: handle,
+        })
+    }
+
+    /// The lock at `key`; see [`crate::Client::mutex`].
+    pub fn mutex(&self, key: impl AsRef<[u8]>) -> Mutex {
+        Mutex::new(self.client.mutex(key), self.runtime.clone())
+    }
+
+    /// The lock at `key`, with the terms that `choose` sets; see
+    /// [`crate::Client::mutex_builder`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(client: rlock_client::blocking::Client) -> Result<(), rlock_client::Error> {
+    /// let mutex = client.mutex_with("report", |terms| terms.lease(Duration::from_secs(5)))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn mutex_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        choose: impl FnOnce(MutexBuilder) -> MutexBuilder,
+    ) -> Result<Mutex, Error> {
+        let mutex = choose(self.client.mutex_builder(key)).build()?;
+        Ok(Mutex::new(mutex, self.runtime.clone()))
+    }
+
+    /// A new owner; see [`crate::Client::owner`].
+    pub fn owner(&self) -> Owner {
+        self.client.owner()
+    }
+
+    /// Waits until the background has nothing left to release or withdraw;
+    /// see [`crate::Client::flush`].
+    pub fn flush(&self) {
+        let client = self.client.clone();
+        // An error means that the background is gone: nothing is left to do.
+        let _ = run(&self.runtime, async move { client.flush().await });
+    }
+}

@@ -1,0 +1,184 @@
+//! What can go wrong, and what the caller should do about it.
+//!
+//! Contention is no error: a lock that somebody else holds is `None`. What is
+//! decided here is which answers of the server mean which variant, and which
+//! of them pass by themselves ([`Fault`]).
+
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError};
+
+/// Why a hold ended before its guard was released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The lease ran out by this process's own monotonic clock.
+    ///
+    /// It was not renewed in time: no contact with the server, a process that
+    /// was stopped, a starved runtime, a fixed lease, or `max_hold`. The
+    /// server may have given the lock to somebody else by now.
+    LeaseEnded,
+    /// The server says that this owner no longer holds the lock.
+    ///
+    /// Somebody forced its release, deleted the key or flushed the database.
+    EndedByServer,
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::LeaseEnded => "its lease ended",
+            Self::EndedByServer => "the server ended it",
+        })
+    }
+}
+
+/// What a call of this crate can fail with.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument is outside its range; nothing was sent.
+    ///
+    /// A mistake in the calling code: correct the argument.
+    #[error("{argument} is {value}, it must be {limit}")]
+    OutOfRange {
+        /// The argument's name.
+        argument: &'static str,
+        /// The value that was given.
+        value: String,
+        /// What is allowed.
+        limit: &'static str,
+    },
+
+    /// The first connection could not be made.
+    ///
+    /// Check the URL, the credentials, and whether the server runs. Once a
+    /// client is connected it reconnects by itself.
+    #[error("cannot connect to the server: {0}")]
+    Connect(#[source] RedisError),
+
+    /// The server does not know the lock commands.
+    ///
+    /// Load the module, with the line in the message or with `loadmodule` in
+    /// `redis.conf`, then connect again.
+    #[error(
+        "the server does not have the rlock module; start it with \
+         `redis-server --loadmodule /path/to/librlock.so`"
+    )]
+    ModuleMissing,
+
+    /// No usable answer came in the time that the call may take.
+    ///
+    /// Nothing is left behind: what the call may have queued or acquired is
+    /// withdrawn in the background. Try again later, or give up.
+    #[error("no usable answer from the server within {waited:?}")]
+    Unavailable {
+        /// How long the call tried.
+        waited: Duration,
+        /// The last failure, if one was seen.
+        #[source]
+        source: Option<RedisError>,
+    },
+
+    /// The lock was no longer held when it was to be released.
+    ///
+    /// What was done under it may have overlapped with another holder's work:
+    /// check it, or rely on the fence. Releasing again is of no use.
+    #[error("the lock was lost before its release: {0}")]
+    Lost(Loss),
+
+    /// The server queues as many requests as its settings allow.
+    ///
+    /// Try again later, or raise `rlock.max-waiters` or `rlock.max-watches`.
+    #[error("the server's queue is full: {0}")]
+    QueueFull(String),
+
+    /// Waiting would close a cycle of owners that wait for each other.
+    ///
+    /// Release what this owner holds, then start over.
+    #[error("waiting would be a deadlock: {0}")]
+    Deadlock(String),
+
+    /// The server's user may not do this.
+    ///
+    /// Grant the commands `RLOCK.*`, the key, and the channel pattern
+    /// `rlock:client:*` to the user in the server's access lists.
+    #[error("not permitted: {0}")]
+    Denied(String),
+
+    /// The key holds something that is no lock.
+    ///
+    /// Use another key: the module never deletes anybody's data.
+    #[error("the key holds no lock: {0}")]
+    NotALock(String),
+
+    /// The server is out of memory and grants nothing new.
+    ///
+    /// Renewing and releasing still work. Try again later.
+    #[error("the server is out of memory: {0}")]
+    OutOfMemory(String),
+
+    /// The server refused the request for another reason.
+    ///
+    /// Its sentence names the argument, its value and the limit.
+    #[error("the server refused: {0}")]
+    Refused(#[source] RedisError),
+
+    /// A reply was not of the form that the commands promise.
+    ///
+    /// Client and module do not fit together: update the older one.
+    #[error("unexpected reply: {0}")]
+    Protocol(String),
+
+    /// The client's background task is gone, with the runtime it ran on.
+    ///
+    /// Connect again on a runtime that lives. Held locks end with their lease.
+    #[error("the client's runtime has been shut down")]
+    Closed,
+}
+
+/// Why one request on one connection has no answer.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// The connection is of no more use; whether the request was carried out
+    /// is not known.
+    Broken(RedisError),
+    /// The server cannot do it now, but probably soon.
+    Passing(RedisError),
+    /// The server will not do it.
+    Refused(Error),
+}
+
+impl Fault {
+    /// Sorts an error of the `redis` crate.
+    pub(crate) fn from_redis(error: RedisError) -> Self {
+        match error.code() {
+            Some(
+                "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED"
+                | "BUSY",
+            ) => Self::Passing(error),
+            Some(code) => Self::Refused(refusal(code, &error)),
+            None if error.kind() == ErrorKind::Extension => Self::Refused(Error::Refused(error)),
+            None => Self::Broken(error),
+        }
+    }
+
+    /// Whether the server has become a replica, so that another address may
+    /// answer to the same name by now.
+    pub(crate) fn is_demotion(&self) -> bool {
+        matches!(self, Self::Passing(error) if error.code() == Some("READONLY"))
+    }
+}
+
+fn refusal(code: &str, error: &RedisError) -> Error {
+    let sentence = error.detail().unwrap_or(code).to_owned();
+    match code {
+        "QUEUEFULL" => Error::QueueFull(sentence),
+        "DEADLOCK" => Error::Deadlock(sentence),
+        "NOPERM" => Error::Denied(sentence),
+        "WRONGTYPE" => Error::NotALock(sentence),
+        "OOM" => Error::OutOfMemory(sentence),
+        "ERR" if sentence.starts_with("unknown command") => Error::ModuleMissing,
+        _ => Error::Refused(error.clone()),
+    }
+}

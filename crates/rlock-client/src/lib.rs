@@ -1,0 +1,117 @@
+//! Locks on Redis and Valkey, for servers with the rlock module.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), rlock_client::Error> {
+//! let client = rlock_client::Client::connect("redis://127.0.0.1/").await?;
+//! let mutex = client.mutex("invoice:7");
+//!
+//! let guard = mutex.lock().await?; // Waits in the server's queue, in order.
+//! println!("held, fence {}", guard.fence());
+//! guard.release().await?; // The next one has it now.
+//! # Ok(()) }
+//! ```
+//!
+//! Uncontended, that is two commands. A waiter costs none while it waits: all
+//! waiters of a [`Client`] listen on its one connection, and the server wakes
+//! the one whose turn it is. [`blocking`] has the same for code without async.
+//!
+//! # Losing a lock
+//!
+//! A lock on a server rests on a lease, 30 s unless chosen otherwise, that the
+//! watchdog renews every third of it. Whoever cannot renew it loses the lock:
+//! a process that was stopped, a network that was cut. An operator can take it
+//! away. The holder knows before anybody else can have it, as its lease counts
+//! here from before the request was sent: [`Guard::is_valid`] says so at any
+//! time, [`Guard::lost`] waits for it.
+//!
+//! ```no_run
+//! # async fn work() {}
+//! # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+//! let guard = mutex.lock().await?;
+//! tokio::select! {
+//!     () = work() => guard.release().await?,
+//!     loss = guard.lost() => eprintln!("stopped in time: {loss}"),
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! The clock is the system's monotonic one. Where it stands still while the
+//! whole machine is suspended, nothing in the process can tell: see fences.
+//!
+//! # Fences
+//!
+//! Between a look at `is_valid` and the write that follows, any time may pass.
+//! Whatever must be safe even then has to be refused by its receiver: send
+//! [`Guard::fence`] along, a number larger than that of every earlier holder,
+//! and let the receiver refuse numbers smaller than it has seen.
+//!
+//! # Cancellation
+//!
+//! Every future may be dropped at any point, by `tokio::select!`,
+//! `tokio::time::timeout` or an aborted task. What it asked for is then
+//! withdrawn in the background; neither a hold nor a place in a queue stays.
+//! If the connection is lost in just that moment, a hold may stay until its
+//! lease ends, but only if the server does not let this client close its own
+//! earlier connection (`CLIENT KILL`).
+//!
+//! # Entering again
+//!
+//! A task is not a thread, so who asks is named: every `lock` is a new owner,
+//! and would wait for itself. An [`Owner`] that is kept can enter a lock that
+//! it holds: [`Mutex::lock_as`].
+//!
+//! # Dropping
+//!
+//! A dropped [`Guard`] is released by the client's background task. That never
+//! blocks, and works anywhere; but it takes place a little later, and if the
+//! runtime or the process ends first, when the lease ends. Call
+//! [`Guard::release`] where that matters, or [`Client::flush`] before the end.
+//!
+//! # Connections
+//!
+//! A client reconnects by itself. Holds survive that as long as their lease;
+//! waiting calls go on, last in the queue. A wait without limit goes on while
+//! the server is away; all others end within a bound with
+//! [`Error::Unavailable`].
+//!
+//! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
+//! channels `rlock:client:*`; `CLIENT` is of use.
+//!
+//! # Layout
+//!
+//! `mutex` and `guard` are what users see; `acquire` and `release` the way of
+//! a request; `claim` and `hold` what is known about it; `wakeups` and
+//! `watchdog` what happens to it from outside; `link` and `driver` the
+//! connection and the task behind all; `protocol` the bytes.
+
+#![forbid(unsafe_code)]
+
+pub mod blocking;
+
+mod acquire;
+mod claim;
+mod client;
+mod driver;
+mod error;
+mod guard;
+mod hold;
+mod info;
+mod link;
+mod mutex;
+mod mutex_builder;
+mod owner;
+mod protocol;
+mod release;
+mod state;
+mod sync;
+mod terms;
+mod wakeups;
+mod watchdog;
+
+pub use client::{Client, ClientBuilder};
+pub use error::{Error, Loss};
+pub use guard::Guard;
+pub use info::{Holder, Info, Mode, Waiter};
+pub use mutex::Mutex;
+pub use mutex_builder::MutexBuilder;
+pub use owner::Owner;

@@ -1,0 +1,224 @@
+//! Futures dropped at every point, guards dropped everywhere.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use rlock_client::{Client, Mutex};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::server::Server;
+
+/// A sequence of numbers that look random, the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+}
+
+/// Polls a future a few times, with pauses in which the rest of the runtime
+/// may run or not, and drops it; whatever it came to is dropped with it.
+async fn poll_and_drop(future: impl Future, random: &mut Random) {
+    let mut future = Box::pin(future);
+    for _ in 0..random.below(6) {
+        let done =
+            std::future::poll_fn(|context| Poll::Ready(future.as_mut().poll(context).is_ready()));
+        if done.await {
+            return;
+        }
+        for _ in 0..random.below(4) {
+            tokio::task::yield_now().await;
+        }
+        if random.below(16) == 0 {
+            tokio::time::sleep(Duration::from_micros(random.below(500))).await;
+        }
+    }
+}
+
+async fn cancel_at_random(mutex: Mutex, seed: u64, rounds: u64) {
+    let mut random = Random(seed);
+    for _ in 0..rounds {
+        match random.below(4) {
+            0 => poll_and_drop(mutex.try_lock(), &mut random).await,
+            1 => poll_and_drop(mutex.lock(), &mut random).await,
+            2 => poll_and_drop(mutex.lock_timeout(Duration::from_millis(2)), &mut random).await,
+            _ => {
+                let work = async { mutex.lock().await.unwrap().release().await };
+                poll_and_drop(work, &mut random).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_thousand_calls_dropped_anywhere_leave_nothing() {
+    const TASKS: u64 = 50;
+    let server = Server::start().await;
+    let clients = [server.client().await, server.client().await];
+    let mut tasks = Vec::new();
+    for seed in 0..TASKS {
+        let mutex = clients[seed as usize % 2].mutex(format!("k{}", seed % 10));
+        tasks.push(tokio::spawn(cancel_at_random(mutex, seed, 100_000 / TASKS)));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for client in &clients {
+        client.flush().await;
+    }
+    let mut admin = server.admin().await;
+    assert_eq!(admin.gauge("waiters").await, 0);
+    assert_eq!(admin.gauge("watches").await, 0);
+    assert_eq!(admin.gauge("panics").await, 0);
+    let keys: u64 = admin.run("DBSIZE").await;
+    assert_eq!(keys, 0, "holds are left");
+    assert!(admin.gauge("grants").await > 1000, "the test did lock");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_dropped_while_connections_are_killed_leave_nothing() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let mut tasks = Vec::new();
+    for seed in 0..20 {
+        let mutex = client.mutex(format!("k{}", seed % 4));
+        tasks.push(tokio::spawn(cancel_at_random(mutex, seed, 200)));
+    }
+    while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
+        for id in admin.lock_clients().await {
+            let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    client.flush().await;
+    assert_eq!(admin.gauge("waiters").await, 0);
+    let keys: u64 = admin.run("DBSIZE").await;
+    assert_eq!(keys, 0, "holds are left");
+}
+
+#[tokio::test]
+async fn a_wait_given_up_by_a_limit_of_tokio_leaves_the_queue() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    for _ in 0..5 {
+        let wait = Duration::from_millis(20);
+        tokio::time::timeout(wait, client.mutex("k").lock())
+            .await
+            .unwrap_err();
+    }
+    client.flush().await;
+    assert_eq!(server.admin().await.gauge("waiters").await, 0);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_that_was_never_polled_sends_nothing() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    drop(client.mutex("k").lock());
+    client.flush().await;
+    assert_eq!(server.admin().await.gauge("acquires").await, 0);
+}
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+/// A runtime that is used by the test only, for the server.
+fn with_server() -> (Runtime, Server) {
+    let runtime = runtime();
+    let server = runtime.block_on(Server::start());
+    (runtime, server)
+}
+
+#[test]
+fn a_guard_dropped_outside_a_runtime_is_released() {
+    let (tests, server) = with_server();
+    let runtime = runtime();
+    let client = runtime.block_on(Client::connect(&server.url())).unwrap();
+    let guard = runtime.block_on(client.mutex("k").lock()).unwrap();
+    drop(guard);
+    tests.block_on(async { server.admin().await.untouched("k").await });
+}
+
+#[test]
+fn a_guard_dropped_after_its_runtime_does_no_harm() {
+    let (tests, server) = with_server();
+    let runtime = runtime();
+    let client = runtime.block_on(Client::connect(&server.url())).unwrap();
+    let lease = Duration::from_millis(500);
+    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let guard = runtime.block_on(mutex.lock()).unwrap();
+    drop(runtime);
+    assert!(guard.fence() > 0);
+    drop(guard);
+    let closed = tests.block_on(mutex.lock());
+    assert!(
+        matches!(closed, Err(rlock_client::Error::Closed)),
+        "{closed:?}"
+    );
+    // The lease is what ends it.
+    tests.block_on(async { server.admin().await.untouched("k").await });
+}
+
+#[test]
+fn guards_and_calls_dropped_by_the_shutdown_of_a_runtime_do_no_harm() {
+    let (tests, server) = with_server();
+    let runtime = runtime();
+    let client = runtime.block_on(Client::connect(&server.url())).unwrap();
+    let lease = Duration::from_millis(500);
+    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    for _ in 0..3 {
+        let mutex = mutex.clone();
+        runtime.spawn(async move {
+            let _guard = mutex.lock().await.unwrap();
+            std::future::pending::<()>().await;
+        });
+    }
+    tests.block_on(async { server.admin().await.queued(2).await });
+    drop(runtime);
+    tests.block_on(async { server.admin().await.untouched("k").await });
+}
+
+#[tokio::test]
+async fn a_guard_dropped_in_a_panic_is_released() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    let panicked = tokio::spawn(async move {
+        let _guard = guard;
+        panic!("on purpose");
+    });
+    assert!(panicked.await.unwrap_err().is_panic());
+    client.flush().await;
+    assert!(!client.mutex("k").is_locked().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_call_dropped_after_its_reply_arrived_gives_the_lock_back() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let mutex = Arc::new(client.mutex("k"));
+    let mut call = Box::pin(mutex.lock());
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    // The reply is there, but the call is never polled again.
+    crate::server::eventually("granted", async || admin.gauge("grants").await == 1).await;
+    drop(call);
+    client.flush().await;
+    assert!(!mutex.is_locked().await.unwrap());
+}

@@ -1,0 +1,244 @@
+//! Lost replies, dead connections, silent networks.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rlock_client::{Client, Error, Loss};
+
+use crate::proxy::{Proxy, Weather};
+use crate::server::{BOUND, Server, eventually};
+
+/// A client whose traffic goes through a proxy, and gives up soon.
+async fn through(proxy: &Proxy) -> Client {
+    let builder = Client::builder().response_limit(Duration::from_millis(400));
+    builder.connect(&proxy.url()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_acquire_gives_the_same_grant_once() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let (client, mut admin) = (through(&proxy).await, server.admin().await);
+    proxy.set(Weather::CutReplyTo("RLOCK.ACQUIRE"));
+    let guard = client.mutex("k").lock().await.unwrap();
+    assert_eq!(proxy.weather(), Weather::Fair, "a reply was lost");
+    let info = client.mutex("k").info().await.unwrap();
+    assert_eq!(
+        (info.fence, info.holders[0].count, info.queued),
+        (Some(guard.fence()), 1, 0)
+    );
+    guard.release().await.unwrap();
+    admin.untouched("k").await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_a_queued_request_makes_no_second_place() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let (client, holder) = (through(&proxy).await, server.client().await);
+    let mut admin = server.admin().await;
+    let held = holder.mutex("k").lock().await.unwrap();
+    proxy.set(Weather::CutReplyTo("RLOCK.ACQUIRE"));
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("k");
+        async move { mutex.lock_timeout(BOUND).await.unwrap().unwrap() }
+    });
+    eventually("asked again", async || admin.gauge("acquires").await >= 3).await;
+    admin.queued(1).await;
+    held.release().await.unwrap();
+    waiting.await.unwrap().release().await.unwrap();
+    admin.untouched("k").await;
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_release_is_a_release() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let (client, other) = (through(&proxy).await, server.client().await);
+    let guard = client.mutex("k").lock().await.unwrap();
+    let next = tokio::spawn({
+        let mutex = other.mutex("k");
+        async move { mutex.lock().await.unwrap() }
+    });
+    server.admin().await.queued(1).await;
+    proxy.set(Weather::CutReplyTo("RLOCK.RELEASE"));
+    guard.release().await.unwrap();
+    let next = tokio::time::timeout(BOUND, next).await.unwrap().unwrap();
+    assert_eq!(proxy.weather(), Weather::Fair);
+    assert!(
+        next.is_valid(),
+        "the second release did not touch the next holder"
+    );
+    assert!(other.mutex("k").is_held_by(next.owner()).await.unwrap());
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_given_up_while_its_reply_was_lost_leaves_nothing() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let (client, mut admin) = (through(&proxy).await, server.admin().await);
+    for key in ["free", "held"] {
+        let _held = server.client().await.mutex("held").try_lock().await;
+        proxy.set(Weather::CutReplyTo("RLOCK.ACQUIRE"));
+        let mut call = Box::pin(async { client.mutex(key).lock().await });
+        eventually("the reply is lost", async || {
+            let _ = tokio::time::timeout(Duration::from_millis(1), &mut call).await;
+            proxy.weather() == Weather::Fair
+        })
+        .await;
+        drop(call);
+        client.flush().await;
+        admin.queued(0).await;
+        let exists: bool = admin.run("EXISTS free").await;
+        assert!(!exists);
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_outlives_its_connection_is_not_carried_out() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let (client, mut admin) = (through(&proxy).await, server.admin().await);
+    proxy.set(Weather::DelayRequest("RLOCK.ACQUIRE"));
+    // Asks on its way; gives that connection up, and asks on a new one.
+    let guard = client.mutex("k").lock().await.unwrap();
+    guard.release().await.unwrap();
+    assert!(!proxy.let_late_request_arrive().await);
+    admin.untouched("k").await;
+    assert_eq!(admin.gauge("acquires").await, 1);
+}
+
+#[tokio::test]
+async fn a_holder_that_hears_nothing_knows_its_loss_by_its_own_clock() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let (client, other) = (through(&proxy).await, server.client().await);
+    let lease = Duration::from_millis(600);
+    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let guard = Arc::new(mutex.lock().await.unwrap());
+    proxy.set(Weather::Swallow);
+    let next = tokio::spawn({
+        let guard = Arc::clone(&guard);
+        async move {
+            let next = other.mutex("k").lock().await.unwrap();
+            assert!(!guard.is_valid(), "at no moment are there two");
+            next.fence()
+        }
+    });
+    let loss = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+    assert_eq!(loss, Loss::LeaseEnded);
+    let fence = tokio::time::timeout(BOUND, next).await.unwrap().unwrap();
+    assert!(fence > guard.fence());
+}
+
+#[tokio::test]
+async fn a_grant_that_is_heard_of_too_late_is_not_taken_for_a_hold() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let (client, other) = (through(&proxy).await, server.client().await);
+    let mut admin = server.admin().await;
+    let first = other.mutex("k").lock().await.unwrap();
+    let lease = Duration::from_millis(200);
+    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let late = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    admin.queued(1).await;
+    proxy.set(Weather::Fog);
+    first.release().await.unwrap();
+    // Its lease passes before it hears of the grant, and the next one is in.
+    let second = other.mutex("k").lock().await.unwrap();
+    proxy.set(Weather::Fair);
+    admin.queued(1).await;
+    assert!(second.is_valid() && !late.is_finished());
+    let fence = second.fence();
+    second.release().await.unwrap();
+    let late = tokio::time::timeout(BOUND, late).await.unwrap().unwrap();
+    assert!(late.is_valid() && late.fence() > fence);
+}
+
+#[tokio::test]
+async fn calls_end_within_their_bound_when_the_network_is_silent() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let builder = Client::builder().response_limit(Duration::from_millis(200));
+    let builder = builder.patience(Duration::from_millis(500));
+    let client = builder.connect(&proxy.url()).await.unwrap();
+    let guard = client.mutex("held").lock().await.unwrap();
+    proxy.set(Weather::Swallow);
+    let begun = Instant::now();
+    let wait = Duration::from_millis(300);
+    let limited = client.mutex("k").lock_timeout(wait).await;
+    assert!(
+        matches!(limited, Err(Error::Unavailable { .. })),
+        "{limited:?}"
+    );
+    let tried = client.mutex("k").try_lock().await;
+    assert!(matches!(tried, Err(Error::Unavailable { .. })), "{tried:?}");
+    assert!(matches!(
+        client.mutex("k").info().await,
+        Err(Error::Unavailable { .. })
+    ));
+    assert!(matches!(
+        guard.release().await,
+        Err(Error::Unavailable { .. })
+    ));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    // The background went on trying, and nothing is left once it can.
+    proxy.set(Weather::Fair);
+    client.flush().await;
+    let mut admin = server.admin().await;
+    admin.untouched("k").await;
+    admin.untouched("held").await;
+}
+
+#[tokio::test]
+async fn a_client_cut_off_for_reading_too_slowly_loses_neither_hold_nor_wait() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let (client, mut admin) = (through(&proxy).await, server.admin().await);
+    let guard = client.mutex("held").lock().await.unwrap();
+    let other = server.client().await;
+    let held = other.mutex("k").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("k");
+        async move { mutex.lock_timeout(BOUND).await.unwrap().unwrap() }
+    });
+    admin.queued(1).await;
+    let limit = "pubsub 1 1 1";
+    let mut set = redis::cmd("CONFIG");
+    set.arg("SET").arg("client-output-buffer-limit").arg(limit);
+    let _: () = set.query_async(&mut admin.0).await.unwrap();
+    held.release().await.unwrap();
+    let next = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    assert!(next.is_valid() && guard.is_valid());
+}
+
+#[tokio::test]
+async fn no_command_carries_a_time_of_this_machine() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let client = through(&proxy).await;
+    let mutex = client
+        .mutex_builder("k")
+        .lease(Duration::from_millis(300))
+        .build()
+        .unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let mut admin = server.admin().await;
+    eventually("a renewal", async || admin.gauge("renewals").await > 1).await;
+    assert!(
+        client
+            .mutex("k")
+            .lock_timeout(Duration::from_millis(20))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    guard.release().await.unwrap();
+    let sent = String::from_utf8_lossy(&proxy.requests()).into_owned();
+    let arguments = sent
+        .split("\r\n")
+        .filter_map(|word| word.parse::<u64>().ok());
+    let largest = arguments.max().unwrap();
+    assert_eq!(largest, 30_000, "no number but leases and waits: {largest}");
+}

@@ -1,0 +1,243 @@
+//! The verbs and questions, where nothing goes wrong.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rlock_client::{Client, Guard, Mode};
+
+use crate::server::{BOUND, Server, eventually};
+
+#[tokio::test]
+async fn a_free_lock_is_granted_and_is_gone_after_its_release() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    assert!(guard.is_valid() && guard.fence() > 0);
+    assert!(guard.remaining() > Duration::from_secs(29));
+    assert!(client.mutex("k").is_locked().await.unwrap());
+    guard.release().await.unwrap();
+    assert!(!client.mutex("k").is_locked().await.unwrap());
+    let exists: bool = server.admin().await.run("EXISTS k").await;
+    assert!(!exists);
+}
+
+#[tokio::test]
+async fn a_try_at_a_held_lock_is_none() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let guard = client.mutex("k").try_lock().await.unwrap().unwrap();
+    assert!(client.mutex("k").try_lock().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    assert!(client.mutex("k").try_lock().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_wait_of_zero_is_a_try_and_not_without_limit() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let _guard = client.mutex("k").lock().await.unwrap();
+    let begun = Instant::now();
+    assert!(
+        client
+            .mutex("k")
+            .lock_timeout(Duration::ZERO)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_wait_that_ends_is_none_and_leaves_the_queue() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    let begun = Instant::now();
+    let wait = Duration::from_millis(150);
+    assert!(
+        client
+            .mutex("k")
+            .lock_timeout(wait)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(begun.elapsed() >= wait && begun.elapsed() < Duration::from_secs(1));
+    guard.release().await.unwrap();
+    server.admin().await.untouched("k").await;
+}
+
+#[tokio::test]
+async fn waiters_of_two_clients_get_the_lock_in_the_order_of_asking() {
+    let server = Server::start().await;
+    let (clients, mut admin) = (
+        [server.client().await, server.client().await],
+        server.admin().await,
+    );
+    let first = clients[0].mutex("k").lock().await.unwrap();
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for number in 0..10 {
+        let (mutex, order) = (clients[number % 2].mutex("k"), Arc::clone(&order));
+        tasks.push(tokio::spawn(async move {
+            let guard = mutex.lock().await.unwrap();
+            order.lock().unwrap().push((number, guard.fence()));
+            guard.release().await.unwrap();
+        }));
+        admin.queued(number as u64 + 1).await;
+    }
+    first.release().await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let order = order.lock().unwrap().clone();
+    assert_eq!(
+        order.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+        (0..10).collect::<Vec<_>>()
+    );
+    assert!(
+        order.is_sorted_by(|a, b| a.1 < b.1),
+        "fences increase: {order:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_kept_under_the_lock_is_exact_with_two_clients() {
+    const TASKS: u64 = 100;
+    const ROUNDS: u64 = 10;
+    let server = Server::start().await;
+    let mut tasks = Vec::new();
+    for client in [server.client().await, server.client().await] {
+        for _ in 0..TASKS / 2 {
+            let (mutex, mut admin) = (client.mutex("k"), server.admin().await);
+            tasks.push(tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let guard = mutex.lock().await.unwrap();
+                    let count: Option<u64> = admin.run("GET counter").await;
+                    let _: () = admin
+                        .run(&format!("SET counter {}", count.unwrap_or(0) + 1))
+                        .await;
+                    guard.release().await.unwrap();
+                }
+            }));
+        }
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let count: u64 = server.admin().await.run("GET counter").await;
+    assert_eq!(count, TASKS * ROUNDS);
+}
+
+#[tokio::test]
+async fn a_dropped_guard_is_released_in_the_background() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    drop(client.mutex("k").lock().await.unwrap());
+    client.flush().await;
+    assert!(!client.mutex("k").is_locked().await.unwrap());
+}
+
+#[tokio::test]
+async fn the_lock_of_a_dropped_guard_goes_to_the_next_waiter() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    let next = tokio::spawn({
+        let mutex = client.mutex("k");
+        async move { mutex.lock().await.unwrap().fence() }
+    });
+    server.admin().await.queued(1).await;
+    let fence = guard.fence();
+    drop(guard);
+    assert!(tokio::time::timeout(BOUND, next).await.unwrap().unwrap() > fence);
+}
+
+#[tokio::test]
+async fn the_questions_tell_holder_and_queue() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let (mutex, owner) = (client.mutex("k"), client.owner());
+    let free = mutex.info().await.unwrap();
+    assert_eq!((free.mode, free.fence, free.queued), (Mode::Free, None, 0));
+    let guard = mutex.lock_as(&owner).await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock_timeout(Duration::from_secs(60)).await }
+    });
+    server.admin().await.queued(1).await;
+    let info = mutex.info().await.unwrap();
+    assert_eq!(
+        (info.mode, info.fence, info.queued),
+        (Mode::Exclusive, Some(guard.fence()), 1)
+    );
+    assert_eq!(
+        (info.holders[0].owner.as_str(), info.holders[0].count),
+        (owner.as_str(), 1)
+    );
+    assert!(info.holders[0].lease_left <= Duration::from_secs(30));
+    assert!(info.waiters[0].wait_left.unwrap() <= Duration::from_secs(60));
+    assert!(mutex.is_held_by(&owner).await.unwrap());
+    assert!(!mutex.is_held_by(&client.owner()).await.unwrap());
+    waiter.abort();
+}
+
+#[tokio::test]
+async fn keys_may_have_spaces_and_any_bytes() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    for key in [&b"two words "[..], b"\xff\x00\r\n", b"%n{}", b""] {
+        let guard = client.mutex(key).lock().await.unwrap();
+        let waiter = tokio::spawn({
+            let mutex = client.mutex(key);
+            async move { mutex.lock().await.unwrap().release().await.unwrap() }
+        });
+        server.admin().await.queued(1).await;
+        guard.release().await.unwrap();
+        tokio::time::timeout(BOUND, waiter).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn guards_and_calls_can_go_to_other_tasks() {
+    fn check<T: Send + 'static>(value: T) -> T {
+        value
+    }
+    let server = Server::start().await;
+    let client = server.client().await;
+    let mutex = client.mutex("k");
+    let guard: Guard = check(mutex.lock().await.unwrap());
+    let task = async move { check(guard).release().await.unwrap() };
+    tokio::spawn(check(task)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_is_made_from_one_of_the_redis_crate() {
+    let server = Server::start().await;
+    let redis = redis::Client::open(format!("{}3", server.url())).unwrap();
+    let client = Client::builder().connect_with(&redis).await.unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    let mut admin = server.admin().await;
+    let _: () = admin.run("SELECT 3").await;
+    let exists: bool = admin.run("EXISTS k").await;
+    assert!(exists);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_background_task_ends_with_the_last_handle() {
+    let server = Server::start().await;
+    let mut admin = server.admin().await;
+    let client = server.client().await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    drop(client);
+    assert_eq!(admin.lock_clients().await.len(), 1);
+    drop(guard);
+    eventually("its connection is closed", async || {
+        admin.lock_clients().await.is_empty()
+    })
+    .await;
+    let exists: bool = admin.run("EXISTS k").await;
+    assert!(!exists, "the last guard was released before the end");
+}

@@ -1,0 +1,212 @@
+//! How a holder learns that it lost the lock, and that this is final.
+
+use std::time::{Duration, Instant};
+
+use rlock_client::{Error, Guard, Loss};
+
+use crate::server::{BOUND, Server};
+
+async fn lost(guard: &Guard) -> Loss {
+    tokio::time::timeout(BOUND, guard.lost()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_hold_ended_by_others_is_lost_at_once() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    for command in [
+        "RLOCK.FORCE k",
+        "DEL k",
+        "UNLINK k",
+        "FLUSHALL",
+        "FLUSHDB",
+        "RENAME k other",
+    ] {
+        let guard = client.mutex("k").lock().await.unwrap();
+        let begun = Instant::now();
+        let _: redis::Value = admin.run(command).await;
+        assert_eq!(lost(&guard).await, Loss::EndedByServer, "{command}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "{command}: long before a renewal"
+        );
+        assert!(!guard.is_valid() && guard.remaining().is_zero());
+        assert!(matches!(
+            guard.release().await,
+            Err(Error::Lost(Loss::EndedByServer))
+        ));
+        let _: redis::Value = admin.run("DEL other").await;
+    }
+}
+
+#[tokio::test]
+async fn a_try_hears_of_its_loss_too() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let guard = client.mutex("k").try_lock().await.unwrap().unwrap();
+    let _: u64 = admin.run("RLOCK.FORCE k").await;
+    assert_eq!(lost(&guard).await, Loss::EndedByServer);
+}
+
+#[tokio::test]
+async fn a_fixed_lease_ends_and_the_holder_knows_first() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let lease = Duration::from_millis(300);
+    let mutex = client
+        .mutex_builder("k")
+        .fixed_lease(lease)
+        .build()
+        .unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let next = client
+        .mutex("k")
+        .lock_timeout(BOUND)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!guard.is_valid(), "at no moment are there two");
+    assert_eq!(lost(&guard).await, Loss::LeaseEnded);
+    assert!(next.fence() > guard.fence());
+}
+
+#[tokio::test]
+async fn a_loss_by_the_clock_is_waited_for() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let lease = Duration::from_millis(100);
+    let mutex = client
+        .mutex_builder("k")
+        .fixed_lease(lease)
+        .build()
+        .unwrap();
+    let guard = mutex.lock().await.unwrap();
+    assert_eq!(lost(&guard).await, Loss::LeaseEnded);
+    assert!(!guard.is_valid() && guard.remaining().is_zero());
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_a_lock_for_longer_than_its_lease() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let lease = Duration::from_millis(1500);
+    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let rival = client
+        .mutex("k")
+        .lock_timeout(lease + lease / 3)
+        .await
+        .unwrap();
+    assert!(rival.is_none() && guard.is_valid());
+    guard.release().await.unwrap();
+    // A hold that was released is renewed no more.
+    let renewals = admin.gauge("renewals").await;
+    assert!(renewals >= 3);
+    let next = client
+        .mutex("k")
+        .lock_timeout(lease)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        client
+            .mutex("k")
+            .lock_timeout(lease / 2)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(admin.gauge("renewals").await, renewals);
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn max_hold_ends_a_hold_that_the_watchdog_would_keep() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let (lease, bound) = (Duration::from_millis(900), Duration::from_millis(1500));
+    let mutex = client
+        .mutex_builder("k")
+        .lease(lease)
+        .max_hold(bound)
+        .build()
+        .unwrap();
+    let begun = Instant::now();
+    let guard = mutex.lock().await.unwrap();
+    let next = client
+        .mutex("k")
+        .lock_timeout(BOUND)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        begun.elapsed() >= bound - Duration::from_millis(5),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(begun.elapsed() < bound + lease);
+    assert_eq!(guard.loss(), Some(Loss::LeaseEnded));
+    assert!(next.fence() > guard.fence());
+}
+
+#[tokio::test]
+async fn a_late_release_does_not_touch_the_next_holder() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let mutex = client
+        .mutex_builder("k")
+        .fixed_lease(Duration::from_millis(100))
+        .build()
+        .unwrap();
+    let guards = [mutex.lock().await.unwrap(), mutex.lock().await.unwrap()];
+    let owner = client.owner();
+    let next = client.mutex("k").lock_as(&owner).await.unwrap();
+    let [released, dropped] = guards;
+    assert!(matches!(
+        released.release().await,
+        Err(Error::Lost(Loss::LeaseEnded))
+    ));
+    drop(dropped);
+    client.flush().await;
+    assert!(next.is_valid() && mutex.is_held_by(&owner).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_lapsed_hold_is_never_revived() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let mutex = client
+        .mutex_builder("k")
+        .lease(Duration::from_millis(150))
+        .build()
+        .unwrap();
+    let guard = mutex.lock().await.unwrap();
+    // The server stands still over the end of the lease; nobody else asks.
+    server.signal("-STOP");
+    assert_eq!(lost(&guard).await, Loss::LeaseEnded);
+    server.signal("-CONT");
+    admin.untouched("k").await;
+    assert!(!guard.is_valid());
+    drop(guard);
+    client.flush().await;
+}
+
+/// The runtime has one thread, which is kept busy: no task of the client can
+/// run, neither its watchdog nor a timer.
+#[tokio::test]
+async fn a_starved_runtime_cannot_make_a_lost_lock_look_valid() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let lease = Duration::from_millis(200);
+    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let guard = mutex.lock().await.unwrap();
+    let held = Instant::now();
+    while guard.is_valid() {
+        assert!(held.elapsed() < BOUND);
+        std::hint::spin_loop();
+    }
+    // Nothing is renewed after that, though the client can run again.
+    admin.untouched("k").await;
+    assert_eq!(admin.gauge("renewals").await, 0);
+    assert!(!guard.is_valid());
+}

@@ -1,0 +1,161 @@
+//! A network between client and server that can be told to fail.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::server::url;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Everything arrives.
+    Fair,
+    /// The next request with these bytes is carried out, but its connection
+    /// ends before the reply; then fair again.
+    CutReplyTo(&'static str),
+    /// Nothing arrives any more, and no connection ends.
+    Swallow,
+    /// What the server says arrives only when the weather has changed.
+    Fog,
+    /// The next request with these bytes arrives only when
+    /// [`Proxy::let_late_request_arrive`] says so; fair for all else.
+    DelayRequest(&'static str),
+}
+
+#[derive(Debug, Default)]
+struct Late {
+    arrive: Notify,
+    carried_out: Notify,
+    refused: Notify,
+}
+
+#[derive(Debug)]
+struct Sky {
+    late: Late,
+    weather: Mutex<Weather>,
+    requests: Mutex<Vec<u8>>,
+}
+
+pub(crate) struct Proxy {
+    sky: Arc<Sky>,
+    port: u16,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    pub(crate) async fn to(server_port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let sky = Arc::new(Sky {
+            late: Late::default(),
+            weather: Mutex::new(Weather::Fair),
+            requests: Mutex::default(),
+        });
+        let task = tokio::spawn({
+            let sky = Arc::clone(&sky);
+            async move {
+                loop {
+                    let (client, _) = listener.accept().await.unwrap();
+                    let server = TcpStream::connect(("127.0.0.1", server_port))
+                        .await
+                        .unwrap();
+                    tokio::spawn(forward(client, server, Arc::clone(&sky)));
+                }
+            }
+        });
+        Self { sky, port, task }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        url(self.port)
+    }
+
+    pub(crate) fn set(&self, weather: Weather) {
+        *self.sky.weather.lock().unwrap() = weather;
+    }
+
+    pub(crate) fn weather(&self) -> Weather {
+        self.sky.weather.lock().unwrap().clone()
+    }
+
+    /// Lets the delayed request arrive; whether the server carried it out.
+    pub(crate) async fn let_late_request_arrive(&self) -> bool {
+        self.sky.late.arrive.notify_one();
+        tokio::select! {
+            () = self.sky.late.carried_out.notified() => true,
+            () = self.sky.late.refused.notified() => false,
+        }
+    }
+
+    /// Every byte that clients have sent.
+    pub(crate) fn requests(&self) -> Vec<u8> {
+        self.sky.requests.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) -> Option<()> {
+    let (mut request, mut reply) = ([0; 65536], [0; 65536]);
+    loop {
+        tokio::select! {
+            length = client.read(&mut request) => {
+                let bytes = request.get(..length.ok().filter(|length| *length > 0)?)?;
+                sky.requests.lock().unwrap().extend(bytes);
+                let weather = sky.weather.lock().unwrap().clone();
+                match weather {
+                    Weather::Swallow => continue,
+                    Weather::CutReplyTo(words) if contains(bytes, words) => {
+                        server.write_all(bytes).await.ok()?;
+                        // The reply shows that it was carried out.
+                        let _ = server.read(&mut reply).await.ok()?;
+                        *sky.weather.lock().unwrap() = Weather::Fair;
+                        return None;
+                    }
+                    Weather::DelayRequest(words) if contains(bytes, words) => {
+                        *sky.weather.lock().unwrap() = Weather::Fair;
+                        deliver_late(&mut server, bytes, &sky.late).await;
+                        return None;
+                    }
+                    Weather::DelayRequest(_) | Weather::CutReplyTo(_) | Weather::Fair | Weather::Fog => server.write_all(bytes).await.ok()?,
+                }
+            }
+            length = server.read(&mut reply) => {
+                let bytes = reply.get(..length.ok().filter(|length| *length > 0)?)?;
+                while *sky.weather.lock().unwrap() == Weather::Fog {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                let weather = sky.weather.lock().unwrap().clone();
+                if weather != Weather::Swallow {
+                    client.write_all(bytes).await.ok()?;
+                }
+            }
+        }
+    }
+}
+
+/// Delivers a request though its client may have left long ago.
+async fn deliver_late(server: &mut TcpStream, bytes: &[u8], late: &Late) {
+    late.arrive.notified().await;
+    let sent = server.write_all(bytes).await;
+    let answered = matches!(server.read(&mut [0; 64]).await, Ok(1..));
+    if sent.is_ok() && answered {
+        late.carried_out.notify_one();
+    } else {
+        late.refused.notify_one();
+    }
+}
+
+fn contains(bytes: &[u8], words: &str) -> bool {
+    bytes
+        .windows(words.len())
+        .any(|window| window == words.as_bytes())
+}

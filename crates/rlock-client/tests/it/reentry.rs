@@ -1,0 +1,155 @@
+//! An owner that enters a lock more than once.
+
+use std::time::Duration;
+
+use rlock_client::Error;
+
+use crate::server::{BOUND, Server};
+
+#[tokio::test]
+async fn an_owner_enters_again_under_the_same_fence_past_every_waiter() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let (mutex, owner) = (client.mutex("k"), client.owner());
+    let outer = mutex.lock_as(&owner).await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock().await.unwrap().fence() }
+    });
+    server.admin().await.queued(1).await;
+    let inner = mutex.try_lock_as(&owner).await.unwrap().unwrap();
+    assert_eq!(inner.fence(), outer.fence());
+    outer.release().await.unwrap();
+    assert!(mutex.is_held_by(&owner).await.unwrap(), "one guard is left");
+    let fence = inner.fence();
+    inner.release().await.unwrap();
+    assert!(tokio::time::timeout(BOUND, waiter).await.unwrap().unwrap() > fence);
+}
+
+#[tokio::test]
+async fn without_an_owner_a_second_lock_waits_for_the_first() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let _guard = client.mutex("k").lock().await.unwrap();
+    let second = client
+        .mutex("k")
+        .lock_timeout(Duration::from_millis(50))
+        .await
+        .unwrap();
+    assert!(second.is_none());
+}
+
+#[tokio::test]
+async fn a_loss_concerns_every_guard_of_the_owner() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let (mutex, owner) = (client.mutex("k"), client.owner());
+    let outer = mutex.lock_as(&owner).await.unwrap();
+    let inner = mutex.lock_as(&owner).await.unwrap();
+    assert_eq!(mutex.force_release().await.unwrap(), 1);
+    let lost = async { (outer.lost().await, inner.lost().await) };
+    tokio::time::timeout(BOUND, lost).await.unwrap();
+    // Locking again is a new hold; the old guards stay lost and do no harm.
+    let again = mutex.lock_as(&owner).await.unwrap();
+    assert!(again.fence() > inner.fence());
+    assert!(!outer.is_valid());
+    assert!(matches!(inner.release().await, Err(Error::Lost(_))));
+    drop(outer);
+    client.flush().await;
+    assert!(mutex.is_held_by(&owner).await.unwrap());
+    again.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_re_entry_leaves_the_outer_hold() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let (mutex, owner) = (client.mutex("k"), client.owner());
+    let outer = mutex.lock_as(&owner).await.unwrap();
+    for polls in 0..4 {
+        let mut call = Box::pin(mutex.lock_as(&owner));
+        for _ in 0..polls {
+            if tokio::time::timeout(Duration::ZERO, &mut call)
+                .await
+                .is_ok()
+            {
+                break;
+            }
+        }
+        drop(call);
+    }
+    client.flush().await;
+    assert!(mutex.is_held_by(&owner).await.unwrap() && outer.is_valid());
+    outer.release().await.unwrap();
+    assert!(!mutex.is_locked().await.unwrap());
+}
+
+#[tokio::test]
+async fn a_shorter_lease_does_not_shorten_the_hold_that_is_there() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let owner = client.owner();
+    let outer = client.mutex("k").lock_as(&owner).await.unwrap();
+    let brief = client
+        .mutex_builder("k")
+        .fixed_lease(Duration::from_millis(50))
+        .build()
+        .unwrap();
+    let inner = brief.lock_as(&owner).await.unwrap();
+    assert!(inner.remaining() > Duration::from_secs(20));
+    let info = brief.info().await.unwrap();
+    assert!(info.holders[0].lease_left > Duration::from_secs(20));
+    drop((outer, inner));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_and_releases_of_one_owner_may_come_from_many_tasks() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let owner = client.owner();
+    let mut tasks = Vec::new();
+    for number in 0..16 {
+        let (mutex, owner) = (client.mutex("k"), owner.clone());
+        tasks.push(tokio::spawn(async move {
+            for round in 0..50 {
+                let guard = mutex.lock_as(&owner).await.unwrap();
+                assert!(guard.is_valid());
+                match (number + round) % 3 {
+                    0 => drop(guard),
+                    _ => guard.release().await.unwrap(),
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+    }
+    client.flush().await;
+    server.admin().await.untouched("k").await;
+}
+
+#[tokio::test]
+async fn a_second_call_of_a_waiting_owner_gets_the_same_hold() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let owner = client.owner();
+    let first = client.mutex("k").lock().await.unwrap();
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        let (mutex, owner) = (client.mutex("k"), owner.clone());
+        calls.push(tokio::spawn(
+            async move { mutex.lock_as(&owner).await.unwrap() },
+        ));
+    }
+    server.admin().await.queued(1).await;
+    first.release().await.unwrap();
+    let mut guards = Vec::new();
+    for call in calls {
+        guards.push(tokio::time::timeout(BOUND, call).await.unwrap().unwrap());
+    }
+    assert!(
+        guards
+            .iter()
+            .all(|guard| guard.fence() == guards[0].fence())
+    );
+}

@@ -1,0 +1,145 @@
+//! What is refused, and by which error.
+
+use std::time::Duration;
+
+use rlock_client::{Client, Error, Owner};
+
+use crate::server::{BOUND, Server, eventually};
+
+#[tokio::test]
+async fn a_key_that_holds_something_else_is_no_lock() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let _: () = server.admin().await.run("SET k v").await;
+    assert!(matches!(
+        client.mutex("k").lock().await,
+        Err(Error::NotALock(_))
+    ));
+    assert!(matches!(
+        client.mutex("k").info().await,
+        Err(Error::NotALock(_))
+    ));
+}
+
+#[tokio::test]
+async fn a_full_queue_is_an_error_of_its_own() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let _: () = server
+        .admin()
+        .await
+        .run("CONFIG SET rlock.max-waiters 1")
+        .await;
+    let _guard = client.mutex("k").lock().await.unwrap();
+    let waiter = tokio::spawn({
+        let mutex = client.mutex("k");
+        async move { mutex.lock().await }
+    });
+    server.admin().await.queued(1).await;
+    assert!(matches!(
+        client.mutex("k").lock().await,
+        Err(Error::QueueFull(_))
+    ));
+    waiter.abort();
+}
+
+#[tokio::test]
+async fn durations_out_of_range_are_refused_before_anything_is_sent() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let build = |lease| client.mutex_builder("k").lease(lease).build();
+    assert!(matches!(
+        build(Duration::ZERO),
+        Err(Error::OutOfRange {
+            argument: "lease",
+            ..
+        })
+    ));
+    assert!(matches!(
+        build(Duration::MAX),
+        Err(Error::OutOfRange { .. })
+    ));
+    let too_long = client.mutex("k").lock_timeout(Duration::MAX).await;
+    assert!(matches!(
+        too_long,
+        Err(Error::OutOfRange {
+            argument: "wait",
+            ..
+        })
+    ));
+    // What only this server's settings forbid is its own error.
+    let month = build(Duration::from_secs(30 * 24 * 3600)).unwrap();
+    assert!(matches!(month.lock().await, Err(Error::Refused(_))));
+}
+
+#[tokio::test]
+async fn owners_are_checked() {
+    for name in ["", "a b", "a\n", "rlock:x", "a\u{7f}", &"x".repeat(257)] {
+        assert!(Owner::new(name).is_err(), "{name:?}");
+    }
+    for name in ["x", "ümlaut", &"x".repeat(256)] {
+        assert!(Owner::new(name).is_ok(), "{name:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_without_the_module_is_told_how_to_load_it() {
+    let server = Server::start_with(&[]).await;
+    let error = Client::connect(&server.url()).await.unwrap_err();
+    assert!(matches!(error, Error::ModuleMissing));
+    assert!(error.to_string().contains("--loadmodule"), "{error}");
+}
+
+#[tokio::test]
+async fn no_server_is_an_error_and_no_hang() {
+    let server = Server::start_with(&[]).await;
+    let url = server.url();
+    drop(server);
+    assert!(matches!(
+        Client::connect(&url).await,
+        Err(Error::Connect(_))
+    ));
+    assert!(matches!(
+        Client::connect("no url").await,
+        Err(Error::Connect(_))
+    ));
+}
+
+/// A client as a user who may do no more than lock.
+async fn as_locker(server: &Server, channels: &str) -> Result<Client, Error> {
+    let commands = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel +rlock.info";
+    let rules = format!("ACL SETUSER locker on >secret ~k {channels} -@all {commands} +subscribe");
+    let _: () = server.admin().await.run(&rules).await;
+    Client::connect(&format!("redis://locker:secret@127.0.0.1:{}/", server.port)).await
+}
+
+#[tokio::test]
+async fn a_user_needs_no_rights_but_to_the_lock_and_the_channel() {
+    let server = Server::start().await;
+    let client = as_locker(&server, "&rlock:client:*").await.unwrap();
+    let mut admin = server.admin().await;
+    let guard = client.mutex("k").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("k");
+        async move { mutex.lock().await.unwrap() }
+    });
+    admin.queued(1).await;
+    // It may not have its earlier connection closed, but comes back as well.
+    let waits = admin.gauge("waits").await;
+    let _: u64 = admin.run("CLIENT KILL USER locker").await;
+    eventually("queued again", async || admin.gauge("waits").await > waits).await;
+    guard.release().await.unwrap();
+    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    guard.release().await.unwrap();
+    let forced = client.mutex("k").force_release().await;
+    assert!(matches!(forced, Err(Error::Denied(_))), "{forced:?}");
+    let other = client.mutex("other").lock().await;
+    assert!(matches!(other, Err(Error::Denied(_))), "{other:?}");
+}
+
+#[tokio::test]
+async fn a_user_without_the_channel_cannot_connect() {
+    let server = Server::start().await;
+    let error = as_locker(&server, "resetchannels").await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)), "{error:?}");
+}

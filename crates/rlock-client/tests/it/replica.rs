@@ -1,0 +1,82 @@
+//! A server that cannot serve for a while: replica, loading, gone.
+
+use std::time::{Duration, Instant};
+
+use rlock_client::{Client, Error};
+
+use crate::server::{BOUND, Server};
+
+#[tokio::test]
+async fn waiters_outlast_a_change_of_role() {
+    let (server, primary) = (Server::start().await, Server::start().await);
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let held = client.mutex("k").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("k");
+        async move { mutex.lock_timeout(BOUND).await }
+    });
+    admin.queued(1).await;
+    let _: () = admin
+        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port))
+        .await;
+    admin.queued(0).await;
+    let _: () = admin.run("REPLICAOF NO ONE").await;
+    let _ = held.release().await;
+    let guard = tokio::time::timeout(BOUND, waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert!(guard.is_valid());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_is_asked_until_the_wait_is_over() {
+    let (server, primary) = (Server::start().await, Server::start().await);
+    let patience = Duration::from_millis(300);
+    let client = Client::builder()
+        .patience(patience)
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let _: () = server
+        .admin()
+        .await
+        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port))
+        .await;
+    let begun = Instant::now();
+    let error = client.mutex("k").try_lock().await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    let error = client.mutex("k").lock_timeout(patience).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(begun.elapsed() >= 2 * patience && begun.elapsed() < 10 * patience);
+}
+
+#[tokio::test]
+async fn a_wait_without_limit_outlasts_a_server_that_is_gone() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let mut admin = server.admin().await;
+    let held = client.mutex("k").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("k");
+        async move { mutex.lock().await }
+    });
+    admin.queued(1).await;
+    // Every connection ends, and a stopped server takes no new one up.
+    server.signal("-STOP");
+    tokio::time::timeout(Duration::from_millis(300), held.lost())
+        .await
+        .unwrap_err();
+    assert!(!waiting.is_finished());
+    server.signal("-CONT");
+    held.release().await.unwrap();
+    let guard = tokio::time::timeout(BOUND, waiting)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    guard.release().await.unwrap();
+}

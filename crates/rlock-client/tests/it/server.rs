@@ -1,0 +1,225 @@
+//! A server for one test, and what tests ask it.
+
+use std::collections::HashMap;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use redis::FromRedisValue;
+use redis::aio::MultiplexedConnection;
+use rlock_client::Client;
+use tempfile::TempDir;
+
+/// How long a condition may take before a test fails.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+
+/// Runs until the value is dropped; then it is stopped by its process id.
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) port: u16,
+    _directory: TempDir,
+}
+
+impl Server {
+    /// A server with the module.
+    pub(crate) async fn start() -> Self {
+        let module = module();
+        let module = module.to_str().unwrap();
+        Self::start_with(&["--loadmodule", module]).await
+    }
+
+    /// A server with these options, and nothing on disk.
+    pub(crate) async fn start_with(options: &[&str]) -> Self {
+        // Another program may take a free port before the server does.
+        for _ in 0..5 {
+            if let Some(server) = Self::try_start(options).await {
+                return server;
+            }
+        }
+        panic!("no server came up; see its output above");
+    }
+
+    async fn try_start(options: &[&str]) -> Option<Self> {
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let directory = tempfile::tempdir().unwrap();
+        let program = std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let process = Command::new(&program)
+            .args([
+                "--port",
+                &port.to_string(),
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+            ])
+            .args([
+                "--appendonly",
+                "no",
+                "--logfile",
+                "server.log",
+                "--loglevel",
+                "notice",
+            ])
+            .args(options)
+            .current_dir(directory.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start `{program}`: {error}"));
+        let mut server = Self {
+            process,
+            port,
+            _directory: directory,
+        };
+        let begun = Instant::now();
+        while begun.elapsed() < BOUND {
+            if server.process.try_wait().unwrap().is_some() {
+                let log = std::fs::read_to_string(server._directory.path().join("server.log"));
+                eprintln!("the server ended: {}", log.unwrap_or_default());
+                return None;
+            }
+            if tokio::net::TcpStream::connect(("127.0.0.1", port))
+                .await
+                .is_ok()
+            {
+                return Some(server);
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        None
+    }
+
+    pub(crate) fn url(&self) -> String {
+        url(self.port)
+    }
+
+    pub(crate) async fn client(&self) -> Client {
+        Client::connect(&self.url()).await.unwrap()
+    }
+
+    /// A connection for the test itself.
+    pub(crate) async fn admin(&self) -> Admin {
+        let client = redis::Client::open(self.url()).unwrap();
+        Admin(client.get_multiplexed_async_connection().await.unwrap())
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        send_signal(self.process.id(), signal);
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(crate) fn url(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}/")
+}
+
+pub(crate) fn send_signal(process: u32, signal: &str) {
+    let status = Command::new("kill")
+        .args([signal, &process.to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn module() -> PathBuf {
+    let default = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../target/release/librlock.so"
+    );
+    let module = std::env::var("RLOCK_MODULE").unwrap_or_else(|_| default.into());
+    let module = PathBuf::from(module);
+    assert!(
+        module.is_file(),
+        "the module {} does not exist: build it with `cargo build --release`, or name it in \
+         RLOCK_MODULE",
+        module.display()
+    );
+    module.canonicalize().unwrap()
+}
+
+/// Waits for `condition`, asking every few milliseconds.
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < BOUND, "not within {BOUND:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(3)).await;
+    }
+}
+
+pub(crate) struct Admin(pub(crate) MultiplexedConnection);
+
+impl Admin {
+    /// Runs a command given as words.
+    pub(crate) async fn run<T: FromRedisValue>(&mut self, command: &str) -> T {
+        let mut words = command.split(' ');
+        let mut cmd = redis::cmd(words.next().unwrap());
+        for word in words {
+            cmd.arg(word);
+        }
+        cmd.query_async(&mut self.0)
+            .await
+            .unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// One field of `INFO rlock`.
+    pub(crate) async fn gauge(&mut self, name: &str) -> u64 {
+        let info: String = self.run("INFO rlock").await;
+        let field = format!("rlock_{name}:");
+        let value = info.lines().find_map(|line| line.strip_prefix(&field));
+        value
+            .unwrap_or_else(|| panic!("no {field} in {info}"))
+            .trim()
+            .parse()
+            .unwrap()
+    }
+
+    /// How often each command was called since `CONFIG RESETSTAT`.
+    pub(crate) async fn calls(&mut self) -> HashMap<String, u64> {
+        let info: String = self.run("INFO commandstats").await;
+        info.lines().filter_map(calls_of).collect()
+    }
+
+    /// The server's numbers of the connections of this crate's clients.
+    pub(crate) async fn lock_clients(&mut self) -> Vec<String> {
+        let list: String = self.run("CLIENT LIST").await;
+        let lines = list
+            .lines()
+            .filter(|line| line.contains("lib-name=rlock-client") || line.contains("cmd=rlock"));
+        lines
+            .filter_map(|line| line.strip_prefix("id=")?.split(' ').next())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Waits until nobody holds `key` or waits for it.
+    pub(crate) async fn untouched(&mut self, key: &str) {
+        let what = format!("`{key}` is free and its queue empty");
+        eventually(&what, async || {
+            let exists: bool = self.run(&format!("EXISTS {key}")).await;
+            !exists && self.gauge("waiters").await == 0
+        })
+        .await;
+    }
+
+    /// Waits until `count` requests are queued on the server.
+    pub(crate) async fn queued(&mut self, count: u64) {
+        let what = format!("{count} queued");
+        eventually(&what, async || self.gauge("waiters").await == count).await;
+    }
+}
+
+/// `cmdstat_get:calls=7,…` as `("get", 7)`.
+fn calls_of(line: &str) -> Option<(String, u64)> {
+    let (command, numbers) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+    Some((command.to_owned(), numbers.split(',').next()?.parse().ok()?))
+}
