@@ -111,6 +111,18 @@ pub unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) ->
     }
 }
 
+/// The same under Valkey's name.
+///
+/// # Safety
+///
+/// As for [`RedisModule_OnUnload`].
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)]
+pub unsafe extern "C" fn ValkeyModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
+    // SAFETY: the same call under another name.
+    unsafe { RedisModule_OnUnload(ctx) }
+}
+
 fn load(ctx: &Context, arguments: &[Text]) -> Result<(), ()> {
     if let Some(function) = raw::missing() {
         let text = format!("this server has no {function}, which the module needs: too old");
