@@ -49,6 +49,13 @@ impl Locks {
                     "a time to look is not in the index",
                 )?;
             }
+            for watch in &queue.watches {
+                let entry = (watch.session, *id);
+                ensure(
+                    table.session_watches.contains(&entry),
+                    "a watch's session is not indexed",
+                )?;
+            }
             tickets += ids.len();
             watches += queue.watches.len() as u64;
             contended += u64::from(queue.len > 0);
@@ -113,6 +120,12 @@ impl Locks {
             table.session_tickets.len() == count,
             "the index of sessions is wrong",
         )?;
+        for (session, id) in &table.session_watches {
+            let queue = table.queues.get(id);
+            let watched =
+                queue.is_some_and(|queue| queue.watches.iter().any(|it| it.session == *session));
+            ensure(watched, "the index of watches has a stale entry")?;
+        }
         for (at, id) in &table.deadlines.looks {
             let look = table.queues.get(id).and_then(|queue| queue.look.at());
             ensure(

@@ -1,0 +1,191 @@
+//! Fences: their seed, their growth, and what is believed of the store.
+
+use rlock_core::{Admission, Fence, Hold, Locks, Refusal, Timestamp, Wait, Who};
+
+use crate::requests::{KEY, NO_LIMITS, at, request};
+
+/// Takes a lock that is free.
+fn grant(locks: &mut Locks, now: Timestamp) -> Fence {
+    let asked = request("ann", Wait::No);
+    let step = locks.acquire(now, KEY, &mut Hold::Free, &asked, &NO_LIMITS);
+    match step.map(|step| step.reply) {
+        Ok(Admission::Granted(fence)) => fence,
+        other => panic!("a free lock is granted, not {other:?}"),
+    }
+}
+
+/// Somebody looks at a lock that somebody else holds.
+fn look(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
+    let mut hold = held(Who::Other, fence, now.plus_millis(1000));
+    let asked = request("bob", Wait::No);
+    let step = locks.acquire(now, KEY, &mut hold, &asked, &NO_LIMITS);
+    assert!(matches!(step.map(|it| it.reply), Ok(Admission::Busy)));
+}
+
+const fn held(who: Who, fence: Option<Fence>, deadline: Timestamp) -> Hold {
+    Hold::Exclusive {
+        who,
+        fence,
+        deadline,
+    }
+}
+
+#[test]
+fn first_fence_is_the_clock_in_microseconds() {
+    let now = Timestamp::from_micros(1_700_000_000_123_456);
+    assert_eq!(grant(&mut Locks::default(), now).get(), now.micros());
+}
+
+#[test]
+fn fences_grow_when_the_clock_stands_still() {
+    let mut locks = Locks::default();
+    let first = grant(&mut locks, at(0)).get();
+    assert_eq!(grant(&mut locks, at(0)).get(), first + 1);
+    assert_eq!(grant(&mut locks, at(0)).get(), first + 2);
+}
+
+#[test]
+fn fences_grow_when_the_clock_goes_back() {
+    let mut locks = Locks::default();
+    let first = grant(&mut locks, at(60_000)).get();
+    assert_eq!(grant(&mut locks, at(0)).get(), first + 1);
+    assert_eq!(
+        grant(&mut locks, Timestamp::from_micros(0)).get(),
+        first + 2
+    );
+    let later = at(60_001);
+    assert_eq!(grant(&mut locks, later).get(), later.micros());
+}
+
+#[test]
+fn fence_of_a_held_lock_is_passed_by_the_next_after_a_restart() {
+    let mut locks = Locks::default();
+    let before_the_restart = Fence::from_stored(at(3_600_000).micros());
+    look(&mut locks, at(0), before_the_restart);
+    assert!(Some(grant(&mut locks, at(0))) > before_the_restart);
+}
+
+#[test]
+fn fence_of_a_lapsed_hold_is_passed_by_the_next_too() {
+    let mut locks = Locks::default();
+    let stored = Fence::from_stored(at(3_600_000).micros());
+    let mut hold = held(Who::Other, stored, at(0));
+    let asked = request("bob", Wait::No);
+    let step = locks.acquire(at(1), KEY, &mut hold, &asked, &NO_LIMITS);
+    assert!(
+        matches!(step.map(|it| it.reply), Ok(Admission::Granted(fence)) if Some(fence) > stored)
+    );
+    assert_eq!(locks.counters().lease_expirations, 1);
+}
+
+#[test]
+fn lapsed_hold_is_counted_once_however_it_is_seen() {
+    let mut locks = Locks::default();
+    let mut hold = held(Who::Other, None, at(0));
+    crate::requests::call(&mut locks, at(0), &hold, "bob", Wait::Forever, 1);
+    locks.settle(at(1), KEY, &mut hold);
+    assert_eq!(locks.counters().lease_expirations, 1);
+
+    crate::requests::call(&mut locks, at(1), &hold, "cid", Wait::Forever, 2);
+    locks.settle(at(2000), KEY, &mut Hold::Free);
+    assert_eq!(locks.counters().lease_expirations, 2);
+}
+
+#[test]
+fn stored_fence_that_cannot_be_is_not_believed() {
+    assert_eq!(Fence::from_stored(0), None);
+    assert_eq!(Fence::from_stored(1).map(Fence::get), Some(1));
+    let most = Fence::from_stored(Fence::STORED_MAX);
+    assert_eq!(most.map(Fence::get), Some(Fence::STORED_MAX));
+    assert_eq!(Fence::from_stored(Fence::STORED_MAX + 1), None);
+    assert_eq!(Fence::from_stored(u64::MAX), None);
+    let mut locks = Locks::default();
+    look(&mut locks, at(0), Fence::from_stored(u64::MAX));
+    assert_eq!(grant(&mut locks, at(0)).get(), at(0).micros());
+}
+
+#[test]
+fn largest_stored_fence_leaves_room_for_the_next() {
+    let mut locks = Locks::default();
+    look(&mut locks, at(0), Fence::from_stored(Fence::STORED_MAX));
+    assert_eq!(grant(&mut locks, at(0)).get(), Fence::STORED_MAX + 1);
+    assert_eq!(
+        grant(&mut locks, Timestamp::NEVER).get(),
+        Fence::STORED_MAX + 2
+    );
+}
+
+#[test]
+fn absurd_clock_gives_fences_that_fit_into_53_bits() {
+    let mut locks = Locks::default();
+    let first = grant(&mut locks, Timestamp::NEVER);
+    let second = grant(&mut locks, Timestamp::NEVER);
+    assert!(first < second && second.get() < 1 << 53);
+}
+
+#[test]
+fn hold_count_ends_at_its_limit() {
+    let mut locks = Locks::default();
+    let fence = Fence::from_stored(7);
+    let full = held(
+        Who::Caller {
+            count: 2_147_483_647,
+        },
+        fence,
+        at(1000),
+    );
+    let mut hold = full.clone();
+    let again = request("ann", Wait::No);
+    let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS);
+    assert_eq!(step.map(|it| it.reply), Err(Refusal::CountOverflow));
+    assert_eq!(hold, full);
+
+    let mut hold = held(
+        Who::Caller {
+            count: 2_147_483_646,
+        },
+        fence,
+        at(1000),
+    );
+    let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS);
+    assert!(step.is_ok());
+    assert_eq!(
+        hold,
+        held(
+            Who::Caller {
+                count: 2_147_483_647
+            },
+            fence,
+            at(1001)
+        )
+    );
+
+    let once = rlock_core::Request {
+        once: true,
+        ..again
+    };
+    assert!(
+        locks
+            .acquire(at(2), KEY, &mut hold, &once, &NO_LIMITS)
+            .is_ok()
+    );
+    assert_eq!(
+        hold,
+        held(
+            Who::Caller {
+                count: 2_147_483_647
+            },
+            fence,
+            at(1002)
+        )
+    );
+}
+
+#[test]
+fn lease_without_an_end_in_sight_is_no_trouble() {
+    let mut locks = Locks::default();
+    let hold = held(Who::Other, None, Timestamp::from_millis(u64::MAX));
+    crate::requests::call(&mut locks, at(0), &hold, "bob", Wait::Forever, 1);
+    assert!(locks.next_due(at(1_000_000)).is_none());
+    assert!(locks.next_deadline(at(0)) > Some(at(1_000_000)));
+}

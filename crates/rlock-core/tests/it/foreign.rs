@@ -1,0 +1,127 @@
+//! What others do to keys, done to the driver's keyspace and to the naive
+//! model's, each in its own way.
+
+use rlock_core::Name;
+
+use crate::{
+    driver::Driver,
+    model::{Data, Model},
+    operation::{Foreign, KEYS, OWNERS},
+    store::Value,
+};
+
+pub(crate) fn name(key: usize) -> Name<'static> {
+    let (db, key) = KEYS[key];
+    let key = key.as_bytes();
+    Name { db, key }
+}
+
+impl Driver {
+    /// Changes a key behind the module's back; the server's event about it
+    /// only has the lock settled later.
+    pub(crate) fn change(&mut self, change: Foreign) {
+        let now = self.now;
+        match change {
+            Foreign::Del { key } => {
+                self.store.delete(now, name(key));
+            }
+            Foreign::Pexpire { key, ms } => {
+                let stored = self.store.get_mut(now, name(key));
+                // The end of a text is told by an event of its own, which
+                // stands for nothing that a lock does.
+                if let Some(stored) = stored.filter(|it| matches!(it.value, Value::Hash(_))) {
+                    stored.ends_ms = Some(now.millis() + ms);
+                }
+            }
+            Foreign::Persist { key } => {
+                if let Some(stored) = self.store.get_mut(now, name(key)) {
+                    stored.ends_ms = None;
+                }
+            }
+            Foreign::Set { key } => {
+                let value = Value::Text("hello".to_owned());
+                self.store.put(name(key), value, None);
+            }
+            Foreign::Take { key, owner, ms } => {
+                if self.store.get(now, name(key)).is_none() {
+                    self.store.set_field(now, name(key), OWNERS[owner], "1");
+                    if let Some(stored) = self.store.get_mut(now, name(key)) {
+                        stored.ends_ms = Some(now.millis() + ms);
+                    }
+                }
+            }
+            Foreign::Rename { from } => {
+                self.store.rename(now, name(from), name(1 - from));
+                self.locks.settle_later(name(1 - from));
+            }
+            Foreign::Flush { db } => {
+                self.store.flush(db);
+                self.locks.settle_all_later(db);
+                while !self.locks.sweep(1) {}
+            }
+        }
+        if let Some(key) = change.key() {
+            self.locks.settle_later(name(key));
+        }
+    }
+}
+
+impl Foreign {
+    const fn key(self) -> Option<usize> {
+        match self {
+            Self::Del { key }
+            | Self::Pexpire { key, .. }
+            | Self::Persist { key }
+            | Self::Set { key }
+            | Self::Take { key, .. }
+            | Self::Rename { from: key } => Some(key),
+            Self::Flush { .. } => None,
+        }
+    }
+}
+
+impl Model {
+    pub(crate) fn change(&mut self, change: Foreign) {
+        for at in 0..self.locks.len() {
+            self.expire(at);
+        }
+        let now = self.now;
+        match change {
+            Foreign::Del { key } => self.locks[key].data = Data::Absent,
+            Foreign::Pexpire { key, ms } => {
+                if let Data::Hash { ends, .. } = &mut self.locks[key].data {
+                    *ends = Some(now + ms);
+                }
+            }
+            Foreign::Persist { key } => {
+                if let Data::Hash { ends, .. } = &mut self.locks[key].data {
+                    *ends = None;
+                }
+            }
+            Foreign::Set { key } => self.locks[key].data = Data::Text,
+            Foreign::Take { key, owner, ms } => {
+                if self.locks[key].data == Data::Absent {
+                    self.locks[key].data = Data::Hash {
+                        owner: OWNERS[owner].to_owned(),
+                        count: 1,
+                        grant: None,
+                        ends: Some(now + ms),
+                    };
+                }
+            }
+            Foreign::Rename { from } => {
+                if self.locks[from].data != Data::Absent {
+                    let data = std::mem::replace(&mut self.locks[from].data, Data::Absent);
+                    self.locks[1 - from].data = data;
+                }
+            }
+            Foreign::Flush { db } => {
+                for lock in &mut self.locks {
+                    if db.is_none_or(|db| db == lock.db) {
+                        lock.data = Data::Absent;
+                    }
+                }
+            }
+        }
+    }
+}

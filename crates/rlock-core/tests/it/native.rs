@@ -1,0 +1,97 @@
+//! The server's own commands on keys: what others do behind the module's back.
+
+use std::collections::BTreeMap;
+
+use rlock_core::{Fence, Name};
+
+use crate::{
+    stage::Stage,
+    store::{Value, decimal},
+};
+
+impl Stage {
+    /// The reply of a command that is not the module's; `None` if it is.
+    pub(crate) fn native(
+        &mut self,
+        name: Name<'_>,
+        command: &str,
+        arguments: &[&str],
+    ) -> Option<String> {
+        let driver = &mut self.driver;
+        let now = driver.now;
+        let reply = match (command, arguments) {
+            ("HGETALL", []) => return Some(self.all_fields(name)),
+            ("PTTL", []) => return Some(self.time_left(name)),
+            ("DEL", []) => u8::from(driver.store.delete(now, name)).to_string(),
+            ("SET", [value]) => {
+                let value = Value::Text((*value).to_owned());
+                driver.store.put(name, value, None);
+                "OK".to_owned()
+            }
+            ("HSET", [field, value]) => match driver.store.set_field(now, name, field, value) {
+                Some(new) => u8::from(new).to_string(),
+                None => "error WRONGTYPE".to_owned(),
+            },
+            ("RENAME", [to]) => {
+                let to = Name {
+                    db: name.db,
+                    key: to.as_bytes(),
+                };
+                let there = driver.store.rename(now, name, to);
+                driver.locks.settle_later(to);
+                if there { "OK" } else { "error ERR" }.to_owned()
+            }
+            ("PEXPIRE", [ms]) => {
+                let ends = decimal(ms).map(|ms| now.plus_millis(ms).millis());
+                self.set_end(name, ends)
+            }
+            ("PERSIST", []) => self.set_end(name, None),
+            _ => return None,
+        };
+        self.driver.locks.settle_later(name);
+        Some(reply)
+    }
+
+    /// The fields of the hash, none if there is no such hash.
+    pub(crate) fn fields(&self, name: Name<'_>) -> BTreeMap<String, String> {
+        let stored = self.driver.store.get(self.driver.now, name);
+        match stored.map(|it| &it.value) {
+            Some(Value::Hash(fields)) => fields.clone(),
+            _ => BTreeMap::new(),
+        }
+    }
+
+    fn set_end(&mut self, name: Name<'_>, ends_ms: Option<u64>) -> String {
+        let stored = self.driver.store.get_mut(self.driver.now, name);
+        let Some(stored) = stored else {
+            return "0".to_owned();
+        };
+        stored.ends_ms = ends_ms;
+        "1".to_owned()
+    }
+
+    fn all_fields(&self, name: Name<'_>) -> String {
+        let mut shown = Vec::new();
+        for (field, value) in self.fields(name) {
+            let fence = decimal(&value).and_then(Fence::from_stored);
+            shown.push(match fence.filter(|_| field == "rlock:fence") {
+                Some(fence) => format!("{field}={}", self.number(fence)),
+                None => format!("{field}={value}"),
+            });
+        }
+        if shown.is_empty() {
+            "empty".to_owned()
+        } else {
+            shown.join(" ")
+        }
+    }
+
+    fn time_left(&self, name: Name<'_>) -> String {
+        let now = self.driver.now;
+        match self.driver.store.get(now, name).map(|it| it.ends_ms) {
+            None => "no key".to_owned(),
+            Some(None) => "no ttl".to_owned(),
+            Some(Some(ends)) => format!("ttl {}", ends - now.millis()),
+        }
+    }
+}

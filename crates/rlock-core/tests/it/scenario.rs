@@ -1,0 +1,35 @@
+//! Runs the scenarios on the core, where time is a number.
+
+use std::{fs, path::Path};
+
+use crate::{script, stage::Stage};
+
+#[test]
+fn core_does_what_the_scenarios_say() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/scenarios");
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .expect("the scenarios are beside the crates")
+        .map(|entry| entry.expect("the folder can be read").path())
+        .filter(|path| path.extension().is_some_and(|it| it == "txt"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "there are no scenarios");
+    let differences: Vec<_> = files.iter().filter_map(|file| run(file).err()).collect();
+    assert!(differences.is_empty(), "\n{}", differences.join("\n"));
+}
+
+fn run(file: &Path) -> Result<(), String> {
+    let name = file.file_name().unwrap_or_default().display().to_string();
+    let text = fs::read_to_string(file).map_err(|error| format!("{name}: {error}"))?;
+    let steps = script::parse(&text).map_err(|error| format!("{name}:{error}"))?;
+    let mut stage = Stage::new();
+    for step in steps {
+        let got = stage.play(&step);
+        if got != step.expected {
+            let (line, expected) = (step.line, step.expected.join("\n"));
+            let got = got.join("\n");
+            return Err(format!("{name}:{line}\nexpected\n{expected}\ngot\n{got}\n"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,174 @@
+//! Connections that end, servers that may grant no more, and stale names.
+
+use rlock_core::{
+    Admission, Delivery, Effect, Gauges, Hold, Limits, Locks, Refusal, Request, Wait, Who,
+};
+
+use crate::requests::{KEY, NO_LIMITS, at, call, notified, request, taken};
+
+/// Takes the lock and asks to be told of its loss.
+fn watched(locks: &mut Locks, owner: &str, session: u64) -> Hold {
+    let mut hold = Hold::Free;
+    let asked = Request {
+        notify: Some((session, b"c")),
+        ..request(owner, Wait::No)
+    };
+    let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS);
+    assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
+    hold
+}
+
+#[test]
+fn closed_session_hears_of_no_loss_even_before_it_is_swept() {
+    let mut locks = Locks::default();
+    let mut hold = watched(&mut locks, "ann", 7);
+    locks.session_closed(7);
+    let step = locks.force(at(1), KEY, &mut hold);
+    assert_eq!(step.reply, 1);
+    assert!(step.effects.is_empty());
+    assert!(locks.sweep(2));
+    assert_eq!(locks.gauges(), Gauges::default());
+}
+
+#[test]
+fn closed_session_leaves_its_hold_to_the_lease() {
+    let mut locks = Locks::default();
+    let mut hold = watched(&mut locks, "ann", 7);
+    locks.session_closed(7);
+    while !locks.sweep(1) {}
+    assert!(!locks.is_contended(KEY));
+    let step = locks.renew(at(1), KEY, &mut hold, b"ann", 1000);
+    assert!(step.reply.is_some());
+}
+
+#[test]
+fn session_without_requests_leaves_no_work() {
+    let mut locks = Locks::default();
+    let hold = taken(&mut locks, at(0), "ann");
+    call(&mut locks, at(0), &hold, "bob", Wait::Forever, 7);
+    locks.session_closed(7);
+    locks.session_closed(8);
+    assert!(locks.sweep(0), "a blocked call has its own way to end");
+    assert_eq!(locks.gauges().waiters, 1);
+}
+
+#[test]
+fn place_taken_over_from_a_closed_session_is_kept() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    let ticket = notified(&mut locks, at(0), &hold, "bob", 7);
+    locks.session_closed(7);
+    assert_eq!(notified(&mut locks, at(1), &hold, "bob", 8), ticket);
+    while !locks.sweep(1) {}
+    let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
+    assert!(matches!(&step.effects[..], [Effect::HandOff { .. }]));
+}
+
+#[test]
+fn call_whose_place_was_taken_over_takes_nothing_along() {
+    let mut locks = Locks::default();
+    let hold = taken(&mut locks, at(0), "ann");
+    let ticket = call(&mut locks, at(0), &hold, "bob", Wait::Forever, 7);
+    assert_eq!(
+        call(&mut locks, at(0), &hold, "bob", Wait::Forever, 8),
+        ticket
+    );
+    assert!(!locks.caller_gone(ticket, 7));
+    assert_eq!(locks.queued(KEY), 1);
+    assert!(locks.caller_gone(ticket, 8));
+    assert!(!locks.caller_gone(ticket, 8));
+    assert_eq!(locks.queued(KEY), 0);
+    assert_eq!(locks.counters().waiters_gone, 1);
+}
+
+#[test]
+fn takeover_ends_the_earlier_call_and_keeps_when_it_began() {
+    let mut locks = Locks::default();
+    let hold = taken(&mut locks, at(0), "ann");
+    call(&mut locks, at(0), &hold, "bob", Wait::Millis(10), 7);
+    let delivery = Delivery::Blocked {
+        session: 8,
+        handle: 8,
+    };
+    let asked = request("bob", Wait::Millis(500));
+    let (_, effect) = locks.enqueue(at(5), KEY, &hold, &asked, delivery);
+    let earlier = matches!(
+        effect,
+        Some(Effect::Withdrawn(Delivery::Blocked { handle: 7, .. }))
+    );
+    assert!(earlier);
+    let waiter = locks.waiters(at(6), KEY).next().expect("bob waits");
+    assert_eq!(
+        (waiter.waited.as_millis(), waiter.wait_left_ms),
+        (6, Some(499))
+    );
+}
+
+#[test]
+fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
+    let mut locks = Locks::default();
+    let hold = watched(&mut locks, "ann", 7);
+    call(&mut locks, at(0), &hold, "bob", Wait::Millis(10), 1);
+    notified(&mut locks, at(0), &hold, "cid", 7);
+    let mut owners = Vec::new();
+    while let Some((ticket, key)) = locks.withdraw_any() {
+        assert_eq!(&*key, KEY.key);
+        owners.push(ticket.owner);
+    }
+    assert_eq!(owners, [b"bob".as_slice().into(), b"cid".as_slice().into()]);
+    assert_eq!(locks.gauges(), Gauges::default());
+    assert_eq!(locks.counters().waiters_gone, 2);
+    assert_eq!(locks.next_deadline(at(0)), None);
+    assert_eq!(locks.check_indices(), Ok(()));
+}
+
+#[test]
+fn slot_that_leaves_takes_its_queue_from_the_front() {
+    let mut locks = Locks::default();
+    let hold = watched(&mut locks, "ann", 7);
+    for (n, owner) in ["bob", "cid"].into_iter().enumerate() {
+        call(&mut locks, at(0), &hold, owner, Wait::Forever, n as u64);
+    }
+    let mut withdraw = || locks.withdraw_front(KEY).map(|it| it.owner);
+    assert_eq!(withdraw().as_deref(), Some(b"bob".as_slice()));
+    assert_eq!(withdraw().as_deref(), Some(b"cid".as_slice()));
+    assert_eq!(withdraw(), None);
+    assert_eq!(locks.gauges(), Gauges::default());
+    assert!(!locks.is_contended(KEY));
+}
+
+#[test]
+fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
+    let mut locks = Locks::default();
+    let limits = Limits {
+        waiters_max: 2,
+        watches_max: 0,
+    };
+    let held = Hold::Exclusive {
+        who: Who::Other,
+        fence: None,
+        deadline: at(1000),
+    };
+    let ask = |locks: &mut Locks, asked: &Request<'_>| {
+        let step = locks.acquire(at(0), KEY, &mut held.clone(), asked, &limits);
+        step.map(|step| step.reply)
+    };
+    for (session, owner) in [(1, "bob"), (2, "cid")] {
+        let asked = request(owner, Wait::Forever);
+        assert_eq!(ask(&mut locks, &asked), Ok(Admission::MustWait));
+        call(&mut locks, at(0), &held, owner, Wait::Forever, session);
+    }
+    let refused = Err(Refusal::TooManyWaiters { limit: 2 });
+    assert_eq!(ask(&mut locks, &request("dee", Wait::Forever)), refused);
+    let once = Request {
+        once: true,
+        ..request("cid", Wait::Forever)
+    };
+    assert_eq!(ask(&mut locks, &once), Ok(Admission::MustWait));
+    let notified = Request {
+        notify: Some((2, b"c")),
+        ..once
+    };
+    let refused = Err(Refusal::TooManyWatches { limit: 0 });
+    assert_eq!(ask(&mut locks, &notified), refused);
+}

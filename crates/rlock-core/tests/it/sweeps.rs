@@ -1,0 +1,282 @@
+//! Much to do at once is done in pieces.
+
+use rlock_core::{Due, Effect, Gauges, Hold, Locks, Name, Step, Timestamp, Wait};
+
+use crate::{
+    driver::{Driver, text},
+    requests::{KEY, NO_LIMITS, at, call, notified, request, taken},
+    told::{Ask, Outcome, Reply, Told, Via},
+};
+
+const MANY: u64 = 10_000;
+/// The most waits that one settling ends.
+const PIECE: usize = 64;
+
+fn assert_empty(locks: &Locks, now: Timestamp) {
+    assert_eq!(locks.gauges(), Gauges::default());
+    assert!(!locks.is_contended(KEY));
+    assert_eq!(locks.next_deadline(now), None);
+    assert_eq!(locks.check_indices(), Ok(()));
+}
+
+/// Settles the lock as often as it is due, and answers the sizes of the steps
+/// and who got it.
+fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> (Vec<usize>, Option<String>) {
+    let (mut sizes, mut granted) = (Vec::new(), None);
+    while let Some(due) = locks.next_due(now) {
+        assert!(matches!(due, Due::Settle { .. }), "only the lock is due");
+        let step = locks.settle(now, KEY, hold);
+        sizes.push(step.effects.len());
+        granted = granted.or_else(|| granted_to(&step));
+        assert_eq!(locks.check_indices(), Ok(()));
+        assert_eq!(locks.check_front(now, KEY, hold), Ok(()));
+    }
+    (sizes, granted)
+}
+
+fn granted_to<R>(step: &Step<R>) -> Option<String> {
+    step.effects.iter().find_map(|effect| match effect {
+        Effect::HandOff { ticket, .. } => Some(text(&ticket.owner)),
+        _ => None,
+    })
+}
+
+#[test]
+fn ten_thousand_waiters_are_served_in_order_and_leave_nothing() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    for n in 0..MANY {
+        call(
+            &mut locks,
+            at(0),
+            &hold,
+            &format!("w{n}"),
+            Wait::Millis(60_000),
+            n,
+        );
+    }
+    assert_eq!(locks.gauges().waiters, MANY);
+    assert_eq!(locks.gauges().contended_locks, 1);
+    let mut owner = "ann".to_owned();
+    for n in 0..MANY {
+        let step = locks.release(at(1), KEY, &mut hold, owner.as_bytes(), false);
+        assert_eq!(step.reply, Some(0));
+        owner = granted_to(&step).expect("somebody waits");
+        assert_eq!(owner, format!("w{n}"));
+    }
+    locks.release(at(1), KEY, &mut hold, owner.as_bytes(), false);
+    assert_empty(&locks, at(1));
+}
+
+#[test]
+fn waits_that_end_together_end_one_by_one() {
+    let mut locks = Locks::default();
+    let hold = taken(&mut locks, at(0), "ann");
+    for n in 0..MANY {
+        call(
+            &mut locks,
+            at(0),
+            &hold,
+            &format!("w{n}"),
+            Wait::Millis(100),
+            n,
+        );
+    }
+    assert_eq!(locks.next_deadline(at(1)), Some(at(101)));
+    assert!(locks.next_due(at(100)).is_none());
+    for n in 0..MANY {
+        assert_eq!(locks.next_deadline(at(101)), Some(at(101)));
+        let Some(Due::WaitEnd(ticket)) = locks.next_due(at(101)) else {
+            panic!("{n} waits are over");
+        };
+        assert!(locks.end_wait(at(100), ticket).is_none(), "not yet");
+        let (ended, key) = locks.end_wait(at(101), ticket).expect("the wait is over");
+        assert_eq!((&*key, text(&ended.owner)), (KEY.key, format!("w{n}")));
+        assert!(locks.end_wait(at(101), ticket).is_none(), "it has ended");
+    }
+    assert_eq!(locks.counters().wait_timeouts, MANY);
+    assert_empty(&locks, at(101));
+}
+
+#[test]
+fn late_settling_ends_waits_in_pieces_before_it_grants() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    for n in 0..200 {
+        call(
+            &mut locks,
+            at(0),
+            &hold,
+            &format!("w{n}"),
+            Wait::Millis(10),
+            n,
+        );
+    }
+    call(&mut locks, at(0), &hold, "last", Wait::Forever, 200);
+
+    // The timer was late: the release comes before the ends of the waits.
+    let step = locks.release(at(50), KEY, &mut hold, b"ann", false);
+    assert_eq!(step.effects.len(), PIECE);
+    assert_eq!(hold, Hold::Free);
+    assert_eq!(locks.check_front(at(50), KEY, &hold), Ok(()));
+
+    // Until the rest is done the lock is free, but not for newcomers.
+    let asked = request("new", Wait::No);
+    let step = locks.acquire(at(50), KEY, &mut hold, &asked, &NO_LIMITS);
+    let reply = step.map(|step| step.reply);
+    assert_eq!(reply, Ok(rlock_core::Admission::Busy));
+
+    locks.settle_later(KEY);
+    let mut sizes = Vec::new();
+    while hold == Hold::Free {
+        let step = locks.settle(at(50), KEY, &mut hold);
+        sizes.push(step.effects.len());
+    }
+    assert_eq!(sizes, [PIECE, PIECE, 200 - 3 * PIECE + 1]);
+    assert_eq!(locks.counters().wait_timeouts, 200);
+    assert_eq!(locks.counters().handoffs, 1);
+}
+
+#[test]
+fn closed_session_is_withdrawn_in_pieces_and_granted_nothing_meanwhile() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    for n in 0..200 {
+        notified(&mut locks, at(0), &hold, &format!("w{n}"), 7);
+    }
+    notified(&mut locks, at(0), &hold, "last", 8);
+    locks.session_closed(7);
+    assert!(!locks.sweep(10), "there is more");
+    assert_eq!(locks.gauges().waiters, 191);
+    assert_eq!(locks.counters().waiters_gone, 10);
+
+    let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
+    assert_eq!((step.effects.len(), granted_to(&step)), (PIECE, None));
+    let (sizes, granted) = settle_all(&mut locks, at(1), &mut hold);
+    assert_eq!(sizes, [PIECE, 190 - 2 * PIECE + 1]);
+    assert_eq!(granted.as_deref(), Some("last"));
+    assert_eq!(locks.counters().waiters_gone, 200);
+    assert!(locks.sweep(PIECE));
+
+    locks.release(at(1), KEY, &mut hold, b"last", false);
+    assert_empty(&locks, at(1));
+}
+
+#[test]
+fn hidden_end_of_other_data_is_found_within_a_second() {
+    let mut locks = Locks::default();
+    call(&mut locks, at(0), &Hold::NoLock, "bob", Wait::Forever, 1);
+    assert_eq!(locks.next_deadline(at(0)), Some(at(1001)));
+    let mut hold = Hold::NoLock;
+    let (sizes, granted) = settle_all(&mut locks, at(1001), &mut hold);
+    assert_eq!((sizes, granted), (vec![0], None));
+    assert_eq!(locks.next_deadline(at(1001)), Some(at(2002)));
+    let (_, granted) = settle_all(&mut locks, at(2002), &mut Hold::Free);
+    assert_eq!(granted.as_deref(), Some("bob"));
+}
+
+/// Fifty locks in each of two databases, each with a waiter.
+fn fifty_in_each_of_two(locks: &mut Locks) {
+    let held = taken(locks, at(0), "ann");
+    let keys: Vec<_> = (0..100_u32).map(|n| (n % 2, format!("k{n}"))).collect();
+    for (db, key) in &keys {
+        let (db, key) = (*db, key.as_bytes());
+        let delivery = rlock_core::Delivery::Blocked {
+            session: 1,
+            handle: 1,
+        };
+        let asked = request("bob", Wait::Forever);
+        locks.enqueue(at(0), Name { db, key }, &held, &asked, delivery);
+    }
+}
+
+#[test]
+fn flush_settles_the_locks_of_its_database_in_pieces() {
+    let mut locks = Locks::default();
+    fifty_in_each_of_two(&mut locks);
+    locks.settle_all_later(Some(1));
+    assert_eq!(locks.next_deadline(at(0)), Some(at(0)));
+    assert!(!locks.sweep(50));
+    assert!(locks.sweep(51));
+    let mut settled = 0;
+    while let Some(due) = locks.next_due(at(0)) {
+        assert!(matches!(due, Due::Settle { db: 1, .. }));
+        settled += 1;
+    }
+    assert_eq!(settled, 50);
+}
+
+#[test]
+fn flushes_in_a_row_are_one_work() {
+    let mut locks = Locks::default();
+    fifty_in_each_of_two(&mut locks);
+    for _ in 0..1000 {
+        locks.settle_all_later(None);
+        locks.settle_all_later(Some(0));
+    }
+    assert!(locks.sweep(101));
+    // One that comes while the work is under way has to begin anew.
+    locks.settle_all_later(Some(0));
+    assert!(!locks.sweep(1));
+    locks.settle_all_later(Some(0));
+    assert!(!locks.sweep(100));
+    assert!(locks.sweep(101));
+}
+
+/// A driver in which `ann` holds the lock.
+fn driver() -> Driver {
+    let mut driver = Driver::new(at(0), NO_LIMITS);
+    let via = Via::Call {
+        session: 1,
+        handle: 1,
+    };
+    let reply = driver.acquire(KEY, &ask("ann", via));
+    assert!(matches!(reply, Reply::Fence(_)));
+    driver
+}
+
+const fn ask(owner: &str, via: Via) -> Ask<'_> {
+    Ask {
+        owner,
+        lease_ms: 1000,
+        once: false,
+        wait: Wait::Forever,
+        via,
+    }
+}
+
+#[test]
+fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
+    let mut driver = driver();
+    for n in 0..1000 {
+        let via = Via::Channel {
+            session: 2,
+            channel: "silent".to_owned(),
+        };
+        driver.acquire(KEY, &ask(&format!("w{n}"), via));
+    }
+    let via = Via::Call {
+        session: 3,
+        handle: 3,
+    };
+    driver.acquire(KEY, &ask("last", via));
+    driver.release(KEY, "ann", false);
+    assert_eq!(driver.locks.counters().waiters_gone, PIECE as u64);
+    assert_eq!(driver.locks.gauges().watches, 1000 - PIECE as u64);
+    assert_eq!(driver.locks.check_indices(), Ok(()));
+    driver.turn();
+    assert_eq!(driver.locks.counters().waiters_gone, 1000);
+    assert_eq!(driver.locks.counters().grants, 2);
+    assert_eq!(driver.locks.gauges(), Gauges::default());
+    let granted = driver.told.iter().filter(|told| {
+        matches!(
+            told,
+            Told::Answer {
+                handle: 3,
+                outcome: Outcome::Granted(_),
+                ..
+            }
+        )
+    });
+    assert_eq!(granted.count(), 1);
+}
