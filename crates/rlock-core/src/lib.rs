@@ -16,9 +16,10 @@
 //! - [`hold`](Hold), [`fence`](Fence): who holds, and under which number;
 //! - [`ticket`](Ticket), `queue`, `table`, `deadlines`: who waits; no rules;
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
-//! - [`lock`](Locks): the rules, and nothing but the rules.
+//! - [`lock`](Locks), `acquire`, `settle`, `sweep`: the rules.
 #![forbid(unsafe_code)]
 
+mod acquire;
 mod counters;
 mod deadlines;
 mod fence;
@@ -28,6 +29,7 @@ mod lock;
 mod queue;
 mod settle;
 mod step;
+mod sweep;
 mod table;
 mod ticket;
 mod time;
