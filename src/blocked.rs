@@ -28,7 +28,7 @@ pub(crate) struct Grant {
 pub(crate) enum Outcome {
     Granted(Grant),
     Nil,
-    /// The key has moved to another node of the cluster.
+    /// The server can no longer grant: the key has moved, or it is a replica.
     TurnedAway,
 }
 
@@ -78,7 +78,7 @@ unsafe extern "C" fn on_reply(
         match outcome {
             Some(Outcome::Granted(grant)) => ctx.reply_number(grant.fence.get()),
             Some(Outcome::TurnedAway) => ctx.reply_error(
-                "TRYAGAIN the key has moved to another node while the request was queued",
+                "TRYAGAIN this server can no longer grant the lock, ask the one that can",
             ),
             Some(Outcome::Nil) | None => ctx.reply_nil(),
         }

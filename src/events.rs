@@ -87,10 +87,13 @@ unsafe extern "C" fn on_key_event(
 unsafe extern "C" fn on_role_changed(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
-    _subevent: u64,
+    subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, |ctx| state::tell(ctx, Event::RoleChanged));
+    let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
+    entry::callback(ctx, |ctx| {
+        state::tell(ctx, Event::RoleChanged { is_master });
+    });
 }
 
 unsafe extern "C" fn on_flush(
@@ -170,7 +173,7 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
         state::with(ctx, |state, now| {
             state.timer.rung();
             let flags = ctx.flags();
-            if flags.is_loading() || avoids_traffic() {
+            if flags.is_loading() || transact::avoids_writes() {
                 // Whatever is due stays due; come back for it.
                 return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
             }
@@ -182,13 +185,6 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
             }
         });
     });
-}
-
-/// Whether a write would be an error: while writes are paused the server
-/// asserts that nothing is replicated.
-fn avoids_traffic() -> bool {
-    // SAFETY: takes nothing.
-    unsafe { raw::avoid_replica_traffic() != 0 }
 }
 
 fn turn(state: &mut State, ctx: &Context, now: Timestamp) {

@@ -137,7 +137,7 @@ fn load(ctx: &Context, arguments: &[Text]) -> Result<(), ()> {
     unsafe { raw::set_module_options(ctx.raw(), options as c_int) };
     settings::load(ctx, arguments)
         .and_then(|()| commands::register(ctx))
-        .and_then(|()| state::State::start())
+        .and_then(|()| state::State::start(ctx))
         .map_err(|text| ctx.log(c"warning", &text))?;
     // SAFETY: the callback lives as long as the module.
     unsafe { raw::register_info_func(ctx.raw(), Some(info::on_info)) };

@@ -34,6 +34,13 @@ pub(crate) fn failure(ctx: &Context, failure: &Failure) {
         Failure::CannotBlock => ctx.reply_error(
             "ERR the server cannot block this connection, so WAIT needs NOTIFY <channel> here",
         ),
+        Failure::Replica => ctx.reply_error(
+            "READONLY this server is a replica, and its master grants the locks, even if it may \
+             be written to",
+        ),
+        Failure::Paused => ctx.reply_error(
+            "TRYAGAIN writes are paused by CLIENT PAUSE or FAILOVER, ask again when they are not",
+        ),
         Failure::Refused(Refusal::AlreadyQueued) => ctx.reply_error(
             "ALREADYQUEUED the owner is queued for this key; WAIT with ONCE takes its place over",
         ),

@@ -46,7 +46,7 @@ pub(crate) enum Event {
     /// A grant did not reach the blocked client.
     Undelivered(Grant),
     /// The server has become a replica, or a master.
-    RoleChanged,
+    RoleChanged { is_master: bool },
     /// The server has read its data.
     Loaded,
 }
@@ -59,6 +59,7 @@ pub(crate) struct State {
     waits: Histogram<u32>,
     wait_usec_max: u64,
     pub(crate) evicted_locks: u64,
+    pub(crate) is_master: bool,
     pub(crate) role_changed: bool,
     pub(crate) timer: Timer,
     subscribed: bool,
@@ -75,7 +76,7 @@ impl State {
     /// # Errors
     ///
     /// The text of the histogram's refusal of its bounds.
-    pub(crate) fn start() -> Result<(), String> {
+    pub(crate) fn start(ctx: &Context) -> Result<(), String> {
         let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
         let mut state = Self {
             locks: Locks::default(),
@@ -84,6 +85,7 @@ impl State {
             waits: waits.map_err(|error| error.to_string())?,
             wait_usec_max: 0,
             evicted_locks: 0,
+            is_master: ctx.flags().is_master(),
             role_changed: false,
             timer: Timer::default(),
             subscribed: false,
@@ -145,7 +147,10 @@ impl State {
                 self.locks.sweep(SWEEP_PIECES);
             }
             Event::Undelivered(grant) => self.undelivered.push(grant),
-            Event::RoleChanged => self.role_changed = true,
+            Event::RoleChanged { is_master } => {
+                self.is_master = is_master;
+                self.role_changed = true;
+            }
             Event::Loaded => self.begin_grace(now),
         }
     }

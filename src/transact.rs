@@ -8,7 +8,7 @@ use rlock_core::{
 };
 
 use crate::{
-    api::{Context, Key, Published, Text},
+    api::{Context, Key, Published, Text, raw},
     blocked::{Grant, Outcome},
     messages,
     state::{Changing, State},
@@ -39,6 +39,10 @@ pub(crate) enum Failure {
     Refused(Refusal),
     /// The server cannot block this connection.
     CannotBlock,
+    /// Writes are paused, and this command runs all the same.
+    Paused,
+    /// The server is a replica that accepts writes, but grants no locks.
+    Replica,
 }
 
 impl From<Refusal> for Failure {
@@ -62,6 +66,15 @@ pub(crate) fn transact<R>(
     site: &Site<'_>,
     act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
+    if !state.is_master {
+        return Err(Failure::Replica);
+    }
+    // A command that is in one transaction with `CLIENT PAUSE` still runs. The
+    // server would not delete a key that has expired, and then not bear that
+    // it is written again.
+    if avoids_writes() {
+        return Err(Failure::Paused);
+    }
     let _changing = Changing::new(site.key);
     let key = Key::open(site.ctx, site.key);
     let before = store::load(&key, site.caller);
@@ -93,6 +106,13 @@ pub(crate) fn transact<R>(
         messages::announce(site.ctx, site.key);
     }
     done
+}
+
+/// Whether writing is an error now: while writes are paused, the server asserts
+/// that nothing is replicated.
+pub(crate) fn avoids_writes() -> bool {
+    // SAFETY: takes nothing.
+    unsafe { raw::avoid_replica_traffic() != 0 }
 }
 
 /// Settles a lock because it was time to, or because its key has changed.

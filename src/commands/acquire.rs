@@ -59,7 +59,14 @@ fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
         notify: syntax.channel.map(|channel| (session, channel.bytes())),
     };
     let done = call.change(*syntax.key, Some(*syntax.owner), |state, site| {
-        let outcome = request_lock(state, site, &request)?;
+        let outcome = request_lock(state, site, &request).inspect_err(|failure| {
+            if matches!(
+                failure,
+                Failure::WrongType | Failure::Paused | Failure::Replica
+            ) {
+                state.locks.count_refused_acquire();
+            }
+        })?;
         match outcome {
             Outcome::Blocked { handle, ticket } => drop(state.callers.insert(handle, ticket)),
             Outcome::Granted(_) => state.confirm(site.db, site.key.bytes(), request.owner),

@@ -1,0 +1,26 @@
+//! Writes that are paused in the very transaction that asks for a lock: the server runs such a command all the same.
+
+use crate::server::Server;
+
+/// The lease has ended, but a server that is told not to expire by itself still has the key. While writes are paused it
+/// does not delete it when it is met either, and then an assertion of the server fails if the key is written.
+#[test]
+fn transaction_that_pauses_writes_is_refused_a_lock_that_has_ended() {
+    let server = Server::start();
+    let client = server.client();
+    client.ask("DEBUG SET-ACTIVE-EXPIRE 0");
+    client.number("RLOCK.ACQUIRE k owner-a 1");
+    // Longer than the lease. Any look at the key would delete it.
+    client.ask("DEBUG SLEEP 0.02");
+    assert_eq!(client.ask("DBSIZE"), "1");
+    for command in ["MULTI", "CLIENT PAUSE 100 WRITE"] {
+        client.ask(command);
+    }
+    client.ask("RLOCK.ACQUIRE k owner-b 60000");
+    client.ask("RLOCK.RELEASE k owner-a");
+    let answers = client.ask("EXEC");
+    assert_eq!(answers.matches("TRYAGAIN").count(), 2, "{answers}");
+
+    client.ask("CLIENT UNPAUSE");
+    client.number("RLOCK.ACQUIRE k owner-b 60000");
+}

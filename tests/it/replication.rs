@@ -1,0 +1,258 @@
+//! What replicas get: the plain facts, and the unlock messages.
+
+use crate::client::{Client, Subscriber, eventually, text};
+use crate::contest::{Contest, wait_for};
+use crate::server::{Server, replicated};
+use crate::setup::Setup;
+
+/// Waits until the replica has all that the primary has.
+#[track_caller]
+pub(crate) fn await_in_step(primary: &Server, replica: &Server) {
+    eventually("the replica has caught up", || {
+        primary.ask("DEBUG DIGEST") == replica.ask("DEBUG DIGEST")
+            && primary.info("replication", "master_repl_offset")
+                == replica.info("replication", "master_repl_offset")
+    });
+}
+
+/// A lock's hash and the time of its end.
+fn facts(server: &Server, key: &str) -> (String, String) {
+    (
+        server.ask(&format!("HGETALL {key}")),
+        server.ask(&format!("PEXPIRETIME {key}")),
+    )
+}
+
+/// Takes locks through everything that changes them.
+fn exercise(server: &Server) {
+    let a = server.client();
+    let contest = Contest::on(server);
+    let next = wait_for(server, "k", "owner-c", 2);
+    a.number("RLOCK.ACQUIRE k owner-a 50000");
+    a.number("RLOCK.RENEW k owner-a 70000");
+    a.ask("RLOCK.RELEASE k owner-a");
+    a.ask("RLOCK.RELEASE k owner-a");
+    contest.assert_handed_over();
+    // By the end of a lease, in a timer.
+    a.number("RLOCK.RENEW k owner-b 20");
+    next.fence();
+    let last = wait_for(server, "k", "owner-d", 1);
+    a.ask("RLOCK.FORCE k");
+    last.fence();
+    // By others' doing, after an event.
+    let other = wait_for(server, "k", "owner-e", 1);
+    a.ask("DEL k");
+    other.fence();
+    a.number("RLOCK.ACQUIRE gone owner-a 60000");
+    a.ask("RLOCK.RELEASE gone owner-a");
+    a.ask("HSET foreign 5f0e:1 1");
+    a.ask("PEXPIRE foreign 60000");
+    a.number("RLOCK.RENEW foreign 5f0e:1 50000");
+}
+
+#[test]
+fn replica_has_the_same_hashes_and_ends() {
+    let (primary, replica) = replicated();
+    exercise(&primary);
+    await_in_step(&primary, &replica);
+    for key in ["k", "foreign", "gone"] {
+        assert_eq!(facts(&primary, key), facts(&replica, key));
+    }
+    assert!(facts(&replica, "k").0.contains("owner-e 1"));
+}
+
+#[test]
+fn replica_without_the_module_has_the_same() {
+    let primary = Server::start();
+    let replica = Setup::new().without_module().replica_of(&primary).start();
+    eventually("the replica follows", || {
+        replica.info("replication", "master_link_status") == "up"
+    });
+    exercise(&primary);
+    await_in_step(&primary, &replica);
+    assert_eq!(facts(&primary, "k"), facts(&replica, "k"));
+}
+
+#[test]
+fn replica_that_attaches_under_load_misses_nothing() {
+    let primary = Server::start();
+    let replica = Server::start();
+    let a = primary.client();
+    a.number("RLOCK.ACQUIRE k0 owner-a 60000");
+    replica.ask(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    let mut taken = 0;
+    eventually("the replica follows", || {
+        taken += 1;
+        a.number(&format!("RLOCK.ACQUIRE k{taken} owner-a 60000"));
+        a.ask(&format!("RLOCK.RELEASE k{} owner-a", taken - 1));
+        replica.info("replication", "master_link_status") == "up"
+    });
+    await_in_step(&primary, &replica);
+    assert_eq!(replica.ask("DBSIZE"), "1");
+}
+
+#[test]
+fn lease_end_with_a_waiter_leaves_both_sides_equal() {
+    let (primary, replica) = replicated();
+    for _ in 0..20 {
+        let contest = Contest::on(&primary);
+        contest.holder.number("RLOCK.RENEW k owner-a 10");
+        contest.assert_handed_over();
+        await_in_step(&primary, &replica);
+        assert!(replica.ask("HGETALL k").starts_with("[owner-b 1 "));
+        primary.ask("RLOCK.FORCE k");
+    }
+}
+
+#[test]
+fn unlock_message_reaches_subscribers_of_the_replica() {
+    let (primary, replica) = replicated();
+    let mut heard = replica.listen_to_unlocks();
+    let mut sharded = Subscriber::listen(
+        replica.port(),
+        "SSUBSCRIBE",
+        &["redisson_lock__channel:{k}"],
+    );
+    primary.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    primary.ask("RLOCK.RELEASE k owner-a");
+    assert_eq!(heard.message(), "0");
+    primary.ask("CONFIG SET rlock.publish spublish");
+    primary.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    primary.ask("RLOCK.RELEASE k owner-a");
+    assert_eq!(sharded.message(), "0");
+}
+
+#[test]
+fn replica_refuses_changes_and_answers_questions() {
+    let (primary, replica) = replicated();
+    let contest = Contest::on(&primary);
+    await_in_step(&primary, &replica);
+    for change in [
+        "RLOCK.ACQUIRE k owner-a 60000",
+        "RLOCK.ACQUIRE free owner-a 60000 WAIT 0",
+        "RLOCK.ACQUIRE k owner-c 60000 WAIT 0 NOTIFY c",
+        "RLOCK.RENEW k owner-a 60000",
+        "RLOCK.RELEASE k owner-a",
+        "RLOCK.FORCE k",
+    ] {
+        let answer = replica.ask(change);
+        assert!(answer.starts_with("READONLY "), "{change}: {answer}");
+    }
+    assert_eq!(replica.counter("waiters"), 0);
+    let info = replica.ask("RLOCK.INFO k");
+    assert!(
+        info.contains("mode exclusive") && info.contains("owner-a"),
+        "{info}"
+    );
+    assert!(
+        info.contains("queued 0"),
+        "queues are not replicated: {info}"
+    );
+    drop(contest);
+}
+
+#[test]
+fn replica_never_ends_a_hold_by_itself() {
+    let (primary, replica) = replicated();
+    let a = primary.client();
+    a.number("RLOCK.ACQUIRE k owner-a 1500");
+    await_in_step(&primary, &replica);
+    // The primary says nothing for longer than the lease.
+    primary.signal("STOP");
+    eventually("the lease is over", || {
+        replica.ask("RLOCK.INFO k").contains("mode free")
+    });
+    assert_eq!(replica.ask("DBSIZE"), "1");
+    primary.signal("CONT");
+    eventually("the primary removes it", || {
+        primary.ask("EXISTS k");
+        replica.ask("DBSIZE") == "0"
+    });
+}
+
+#[test]
+fn replica_of_a_replica_has_the_same() {
+    let (primary, replica) = replicated();
+    let second = Setup::new().replica_of(&replica).start();
+    eventually("it follows", || {
+        second.info("replication", "master_link_status") == "up"
+    });
+    let mut heard = second.listen_to_unlocks();
+    exercise(&primary);
+    await_in_step(&primary, &replica);
+    await_in_step(&replica, &second);
+    assert_eq!(facts(&primary, "k"), facts(&second, "k"));
+    assert_eq!(heard.message(), "0");
+}
+
+#[test]
+fn writes_of_timers_are_replicated_to_the_database_of_their_lock() {
+    let (primary, replica) = replicated();
+    let (a, b): (Client, Client) = (primary.client(), primary.client());
+    a.ask("SELECT 7");
+    b.ask("SELECT 7");
+    a.number("RLOCK.ACQUIRE k owner-a 30");
+    b.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
+    b.fence();
+    primary.ask("SET unrelated 1");
+    await_in_step(&primary, &replica);
+    let there = replica.client();
+    there.ask("SELECT 7");
+    assert!(there.ask("HGETALL k").starts_with("[owner-b 1 "));
+}
+
+#[test]
+fn lapsed_hold_taken_by_another_leaves_both_sides_equal() {
+    let (primary, replica) = replicated();
+    let a = primary.client();
+    for _ in 0..20 {
+        a.number("RLOCK.ACQUIRE k owner-a 1");
+        eventually("another gets in", || {
+            a.ask("RLOCK.ACQUIRE k owner-b 60000") != "nil"
+        });
+        await_in_step(&primary, &replica);
+        assert_eq!(replica.ask("HLEN k"), "2");
+        assert_eq!(replica.ask("HGET k owner-b"), "1");
+        a.ask("RLOCK.FORCE k");
+    }
+}
+
+#[test]
+fn lease_that_ends_within_a_script_leaves_both_sides_equal() {
+    let (primary, replica) = replicated();
+    // For the keys of a script some servers let time stand still.
+    let script = "redis.call('RLOCK.ACQUIRE', KEYS[1], 'owner-a', '1') local sum = 0 \
+        for number = 1, 2000000 do sum = sum + number end \
+        return redis.call('RLOCK.ACQUIRE', KEYS[1], 'owner-b', '60000')";
+    let fence = text(&primary.admin().call(&["EVAL", script, "1", "k"]));
+    await_in_step(&primary, &replica);
+    if fence != "nil" {
+        assert_eq!(primary.ask("HGET k rlock:fence"), fence);
+        assert_eq!(primary.ask("HLEN k"), "2");
+    }
+    eventually("the first lease is over", || {
+        primary.ask("HGET k owner-a") == "nil"
+    });
+    await_in_step(&primary, &replica);
+    assert_eq!(facts(&primary, "k"), facts(&replica, "k"));
+}
+
+/// What a replica is written to is gone with the next synchronization, and its master may have granted the lock.
+#[test]
+fn replica_that_may_be_written_to_grants_no_locks() {
+    let (primary, replica) = replicated();
+    replica.ask("CONFIG SET replica-read-only no");
+    for command in [
+        "RLOCK.ACQUIRE k owner-a 60000",
+        "RLOCK.ACQUIRE k owner-a 60000 WAIT 0",
+        "RLOCK.RENEW k owner-a 60000",
+        "RLOCK.RELEASE k owner-a",
+        "RLOCK.FORCE k",
+    ] {
+        let answer = replica.ask(command);
+        assert!(answer.starts_with("READONLY "), "{command}: {answer}");
+    }
+    replica.ask("REPLICAOF NO ONE");
+    assert!(replica.admin().number("RLOCK.ACQUIRE k owner-a 60000") > 0);
+    drop(primary);
+}
