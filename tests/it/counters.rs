@@ -1,0 +1,174 @@
+//! What `INFO rlock` counts.
+
+use crate::client::eventually;
+use crate::contest::{Contest, wait_for};
+use crate::server::Server;
+
+/// Asserts that these counters have these values, and all other counters zero.
+#[track_caller]
+fn assert_counted(server: &Server, expected: &[(&str, u64)]) {
+    const COUNTERS: [&str; 14] = [
+        "acquires",
+        "grants",
+        "refusals",
+        "waits",
+        "handoffs",
+        "wait_timeouts",
+        "waiters_gone",
+        "lease_expirations",
+        "renewals",
+        "releases",
+        "force_releases",
+        "undelivered_grants",
+        "evicted_locks",
+        "panics",
+    ];
+    let value = |name| {
+        expected
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map_or(0, |(_, value)| *value)
+    };
+    let seen = COUNTERS.map(|name| (name, server.counter(name)));
+    assert_eq!(seen, COUNTERS.map(|name| (name, value(name))));
+}
+
+#[test]
+fn start_has_counted_nothing() {
+    let server = Server::start();
+    assert_counted(&server, &[]);
+    for gauge in ["waiters", "contended_locks", "watches", "eviction_risk"] {
+        assert_eq!(server.counter(gauge), 0, "{gauge}");
+    }
+    for time in ["wait_usec_p50", "wait_usec_p99", "wait_usec_max"] {
+        assert_eq!(server.counter(time), 0, "{time}");
+    }
+}
+
+#[test]
+fn each_outcome_is_counted_once() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    assert_counted(&server, &[("acquires", 2), ("grants", 1), ("waits", 1)]);
+    assert_eq!(server.counter("waiters"), 1);
+    assert_eq!(server.counter("contended_locks"), 1);
+
+    let a = server.client();
+    a.ask("RLOCK.ACQUIRE k owner-c 60000");
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    a.number("RLOCK.RENEW k owner-a 60000");
+    a.ask("RLOCK.RENEW k owner-c 60000");
+    a.ask("RLOCK.RELEASE k owner-a");
+    a.ask("RLOCK.RELEASE k owner-c");
+    let counted = [
+        ("acquires", 4),
+        ("grants", 2),
+        ("refusals", 1),
+        ("waits", 1),
+        ("renewals", 1),
+    ];
+    assert_counted(&server, &counted);
+
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    contest.assert_handed_over();
+    assert_eq!(a.ask("RLOCK.ACQUIRE k owner-c 60000 WAIT 1"), "nil");
+    a.ask("RLOCK.FORCE k");
+    assert_counted(
+        &server,
+        &[
+            ("acquires", 5),
+            ("grants", 3),
+            ("refusals", 1),
+            ("waits", 2),
+            ("handoffs", 1),
+            ("wait_timeouts", 1),
+            ("renewals", 1),
+            ("releases", 1),
+            ("force_releases", 1),
+        ],
+    );
+    assert_eq!(server.counter("waiters"), 0);
+    assert_eq!(server.counter("contended_locks"), 0);
+}
+
+#[test]
+fn ends_of_waits_and_leases_are_counted_by_their_kind() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let (c, d) = (
+        wait_for(&server, "k", "owner-c", 2),
+        wait_for(&server, "k", "owner-d", 3),
+    );
+    // A withdrawal is no disappearance; a takeover is neither, nor another wait.
+    server.ask("RLOCK.CANCEL k owner-c");
+    assert_eq!(c.answer(), "nil");
+    server.ask(&format!("CLIENT KILL ID {}", d.id()));
+    server.await_queued("k", 1);
+    let b = server.client();
+    b.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 ONCE");
+    assert_eq!(contest.waiter.answer(), "nil");
+    contest.holder.number("RLOCK.RENEW k owner-a 10");
+    b.fence();
+    assert_counted(
+        &server,
+        &[
+            ("acquires", 5),
+            ("grants", 2),
+            ("waits", 3),
+            ("handoffs", 1),
+            ("waiters_gone", 1),
+            ("lease_expirations", 1),
+            ("renewals", 1),
+        ],
+    );
+}
+
+#[test]
+fn malformed_requests_are_not_counted() {
+    let server = Server::start();
+    let a = server.client();
+    for line in [
+        "RLOCK.ACQUIRE k owner-a 0",
+        "RLOCK.ACQUIRE k owner-a 5 SOON",
+        "RLOCK.ACQUIRE k",
+    ] {
+        assert!(a.ask(line).starts_with("ERR "));
+    }
+    assert_counted(&server, &[]);
+}
+
+#[test]
+fn counters_are_left_by_resetstat() {
+    let server = Server::start();
+    server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    assert_eq!(server.ask("CONFIG RESETSTAT"), "OK");
+    assert_counted(&server, &[("acquires", 1), ("grants", 1)]);
+}
+
+#[test]
+fn waited_time_is_that_of_the_granted() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let waited = || {
+        let info = server.ask("RLOCK.INFO k");
+        let mut fields = info
+            .split(' ')
+            .skip_while(|field| !field.ends_with("waited-ms"));
+        fields
+            .nth(1)
+            .and_then(|waited| waited.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    eventually("it waits for a while", || waited() >= 30);
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    contest.assert_handed_over();
+    let max = server.counter("wait_usec_max");
+    assert!(max >= 29_000, "{max}");
+    for percentile in ["wait_usec_p50", "wait_usec_p99"] {
+        let value = server.counter(percentile);
+        assert!(
+            value >= max / 2 && value <= max * 2,
+            "{percentile} is {value}, the maximum {max}"
+        );
+    }
+}

@@ -1,0 +1,177 @@
+//! A server that changes its role, or stops writing for a while.
+
+use crate::client::eventually;
+use crate::contest::Contest;
+use crate::replication::await_in_step;
+use crate::server::{Server, replicated};
+
+#[test]
+fn demotion_ends_each_wait_with_a_word() {
+    let (primary, replica) = replicated();
+    let contest = Contest::on(&primary);
+    let mut heard = primary.listen(&["c"]);
+    let n = primary.client();
+    assert_eq!(
+        n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
+        "WAITING"
+    );
+    n.number("RLOCK.ACQUIRE held owner-n 60000 NOTIFY c");
+    await_in_step(&primary, &replica);
+    replica.ask("REPLICAOF NO ONE");
+    primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
+    assert!(contest.waiter.answer().starts_with("UNBLOCKED "));
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+    eventually("no request is left", || {
+        primary.counter("waiters") == 0 && primary.counter("watches") == 0
+    });
+    assert_eq!(heard.messages(), [""; 0]);
+}
+
+#[test]
+fn promoted_replica_goes_on_with_holds_and_larger_fences() {
+    let (primary, mut replica) = replicated();
+    let a = primary.client();
+    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000");
+    let released = a.number("RLOCK.ACQUIRE free owner-a 60000");
+    a.ask("RLOCK.RELEASE free owner-a");
+    await_in_step(&primary, &replica);
+    primary.signal("STOP");
+    replica.ask("REPLICAOF NO ONE");
+    let b = replica.client();
+    assert_eq!(b.ask("RLOCK.ACQUIRE k owner-b 60000"), "nil");
+    assert_eq!(b.number("RLOCK.RENEW k owner-a 60000"), fence);
+    assert!(b.number("RLOCK.ACQUIRE free owner-b 60000") > released);
+    assert_eq!(b.ask("RLOCK.RELEASE k owner-a"), "0");
+    assert!(b.number("RLOCK.ACQUIRE k owner-b 60000") > fence);
+    replica.assert_well();
+    primary.signal("CONT");
+}
+
+#[test]
+fn waiters_of_a_former_primary_get_nothing_from_it() {
+    let (primary, replica) = replicated();
+    let contest = Contest::on(&primary);
+    contest.holder.number("RLOCK.RENEW k owner-a 1500");
+    await_in_step(&primary, &replica);
+    replica.ask("REPLICAOF NO ONE");
+    primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
+    assert!(contest.waiter.answer().starts_with("UNBLOCKED "));
+    // The lease ends while nobody is left to be granted.
+    eventually("the lease has ended", || {
+        replica.ask("RLOCK.INFO k").contains("mode free")
+    });
+    let granted = replica.admin().number("RLOCK.ACQUIRE k owner-c 60000");
+    assert!(granted > contest.fence);
+    eventually("the former primary follows", || {
+        primary.ask("HGET k owner-c") == "1" && primary.ask("HGET k owner-b") == "nil"
+    });
+}
+
+#[test]
+fn failover_with_waiters_leaves_both_servers_well() {
+    let (primary, replica) = replicated();
+    let contest = Contest::on(&primary);
+    contest.holder.number("RLOCK.RENEW k owner-a 1500");
+    let mut heard = primary.listen(&["c"]);
+    let n = primary.client();
+    assert_eq!(
+        n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
+        "WAITING"
+    );
+    await_in_step(&primary, &replica);
+    assert_eq!(
+        primary.ask(&format!("FAILOVER TO 127.0.0.1 {}", replica.port())),
+        "OK"
+    );
+    eventually("the roles have changed", || {
+        replica.info("replication", "role") == "master"
+            && primary.info("replication", "role") == "slave"
+            && primary.info("replication", "master_link_status") == "up"
+    });
+    let answer = contest.waiter.answer();
+    assert!(answer.starts_with("UNBLOCKED "), "{answer}");
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+    eventually("the lease has ended", || {
+        replica.ask("RLOCK.INFO k").contains("mode free")
+    });
+    assert!(replica.admin().number("RLOCK.ACQUIRE k owner-c 60000") > contest.fence);
+    await_in_step(&replica, &primary);
+}
+
+#[test]
+fn failover_that_waits_for_its_replica_survives_the_end_of_a_lease() {
+    let (primary, replica) = replicated();
+    let contest = Contest::on(&primary);
+    contest.holder.number("RLOCK.RENEW k owner-a 300");
+    await_in_step(&primary, &replica);
+    // Writes are paused until the replica has caught up, which it cannot.
+    replica.signal("STOP");
+    primary.ask("SET something new");
+    let failover = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 600", replica.port());
+    assert_eq!(primary.ask(&failover), "OK");
+    // It is given up after the end of the lease; then the waiter gets its turn.
+    contest.assert_handed_over();
+    eventually("the failover is given up", || {
+        primary.info("replication", "master_failover_state") == "no-failover"
+    });
+    replica.signal("CONT");
+    await_in_step(&primary, &replica);
+}
+
+#[test]
+fn paused_writes_delay_the_end_of_a_lease() {
+    for (setup, pause) in [
+        ("appendonly yes", "WRITE"),
+        ("appendonly no", "WRITE"),
+        ("appendonly yes", "ALL"),
+    ] {
+        let server = Server::configured(&[setup]);
+        let contest = Contest::on(&server);
+        let watch = server.client();
+        let mut heard = server.listen(&["c"]);
+        contest.holder.number("RLOCK.RENEW k owner-a 100");
+        watch.number("RLOCK.ACQUIRE watched owner-w 100 NOTIFY c");
+        assert_eq!(server.ask(&format!("CLIENT PAUSE 400 {pause}")), "OK");
+        contest.assert_handed_over();
+        assert!(heard.message().starts_with("lost "));
+        assert_eq!(server.ask("HGET k owner-b"), "1");
+    }
+}
+
+#[test]
+fn nothing_is_handed_over_while_writes_are_paused() {
+    let (primary, replica) = replicated();
+    let contest = Contest::on(&primary);
+    let n = primary.client();
+    let mut heard = primary.listen(&["c"]);
+    n.number("RLOCK.ACQUIRE held owner-n 50 NOTIFY c");
+    contest.holder.number("RLOCK.RENEW k owner-a 50");
+    primary.ask("CLIENT PAUSE 60000 WRITE");
+    // Whatever needs a write waits: the end of the lease, a disconnect, a request.
+    n.send("RLOCK.ACQUIRE free owner-n 60000");
+    eventually("the lease is over", || {
+        primary.ask("RLOCK.INFO k").contains("mode free")
+    });
+    assert!(contest.waiter.reply_by_now().is_none());
+    assert!(n.reply_by_now().is_none());
+    primary.ask("CLIENT UNPAUSE");
+    contest.assert_handed_over();
+    n.fence();
+    assert!(heard.message().starts_with("lost "));
+    await_in_step(&primary, &replica);
+}
+
+#[test]
+fn waiter_that_goes_while_writes_are_paused_leaves_the_queue() {
+    let server = Server::configured(&["appendonly yes"]);
+    let contest = Contest::on(&server);
+    contest.holder.number("RLOCK.RENEW k owner-a 50");
+    server.ask("CLIENT PAUSE 60000 WRITE");
+    server.ask(&format!("CLIENT KILL ID {}", contest.waiter.id()));
+    eventually("nobody waits", || server.counter("waiters") == 0);
+    eventually("the lease is over", || {
+        server.ask("RLOCK.INFO k").contains("mode free")
+    });
+    server.ask("CLIENT UNPAUSE");
+    assert!(server.admin().number("RLOCK.ACQUIRE k owner-c 60000") > contest.fence);
+}

@@ -1,0 +1,166 @@
+//! A waiter that has gone delays nobody, whenever it goes; a holder that has gone keeps its lease.
+
+use crate::client::{eventually, request};
+use crate::contest::{Contest, wait_for};
+use crate::server::Server;
+
+#[test]
+fn killed_waiter_leaves_the_queue_at_once() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let next = wait_for(&server, "k", "owner-c", 2);
+    assert_eq!(
+        server.ask(&format!("CLIENT KILL ID {}", contest.waiter.id())),
+        "1"
+    );
+    server.await_queued("k", 1);
+    assert_eq!(server.counter("waiters_gone"), 1);
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    assert!(next.fence() > contest.fence);
+}
+
+#[test]
+fn closed_waiter_leaves_the_queue_at_once() {
+    let server = Server::start();
+    let Contest { holder, waiter, .. } = Contest::on(&server);
+    waiter.close();
+    server.await_queued("k", 0);
+    assert_eq!(holder.ask("RLOCK.RELEASE k owner-a"), "0");
+    assert_eq!(server.ask("EXISTS k"), "0");
+}
+
+#[test]
+fn waiter_killed_before_the_release_of_the_same_turn_is_passed_over() {
+    let server = Server::start();
+    for _ in 0..20 {
+        let contest = Contest::on(&server);
+        let next = wait_for(&server, "k", "owner-c", 2);
+        let id = contest.waiter.id().to_string();
+        let kill = request(&["CLIENT", "KILL", "ID", &id]);
+        contest
+            .holder
+            .send_bytes(&[kill, request(&["RLOCK.RELEASE", "k", "owner-a"])].concat());
+        assert!(next.fence() > contest.fence);
+        assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
+    }
+    assert_eq!(server.counter("undelivered_grants"), 0);
+}
+
+#[test]
+fn grant_to_a_waiter_killed_in_the_same_turn_is_passed_on() {
+    let server = Server::start();
+    for round in 1..=20 {
+        let contest = Contest::on(&server);
+        let next = wait_for(&server, "k", "owner-c", 2);
+        let id = contest.waiter.id().to_string();
+        let kill = request(&["CLIENT", "KILL", "ID", &id]);
+        contest
+            .holder
+            .send_bytes(&[request(&["RLOCK.RELEASE", "k", "owner-a"]), kill].concat());
+        assert_eq!(contest.holder.answer(), "0");
+        assert!(next.fence() > contest.fence);
+        assert_eq!(server.counter("undelivered_grants"), round);
+        assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
+    }
+}
+
+#[test]
+fn lock_granted_to_the_dead_becomes_free_when_nobody_else_waits() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let mut heard = server.listen_to_unlocks();
+    let id = contest.waiter.id().to_string();
+    let kill = request(&["CLIENT", "KILL", "ID", &id]);
+    contest
+        .holder
+        .send_bytes(&[request(&["RLOCK.RELEASE", "k", "owner-a"]), kill].concat());
+    assert_eq!(contest.holder.answer(), "0");
+    eventually("no ghost holds the lock", || server.ask("EXISTS k") == "0");
+    assert_eq!(heard.message(), "0");
+}
+
+#[test]
+fn whole_queue_killed_in_the_turn_of_the_release_leaves_the_lock_free() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let others =
+        (0..20).map(|number| wait_for(&server, "k", &format!("owner-{number}"), number + 2));
+    let others = others.collect::<Vec<_>>();
+    let mut turn = request(&["RLOCK.RELEASE", "k", "owner-a"]);
+    for waiter in std::iter::once(&contest.waiter).chain(&others) {
+        turn.extend(request(&["CLIENT", "KILL", "ID", &waiter.id().to_string()]));
+    }
+    contest.holder.send_bytes(&turn);
+    eventually("no ghost holds the lock", || server.ask("EXISTS k") == "0");
+    assert_eq!(server.counter("waiters"), 0);
+}
+
+#[test]
+fn waiters_that_go_at_any_moment_leave_no_ghost() {
+    let server = Server::start();
+    let holder = server.client();
+    for round in 0..200_u32 {
+        holder.number("RLOCK.ACQUIRE k owner-a 60000");
+        let waiter = wait_for(&server, "k", "owner-b", 1);
+        holder.send("RLOCK.RELEASE k owner-a");
+        // The end of the connection arrives before, with or after the grant.
+        (0..round % 20 * 50).for_each(|_| std::hint::spin_loop());
+        waiter.close();
+        assert_eq!(holder.answer(), "0");
+        eventually("the connection ends", || {
+            server.info("clients", "blocked_clients") == "0"
+        });
+        // A grant that was sent in time stands, until its owner or its lease ends it.
+        server.ask("RLOCK.RELEASE k owner-b");
+        eventually("the lock is free", || server.ask("EXISTS k") == "0");
+    }
+    assert_eq!(server.counter("waiters"), 0);
+}
+
+#[test]
+fn killed_holder_keeps_its_lease_and_goes_on_from_another_connection() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    assert_eq!(
+        server.ask(&format!("CLIENT KILL ID {}", contest.holder.id())),
+        "1"
+    );
+    eventually("the connection ends", || contest.holder.is_closed());
+    assert_eq!(server.queued("k"), 1);
+    let again = server.client();
+    assert_eq!(again.number("RLOCK.RENEW k owner-a 60000"), contest.fence);
+    assert_eq!(again.ask("RLOCK.RELEASE k owner-a"), "0");
+    contest.assert_handed_over();
+}
+
+#[test]
+fn killed_waiter_gives_back_its_memory() {
+    let server = Server::start();
+    let holder = server.client();
+    holder.number("RLOCK.ACQUIRE k owner-a 60000");
+    let used = || {
+        server
+            .info("memory", "used_memory")
+            .parse::<i64>()
+            .expect("a number")
+    };
+    let round = || {
+        let waiters =
+            (0..50).map(|number| wait_for(&server, "k", &format!("owner-{number}"), number + 1));
+        let waiters = waiters.collect::<Vec<_>>();
+        let during = used();
+        drop(waiters);
+        server.await_queued("k", 0);
+        eventually("the connections end", || {
+            server.info("clients", "connected_clients") == "2"
+        });
+        during
+    };
+    round();
+    let before = used();
+    let during = round();
+    // The server frees a connection's buffers in its own time.
+    eventually("the memory is given back", || {
+        used() < before + (during - before) / 4
+    });
+}

@@ -1,0 +1,65 @@
+//! The keyspace notifications of locks, as the native commands would give them.
+
+use crate::contest::Contest;
+use crate::server::Server;
+
+fn events(server: &Server, during: impl FnOnce()) -> Vec<String> {
+    let mut heard = server.listen(&["__keyspace@0__:k"]);
+    during();
+    let messages = heard.messages().into_iter();
+    messages
+        .filter_map(|message| Some(message.split_once(": ")?.1.to_owned()))
+        .collect()
+}
+
+#[test]
+fn each_change_gives_the_events_of_its_native_commands() {
+    let server = Server::configured(&["notify-keyspace-events KEA"]);
+    let a = server.client();
+    let acquired = events(&server, || _ = a.number("RLOCK.ACQUIRE k owner-a 60000"));
+    assert_eq!(acquired, ["hset", "expire"]);
+    let renewed = events(&server, || _ = a.number("RLOCK.RENEW k owner-a 70000"));
+    assert_eq!(renewed, ["expire"]);
+    let entered = events(&server, || _ = a.number("RLOCK.ACQUIRE k owner-a 80000"));
+    assert_eq!(entered, ["hset", "expire"]);
+    let left = events(&server, || _ = a.ask("RLOCK.RELEASE k owner-a"));
+    assert_eq!(left, ["hset"]);
+    let released = events(&server, || _ = a.ask("RLOCK.RELEASE k owner-a"));
+    assert_eq!(released, ["del"]);
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    let forced = events(&server, || _ = a.ask("RLOCK.FORCE k"));
+    assert_eq!(forced, ["del"]);
+}
+
+#[test]
+fn what_changes_nothing_gives_no_event() {
+    let server = Server::configured(&["notify-keyspace-events KEA"]);
+    let contest = Contest::on(&server);
+    let seen = events(&server, || {
+        let c = server.client();
+        c.ask("RLOCK.ACQUIRE k owner-c 60000");
+        c.ask("RLOCK.RENEW k owner-c 60000");
+        c.ask("RLOCK.RELEASE k owner-c");
+        c.ask("RLOCK.CANCEL k owner-c");
+        c.ask("RLOCK.INFO k");
+        c.ask("RLOCK.ACQUIRE k owner-c 60000 WAIT 1");
+    });
+    assert_eq!(seen, [""; 0]);
+    drop(contest);
+}
+
+#[test]
+fn hand_off_gives_the_events_of_the_new_hold() {
+    let server = Server::configured(&["notify-keyspace-events KEA"]);
+    let contest = Contest::on(&server);
+    contest.holder.number("RLOCK.RENEW k owner-a 50000");
+    let seen = events(&server, || {
+        contest.holder.ask("RLOCK.RELEASE k owner-a");
+        contest.assert_handed_over();
+    });
+    // The key is never away in between.
+    for event in ["hset", "hdel", "expire"] {
+        assert!(seen.iter().any(|it| it == event), "{seen:?}");
+    }
+    assert!(!seen.iter().any(|it| it == "del"), "{seen:?}");
+}

@@ -1,0 +1,32 @@
+//! Tests of the module on a real server.
+
+mod access;
+mod arguments;
+mod blocking;
+mod client;
+mod contest;
+mod counters;
+mod crowds;
+mod durability;
+mod failover;
+mod foreign_changes;
+mod foreign_data;
+mod gone_waiters;
+mod key_events;
+mod memory;
+mod notify;
+mod paused;
+mod protocol;
+mod questions;
+mod rendering;
+mod replication;
+mod retries;
+mod scenario;
+mod script;
+mod scripted;
+mod server;
+mod settings;
+mod setup;
+mod traffic;
+mod unload;
+mod unlock_messages;

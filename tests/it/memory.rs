@@ -1,0 +1,99 @@
+//! A server that runs out of memory.
+
+use crate::client::eventually;
+use crate::contest::{Contest, wait_for};
+use crate::server::Server;
+
+#[test]
+fn out_of_memory_refuses_new_holds_and_nothing_else() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let next = wait_for(&server, "k", "owner-c", 2);
+    server.ask("CONFIG SET maxmemory 1");
+    for line in [
+        "RLOCK.ACQUIRE free owner-d 60000",
+        "RLOCK.ACQUIRE k owner-d 60000",
+        "RLOCK.ACQUIRE k owner-d 60000 WAIT 0 NOTIFY c",
+        // A re-entry, too.
+        "RLOCK.ACQUIRE k owner-a 60000",
+    ] {
+        assert!(server.ask(line).starts_with("OOM "), "{line}");
+    }
+    assert_eq!(server.queued("k"), 2);
+    assert_eq!(
+        contest.holder.number("RLOCK.RENEW k owner-a 60000"),
+        contest.fence
+    );
+    assert_eq!(contest.holder.ask("RLOCK.RELEASE k owner-a"), "0");
+    contest.assert_handed_over();
+    // By the end of a lease as well.
+    contest.waiter.number("RLOCK.RENEW k owner-b 20");
+    next.fence();
+    assert_eq!(server.ask("RLOCK.CANCEL k owner-x"), "0");
+    assert_eq!(server.ask("RLOCK.FORCE k"), "1");
+    assert_eq!(server.ask("EXISTS k"), "0");
+}
+
+#[test]
+fn eviction_of_a_lock_lets_the_next_in_and_is_counted() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    assert_eq!(server.counter("eviction_risk"), 0);
+    server.ask("CONFIG SET maxmemory-policy volatile-ttl");
+    server.ask("CONFIG SET maxmemory 1");
+    assert_eq!(server.counter("eviction_risk"), 1);
+    contest.assert_handed_over();
+    eventually("the eviction is counted", || {
+        server.ask("SET filler 1");
+        server.counter("evicted_locks") >= 1
+    });
+    server.ask("CONFIG SET maxmemory 0");
+    server.ask("CONFIG SET maxmemory-policy noeviction");
+    assert_eq!(server.counter("eviction_risk"), 0);
+}
+
+#[test]
+fn risk_of_eviction_is_warned_of_at_load() {
+    let warns = |policy: &str| {
+        let policy_line = format!("maxmemory-policy {policy}");
+        let server = Server::configured(&["maxmemory 1gb", &policy_line]);
+        assert_eq!(
+            server.counter("eviction_risk"),
+            u64::from(policy != "noeviction")
+        );
+        server.log().contains("maxmemory-policy")
+    };
+    assert!(!warns("noeviction"));
+    for policy in [
+        "allkeys-lru",
+        "allkeys-random",
+        "volatile-lru",
+        "volatile-ttl",
+        "volatile-random",
+    ] {
+        assert!(warns(policy), "{policy}");
+    }
+}
+
+#[test]
+fn free_locks_leave_nothing_behind() {
+    let server = Server::start();
+    let a = server.client();
+    let round = |name: &str| {
+        for number in 0..2000 {
+            a.send(&format!("RLOCK.ACQUIRE {name}{number} owner-a 60000"));
+            a.send(&format!("RLOCK.RELEASE {name}{number} owner-a"));
+        }
+        (0..4000).for_each(|_| _ = a.reply());
+        assert_eq!(server.ask("DBSIZE"), "0");
+        server
+            .info("memory", "used_memory")
+            .parse::<i64>()
+            .expect("a number")
+    };
+    round("warm-up");
+    let before = round("first");
+    let after = round("second");
+    // Two thousand names that stayed would be ten times as much.
+    assert!((after - before).abs() < 50_000, "{before} {after}");
+}

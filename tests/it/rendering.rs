@@ -1,0 +1,183 @@
+//! Replies and messages in the words of a scenario file, and their comparison with it.
+
+use redis::Value;
+
+use crate::client::text;
+
+/// How far the times in a reply may be from the scenario's.
+const TOLERANCE_MS: u64 = 40;
+
+/// Renders what a server says, with its fences counted in the order of their first appearance.
+#[derive(Default)]
+pub(crate) struct Rendering(Vec<i64>);
+
+impl Rendering {
+    fn fence(&mut self, real: i64) -> String {
+        if let Some(index) = self.0.iter().position(|known| *known == real) {
+            return (index + 1).to_string();
+        }
+        let is_larger = self.0.iter().all(|earlier| *earlier < real) && 0 < real && real < 1 << 53;
+        self.0.push(real);
+        if is_larger {
+            self.0.len().to_string()
+        } else {
+            format!("{real} is out of order")
+        }
+    }
+
+    /// A reply to this command.
+    pub(crate) fn reply(&mut self, command: &str, reply: &Value) -> String {
+        match (command, reply) {
+            (_, Value::ServerError(error)) => format!("error {}", error.code()),
+            ("RLOCK.ACQUIRE" | "RLOCK.RENEW", Value::Int(real)) => {
+                format!("fence {}", self.fence(*real))
+            }
+            ("RLOCK.INFO", Value::Array(fields)) => self.info(fields),
+            ("HGETALL", Value::Array(fields)) => self.hash(fields),
+            ("PTTL", Value::Int(-1)) => "no ttl".into(),
+            ("PTTL", Value::Int(-2)) => "no key".into(),
+            ("PTTL", Value::Int(left)) => format!("ttl {left}"),
+            (_, other) => text(other),
+        }
+    }
+
+    fn hash(&mut self, fields: &[Value]) -> String {
+        let mut pairs = fields
+            .chunks_exact(2)
+            .map(|pair| (text(&pair[0]), text(&pair[1])))
+            .collect::<Vec<_>>();
+        pairs.sort();
+        for (_, value) in pairs.iter_mut().filter(|(name, _)| name == "rlock:fence") {
+            *value = value
+                .parse()
+                .map_or("no number".into(), |real| self.fence(real));
+        }
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect::<Vec<_>>();
+        if pairs.is_empty() {
+            "empty".into()
+        } else {
+            pairs.join(" ")
+        }
+    }
+
+    fn info(&mut self, fields: &[Value]) -> String {
+        let holders = each(field(fields, "holders"), |holder| {
+            let shown = |name| text(field(holder, name));
+            let fence = self.fence_or_nil(field(holder, "fence"));
+            let (owner, count, left) = (shown("owner"), shown("count"), shown("lease-left-ms"));
+            format!("{owner} count={count} fence={fence} lease-left={left}")
+        });
+        let waiters = each(field(fields, "waiters"), |waiter| {
+            let shown = |name| text(field(waiter, name));
+            let (waited, left) = (shown("waited-ms"), shown("wait-left-ms"));
+            format!(
+                "{} {} waited={waited} wait-left={left}",
+                shown("owner"),
+                shown("mode")
+            )
+        });
+        let mode = text(field(fields, "mode"));
+        let queued = text(field(fields, "queued"));
+        let fence = self.fence_or_nil(field(fields, "fence"));
+        format!("mode={mode} fence={fence} holders=[{holders}] queued={queued} waiters=[{waiters}]")
+    }
+
+    fn fence_or_nil(&mut self, value: &Value) -> String {
+        if let Value::Int(real) = value {
+            self.fence(*real)
+        } else {
+            text(value)
+        }
+    }
+
+    /// A message: `redisson_lock__channel:{k}: 0` and `c: grant 1700000000000000 owner k`.
+    pub(crate) fn message(&mut self, message: &str) -> String {
+        let (channel, message) = message.split_once(": ").unwrap_or((message, ""));
+        if let Some(key) = channel.strip_prefix("redisson_lock__channel:") {
+            let key = key
+                .strip_prefix('{')
+                .and_then(|key| key.strip_suffix('}'))
+                .unwrap_or(key);
+            return if message == "0" {
+                format!("unlock {key}")
+            } else {
+                format!("unlock {key} by {message}")
+            };
+        }
+        let mut words = message.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        if let Some(Ok(real)) = words.get(1).map(|fence| fence.parse::<i64>())
+            && real != 0
+        {
+            words[1] = self.fence(real);
+        }
+        format!("channel {channel}: {}", words.join(" "))
+    }
+}
+
+/// The value of a field of a map that RESP2 has flattened.
+fn field<'a>(map: &'a [Value], name: &str) -> &'a Value {
+    let pair = map.chunks_exact(2).find(|pair| text(&pair[0]) == name);
+    pair.map_or(&Value::Okay, |pair| &pair[1])
+}
+
+fn each(list: &Value, mut render: impl FnMut(&[Value]) -> String) -> String {
+    let Value::Array(maps) = list else {
+        return text(list);
+    };
+    let maps = maps.iter().map(|map| {
+        if let Value::Array(map) = map {
+            render(map)
+        } else {
+            text(map)
+        }
+    });
+    maps.collect::<Vec<_>>().join("; ")
+}
+
+/// Whether the reply, the messages on channels in their order, and all else in any order are as expected: between
+/// connections a client can see no order.
+pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> bool {
+    let parts = |lines: &[String]| {
+        let (reply, outcomes) = lines.split_at(has_reply.min(lines.len()));
+        let (messages, mut others): (Vec<_>, Vec<_>) = outcomes
+            .iter()
+            .cloned()
+            .partition(|line| line.starts_with("channel "));
+        others.sort();
+        [reply.to_vec(), messages, others].concat()
+    };
+    let (expected, seen) = (parts(expected), parts(seen));
+    expected.len() == seen.len()
+        && expected
+            .iter()
+            .zip(&seen)
+            .all(|(expected, seen)| is_alike(expected, seen))
+}
+
+/// Equal, but for the tolerance of times.
+fn is_alike(expected: &str, seen: &str) -> bool {
+    let (expected, seen) = (
+        expected.replace("ttl ", "ttl="),
+        seen.replace("ttl ", "ttl="),
+    );
+    let time = |word: &str| {
+        let (name, time) = word.split_once('=')?;
+        let is_time = matches!(name, "lease-left" | "waited" | "wait-left" | "ttl");
+        time.trim_end_matches([']', ';'])
+            .parse::<u64>()
+            .ok()
+            .filter(|_| is_time)
+    };
+    let (expected, seen) = (
+        expected.split(' ').collect::<Vec<_>>(),
+        seen.split(' ').collect::<Vec<_>>(),
+    );
+    expected.len() == seen.len()
+        && expected.iter().zip(&seen).all(|(expected, seen)| {
+            expected == seen
+                || matches!((time(expected), time(seen)), (Some(a), Some(b)) if a.abs_diff(b) <= TOLERANCE_MS)
+        })
+}

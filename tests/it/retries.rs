@@ -1,0 +1,136 @@
+//! Requests whose replies were lost, and requests that come late.
+
+use crate::client::eventually;
+use crate::contest::Contest;
+use crate::server::Server;
+
+#[test]
+fn acquire_repeated_after_a_lost_reply_is_the_same_hold() {
+    let server = Server::start();
+    let first = server.client();
+    first.send("RLOCK.ACQUIRE k owner-a 60000 ONCE");
+    first.close();
+    eventually("it has arrived", || server.ask("EXISTS k") == "1");
+    let fence = server.ask("HGET k rlock:fence");
+    let again = server.client();
+    assert_eq!(
+        again.ask("RLOCK.ACQUIRE k owner-a 60000 ONCE WAIT 0"),
+        fence
+    );
+    assert_eq!(again.ask("RLOCK.RELEASE k owner-a"), "0");
+}
+
+#[test]
+fn wait_repeated_on_a_new_connection_is_one_wait() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    for _ in 0..5 {
+        let again = server.client();
+        again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 ONCE");
+        // The server may learn of the end of a connection before or after its successor's request.
+        server.await_queued("k", 1);
+        again.close();
+    }
+    let last = server.client();
+    last.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 ONCE");
+    eventually("it waits", || server.is_blocked(last.id()));
+    assert_eq!(server.queued("k"), 1);
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    assert!(last.fence() > contest.fence);
+    assert_eq!(last.ask("RLOCK.RELEASE k owner-b"), "0");
+    assert_eq!(server.ask("EXISTS k"), "0");
+}
+
+#[test]
+fn end_of_the_old_connection_leaves_a_place_that_was_taken_over() {
+    let server = Server::start();
+    let Contest { holder, waiter, .. } = Contest::on(&server);
+    let again = server.client();
+    again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 ONCE");
+    assert_eq!(waiter.answer(), "nil");
+    let old = waiter.id();
+    waiter.close();
+    eventually("the server sees its end", || {
+        server
+            .ask(&format!("CLIENT LIST ID {old}"))
+            .trim()
+            .is_empty()
+    });
+    assert_eq!(server.queued("k"), 1);
+    holder.ask("RLOCK.RELEASE k owner-a");
+    again.fence();
+}
+
+#[test]
+fn release_repeated_after_a_lost_reply_never_ends_the_next_hold() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    assert_eq!(contest.holder.ask("RLOCK.RELEASE k owner-a ALL"), "0");
+    let fence = contest.assert_handed_over();
+    let again = server.client();
+    assert_eq!(again.ask("RLOCK.RELEASE k owner-a ALL"), "nil");
+    assert_eq!(again.ask("RLOCK.RENEW k owner-a 60000"), "nil");
+    assert_eq!(server.admin().number("RLOCK.RENEW k owner-b 60000"), fence);
+}
+
+#[test]
+fn late_renewal_never_revives_a_hold() {
+    let server = Server::start();
+    let a = server.client();
+    let fence = a.number("RLOCK.ACQUIRE k owner-a 20");
+    eventually("the lease is over", || server.ask("EXISTS k") == "0");
+    assert_eq!(a.ask("RLOCK.RENEW k owner-a 60000"), "nil");
+    assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "nil");
+    assert_eq!(server.ask("EXISTS k"), "0");
+    assert!(a.number("RLOCK.ACQUIRE k owner-a 60000") > fence);
+}
+
+#[test]
+fn renewal_that_waited_in_a_stalled_server_past_the_lease_is_too_late() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    contest.holder.number("RLOCK.RENEW k owner-a 100");
+    contest.holder.send("DEBUG SLEEP 0.2");
+    contest.holder.send("RLOCK.RENEW k owner-a 60000");
+    assert_eq!(contest.holder.answer(), "OK");
+    assert_eq!(contest.holder.answer(), "nil");
+    contest.assert_handed_over();
+}
+
+#[test]
+fn fences_rise_over_all_locks_and_restarts() {
+    let mut server = Server::start();
+    let mut last = 0;
+    for _ in 0..3 {
+        for number in 0..50 {
+            let fence = server
+                .admin()
+                .number(&format!("RLOCK.ACQUIRE k{number} owner-a 60000"));
+            assert!(fence > last && fence < 1 << 53);
+            last = fence;
+        }
+        // Without a trace of the locks.
+        server.kill();
+        server.start_again();
+    }
+}
+
+#[test]
+fn cluster_of_one_node_serves_its_slots() {
+    let server = Server::configured(&["cluster-enabled yes"]);
+    assert!(
+        server
+            .ask("RLOCK.ACQUIRE k owner-a 60000")
+            .starts_with("CLUSTERDOWN ")
+    );
+    assert_eq!(server.ask("CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
+    eventually("the cluster is up", || {
+        server.ask("CLUSTER INFO").contains("cluster_state:ok")
+    });
+    let contest = Contest::on(&server);
+    let mut heard = server.listen_to_unlocks();
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    contest.assert_handed_over();
+    assert_eq!(contest.waiter.ask("RLOCK.RELEASE k owner-b"), "0");
+    assert_eq!(heard.message(), "0");
+}

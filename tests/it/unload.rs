@@ -1,0 +1,160 @@
+//! Loading and unloading.
+
+use crate::client::Client;
+use crate::contest::Contest;
+use crate::server::Server;
+use crate::setup::{Setup, module};
+
+#[test]
+fn unload_with_waiters_is_refused_and_disturbs_nobody() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let mut heard = server.listen(&["c"]);
+    let n = server.client();
+    assert_eq!(
+        n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
+        "WAITING"
+    );
+    let answer = server.ask("MODULE UNLOAD rlock");
+    assert!(answer.starts_with("ERR "), "{answer}");
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    contest.assert_handed_over();
+    assert_eq!(server.queued("k"), 1);
+    // A request that waits by a channel is one that waits.
+    let answer = server.ask("MODULE UNLOAD rlock");
+    assert!(answer.starts_with("ERR "), "{answer}");
+    contest.waiter.ask("RLOCK.RELEASE k owner-b");
+    assert!(heard.message().starts_with("grant "));
+}
+
+#[test]
+fn module_can_be_loaded_into_a_running_server() {
+    let server = Setup::new().without_module().start();
+    assert!(server.ask("RLOCK.HELP").starts_with("ERR "));
+    let path = module().to_str().expect("a path of text");
+    assert_eq!(
+        server.ask(&format!("MODULE LOAD {path} max-waiters 5")),
+        "OK"
+    );
+    assert_eq!(
+        server.ask("CONFIG GET rlock.max-waiters"),
+        "[rlock.max-waiters 5]"
+    );
+    let contest = Contest::on(&server);
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    contest.assert_handed_over();
+    assert_eq!(server.counter("panics"), 0);
+    // A second time is refused.
+    assert!(
+        server
+            .ask(&format!("MODULE LOAD {path}"))
+            .starts_with("ERR ")
+    );
+}
+
+#[test]
+fn settings_are_taken_from_the_loadmodule_line() {
+    let server = Setup::new()
+        .module_arguments("max-lease-ms 5000 publish none channel-prefix my-prefix max-watches 7")
+        .start();
+    assert_eq!(
+        server.ask("CONFIG GET rlock.max-lease-ms"),
+        "[rlock.max-lease-ms 5000]"
+    );
+    assert_eq!(
+        server.ask("CONFIG GET rlock.publish"),
+        "[rlock.publish none]"
+    );
+    assert_eq!(
+        server.ask("CONFIG GET rlock.channel-prefix"),
+        "[rlock.channel-prefix my-prefix]"
+    );
+    assert_eq!(
+        server.ask("CONFIG GET rlock.max-watches"),
+        "[rlock.max-watches 7]"
+    );
+}
+
+#[test]
+fn start_fails_with_a_line_in_the_log_when_the_loadmodule_line_is_wrong() {
+    for (arguments, named) in [
+        ("no-such-setting 5", "no-such-setting"),
+        ("max-waiters", "max-waiters"),
+        ("max-waiters 0", "max-waiters"),
+        ("max-waiters many", "max-waiters"),
+        ("publish loudly", "publish"),
+        ("max-waiters 5 max-watches 10000001", "max-watches"),
+        ("%n%s 5", "%n%s"),
+    ] {
+        let log = Setup::new().module_arguments(arguments).try_start().err();
+        let log = log.unwrap_or_else(|| panic!("started with {arguments}"));
+        assert!(log.contains(named), "{arguments}:\n{log}");
+        for sign in ["ASSERTION FAILED", "crashed", "panicked"] {
+            assert!(!log.contains(sign), "{arguments}:\n{log}");
+        }
+    }
+}
+
+#[test]
+fn example_configuration_starts_a_server() {
+    let example = include_str!("../../redis.conf.example");
+    let path = module().to_str().expect("a path of text");
+    let example = example.replace("/usr/lib/redis/modules/librlock.so", path);
+    let mut setup = Setup::new().without_module();
+    for line in example.lines() {
+        setup = setup.line(line);
+    }
+    let server = setup.start();
+    assert_eq!(server.counter("eviction_risk"), 0);
+    // It names each setting, with its default.
+    let settings = server.ask("CONFIG GET rlock.*");
+    let settings = settings
+        .trim_matches(['[', ']'])
+        .split(' ')
+        .collect::<Vec<_>>();
+    assert_eq!(settings.len(), 2 * 6);
+    for pair in settings.chunks_exact(2) {
+        let line = format!("{} {}", pair[0], pair[1]);
+        assert!(
+            example.lines().any(|given| given == line),
+            "the example has {line}"
+        );
+    }
+    let plain = Server::start();
+    for name in settings.iter().step_by(2) {
+        let get = format!("CONFIG GET {name}");
+        assert_eq!(server.ask(&get), plain.ask(&get));
+    }
+}
+
+#[test]
+fn example_configuration_gives_its_users_what_it_says() {
+    let example = include_str!("../../redis.conf.example");
+    let users = example
+        .lines()
+        .filter_map(|line| line.strip_prefix("#     user "));
+    let setup = users.fold(Setup::new(), |setup, user| {
+        setup.line(&format!("user {user}"))
+    });
+    let server = setup.start();
+    let shop: Client = server.client();
+    assert_eq!(shop.ask("AUTH shop a-password"), "OK");
+    shop.number("RLOCK.ACQUIRE lock:k owner-a 60000 NOTIFY rlock:c");
+    assert_eq!(
+        shop.ask("RLOCK.ACQUIRE lock:k owner-b 60000 WAIT 0 NOTIFY rlock:c"),
+        "WAITING"
+    );
+    assert!(shop.ask("RLOCK.FORCE lock:k").starts_with("NOPERM "));
+    assert!(
+        shop.ask("RLOCK.ACQUIRE k owner-a 60000")
+            .starts_with("NOPERM ")
+    );
+    let operator = server.client();
+    assert_eq!(operator.ask("AUTH operator another-password"), "OK");
+    assert!(
+        operator
+            .ask("RLOCK.ACQUIRE k owner-a 60000")
+            .starts_with("NOPERM ")
+    );
+    assert_eq!(operator.ask("RLOCK.FORCE lock:k"), "1");
+}
