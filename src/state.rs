@@ -107,11 +107,10 @@ impl State {
     /// Takes note of what callbacks have seen, in memory only: whatever has to
     /// be written is left to the timer.
     fn absorb(&mut self, ctx: &Context, now: Timestamp) {
-        loop {
-            let Some(event) = NOTES.get().borrow_mut().pop() else {
-                break;
-            };
-            self.note(event, now);
+        while !NOTES.get().borrow().is_empty() {
+            for event in NOTES.get().take() {
+                self.note(event, now);
+            }
         }
         if !self.subscribed && self.locks.has_contended() {
             self.subscribed = true;
