@@ -30,6 +30,7 @@ pub(crate) fn now() -> Timestamp {
 pub(crate) struct Timer {
     armed: Option<(Timestamp, raw::RedisModuleTimerID)>,
     held_off: bool,
+    at_once: bool,
 }
 
 impl Timer {
@@ -56,8 +57,17 @@ impl Timer {
             )
         };
         self.armed = Some((deadline, id));
-        if delay_ms == 0 {
+        self.at_once = delay_ms == 0;
+        if self.at_once {
             wake_event_loop();
+        }
+    }
+
+    /// Makes sure that the timer rings in the next turn of the event loop.
+    pub(crate) fn arm_at_once(&mut self, ctx: &Context) {
+        if !self.at_once && !self.held_off {
+            let now = now();
+            self.arm(ctx, now, now);
         }
     }
 
@@ -71,6 +81,7 @@ impl Timer {
     pub(crate) const fn rung(&mut self) {
         self.armed = None;
         self.held_off = false;
+        self.at_once = false;
     }
 }
 

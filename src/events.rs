@@ -66,20 +66,9 @@ unsafe extern "C" fn on_key_event(
     _event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
-    let key = Text::from_raw(key);
+    let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
     entry::callback(ctx, |ctx| {
-        let db = ctx.db();
-        if state::concerns(db, key) {
-            let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
-            state::tell(
-                ctx,
-                Event::KeyChanged {
-                    db,
-                    key: key.bytes().into(),
-                    evicted,
-                },
-            );
-        }
+        state::key_changed(ctx, Text::from_raw(key), evicted);
     });
     raw::REDISMODULE_OK as c_int
 }

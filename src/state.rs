@@ -109,7 +109,7 @@ impl State {
     fn absorb(&mut self, ctx: &Context, now: Timestamp) {
         while !NOTES.get().borrow().is_empty() {
             for event in NOTES.get().take() {
-                self.note(event, now);
+                self.note(ctx, event, now);
             }
         }
         if !self.subscribed && self.locks.has_contended() {
@@ -127,12 +127,10 @@ impl State {
         }
     }
 
-    fn note(&mut self, event: Event, now: Timestamp) {
+    fn note(&mut self, ctx: &Context, event: Event, now: Timestamp) {
         match event {
             Event::KeyChanged { db, key, evicted } => {
-                let name = Name { db, key: &key };
-                self.evicted_locks += u64::from(evicted && self.locks.is_contended(name));
-                self.locks.settle_later(name);
+                self.note_key(ctx, Name { db, key: &key }, evicted);
             }
             Event::KeysChanged(db) => self.locks.settle_all_later(db),
             Event::CallerGone(handle) => {
@@ -151,6 +149,15 @@ impl State {
                 self.role_changed = true;
             }
             Event::Loaded => self.begin_grace(now),
+        }
+    }
+
+    /// Has a lock settled by the timer, as its key has changed.
+    fn note_key(&mut self, ctx: &Context, name: Name<'_>, evicted: bool) {
+        if self.locks.is_contended(name) {
+            self.evicted_locks += u64::from(evicted);
+            self.locks.settle_later(name);
+            self.timer.arm_at_once(ctx);
         }
     }
 
@@ -216,24 +223,36 @@ pub(crate) fn tell(ctx: &Context, event: Event) {
     with(ctx, |_, _| ());
 }
 
-/// Whether a key event is of interest: not one of our own making, and of a key
-/// that somebody waits for.
-pub(crate) fn concerns(db: u32, name: Text) -> bool {
-    match STATE.get().try_borrow() {
-        Ok(state) => {
-            let name = Name {
-                db,
-                key: name.bytes(),
-            };
-            state
-                .as_ref()
-                .is_some_and(|state| state.locks.is_contended(name))
+/// Takes note of a key event. Ten thousand keys may expire in one millisecond,
+/// so this is short: it costs next to nothing if nobody waits for the key.
+pub(crate) fn key_changed(ctx: &Context, key: Text, evicted: bool) {
+    let db = ctx.db();
+    let Ok(mut state) = STATE.get().try_borrow_mut() else {
+        if !is_changing(key) {
+            let key = key.bytes().into();
+            NOTES
+                .get()
+                .borrow_mut()
+                .push(Event::KeyChanged { db, key, evicted });
         }
-        Err(_) => CHANGING
-            .get()
-            .get()
-            .is_none_or(|own| own.raw() != name.raw() && own.bytes() != name.bytes()),
+        return;
+    };
+    if let Some(state) = state.as_mut() {
+        state.note_key(
+            ctx,
+            Name {
+                db,
+                key: key.bytes(),
+            },
+            evicted,
+        );
     }
+}
+
+/// Whether it is us who are changing a key.
+fn is_changing(key: Text) -> bool {
+    let ours = CHANGING.get().get();
+    ours.is_some_and(|ours| ours.raw() == key.raw() || ours.bytes() == key.bytes())
 }
 
 /// Marks a key as being changed by us until the value is dropped.

@@ -113,7 +113,7 @@ impl Locks {
     /// withdrawn, in pieces, by [`Locks::sweep`]; none of them is served
     /// any more.
     pub fn session_closed(&mut self, session: u64) {
-        let from = (session, TicketId(0));
+        let from = (session, TicketId::MIN);
         let ticket = self.table.session_tickets.range(from..).next();
         let watch = self
             .table
@@ -199,7 +199,7 @@ impl Locks {
         let ticket = self
             .table
             .session_tickets
-            .range((session, TicketId(0))..)
+            .range((session, TicketId::MIN)..)
             .next();
         if let Some((of, id)) = ticket.copied()
             && of == session

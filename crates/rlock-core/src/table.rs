@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     hash::{BuildHasher, RandomState},
+    num::NonZeroU64,
     ops::Bound,
     sync::Arc,
     time::Duration,
@@ -48,7 +49,7 @@ pub(crate) struct Table {
     pub(crate) contended: u64,
     pub(crate) watches: u64,
     hasher: RandomState,
-    last_id: u64,
+    last_id: Option<NonZeroU64>,
 }
 
 impl Table {
@@ -63,7 +64,7 @@ impl Table {
         if let Some(id) = self.find(name) {
             return id;
         }
-        let id = QueueId(self.next_id());
+        let id = QueueId(self.next_id().get());
         let key: Arc<[u8]> = name.key.into();
         self.names
             .entry(name.db)
@@ -96,7 +97,7 @@ impl Table {
     pub(crate) fn ticket_of(&self, id: QueueId, owner: &[u8]) -> Option<TicketId> {
         let hash = self.hasher.hash_one((id, owner));
         self.by_owner
-            .range((hash, TicketId(0))..=(hash, TicketId(u64::MAX)))
+            .range((hash, TicketId::MIN)..=(hash, TicketId::MAX))
             .map(|(_, ticket)| *ticket)
             .find(|ticket| {
                 let ticket = self.tickets.get(ticket);
@@ -106,7 +107,7 @@ impl Table {
 
     /// Puts a ticket last in its queue.
     pub(crate) fn push(&mut self, mut ticket: Ticket) -> TicketId {
-        let id = TicketId(self.next_id());
+        let id = TicketId::new(self.next_id());
         let Some(queue) = self.queues.get_mut(&ticket.queue) else {
             return id;
         };
@@ -265,7 +266,7 @@ impl Table {
     /// The channel as the connection's other requests name it, so that ten
     /// thousand requests on one channel keep its name once.
     pub(crate) fn channel(&self, session: u64, channel: &[u8]) -> Arc<[u8]> {
-        let tickets = (session, TicketId(0))..=(session, TicketId(u64::MAX));
+        let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
         let ticket = self.session_tickets.range(tickets).next_back();
         let known = ticket
             .and_then(|(_, id)| self.tickets.get(id)?.delivery.channel())
@@ -305,8 +306,13 @@ impl Table {
         }
     }
 
-    fn next_id(&mut self) -> u64 {
-        self.last_id += 1;
-        self.last_id
+    /// A number that was never given before; they would last for centuries.
+    const fn next_id(&mut self) -> NonZeroU64 {
+        let id = match self.last_id {
+            None => NonZeroU64::MIN,
+            Some(last) => last.saturating_add(1),
+        };
+        self.last_id = Some(id);
+        id
     }
 }

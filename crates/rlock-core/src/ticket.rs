@@ -1,12 +1,23 @@
 //! One waiter's place in one queue.
 
-use std::sync::Arc;
+use std::{num::NonZeroU64, sync::Arc};
 
 use crate::{Mode, Timestamp, queue::QueueId};
 
 /// Names a ticket; never used twice by one table, so a stale one finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TicketId(pub(crate) u64);
+pub struct TicketId(NonZeroU64);
+
+impl TicketId {
+    /// Before every ticket.
+    pub(crate) const MIN: Self = Self(NonZeroU64::MIN);
+    /// After every ticket.
+    pub(crate) const MAX: Self = Self(NonZeroU64::MAX);
+
+    pub(crate) const fn new(number: NonZeroU64) -> Self {
+        Self(number)
+    }
+}
 
 /// Through what the outcome reaches the waiter. The core only carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
