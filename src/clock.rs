@@ -1,5 +1,9 @@
 //! What time it is, and the one timer of the module.
 //!
+//! The server's timers ring by the wall clock but sleep by the monotonic one, so
+//! they are looked after ten times a second: when the wall clock jumps, or a
+//! suspended machine goes on, ends are late by no more than that.
+//!
 //! One timer is armed at the earliest deadline there is. It may ring early,
 //! for a deadline that has moved; then it is armed again. It is never armed
 //! far ahead: Redis 7.0 keeps a processor busy while the next timer is more
@@ -16,6 +20,9 @@ use crate::api::{Context, raw};
 
 /// The furthest that the timer is armed ahead, in milliseconds.
 const AHEAD_MAX_MS: u64 = 20 * 60 * 1000;
+
+/// How late the timer may be before it is taken to be astray, in milliseconds.
+const OVERDUE_MS: u64 = 200;
 
 /// The server's wall clock, which the expiry of keys goes by.
 pub(crate) fn now() -> Timestamp {
@@ -38,7 +45,9 @@ impl Timer {
     pub(crate) fn arm(&mut self, ctx: &Context, now: Timestamp, deadline: Timestamp) {
         let deadline = deadline.min(now.plus_millis(AHEAD_MAX_MS));
         match self.armed {
-            Some((armed, _)) if armed <= deadline || self.held_off => return,
+            // A timer that should have rung is not waited for: the clock has
+            // jumped, and the server sleeps by another one.
+            Some((armed, _)) if now < armed && (armed <= deadline || self.held_off) => return,
             Some((_, id)) => {
                 // SAFETY: this timer is ours and has not rung: `rung` would
                 // have forgotten its id, which may be used again after that.
@@ -65,7 +74,7 @@ impl Timer {
 
     /// Makes sure that the timer rings in the next turn of the event loop.
     pub(crate) fn arm_at_once(&mut self, ctx: &Context) {
-        if !self.at_once && !self.held_off {
+        if !self.at_once {
             let now = now();
             self.arm(ctx, now, now);
         }
@@ -75,6 +84,26 @@ impl Timer {
     pub(crate) fn hold_off(&mut self, ctx: &Context, now: Timestamp, until: Timestamp) {
         self.arm(ctx, now, until);
         self.held_off = true;
+    }
+
+    /// Whether the timer cannot be relied on, as the wall clock has jumped: it
+    /// should have rung, or was held off for longer than it ever is.
+    pub(crate) fn is_astray(&self, now: Timestamp) -> bool {
+        self.armed.is_some_and(|(armed, _)| {
+            armed.plus_millis(OVERDUE_MS) < now
+                || (self.held_off && now.plus_millis(OVERDUE_MS) < armed)
+        })
+    }
+
+    /// Arms the timer anew, whatever it was armed for.
+    pub(crate) fn set_right(&mut self, ctx: &Context) {
+        self.held_off = false;
+        self.at_once = false;
+        if let Some((_, id)) = self.armed.take() {
+            // SAFETY: as in `arm`.
+            unsafe { raw::stop_timer(ctx.raw(), id, ptr::null_mut()) };
+        }
+        self.arm_at_once(ctx);
     }
 
     /// Takes note that the timer is ringing. Must come first in its callback.

@@ -41,7 +41,7 @@ pub(crate) fn subscribe_to_keys(ctx: &Context) {
 /// last while loading: a server that refuses the module then would keep
 /// calling.
 pub(crate) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 5] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 6] = [
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             Some(on_role_changed),
@@ -50,6 +50,7 @@ pub(crate) fn subscribe(ctx: &Context) {
         (raw::REDISMODULE_EVENT_LOADING, Some(on_loading)),
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client_change)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
     ];
     // SAFETY: the callbacks live as long as the module.
     unsafe {
@@ -154,6 +155,16 @@ unsafe extern "C" fn on_client_change(
             state::tell(ctx, Event::SessionClosed(client.id));
         }
     });
+}
+
+/// Ten times a second: looks after the timer.
+unsafe extern "C" fn on_cron(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::callback(ctx, state::look_after_timer);
 }
 
 /// The timer: does what has become due, as much as one turn allows.

@@ -3,7 +3,11 @@
 use redis_module_macros::RedisValue;
 use rlock_core::Refusal;
 
-use crate::{api::Context, args::ArgError, transact::Failure};
+use crate::{
+    api::{Context, Text},
+    args::{ArgError, Shown},
+    transact::Failure,
+};
 
 /// The reply of a command that is not called often.
 #[derive(RedisValue)]
@@ -25,35 +29,45 @@ pub(crate) fn bad_argument(ctx: &Context, error: &ArgError) {
 }
 
 /// Refuses a command; nothing has changed.
-pub(crate) fn failure(ctx: &Context, failure: &Failure) {
+pub(crate) fn failure(ctx: &Context, failure: &Failure, key: Text, owner: Option<Text>) {
+    ctx.reply_error(&sentence(
+        failure,
+        key.bytes(),
+        owner.as_ref().map_or(b"", Text::bytes),
+    ));
+}
+
+fn sentence(failure: &Failure, key: &[u8], owner: &[u8]) -> String {
+    let (key, owner) = (Shown(key), Shown(owner));
     match failure {
-        Failure::WrongType => ctx.reply_error(
-            "WRONGTYPE the key holds something that is no lock, which is a hash with a time to \
-             live and one owner",
+        Failure::WrongType => format!(
+            "WRONGTYPE key {key} holds something that is no lock, which is a hash with a time to \
+             live and one owner"
         ),
-        Failure::CannotBlock => ctx.reply_error(
-            "ERR the server cannot block this connection, so WAIT needs NOTIFY <channel> here",
+        Failure::CannotBlock => "ERR the server cannot block this connection, so WAIT needs \
+                                 NOTIFY <channel> here"
+            .to_owned(),
+        Failure::Replica => "READONLY this server is a replica, and its master grants the locks, \
+                             even if it may be written to"
+            .to_owned(),
+        Failure::Paused => "TRYAGAIN writes are paused by CLIENT PAUSE or FAILOVER, ask again \
+                            when they are not"
+            .to_owned(),
+        Failure::Refused(Refusal::AlreadyQueued) => format!(
+            "ALREADYQUEUED owner {owner} is queued for key {key}; WAIT with ONCE takes its place \
+             over"
         ),
-        Failure::Replica => ctx.reply_error(
-            "READONLY this server is a replica, and its master grants the locks, even if it may \
-             be written to",
-        ),
-        Failure::Paused => ctx.reply_error(
-            "TRYAGAIN writes are paused by CLIENT PAUSE or FAILOVER, ask again when they are not",
-        ),
-        Failure::Refused(Refusal::AlreadyQueued) => ctx.reply_error(
-            "ALREADYQUEUED the owner is queued for this key; WAIT with ONCE takes its place over",
-        ),
-        Failure::Refused(Refusal::TooManyWaiters { limit }) => ctx.reply_error(&format!(
-            "QUEUEFULL there are {limit} waiters, as many as rlock.max-waiters allows"
-        )),
-        Failure::Refused(Refusal::TooManyWatches { limit }) => ctx.reply_error(&format!(
-            "QUEUEFULL there are {limit} watches (NOTIFY), as many as rlock.max-watches allows"
-        )),
-        Failure::Refused(Refusal::CountOverflow) => ctx.reply_error(&format!(
-            "ERR the hold count is {}, the largest there is; release before entering again",
+        Failure::Refused(Refusal::TooManyWaiters { limit }) => {
+            format!("QUEUEFULL as many requests are queued as rlock.max-waiters allows, {limit}")
+        }
+        Failure::Refused(Refusal::TooManyWatches { limit }) => {
+            format!("QUEUEFULL as many have asked for NOTIFY as rlock.max-watches allows, {limit}")
+        }
+        Failure::Refused(Refusal::CountOverflow) => format!(
+            "ERR the hold count of owner {owner} is {}, the largest there is; release before \
+             entering again",
             i32::MAX
-        )),
+        ),
     }
 }
 

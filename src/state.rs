@@ -249,6 +249,18 @@ pub(crate) fn key_changed(ctx: &Context, key: Text, evicted: bool) {
     }
 }
 
+/// Arms the timer anew if the wall clock has jumped.
+pub(crate) fn look_after_timer(ctx: &Context) {
+    let Ok(mut state) = STATE.get().try_borrow_mut() else {
+        return;
+    };
+    if let Some(state) = state.as_mut()
+        && state.timer.is_astray(clock::now())
+    {
+        state.timer.set_right(ctx);
+    }
+}
+
 /// Whether it is us who are changing a key.
 fn is_changing(key: Text) -> bool {
     let ours = CHANGING.get().get();

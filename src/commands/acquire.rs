@@ -79,7 +79,7 @@ fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
         Some(Ok(Outcome::Busy)) => ctx.reply_nil(),
         Some(Ok(Outcome::Queued)) => ctx.reply_status(c"WAITING"),
         Some(Ok(Outcome::Blocked { .. })) | None => {}
-        Some(Err(failure)) => reply::failure(ctx, &failure),
+        Some(Err(failure)) => reply::failure(ctx, &failure, *syntax.key, Some(*syntax.owner)),
     }
 }
 

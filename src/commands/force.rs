@@ -22,7 +22,7 @@ pub(super) fn run(call: &Call<'_>) {
                 Answer::Count(removed.try_into().unwrap_or(i64::MAX)),
             );
         }
-        Some(Err(failure)) => reply::failure(call.ctx, &failure),
+        Some(Err(failure)) => reply::failure(call.ctx, &failure, *key, None),
         None => {}
     }
 }

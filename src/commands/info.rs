@@ -24,7 +24,7 @@ pub(super) fn run(call: &Call<'_>) {
         None => (Hold::Free, None),
     };
     if hold == Hold::NoLock {
-        return reply::failure(ctx, &Failure::WrongType);
+        return reply::failure(ctx, &Failure::WrongType, *key, None);
     }
     let holder = holder.filter(|_| hold.deadline().is_some_and(|it| !it.has_passed(now)));
     ctx.reply_map(5);

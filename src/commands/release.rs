@@ -25,7 +25,7 @@ pub(super) fn run(call: &Call<'_>) {
     match done {
         Some(Ok(Some(left))) => call.ctx.reply_number(left.into()),
         Some(Ok(None)) => call.ctx.reply_nil(),
-        Some(Err(failure)) => reply::failure(call.ctx, &failure),
+        Some(Err(failure)) => reply::failure(call.ctx, &failure, *key, Some(*owner)),
         None => {}
     }
 }

@@ -31,7 +31,7 @@ pub(super) fn run(call: &Call<'_>) {
     match done {
         Some(Ok(Some(fence))) => call.ctx.reply_number(fence.get()),
         Some(Ok(None)) => call.ctx.reply_nil(),
-        Some(Err(failure)) => reply::failure(call.ctx, &failure),
+        Some(Err(failure)) => reply::failure(call.ctx, &failure, *key, Some(*owner)),
         None => {}
     }
 }

@@ -7,6 +7,7 @@ mod client;
 mod contest;
 mod counters;
 mod crowds;
+mod documents;
 mod durability;
 mod failover;
 mod foreign_changes;

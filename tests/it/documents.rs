@@ -1,0 +1,273 @@
+//! Runs the examples of the documents on a real server, so that they stay true.
+//!
+//! An example is a fenced block that shows terminals: a line of it begins with a prompt such as `A> `.
+//! `docs/commands.md` says how one is read; each gets a server of its own.
+
+mod comparison;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use crate::client::{Client, PATIENCE, eventually, request, text};
+use crate::server::Server;
+
+use comparison::{Comparison, lines_of};
+
+fn document(name: &str) -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn examples_of_the_readme_are_true() {
+    are_true("README.md");
+}
+
+#[test]
+fn examples_of_the_command_reference_are_true() {
+    are_true("docs/commands.md");
+}
+
+#[test]
+fn command_reference_has_every_command_setting_and_field() {
+    let reference = document("docs/commands.md");
+    let has = |what: &str| assert!(reference.contains(what), "docs/commands.md has no {what}");
+    let server = Server::start();
+    let Value::Array(lines) = server.admin().call(&["RLOCK.HELP"]) else {
+        panic!("RLOCK.HELP has lines");
+    };
+    for line in lines.iter().map(text) {
+        let syntax = line.split(" -- ").next().unwrap_or_default().to_owned();
+        has(&format!(
+            "\n### {}\n",
+            syntax.split(' ').next().unwrap_or_default()
+        ));
+        has(&format!("\n{syntax}\n"));
+    }
+    let Value::Array(settings) = server.admin().call(&["CONFIG", "GET", "rlock.*"]) else {
+        panic!("there are settings");
+    };
+    for setting in settings.chunks_exact(2) {
+        has(&format!(
+            "\n| `{}` | `{}` |",
+            text(&setting[0]),
+            text(&setting[1])
+        ));
+    }
+    let info = server.ask("INFO rlock");
+    for field in info.lines().filter_map(|line| line.split_once(':')) {
+        has(&format!("\n| `{}` |", field.0));
+    }
+}
+
+fn are_true(name: &str) {
+    let document = document(name);
+    let examples = examples(&document);
+    assert!(!examples.is_empty(), "{name} has no examples");
+    let differences = examples.iter().filter_map(|example| {
+        let server = Server::start();
+        Example::new(&server).run(example).err()
+    });
+    let differences = differences.collect::<Vec<_>>();
+    assert!(
+        differences.is_empty(),
+        "{name}, {}",
+        differences.join(&format!("\n{name}, "))
+    );
+}
+
+/// A line of a document, with its number.
+type Line<'a> = (usize, &'a str);
+
+/// The fenced blocks that show a terminal.
+fn examples(document: &str) -> Vec<Vec<Line<'_>>> {
+    let mut lines = document
+        .lines()
+        .enumerate()
+        .map(|(index, line)| (index + 1, line));
+    let mut examples = Vec::new();
+    while lines.any(|(_, line)| line.starts_with("```")) {
+        let block = lines
+            .by_ref()
+            .take_while(|(_, line)| !line.starts_with("```"));
+        let block = block.collect::<Vec<_>>();
+        if block.iter().any(|(_, line)| prompt(line).is_some()) {
+            examples.push(block);
+        }
+    }
+    examples
+}
+
+/// The terminal's letter, and what follows its prompt.
+fn prompt(line: &str) -> Option<(char, &str)> {
+    let terminal = line.chars().next().filter(char::is_ascii_uppercase)?;
+    Some((terminal, line.get(1..)?.strip_prefix("> ")?))
+}
+
+/// For how long a line such as `...300 ms later` lets time pass.
+fn pause(line: &str) -> Option<Duration> {
+    let millis = line.trim().strip_prefix("...")?.strip_suffix(" ms later")?;
+    millis.parse().ok().map(Duration::from_millis)
+}
+
+/// What a terminal is doing, which decides what a line after its prompt is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doing {
+    /// It takes a command.
+    Nothing,
+    /// A command waits for its reply: what follows is that reply.
+    Waiting,
+    /// It is subscribed to a channel: what follows is a message.
+    Listening,
+}
+
+/// One example while it is run.
+struct Example<'a> {
+    server: &'a Server,
+    terminals: BTreeMap<char, (Client, Doing)>,
+    comparison: Comparison,
+}
+
+impl<'a> Example<'a> {
+    fn new(server: &'a Server) -> Self {
+        Self {
+            server,
+            terminals: BTreeMap::new(),
+            comparison: Comparison::default(),
+        }
+    }
+
+    fn run(mut self, lines: &[Line<'_>]) -> Result<(), String> {
+        let mut rest = lines;
+        while let [(number, line), after @ ..] = rest {
+            if let Some(pause) = pause(line) {
+                std::thread::sleep(pause);
+                rest = after;
+                continue;
+            }
+            let Some((terminal, words)) = prompt(line) else {
+                return Err(format!("line {number}: {line}: no terminal shows this"));
+            };
+            let is_next = |(_, line): &Line<'_>| prompt(line).is_some() || pause(line).is_some();
+            let shown = after.iter().position(is_next).unwrap_or(after.len());
+            let (shown, next) = after.split_at(shown);
+            let shown = shown.iter().map(|(_, line)| *line).collect::<Vec<_>>();
+            self.step(terminal, words, shown)
+                .map_err(|difference| format!("line {number}: {line}\n{difference}"))?;
+            rest = next;
+        }
+        self.end()
+    }
+
+    /// A line with a prompt, and what the terminal shows below it.
+    fn step<'b>(
+        &mut self,
+        terminal: char,
+        words: &'b str,
+        mut shown: Vec<&'b str>,
+    ) -> Result<(), String> {
+        if words == "^C" {
+            self.close(terminal);
+            return Ok(());
+        }
+        let server = self.server;
+        let start = || (server.client(), Doing::Nothing);
+        let doing = self.terminals.entry(terminal).or_insert_with(start).1;
+        if doing != Doing::Nothing {
+            shown.insert(0, words);
+            let reply = self.reply_to(terminal)?;
+            if doing == Doing::Waiting {
+                self.now_does(terminal, Doing::Nothing);
+            }
+            return self.comparison.check("", &shown, &lines_of("", &reply));
+        }
+        self.assert_silence()?;
+        let arguments = split(words);
+        let command = arguments.first().map_or("", String::as_str);
+        self.terminals[&terminal].0.send_bytes(&request(&arguments));
+        if shown.iter().map(|line| line.trim()).eq(["...blocked"]) {
+            self.now_does(terminal, Doing::Waiting);
+            return self.await_blocked(terminal);
+        }
+        if command == "SUBSCRIBE" {
+            self.now_does(terminal, Doing::Listening);
+        }
+        let reply = self.reply_to(terminal)?;
+        self.comparison
+            .check(words, &shown, &lines_of(command, &reply))
+    }
+
+    fn close(&mut self, terminal: char) {
+        if let Some((client, _)) = self.terminals.remove(&terminal) {
+            let gone = format!("CLIENT LIST ID {}", client.id());
+            client.close();
+            eventually("the server sees the end of a connection", || {
+                self.server.ask(&gone).trim().is_empty()
+            });
+        }
+    }
+
+    fn now_does(&mut self, terminal: char, doing: Doing) {
+        if let Some(it) = self.terminals.get_mut(&terminal) {
+            it.1 = doing;
+        }
+    }
+
+    fn reply_to(&self, terminal: char) -> Result<Value, String> {
+        let reply = self.terminals[&terminal].0.reply_within(PATIENCE);
+        reply.ok_or_else(|| format!("nothing was seen within {PATIENCE:?}"))
+    }
+
+    fn await_blocked(&self, terminal: char) -> Result<(), String> {
+        let client = &self.terminals[&terminal].0;
+        let start = Instant::now();
+        while !self.server.is_blocked(client.id()) {
+            if let Some(reply) = client.reply_within(Duration::from_millis(5)) {
+                return Err(format!("not blocked, but: {}", text(&reply)));
+            }
+            if start.elapsed() > PATIENCE {
+                return Err("neither answered nor blocked".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Before the next command all that was answered so far has been shown.
+    fn assert_silence(&self) -> Result<(), String> {
+        for (name, (client, _)) in &self.terminals {
+            if let Some(reply) = client.reply_by_now() {
+                return Err(format!("before that, {name} was shown: {}", text(&reply)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody is left waiting, and nobody was told more than is shown.
+    fn end(&self) -> Result<(), String> {
+        for (name, (client, doing)) in &self.terminals {
+            if *doing == Doing::Waiting {
+                return Err(format!("at the end {name} is still blocked"));
+            }
+            let last = client.ask("PING");
+            if !last.to_lowercase().contains("pong") {
+                return Err(format!("at the end {name} was shown: {last}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The words of a command line; a word with spaces stands in double quotes.
+fn split(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    for (index, part) in line.split('"').enumerate() {
+        if index % 2 == 1 {
+            words.push(part.to_owned());
+        } else {
+            words.extend(part.split_whitespace().map(str::to_owned));
+        }
+    }
+    words
+}

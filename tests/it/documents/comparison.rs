@@ -1,0 +1,131 @@
+//! What a terminal shows, and whether a document shows the same.
+
+use redis::Value;
+
+use crate::client::text;
+
+/// How far a time in a reply may be from the document's.
+const TOLERANCE_MS: u64 = 5000;
+/// How many digits a fence has, until the year 2286.
+const FENCE_DIGITS: usize = 16;
+
+/// A reply as `redis-cli` shows it; spaces do not matter.
+pub(super) fn lines_of(command: &str, reply: &Value) -> Vec<String> {
+    if command == "INFO" {
+        return text(reply)
+            .lines()
+            .map(|line| line.trim().to_owned())
+            .collect();
+    }
+    let line = match reply {
+        Value::Nil => "(nil)".to_owned(),
+        Value::Int(number) => format!("(integer) {number}"),
+        Value::BulkString(bytes) => format!("\"{}\"", bytes.escape_ascii()).replace("\\'", "'"),
+        Value::ServerError(_) => format!("(error) {}", text(reply)),
+        Value::Array(values) | Value::Set(values) if values.is_empty() => {
+            "(empty array)".to_owned()
+        }
+        Value::Array(values) | Value::Set(values) => {
+            let items = values.iter().zip(1..).flat_map(|(value, index)| {
+                let mut lines = lines_of("", value);
+                lines[0].insert_str(0, &format!("{index}) "));
+                lines
+            });
+            return items.collect();
+        }
+        Value::Map(pairs) => {
+            let items = pairs.iter().zip(1..).flat_map(|((name, value), index)| {
+                let mut lines = lines_of("", value);
+                let name = format!("{index}# {} =>", lines_of("", name).concat());
+                if matches!(value, Value::Array(values) if !values.is_empty()) {
+                    lines.insert(0, name);
+                } else {
+                    lines[0].insert_str(0, &(name + " "));
+                }
+                lines
+            });
+            return items.collect();
+        }
+        other => text(other),
+    };
+    vec![line]
+}
+
+/// Compares what a document shows with what is seen, by these rules: see `docs/commands.md`.
+#[derive(Clone, Default)]
+pub(super) struct Comparison {
+    /// The fences of the document, and those they stand for.
+    fences: Vec<(u64, u64)>,
+    /// The line before, which may name the number that follows.
+    before: String,
+}
+
+impl Comparison {
+    /// Whether the terminal shows below a line what it ought to.
+    pub(super) fn check(
+        &mut self,
+        line: &str,
+        expected: &[&str],
+        seen: &[String],
+    ) -> Result<(), String> {
+        line.clone_into(&mut self.before);
+        if self.all_alike(expected, seen) {
+            return Ok(());
+        }
+        let (expected, seen) = (expected.join("\n    "), seen.join("\n    "));
+        Err(format!("  expected:\n    {expected}\n  seen:\n    {seen}"))
+    }
+
+    fn all_alike(&mut self, expected: &[&str], seen: &[String]) -> bool {
+        let Some((line, expected)) = expected.split_first() else {
+            return seen.is_empty();
+        };
+        if line.trim() == "..." {
+            let fitting = (0..=seen.len()).find_map(|omitted| {
+                let mut trial = self.clone();
+                trial.all_alike(expected, &seen[omitted..]).then_some(trial)
+            });
+            return fitting.map(|trial| *self = trial).is_some();
+        }
+        let alike = |(first, seen): (&String, &[String])| {
+            self.are_alike(line, first) && self.all_alike(expected, seen)
+        };
+        seen.split_first().is_some_and(alike)
+    }
+
+    fn are_alike(&mut self, expected: &str, seen: &str) -> bool {
+        let spaced = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        let (expected, seen) = (spaced(expected), spaced(seen));
+        let before = std::mem::replace(&mut self.before, seen.clone());
+        let about = |name: &str| before.contains(name) || seen.contains(name);
+        let (is_time, is_id) = (about("-ms\"") || about("PTTL"), about("\"client-id\""));
+        let (expected, seen) = (pieces(&expected), pieces(&seen));
+        expected.len() == seen.len()
+            && expected.iter().zip(&seen).all(|(expected, seen)| {
+                let (Ok(left), Ok(right)) = (expected.parse(), seen.parse::<u64>()) else {
+                    return expected == seen;
+                };
+                if expected.len() == FENCE_DIGITS && seen.len() == FENCE_DIGITS {
+                    return self.are_one_fence(left, right);
+                }
+                left == right || is_id || (is_time && left.abs_diff(right) <= TOLERANCE_MS)
+            })
+    }
+
+    /// Whether two fences are in the same order to all others.
+    fn are_one_fence(&mut self, expected: u64, seen: u64) -> bool {
+        let mut others = self.fences.iter();
+        let fits = others.all(|other| expected.cmp(&other.0) == seen.cmp(&other.1));
+        self.fences.push((expected, seen));
+        fits
+    }
+}
+
+/// A line in pieces that are numbers, or have no digits.
+fn pieces(line: &str) -> Vec<&str> {
+    let bytes = line.as_bytes();
+    let pieces = bytes.chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
+    pieces
+        .map(|piece| std::str::from_utf8(piece).unwrap_or_default())
+        .collect()
+}
