@@ -116,78 +116,138 @@ fn stored_count(bytes: &[u8]) -> Option<u32> {
     u32::try_from(count).ok()
 }
 
-/// Writes back what changed of a hold; `caller` is who `Who::Caller` means.
-pub(crate) fn save(
-    ctx: &Context,
-    key: &Key<'_>,
-    name: Text,
-    caller: Option<Text>,
-    (before, after): (&Hold, &Hold),
-    now: Timestamp,
-) {
-    if before == after {
-        return;
-    }
-    let lapsed = before
-        .deadline()
-        .is_some_and(|deadline| deadline.has_passed(now));
-    match (before, after) {
-        (Hold::Exclusive { .. }, Hold::Free) => delete(ctx, key, name, lapsed),
-        (
-            Hold::Free,
-            Hold::Exclusive {
-                who,
-                fence,
-                deadline,
-            },
-        ) => {
-            let holder = Holder::new(who, caller);
-            put(ctx, key, name, &holder, *fence);
-            expire(ctx, key, name, *deadline);
-        }
-        (
-            Hold::Exclusive {
-                who: from,
-                fence: fence_before,
-                deadline: deadline_before,
-            },
-            Hold::Exclusive {
-                who,
-                fence,
-                deadline,
-            },
-        ) => {
-            let holder = Holder::new(who, caller);
-            let same = from == who || both_caller(from, who);
-            // Whose field it is that goes is not known of anybody else.
-            let anew = lapsed || (!same && *from == Who::Other);
-            if anew {
-                delete(ctx, key, name, lapsed);
+/// A lock that is being written: where, for whom, and when.
+pub(crate) struct Writing<'a> {
+    pub(crate) ctx: &'a Context,
+    pub(crate) key: &'a Key<'a>,
+    pub(crate) name: Text,
+    /// Who [`Who::Caller`] means.
+    pub(crate) caller: Option<Text>,
+    pub(crate) now: Timestamp,
+}
+
+impl Writing<'_> {
+    /// Writes back what changed of a hold.
+    pub(crate) fn save(&self, before: &Hold, after: &Hold) {
+        match (before, after) {
+            // A free key stays absent, and what is no lock is never touched.
+            (Hold::Free, Hold::Free | Hold::NoLock)
+            | (Hold::NoLock, _)
+            | (Hold::Exclusive { .. }, Hold::NoLock) => return,
+            (before, after) if before == after => return,
+            (Hold::Exclusive { .. }, Hold::Free) => self.delete(self.has_lapsed(before)),
+            (
+                Hold::Free,
+                Hold::Exclusive {
+                    who,
+                    fence,
+                    deadline,
+                },
+            ) => {
+                self.put(&Holder::new(who, self.caller), *fence);
+                self.expire(*deadline);
             }
-            if anew || !same {
-                put(ctx, key, name, &holder, *fence);
-            } else if from != who || fence_before != fence {
-                put(
-                    ctx,
-                    key,
-                    name,
-                    &holder,
-                    fence.filter(|_| fence_before != fence),
-                );
-            }
-            if !anew && !same {
-                remove_former(ctx, key, name, from, caller);
-            }
-            if anew || deadline_before != deadline {
-                expire(ctx, key, name, *deadline);
+            (
+                Hold::Exclusive {
+                    who: from,
+                    fence: fence_before,
+                    deadline: ended,
+                },
+                Hold::Exclusive {
+                    who,
+                    fence,
+                    deadline,
+                },
+            ) => {
+                let same_owner = from == who || both_caller(from, who);
+                if self.has_lapsed(before) || !same_owner {
+                    self.pass_on(before, from, who, *fence);
+                    self.expire(*deadline);
+                    self.ctx.signal_modified(self.name);
+                    return;
+                }
+                if from != who || fence_before != fence {
+                    let new = fence.filter(|_| fence_before != fence);
+                    self.put(&Holder::new(who, self.caller), new);
+                }
+                if ended != deadline {
+                    self.expire(*deadline);
+                }
             }
         }
-        // A free key stays absent, and what is no lock is never touched.
-        (Hold::Free, Hold::Free | Hold::NoLock)
-        | (Hold::NoLock, _)
-        | (Hold::Exclusive { .. }, Hold::NoLock) => return,
+        self.ctx.signal_modified(self.name);
     }
-    ctx.signal_modified(name);
+
+    /// Writes another holder over the former one.
+    fn pass_on(&self, before: &Hold, from: &Who, who: &Who, fence: Option<Fence>) {
+        let lapsed = self.has_lapsed(before);
+        // Which field it is that goes is not known of anybody else.
+        let anew = lapsed || *from == Who::Other;
+        if anew {
+            self.delete(lapsed);
+        }
+        self.put(&Holder::new(who, self.caller), fence);
+        if !anew {
+            self.remove(from);
+        }
+    }
+
+    fn has_lapsed(&self, before: &Hold) -> bool {
+        before
+            .deadline()
+            .is_some_and(|deadline| deadline.has_passed(self.now))
+    }
+
+    /// `HSET`: owner and count, and the fence where it is new.
+    fn put(&self, holder: &Holder, fence: Option<Fence>) {
+        let Some(pair) = holder.pair() else { return };
+        if let Some(fence) = fence {
+            let value = OwnedText::from_number(fence.get());
+            let fence = (*constants().fence, *value);
+            self.key
+                .change_both(Field::Set(pair.0, pair.1), Field::Set(fence.0, fence.1));
+            self.ctx.replicate_pairs(c"HSET", self.name, pair, fence);
+        } else {
+            self.key.change(Field::Set(pair.0, pair.1));
+            self.ctx.replicate_pair(c"HSET", self.name, pair);
+        }
+        self.ctx
+            .notify(raw::REDISMODULE_NOTIFY_HASH, c"hset", self.name);
+    }
+
+    /// `HDEL` of the holder that the lock has passed on from.
+    fn remove(&self, from: &Who) {
+        let former = match from {
+            Who::Caller { .. } => self.caller.map(|caller| OwnedText::new(caller.bytes())),
+            Who::Waiter(owner) => Some(OwnedText::new(owner)),
+            Who::Other => None,
+        };
+        let Some(former) = former else { return };
+        self.key.change(Field::Delete(*former));
+        self.ctx.replicate_field(c"HDEL", self.name, *former);
+        self.ctx
+            .notify(raw::REDISMODULE_NOTIFY_HASH, c"hdel", self.name);
+    }
+
+    /// `PEXPIREAT`: the end of the lease.
+    fn expire(&self, deadline: Timestamp) {
+        self.key.set_expires_at_ms(deadline.millis());
+        self.ctx
+            .replicate_number(c"PEXPIREAT", self.name, deadline.millis());
+        self.ctx
+            .notify(raw::REDISMODULE_NOTIFY_GENERIC, c"expire", self.name);
+    }
+
+    /// `DEL`, or the same as an expiry, which replicas and the AOF see as `DEL`.
+    fn delete(&self, lapsed: bool) {
+        self.key.delete();
+        self.ctx.replicate(c"DEL", self.name);
+        let (class, event) = match lapsed {
+            true => (raw::REDISMODULE_NOTIFY_EXPIRED, c"expired"),
+            false => (raw::REDISMODULE_NOTIFY_GENERIC, c"del"),
+        };
+        self.ctx.notify(class, event, self.name);
+    }
 }
 
 const fn both_caller(from: &Who, to: &Who) -> bool {
@@ -231,51 +291,5 @@ impl Holder {
             .as_ref()
             .map_or(*constants().one, |count| **count);
         Some((self.owner?, count))
-    }
-}
-
-/// `HSET`: owner and count, and the fence where it is new.
-fn put(ctx: &Context, key: &Key<'_>, name: Text, holder: &Holder, fence: Option<Fence>) {
-    let Some(pair) = holder.pair() else { return };
-    if let Some(fence) = fence {
-        let value = OwnedText::from_number(fence.get());
-        let fence = (*constants().fence, *value);
-        key.change_both(Field::Set(pair.0, pair.1), Field::Set(fence.0, fence.1));
-        ctx.replicate_pairs(c"HSET", name, pair, fence);
-    } else {
-        key.change(Field::Set(pair.0, pair.1));
-        ctx.replicate_pair(c"HSET", name, pair);
-    }
-    ctx.notify(raw::REDISMODULE_NOTIFY_HASH, c"hset", name);
-}
-
-/// `HDEL` of the holder that the lock has passed on from.
-fn remove_former(ctx: &Context, key: &Key<'_>, name: Text, from: &Who, caller: Option<Text>) {
-    let former = match from {
-        Who::Caller { .. } => caller.map(|caller| OwnedText::new(caller.bytes())),
-        Who::Waiter(owner) => Some(OwnedText::new(owner)),
-        Who::Other => None,
-    };
-    let Some(former) = former else { return };
-    key.change(Field::Delete(*former));
-    ctx.replicate_field(c"HDEL", name, *former);
-    ctx.notify(raw::REDISMODULE_NOTIFY_HASH, c"hdel", name);
-}
-
-/// `PEXPIREAT`: the end of the lease.
-fn expire(ctx: &Context, key: &Key<'_>, name: Text, deadline: Timestamp) {
-    key.set_expires_at_ms(deadline.millis());
-    ctx.replicate_number(c"PEXPIREAT", name, deadline.millis());
-    ctx.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"expire", name);
-}
-
-/// `DEL`, or the same as an expiry, which replicas and the AOF see as `DEL`.
-fn delete(ctx: &Context, key: &Key<'_>, name: Text, lapsed: bool) {
-    key.delete();
-    ctx.replicate(c"DEL", name);
-    if lapsed {
-        ctx.notify(raw::REDISMODULE_NOTIFY_EXPIRED, c"expired", name);
-    } else {
-        ctx.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     blocked::{Grant, Outcome},
     messages,
     state::{Changing, State},
-    store,
+    store::{self, Writing},
 };
 
 /// How many waiters in a row are found gone before the rest of the queue is
@@ -92,14 +92,15 @@ pub(crate) fn transact<R>(
         perform(state, site, &mut hold, step.effects);
         step.reply
     });
-    store::save(
-        site.ctx,
-        &key,
-        site.key,
-        site.caller,
-        (&before, &hold),
-        site.now,
-    );
+    let (ctx, name, caller, now) = (site.ctx, site.key, site.caller, site.now);
+    Writing {
+        ctx,
+        key: &key,
+        name,
+        caller,
+        now,
+    }
+    .save(&before, &hold);
     drop(key);
     let freed = before != Hold::Free && hold == Hold::Free;
     if announce == Announce::Sooner || (announce == Announce::IfFree && freed) {
