@@ -1,0 +1,141 @@
+//! What the module costs, beside what it is compared with, in one run.
+//!
+//! `make bench` measures on the system's Redis and on every server that
+//! `make servers` has installed. `RLOCK_SERVERS` names another directory of
+//! servers, `RLOCK_SERVER` one single server, `RLOCK_MODULE` another module.
+//! One part on one server, with the module built before:
+//!
+//! ```sh
+//! cargo bench --package rlock -- --only cost --server redis-server
+//! ```
+//!
+//! Nothing fails for being slow: each line shows its target and whether it is
+//! met. Whatever is compared is measured in turns, so that a noisy machine
+//! falls on both alike; a ratio is worth more than its two times.
+
+#[path = "../tests/it/client.rs"]
+#[allow(dead_code, reason = "shared with the tests, which use all of it")]
+mod client;
+#[path = "../tests/it/questions.rs"]
+#[allow(dead_code, reason = "shared with the tests, which use all of it")]
+mod questions;
+#[path = "../tests/it/server.rs"]
+#[allow(dead_code, reason = "shared with the tests, which use all of it")]
+mod server;
+#[path = "../tests/it/setup.rs"]
+#[allow(dead_code, reason = "shared with the tests, which use all of it")]
+mod setup;
+
+#[path = "comparison/connection.rs"]
+mod connection;
+#[path = "comparison/cost.rs"]
+mod cost;
+#[path = "comparison/ends.rs"]
+mod ends;
+#[path = "comparison/hand_off.rs"]
+mod hand_off;
+#[path = "comparison/machine.rs"]
+mod machine;
+#[path = "comparison/memory.rs"]
+mod memory;
+#[path = "comparison/report.rs"]
+mod report;
+#[path = "comparison/rust_client.rs"]
+mod rust_client;
+
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use clap::{Parser, ValueEnum};
+
+use report::Report;
+
+#[derive(Debug, Parser)]
+#[command(about = "What the module costs, beside what it is compared with")]
+struct Arguments {
+    /// Measure only this; may be given more than once.
+    #[arg(long)]
+    only: Vec<Part>,
+    /// A server program to measure on; may be given more than once.
+    #[arg(long)]
+    server: Vec<String>,
+    /// Measure in this process, on the server that the environment names.
+    #[arg(long, hide = true)]
+    here: bool,
+    /// What `cargo bench` says to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum Part {
+    /// Processor time of the server for an uncontended pair.
+    Cost,
+    /// From a release to the next one's knowing.
+    HandOff,
+    /// What a waiter costs.
+    Memory,
+    /// Many waits or leases that end together.
+    Ends,
+    /// The Rust client.
+    Client,
+}
+
+impl Part {
+    fn measure(self, report: &mut Report) {
+        match self {
+            Self::Cost => cost::measure(report),
+            Self::HandOff => hand_off::measure(report),
+            Self::Memory => memory::measure(report),
+            Self::Ends => ends::measure(report),
+            Self::Client => rust_client::measure(report),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.here {
+        measure(&arguments);
+        return ExitCode::SUCCESS;
+    }
+    println!("{}", machine::description());
+    let servers = if arguments.server.is_empty() {
+        machine::servers()
+    } else {
+        arguments.server
+    };
+    let mut code = ExitCode::SUCCESS;
+    for server in servers {
+        // A process each: which server is started is read from the environment.
+        let program = std::env::current_exe().expect("a process knows its program");
+        let status = Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .arg("--here")
+            .env("RLOCK_SERVER", &server)
+            .status();
+        if !status.is_ok_and(|status| status.success()) {
+            eprintln!("The benchmarks on {server} did not come to their end.");
+            code = ExitCode::FAILURE;
+        }
+    }
+    code
+}
+
+/// Measures all that was asked for on one server.
+fn measure(arguments: &Arguments) {
+    let wanted = |part: &Part| arguments.only.is_empty() || arguments.only.contains(part);
+    let start = Instant::now();
+    let mut report = Report::new();
+    println!("\n━━ {}\n", machine::server_version());
+    for part in Part::value_variants() {
+        if wanted(part) {
+            part.measure(&mut report);
+        }
+    }
+    println!(
+        "{} ({:.0} s)",
+        report.verdict(),
+        start.elapsed().as_secs_f64()
+    );
+}

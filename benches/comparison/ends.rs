@@ -1,0 +1,235 @@
+//! Many waits or leases that end together.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use redis::Value;
+
+use crate::client::request;
+use crate::connection::{Connection, message};
+use crate::report::{Report, Target, median};
+use crate::server::Server;
+
+const LEGEND: &str = "  \
+The longest PING round trip while 10,000 deadlines of the same millisecond are dealt with, each with a message: one
+  PING after the other on a connection of its own. Median and worst of three rounds, each on a new server. Beside it the
+  longest PING within 100 ms before that: what this machine takes without any reason. The strings are expired by
+  the server itself, in stretches of up to 25 ms; locks have a time to live as well, so it may come upon those, too.";
+
+const MANY: u64 = 10_000;
+const ROUNDS: usize = 3;
+/// Requests sent at the beginning of a millisecond: the server is done with
+/// them before the next one, so that all deadlines are the same.
+const BATCH: usize = 100;
+const TARGET: Target = Target::AtMost(5.0, " ms");
+
+/// What it is that ends.
+struct Kind {
+    what: &'static str,
+    /// Makes all ready; returns the millisecond in which all end.
+    prepare: fn(&mut Connection) -> u64,
+    /// Where each end is told, and how the message begins.
+    channel: &'static str,
+    outcome: &'static str,
+    target: Option<Target>,
+}
+
+const KINDS: [Kind; 4] = [
+    Kind {
+        what: "10,000 strings expire, no lock",
+        prepare: set_strings,
+        channel: "__keyevent@0__:expired",
+        outcome: "k",
+        target: None,
+    },
+    Kind {
+        what: "10,000 waits end",
+        prepare: queue_waits,
+        channel: "c",
+        outcome: "timeout",
+        target: Some(TARGET),
+    },
+    Kind {
+        what: "10,000 leases end, each with a waiter",
+        prepare: queue_behind_leases,
+        channel: "c",
+        outcome: "grant",
+        target: Some(TARGET),
+    },
+    Kind {
+        what: "  the same without the server's own expiry",
+        prepare: queue_behind_leases_without_expiry,
+        channel: "c",
+        outcome: "grant",
+        target: None,
+    },
+];
+
+pub(crate) fn measure(report: &mut Report) {
+    let mut section = report.section("Deadlines that come together", LEGEND);
+    for kind in &KINDS {
+        let rounds = (0..ROUNDS).map(|_| round(kind)).collect::<Vec<_>>();
+        let millis = |of: fn(&Round) -> Duration| {
+            let millis = rounds.iter().map(|round| 1000.0 * of(round).as_secs_f64());
+            let worst = millis.clone().fold(0.0, f64::max);
+            (median(millis), worst)
+        };
+        let (busy, busy_worst) = millis(|round| round.busy);
+        let (idle, idle_worst) = millis(|round| round.idle);
+        section.row(
+            [
+                kind.what,
+                &format!("{busy:.1} ms, worst {busy_worst:.1}"),
+                &format!("idle {idle:.1} ms, worst {idle_worst:.1}"),
+            ],
+            kind.target.and_then(|target| target.of(busy)),
+        );
+        let all = format!("{:.0} ms", millis(|round| round.all).0);
+        section.row(["  until the last is told", &all, ""], None);
+    }
+    section.end();
+}
+
+/// Longest round trips without and with deadlines, and the time from the
+/// deadline to the last message.
+struct Round {
+    idle: Duration,
+    busy: Duration,
+    all: Duration,
+}
+
+fn round(kind: &Kind) -> Round {
+    let outcome = kind.outcome;
+    let server = Server::configured(&["notify-keyspace-events Ex"]);
+    let mut asking = Connection::new(server.port());
+    let mut hearing = Connection::listening(server.port(), kind.channel);
+    let mut pinging = Connection::new(server.port());
+    let deadline_ms = (kind.prepare)(&mut asking);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // As long as it takes afterwards, about.
+        let start = Instant::now();
+        let idle = longest_ping(&mut pinging, || start.elapsed().as_millis() >= 100);
+        let ahead_ms = left_ms(deadline_ms, now_ms());
+        thread::sleep(Duration::from_millis(ahead_ms.saturating_sub(20)));
+        let busy = scope.spawn(|| longest_ping(&mut pinging, || done.load(Ordering::Relaxed)));
+        for _ in 0..MANY {
+            let message = message(&hearing.reply());
+            assert!(message.starts_with(outcome), "no {outcome}: {message}");
+        }
+        let all = Duration::from_millis(now_ms().saturating_sub(deadline_ms));
+        done.store(true, Ordering::Relaxed);
+        let busy = busy.join().expect("the server answers all along");
+        Round { idle, busy, all }
+    })
+}
+
+fn longest_ping(pinging: &mut Connection, is_over: impl Fn() -> bool) -> Duration {
+    let mut longest = Duration::ZERO;
+    while !is_over() {
+        let start = Instant::now();
+        pinging.ping();
+        longest = longest.max(start.elapsed());
+    }
+    longest
+}
+
+/// What the server does about the ends of plain keys, by itself.
+fn set_strings(asking: &mut Connection) -> u64 {
+    let deadline_ms = now_ms() + 800;
+    send_by_the_millisecond(asking, |number, now_ms| {
+        let left = left_ms(deadline_ms, now_ms).to_string();
+        request(&["SET", &format!("k{number}"), "holder", "PX", &left])
+    });
+    deadline_ms
+}
+
+/// Queues waits for one lock; returns the millisecond in which all end.
+fn queue_waits(asking: &mut Connection) -> u64 {
+    let reply = asking.call("RLOCK.ACQUIRE k holder 600000");
+    assert!(matches!(reply, Value::Int(_)), "it was free");
+    let deadline_ms = now_ms() + 800;
+    send_by_the_millisecond(asking, |number, now_ms| {
+        let wait = left_ms(deadline_ms, now_ms).to_string();
+        let owner = format!("owner-{number}");
+        let words = [
+            "RLOCK.ACQUIRE",
+            "k",
+            &owner,
+            "600000",
+            "WAIT",
+            &wait,
+            "NOTIFY",
+            "c",
+        ];
+        request(&words)
+    });
+    deadline_ms
+}
+
+/// Takes as many locks, whose leases all end in the millisecond that is
+/// returned, and queues a wait for each.
+fn queue_behind_leases(asking: &mut Connection) -> u64 {
+    let deadline_ms = now_ms() + 1200;
+    send_by_the_millisecond(asking, |number, now_ms| {
+        let lease = left_ms(deadline_ms, now_ms).to_string();
+        request(&["RLOCK.ACQUIRE", &format!("k{number}"), "holder", &lease])
+    });
+    let waits = (0..MANY).map(|number| {
+        let key = format!("k{number}");
+        let words = [
+            "RLOCK.ACQUIRE",
+            &key,
+            "waiter",
+            "600000",
+            "WAIT",
+            "0",
+            "NOTIFY",
+            "c",
+        ];
+        request(&words)
+    });
+    asking.call_all(
+        &waits.collect::<Vec<_>>(),
+        &Value::SimpleString("WAITING".into()),
+    );
+    deadline_ms
+}
+
+/// The same, where the server does not look for expired keys ten times a
+/// second, which it does for up to 25 ms at a stretch.
+fn queue_behind_leases_without_expiry(asking: &mut Connection) -> u64 {
+    asking.call("DEBUG SET-ACTIVE-EXPIRE 0");
+    queue_behind_leases(asking)
+}
+
+fn send_by_the_millisecond(asking: &mut Connection, request: impl Fn(u64, u64) -> Vec<u8>) {
+    let numbers = (0..MANY).collect::<Vec<_>>();
+    for batch in numbers.chunks(BATCH) {
+        let before_ms = now_ms();
+        while now_ms() == before_ms {
+            std::hint::spin_loop();
+        }
+        let now_ms = now_ms();
+        let requests = batch.iter().flat_map(|number| request(*number, now_ms));
+        asking.send(&requests.collect::<Vec<_>>());
+        for _ in batch {
+            let reply = asking.reply();
+            assert!(!matches!(reply, Value::ServerError(_)), "{reply:?}");
+        }
+    }
+}
+
+/// The time until the deadline, for which all has to be ready.
+fn left_ms(deadline_ms: u64, now_ms: u64) -> u64 {
+    let left_ms = deadline_ms.checked_sub(now_ms);
+    left_ms.expect("the machine is fast enough to make all ready in time")
+}
+
+/// The wall clock, which the server goes by as well.
+fn now_ms() -> u64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    let ms = since_epoch.expect("it is after 1970").as_millis();
+    u64::try_from(ms).expect("it is before the end of time")
+}

@@ -1,0 +1,226 @@
+//! From a release to the next one's knowing.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use hdrhistogram::Histogram;
+use redis::Value;
+
+use crate::client::request;
+use crate::connection::{Connection, PING, message};
+use crate::report::{Report, Target, median_micros, quantiles, record, times};
+use crate::server::Server;
+use crate::setup::Setup;
+
+const LEGEND: &str = "  \
+From sending RLOCK.RELEASE on one connection to the arrival, on another one, of the next one's fence: as the reply
+  to its call that is blocked in WAIT, or as the message to its NOTIFY channel. PING: there and back on one connection.
+  BLPOP: from sending RPUSH, what the server itself has for waiting. One thread sends and waits; all in turns; who had
+  the lock queues again, last, between two times. On processors that fall asleep in between, all take much longer.";
+
+const FEW: usize = 10;
+const MANY: usize = 10_000;
+/// Connections that are blocked among the many; the others wait by message.
+/// Each takes a file in the server and here.
+const MANY_BLOCKED: usize = 400;
+/// Twice around the long queue.
+const STEPS: usize = 2 * MANY;
+
+pub(crate) fn measure(report: &mut Report) {
+    let mut section = report.section("Hand-off", LEGEND);
+    let server = Setup::new().module_arguments("max-waiters 20000").start();
+    let mut control = Connection::new(server.port());
+    let mut few = Line::queue(&server, "few", FEW, FEW / 2);
+    let mut many = Line::queue(&server, "many", MANY, MANY_BLOCKED);
+    let mut list = List::popped_by_turns(&server);
+    let mut pings = times();
+    for _ in 0..STEPS {
+        few.hand_off(&mut control);
+        ping(&mut control, &mut pings);
+        list.hand_off(&mut control);
+        ping(&mut control, &mut pings);
+        many.hand_off(&mut control);
+        ping(&mut control, &mut pings);
+    }
+    let to_ping = |times| median_micros(times) / median_micros(&pings);
+    section.row(["PING", &quantiles(&pings), ""], None);
+    section.row(
+        [
+            "BLPOP, answered by RPUSH, 10 blocked",
+            &quantiles(&list.popped),
+            &format!("{:.2} × PING", to_ping(&list.popped)),
+        ],
+        None,
+    );
+    let target = Target::AtMost(1.3, " ×");
+    let kinds = [
+        ("blocked in WAIT", &few.blocked, &many.blocked, Some(target)),
+        ("by NOTIFY", &few.notified, &many.notified, None),
+    ];
+    for (how, few, many, to_ping_target) in kinds {
+        let ratio = to_ping(few);
+        section.row(
+            [
+                &format!("{how}, {FEW} queued"),
+                &quantiles(few),
+                &format!("{ratio:.2} × PING"),
+            ],
+            to_ping_target.and_then(|target| target.of(ratio)),
+        );
+        let ratio = median_micros(many) / median_micros(few);
+        section.row(
+            [
+                &format!("{how}, {MANY} queued"),
+                &quantiles(many),
+                &format!("{ratio:.2} × {FEW} queued"),
+            ],
+            target.of(ratio),
+        );
+    }
+    section.end();
+}
+
+fn ping(connection: &mut Connection, times: &mut Histogram<u64>) {
+    let start = Instant::now();
+    connection.send(PING);
+    connection.await_arrival();
+    record(times, start.elapsed());
+    connection.reply();
+}
+
+/// What the server itself has for waiting: clients blocked for a list.
+struct List {
+    waiters: VecDeque<Connection>,
+    popped: Histogram<u64>,
+}
+
+impl List {
+    fn popped_by_turns(server: &Server) -> Self {
+        let mut waiters = VecDeque::new();
+        for _ in 0..FEW {
+            let mut waiter = Connection::new(server.port());
+            waiter.send(&request(&["BLPOP", "list", "0"]));
+            waiters.push_back(waiter);
+        }
+        let popped = times();
+        Self { waiters, popped }
+    }
+
+    /// One element for the first who waits, who waits again.
+    fn hand_off(&mut self, control: &mut Connection) {
+        let mut next = self.waiters.pop_front().expect("somebody waits");
+        let start = Instant::now();
+        control.send(&request(&["RPUSH", "list", "element"]));
+        next.await_arrival();
+        record(&mut self.popped, start.elapsed());
+        next.reply();
+        control.reply();
+        next.send(&request(&["BLPOP", "list", "0"]));
+        self.waiters.push_back(next);
+        control.ping();
+    }
+}
+
+/// A lock, its holder, and all who wait for it.
+struct Line {
+    holder: Waiter,
+    waiters: VecDeque<Waiter>,
+    /// Asks for those who wait by message.
+    asking: Connection,
+    /// Hears the messages.
+    hearing: Connection,
+    blocked: Histogram<u64>,
+    notified: Histogram<u64>,
+}
+
+struct Waiter {
+    request: Vec<u8>,
+    release: Vec<u8>,
+    /// How a message for it ends.
+    address: String,
+    /// The connection that is blocked, of one who does not wait by message.
+    blocks: Option<Connection>,
+}
+
+impl Waiter {
+    fn new(key: &str, channel: &str, number: usize, blocks: Option<Connection>) -> Self {
+        let owner = format!("8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:{number}");
+        let mut words = vec!["RLOCK.ACQUIRE", key, &owner, "600000", "WAIT", "0"];
+        if blocks.is_none() {
+            words.extend(["NOTIFY", channel]);
+        }
+        Self {
+            request: request(&words),
+            release: request(&["RLOCK.RELEASE", key, &owner]),
+            address: format!(" {owner} {key}"),
+            blocks,
+        }
+    }
+}
+
+impl Line {
+    /// A lock that is held, with `len` waiters of whom `blocked` are blocked,
+    /// evenly among the others.
+    fn queue(server: &Server, key: &str, len: usize, blocked: usize) -> Self {
+        let channel = format!("{key}:granted");
+        let mut line = Self {
+            holder: Waiter::new(key, &channel, 0, None),
+            waiters: VecDeque::new(),
+            asking: Connection::new(server.port()),
+            hearing: Connection::listening(server.port(), &channel),
+            blocked: times(),
+            notified: times(),
+        };
+        line.asking.send(&line.holder.request);
+        assert!(
+            matches!(line.asking.reply(), Value::Int(_)),
+            "a free lock is granted"
+        );
+        for number in 1..=len {
+            let blocks = number % (len / blocked) == 0;
+            let connection = blocks.then(|| Connection::new(server.port()));
+            let waiter = Waiter::new(key, &channel, number, connection);
+            line.enqueue(waiter);
+        }
+        server.await_queued(key, len);
+        line
+    }
+
+    /// Asks for one more, who is last.
+    fn enqueue(&mut self, mut waiter: Waiter) {
+        if let Some(connection) = &mut waiter.blocks {
+            connection.send(&waiter.request);
+        } else {
+            self.asking.send(&waiter.request);
+            let reply = self.asking.reply();
+            assert_eq!(reply, Value::SimpleString("WAITING".into()));
+        }
+        self.waiters.push_back(waiter);
+    }
+
+    /// The holder releases, and queues again when the next one has the lock.
+    fn hand_off(&mut self, control: &mut Connection) {
+        let mut next = self.waiters.pop_front().expect("somebody waits");
+        let start = Instant::now();
+        control.send(&self.holder.release);
+        match &mut next.blocks {
+            Some(connection) => {
+                connection.await_arrival();
+                record(&mut self.blocked, start.elapsed());
+                let reply = connection.reply();
+                assert!(matches!(reply, Value::Int(_)), "no fence: {reply:?}");
+            }
+            None => {
+                self.hearing.await_arrival();
+                record(&mut self.notified, start.elapsed());
+                let message = message(&self.hearing.reply());
+                assert!(message.ends_with(&next.address), "whose is {message}?");
+            }
+        }
+        assert_eq!(control.reply(), Value::Int(0), "it was released");
+        let former = std::mem::replace(&mut self.holder, next);
+        self.enqueue(former);
+        // Whatever was left to do is done when the server answers this.
+        control.ping();
+    }
+}

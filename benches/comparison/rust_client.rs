@@ -1,0 +1,162 @@
+//! The Rust client.
+
+use std::time::{Duration, Instant};
+
+use redis::aio::MultiplexedConnection;
+use rlock_client::{Client, Mutex};
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinSet;
+
+use crate::report::{Report, Section, Target, median};
+use crate::server::Server;
+
+const LEGEND: &str = "  \
+lock().await and release().await, beside awaiting SET NX PX and DEL by a connection of the same redis crate: time of a
+  pair, one after the other, both in turns, medians of the rounds. Commands: as the server counts them.";
+
+const ROUNDS: usize = 60;
+const ROUND_PAIRS: u32 = 200;
+const WAITING: usize = 100;
+const WAITING_SECONDS: u32 = 3;
+const VALUE: &str = "8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:7";
+
+pub(crate) fn measure(report: &mut Report) {
+    let mut section = report.section("Rust client", LEGEND);
+    let server = Server::start();
+    let threads = Builder::new_multi_thread().enable_all().build();
+    let threads = threads.expect("a runtime can be made");
+    compare(&mut section, "several threads", &threads, &server);
+    let one = Builder::new_current_thread().enable_all().build();
+    let one = one.expect("a runtime can be made");
+    compare(&mut section, "one thread", &one, &server);
+    section.group("commands");
+    count_commands(&mut section, &one, &server);
+    count_while_waiting(&mut section, &threads, &server);
+    section.end();
+}
+
+fn url(server: &Server) -> String {
+    format!("redis://127.0.0.1:{}/", server.port())
+}
+
+fn compare(section: &mut Section<'_>, runtime_kind: &str, runtime: &Runtime, server: &Server) {
+    let (native, rlock) = runtime.block_on(async {
+        let redis = redis::Client::open(url(server)).expect("the address is right");
+        let redis = redis.get_multiplexed_async_connection().await;
+        let mut redis = redis.expect("the server takes connections");
+        let client = connect(server).await;
+        let mutex = client.mutex("lock");
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            let native = native_round(&mut redis).await;
+            rounds.push((native, rlock_round(&mutex).await));
+        }
+        (
+            median(rounds.iter().map(|round| round.0)),
+            median(rounds.iter().map(|round| round.1)),
+        )
+    });
+    let ratio = rlock / native;
+    section.group(&format!("runtime of {runtime_kind}"));
+    section.row(["  SET NX PX, DEL", &format!("{native:.1} µs"), ""], None);
+    section.row(
+        [
+            "  lock, release",
+            &format!("{rlock:.1} µs"),
+            &format!("{ratio:.2} × SET, DEL"),
+        ],
+        Target::AtMost(1.2, " ×").of(ratio),
+    );
+}
+
+async fn connect(server: &Server) -> Client {
+    let client = Client::connect(&url(server)).await;
+    client.expect("the server has the module")
+}
+
+/// Microseconds for a pair.
+async fn native_round(redis: &mut MultiplexedConnection) -> f64 {
+    let start = Instant::now();
+    for _ in 0..ROUND_PAIRS {
+        let mut set = redis::cmd("SET");
+        set.arg("native").arg(VALUE).arg("NX").arg("PX").arg(30000);
+        let set = set.query_async::<()>(redis).await;
+        set.expect("it was free");
+        let removed = redis::cmd("DEL").arg("native").query_async(redis).await;
+        assert_eq!(removed, Ok(1), "it was there");
+    }
+    micros_each(start.elapsed())
+}
+
+/// Microseconds for a pair.
+async fn rlock_round(mutex: &Mutex) -> f64 {
+    let start = Instant::now();
+    for _ in 0..ROUND_PAIRS {
+        let guard = mutex.lock().await.expect("it is free");
+        guard.release().await.expect("it is held");
+    }
+    micros_each(start.elapsed())
+}
+
+fn micros_each(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6 / f64::from(ROUND_PAIRS)
+}
+
+fn count_commands(section: &mut Section<'_>, runtime: &Runtime, server: &Server) {
+    runtime.block_on(async {
+        let client = connect(server).await;
+        let mutex = client.mutex("lock");
+        server.ask("CONFIG RESETSTAT");
+        rlock_round(&mutex).await;
+    });
+    let each = f64::from(commands(server)) / f64::from(ROUND_PAIRS);
+    section.row(
+        ["  for lock and release", &each.to_string(), ""],
+        Target::AtMost(2.0, "").of(each),
+    );
+}
+
+fn count_while_waiting(section: &mut Section<'_>, runtime: &Runtime, server: &Server) {
+    let waited = runtime.block_on(async {
+        let holder = connect(server).await;
+        let held = holder.mutex("lock").lock().await.expect("it is free");
+        let client = connect(server).await;
+        let mut tasks = JoinSet::new();
+        for _ in 0..WAITING {
+            let mutex = client.mutex("lock");
+            tasks.spawn(async move { mutex.lock().await?.release().await });
+        }
+        server.await_queued("lock", WAITING);
+        server.ask("CONFIG RESETSTAT");
+        // It is the passing of time that is measured here.
+        tokio::time::sleep(Duration::from_secs(WAITING_SECONDS.into())).await;
+        let waited = commands(server);
+        held.release().await.expect("it is held");
+        while let Some(done) = tasks.join_next().await {
+            done.expect("no task fails").expect("its turn has come");
+        }
+        waited
+    });
+    let each_second = f64::from(waited) / f64::from(WAITING_SECONDS);
+    section.row(
+        [
+            "  a second while 100 tasks wait",
+            &each_second.to_string(),
+            "",
+        ],
+        Target::AtMost(0.0, "").of(each_second),
+    );
+}
+
+/// How many commands the server has carried out since its statistics were
+/// reset, but for those that ask for them.
+fn commands(server: &Server) -> u32 {
+    let statistics = server.ask("INFO commandstats");
+    let counts = statistics.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let ours = matches!(name, "info" | "config|resetstat");
+        let calls = rest.split(',').next()?.parse::<u32>().ok()?;
+        (!ours).then_some(calls)
+    });
+    counts.sum()
+}
