@@ -38,6 +38,8 @@ mod hand_off;
 mod machine;
 #[path = "comparison/memory.rs"]
 mod memory;
+#[path = "comparison/processors.rs"]
+mod processors;
 #[path = "comparison/report.rs"]
 mod report;
 #[path = "comparison/rust_client.rs"]
