@@ -115,3 +115,8 @@ pub use info::{Holder, Info, Mode, Waiter};
 pub use mutex::Mutex;
 pub use mutex_builder::MutexBuilder;
 pub use owner::Owner;
+
+/// Compiles the example of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
