@@ -45,9 +45,9 @@ impl Timer {
     pub(crate) fn arm(&mut self, ctx: &Context, now: Timestamp, deadline: Timestamp) {
         let deadline = deadline.min(now.plus_millis(AHEAD_MAX_MS));
         match self.armed {
-            // A timer that should have rung is not waited for: the clock has
-            // jumped, and the server sleeps by another one.
-            Some((armed, _)) if now < armed && (armed <= deadline || self.held_off) => return,
+            Some((armed, _)) if !self.is_astray(now) && (armed <= deadline || self.held_off) => {
+                return;
+            }
             Some((_, id)) => {
                 // SAFETY: this timer is ours and has not rung: `rung` would
                 // have forgotten its id, which may be used again after that.
@@ -87,7 +87,8 @@ impl Timer {
     }
 
     /// Whether the timer cannot be relied on, as the wall clock has jumped: it
-    /// should have rung, or was held off for longer than it ever is.
+    /// should have rung, or was held off for longer than it ever is. The server
+    /// sleeps by another clock.
     pub(crate) fn is_astray(&self, now: Timestamp) -> bool {
         self.armed.is_some_and(|(armed, _)| {
             armed.plus_millis(OVERDUE_MS) < now
