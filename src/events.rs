@@ -244,9 +244,13 @@ fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
     if !site.ctx.flags().is_cluster() || site.ctx.serves(site.key) {
         return true;
     }
-    while let Some(ticket) = state.locks.withdraw_front(site.name()) {
+    for _ in 0..TURN_ITEMS_MAX {
+        let Some(ticket) = state.locks.withdraw_front(site.name()) else {
+            return false;
+        };
         transact::turn_away(state, site.ctx, &ticket, site.key);
     }
+    state.locks.settle_later(site.name());
     false
 }
 
