@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use rlock_core::{
-    Announce, Delivery, Effect, Fence, Hold, Locks, Loss, Name, Refusal, Step, Ticket, Timestamp,
+    Announce, Delivery, Effect, Fence, Hold, Locks, Name, Refusal, Step, Ticket, Timestamp,
 };
 
 use crate::{
@@ -155,7 +155,7 @@ fn perform(state: &mut State, site: &Site<'_>, hold: &mut Hold, effects: Vec<Eff
                         .skip_and_leave(site.name(), hold, &ticket, fence);
                 }
             }
-            Effect::Lost(Loss { watch }) => {
+            Effect::Lost(watch) => {
                 let lost = format!("lost {}", watch.fence);
                 messages::publish(site.ctx, &watch.channel, &lost, &watch.owner, site.key);
             }

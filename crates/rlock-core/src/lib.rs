@@ -39,9 +39,7 @@ pub use fence::Fence;
 pub use hold::{Hold, Mode, Who};
 pub use lock::Locks;
 pub use queue::Watch;
-pub use step::{
-    Admission, Announce, Due, Effect, Limits, Loss, Name, Refusal, Request, Step, Wait,
-};
+pub use step::{Admission, Announce, Due, Effect, Limits, Name, Refusal, Request, Step, Wait};
 pub use table::WaiterView;
 pub use ticket::{Delivery, Ticket, TicketId};
 pub use time::Timestamp;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Announce, Delivery, Effect, Fence, Hold, Locks, Loss, Name, Step, Ticket, Timestamp, Who,
+    Announce, Delivery, Effect, Fence, Hold, Locks, Name, Step, Ticket, Timestamp, Who,
     queue::{Look, QueueId, Watch},
 };
 
@@ -143,7 +143,7 @@ impl Locks {
         let held = hold.fence();
         while let Some(watch) = self.table.remove_watch_if(id, |it| Some(it.fence) != held) {
             if !self.sweep.closed.contains(&watch.session) {
-                effects.push(Effect::Lost(Loss { watch }));
+                effects.push(Effect::Lost(watch));
             }
         }
     }

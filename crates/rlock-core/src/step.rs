@@ -104,19 +104,12 @@ pub enum Effect {
         waited: Duration,
     },
     /// The hold that this watch is for has ended without a release.
-    Lost(Loss),
+    Lost(Watch),
     /// The wait has ended without a grant.
     WaitEnded(Box<Ticket>),
     /// The request is withdrawn: by its owner, or because another connection
     /// took its place over.
     Withdrawn(Delivery),
-}
-
-/// The loss of a hold.
-#[derive(Debug)]
-pub struct Loss {
-    /// Who asked to be told, and where.
-    pub watch: Watch,
 }
 
 /// The outcome of an operation: the reply for the caller, effects for others.

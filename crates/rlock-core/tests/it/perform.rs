@@ -37,8 +37,7 @@ impl Driver {
                         self.answer(name, delivery, Outcome::Granted(fence));
                     }
                 },
-                Effect::Lost(loss) => {
-                    let watch = loss.watch;
+                Effect::Lost(watch) => {
                     let fence = Some(watch.fence);
                     self.publish(name, &watch.channel, Word::Lost, &watch.owner, fence);
                 }
