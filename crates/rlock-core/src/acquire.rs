@@ -1,20 +1,24 @@
-//! Asking for a lock: enter, enter again, or queue.
+//! Asking for a lock: enter, enter again, be upgraded, or queue.
 
 use crate::{
-    Admission, Announce, Delivery, Effect, Fence, Hold, Limits, Locks, Name, Refusal, Request,
-    Step, Ticket, TicketId, Timestamp, Wait, Who,
-    queue::{QueueId, Watch},
+    Admission, Announce, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name, Refusal,
+    Request, Step, Ticket, TicketId, Timestamp, Wait,
+    queue::QueueId,
+    wait_for::{Place, Target},
 };
 
 /// The largest hold count.
-const COUNT_MAX: u32 = i32::MAX as u32;
+pub(crate) const COUNT_MAX: u32 = i32::MAX as u32;
 
 impl Locks {
     /// Asks for a lock.
     ///
     /// - A holder enters once more: its count is raised by one (not if
     ///   `once`), its lease starts anew, its fence stays. It never queues.
-    /// - A free lock without a queue is granted.
+    /// - A shared holder that asks for exclusive mode is upgraded if it is
+    ///   alone, whoever is queued.
+    /// - A lock without a queue is granted if it is free, or shared and asked
+    ///   for in shared mode.
     /// - Else, without a wait, the answer is [`Admission::Busy`] and the queue
     ///   is not touched.
     /// - Else it is [`Admission::MustWait`]: the caller makes sure that it can
@@ -30,18 +34,18 @@ impl Locks {
         hold: &mut Hold,
         request: &Request<'_>,
         limits: &Limits,
+        holders: &dyn Holders,
     ) -> Result<Step<Admission>, Refusal> {
         self.counters.acquires += 1;
         self.view(now, hold, Some(request.owner));
         let queue = self.table.find(name);
-        if let Hold::Exclusive {
-            who: Who::Caller { .. },
-            ..
-        } = hold
-        {
+        let is_holder = hold.of_caller(request.owner).is_some();
+        let upgrades = is_holder && is_upgrade(hold, request.mode);
+        if is_holder && !upgrades {
             return self.enter_again(now, name, hold, request, limits);
         }
-        if queue.is_none_or(|id| self.is_empty(id)) && self.may_grant(now, hold, request) {
+        let fits = self.is_granting(now) && hold.admits(request.owner, request.mode);
+        if fits && (upgrades || self.is_next(queue, request)) {
             return self.enter(now, name, hold, request, limits);
         }
         if request.wait == Wait::No {
@@ -49,12 +53,14 @@ impl Locks {
             return Ok(Step::quiet(Admission::Busy));
         }
         self.check_wait(queue, request, limits)?;
+        self.check_deadlock(name, hold, request, limits, holders)?;
         Ok(Step::quiet(Admission::MustWait))
     }
 
     /// Queues a request that [`Locks::acquire`] answered with
-    /// [`Admission::MustWait`], last; or, if its owner is queued already, gives
-    /// it that place, and ends the earlier call.
+    /// [`Admission::MustWait`], last, or first if it is to be upgraded; or, if
+    /// its owner is queued already, gives it that place, and ends the earlier
+    /// call.
     pub fn enqueue(
         &mut self,
         now: Timestamp,
@@ -64,29 +70,17 @@ impl Locks {
         delivery: Delivery,
     ) -> (TicketId, Option<Effect>) {
         let queue = self.table.find_or_insert(name);
-        let wait_ends = request.wait.ends(now);
         let place = if let Some(id) = self.table.ticket_of(queue, request.owner) {
-            let mut earlier = delivery;
-            self.table.change(id, |ticket| {
-                std::mem::swap(&mut ticket.delivery, &mut earlier);
-                ticket.lease_ms = request.lease_ms;
-                ticket.wait_ends = wait_ends;
-            });
-            (id, Some(Effect::Withdrawn(earlier)))
+            let earlier = self.take_over(now, id, request, delivery);
+            (id, earlier.map(Effect::Withdrawn))
         } else {
             self.counters.waits += 1;
-            let id = self.table.push(Ticket {
-                owner: request.owner.into(),
-                mode: request.mode,
-                lease_ms: request.lease_ms,
-                since: now,
-                wait_ends,
-                delivery,
-                queue,
-                ahead: None,
-                behind: None,
-            });
-            (id, None)
+            let upgrades = hold.of_caller(request.owner).is_some();
+            let ticket = Ticket {
+                first: upgrades,
+                ..new_ticket(now, queue, request, delivery)
+            };
+            (self.table.push(ticket), None)
         };
         self.look_at(now, queue, hold);
         place
@@ -102,6 +96,27 @@ impl Locks {
         }
     }
 
+    /// Gives a ticket to a later request of the same owner; what was to be
+    /// done with the earlier one comes back.
+    pub(crate) fn take_over(
+        &mut self,
+        now: Timestamp,
+        id: TicketId,
+        request: &Request<'_>,
+        delivery: Delivery,
+    ) -> Option<Delivery> {
+        let mut earlier = None;
+        self.table.change(id, |ticket| {
+            earlier = Some(std::mem::replace(&mut ticket.delivery, delivery));
+            ticket.mode = request.mode;
+            ticket.once = request.once;
+            ticket.lease_ms = request.lease_ms;
+            ticket.grace_ms = request.grace_ms;
+            ticket.wait_ends = request.wait.ends(now);
+        });
+        earlier
+    }
+
     fn enter(
         &mut self,
         now: Timestamp,
@@ -110,20 +125,34 @@ impl Locks {
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watch(None, request, limits)?;
-        let fence = self.fences.next(now);
-        let deadline = now.plus_millis(request.lease_ms);
-        *hold = Hold::Exclusive {
-            who: Who::Caller { count: 1 },
-            fence: Some(fence),
-            deadline,
-        };
+        let queue = self.table.find(name);
+        let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
+        let own_ticket = own.and_then(|id| self.table.tickets.get(&id));
+        if !own_ticket.is_some_and(|it| it.is_watched()) {
+            self.check_watches(queue, request, 1, limits)?;
+        }
+        let count = hold.of_caller(request.owner).map_or(0, |it| it.count);
+        if count >= COUNT_MAX && !request.once {
+            return Err(Refusal::CountOverflow);
+        }
+        let before = hold.deadline();
+        let fence = self.give(now, hold, request.owner, &request.terms());
         self.counters.grants += 1;
-        self.watch(now, name, hold, fence, request);
-        Ok(Step::quiet(Admission::Granted(fence)))
+        self.remember(now, name, hold, fence, request);
+        let mut step = Step::quiet(Admission::Granted(fence));
+        if before.is_some() && matches!(hold, Hold::Exclusive { .. }) {
+            step = step.announcing(Announce::if_sooner(hold.deadline(), before));
+        }
+        // Its own earlier request has become one that fits.
+        if let Some(ticket) = own.and_then(|id| self.take_out(id)) {
+            step.effects.push(Effect::Withdrawn(ticket.delivery));
+            let rest = self.settle(now, name, hold);
+            step.effects.extend(rest.effects);
+        }
+        Ok(step)
     }
 
-    fn enter_again(
+    pub(crate) fn enter_again(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
@@ -131,56 +160,36 @@ impl Locks {
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watch(self.table.find(name), request, limits)?;
-        let Hold::Exclusive {
-            who: Who::Caller { count },
-            fence,
-            deadline,
-        } = hold
-        else {
+        self.check_watches(self.table.find(name), request, 1, limits)?;
+        let Some(mut held) = hold.of_caller(request.owner) else {
             return Ok(Step::quiet(Admission::Busy));
         };
         if !request.once {
-            if *count >= COUNT_MAX {
+            if held.count >= COUNT_MAX {
                 return Err(Refusal::CountOverflow);
             }
-            *count += 1;
+            held.count += 1;
         }
-        let earlier = std::mem::replace(deadline, now.plus_millis(request.lease_ms));
-        let announce = Announce::if_sooner(*deadline, earlier);
-        let fence = *fence.get_or_insert_with(|| self.fences.next(now));
+        let before = hold.deadline();
+        held.deadline = now.plus_millis(request.lease_ms.into());
+        let fence = *held.fence.get_or_insert_with(|| self.fences.next(now));
+        hold.set_of_caller(request.owner, held);
         self.counters.grants += 1;
-        self.watch(now, name, hold, fence, request);
+        self.remember(now, name, hold, fence, request);
         self.hold_changed(now, name, hold);
-        Ok(Step {
-            announce,
-            ..Step::quiet(Admission::Granted(fence))
-        })
+        let step = Step::quiet(Admission::Granted(fence));
+        Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 
-    fn watch(
-        &mut self,
-        now: Timestamp,
-        name: Name<'_>,
-        hold: &Hold,
-        fence: Fence,
-        request: &Request<'_>,
-    ) {
-        let Some((session, channel)) = request.notify else {
-            return;
-        };
-        let id = self.table.find_or_insert(name);
-        let channel = self.table.channel(session, channel);
-        self.table.set_watch(
-            id,
-            Watch {
-                owner: request.owner.into(),
-                fence,
-                channel,
-                session,
-            },
-        );
-        self.look_at(now, id, hold);
+    /// Whether nobody is queued before the request: nobody at all, or its own
+    /// owner, whose place it may take over.
+    fn is_next(&self, queue: Option<QueueId>, request: &Request<'_>) -> bool {
+        let queue = queue.and_then(|id| self.table.queues.get(&id));
+        let front = queue.and_then(|queue| self.table.tickets.get(&queue.front?));
+        front.is_none_or(|front| {
+            let again = request.once && request.wait != Wait::No;
+            again && *front.owner == *request.owner && is_same(front, request)
+        })
     }
 
     fn check_wait(
@@ -192,56 +201,95 @@ impl Locks {
         let earlier = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let earlier = earlier.and_then(|id| self.table.tickets.get(&id));
         let Some(earlier) = earlier else {
-            if self.table.tickets.len() as u64 >= limits.waiters_max {
-                return Err(Refusal::TooManyWaiters {
-                    limit: limits.waiters_max,
-                });
-            }
-            return self.check_watch(None, request, limits);
+            self.check_waiters(limits)?;
+            return self.check_watches(None, request, 1, limits);
         };
         if !request.once {
-            return Err(Refusal::AlreadyQueued);
+            return Err(Refusal::AlreadyQueued { key: 0 });
         }
-        match earlier.delivery {
-            Delivery::Notify { .. } => Ok(()),
-            Delivery::Blocked { .. } => self.check_watch(None, request, limits),
+        if !is_same(earlier, request) {
+            return Err(Refusal::OtherRequest { key: 0 });
         }
-    }
-
-    /// Whether one more watch may be kept; one that replaces another always.
-    fn check_watch(
-        &self,
-        queue: Option<QueueId>,
-        request: &Request<'_>,
-        limits: &Limits,
-    ) -> Result<(), Refusal> {
-        let replaces = queue
-            .and_then(|id| self.table.queues.get(&id))
-            .is_some_and(|queue| {
-                queue
-                    .watches
-                    .iter()
-                    .any(|watch| *watch.owner == *request.owner)
-            });
-        if request.notify.is_none() || replaces {
+        if earlier.is_watched() {
             return Ok(());
         }
-        if self.gauges().watches >= limits.watches_max {
-            return Err(Refusal::TooManyWatches {
-                limit: limits.watches_max,
+        self.check_watches(None, request, 1, limits)
+    }
+
+    fn check_deadlock(
+        &mut self,
+        name: Name<'_>,
+        hold: &Hold,
+        request: &Request<'_>,
+        limits: &Limits,
+        holders: &dyn Holders,
+    ) -> Result<(), Refusal> {
+        let queue = self.table.find(name);
+        let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
+        let upgrades = hold.of_caller(request.owner).is_some();
+        if upgrades && let Some(other) = self.other_upgrade(queue, hold, request.owner) {
+            self.counters.deadlocks += 1;
+            return Err(Refusal::UpgradeDeadlock {
+                owners: vec![request.owner.into(), other],
             });
         }
-        Ok(())
+        let place = match own {
+            Some(own) => Place::At(own),
+            None if upgrades => Place::First,
+            None => Place::Last,
+        };
+        let target = Target {
+            name,
+            hold,
+            queue,
+            place,
+        };
+        self.search(request, &[target], limits, holders)
     }
 
-    fn is_empty(&self, id: QueueId) -> bool {
-        self.table
-            .queues
-            .get(&id)
-            .is_none_or(|queue| queue.len == 0)
+    /// The other shared holder that waits to be upgraded, if there is one.
+    fn other_upgrade(
+        &self,
+        queue: Option<QueueId>,
+        hold: &Hold,
+        owner: &[u8],
+    ) -> Option<Box<[u8]>> {
+        let front = self.table.queues.get(&queue?)?.front?;
+        let front = self.table.tickets.get(&front)?;
+        let other = front.first && *front.owner != *owner;
+        (other && hold.of_caller(&front.owner).is_some()).then(|| front.owner.clone())
     }
+}
 
-    fn may_grant(&self, now: Timestamp, hold: &Hold, request: &Request<'_>) -> bool {
-        self.is_granting(now) && hold.admits(request.mode)
+/// Whether a holder asks for more than it has.
+fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
+    matches!(hold, Hold::Shared(_)) && mode == Mode::Exclusive
+}
+
+/// Whether a request is the one that is queued, once more.
+fn is_same(ticket: &Ticket, request: &Request<'_>) -> bool {
+    ticket.multi.is_none() && ticket.mode.is_like(request.mode)
+}
+
+pub(crate) fn new_ticket(
+    now: Timestamp,
+    queue: QueueId,
+    request: &Request<'_>,
+    delivery: Delivery,
+) -> Ticket {
+    Ticket {
+        owner: request.owner.into(),
+        mode: request.mode,
+        once: request.once,
+        lease_ms: request.lease_ms,
+        grace_ms: request.grace_ms,
+        since: now,
+        wait_ends: request.wait.ends(now),
+        delivery,
+        multi: None,
+        first: false,
+        queue,
+        ahead: None,
+        behind: None,
     }
 }

@@ -25,6 +25,8 @@ pub struct Counters {
     pub releases: u64,
     /// Holds ended by force.
     pub force_releases: u64,
+    /// Requests that were refused as they would have closed a cycle.
+    pub deadlocks: u64,
     /// Grants that did not reach the waiter and were passed on.
     pub undelivered_grants: u64,
 }
@@ -32,10 +34,13 @@ pub struct Counters {
 /// What there is now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// Tickets in all queues.
+    /// Requests in all queues; one for several keys is one.
     pub waiters: u64,
     /// Locks with a queue.
     pub contended_locks: u64,
-    /// Holds, and tickets, whose loss somebody asked to be told of.
+    /// Holds, and tickets, whose loss somebody asked to be told of, or that
+    /// are bound to a connection.
     pub watches: u64,
+    /// Holds that are bound to a connection.
+    pub bound_holds: u64,
 }

@@ -4,16 +4,33 @@
 //! view, and the store writes down what changed. Which modes go together is
 //! decided here, in [`Hold::admits`], and nowhere else.
 
-use crate::{Fence, Timestamp};
+use crate::{Fence, Holder, Shared, Timestamp};
 
 /// How a lock is held or asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// By one owner alone.
     Exclusive,
+    /// Beside other shared holders.
+    Shared {
+        /// How many permits are asked for, from 1.
+        permits: u32,
+        /// The most permits that all holders may have together then.
+        limit: Option<u32>,
+    },
 }
 
-/// Whom a hold belongs to, seen from the operation at hand.
+impl Mode {
+    /// Whether both are the same mode, whatever permits they ask for.
+    pub(crate) const fn is_like(self, other: Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::Exclusive, Self::Exclusive) | (Self::Shared { .. }, Self::Shared { .. })
+        )
+    }
+}
+
+/// Whom an exclusive hold belongs to, seen from the operation at hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The owner that asks; `count` is how often it has entered.
@@ -21,8 +38,13 @@ pub enum Who {
         /// The hold count, from 1.
         count: u32,
     },
-    /// The owner of a ticket, to whom this operation handed the lock over.
-    Waiter(Box<[u8]>),
+    /// An owner whom this operation handed the lock to.
+    Waiter {
+        /// The owner of the ticket.
+        owner: Box<[u8]>,
+        /// The hold count, from 1; larger for one that was upgraded.
+        count: u32,
+    },
     /// Somebody else; whom does not matter to the operation.
     Other,
 }
@@ -41,55 +63,213 @@ pub enum Hold {
         /// When the lease ends.
         deadline: Timestamp,
     },
+    /// Any number of owners hold it together, at least one.
+    Shared(Shared),
     /// The key holds something that is no lock. Nothing is granted, and
     /// waiters go on waiting, until it is gone.
     NoLock,
 }
 
 impl Hold {
-    /// Whether `mode` can be granted beside what is held now.
-    pub(crate) fn admits(&self, mode: Mode) -> bool {
+    /// Takes the hold out, and leaves a free one.
+    #[must_use]
+    pub const fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::Free)
+    }
+
+    /// Whether `owner` can be granted `mode` beside what is held now. A shared
+    /// holder that is alone does not stand in its own way.
+    pub(crate) fn admits(&self, owner: &[u8], mode: Mode) -> bool {
         match (self, mode) {
-            (Self::Free, Mode::Exclusive) => true,
-            (Self::Exclusive { .. } | Self::NoLock, Mode::Exclusive) => false,
+            (Self::Free, _) | (Self::Shared(_), Mode::Shared { limit: None, .. }) => true,
+            (Self::Exclusive { .. } | Self::NoLock, _) => false,
+            (Self::Shared(shared), Mode::Exclusive) => {
+                shared.len() == 1 && shared.get(owner).is_some()
+            }
+            (
+                Self::Shared(shared),
+                Mode::Shared {
+                    permits,
+                    limit: Some(limit),
+                },
+            ) => shared.permits() + u64::from(permits) <= u64::from(limit),
         }
     }
 
-    /// Drops a hold whose lease has ended; true if there was one.
-    pub(crate) fn drop_lapsed(&mut self, now: Timestamp) -> bool {
-        let lapsed = self
-            .deadline()
-            .is_some_and(|deadline| deadline.has_passed(now));
-        if lapsed {
+    /// Drops the holds whose leases have ended, and says how many there were.
+    pub(crate) fn drop_lapsed(&mut self, now: Timestamp) -> u64 {
+        match self {
+            Self::Free | Self::NoLock => 0,
+            Self::Exclusive { deadline, .. } => {
+                let lapsed = deadline.has_passed(now);
+                if lapsed {
+                    *self = Self::Free;
+                }
+                lapsed.into()
+            }
+            Self::Shared(shared) => {
+                let lapsed = shared.drop_lapsed(now);
+                self.free_if_empty();
+                lapsed
+            }
+        }
+    }
+
+    /// A lock that the last shared holder has left is free.
+    pub(crate) fn free_if_empty(&mut self) {
+        if matches!(self, Self::Shared(shared) if shared.is_empty()) {
             *self = Self::Free;
         }
-        lapsed
     }
 
     /// Sees the hold from `owner`, to whom it may have been handed just now.
     pub(crate) fn seen_by(&mut self, owner: &[u8]) {
         if let Self::Exclusive { who, .. } = self
-            && matches!(who, Who::Waiter(waiter) if **waiter == *owner)
+            && let Who::Waiter {
+                owner: waiter,
+                count,
+            } = who
+            && **waiter == *owner
         {
-            *who = Who::Caller { count: 1 };
+            *who = Who::Caller { count: *count };
         }
     }
 
-    /// When the hold ends, if there is one.
+    /// What the owner who asks holds, if anything.
+    pub(crate) fn of_caller(&self, owner: &[u8]) -> Option<Holder> {
+        match self {
+            Self::Exclusive {
+                who: Who::Caller { count },
+                fence,
+                deadline,
+            } => Some(Holder {
+                count: *count,
+                permits: 1,
+                fence: *fence,
+                deadline: *deadline,
+            }),
+            Self::Shared(shared) => shared.get(owner).copied(),
+            Self::Free | Self::Exclusive { .. } | Self::NoLock => None,
+        }
+    }
+
+    /// Sets what the owner who asks holds; the mode stays.
+    pub(crate) fn set_of_caller(&mut self, owner: &[u8], holder: Holder) {
+        match self {
+            Self::Exclusive {
+                who,
+                fence,
+                deadline,
+            } => {
+                *who = Who::Caller {
+                    count: holder.count,
+                };
+                (*fence, *deadline) = (holder.fence, holder.deadline);
+            }
+            Self::Shared(shared) => shared.put(owner, holder),
+            Self::Free | Self::NoLock => {}
+        }
+    }
+
+    /// Adds a shared holder, or changes one. Whoever else held the lock does no
+    /// more, unless in shared mode.
+    pub(crate) fn share(&mut self, owner: &[u8], holder: Holder) {
+        if let Self::Shared(shared) = self {
+            shared.put(owner, holder);
+        } else {
+            let mut shared = Shared::begun();
+            shared.put(owner, holder);
+            *self = Self::Shared(shared);
+        }
+    }
+
+    /// Ends the hold of an owner who has one, and who knows.
+    pub(crate) fn end_of(&mut self, owner: &[u8]) {
+        match self {
+            Self::Exclusive { .. } => *self = Self::Free,
+            Self::Shared(shared) => {
+                shared.remove(owner);
+                self.free_if_empty();
+            }
+            Self::Free | Self::NoLock => {}
+        }
+    }
+
+    /// Ends the hold of an owner who has one, and has to be told.
+    pub(crate) fn lose(&mut self, owner: &[u8]) {
+        if let Self::Shared(shared) = self {
+            shared.lose(owner);
+        }
+        self.end_of(owner);
+    }
+
+    /// Makes the owner who asks the only holder.
+    pub(crate) fn enter(&mut self, fence: Fence, now: Timestamp, lease_ms: u32) {
+        *self = Self::Exclusive {
+            who: Who::Caller { count: 1 },
+            fence: Some(fence),
+            deadline: now.plus_millis(lease_ms.into()),
+        };
+    }
+
+    /// Sees the hold of `owner` from any other owner.
+    pub(crate) fn seen_from_elsewhere(&mut self, owner: &[u8]) {
+        if let Self::Exclusive { who, .. } = self
+            && let Who::Caller { count } = *who
+        {
+            *who = Who::Waiter {
+                owner: owner.into(),
+                count,
+            };
+        }
+    }
+
+    /// The fence under which `owner` holds the lock. Whom an exclusive hold
+    /// belongs to is not asked: there is one, and its fence tells.
+    pub(crate) fn fence_of(&self, owner: &[u8]) -> Option<Fence> {
+        match self {
+            Self::Free | Self::NoLock => None,
+            Self::Exclusive { fence, .. } => *fence,
+            Self::Shared(shared) => shared.get(owner)?.fence,
+        }
+    }
+
+    /// When the first of the leases ends, if there is one.
+    pub(crate) fn first_end(&self) -> Option<Timestamp> {
+        match self {
+            Self::Free | Self::NoLock => None,
+            Self::Exclusive { deadline, .. } => Some(*deadline),
+            Self::Shared(shared) => shared.first_end(),
+        }
+    }
+
+    /// When the hold ends, if there is one: the last of the leases.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
         match self {
-            Self::Exclusive { deadline, .. } => Some(*deadline),
             Self::Free | Self::NoLock => None,
+            Self::Exclusive { deadline, .. } => Some(*deadline),
+            Self::Shared(shared) => shared.last_end(),
         }
     }
 
-    /// The fence of the hold, if there is a hold and it has one.
+    /// The largest fence of the hold, if there is a hold and it has one.
     #[must_use]
-    pub fn fence(&self) -> Option<Fence> {
+    pub const fn fence(&self) -> Option<Fence> {
         match self {
-            Self::Exclusive { fence, .. } => *fence,
             Self::Free | Self::NoLock => None,
+            Self::Exclusive { fence, .. } => *fence,
+            Self::Shared(shared) => shared.fence(),
+        }
+    }
+
+    /// How many hold the lock.
+    #[must_use]
+    pub fn holders(&self) -> usize {
+        match self {
+            Self::Free | Self::NoLock => 0,
+            Self::Exclusive { .. } => 1,
+            Self::Shared(shared) => shared.len(),
         }
     }
 }

@@ -1,9 +1,11 @@
 //! What holds after every step, said once more in another way: for tests.
 
-use crate::{Delivery, Hold, Locks, Mode, Name, Timestamp};
+use std::{cmp::Reverse, collections::BTreeSet};
+
+use crate::{Delivery, Hold, Locks, Name, TicketId, Timestamp, queue::Queue, queue::QueueId};
 
 impl Locks {
-    /// Checks that queues, tickets and indices agree with one another.
+    /// Checks that queues, tickets, watches and indices agree with one another.
     ///
     /// # Errors
     ///
@@ -12,65 +14,24 @@ impl Locks {
     pub fn check_indices(&self) -> Result<(), String> {
         let table = &self.table;
         let mut tickets = 0;
-        let mut watches = 0;
         let mut contended = 0;
         for (id, queue) in &table.queues {
-            let named = table
-                .names
-                .get(&queue.db)
-                .and_then(|names| names.get(&queue.key));
-            ensure(named == Some(id), "a queue is not found by its name")?;
-            ensure(
-                !queue.is_idle(),
-                "a queue without tickets and watches is kept",
-            )?;
-            let ids: Vec<_> = std::iter::successors(queue.front, |id| {
-                table.tickets.get(id).and_then(|ticket| ticket.behind)
-            })
-            .take(table.tickets.len() + 1)
-            .collect();
-            ensure(
-                ids.len() == queue.len as usize,
-                "a queue's length is not that of its chain",
-            )?;
-            ensure(
-                ids.last().copied() == queue.back,
-                "a queue's chain does not end at its back",
-            )?;
-            ensure(ids.is_sorted(), "a queue is not in order of arrival")?;
-            let mut owners = std::collections::BTreeSet::new();
-            for ticket in ids.iter().filter_map(|id| table.tickets.get(id)) {
-                ensure(ticket.queue == *id, "a ticket does not know its queue")?;
-                ensure(owners.insert(&ticket.owner), "an owner is twice in a queue")?;
-            }
-            if let Some(at) = queue.look.at() {
-                ensure(
-                    queue.due || table.deadlines.looks.contains(&(at, *id)),
-                    "a time to look is not in the index",
-                )?;
-            }
-            for watch in &queue.watches {
-                let entry = (watch.session, *id);
-                ensure(
-                    table.session_watches.contains(&entry),
-                    "a watch's session is not indexed",
-                )?;
-            }
-            tickets += ids.len();
-            watches += queue.watches.len() as u64;
-            contended += u64::from(queue.len > 0);
+            tickets += self.check_queue(*id, queue)?;
+            contended += usize::from(queue.len > 0);
         }
         ensure(tickets == table.tickets.len(), "a ticket is in no queue")?;
-        ensure(watches == table.watches, "the number of watches is wrong")?;
         ensure(
-            contended == table.contended,
+            contended == table.contended.len(),
             "the number of contended locks is wrong",
         )?;
         ensure(
             table.by_owner.len() == tickets,
             "the index of owners is wrong",
         )?;
-        self.check_ticket_indices()
+        self.check_links()?;
+        self.check_ticket_indices()?;
+        self.check_multis()?;
+        self.check_watches_kept()
     }
 
     /// Checks that nobody waits for a lock that it could have.
@@ -85,28 +46,84 @@ impl Locks {
         let Some(queue) = self.table.queues.get(&id) else {
             return Ok(());
         };
-        let admissible = hold.admits(Mode::Exclusive) && self.is_granting(now);
+        let front = queue.front.and_then(|it| self.table.tickets.get(&it));
+        let admissible = front.is_some_and(|it| {
+            it.multi.is_none() && hold.admits(&it.owner, it.mode) && self.is_granting(now)
+        });
+        let excused = queue.due || self.is_offered(now, id);
+        ensure(!admissible || excused, "the front waiter could be granted")
+    }
+
+    fn check_queue(&self, id: QueueId, queue: &Queue) -> Result<usize, String> {
+        let table = &self.table;
+        let names = table.names.get(&queue.db);
+        let named = names.and_then(|names| names.get(&queue.key));
+        ensure(named == Some(&id), "a queue is not found by its name")?;
         ensure(
-            queue.len == 0 || !admissible || queue.due,
-            "the front waiter could be granted",
+            !queue.is_idle(),
+            "a queue without tickets and watches is kept",
+        )?;
+        let most = table.tickets.len() + 1;
+        let ids: Vec<TicketId> = table.in_order(id).map(|it| it.0).take(most).collect();
+        ensure(
+            ids.len() == queue.len as usize,
+            "a queue's length is not that of its chain",
+        )?;
+        ensure(
+            ids.last().copied() == queue.back,
+            "a queue's chain does not end at its back",
+        )?;
+        ensure(
+            ids.is_sorted_by(|one, other| table.order(*one, *other).is_lt()),
+            "a queue is not in order of arrival",
+        )?;
+        let mut owners = BTreeSet::new();
+        for (_, ticket) in table.in_order(id) {
+            ensure(ticket.queue == id, "a ticket does not know its queue")?;
+            ensure(owners.insert(&ticket.owner), "an owner is twice in a queue")?;
+        }
+        let entry = (queue.db, Reverse(queue.len), id);
+        ensure(
+            queue.len == 0 || table.contended.contains(&entry),
+            "a contended lock is not in its index",
+        )?;
+        if let Some(at) = queue.look.at() {
+            ensure(
+                queue.due || table.deadlines.looks.contains(&(at, id)),
+                "a time to look is not in the index",
+            )?;
+        }
+        ensure(
+            table.watches_of(id).count() == queue.watches as usize,
+            "the number of a lock's watches is wrong",
+        )?;
+        Ok(ids.len())
+    }
+
+    fn check_links(&self) -> Result<(), String> {
+        for (id, ticket) in &self.table.tickets {
+            let several = self.table.tickets_of(&ticket.owner).count() > 1;
+            ensure(
+                self.table.linked.contains(&(ticket.queue, *id)) == several,
+                "an owner's tickets are not linked as they are",
+            )?;
+        }
+        let known = |it: &(QueueId, TicketId)| self.table.tickets.contains_key(&it.1);
+        ensure(
+            self.table.linked.iter().all(known),
+            "a link is left of a ticket that has gone",
         )
     }
 
     fn check_ticket_indices(&self) -> Result<(), String> {
         let table = &self.table;
-        let waits = table
-            .tickets
-            .values()
-            .filter(|it| it.wait_ends != Timestamp::NEVER)
-            .count();
+        let leading = || table.tickets.iter().filter(|(id, _)| table.leads(**id));
+        let waits = leading().filter(|it| it.1.wait_ends != Timestamp::NEVER);
         ensure(
-            table.deadlines.waits.len() == waits,
+            table.deadlines.waits.len() == waits.count(),
             "the index of waits is wrong",
         )?;
-        let notified = table
-            .tickets
-            .iter()
-            .filter(|(_, ticket)| matches!(ticket.delivery, Delivery::Notify { .. }));
+        let notified = leading().filter(|it| matches!(it.1.delivery, Delivery::Notify { .. }));
         let mut count = 0;
         for (id, ticket) in notified {
             let entry = (ticket.delivery.session(), *id);
@@ -120,12 +137,11 @@ impl Locks {
             table.session_tickets.len() == count,
             "the index of sessions is wrong",
         )?;
-        for (session, id) in &table.session_watches {
-            let queue = table.queues.get(id);
-            let watched =
-                queue.is_some_and(|queue| queue.watches.iter().any(|it| it.session == *session));
-            ensure(watched, "the index of watches has a stale entry")?;
-        }
+        let watched = table.tickets.values().filter(|it| it.is_watched()).count();
+        ensure(
+            table.watched_tickets == watched as u64,
+            "the number of watched tickets is wrong",
+        )?;
         for (at, id) in &table.deadlines.looks {
             let look = table.queues.get(id).and_then(|queue| queue.look.at());
             ensure(
@@ -134,6 +150,54 @@ impl Locks {
             )?;
         }
         Ok(())
+    }
+
+    fn check_multis(&self) -> Result<(), String> {
+        let table = &self.table;
+        let mut followers = 0;
+        for (multi, members) in &table.multis {
+            followers += members.len() as u64 - 1;
+            for member in members {
+                let ticket = table.tickets.get(member);
+                ensure(
+                    ticket.is_some_and(|it| it.multi == Some(*multi)),
+                    "a request for several keys has lost a ticket",
+                )?;
+            }
+        }
+        ensure(
+            table.followers == followers,
+            "the number of requests is wrong",
+        )
+    }
+
+    fn check_watches_kept(&self) -> Result<(), String> {
+        let table = &self.table;
+        let mut sessions = 0;
+        let mut bound = 0;
+        for (id, watch) in &table.watches {
+            ensure(
+                table.watch_of(watch.queue, &watch.owner) == Some(*id),
+                "a watch is not found by its owner",
+            )?;
+            for session in watch.sessions() {
+                sessions += 1;
+                ensure(
+                    table.session_watches.contains(&(session, *id)),
+                    "a watch's session is not indexed",
+                )?;
+            }
+            bound += u64::from(watch.binding.is_some());
+        }
+        ensure(
+            table.session_watches.len() == sessions,
+            "the index of watches has a stale entry",
+        )?;
+        ensure(
+            table.watches_by_owner.len() == table.watches.len(),
+            "the index of watches by owner is wrong",
+        )?;
+        ensure(table.bound == bound, "the number of bound holds is wrong")
     }
 }
 

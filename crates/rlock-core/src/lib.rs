@@ -13,33 +13,53 @@
 //! # Layout
 //!
 //! - [`time`](Timestamp): the only notion of time;
-//! - [`hold`](Hold), [`fence`](Fence): who holds, and under which number;
-//! - [`ticket`](Ticket), `queue`, `table`, `deadlines`: who waits; no rules;
+//! - [`hold`](Hold), [`shared`](Shared), `holders`, `changes`, [`fence`](Fence): who holds, and under
+//!   which number;
+//! - [`ticket`](Ticket), `watch`, `queue`, `table`, `tickets`, `watches`,
+//!   `deadlines`: who waits, and what is remembered of holds; no rules;
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
-//! - [`lock`](Locks), `acquire`, `settle`, `sweep`: the rules.
+//! - [`lock`](Locks), `acquire`, `multi`, `grant`, `bind`: the rules of what is
+//!   asked; `settle`, `ready`, `offer`, `sweep`: of what follows from it;
+//! - `wait_for`, `graph`: deadlocks; `views`: what an operator sees.
 #![forbid(unsafe_code)]
 
 mod acquire;
+mod bind;
+mod changes;
 mod counters;
 mod deadlines;
 mod fence;
+mod grant;
+mod graph;
 mod hold;
+mod holders;
 mod invariants;
 mod lock;
+mod multi;
+mod offer;
 mod queue;
+mod ready;
 mod settle;
+mod shared;
 mod step;
 mod sweep;
 mod table;
 mod ticket;
+mod tickets;
 mod time;
+mod views;
+mod wait_for;
+mod watch;
+mod watches;
 
 pub use counters::{Counters, Gauges};
 pub use fence::Fence;
 pub use hold::{Hold, Mode, Who};
 pub use lock::Locks;
-pub use queue::Watch;
+pub use shared::{Holder, Shared};
 pub use step::{Admission, Announce, Due, Effect, Limits, Name, Refusal, Request, Step, Wait};
-pub use table::WaiterView;
 pub use ticket::{Delivery, Ticket, TicketId};
 pub use time::Timestamp;
+pub use views::{ContendedView, WaiterView};
+pub use wait_for::Holders;
+pub use watch::{Binding, Notice};

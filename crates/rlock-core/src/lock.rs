@@ -5,8 +5,10 @@
 //! caller's. Where a lock may have waiters the caller settles it first, so
 //! that nobody is refused because of a hold that has ended.
 
+use std::collections::VecDeque;
+
 use crate::{
-    Announce, Counters, Delivery, Fence, Gauges, Hold, Name, Step, Timestamp, WaiterView, Who,
+    Announce, Counters, Delivery, Fence, Gauges, Hold, Name, Step, TicketId, Timestamp,
     fence::Fences, sweep::Sweep, table::Table,
 };
 
@@ -18,12 +20,16 @@ pub struct Locks {
     pub(crate) counters: Counters,
     pub(crate) sweep: Sweep,
     pub(crate) granting_from: Option<Timestamp>,
+    pub(crate) yield_after: u64,
+    /// Requests for several keys whose turn has come with each.
+    pub(crate) ready: VecDeque<TicketId>,
 }
 
 impl Locks {
-    /// Sets the lease of the caller's hold to `lease_ms` from now.
+    /// Sets the lease of the caller's hold to `lease_ms` from now. A bound
+    /// hold belongs to the caller's connection from then on, if it has one.
     ///
-    /// `None` if the caller is not the holder; a hold that has ended is never
+    /// `None` if the caller is not a holder; a hold that has ended is never
     /// revived.
     pub fn renew(
         &mut self,
@@ -31,32 +37,27 @@ impl Locks {
         name: Name<'_>,
         hold: &mut Hold,
         owner: &[u8],
-        lease_ms: u64,
+        lease_ms: u32,
+        session: Option<u64>,
     ) -> Step<Option<Fence>> {
         self.view(now, hold, Some(owner));
-        let Hold::Exclusive {
-            who: Who::Caller { .. },
-            fence,
-            deadline,
-        } = hold
-        else {
+        let Some(mut held) = hold.of_caller(owner) else {
             return Step::quiet(None);
         };
-        let earlier = std::mem::replace(deadline, now.plus_millis(lease_ms));
-        let announce = Announce::if_sooner(*deadline, earlier);
-        let fence = *fence.get_or_insert_with(|| self.fences.next(now));
+        let before = hold.deadline();
+        held.deadline = now.plus_millis(lease_ms.into());
+        let fence = *held.fence.get_or_insert_with(|| self.fences.next(now));
+        hold.set_of_caller(owner, held);
         self.counters.renewals += 1;
+        self.rebind(name, owner, session);
         self.hold_changed(now, name, hold);
-        Step {
-            announce,
-            ..Step::quiet(Some(fence))
-        }
+        Step::quiet(Some(fence)).announcing(Announce::if_sooner(hold.deadline(), before))
     }
 
     /// Gives back one entry of the caller's hold, or `all` of them.
     ///
-    /// Answers the count that is left, `None` if the caller is not the holder.
-    /// With the last one the hold ends, and the lock goes to the next waiter.
+    /// Answers the count that is left, `None` if the caller is not a holder.
+    /// With the last one the hold ends, and the lock goes to whoever fits.
     pub fn release(
         &mut self,
         now: Timestamp,
@@ -66,25 +67,41 @@ impl Locks {
         all: bool,
     ) -> Step<Option<u32>> {
         self.view(now, hold, Some(owner));
-        let Hold::Exclusive {
-            who: Who::Caller { count },
-            ..
-        } = hold
-        else {
+        let Some(mut held) = hold.of_caller(owner) else {
             return Step::quiet(None);
         };
-        if *count > 1 && !all {
-            *count -= 1;
-            return Step::quiet(Some(*count));
+        if held.count > 1 && !all {
+            held.count -= 1;
+            hold.set_of_caller(owner, held);
+            return Step::quiet(Some(held.count));
         }
         self.counters.releases += 1;
-        Step {
-            announce: Announce::IfFree,
-            ..self.end_hold(now, name, hold, owner).with(Some(0))
-        }
+        self.end_hold(now, name, hold, owner).with(Some(0))
     }
 
-    /// Takes back a grant that did not reach its owner, and passes it on.
+    /// From exclusive to shared mode, with one permit: count, lease and fence
+    /// stay, and whoever fits now is let in.
+    ///
+    /// `None` if the caller is not the exclusive holder.
+    pub fn downgrade(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &mut Hold,
+        owner: &[u8],
+    ) -> Step<Option<Fence>> {
+        self.view(now, hold, Some(owner));
+        let held = matches!(hold, Hold::Exclusive { .. }).then(|| hold.of_caller(owner));
+        let Some(mut held) = held.flatten() else {
+            return Step::quiet(None);
+        };
+        let fence = *held.fence.get_or_insert_with(|| self.fences.next(now));
+        hold.share(owner, held);
+        self.settle(now, name, hold).with(Some(fence))
+    }
+
+    /// Takes back a grant that did not reach its owner, and passes it on; with
+    /// it goes whatever the owner held before.
     ///
     /// False, and nothing changes, if the owner does not hold the lock under
     /// that fence any more.
@@ -97,71 +114,41 @@ impl Locks {
         fence: Fence,
     ) -> Step<bool> {
         self.view(now, hold, Some(owner));
-        let Hold::Exclusive {
-            who: Who::Caller { .. },
-            fence: held,
-            ..
-        } = hold
-        else {
-            return Step::quiet(false);
-        };
-        if *held != Some(fence) {
+        let held = hold.of_caller(owner);
+        if held.is_none_or(|held| held.fence != Some(fence)) {
             return Step::quiet(false);
         }
+        hold.lose(owner);
+        let step = self.settle(now, name, hold);
+        step.with(true).announcing(Announce::IfFreed)
+    }
+
+    /// Counts a grant that did not reach its owner.
+    pub const fn count_undelivered(&mut self) {
         self.counters.undelivered_grants += 1;
         self.counters.waiters_gone += 1;
-        Step {
-            announce: Announce::IfFree,
-            ..self.end_hold(now, name, hold, owner).with(true)
-        }
     }
 
     /// Ends every hold, whoever has it, and answers how many there were.
     pub fn force(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<u64> {
         self.view(now, hold, None);
-        if !matches!(hold, Hold::Exclusive { .. }) {
+        let holders = hold.holders() as u64;
+        if holders == 0 {
             return Step::quiet(0);
         }
-        self.counters.force_releases += 1;
+        self.counters.force_releases += holders;
         *hold = Hold::Free;
         let step = self.settle(now, name, hold);
-        Step {
-            announce: Announce::IfFree,
-            ..step.with(1)
-        }
+        step.with(holders).announcing(Announce::IfFreed)
     }
 
-    /// Takes the owner's request out of the queue, and says through what it
-    /// was to be answered; `None` if there was none.
+    /// Takes the owner's request out of the queue, for all its keys, and says
+    /// through what it was to be answered; `None` if there was none. Who was
+    /// behind it may fit now: the lock has to be settled.
     pub fn cancel(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Delivery> {
         let queue = self.table.find(name)?;
         let ticket = self.table.ticket_of(queue, owner)?;
         Some(self.take_out(ticket)?.delivery)
-    }
-
-    /// The waiters of a lock in order.
-    pub fn waiters(&self, now: Timestamp, name: Name<'_>) -> impl Iterator<Item = WaiterView<'_>> {
-        let queue = self.table.find(name);
-        queue.into_iter().flat_map(move |id| {
-            self.table.in_order(id).map(move |ticket| WaiterView {
-                owner: &ticket.owner,
-                mode: ticket.mode,
-                waited: now.since(ticket.since),
-                wait_left_ms: (ticket.wait_ends != Timestamp::NEVER)
-                    .then(|| ticket.wait_ends.millis_from(now)),
-                session: ticket.delivery.session(),
-            })
-        })
-    }
-
-    /// How many wait for a lock.
-    #[must_use]
-    pub fn queued(&self, name: Name<'_>) -> u32 {
-        let queue = self
-            .table
-            .find(name)
-            .and_then(|id| self.table.queues.get(&id));
-        queue.map_or(0, |queue| queue.len)
     }
 
     /// What has happened since the start.
@@ -186,38 +173,43 @@ impl Locks {
         self.granting_from = Some(from);
     }
 
+    /// After how many hand-offs in a row those who wait outside the queue get
+    /// a chance; 0 for never.
+    pub const fn yield_after(&mut self, hand_offs: u64) {
+        self.yield_after = hand_offs;
+    }
+
     /// What every operation does first: learns the fence of the hold, drops
-    /// the hold if it has ended, and sees it from the owner who asks.
-    /// True if the hold has ended.
+    /// what has ended of it, and sees it from the owner who asks.
+    /// True if any has ended.
     pub(crate) fn view(&mut self, now: Timestamp, hold: &mut Hold, owner: Option<&[u8]>) -> bool {
         if let Some(fence) = hold.fence() {
             self.fences.raise(fence);
         }
         let lapsed = hold.drop_lapsed(now);
-        if lapsed {
-            self.counters.lease_expirations += 1;
-        }
+        self.counters.lease_expirations += lapsed;
         if let Some(owner) = owner {
             hold.seen_by(owner);
         }
-        lapsed
+        lapsed > 0
     }
 
-    /// Ends the caller's hold and settles; the watch of the hold ends with it,
-    /// silently.
-    fn end_hold(
+    /// Ends the caller's hold and settles; its watch ends with it, silently.
+    pub(crate) fn end_hold(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &mut Hold,
         owner: &[u8],
     ) -> Step<()> {
-        *hold = Hold::Free;
+        hold.end_of(owner);
         let Some(id) = self.table.find(name) else {
-            return Step::quiet(());
+            return Step::quiet(()).announcing(Announce::IfFreed);
         };
-        self.table.remove_watch(id, owner);
-        self.settle(now, name, hold)
+        if let Some(watch) = self.table.watch_of(id, owner) {
+            self.table.remove_watch(watch);
+        }
+        self.settle(now, name, hold).announcing(Announce::IfFreed)
     }
 
     /// False during the grace after a start.

@@ -1,24 +1,18 @@
-//! The waiters of one lock, and who is to be told when its hold is lost.
+//! The waiters of one lock.
 
 use std::sync::Arc;
 
-use crate::{Fence, TicketId, Timestamp};
+use crate::{TicketId, Timestamp};
 
 /// Names a queue; never used twice by one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct QueueId(pub(crate) u64);
 
-/// Somebody who asked to be told when a hold is lost.
-#[derive(Debug)]
-pub struct Watch {
-    /// The holder.
-    pub owner: Box<[u8]>,
-    /// The fence of the hold, by which it is recognised.
-    pub fence: Fence,
-    /// Where the loss is published.
-    pub channel: Arc<[u8]>,
-    /// The connection that asked; the watch ends with it.
-    pub session: u64,
+impl QueueId {
+    /// Before every queue.
+    pub(crate) const MIN: Self = Self(0);
+    /// After every queue.
+    pub(crate) const MAX: Self = Self(u64::MAX);
 }
 
 /// When, and why, a lock has to be looked at without anybody asking.
@@ -26,7 +20,7 @@ pub struct Watch {
 pub(crate) enum Look {
     /// Never: whatever concerns it will be told.
     Never,
-    /// When the lease of its hold ends.
+    /// When the first lease of its hold ends.
     LeaseEnd(Timestamp),
     /// The lease of its hold, as far as it was known, has ended; the lock is
     /// marked as due.
@@ -52,9 +46,14 @@ pub(crate) struct Queue {
     pub(crate) front: Option<TicketId>,
     pub(crate) back: Option<TicketId>,
     pub(crate) len: u32,
-    pub(crate) due: bool,
+    pub(crate) watches: u32,
     pub(crate) look: Look,
-    pub(crate) watches: Vec<Watch>,
+    /// How many hand-offs there were in a row.
+    pub(crate) streak: u32,
+    pub(crate) due: bool,
+    /// Whether the lock is left to those who wait outside the queue, until it
+    /// is looked at again.
+    pub(crate) offered: bool,
 }
 
 impl Queue {
@@ -65,13 +64,15 @@ impl Queue {
             front: None,
             back: None,
             len: 0,
-            due: false,
+            watches: 0,
             look: Look::Never,
-            watches: Vec::new(),
+            streak: 0,
+            due: false,
+            offered: false,
         }
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.len == 0 && self.watches.is_empty()
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.len == 0 && self.watches == 0
     }
 }

@@ -1,11 +1,10 @@
 //! Settling: drop what lapsed, hand off to all who fit. Who is next, and
 //! whether it is anybody's turn, is decided here and nowhere else.
 
-use std::sync::Arc;
-
 use crate::{
-    Announce, Delivery, Effect, Fence, Hold, Locks, Name, Step, Ticket, Timestamp, Who,
-    queue::{Look, QueueId, Watch},
+    Announce, Delivery, Effect, Fence, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
+    queue::{Look, QueueId},
+    watch::{Watch, WatchId},
 };
 
 /// How many ended waits one settling takes out of a queue before it leaves the
@@ -35,22 +34,18 @@ impl Locks {
     ///
     /// Losses come before grants among the effects.
     pub fn settle(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<()> {
-        let mut effects = Vec::new();
+        let mut step = Step::quiet(());
         let lapsed = self.view(now, hold, None);
         if let Some(id) = self.table.find(name) {
             if !lapsed {
                 self.count_unseen_lapse(now, id, hold);
             }
-            self.tell_losses(id, hold, &mut effects);
-            self.hand_off(now, id, hold, &mut effects);
+            self.tell_losses(now, id, hold, &mut step);
+            self.hand_off(now, id, hold, &mut step.effects);
             self.look_at(now, id, hold);
             self.table.drop_if_idle(id);
         }
-        Step {
-            reply: (),
-            effects,
-            announce: Announce::No,
-        }
+        step
     }
 
     /// Takes a grant back that nobody was there to hear of, before it was
@@ -96,15 +91,17 @@ impl Locks {
         ticket: &Ticket,
         fence: Fence,
     ) -> bool {
-        if hold.fence() != Some(fence) {
+        if hold.fence_of(&ticket.owner) != Some(fence) {
             return false;
         }
         self.counters.grants -= 1;
         self.counters.handoffs -= 1;
         self.counters.waiters_gone += 1;
-        *hold = Hold::Free;
-        if let Some(id) = self.table.find(name) {
-            self.table.remove_watch(id, &ticket.owner);
+        hold.end_of(&ticket.owner);
+        if let Some(id) = self.table.find(name)
+            && let Some(watch) = self.table.watch_of(id, &ticket.owner)
+        {
+            self.table.remove_watch(watch);
         }
         true
     }
@@ -112,8 +109,12 @@ impl Locks {
     /// Sets when the lock has to be looked at, given its hold.
     pub(crate) fn look_at(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
         let look = match hold {
-            Hold::Exclusive { deadline, .. } => Look::LeaseEnd(*deadline),
+            Hold::Exclusive { .. } | Hold::Shared(_) => {
+                self.end_offer(id);
+                hold.first_end().map_or(Look::Never, Look::LeaseEnd)
+            }
             Hold::NoLock => Look::Again(now.plus_millis(NO_LOCK_LOOK_MS)),
+            Hold::Free if self.is_offered(now, id) => return,
             Hold::Free => match self.granting_from {
                 Some(from) if now < from => Look::Again(from),
                 _ => Look::Never,
@@ -124,12 +125,8 @@ impl Locks {
 
     /// Counts a lease that ended unseen: the key is gone, and it was time.
     fn count_unseen_lapse(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
-        let look = self
-            .table
-            .queues
-            .get(&id)
-            .map_or(Look::Never, |queue| queue.look);
-        let ended = match look {
+        let queue = self.table.queues.get(&id);
+        let ended = match queue.map_or(Look::Never, |queue| queue.look) {
             Look::LeaseEnd(at) => at.has_passed(now),
             Look::LeaseEnded => true,
             Look::Never | Look::Again(_) => false,
@@ -139,12 +136,48 @@ impl Locks {
         }
     }
 
-    fn tell_losses(&mut self, id: QueueId, hold: &Hold, effects: &mut Vec<Effect>) {
-        let held = hold.fence();
-        while let Some(watch) = self.table.remove_watch_if(id, |it| Some(it.fence) != held) {
-            if !self.sweep.closed.contains(&watch.session) {
-                effects.push(Effect::Lost(watch));
+    /// Tells of the holds that have ended since the last time. Of shared ones
+    /// only those are looked at that are known to have, if all is known.
+    fn tell_losses(&mut self, now: Timestamp, id: QueueId, hold: &mut Hold, step: &mut Step<()>) {
+        if self.table.queues.get(&id).is_none_or(|it| it.watches == 0) {
+            return;
+        }
+        let ended = match hold {
+            Hold::Shared(shared) => shared.take_ended(),
+            Hold::Free | Hold::Exclusive { .. } | Hold::NoLock => None,
+        };
+        let lost: Vec<WatchId> = match ended {
+            Some(ended) => {
+                let watches = ended.iter().map(|owner| self.table.watch_of(id, owner));
+                watches.flatten().collect()
             }
+            None => {
+                let is_lost = |watch: &Watch| hold.fence_of(&watch.owner) != Some(watch.fence);
+                let watches = self.table.watches_of(id);
+                let lost = watches.filter(|(_, watch)| is_lost(watch));
+                lost.map(|(id, _)| id).collect()
+            }
+        };
+        for id in lost {
+            if let Some(watch) = self.table.remove_watch(id) {
+                self.tell_loss(now, watch, step);
+            }
+        }
+    }
+
+    fn tell_loss(&self, now: Timestamp, watch: Watch, step: &mut Step<()>) {
+        let binding = watch.binding.filter(|it| it.has_ended(now));
+        if binding.is_some() {
+            step.announce = step.announce.max(Announce::IfFree);
+        }
+        let notice = watch.notice;
+        let heard = notice.filter(|it| !self.sweep.closed.contains_key(&it.session));
+        if let Some(notice) = heard {
+            step.effects.push(Effect::Lost {
+                owner: watch.owner,
+                fence: watch.fence,
+                channel: notice.channel,
+            });
         }
     }
 
@@ -158,32 +191,48 @@ impl Locks {
         if !self.is_granting(now) {
             return;
         }
-        let most = effects.len() + WAITS_ENDED_MAX;
+        let mut ended = 0;
         while let Some(front) = self.table.queues.get(&id).and_then(|queue| queue.front) {
             let Some(ticket) = self.table.tickets.get(&front) else {
                 return;
             };
-            if !hold.admits(ticket.mode) {
-                return;
-            }
-            if effects.len() >= most {
-                self.table.mark_due(id);
+            if !hold.admits(&ticket.owner, ticket.mode) {
                 return;
             }
             let over = ticket.wait_ends.has_passed(now);
-            let gone = self.is_gone(ticket);
-            let Some(ticket) = self.table.remove(front) else {
+            let (gone, is_multi) = (self.is_gone(ticket), ticket.multi.is_some());
+            if (over || gone) && is_multi {
+                // It leaves all its queues at once, which is due already.
                 return;
-            };
-            if gone {
-                self.counters.waiters_gone += 1;
-                effects.push(Effect::Withdrawn(ticket.delivery));
-            } else if over {
-                self.counters.wait_timeouts += 1;
-                effects.push(Effect::WaitEnded(ticket));
-            } else {
+            }
+            if over || gone {
+                ended += 1;
+                if ended > WAITS_ENDED_MAX {
+                    self.table.mark_due(id);
+                    return;
+                }
+                effects.extend(self.end_front(front, gone));
+            } else if *hold == Hold::Free && self.offers(now, id, effects) {
+                return;
+            } else if is_multi {
+                self.note_if_ready(front);
+                return;
+            } else if let Some(ticket) = self.table.remove(front) {
                 effects.push(self.grant(now, id, hold, ticket));
             }
+        }
+        self.end_streak(id);
+    }
+
+    /// Takes a ticket out that is not to be served any more.
+    fn end_front(&mut self, front: TicketId, gone: bool) -> Option<Effect> {
+        let ticket = self.table.remove(front)?;
+        if gone {
+            self.counters.waiters_gone += 1;
+            Some(Effect::Withdrawn(ticket.delivery))
+        } else {
+            self.counters.wait_timeouts += 1;
+            Some(Effect::WaitEnded(ticket))
         }
     }
 
@@ -194,26 +243,12 @@ impl Locks {
         hold: &mut Hold,
         ticket: Box<Ticket>,
     ) -> Effect {
-        let fence = self.fences.next(now);
-        *hold = Hold::Exclusive {
-            who: Who::Waiter(ticket.owner.clone()),
-            fence: Some(fence),
-            deadline: now.plus_millis(ticket.lease_ms),
-        };
+        let fence = self.give(now, hold, &ticket.owner, &ticket.terms());
+        hold.seen_from_elsewhere(&ticket.owner);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
-        if let Delivery::Notify { session, channel } = &ticket.delivery {
-            let (owner, channel) = (ticket.owner.clone(), Arc::clone(channel));
-            self.table.set_watch(
-                id,
-                Watch {
-                    owner,
-                    fence,
-                    channel,
-                    session: *session,
-                },
-            );
-        }
+        self.count_in_streak(id);
+        self.remember_ticket(id, &ticket, fence);
         Effect::HandOff {
             waited: now.since(ticket.since),
             ticket,
@@ -221,9 +256,9 @@ impl Locks {
         }
     }
 
-    fn is_gone(&self, ticket: &Ticket) -> bool {
+    pub(crate) fn is_gone(&self, ticket: &Ticket) -> bool {
         match &ticket.delivery {
-            Delivery::Notify { session, .. } => self.sweep.closed.contains(session),
+            Delivery::Notify { session, .. } => self.sweep.closed.contains_key(session),
             Delivery::Blocked { .. } => false,
         }
     }

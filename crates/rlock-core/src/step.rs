@@ -1,8 +1,8 @@
 //! What goes into an operation, what it answers, and whom else it concerns.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use crate::{Delivery, Fence, Mode, Ticket, TicketId, Timestamp, queue::Watch};
+use crate::{Delivery, Fence, Mode, Ticket, TicketId, Timestamp};
 
 /// The name of a lock: a key in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,22 +43,36 @@ pub struct Request<'a> {
     /// How the lock is asked for.
     pub mode: Mode,
     /// The lease, in milliseconds.
-    pub lease_ms: u64,
+    pub lease_ms: u32,
     /// Whether asking again is the same request once more, not one more entry.
     pub once: bool,
     /// How long to queue if it cannot be granted at once.
     pub wait: Wait,
-    /// Where outcome and loss are published, and for which connection.
-    pub notify: Option<(u64, &'a [u8])>,
+    /// The connection that asks; a script has none.
+    pub session: Option<u64>,
+    /// Where outcome and loss are published. Needs a connection.
+    pub channel: Option<&'a [u8]>,
+    /// How long the hold outlives its connection, in milliseconds, if it is to
+    /// be bound to one. Needs a connection.
+    pub grace_ms: Option<u32>,
 }
 
-/// What may be queued, and from when on grants are given.
+impl Request<'_> {
+    /// Whether the hold, once granted, has to be remembered.
+    pub(crate) const fn is_watched(&self) -> bool {
+        self.channel.is_some() || self.grace_ms.is_some()
+    }
+}
+
+/// What may be queued.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The most tickets.
+    /// The most requests in queues.
     pub waiters_max: u64,
     /// The most watches.
     pub watches_max: u64,
+    /// Whether a request that would close a cycle of waiters is refused.
+    pub detects_deadlocks: bool,
 }
 
 /// The answer to a request to acquire.
@@ -73,11 +87,24 @@ pub enum Admission {
 }
 
 /// Why a request to acquire is refused; nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The owner is queued already, and this is not the same request again.
-    AlreadyQueued,
-    /// There are as many tickets as there may be.
+    AlreadyQueued {
+        /// Which of the keys it is queued for.
+        key: usize,
+    },
+    /// The owner is queued with a request of another mode, or for other keys.
+    OtherRequest {
+        /// Which of the keys it is queued for.
+        key: usize,
+    },
+    /// The owner holds some of the keys, or not all as one.
+    PartlyHeld {
+        /// A key that it holds.
+        key: usize,
+    },
+    /// There are as many requests as there may be.
     TooManyWaiters {
         /// The limit.
         limit: u64,
@@ -89,6 +116,16 @@ pub enum Refusal {
     },
     /// The hold count is at its largest.
     CountOverflow,
+    /// Waiting would close a cycle of owners who wait for one another.
+    Deadlock {
+        /// The cycle, the asker first.
+        owners: Vec<Box<[u8]>>,
+    },
+    /// Another shared holder waits to be upgraded already.
+    UpgradeDeadlock {
+        /// The asker and the other.
+        owners: Vec<Box<[u8]>>,
+    },
 }
 
 /// Something to be told to somebody other than the caller, in this order.
@@ -103,13 +140,23 @@ pub enum Effect {
         /// How long it has waited.
         waited: Duration,
     },
-    /// The hold that this watch is for has ended without a release.
-    Lost(Watch),
+    /// A hold has ended without a release.
+    Lost {
+        /// Who had it.
+        owner: Box<[u8]>,
+        /// Under which fence.
+        fence: Fence,
+        /// Where the loss is to be published.
+        channel: Arc<[u8]>,
+    },
     /// The wait has ended without a grant.
     WaitEnded(Box<Ticket>),
     /// The request is withdrawn: by its owner, or because another connection
     /// took its place over.
     Withdrawn(Delivery),
+    /// The lock is offered to those who wait outside the queue: see
+    /// [`Locks::nobody_took`](crate::Locks::nobody_took).
+    Offer,
 }
 
 /// The outcome of an operation: the reply for the caller, effects for others.
@@ -124,19 +171,27 @@ pub struct Step<R> {
 }
 
 /// Whether the unlock message is due, for those who wait outside the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The greater of two stands for both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Announce {
     /// No.
     No,
-    /// If the lock is free once all effects have been performed.
+    /// If this has freed the lock, once all effects have been performed.
+    IfFreed,
+    /// If the lock is free then, even if its key had gone before.
     IfFree,
     /// Yes: the hold ends earlier than they were told.
     Sooner,
 }
 
 impl Announce {
-    pub(crate) fn if_sooner(ends: Timestamp, than: Timestamp) -> Self {
-        if ends < than { Self::Sooner } else { Self::No }
+    /// After a change of the lease of a hold that went on until `before`.
+    pub(crate) fn if_sooner(ends: Option<Timestamp>, before: Option<Timestamp>) -> Self {
+        if ends < before {
+            Self::Sooner
+        } else {
+            Self::No
+        }
     }
 }
 
@@ -158,10 +213,19 @@ pub enum Due {
         /// The number of the database.
         db: u32,
         /// The key.
-        key: std::sync::Arc<[u8]>,
+        key: Arc<[u8]>,
     },
     /// The wait of this ticket is over.
     WaitEnd(TicketId),
+    /// The connection has closed that this hold is bound to.
+    Unbind {
+        /// The number of the database.
+        db: u32,
+        /// The key.
+        key: Arc<[u8]>,
+        /// Who has it.
+        owner: Box<[u8]>,
+    },
 }
 
 impl<R> Step<R> {
@@ -180,6 +244,14 @@ impl<R> Step<R> {
             reply,
             effects: self.effects,
             announce: self.announce,
+        }
+    }
+
+    /// The same step, which calls for an unlock message.
+    pub(crate) fn announcing(self, announce: Announce) -> Self {
+        Self {
+            announce: announce.max(self.announce),
+            ..self
         }
     }
 }

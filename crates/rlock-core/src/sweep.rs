@@ -3,20 +3,24 @@
 //! size that the caller chooses.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
 };
 
 use crate::{
     Delivery, Due, Locks, Name, Ticket, TicketId, Timestamp,
     queue::{Look, QueueId},
+    watch::WatchId,
 };
 
 /// Work over many queues or tickets, of which each call does a piece.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
-    /// Connections that have closed and still have requests or watches.
-    pub(crate) closed: BTreeSet<u64>,
+    /// Connections that have closed and still have requests or watches, and
+    /// when they did.
+    pub(crate) closed: BTreeMap<u64, Timestamp>,
+    /// Bound holds whose connections have closed, to be cut.
+    pub(crate) unbound: VecDeque<WatchId>,
     /// Databases of which every queue has to be settled.
     rechecks: VecDeque<Recheck>,
 }
@@ -66,6 +70,9 @@ impl Locks {
                 .look(id, if again { Look::Never } else { Look::LeaseEnded });
             self.table.mark_due(id);
         }
+        if let Some(due) = self.next_unbound() {
+            return Some(due);
+        }
         let queue = self.table.next_due()?;
         Some(Due::Settle {
             db: queue.db,
@@ -78,7 +85,7 @@ impl Locks {
     #[must_use]
     pub fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         let swept = self.sweep.closed.is_empty() && self.sweep.rechecks.is_empty();
-        if !swept || !self.table.due.is_empty() {
+        if !swept || !self.table.due.is_empty() || !self.sweep.unbound.is_empty() {
             return Some(now);
         }
         // A deadline has passed once its millisecond is over.
@@ -91,9 +98,8 @@ impl Locks {
         if !ticket.wait_ends.has_passed(now) {
             return None;
         }
-        let key = Arc::clone(&self.table.queues.get(&ticket.queue)?.key);
         self.counters.wait_timeouts += 1;
-        Some((self.take_out(id)?, key))
+        self.take_out_with_key(id)
     }
 
     /// Takes a request out of its queue because the blocked call is gone that
@@ -110,20 +116,13 @@ impl Locks {
     }
 
     /// Takes note that a connection has closed: its requests and watches are
-    /// withdrawn, in pieces, by [`Locks::sweep`]; none of them is served
-    /// any more.
-    pub fn session_closed(&mut self, session: u64) {
-        let from = (session, TicketId::MIN);
-        let ticket = self.table.session_tickets.range(from..).next();
-        let watch = self
-            .table
-            .session_watches
-            .range((session, QueueId(0))..)
-            .next();
-        let has = ticket.is_some_and(|(of, _)| *of == session)
-            || watch.is_some_and(|(of, _)| *of == session);
-        if has {
-            self.sweep.closed.insert(session);
+    /// withdrawn, and the holds bound to it are cut, in pieces, by
+    /// [`Locks::sweep`]; none of them is served any more.
+    pub fn session_closed(&mut self, now: Timestamp, session: u64) {
+        let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
+        let has_ticket = self.table.session_tickets.range(tickets).next().is_some();
+        if has_ticket || self.table.watch_of_session(session).is_some() {
+            self.sweep.closed.insert(session, now);
         }
     }
 
@@ -131,8 +130,9 @@ impl Locks {
     /// emptied databases have left. True if that was all.
     pub fn sweep(&mut self, pieces: usize) -> bool {
         for _ in 0..pieces {
-            if let Some(session) = self.sweep.closed.first().copied() {
-                if !self.withdraw_one_of(session) {
+            if let Some((session, at)) = self.sweep.closed.first_key_value() {
+                let (session, at) = (*session, *at);
+                if !self.withdraw_one_of(session, at) {
                     self.sweep.closed.remove(&session);
                 }
             } else if let Some(recheck) = self.sweep.rechecks.front_mut() {
@@ -161,73 +161,114 @@ impl Locks {
     /// Takes any ticket out of any queue, for a server that can grant nothing
     /// any more. Once there is none left, the watches end too.
     pub fn withdraw_any(&mut self) -> Option<(Box<Ticket>, Arc<[u8]>)> {
-        let first = self
-            .table
-            .tickets
-            .first_key_value()
-            .map(|(id, ticket)| (*id, ticket.queue));
-        let Some((id, queue)) = first else {
+        let Some(first) = self.table.tickets.keys().next().copied() else {
             self.end_watches();
             return None;
         };
-        let key = Arc::clone(&self.table.queues.get(&queue)?.key);
         self.counters.waiters_gone += 1;
-        Some((self.take_out(id)?, key))
+        self.take_out_with_key(first)
     }
 
-    /// Takes the front ticket out of a queue that this server no longer serves.
-    pub fn withdraw_front(&mut self, name: Name<'_>) -> Option<Box<Ticket>> {
+    /// Takes the front ticket out of a queue that this server no longer serves,
+    /// and says for which key it is.
+    pub fn withdraw_front(&mut self, name: Name<'_>) -> Option<(Box<Ticket>, Arc<[u8]>)> {
         let id = self.table.find(name)?;
         let Some(front) = self.table.queues.get(&id)?.front else {
-            while self.table.remove_watch_if(id, |_| true).is_some() {}
+            let watches: Vec<_> = self.table.watches_of(id).map(|it| it.0).collect();
+            for watch in watches {
+                self.table.remove_watch(watch);
+            }
             self.table.drop_if_idle(id);
             return None;
         };
         self.counters.waiters_gone += 1;
-        self.take_out(front)
+        self.take_out_with_key(front)
     }
 
-    /// Takes a ticket out of its queue, and the queue away if it is idle then.
+    /// Takes a request out of its queues, and the queues away if they are idle
+    /// then. Whoever was behind it may fit now, so those locks become due.
     pub(crate) fn take_out(&mut self, id: TicketId) -> Option<Box<Ticket>> {
-        let ticket = self.table.remove(id)?;
-        self.table.drop_if_idle(ticket.queue);
-        Some(ticket)
+        self.take_out_with_key(id).map(|(ticket, _)| ticket)
     }
 
-    /// Withdraws one request or watch of a connection; false if it has none.
-    fn withdraw_one_of(&mut self, session: u64) -> bool {
-        let ticket = self
-            .table
-            .session_tickets
-            .range((session, TicketId::MIN)..)
-            .next();
-        if let Some((of, id)) = ticket.copied()
-            && of == session
-        {
+    fn take_out_with_key(&mut self, id: TicketId) -> Option<(Box<Ticket>, Arc<[u8]>)> {
+        let members = self.members_of(id);
+        if let Some(multi) = self.table.tickets.get(&id)?.multi {
+            self.table.part(multi);
+        }
+        let mut first = None;
+        for member in members {
+            let taken = self.take_one_out(member);
+            first = first.or(taken);
+        }
+        first
+    }
+
+    fn take_one_out(&mut self, id: TicketId) -> Option<(Box<Ticket>, Arc<[u8]>)> {
+        let ticket = self.table.remove(id)?;
+        let queue = self.table.queues.get(&ticket.queue)?;
+        let key = Arc::clone(&queue.key);
+        if ticket.ahead.is_none() && queue.len > 0 {
+            self.table.mark_due(ticket.queue);
+        }
+        self.table.drop_if_idle(ticket.queue);
+        Some((ticket, key))
+    }
+
+    /// The next hold that is to be cut as its connection has closed.
+    fn next_unbound(&mut self) -> Option<Due> {
+        while let Some(id) = self.sweep.unbound.pop_front() {
+            let watch = self.table.watches.get(&id);
+            // It may have been lost or renewed meanwhile.
+            let closed = |it: &crate::Binding| it.closed.is_some();
+            let watch = watch.filter(|it| it.binding.as_ref().is_some_and(closed));
+            let queue = watch.and_then(|it| self.table.queues.get(&it.queue));
+            if let (Some(watch), Some(queue)) = (watch, queue) {
+                return Some(Due::Unbind {
+                    db: queue.db,
+                    key: Arc::clone(&queue.key),
+                    owner: watch.owner.clone(),
+                });
+            }
+        }
+        None
+    }
+
+    /// Withdraws one request or watch of a connection, or marks a hold that is
+    /// bound to it; false if it has none.
+    fn withdraw_one_of(&mut self, session: u64, closed: Timestamp) -> bool {
+        let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
+        let ticket = self.table.session_tickets.range(tickets).next();
+        if let Some((_, id)) = ticket.copied() {
             self.counters.waiters_gone += 1;
             self.take_out(id);
             return true;
         }
-        let watch = self
-            .table
-            .session_watches
-            .range((session, QueueId(0))..)
-            .next();
-        if let Some((of, id)) = watch.copied()
-            && of == session
-        {
-            self.table
-                .remove_watch_if(id, |watch| watch.session == session);
-            self.table.drop_if_idle(id);
-            return true;
+        let Some(id) = self.table.watch_of_session(session) else {
+            return false;
+        };
+        let mut queue = None;
+        self.table.change_watch(id, |watch| {
+            queue = Some(watch.queue);
+            watch.notice = watch.notice.take().filter(|it| it.session != session);
+            let binding = watch.binding.as_mut();
+            if let Some(binding) = binding.filter(|it| it.session == session) {
+                binding.closed = Some(closed);
+                self.sweep.unbound.push_back(id);
+            }
+        });
+        if let Some(queue) = queue {
+            self.table.drop_if_idle(queue);
         }
-        false
+        true
     }
 
     fn end_watches(&mut self) {
-        while let Some((_, id)) = self.table.session_watches.first().copied() {
-            while self.table.remove_watch_if(id, |_| true).is_some() {}
-            self.table.drop_if_idle(id);
+        while let Some(id) = self.table.watches.keys().next().copied() {
+            let watch = self.table.remove_watch(id);
+            if let Some(watch) = watch {
+                self.table.drop_if_idle(watch.queue);
+            }
         }
     }
 }

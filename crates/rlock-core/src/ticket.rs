@@ -1,6 +1,6 @@
 //! One waiter's place in one queue.
 
-use std::{num::NonZeroU64, sync::Arc};
+use std::{cmp::Ordering, num::NonZeroU64, sync::Arc};
 
 use crate::{Mode, Timestamp, queue::QueueId};
 
@@ -18,6 +18,10 @@ impl TicketId {
         Self(number)
     }
 }
+
+/// Names a request for several keys, which has a ticket in the queue of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct MultiId(pub(crate) NonZeroU64);
 
 /// Through what the outcome reaches the waiter. The core only carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,21 +62,48 @@ impl Delivery {
 }
 
 /// A waiter's place in a queue, and what it asks for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ticket {
     /// Who waits.
     pub owner: Box<[u8]>,
     /// How the lock is asked for.
     pub mode: Mode,
+    /// Whether an upgrade leaves the hold count as it is.
+    pub once: bool,
     /// The lease of the grant, in milliseconds, counted from the hand-off.
-    pub lease_ms: u64,
+    pub lease_ms: u32,
+    /// How long the hold outlives its connection, in milliseconds, if it is
+    /// bound to one.
+    pub grace_ms: Option<u32>,
     /// When the owner asked first; a takeover does not change it.
     pub since: Timestamp,
     /// When the wait ends; [`Timestamp::NEVER`] for a wait without limit.
     pub wait_ends: Timestamp,
     /// Through what the outcome reaches the waiter.
     pub delivery: Delivery,
+    pub(crate) multi: Option<MultiId>,
+    /// Whether it was put before all others, to be upgraded.
+    pub(crate) first: bool,
     pub(crate) queue: QueueId,
     pub(crate) ahead: Option<TicketId>,
     pub(crate) behind: Option<TicketId>,
+}
+
+impl Ticket {
+    /// Whether the hold, once granted, has to be remembered: its loss is to be
+    /// told, or it ends with its connection.
+    pub(crate) const fn is_watched(&self) -> bool {
+        self.grace_ms.is_some() || matches!(self.delivery, Delivery::Notify { .. })
+    }
+}
+
+/// The order of two tickets of one queue: by arrival, but whoever is to be
+/// upgraded comes before all who were there.
+pub(crate) fn order(one: (bool, TicketId), other: (bool, TicketId)) -> Ordering {
+    match (one.0, other.0) {
+        (true, true) => other.1.cmp(&one.1),
+        (true, false) => Ordering::Less,
+        (false, true) => Ordering::Greater,
+        (false, false) => one.1.cmp(&other.1),
+    }
 }

@@ -1,0 +1,235 @@
+//! What a grant makes of a hold, and what is remembered of it beside the
+//! store; and what has to be in order before anybody is queued.
+
+use crate::{
+    Delivery, Fence, Hold, Holder, Holders, Limits, Locks, Mode, Name, Refusal, Request, Ticket,
+    Timestamp, Who,
+    acquire::COUNT_MAX,
+    queue::QueueId,
+    wait_for::{Search, Target},
+    watch::{Binding, Notice, Watch},
+};
+
+/// What is granted.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) mode: Mode,
+    pub(crate) once: bool,
+    pub(crate) lease_ms: u32,
+}
+
+impl Request<'_> {
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms {
+            mode: self.mode,
+            once: self.once,
+            lease_ms: self.lease_ms,
+        }
+    }
+}
+
+impl Ticket {
+    pub(crate) const fn terms(&self) -> Terms {
+        Terms {
+            mode: self.mode,
+            once: self.once,
+            lease_ms: self.lease_ms,
+        }
+    }
+}
+
+impl Locks {
+    /// Makes an owner a holder, under a new fence. Whoever held the lock
+    /// before in shared mode counts on. The hold is seen from this owner then.
+    pub(crate) fn give(
+        &mut self,
+        now: Timestamp,
+        hold: &mut Hold,
+        owner: &[u8],
+        terms: &Terms,
+    ) -> Fence {
+        let fence = self.fences.next(now);
+        let deadline = now.plus_millis(terms.lease_ms.into());
+        let held = hold.of_caller(owner).map_or(0, |held| held.count);
+        let raise = u32::from(held == 0 || !terms.once);
+        let count = held.saturating_add(raise).min(COUNT_MAX);
+        match terms.mode {
+            Mode::Exclusive => {
+                *hold = Hold::Exclusive {
+                    who: Who::Caller { count },
+                    fence: Some(fence),
+                    deadline,
+                };
+            }
+            Mode::Shared { permits, .. } => {
+                let fence = Some(fence);
+                let holder = Holder {
+                    count,
+                    permits,
+                    fence,
+                    deadline,
+                };
+                hold.share(owner, holder);
+            }
+        }
+        fence
+    }
+
+    /// Remembers what a request asks for beside the hold that it was granted.
+    /// What it does not mention stays; but a bound hold belongs to the
+    /// connection that asked last.
+    pub(crate) fn remember(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &Hold,
+        fence: Fence,
+        request: &Request<'_>,
+    ) {
+        let Some(queue) = self.queue_to_remember_in(name, request.is_watched()) else {
+            return;
+        };
+        let notice = request.session.zip(request.channel);
+        let notice = notice.map(|(session, channel)| Notice {
+            session,
+            channel: self.table.channel(session, channel),
+        });
+        let (session, grace_ms) = (request.session, request.grace_ms);
+        self.keep_watch(queue, request.owner, fence, notice, session, grace_ms);
+        self.look_at(now, queue, hold);
+    }
+
+    /// Remembers what a ticket asked for.
+    pub(crate) fn remember_ticket(&mut self, queue: QueueId, ticket: &Ticket, fence: Fence) {
+        let notice = match &ticket.delivery {
+            Delivery::Notify { session, channel } => Some(Notice {
+                session: *session,
+                channel: channel.clone(),
+            }),
+            Delivery::Blocked { .. } => None,
+        };
+        let session = Some(ticket.delivery.session());
+        let grace_ms = ticket.grace_ms;
+        self.keep_watch(queue, &ticket.owner, fence, notice, session, grace_ms);
+    }
+
+    /// Moves the binding of a hold, if it is bound, to another connection.
+    pub(crate) fn rebind(&mut self, name: Name<'_>, owner: &[u8], session: Option<u64>) {
+        if let Some(queue) = self.table.find(name)
+            && let Some(session) = session
+            && let Some(id) = self.table.watch_of(queue, owner)
+        {
+            self.table
+                .change_watch(id, |watch| move_binding(watch, session));
+        }
+    }
+
+    /// Whether the hold of an owner is bound to a connection.
+    #[must_use]
+    pub fn is_bound(&self, name: Name<'_>, owner: &[u8]) -> bool {
+        let watch = self.table.watch_named(name, owner);
+        watch.is_some_and(|watch| watch.binding.is_some())
+    }
+
+    fn queue_to_remember_in(&mut self, name: Name<'_>, is_new: bool) -> Option<QueueId> {
+        if is_new {
+            Some(self.table.find_or_insert(name))
+        } else {
+            self.table.find(name)
+        }
+    }
+
+    fn keep_watch(
+        &mut self,
+        queue: QueueId,
+        owner: &[u8],
+        fence: Fence,
+        notice: Option<Notice>,
+        session: Option<u64>,
+        grace_ms: Option<u32>,
+    ) {
+        let new = session.zip(grace_ms).map(|(session, grace_ms)| Binding {
+            session,
+            grace_ms,
+            closed: None,
+        });
+        if let Some(id) = self.table.watch_of(queue, owner) {
+            self.table.change_watch(id, |watch| {
+                watch.fence = fence;
+                watch.notice = notice.or(watch.notice.take());
+                match (new, session) {
+                    (Some(new), _) => watch.binding = Some(new),
+                    (None, Some(session)) => move_binding(watch, session),
+                    (None, None) => {}
+                }
+            });
+        } else if notice.is_some() || new.is_some() {
+            self.table.set_watch(Watch {
+                queue,
+                owner: owner.into(),
+                fence,
+                notice,
+                binding: new,
+            });
+        }
+    }
+
+    /// Whether one more request may be queued.
+    pub(crate) fn check_waiters(&self, limits: &Limits) -> Result<(), Refusal> {
+        if self.table.requests() >= limits.waiters_max {
+            return Err(Refusal::TooManyWaiters {
+                limit: limits.waiters_max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether as many more watches may be kept as a request for `keys` keys
+    /// needs; one that replaces another always.
+    pub(crate) fn check_watches(
+        &self,
+        queue: Option<QueueId>,
+        request: &Request<'_>,
+        keys: u64,
+        limits: &Limits,
+    ) -> Result<(), Refusal> {
+        let replaces = || queue.and_then(|id| self.table.watch_of(id, request.owner));
+        if !request.is_watched() || replaces().is_some() {
+            return Ok(());
+        }
+        if self.gauges().watches.saturating_add(keys) > limits.watches_max {
+            return Err(Refusal::TooManyWatches {
+                limit: limits.watches_max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Refuses a request that would wait for itself.
+    pub(crate) fn search(
+        &mut self,
+        request: &Request<'_>,
+        targets: &[Target<'_>],
+        limits: &Limits,
+        holders: &dyn Holders,
+    ) -> Result<(), Refusal> {
+        if !limits.detects_deadlocks {
+            return Ok(());
+        }
+        let search = Search::new(&self.table, holders, request.owner, request.mode, targets);
+        match search.cycle() {
+            None => Ok(()),
+            Some(owners) => {
+                self.counters.deadlocks += 1;
+                Err(Refusal::Deadlock { owners })
+            }
+        }
+    }
+}
+
+fn move_binding(watch: &mut Watch, session: u64) {
+    if let Some(binding) = &mut watch.binding {
+        binding.session = session;
+        binding.closed = None;
+    }
+}

@@ -1,0 +1,169 @@
+//! Owners and what they hold, found by owner and by the end of their leases.
+//!
+//! One is kept as it is, a few in a list, many in ordered sets.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    slice,
+    sync::Arc,
+};
+
+use crate::{Holder, Timestamp};
+
+/// Up to how many holders are kept in a list.
+const FEW: usize = 8;
+
+type Held = (Arc<[u8]>, Holder);
+
+#[derive(Clone, Debug)]
+pub(crate) enum HolderSet {
+    One(Held),
+    Few(Vec<Held>),
+    Many(Many),
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Many {
+    by_owner: BTreeMap<Arc<[u8]>, Holder>,
+    by_end: BTreeSet<(Timestamp, Arc<[u8]>)>,
+}
+
+impl Default for HolderSet {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+/// The holders as a list, if they are few.
+enum Kept<'a> {
+    List(&'a [Held]),
+    Sets(&'a Many),
+}
+
+impl HolderSet {
+    fn kept(&self) -> Kept<'_> {
+        match self {
+            Self::One(held) => Kept::List(slice::from_ref(held)),
+            Self::Few(list) => Kept::List(list),
+            Self::Many(many) => Kept::Sets(many),
+        }
+    }
+
+    pub(crate) fn get(&self, owner: &[u8]) -> Option<&Holder> {
+        match self.kept() {
+            Kept::List(list) => list.iter().find(|it| *it.0 == *owner).map(|it| &it.1),
+            Kept::Sets(many) => many.by_owner.get(owner),
+        }
+    }
+
+    pub(crate) fn iter(&self) -> Box<dyn Iterator<Item = (&[u8], &Holder)> + '_> {
+        match self.kept() {
+            Kept::List(list) => Box::new(list.iter().map(|(owner, it)| (&**owner, it))),
+            Kept::Sets(many) => Box::new(many.by_owner.iter().map(|(owner, it)| (&**owner, it))),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self.kept() {
+            Kept::List(list) => list.len(),
+            Kept::Sets(many) => many.by_owner.len(),
+        }
+    }
+
+    /// How many leases have ended.
+    pub(crate) fn ended(&self, now: Timestamp) -> usize {
+        match self.kept() {
+            Kept::List(list) => list
+                .iter()
+                .filter(|it| it.1.deadline.has_passed(now))
+                .count(),
+            Kept::Sets(many) => {
+                let ended = many.by_end.iter().take_while(|it| it.0.has_passed(now));
+                ended.count()
+            }
+        }
+    }
+
+    /// The owner whose lease ends first, and when that is.
+    pub(crate) fn first(&self) -> Option<(Timestamp, &Arc<[u8]>)> {
+        match self.kept() {
+            Kept::List(list) => {
+                let first = list.iter().min_by_key(|it| it.1.deadline)?;
+                Some((first.1.deadline, &first.0))
+            }
+            Kept::Sets(many) => many.by_end.first().map(|it| (it.0, &it.1)),
+        }
+    }
+
+    /// The owner whose lease ends last, and when that is.
+    pub(crate) fn last(&self) -> Option<(Timestamp, &Arc<[u8]>)> {
+        match self.kept() {
+            Kept::List(list) => {
+                let last = list.iter().max_by_key(|it| it.1.deadline)?;
+                Some((last.1.deadline, &last.0))
+            }
+            Kept::Sets(many) => many.by_end.last().map(|it| (it.0, &it.1)),
+        }
+    }
+
+    /// Adds an owner that is not there.
+    pub(crate) fn insert(&mut self, owner: Arc<[u8]>, holder: Holder) {
+        match self {
+            Self::Few(list) if list.is_empty() => *self = Self::One((owner, holder)),
+            Self::Few(list) if list.len() < FEW => list.push((owner, holder)),
+            Self::Many(many) => many.insert(owner, holder),
+            Self::One(_) | Self::Few(_) => {
+                let mut list = match std::mem::take(self) {
+                    Self::One(held) => vec![held],
+                    Self::Few(list) => list,
+                    Self::Many(_) => Vec::new(),
+                };
+                list.push((owner, holder));
+                *self = if list.len() <= FEW {
+                    Self::Few(list)
+                } else {
+                    Self::Many(list.into_iter().collect())
+                };
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, owner: &[u8]) -> Option<Held> {
+        match self {
+            Self::One(held) if *held.0 == *owner => match std::mem::take(self) {
+                Self::One(held) => Some(held),
+                Self::Few(_) | Self::Many(_) => None,
+            },
+            Self::One(_) => None,
+            Self::Few(list) => {
+                let at = list.iter().position(|it| *it.0 == *owner)?;
+                Some(list.swap_remove(at))
+            }
+            Self::Many(many) => many.remove(owner),
+        }
+    }
+}
+
+impl Many {
+    fn insert(&mut self, owner: Arc<[u8]>, holder: Holder) {
+        self.by_end.insert((holder.deadline, Arc::clone(&owner)));
+        self.by_owner.insert(owner, holder);
+    }
+
+    fn remove(&mut self, owner: &[u8]) -> Option<Held> {
+        let (owner, holder) = self.by_owner.remove_entry(owner)?;
+        let end = (holder.deadline, owner);
+        self.by_end.remove(&end);
+        Some((end.1, holder))
+    }
+}
+
+impl FromIterator<Held> for Many {
+    fn from_iter<I: IntoIterator<Item = Held>>(held: I) -> Self {
+        let mut many = Self::default();
+        for (owner, holder) in held {
+            many.insert(owner, holder);
+        }
+        many
+    }
+}

@@ -1,0 +1,242 @@
+//! Requests for several locks at once: all of them or none.
+//!
+//! Such a request has a ticket in the queue of each key, all pushed in one
+//! step, so that two of them come in the same order in every queue that they
+//! share. It is granted when it is first in all of them and all are free. What
+//! concerns the request as a whole is kept with the ticket of its first key.
+
+use crate::{
+    Admission, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name, Refusal, Request, Step,
+    Ticket, TicketId, Timestamp, Wait,
+    acquire::{COUNT_MAX, new_ticket},
+    ticket::MultiId,
+    wait_for::{Place, Target},
+};
+
+impl Locks {
+    /// Asks for several locks at once, in exclusive mode.
+    ///
+    /// As [`Locks::acquire`], for all keys together: an owner that holds all
+    /// of them under one fence enters all once more; one that holds none is
+    /// granted all if all are free and nobody is queued for any. With
+    /// [`Announce::Sooner`], any of the holds may end earlier than it did.
+    ///
+    /// # Errors
+    ///
+    /// See [`Refusal`]; nothing has changed then.
+    pub fn acquire_all(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        holds: &mut [Hold],
+        request: &Request<'_>,
+        limits: &Limits,
+        holders: &dyn Holders,
+    ) -> Result<Step<Admission>, Refusal> {
+        self.counters.acquires += 1;
+        for hold in &mut *holds {
+            self.view(now, hold, Some(request.owner));
+        }
+        if let Some(key) = holds
+            .iter()
+            .position(|it| it.of_caller(request.owner).is_some())
+        {
+            if !holds_all_as_one(holds, request.owner) {
+                return Err(Refusal::PartlyHeld { key });
+            }
+            return self.enter_all_again(now, names, holds, request, limits);
+        }
+        let free = holds.iter().all(|hold| *hold == Hold::Free);
+        let unqueued = names.iter().all(|name| self.queued(*name) == 0);
+        if free && unqueued && self.is_granting(now) {
+            return self.enter_all(now, names, holds, request, limits);
+        }
+        if request.wait == Wait::No {
+            self.counters.refusals += 1;
+            return Ok(Step::quiet(Admission::Busy));
+        }
+        self.check_wait_for_all(names, request, limits)?;
+        let targets = names.iter().zip(&*holds);
+        let targets: Vec<_> = targets
+            .map(|(name, hold)| self.target(*name, hold, request))
+            .collect();
+        self.search(request, &targets, limits, holders)?;
+        Ok(Step::quiet(Admission::MustWait))
+    }
+
+    /// Queues a request that [`Locks::acquire_all`] answered with
+    /// [`Admission::MustWait`], last in every queue; or, if it is queued
+    /// already, gives it that place, and ends the earlier call.
+    pub fn enqueue_all(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        holds: &[Hold],
+        request: &Request<'_>,
+        delivery: &Delivery,
+    ) -> Option<(TicketId, Option<Effect>)> {
+        let queued = names.first().and_then(|name| {
+            let ticket = self
+                .table
+                .ticket_of(self.table.find(*name)?, request.owner)?;
+            self.table.tickets.get(&ticket)?.multi
+        });
+        let place = match queued {
+            Some(multi) => self.take_over_all(now, names, multi, request, delivery),
+            None => self.push_all(now, names, request, delivery),
+        };
+        for (name, hold) in names.iter().zip(holds) {
+            self.hold_changed(now, *name, hold);
+        }
+        place
+    }
+
+    fn enter_all(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        holds: &mut [Hold],
+        request: &Request<'_>,
+        limits: &Limits,
+    ) -> Result<Step<Admission>, Refusal> {
+        self.check_watches(None, request, names.len() as u64, limits)?;
+        let fence = self.fences.next(now);
+        self.counters.grants += 1;
+        for (name, hold) in names.iter().zip(holds) {
+            hold.enter(fence, now, request.lease_ms);
+            self.remember(now, *name, hold, fence, request);
+        }
+        Ok(Step::quiet(Admission::Granted(fence)))
+    }
+
+    fn enter_all_again(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        holds: &mut [Hold],
+        request: &Request<'_>,
+        limits: &Limits,
+    ) -> Result<Step<Admission>, Refusal> {
+        let overflows = |hold: &Hold| {
+            hold.of_caller(request.owner)
+                .is_some_and(|it| it.count >= COUNT_MAX)
+        };
+        if !request.once && holds.iter().any(overflows) {
+            return Err(Refusal::CountOverflow);
+        }
+        let unwatched = |name: &&Name<'_>| self.table.watch_named(**name, request.owner).is_none();
+        let new = names.iter().filter(unwatched).count() as u64;
+        self.check_watches(None, request, new, limits)?;
+        let mut step = Step::quiet(Admission::Busy);
+        let grants = self.counters.grants;
+        for (name, hold) in names.iter().zip(holds) {
+            let one = self.enter_again(now, *name, hold, request, limits)?;
+            step = Step::quiet(one.reply).announcing(one.announce.max(step.announce));
+        }
+        self.counters.grants = grants + 1;
+        Ok(step)
+    }
+
+    fn check_wait_for_all(
+        &self,
+        names: &[Name<'_>],
+        request: &Request<'_>,
+        limits: &Limits,
+    ) -> Result<(), Refusal> {
+        let queued = |name: &Name<'_>| {
+            let ticket = self
+                .table
+                .ticket_of(self.table.find(*name)?, request.owner)?;
+            self.table.tickets.get(&ticket)
+        };
+        let Some(key) = names.iter().position(|name| queued(name).is_some()) else {
+            self.check_waiters(limits)?;
+            return self.check_watches(None, request, names.len() as u64, limits);
+        };
+        if !request.once {
+            return Err(Refusal::AlreadyQueued { key });
+        }
+        let multi = names.get(key).and_then(queued).and_then(|it| it.multi);
+        let same = |multi: MultiId| {
+            let all = names
+                .iter()
+                .all(|name| queued(name).is_some_and(|it| it.multi == Some(multi)));
+            all && self.table.members(multi).len() == names.len()
+        };
+        if !multi.is_some_and(same) {
+            return Err(Refusal::OtherRequest { key });
+        }
+        let watched = names
+            .get(key)
+            .and_then(queued)
+            .is_some_and(|it| it.is_watched());
+        let new = if watched { 0 } else { names.len() as u64 };
+        self.check_watches(None, request, new, limits)
+    }
+
+    fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {
+        let queue = self.table.find(name);
+        let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
+        Target {
+            name,
+            hold,
+            queue,
+            place: own.map_or(Place::Last, Place::At),
+        }
+    }
+
+    fn push_all(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        request: &Request<'_>,
+        delivery: &Delivery,
+    ) -> Option<(TicketId, Option<Effect>)> {
+        let multi = MultiId(self.table.next_id());
+        let mut members = Vec::with_capacity(names.len());
+        for name in names {
+            let queue = self.table.find_or_insert(*name);
+            members.push(self.table.push(Ticket {
+                multi: Some(multi),
+                mode: Mode::Exclusive,
+                ..new_ticket(now, queue, request, delivery.clone())
+            }));
+        }
+        self.counters.waits += 1;
+        let leader = members.first().copied()?;
+        self.table.join(multi, members);
+        Some((leader, None))
+    }
+
+    fn take_over_all(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        multi: MultiId,
+        request: &Request<'_>,
+        delivery: &Delivery,
+    ) -> Option<(TicketId, Option<Effect>)> {
+        let mut earlier = None;
+        let mut members = Vec::with_capacity(names.len());
+        self.table.part(multi);
+        for name in names {
+            let id = self
+                .table
+                .ticket_of(self.table.find(*name)?, request.owner)?;
+            earlier = self.take_over(now, id, request, delivery.clone());
+            members.push(id);
+        }
+        let leader = members.first().copied()?;
+        self.table.join(multi, members);
+        Some((leader, earlier.map(Effect::Withdrawn)))
+    }
+}
+
+fn holds_all_as_one(holds: &[Hold], owner: &[u8]) -> bool {
+    let fence = holds.first().and_then(Hold::fence);
+    let same = |hold: &Hold| {
+        let exclusive = matches!(hold, Hold::Exclusive { .. });
+        exclusive && hold.of_caller(owner).is_some() && hold.fence() == fence
+    };
+    fence.is_some() && holds.iter().all(same)
+}

@@ -1,0 +1,130 @@
+//! When the turn of a request for several keys has come: it is first in all
+//! queues, and all locks are free.
+
+use std::sync::Arc;
+
+use crate::{Effect, Hold, Locks, Name, Ticket, TicketId, Timestamp, queue::Look};
+
+impl Locks {
+    /// The next request for several keys whose turn may have come with all of
+    /// them; to be granted by [`Locks::grant_all`].
+    pub fn next_ready(&mut self) -> Option<TicketId> {
+        self.ready.pop_front()
+    }
+
+    /// The keys of a request, in its order; the first is what messages name.
+    #[must_use]
+    pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Arc<[u8]>)> {
+        let key = |id: &TicketId| {
+            let queue = self.table.tickets.get(id)?.queue;
+            let queue = self.table.queues.get(&queue)?;
+            Some((queue.db, Arc::clone(&queue.key)))
+        };
+        self.members_of(ticket).iter().filter_map(key).collect()
+    }
+
+    /// Grants a request for several keys, if it is first in all queues and all
+    /// locks are free. The hand-off stands for all keys.
+    pub fn grant_all(
+        &mut self,
+        now: Timestamp,
+        id: TicketId,
+        holds: &mut [Hold],
+    ) -> Option<Effect> {
+        let members = self.members_of(id);
+        let mut grantable = !holds.is_empty() && members.len() == holds.len();
+        for (member, hold) in members.iter().zip(&mut *holds) {
+            self.view(now, hold, None);
+            let ticket = self.table.tickets.get(member)?;
+            let (queue, gone) = (ticket.queue, self.is_gone(ticket));
+            let over = ticket.wait_ends.has_passed(now);
+            let front = self.table.queues.get(&queue)?.front;
+            let offered = self.is_offered(now, queue);
+            self.look_at(now, queue, hold);
+            let free = *hold == Hold::Free && !offered;
+            grantable &= free && front == Some(*member) && !over && !gone;
+        }
+        if !grantable || !self.is_granting(now) {
+            return None;
+        }
+        self.hand_all(now, &members, holds)
+    }
+
+    /// Takes a grant of several keys back that nobody was there to hear of,
+    /// before it was written down. Who was behind it comes next.
+    pub fn skip_all(&mut self, names: &[Name<'_>], holds: &mut [Hold], ticket: &Ticket) {
+        self.counters.grants -= 1;
+        self.counters.handoffs -= 1;
+        self.counters.waiters_gone += 1;
+        for (name, hold) in names.iter().zip(holds) {
+            *hold = Hold::Free;
+            let Some(id) = self.table.find(*name) else {
+                continue;
+            };
+            if let Some(watch) = self.table.watch_of(id, &ticket.owner) {
+                self.table.remove_watch(watch);
+            }
+            self.table.look(id, Look::Never);
+            self.table.mark_due(id);
+            self.table.drop_if_idle(id);
+        }
+    }
+
+    /// Takes note that a request for several keys is first for all of them,
+    /// and that all locks were free when they were last looked at.
+    pub(crate) fn note_if_ready(&mut self, id: TicketId) {
+        let members = self.members_of(id);
+        let waits = |member: &TicketId| {
+            let ticket = self.table.tickets.get(member);
+            let queue = ticket.and_then(|it| self.table.queues.get(&it.queue));
+            // Of the lock that is settled now it is known, whatever was before.
+            queue.is_none_or(|it| {
+                it.front != Some(*member)
+                    || (*member != id && (it.look != Look::Never || it.offered))
+            })
+        };
+        if let Some(leader) = members.first()
+            && !members.iter().any(waits)
+            && !self.ready.contains(leader)
+        {
+            self.ready.push_back(*leader);
+        }
+    }
+
+    /// All tickets of the request that a ticket belongs to.
+    pub(crate) fn members_of(&self, id: TicketId) -> Vec<TicketId> {
+        let multi = self.table.tickets.get(&id).and_then(|it| it.multi);
+        multi.map_or_else(|| vec![id], |multi| self.table.members(multi).to_vec())
+    }
+
+    fn hand_all(
+        &mut self,
+        now: Timestamp,
+        members: &[TicketId],
+        holds: &mut [Hold],
+    ) -> Option<Effect> {
+        let first = self.table.tickets.get(members.first()?)?;
+        let multi = first.multi?;
+        let fence = self.fences.next(now);
+        self.counters.grants += 1;
+        self.counters.handoffs += 1;
+        self.table.part(multi);
+        let mut leader = None;
+        for (member, hold) in members.iter().zip(holds) {
+            let ticket = self.table.remove(*member)?;
+            hold.enter(fence, now, ticket.lease_ms);
+            hold.seen_from_elsewhere(&ticket.owner);
+            self.count_in_streak(ticket.queue);
+            self.remember_ticket(ticket.queue, &ticket, fence);
+            self.look_at(now, ticket.queue, hold);
+            self.table.drop_if_idle(ticket.queue);
+            leader = leader.or(Some(ticket));
+        }
+        let ticket = leader?;
+        Some(Effect::HandOff {
+            waited: now.since(ticket.since),
+            ticket,
+            fence,
+        })
+    }
+}

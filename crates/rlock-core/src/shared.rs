@@ -1,0 +1,225 @@
+//! Those who hold a lock in shared mode, each with a lease of their own.
+//!
+//! Neither asking for one more nor the end of one lease looks at all the
+//! others. What has changed since the store was read is kept too: only that
+//! has to be written.
+
+use std::sync::Arc;
+
+use crate::{Fence, Timestamp, changes::Changes, holders::HolderSet};
+
+/// One of the holders of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The hold count, from 1.
+    pub count: u32,
+    /// How many permits the hold takes, from 1.
+    pub permits: u32,
+    /// The fence it was granted under; `None` if it was not granted here.
+    pub fence: Option<Fence>,
+    /// When the lease ends.
+    pub deadline: Timestamp,
+}
+
+/// The holders of a lock in shared mode.
+#[derive(Clone, Debug, Default)]
+pub struct Shared {
+    holders: HolderSet,
+    permits: u64,
+    fence: Option<Fence>,
+    /// Whose holds have changed, and whether the store had them.
+    changed: Changes,
+    /// Who has ended unasked.
+    ended: Vec<Arc<[u8]>>,
+    known: bool,
+}
+
+impl PartialEq for Shared {
+    /// The same holders; what has to be written does not matter.
+    fn eq(&self, other: &Self) -> bool {
+        let same = |(owner, holder): (&[u8], &Holder)| other.get(owner) == Some(holder);
+        self.len() == other.len() && self.iter().all(same)
+    }
+}
+
+impl Eq for Shared {}
+
+impl Shared {
+    /// Nobody yet, of a lock that was not held in shared mode.
+    pub(crate) fn begun() -> Self {
+        Self {
+            known: true,
+            ..Self::default()
+        }
+    }
+
+    /// What the store says: the holders as it has them, and the largest fence
+    /// that was granted among them.
+    #[must_use]
+    pub fn stored(
+        holders: impl IntoIterator<Item = (Arc<[u8]>, Holder)>,
+        fence: Option<Fence>,
+    ) -> Self {
+        let mut shared = Self::default();
+        for (owner, holder) in holders {
+            shared.remove_silently(&owner);
+            shared.insert(owner, holder);
+        }
+        shared.fence = shared.fence.max(fence);
+        shared
+    }
+
+    /// The one who holds the lock under `owner`.
+    #[must_use]
+    pub fn get(&self, owner: &[u8]) -> Option<&Holder> {
+        self.holders.get(owner)
+    }
+
+    /// All holders, in no order.
+    #[must_use]
+    pub fn iter(&self) -> Box<dyn Iterator<Item = (&[u8], &Holder)> + '_> {
+        self.holders.iter()
+    }
+
+    /// How many hold the lock.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// How many leases have not ended.
+    #[must_use]
+    pub fn live(&self, now: Timestamp) -> usize {
+        self.len() - self.holders.ended(now)
+    }
+
+    /// Whether nobody is left.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The permits that are held by all together.
+    #[must_use]
+    pub const fn permits(&self) -> u64 {
+        self.permits
+    }
+
+    /// The largest fence that was granted since the lock was free.
+    #[must_use]
+    pub const fn fence(&self) -> Option<Fence> {
+        self.fence
+    }
+
+    /// When the first lease ends.
+    #[must_use]
+    pub fn first_end(&self) -> Option<Timestamp> {
+        self.holders.first().map(|it| it.0)
+    }
+
+    /// When the last lease ends, and the lock with it.
+    #[must_use]
+    pub fn last_end(&self) -> Option<Timestamp> {
+        self.holders.last().map(|it| it.0)
+    }
+
+    /// Cuts every lease that ends after `end`, as the key itself ends then.
+    pub fn cut_to(&mut self, end: Timestamp) {
+        while let Some((owner, mut holder)) = self.last().filter(|it| it.1.deadline > end) {
+            holder.deadline = end;
+            self.put(&owner, holder);
+        }
+    }
+
+    /// Takes note that the holders are those that were left here, so that
+    /// nobody has ended who is not known to have.
+    pub fn remember(&mut self) {
+        self.known = true;
+        self.ended.clear();
+    }
+
+    /// The owners whose holds are not as the store has them, each once, and
+    /// what they hold now, if anything. They are taken to be written.
+    pub fn take_changes(&mut self) -> Vec<(Arc<[u8]>, Option<Holder>)> {
+        let changed = self.changed.take();
+        let now = |(owner, was_stored): (Arc<[u8]>, bool)| {
+            let holder = self.get(&owner).copied();
+            (was_stored || holder.is_some()).then_some((owner, holder))
+        };
+        changed.into_iter().filter_map(now).collect()
+    }
+
+    /// The only hold that is not as the store has it, if the store has none at
+    /// all. It is taken to be written.
+    pub fn take_first(&mut self) -> Option<(Arc<[u8]>, Holder)> {
+        let (owner, _) = self.changed.only()?;
+        let holder = self.get(owner).copied().filter(|_| self.len() == 1)?;
+        let owner = Arc::clone(owner);
+        self.changed.clear();
+        Some((owner, holder))
+    }
+
+    /// Sets what an owner holds.
+    pub(crate) fn put(&mut self, owner: &[u8], holder: Holder) {
+        let (owner, was_held) = match self.remove_silently(owner) {
+            Some((owner, _)) => (owner, true),
+            None => (owner.into(), false),
+        };
+        self.changed.push(Arc::clone(&owner), was_held);
+        self.insert(owner, holder);
+    }
+
+    /// Ends the hold of an owner.
+    pub(crate) fn remove(&mut self, owner: &[u8]) -> Option<Holder> {
+        let (owner, holder) = self.remove_silently(owner)?;
+        self.changed.push(owner, true);
+        Some(holder)
+    }
+
+    /// Ends the hold of an owner who does not know.
+    pub(crate) fn lose(&mut self, owner: &[u8]) {
+        if let Some((owner, _)) = self.remove_silently(owner) {
+            self.changed.push(Arc::clone(&owner), true);
+            self.ended.push(owner);
+        }
+    }
+
+    /// Ends the holds whose leases have ended, and says how many there were.
+    pub(crate) fn drop_lapsed(&mut self, now: Timestamp) -> u64 {
+        let mut lapsed = 0;
+        while let Some(owner) = self.first_lapsed(now) {
+            self.lose(&owner);
+            lapsed += 1;
+        }
+        lapsed
+    }
+
+    /// Those whose leases have ended, unless others may have ended as well of
+    /// whom nothing is known.
+    pub(crate) fn take_ended(&mut self) -> Option<Vec<Arc<[u8]>>> {
+        let ended = std::mem::take(&mut self.ended);
+        std::mem::replace(&mut self.known, true).then_some(ended)
+    }
+
+    fn insert(&mut self, owner: Arc<[u8]>, holder: Holder) {
+        self.permits += u64::from(holder.permits);
+        self.fence = self.fence.max(holder.fence);
+        self.holders.insert(owner, holder);
+    }
+
+    fn remove_silently(&mut self, owner: &[u8]) -> Option<(Arc<[u8]>, Holder)> {
+        let (owner, holder) = self.holders.remove(owner)?;
+        self.permits -= u64::from(holder.permits);
+        Some((owner, holder))
+    }
+
+    fn first_lapsed(&self, now: Timestamp) -> Option<Arc<[u8]>> {
+        let first = self.holders.first().filter(|it| it.0.has_passed(now));
+        first.map(|it| Arc::clone(it.1))
+    }
+
+    fn last(&self) -> Option<(Arc<[u8]>, Holder)> {
+        let owner = self.holders.last()?.1;
+        self.get(owner).map(|it| (Arc::clone(owner), *it))
+    }
+}

@@ -1,0 +1,71 @@
+//! What is kept of a hold beside the store: who is to be told of its loss, and
+//! which connection it ends with.
+
+use std::sync::Arc;
+
+use crate::{Fence, Timestamp, queue::QueueId};
+
+/// Names a watch; never used twice by one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct WatchId(pub(crate) u64);
+
+impl WatchId {
+    /// Before every watch.
+    pub(crate) const MIN: Self = Self(0);
+    /// After every watch.
+    pub(crate) const MAX: Self = Self(u64::MAX);
+}
+
+/// Somebody who asked to be told when a hold is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The connection that asked; the notice ends with it.
+    pub session: u64,
+    /// Where the loss is published.
+    pub channel: Arc<[u8]>,
+}
+
+/// The connection that a hold ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The connection.
+    pub session: u64,
+    /// How long the hold outlives it, in milliseconds.
+    pub grace_ms: u32,
+    /// When the connection closed, once it has.
+    pub closed: Option<Timestamp>,
+}
+
+impl Binding {
+    /// When the hold ends, once the connection has closed.
+    pub(crate) fn ends(&self) -> Option<Timestamp> {
+        Some(self.closed?.plus_millis(self.grace_ms.into()))
+    }
+
+    /// Whether the hold has outlived its connection for as long as it may.
+    pub(crate) fn has_ended(&self, now: Timestamp) -> bool {
+        self.ends().is_some_and(|end| end.has_passed(now))
+    }
+}
+
+/// A hold whose loss is to be told, or that is bound, or both.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) queue: QueueId,
+    pub(crate) owner: Box<[u8]>,
+    /// The fence of the hold, by which it is recognised.
+    pub(crate) fence: Fence,
+    pub(crate) notice: Option<Notice>,
+    pub(crate) binding: Option<Binding>,
+}
+
+impl Watch {
+    /// The connections that it concerns.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = u64> {
+        let notice = self.notice.as_ref().map(|it| it.session);
+        // The one that has closed is not heard of again.
+        let open = self.binding.filter(|it| it.closed.is_none());
+        let binding = open.map(|it| it.session).filter(|it| Some(*it) != notice);
+        notice.into_iter().chain(binding)
+    }
+}
