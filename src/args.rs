@@ -49,6 +49,17 @@ pub(crate) enum ArgError {
     MissingValue {
         option: &'static str,
     },
+    NeedsOption {
+        option: &'static str,
+        needs: &'static str,
+    },
+    TooFewKeys {
+        number: u32,
+        given: usize,
+    },
+    RepeatedKey {
+        value: Box<[u8]>,
+    },
 }
 
 pub(crate) struct Args<'a, A> {
@@ -79,6 +90,32 @@ pub(crate) fn once(seen: &mut bool, option: &'static str) -> Result<(), ArgError
     } else {
         Ok(())
     }
+}
+
+/// Keeps the value of an option; each may be given once.
+pub(crate) fn set<'a, A>(
+    value: &mut Option<&'a A>,
+    option: &'static str,
+    given: &'a A,
+) -> Result<(), ArgError> {
+    match value.replace(given) {
+        None => Ok(()),
+        Some(_) => Err(ArgError::RepeatedOption { option }),
+    }
+}
+
+/// Reads the only option that commands which release have.
+pub(crate) fn all<A: Argument>(mut options: Args<'_, A>) -> Result<bool, ArgError> {
+    let mut all = false;
+    while let Some(option) = options.next() {
+        if !option.bytes().eq_ignore_ascii_case(b"ALL") {
+            return Err(ArgError::UnknownOption {
+                value: option.bytes().into(),
+            });
+        }
+        once(&mut all, "ALL")?;
+    }
+    Ok(all)
 }
 
 /// An owner: 1 to 256 bytes, none of them a control character or a space (so
@@ -125,6 +162,28 @@ pub(crate) fn number<A: Argument>(
             min,
             max,
         })
+}
+
+/// A number of milliseconds. The largest that there may be fits: it is that of
+/// the setting `max-lease-ms`.
+pub(crate) fn millis<A: Argument>(
+    argument: &'static str,
+    text: &A,
+    min: u64,
+    max: u64,
+) -> Result<u32, ArgError> {
+    let millis = number(argument, text, min, max)?;
+    Ok(u32::try_from(millis).unwrap_or(u32::MAX))
+}
+
+/// A whole number from 1 to `max`.
+pub(crate) fn small<A: Argument>(
+    argument: &'static str,
+    text: &A,
+    max: u32,
+) -> Result<u32, ArgError> {
+    let number = number(argument, text, 1, max.into())?;
+    Ok(u32::try_from(number).unwrap_or(max))
 }
 
 /// Decimal digits, without sign, space or leading zero.
@@ -208,6 +267,18 @@ impl fmt::Display for ArgError {
             }
             Self::MissingValue { option } => {
                 write!(f, "syntax error: option {option} needs a value")
+            }
+            Self::NeedsOption { option, needs } => {
+                write!(f, "syntax error: option {option} needs the option {needs}")
+            }
+            Self::TooFewKeys { number, given } => {
+                write!(
+                    f,
+                    "numkeys is {number}, must be the number of keys, of which at most {given} follow"
+                )
+            }
+            Self::RepeatedKey { value } => {
+                write!(f, "key {} is named twice, must be named once", Shown(value))
             }
         }
     }

@@ -7,19 +7,21 @@
 
 use std::os::raw::{c_int, c_void};
 
-use rlock_core::Fence;
+use rlock_core::{Delivery, Fence, Locks, Request};
 
 use crate::{
     api::{Context, raw},
     entry,
     state::{self, Event},
+    transact::Failure,
 };
 
 /// A grant to a blocked call, until it is known to have been delivered.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) db: u32,
-    pub(crate) key: Box<[u8]>,
+    /// The keys of the request; a request for one lock has one.
+    pub(crate) keys: Box<[Box<[u8]>]>,
     pub(crate) owner: Box<[u8]>,
     pub(crate) fence: Fence,
 }
@@ -33,7 +35,7 @@ pub(crate) enum Outcome {
 }
 
 /// Blocks the calling client. `None` if the server cannot block it.
-pub(crate) fn block(ctx: &Context) -> Option<u64> {
+fn block(ctx: &Context) -> Option<u64> {
     // SAFETY: the functions are ours and live as long as the module. A time-out
     // callback makes `CLIENT UNBLOCK` work, which is safe only where the race
     // is mended.
@@ -51,6 +53,25 @@ pub(crate) fn block(ctx: &Context) -> Option<u64> {
     // SAFETY: the handle is good until it is unblocked.
     unsafe { raw::set_disconnect_callback(client, Some(on_disconnect)) };
     Some(client.expose_provenance() as u64)
+}
+
+/// Through what the outcome of a request will reach its caller: a message, or
+/// the reply to the call, which is blocked by this.
+///
+/// # Errors
+///
+/// The server cannot block the caller.
+pub(crate) fn delivery(
+    locks: &Locks,
+    ctx: &Context,
+    request: &Request<'_>,
+) -> Result<(Delivery, Option<u64>), Failure> {
+    if let Some((session, channel)) = request.session.zip(request.channel) {
+        return Ok((locks.by_message(session, channel), None));
+    }
+    let handle = block(ctx).ok_or(Failure::CannotBlock)?;
+    let session = ctx.client_id();
+    Ok((Delivery::Blocked { session, handle }, Some(handle)))
 }
 
 /// Ends a blocked call. Each handle may be passed once.

@@ -14,6 +14,7 @@ use rlock_core::{Due, Timestamp};
 
 use crate::{
     api::{Context, MainThread, OwnedText, Text, raw},
+    blocked::Grant,
     clock, entry,
     state::{self, Event, State},
     transact::{self, Site, transact},
@@ -157,14 +158,14 @@ unsafe extern "C" fn on_client_change(
     });
 }
 
-/// Ten times a second: looks after the timer.
+/// Ten times a second: looks after what no command does.
 unsafe extern "C" fn on_cron(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, state::look_after_timer);
+    entry::callback(ctx, state::look_after);
 }
 
 /// The timer: does what has become due, as much as one turn allows.
@@ -189,19 +190,7 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
 
 fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
     for grant in std::mem::take(&mut state.undelivered) {
-        let (key, owner) = (OwnedText::new(&grant.key), OwnedText::new(&grant.owner));
-        let site = Site {
-            ctx,
-            now,
-            db: grant.db,
-            key: *key,
-            caller: Some(*owner),
-        };
-        if ctx.select_db(grant.db) && is_ours(state, &site) {
-            let _ = transact(state, &site, |locks, name, hold| {
-                Ok(locks.undeliver(now, name, hold, &grant.owner, grant.fence))
-            });
-        }
+        take_back(state, ctx, now, &grant);
     }
     state.locks.sweep(TURN_ITEMS_MAX);
     for _ in 0..TURN_ITEMS_MAX {
@@ -215,11 +204,51 @@ fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
     }
 }
 
+/// Passes a grant on that did not reach its owner.
+fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
+    let (owner, mut taken) = (OwnedText::new(&grant.owner), false);
+    for key in &grant.keys {
+        let key = OwnedText::new(key);
+        let site = Site {
+            ctx,
+            now,
+            db: grant.db,
+            key: *key,
+            caller: Some(*owner),
+        };
+        if ctx.select_db(grant.db) && is_ours(state, &site) {
+            let done = transact(state, &site, |locks, name, hold, _| {
+                Ok(locks.undeliver(now, name, hold, &grant.owner, grant.fence))
+            });
+            taken |= matches!(done, Ok(true));
+        }
+    }
+    if taken {
+        state.locks.count_undelivered();
+    }
+}
+
 fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
     match due {
         Due::WaitEnd(ticket) => {
             if let Some((ticket, key)) = state.locks.end_wait(now, ticket) {
                 transact::end_wait(state, ctx, &ticket, *OwnedText::new(&key));
+            }
+        }
+        Due::Unbind { db, key, owner } => {
+            let (key, owner) = (OwnedText::new(&key), OwnedText::new(&owner));
+            let site = Site {
+                ctx,
+                now,
+                db,
+                key: *key,
+                caller: Some(*owner),
+            };
+            if ctx.select_db(db) && is_ours(state, &site) {
+                // A key that holds no lock any more has no hold to be cut.
+                let _ = transact(state, &site, |locks, name, hold, _| {
+                    Ok(locks.unbind(now, name, hold, owner.bytes()))
+                });
             }
         }
         Due::Settle { db, key } => {
@@ -245,10 +274,10 @@ fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
         return true;
     }
     for _ in 0..TURN_ITEMS_MAX {
-        let Some(ticket) = state.locks.withdraw_front(site.name()) else {
+        let Some((ticket, key)) = state.locks.withdraw_front(site.name()) else {
             return false;
         };
-        transact::turn_away(state, site.ctx, &ticket, site.key);
+        transact::turn_away(state, site.ctx, &ticket, *OwnedText::new(&key));
     }
     state.locks.settle_later(site.name());
     false

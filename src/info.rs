@@ -54,6 +54,7 @@ fn counters(locks: &Locks, add: &dyn Fn(&str, u64)) {
     add("renewals", counters.renewals);
     add("releases", counters.releases);
     add("force_releases", counters.force_releases);
+    add("deadlocks", counters.deadlocks);
     add("undelivered_grants", counters.undelivered_grants);
 }
 
@@ -61,6 +62,7 @@ fn gauges(locks: &Locks, add: &dyn Fn(&str, u64)) {
     let gauges = locks.gauges();
     add("waiters", gauges.waiters);
     add("contended_locks", gauges.contended_locks);
+    add("bound_holds", gauges.bound_holds);
     add("watches", gauges.watches);
 }
 

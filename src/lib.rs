@@ -6,14 +6,18 @@
 //! # Layout
 //!
 //! - `lib`: loading; `settings`, `commands::table`: what the server is told;
-//! - `args`, `syntax`: what a command may be called with; pure;
+//! - `args`, `syntax`, `syntax_all`: what a command may be called with; pure;
 //! - `entry`, `commands`: where the server calls in, one file per command;
-//! - `transact`: the one path that every change of a lock takes;
-//! - `store`: a hold as a hash; `blocked`, `messages`: how others are told;
+//! - `transact`: the one path that every change of a lock takes; `ready`, `all`:
+//!   the same for several keys at once;
+//! - `store`, `fields`, `write`: a hold as a hash; `known`: shared holds that need not be
+//!   read; `others`: who holds other locks;
+//! - `blocked`, `messages`: how others are told;
 //! - `events`, `clock`: what happens without a command; `state`: what is kept
 //!   between calls;
 //! - `api`: the server's API, and nearly all `unsafe`.
 
+mod all;
 mod api;
 mod args;
 mod blocked;
@@ -21,14 +25,20 @@ mod clock;
 mod commands;
 mod entry;
 mod events;
+mod fields;
 mod info;
+mod known;
 mod messages;
+mod others;
+mod ready;
 mod reply;
 mod settings;
 mod state;
 mod store;
 mod syntax;
+mod syntax_all;
 mod transact;
+mod write;
 
 use std::os::raw::c_int;
 

@@ -15,7 +15,18 @@ pub(crate) fn publish(
     owner: &[u8],
     key: Text,
 ) -> Published {
-    let message = [what.as_bytes(), owner, key.bytes()].join(&b' ');
+    publish_bytes(ctx, channel, what, owner, key.bytes())
+}
+
+/// As [`publish`], for a key that is no string of the server's.
+pub(crate) fn publish_bytes(
+    ctx: &Context,
+    channel: &[u8],
+    what: &str,
+    owner: &[u8],
+    key: &[u8],
+) -> Published {
+    let message = [what.as_bytes(), owner, key].join(&b' ');
     ctx.publish(*OwnedText::new(channel), *OwnedText::new(&message))
 }
 
@@ -28,28 +39,31 @@ static ZERO: MainThread<OnceCell<OwnedText>> = MainThread::new(OnceCell::new());
 static IN_CLUSTER: MainThread<OnceCell<bool>> = MainThread::new(OnceCell::new());
 
 /// Publishes the unlock message of a lock: `0`, on the channel that Redisson
-/// listens on. It reaches subscribers on replicas as well.
-pub(crate) fn announce(ctx: &Context, key: Text) {
+/// listens on. It reaches subscribers on replicas as well. Answers whether
+/// anybody on this server listens.
+pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
     let kind = settings().unlock_message();
+    let mut heard = Published::ToNobody;
     if kind == UnlockMessage::None {
-        return;
+        return heard;
     }
     let channel = unlock_channel(key.bytes());
     let message = ZERO.get().get_or_init(|| OwnedText::new(b"0"));
     // In a cluster the message travels on the cluster's bus.
     let replicate = !IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster());
     if matches!(kind, UnlockMessage::Publish | UnlockMessage::Both) {
-        ctx.publish(*channel, **message);
+        heard = heard.or(ctx.publish(*channel, **message));
         if replicate {
             ctx.replicate_message(c"PUBLISH", *channel, **message);
         }
     }
     if matches!(kind, UnlockMessage::Spublish | UnlockMessage::Both) {
-        ctx.publish_to_shard(*channel, **message);
+        heard = heard.or(ctx.publish_to_shard(*channel, **message));
         if replicate {
             ctx.replicate_message(c"SPUBLISH", *channel, **message);
         }
     }
+    heard
 }
 
 /// `<prefix>:{<key>}`, or `<prefix>:<key>` for a key with a brace in it, so

@@ -28,21 +28,18 @@ pub(crate) fn bad_argument(ctx: &Context, error: &ArgError) {
     ctx.reply_error(&format!("ERR {error}"));
 }
 
-/// Refuses a command; nothing has changed.
-pub(crate) fn failure(ctx: &Context, failure: &Failure, key: Text, owner: Option<Text>) {
-    ctx.reply_error(&sentence(
-        failure,
-        key.bytes(),
-        owner.as_ref().map_or(b"", Text::bytes),
-    ));
+/// Refuses a command about `keys`; nothing has changed.
+pub(crate) fn failure(ctx: &Context, failure: &Failure, keys: &[Text], owner: Option<Text>) {
+    let owner = owner.as_ref().map_or(&b""[..], Text::bytes);
+    ctx.reply_error(&sentence(failure, keys, owner));
 }
 
-fn sentence(failure: &Failure, key: &[u8], owner: &[u8]) -> String {
-    let (key, owner) = (Shown(key), Shown(owner));
+fn sentence(failure: &Failure, keys: &[Text], owner: &[u8]) -> String {
     match failure {
-        Failure::WrongType => format!(
-            "WRONGTYPE key {key} holds something that is no lock, which is a hash with a time to \
-             live and one owner"
+        Failure::WrongType { key } => format!(
+            "WRONGTYPE key {} holds something that is no lock, which is a hash with a time to \
+             live and one owner, or several in shared mode",
+            Shown(nth(keys, *key))
         ),
         Failure::CannotBlock => "ERR the server cannot block this connection, so WAIT needs \
                                  NOTIFY <channel> here"
@@ -53,22 +50,68 @@ fn sentence(failure: &Failure, key: &[u8], owner: &[u8]) -> String {
         Failure::Paused => "TRYAGAIN writes are paused by CLIENT PAUSE or FAILOVER, ask again \
                             when they are not"
             .to_owned(),
-        Failure::Refused(Refusal::AlreadyQueued) => format!(
-            "ALREADYQUEUED owner {owner} is queued for key {key}; WAIT with ONCE takes its place \
-             over"
+        Failure::Refused(refusal) => refused(refusal, keys, Shown(owner)),
+    }
+}
+
+fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
+    let key = |index: usize| Shown(nth(keys, index));
+    match refusal {
+        Refusal::AlreadyQueued { key: index } => format!(
+            "ALREADYQUEUED owner {owner} is queued for key {}; WAIT with ONCE takes its place \
+             over",
+            key(*index)
         ),
-        Failure::Refused(Refusal::TooManyWaiters { limit }) => {
+        Refusal::OtherRequest { key: index } => format!(
+            "ERR owner {owner} is queued for key {} with another mode or other keys; RLOCK.CANCEL \
+             withdraws that request",
+            key(*index)
+        ),
+        Refusal::PartlyHeld { key: index } => format!(
+            "ERR owner {owner} holds key {}, but not all keys exclusively under one fence; \
+             release it before asking for all",
+            key(*index)
+        ),
+        Refusal::TooManyWaiters { limit } => {
             format!("QUEUEFULL as many requests are queued as rlock.max-waiters allows, {limit}")
         }
-        Failure::Refused(Refusal::TooManyWatches { limit }) => {
-            format!("QUEUEFULL as many have asked for NOTIFY as rlock.max-watches allows, {limit}")
-        }
-        Failure::Refused(Refusal::CountOverflow) => format!(
+        Refusal::TooManyWatches { limit } => format!(
+            "QUEUEFULL as many have asked for NOTIFY or BIND as rlock.max-watches allows, {limit}"
+        ),
+        Refusal::CountOverflow => format!(
             "ERR the hold count of owner {owner} is {}, the largest there is; release before \
              entering again",
             i32::MAX
         ),
+        Refusal::Deadlock { owners } => format!(
+            "DEADLOCK waiting for key {} would close a cycle of owners: {}",
+            key(0),
+            cycle(owners)
+        ),
+        Refusal::UpgradeDeadlock { owners } => format!(
+            "DEADLOCK upgrading key {} would close a cycle of owners: {}",
+            key(0),
+            cycle(owners)
+        ),
     }
+}
+
+/// How many owners of a cycle are named.
+const OWNERS_SHOWN: usize = 16;
+
+fn cycle(owners: &[Box<[u8]>]) -> String {
+    let shown = owners.iter().take(OWNERS_SHOWN);
+    let mut shown: Vec<_> = shown
+        .map(|owner| format!("'{}'", owner.escape_ascii()))
+        .collect();
+    if owners.len() > OWNERS_SHOWN {
+        shown.push("...".to_owned());
+    }
+    shown.join(" ")
+}
+
+fn nth(keys: &[Text], index: usize) -> &[u8] {
+    keys.get(index).map_or(b"", Text::bytes)
 }
 
 /// Refuses a command that another module has called from within one of ours.

@@ -6,7 +6,7 @@ use std::{
     ffi::CString,
     os::raw::{c_char, c_int, c_longlong, c_void},
     ptr,
-    sync::atomic::{AtomicI32, AtomicI64, Ordering},
+    sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering},
 };
 
 use lazy_static::lazy_static;
@@ -63,8 +63,11 @@ pub(crate) struct Settings {
     pub(crate) max_waiters: Number,
     /// The most holds and queued requests with `NOTIFY`.
     pub(crate) max_watches: Number,
+    /// The hand-offs in a row after which others get a chance.
+    pub(crate) yield_after: Number,
     /// How long after a start nothing is granted, in milliseconds.
     pub(crate) startup_grace_ms: Number,
+    deadlock_detection: AtomicBool,
     publish: AtomicI32,
 }
 
@@ -73,7 +76,9 @@ lazy_static! {
         max_lease_ms: Number::new("max-lease-ms", 86_400_000, 1000, 2_592_000_000),
         max_waiters: Number::new("max-waiters", 10_000, 1, 1_000_000),
         max_watches: Number::new("max-watches", 100_000, 0, 10_000_000),
+        yield_after: Number::new("yield-after", 64, 0, 1_000_000),
         startup_grace_ms: Number::new("startup-grace-ms", 0, 0, 86_400_000),
+        deadlock_detection: AtomicBool::new(true),
         publish: AtomicI32::new(0),
     };
 }
@@ -104,11 +109,17 @@ impl Settings {
         }
     }
 
-    const fn numbers(&self) -> [&Number; 4] {
+    /// Whether a request that would close a cycle of waiters is refused.
+    pub(crate) fn detects_deadlocks(&self) -> bool {
+        self.deadlock_detection.load(Ordering::Relaxed)
+    }
+
+    const fn numbers(&self) -> [&Number; 5] {
         [
             &self.max_lease_ms,
             &self.max_waiters,
             &self.max_watches,
+            &self.yield_after,
             &self.startup_grace_ms,
         ]
     }
@@ -126,6 +137,7 @@ pub(crate) fn load(ctx: &Context, arguments: &[Text]) -> Result<(), String> {
     }
     register_prefix(ctx)?;
     register_publish(ctx)?;
+    register_deadlock_detection(ctx)?;
     // SAFETY: the context is that of loading, after all are registered.
     let status = unsafe { raw::load_configs(ctx.raw()) };
     ok(status, "a setting in the configuration file")?;
@@ -163,6 +175,19 @@ fn set_from_line(name: &[u8], value: &Text) -> Result<(), String> {
     }
     match name {
         b"channel-prefix" => set_prefix(value),
+        b"deadlock-detection" => {
+            let detects = match value.bytes() {
+                b"yes" => true,
+                b"no" => false,
+                other => {
+                    let shown = Shown(other);
+                    return Err(format!("deadlock-detection is {shown}, must be yes or no"));
+                }
+            };
+            let setting = &settings().deadlock_detection;
+            setting.store(detects, Ordering::Relaxed);
+            Ok(())
+        }
         b"publish" => {
             let kind = PUBLISH_NAMES
                 .iter()
@@ -258,6 +283,23 @@ fn register_publish(ctx: &Context) -> Result<(), String> {
     ok(status, "publish")
 }
 
+fn register_deadlock_detection(ctx: &Context) -> Result<(), String> {
+    // SAFETY: the server copies the name.
+    let status = unsafe {
+        raw::register_bool_config(
+            ctx.raw(),
+            c"deadlock-detection".as_ptr(),
+            1,
+            raw::REDISMODULE_CONFIG_DEFAULT,
+            Some(get_deadlock_detection),
+            Some(set_deadlock_detection),
+            None,
+            ptr::null_mut(),
+        )
+    };
+    ok(status, "deadlock-detection")
+}
+
 fn ok(status: c_int, what: &str) -> Result<(), String> {
     if status == raw::REDISMODULE_OK as c_int {
         Ok(())
@@ -327,5 +369,20 @@ unsafe extern "C" fn set_publish(
     _error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
     settings().publish.store(value, Ordering::Relaxed);
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn get_deadlock_detection(_name: *const c_char, _data: *mut c_void) -> c_int {
+    settings().detects_deadlocks().into()
+}
+
+unsafe extern "C" fn set_deadlock_detection(
+    _name: *const c_char,
+    value: c_int,
+    _data: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    let setting = &settings().deadlock_detection;
+    setting.store(value != 0, Ordering::Relaxed);
     raw::REDISMODULE_OK as c_int
 }

@@ -19,7 +19,9 @@ use crate::{
     blocked::{self, Grant, Outcome},
     clock::{self, Timer},
     events,
+    known::Known,
     settings::settings,
+    transact::Site,
 };
 
 /// How many pieces of a closed connection's requests are withdrawn at once;
@@ -53,6 +55,8 @@ pub(crate) enum Event {
 
 pub(crate) struct State {
     pub(crate) locks: Locks,
+    /// What is known of shared locks without looking through them.
+    pub(crate) known: Known,
     /// Which ticket a blocked call waits on; until it is unblocked.
     pub(crate) callers: HashMap<u64, TicketId>,
     pub(crate) undelivered: Vec<Grant>,
@@ -69,6 +73,8 @@ static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(
 static NOTES: MainThread<RefCell<Vec<Event>>> = MainThread::new(RefCell::new(Vec::new()));
 /// The key that is being changed by us; its events are our own doing.
 static CHANGING: MainThread<Cell<Option<Text>>> = MainThread::new(Cell::new(None));
+/// The same for several keys at once.
+static CHANGING_ALL: MainThread<RefCell<Vec<Text>>> = MainThread::new(RefCell::new(Vec::new()));
 
 impl State {
     /// The state of a server that has just loaded the module.
@@ -80,6 +86,7 @@ impl State {
         let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
         let mut state = Self {
             locks: Locks::default(),
+            known: Known::default(),
             callers: HashMap::new(),
             undelivered: Vec::new(),
             waits: waits.map_err(|error| error.to_string())?,
@@ -132,7 +139,10 @@ impl State {
             Event::KeyChanged { db, key, evicted } => {
                 self.note_key(ctx, Name { db, key: &key }, evicted);
             }
-            Event::KeysChanged(db) => self.locks.settle_all_later(db),
+            Event::KeysChanged(db) => {
+                self.known.clear();
+                self.locks.settle_all_later(db);
+            }
             Event::CallerGone(handle) => {
                 if let Some(ticket) = self.callers.remove(&handle) {
                     self.locks.caller_gone(ticket, handle);
@@ -140,15 +150,19 @@ impl State {
                 }
             }
             Event::SessionClosed(session) => {
-                self.locks.session_closed(session);
+                self.locks.session_closed(now, session);
                 self.locks.sweep(SWEEP_PIECES);
             }
             Event::Undelivered(grant) => self.undelivered.push(grant),
             Event::RoleChanged { is_master } => {
+                self.known.clear();
                 self.is_master = is_master;
                 self.role_changed = true;
             }
-            Event::Loaded => self.begin_grace(now),
+            Event::Loaded => {
+                self.known.clear();
+                self.begin_grace(now);
+            }
         }
     }
 
@@ -189,12 +203,20 @@ impl State {
         }
     }
 
+    /// The connection that a hold may have to be bound to: of interest only if
+    /// anything is remembered of the lock.
+    pub(crate) fn session_for(&self, site: &Site<'_>) -> Option<u64> {
+        let remembered = self.locks.is_contended(site.name());
+        remembered.then(|| site.ctx.session()).flatten()
+    }
+
     /// Forgets that a grant may not have reached its owner: it has acted on
     /// the hold since, so it knows.
     pub(crate) fn confirm(&mut self, db: u32, key: &[u8], owner: &[u8]) {
         if !self.undelivered.is_empty() {
-            self.undelivered
-                .retain(|grant| grant.db != db || *grant.key != *key || *grant.owner != *owner);
+            self.undelivered.retain(|it| {
+                it.db != db || !it.keys.iter().any(|of| **of == *key) || *it.owner != *owner
+            });
         }
     }
 }
@@ -206,6 +228,7 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
     let mut state = STATE.get().try_borrow_mut().ok()?;
     let state = state.as_mut()?;
     let now = clock::now();
+    state.locks.yield_after(settings().yield_after.get());
     let result = act(state, now);
     state.absorb(ctx, now);
     Some(result)
@@ -249,22 +272,25 @@ pub(crate) fn key_changed(ctx: &Context, key: Text, evicted: bool) {
     }
 }
 
-/// Arms the timer anew if the wall clock has jumped.
-pub(crate) fn look_after_timer(ctx: &Context) {
+/// Arms the timer anew if the wall clock has jumped, and forgets what is known
+/// of locks that have ended.
+pub(crate) fn look_after(ctx: &Context) {
     let Ok(mut state) = STATE.get().try_borrow_mut() else {
         return;
     };
-    if let Some(state) = state.as_mut()
-        && state.timer.is_astray(clock::now())
-    {
+    let Some(state) = state.as_mut() else { return };
+    let now = clock::now();
+    state.known.drop_ended(now);
+    if state.timer.is_astray(now) {
         state.timer.set_right(ctx);
     }
 }
 
 /// Whether it is us who are changing a key.
 fn is_changing(key: Text) -> bool {
-    let ours = CHANGING.get().get();
-    ours.is_some_and(|ours| ours.raw() == key.raw() || ours.bytes() == key.bytes())
+    let is_it = |ours: &Text| ours.raw() == key.raw() || ours.bytes() == key.bytes();
+    CHANGING.get().get().is_some_and(|ours| is_it(&ours))
+        || CHANGING_ALL.get().borrow().iter().any(is_it)
 }
 
 /// Marks a key as being changed by us until the value is dropped.
@@ -280,5 +306,21 @@ impl Changing {
 impl Drop for Changing {
     fn drop(&mut self) {
         CHANGING.get().set(None);
+    }
+}
+
+/// Marks several keys as being changed by us until the value is dropped.
+pub(crate) struct ChangingAll(());
+
+impl ChangingAll {
+    pub(crate) fn new(names: Vec<Text>) -> Self {
+        CHANGING_ALL.get().replace(names);
+        Self(())
+    }
+}
+
+impl Drop for ChangingAll {
+    fn drop(&mut self) {
+        CHANGING_ALL.get().take();
     }
 }

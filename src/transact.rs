@@ -11,8 +11,11 @@ use crate::{
     api::{Context, Key, Published, Text, raw},
     blocked::{Grant, Outcome},
     messages,
+    others::Others,
+    ready,
     state::{Changing, State},
-    store::{self, Writing},
+    store::{self, Before},
+    write::Writing,
 };
 
 /// How many waiters in a row are found gone before the rest of the queue is
@@ -33,8 +36,8 @@ pub(crate) struct Site<'a> {
 /// Why a command is refused; nothing has changed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The key holds something that is no lock.
-    WrongType,
+    /// A key, this one of those named, holds something that is no lock.
+    WrongType { key: usize },
     /// The core has refused it.
     Refused(Refusal),
     /// The server cannot block this connection.
@@ -60,12 +63,120 @@ impl Site<'_> {
     }
 }
 
+/// Whether an unlock message is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    No,
+    /// Unless the lock is taken first.
+    DueWhileFree,
+    Due,
+}
+
+/// A lock that is being changed: its open key, and its hold before and now.
+pub(crate) struct Opened<'a> {
+    site: Site<'a>,
+    key: Key<'a>,
+    before: Before,
+    pub(crate) hold: Hold,
+}
+
+impl<'a> Opened<'a> {
+    /// Opens a key and reads its hold.
+    pub(crate) fn new(state: &mut State, site: &Site<'a>) -> Self {
+        let key = Key::open(site.ctx, site.key);
+        let (hold, before) = store::load(&key, site.name(), site.caller, &mut state.known);
+        Self {
+            site: *site,
+            key,
+            before,
+            hold,
+        }
+    }
+
+    /// Writes down what has become of the hold, and answers whether an unlock
+    /// message is due, and if only as long as the lock is free.
+    pub(crate) fn save(mut self, state: &mut State, announce: Announce) -> Message {
+        let Site {
+            ctx,
+            now,
+            key: name,
+            caller,
+            ..
+        } = self.site;
+        let key = &self.key;
+        Writing {
+            ctx,
+            key,
+            name,
+            caller,
+            now,
+        }
+        .save(&self.before, &mut self.hold);
+        let free = self.hold == Hold::Free;
+        if let Hold::Shared(shared) = self.hold {
+            let stamp = store::stamp(&self.key, shared.fence());
+            state.known.keep(self.site.name(), stamp, shared);
+        }
+        let freed = free && self.before != Before::Free;
+        match announce {
+            Announce::Sooner => Message::Due,
+            Announce::IfFreed if freed => Message::DueWhileFree,
+            Announce::IfFree if free => Message::DueWhileFree,
+            Announce::No | Announce::IfFreed | Announce::IfFree => Message::No,
+        }
+    }
+
+    /// Where the lock is.
+    pub(crate) const fn place(&self) -> (&'a Context, Text) {
+        (self.site.ctx, self.site.key)
+    }
+
+    /// Whether the hold ends earlier than before.
+    pub(crate) fn ends_sooner(&self) -> bool {
+        self.hold.deadline() < self.before.deadline()
+    }
+}
+
 /// Changes a lock by `act`.
 pub(crate) fn transact<R>(
     state: &mut State,
     site: &Site<'_>,
-    act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold) -> Result<Step<R>, Failure>,
+    act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &Others<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
+    check_writable(state)?;
+    let changing = Changing::new(site.key);
+    let mut opened = Opened::new(state, site);
+    let mut announce = Announce::No;
+    if state.locks.is_contended(site.name()) {
+        let step = state.locks.settle(site.now, site.name(), &mut opened.hold);
+        announce = step.announce;
+        announce = perform(state, site, &mut opened.hold, step.effects, announce);
+    }
+    let done = match opened.hold {
+        Hold::NoLock => Err(Failure::WrongType { key: 0 }),
+        Hold::Free | Hold::Exclusive { .. } | Hold::Shared(_) => {
+            let others = Others::new(site, &state.known);
+            act(&mut state.locks, site.name(), &mut opened.hold, &others)
+        }
+    };
+    let done = done.map(|step| {
+        announce = announce.max(step.announce);
+        announce = perform(state, site, &mut opened.hold, step.effects, announce);
+        step.reply
+    });
+    let message = opened.save(state, announce);
+    drop(changing);
+    // A lock that was freed may be one of several that somebody waits for.
+    let granted = ready::grant_all(state, site);
+    let taken = || granted && Key::open_to_read(site.ctx, site.key).is_some();
+    if message == Message::Due || (message == Message::DueWhileFree && !taken()) {
+        messages::announce(site.ctx, site.key);
+    }
+    done
+}
+
+/// Whether anything may be changed now.
+pub(crate) fn check_writable(state: &State) -> Result<(), Failure> {
     if !state.is_master {
         return Err(Failure::Replica);
     }
@@ -75,38 +186,7 @@ pub(crate) fn transact<R>(
     if avoids_writes() {
         return Err(Failure::Paused);
     }
-    let _changing = Changing::new(site.key);
-    let key = Key::open(site.ctx, site.key);
-    let before = store::load(&key, site.caller);
-    let mut hold = before.clone();
-    if state.locks.is_contended(site.name()) {
-        let step = state.locks.settle(site.now, site.name(), &mut hold);
-        perform(state, site, &mut hold, step.effects);
-    }
-    let done = match hold {
-        Hold::NoLock => Err(Failure::WrongType),
-        Hold::Free | Hold::Exclusive { .. } => act(&mut state.locks, site.name(), &mut hold),
-    };
-    let announce = done.as_ref().map_or(Announce::No, |step| step.announce);
-    let done = done.map(|step| {
-        perform(state, site, &mut hold, step.effects);
-        step.reply
-    });
-    let (ctx, name, caller, now) = (site.ctx, site.key, site.caller, site.now);
-    Writing {
-        ctx,
-        key: &key,
-        name,
-        caller,
-        now,
-    }
-    .save(&before, &hold);
-    drop(key);
-    let freed = before != Hold::Free && hold == Hold::Free;
-    if announce == Announce::Sooner || (announce == Announce::IfFree && freed) {
-        messages::announce(site.ctx, site.key);
-    }
-    done
+    Ok(())
 }
 
 /// Whether writing is an error now: while writes are paused, the server asserts
@@ -119,16 +199,23 @@ pub(crate) fn avoids_writes() -> bool {
 /// Settles a lock because it was time to, or because its key has changed.
 pub(crate) fn settle(state: &mut State, site: &Site<'_>) {
     // A key that holds no lock is left alone, and its waiters wait on.
-    let _ = transact(state, site, |locks, name, hold| {
+    let _ = transact(state, site, |locks, name, hold, _| {
         Ok(locks.settle(site.now, name, hold))
     });
 }
 
 /// Tells those whom an operation concerns, in order. A waiter who is found
-/// gone is passed over, and the next one is told.
-fn perform(state: &mut State, site: &Site<'_>, hold: &mut Hold, effects: Vec<Effect>) {
+/// gone is passed over, and the next one is told. Answers which unlock message
+/// is still due.
+fn perform(
+    state: &mut State,
+    site: &Site<'_>,
+    hold: &mut Hold,
+    effects: Vec<Effect>,
+    mut announce: Announce,
+) -> Announce {
     if effects.is_empty() {
-        return;
+        return announce;
     }
     let mut effects = VecDeque::from(effects);
     let mut skips = 0;
@@ -144,47 +231,67 @@ fn perform(state: &mut State, site: &Site<'_>, hold: &mut Hold, effects: Vec<Eff
                     continue;
                 }
                 skips += 1;
+                let (now, name, locks) = (site.now, site.name(), &mut state.locks);
                 if skips < SKIPS_MAX {
-                    let step = state
-                        .locks
-                        .skip(site.now, site.name(), hold, &ticket, fence);
+                    let step = locks.skip(now, name, hold, &ticket, fence);
                     effects.extend(step.effects);
                 } else {
-                    state
-                        .locks
-                        .skip_and_leave(site.name(), hold, &ticket, fence);
+                    locks.skip_and_leave(name, hold, &ticket, fence);
                 }
             }
-            Effect::Lost(watch) => {
-                let lost = format!("lost {}", watch.fence);
-                messages::publish(site.ctx, &watch.channel, &lost, &watch.owner, site.key);
+            Effect::Lost {
+                owner,
+                fence,
+                channel,
+            } => {
+                let lost = format!("lost {fence}");
+                messages::publish(site.ctx, &channel, &lost, &owner, site.key);
             }
             Effect::WaitEnded(ticket) => end_wait(state, site.ctx, &ticket, site.key),
             Effect::Withdrawn(delivery) => withdraw(state, &delivery),
+            Effect::Offer => {
+                if messages::announce(site.ctx, site.key) == Published::ToNobody {
+                    let (now, name) = (site.now, site.name());
+                    effects.extend(state.locks.nobody_took(now, name, hold).effects);
+                } else {
+                    // They have been told.
+                    announce = Announce::No;
+                }
+            }
         }
     }
+    announce
 }
 
-/// Tells a waiter that it holds the lock now. Whether a blocked client is
+/// Tells a waiter that it holds its locks now. Whether a blocked client is
 /// still there shows only later, see [`Grant`].
-fn grant(state: &mut State, site: &Site<'_>, ticket: &Ticket, fence: Fence) -> Published {
-    match &ticket.delivery {
+pub(crate) fn tell_grant(
+    state: &mut State,
+    ctx: &Context,
+    grant: Grant,
+    delivery: &Delivery,
+) -> Published {
+    match delivery {
         Delivery::Blocked { handle, .. } => {
-            let (key, owner) = (site.key.bytes().into(), ticket.owner.clone());
-            let grant = Grant {
-                db: site.db,
-                key,
-                owner,
-                fence,
-            };
             state.answer(*handle, Outcome::Granted(grant));
             Published::ToSomebody
         }
         Delivery::Notify { channel, .. } => {
-            let what = format!("grant {fence}");
-            messages::publish(site.ctx, channel, &what, &ticket.owner, site.key)
+            let what = format!("grant {}", grant.fence);
+            let key = grant.keys.first().map_or(&[][..], |key| key);
+            messages::publish_bytes(ctx, channel, &what, &grant.owner, key)
         }
     }
+}
+
+fn grant(state: &mut State, site: &Site<'_>, ticket: &Ticket, fence: Fence) -> Published {
+    let grant = Grant {
+        db: site.db,
+        keys: [site.key.bytes().into()].into(),
+        owner: ticket.owner.clone(),
+        fence,
+    };
+    tell_grant(state, site.ctx, grant, &ticket.delivery)
 }
 
 /// Tells a waiter that its wait is over.

@@ -22,6 +22,24 @@ pub(crate) enum Published {
     ToSomebody,
 }
 
+impl Published {
+    /// Whether anybody was there for one of two messages.
+    pub(crate) fn or(self, other: Self) -> Self {
+        if self == Self::ToSomebody {
+            self
+        } else {
+            other
+        }
+    }
+
+    const fn to(clients: c_int) -> Self {
+        match clients {
+            0 => Self::ToNobody,
+            _ => Self::ToSomebody,
+        }
+    }
+}
+
 impl Context {
     pub(crate) const fn new(ctx: *mut raw::RedisModuleCtx) -> Self {
         Self(ctx)
@@ -57,12 +75,16 @@ impl Context {
         unsafe { raw::client_id(self.0) }
     }
 
-    /// Whether the calling client is a real connection: not a script, and not
+    /// The id of the calling connection; a script has none, and neither has
     /// another module's call.
-    pub(crate) fn has_connection(&self) -> bool {
+    pub(crate) fn session(&self) -> Option<u64> {
+        if self.flags().is_script() {
+            return None;
+        }
+        let id = self.client_id();
         // SAFETY: without a place for the details the server only looks it up.
-        let found = unsafe { raw::client_info(std::ptr::null_mut(), self.client_id()) };
-        found == raw::REDISMODULE_OK as c_int
+        let found = unsafe { raw::client_info(std::ptr::null_mut(), id) };
+        (found == raw::REDISMODULE_OK as c_int).then_some(id)
     }
 
     /// Whether the calling user may publish and listen on a channel.
@@ -89,16 +111,13 @@ impl Context {
     /// Publishes a message to the subscribers of this server.
     pub(crate) fn publish(&self, channel: Text, message: Text) -> Published {
         // SAFETY: as in `flags`; the server keeps its own references.
-        match unsafe { raw::publish(self.0, channel.raw(), message.raw()) } {
-            0 => Published::ToNobody,
-            _ => Published::ToSomebody,
-        }
+        Published::to(unsafe { raw::publish(self.0, channel.raw(), message.raw()) })
     }
 
     /// Publishes a message to the subscribers of the shard channel.
-    pub(crate) fn publish_to_shard(&self, channel: Text, message: Text) {
+    pub(crate) fn publish_to_shard(&self, channel: Text, message: Text) -> Published {
         // SAFETY: as in `publish`.
-        unsafe { raw::publish_shard(self.0, channel.raw(), message.raw()) };
+        Published::to(unsafe { raw::publish_shard(self.0, channel.raw(), message.raw()) })
     }
 
     /// Tells watching transactions and caching clients that a key changed.
@@ -122,20 +141,6 @@ impl Context {
                 command.as_ptr(),
                 c"s".as_ptr(),
                 name.raw(),
-            );
-        }
-    }
-
-    /// Replicates `command name first`, to replicas and the AOF.
-    pub(crate) fn replicate_field(&self, command: &CStr, name: Text, first: Text) {
-        // SAFETY: the format names the two strings that follow.
-        unsafe {
-            raw::RedisModule_Replicate.unwrap_unchecked()(
-                self.0,
-                command.as_ptr(),
-                c"ss".as_ptr(),
-                name.raw(),
-                first.raw(),
             );
         }
     }
@@ -189,6 +194,22 @@ impl Context {
                 first.1.raw(),
                 second.0.raw(),
                 second.1.raw(),
+            );
+        }
+    }
+
+    /// Replicates `command name word word ...`, to replicas and the AOF.
+    pub(crate) fn replicate_words(&self, command: &CStr, name: Text, words: &[Text]) {
+        // SAFETY: the format names the string and the list that follow, and
+        // `Text` has the layout of a pointer to a string.
+        unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.0,
+                command.as_ptr(),
+                c"sv".as_ptr(),
+                name.raw(),
+                words.as_ptr(),
+                words.len(),
             );
         }
     }

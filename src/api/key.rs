@@ -146,12 +146,45 @@ impl<'a> Key<'a> {
         }
     }
 
+    /// Changes up to four fields in one call, more in several.
+    pub(crate) fn change_all(&self, changes: &[Field]) {
+        for few in changes.chunks(4) {
+            let mut pairs = [(Text(ptr::null_mut()), ptr::null_mut()); 4];
+            for (pair, change) in pairs.iter_mut().zip(few) {
+                *pair = change.pair();
+            }
+            let [one, two, three, four] = pairs;
+            // SAFETY: as in `change`; the list ends at the first null pointer,
+            // which stands where there is no further field.
+            unsafe {
+                raw::RedisModule_HashSet.unwrap_unchecked()(
+                    self.key,
+                    raw::REDISMODULE_HASH_NONE as c_int,
+                    one.0.raw(),
+                    one.1,
+                    two.0.raw(),
+                    two.1,
+                    three.0.raw(),
+                    three.1,
+                    four.0.raw(),
+                    four.1,
+                    ptr::null::<c_char>(),
+                );
+            }
+        }
+    }
+
+    /// Whether a hash has a field.
+    pub(crate) fn has(&self, field: Text) -> bool {
+        self.field(field).is_some()
+    }
+
     pub(crate) fn delete(&self) {
         // SAFETY: the handle is open for writing; it stays open, and empty.
         unsafe { raw::delete_key(self.key) };
     }
 
-    /// Calls `visit` with each field of a small hash and its value.
+    /// Calls `visit` with each field of a hash and its value.
     pub(crate) fn for_each_field(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
         let mut data: &mut dyn FnMut(&[u8], &[u8]) = visit;
         // SAFETY: the cursor is destroyed before this returns, and the callback

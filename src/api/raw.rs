@@ -96,6 +96,7 @@ required! {
     info_add_section = RedisModule_InfoAddSection(info: *mut RedisModuleInfoCtx, name: *const c_char) -> c_int;
     info_add_field = RedisModule_InfoAddFieldULongLong(info: *mut RedisModuleInfoCtx, name: *const c_char, value: c_ulonglong) -> c_int;
     register_numeric_config = RedisModule_RegisterNumericConfig(ctx: Ctx, name: *const c_char, default: c_longlong, flags: c_uint, min: c_longlong, max: c_longlong, get: RedisModuleConfigGetNumericFunc, set: RedisModuleConfigSetNumericFunc, apply: RedisModuleConfigApplyFunc, data: *mut c_void) -> c_int;
+    register_bool_config = RedisModule_RegisterBoolConfig(ctx: Ctx, name: *const c_char, default: c_int, flags: c_uint, get: RedisModuleConfigGetBoolFunc, set: RedisModuleConfigSetBoolFunc, apply: RedisModuleConfigApplyFunc, data: *mut c_void) -> c_int;
     register_string_config = RedisModule_RegisterStringConfig(ctx: Ctx, name: *const c_char, default: *const c_char, flags: c_uint, get: RedisModuleConfigGetStringFunc, set: RedisModuleConfigSetStringFunc, apply: RedisModuleConfigApplyFunc, data: *mut c_void) -> c_int;
     register_enum_config = RedisModule_RegisterEnumConfig(ctx: Ctx, name: *const c_char, default: c_int, flags: c_uint, names: *mut *const c_char, values: *const c_int, count: c_int, get: RedisModuleConfigGetEnumFunc, set: RedisModuleConfigSetEnumFunc, apply: RedisModuleConfigApplyFunc, data: *mut c_void) -> c_int;
     load_configs = RedisModule_LoadConfigs(ctx: Ctx) -> c_int;

@@ -11,7 +11,7 @@ pub(super) fn run(call: &Call<'_>) {
         return call.wrong_arity();
     };
     let done = call.change(*key, None, |state, site| {
-        transact(state, site, |locks, name, hold| {
+        transact(state, site, |locks, name, hold, _| {
             Ok(locks.force(site.now, name, hold))
         })
     });
@@ -22,7 +22,7 @@ pub(super) fn run(call: &Call<'_>) {
                 Answer::Count(removed.try_into().unwrap_or(i64::MAX)),
             );
         }
-        Some(Err(failure)) => reply::failure(call.ctx, &failure, *key, None),
+        Some(Err(failure)) => reply::failure(call.ctx, &failure, &[*key], None),
         None => {}
     }
 }

@@ -1,12 +1,12 @@
 //! `RLOCK.INFO key`
 
-use rlock_core::{Hold, Mode, Name, Timestamp, WaiterView};
+use rlock_core::{Fence, Holder, Mode, Name, Timestamp, WaiterView};
 
 use super::Call;
 use crate::{
     api::{Context, Key},
     clock, reply, state,
-    store::{self, StoredHolder},
+    store::{self, Holding},
     transact::Failure,
 };
 
@@ -19,20 +19,20 @@ pub(super) fn run(call: &Call<'_>) {
         return call.wrong_arity();
     };
     let now = clock::now();
-    let (hold, holder) = match Key::open_to_read(ctx, *key) {
-        Some(key) => (store::load(&key, None), store::holder(&key)),
-        None => (Hold::Free, None),
+    let opened = Key::open_to_read(ctx, *key);
+    let holding = opened.map_or_else(
+        || Some(Holding::default()),
+        |opened| store::holders(&opened, now),
+    );
+    let Some(holding) = holding else {
+        return reply::failure(ctx, &Failure::WrongType { key: 0 }, &[*key], None);
     };
-    if hold == Hold::NoLock {
-        return reply::failure(ctx, &Failure::WrongType, *key, None);
-    }
-    let holder = holder.filter(|_| hold.deadline().is_some_and(|it| !it.has_passed(now)));
-    ctx.reply_map(5);
-    reply_hold(ctx, &hold, holder.as_ref(), now);
     let name = Name {
         db: ctx.db(),
         key: key.bytes(),
     };
+    ctx.reply_map(5);
+    reply_hold(ctx, name, &holding, now);
     let seen = state::look(|state| {
         let locks = &state.locks;
         ctx.reply_bytes(b"queued");
@@ -50,35 +50,39 @@ pub(super) fn run(call: &Call<'_>) {
     }
 }
 
-fn reply_hold(ctx: &Context, hold: &Hold, holder: Option<&StoredHolder>, now: Timestamp) {
-    let fence = hold.fence().filter(|_| holder.is_some());
+fn reply_hold(ctx: &Context, name: Name<'_>, holding: &Holding, now: Timestamp) {
+    let holders = &holding.holders;
     ctx.reply_bytes(b"mode");
-    ctx.reply_bytes(if holder.is_some() {
-        b"exclusive"
-    } else {
-        b"free"
+    ctx.reply_bytes(match (holders.is_empty(), holding.is_shared) {
+        (true, _) => b"free",
+        (false, true) => b"shared",
+        (false, false) => b"exclusive",
     });
     ctx.reply_bytes(b"fence");
-    reply_number_or_nil(ctx, fence.map(rlock_core::Fence::get));
+    let fences = holders.iter().filter_map(|(_, holder)| holder.fence);
+    reply_number_or_nil(ctx, fences.max().map(Fence::get));
     ctx.reply_bytes(b"holders");
-    ctx.reply_array(usize::from(holder.is_some()));
-    let Some(holder) = holder else { return };
+    ctx.reply_array(holders.len());
+    for (owner, holder) in holders {
+        let bound = state::look(|state| state.locks.is_bound(name, owner));
+        reply_holder(ctx, owner, holder, bound == Some(true), now);
+    }
+}
+
+fn reply_holder(ctx: &Context, owner: &[u8], holder: &Holder, bound: bool, now: Timestamp) {
     ctx.reply_map(6);
     ctx.reply_bytes(b"owner");
-    ctx.reply_bytes(&holder.owner);
+    ctx.reply_bytes(owner);
     ctx.reply_bytes(b"count");
     ctx.reply_number(holder.count.into());
     ctx.reply_bytes(b"permits");
-    ctx.reply_number(1);
+    ctx.reply_number(holder.permits.into());
     ctx.reply_bytes(b"lease-left-ms");
-    ctx.reply_number(
-        hold.deadline()
-            .map_or(0, |deadline| deadline.millis_from(now)),
-    );
+    ctx.reply_number(holder.deadline.millis_from(now));
     ctx.reply_bytes(b"fence");
-    reply_number_or_nil(ctx, fence.map(rlock_core::Fence::get));
+    reply_number_or_nil(ctx, holder.fence.map(Fence::get));
     ctx.reply_bytes(b"bound");
-    ctx.reply_number(0);
+    ctx.reply_number(bound.into());
 }
 
 fn reply_waiter(ctx: &Context, waiter: &WaiterView<'_>) {
@@ -87,7 +91,8 @@ fn reply_waiter(ctx: &Context, waiter: &WaiterView<'_>) {
     ctx.reply_bytes(waiter.owner);
     ctx.reply_bytes(b"mode");
     ctx.reply_bytes(match waiter.mode {
-        Mode::Exclusive => b"exclusive",
+        Mode::Exclusive => &b"exclusive"[..],
+        Mode::Shared { .. } => b"shared",
     });
     ctx.reply_bytes(b"waited-ms");
     ctx.reply_number(u64::try_from(waiter.waited.as_millis()).unwrap_or(u64::MAX));

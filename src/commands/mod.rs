@@ -1,15 +1,20 @@
 //! The commands, a file each: parse, change the lock, reply.
 
 mod acquire;
+mod acquire_all;
 mod cancel;
+mod downgrade;
+mod each;
 mod force;
 mod help;
 mod info;
+mod list;
+mod register;
 mod release;
 mod renew;
 mod table;
 
-pub(crate) use table::register;
+pub(crate) use register::register;
 
 use std::os::raw::c_int;
 
@@ -88,11 +93,16 @@ mod entry_point {
 
     entry_points! {
         acquire = super::acquire::run;
+        acquire_all = super::acquire_all::run;
         cancel = super::cancel::run;
+        downgrade = super::downgrade::run;
         force = super::force::run;
         help = super::help::run;
         info = super::info::run;
+        list = super::list::run;
         release = super::release::run;
+        release_all = super::each::release;
         renew = super::renew::run;
+        renew_all = super::each::renew;
     }
 }

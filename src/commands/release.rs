@@ -14,7 +14,7 @@ pub(super) fn run(call: &Call<'_>) {
         Some(Ok(syntax)) => syntax,
     };
     let done = call.change(*key, Some(*owner), |state, site| {
-        let left = transact(state, site, |locks, name, hold| {
+        let left = transact(state, site, |locks, name, hold, _| {
             Ok(locks.release(site.now, name, hold, owner.bytes(), all))
         })?;
         if left.is_some() {
@@ -25,7 +25,7 @@ pub(super) fn run(call: &Call<'_>) {
     match done {
         Some(Ok(Some(left))) => call.ctx.reply_number(left.into()),
         Some(Ok(None)) => call.ctx.reply_nil(),
-        Some(Err(failure)) => reply::failure(call.ctx, &failure, *key, Some(*owner)),
+        Some(Err(failure)) => reply::failure(call.ctx, &failure, &[*key], Some(*owner)),
         None => {}
     }
 }

@@ -20,8 +20,9 @@ pub(super) fn run(call: &Call<'_>) {
         Some(Ok(syntax)) => syntax,
     };
     let done = call.change(*key, Some(*owner), |state, site| {
-        let fence = transact(state, site, |locks, name, hold| {
-            Ok(locks.renew(site.now, name, hold, owner.bytes(), lease_ms))
+        let session = state.session_for(site);
+        let fence = transact(state, site, |locks, name, hold, _| {
+            Ok(locks.renew(site.now, name, hold, owner.bytes(), lease_ms, session))
         })?;
         if fence.is_some() {
             state.confirm(site.db, key.bytes(), owner.bytes());
@@ -31,7 +32,7 @@ pub(super) fn run(call: &Call<'_>) {
     match done {
         Some(Ok(Some(fence))) => call.ctx.reply_number(fence.get()),
         Some(Ok(None)) => call.ctx.reply_nil(),
-        Some(Err(failure)) => reply::failure(call.ctx, &failure, *key, Some(*owner)),
+        Some(Err(failure)) => reply::failure(call.ctx, &failure, &[*key], Some(*owner)),
         None => {}
     }
 }

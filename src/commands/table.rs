@@ -1,86 +1,99 @@
 //! The table of commands: how each is called, what it is for, and what the
 //! server, its clients and its access rules have to know of it.
 
-use std::{ffi::CStr, os::raw::c_int, ptr};
+use std::{ffi::CStr, os::raw::c_int};
 
 use super::entry_point;
-use crate::api::{Context, raw};
-
-/// The version of the module that the commands came with.
-const SINCE: &CStr = c"0.1.0";
+use crate::api::raw;
 
 /// One command.
 pub(super) struct Command {
-    name: &'static CStr,
+    pub(super) name: &'static CStr,
     pub(super) syntax: &'static str,
     pub(super) summary: &'static str,
-    c_summary: &'static CStr,
-    complexity: &'static CStr,
-    function: unsafe extern "C" fn(
+    pub(super) c_summary: &'static CStr,
+    pub(super) complexity: &'static CStr,
+    pub(super) function: unsafe extern "C" fn(
         *mut raw::RedisModuleCtx,
         *mut *mut raw::RedisModuleString,
         c_int,
     ) -> c_int,
-    flags: &'static CStr,
-    categories: &'static CStr,
+    pub(super) flags: &'static CStr,
+    pub(super) categories: &'static CStr,
     /// The least number of words, negative; or their exact number.
-    arity: c_int,
-    /// How the key, the first argument, is used; `None` without a key.
-    key: Option<u32>,
-    arguments: &'static [Argument],
+    pub(super) arity: c_int,
+    pub(super) keys: Keys,
+    pub(super) arguments: &'static [Argument],
+}
+
+/// Where the keys are among the words, and how they are used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keys {
+    None,
+    /// The first argument is the key.
+    First(u32),
+    /// The word at `at` is the number of keys that follow it.
+    Counted {
+        at: c_int,
+        usage: u32,
+    },
 }
 
 /// One argument, for `COMMAND DOCS` and the hints of `redis-cli`.
 #[derive(Clone, Copy)]
-struct Argument {
-    name: &'static CStr,
-    kind: Kind,
-    token: Option<&'static CStr>,
+pub(super) struct Argument {
+    pub(super) name: &'static CStr,
+    pub(super) kind: Kind,
+    pub(super) token: Option<&'static CStr>,
+    /// Those that can only be given with this one.
+    pub(super) with: &'static [Self],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Key,
+    Keys,
     Text,
     Number,
     Token,
 }
 
-const KEY: Argument = Argument {
-    name: c"key",
-    kind: Kind::Key,
-    token: None,
+const fn argument(name: &'static CStr, kind: Kind) -> Argument {
+    Argument {
+        name,
+        kind,
+        token: None,
+        with: &[],
+    }
+}
+
+const fn option(name: &'static CStr, kind: Kind, token: &'static CStr) -> Argument {
+    Argument {
+        token: Some(token),
+        ..argument(name, kind)
+    }
+}
+
+const KEY: Argument = argument(c"key", Kind::Key);
+const OWNER: Argument = argument(c"owner", Kind::Text);
+const LEASE: Argument = argument(c"lease-ms", Kind::Number);
+const NUMKEYS: Argument = argument(c"numkeys", Kind::Number);
+const KEYS: Argument = argument(c"key", Kind::Keys);
+const PERMITS: Argument = option(c"permits", Kind::Number, c"PERMITS");
+const LIMIT: Argument = Argument {
+    with: &[PERMITS],
+    ..option(c"limit", Kind::Number, c"LIMIT")
 };
-const OWNER: Argument = Argument {
-    name: c"owner",
-    kind: Kind::Text,
-    token: None,
+const SHARED: Argument = Argument {
+    with: &[LIMIT],
+    ..option(c"shared", Kind::Token, c"SHARED")
 };
-const LEASE: Argument = Argument {
-    name: c"lease-ms",
-    kind: Kind::Number,
-    token: None,
-};
-const ONCE: Argument = Argument {
-    name: c"once",
-    kind: Kind::Token,
-    token: Some(c"ONCE"),
-};
-const WAIT: Argument = Argument {
-    name: c"wait-ms",
-    kind: Kind::Number,
-    token: Some(c"WAIT"),
-};
-const NOTIFY: Argument = Argument {
-    name: c"channel",
-    kind: Kind::Text,
-    token: Some(c"NOTIFY"),
-};
-const ALL: Argument = Argument {
-    name: c"all",
-    kind: Kind::Token,
-    token: Some(c"ALL"),
-};
+const ONCE: Argument = option(c"once", Kind::Token, c"ONCE");
+const WAIT: Argument = option(c"wait-ms", Kind::Number, c"WAIT");
+const NOTIFY: Argument = option(c"channel", Kind::Text, c"NOTIFY");
+const BIND: Argument = option(c"grace-ms", Kind::Number, c"BIND");
+const ALL: Argument = option(c"all", Kind::Token, c"ALL");
+const COUNT: Argument = option(c"count", Kind::Number, c"COUNT");
 
 const RW: u32 = raw::REDISMODULE_CMD_KEY_RW;
 const ACCESS: u32 = raw::REDISMODULE_CMD_KEY_ACCESS;
@@ -105,24 +118,35 @@ const ACQUIRE_SUMMARY: (&str, &CStr) =
 const RENEW_SUMMARY: (&str, &CStr) = summary!("Sets the lease of a hold anew, from now.");
 const RELEASE_SUMMARY: (&str, &CStr) =
     summary!("Gives a lock back; the next waiter holds it within the same command.");
+const DOWNGRADE_SUMMARY: (&str, &CStr) =
+    summary!("Turns an exclusive hold into a shared one, and lets readers in.");
+const MACQUIRE_SUMMARY: (&str, &CStr) =
+    summary!("Takes several locks, all or none of them; replies with their one fence.");
+const MRENEW_SUMMARY: (&str, &CStr) =
+    summary!("Sets the leases of several holds anew; replies with how many there are.");
+const MRELEASE_SUMMARY: (&str, &CStr) =
+    summary!("Gives several locks back; replies with how many were held.");
+const LIST_SUMMARY: (&str, &CStr) = summary!("Lists the locks with the most waiters.");
 const CANCEL_SUMMARY: (&str, &CStr) = summary!("Withdraws a queued request.");
 const FORCE_SUMMARY: (&str, &CStr) = summary!("Ends every hold of a lock, whoever has it.");
 const INFO_SUMMARY: (&str, &CStr) = summary!("Shows who holds a lock and who waits for it.");
 const HELP_SUMMARY: (&str, &CStr) = summary!("Lists the commands of this module.");
 
-pub(super) static COMMANDS: [Command; 7] = [
+pub(super) static COMMANDS: [Command; 12] = [
     Command {
         name: c"rlock.acquire",
-        syntax: "RLOCK.ACQUIRE key owner lease-ms [ONCE] [WAIT wait-ms] [NOTIFY channel]",
+        syntax: "RLOCK.ACQUIRE key owner lease-ms [SHARED [LIMIT n [PERMITS k]]] [ONCE] \
+                 [WAIT wait-ms] [NOTIFY channel] [BIND grace-ms]",
         summary: ACQUIRE_SUMMARY.0,
         c_summary: ACQUIRE_SUMMARY.1,
-        complexity: c"O(1), O(log N) to queue behind N waiters of the server",
+        complexity:
+            c"O(1), O(log N) with N shared holders, or to queue with N waiters on the server",
         function: entry_point::acquire,
         flags: c"write deny-oom fast blocking",
         categories: c"write fast blocking",
         arity: -4,
-        key: Some(RW | ACCESS | UPDATE),
-        arguments: &[KEY, OWNER, LEASE, ONCE, WAIT, NOTIFY],
+        keys: Keys::First(RW | ACCESS | UPDATE),
+        arguments: &[KEY, OWNER, LEASE, SHARED, ONCE, WAIT, NOTIFY, BIND],
     },
     Command {
         name: c"rlock.renew",
@@ -134,7 +158,7 @@ pub(super) static COMMANDS: [Command; 7] = [
         flags: c"write fast",
         categories: c"write fast",
         arity: 4,
-        key: Some(RW | ACCESS | UPDATE),
+        keys: Keys::First(RW | ACCESS | UPDATE),
         arguments: &[KEY, OWNER, LEASE],
     },
     Command {
@@ -147,8 +171,70 @@ pub(super) static COMMANDS: [Command; 7] = [
         flags: c"write fast",
         categories: c"write fast",
         arity: -3,
-        key: Some(RW | ACCESS | UPDATE),
+        keys: Keys::First(RW | ACCESS | UPDATE),
         arguments: &[KEY, OWNER, ALL],
+    },
+    Command {
+        name: c"rlock.downgrade",
+        syntax: "RLOCK.DOWNGRADE key owner",
+        summary: DOWNGRADE_SUMMARY.0,
+        c_summary: DOWNGRADE_SUMMARY.1,
+        complexity: c"O(1), O(M log N) to let M waiters in with N waiters on the server",
+        function: entry_point::downgrade,
+        flags: c"write fast",
+        categories: c"write fast",
+        arity: 3,
+        keys: Keys::First(RW | ACCESS | UPDATE),
+        arguments: &[KEY, OWNER],
+    },
+    Command {
+        name: c"rlock.macquire",
+        syntax: "RLOCK.MACQUIRE owner lease-ms numkeys key [key ...] [ONCE] [WAIT wait-ms] \
+                 [NOTIFY channel]",
+        summary: MACQUIRE_SUMMARY.0,
+        c_summary: MACQUIRE_SUMMARY.1,
+        complexity: c"O(K) for K keys, O(K log N) to queue with N waiters on the server",
+        function: entry_point::acquire_all,
+        flags: c"write deny-oom blocking",
+        categories: c"write slow blocking",
+        arity: -5,
+        keys: Keys::Counted {
+            at: 3,
+            usage: RW | ACCESS | UPDATE,
+        },
+        arguments: &[OWNER, LEASE, NUMKEYS, KEYS, ONCE, WAIT, NOTIFY],
+    },
+    Command {
+        name: c"rlock.mrenew",
+        syntax: "RLOCK.MRENEW owner lease-ms numkeys key [key ...]",
+        summary: MRENEW_SUMMARY.0,
+        c_summary: MRENEW_SUMMARY.1,
+        complexity: c"O(K) for K keys",
+        function: entry_point::renew_all,
+        flags: c"write",
+        categories: c"write slow",
+        arity: -5,
+        keys: Keys::Counted {
+            at: 3,
+            usage: RW | ACCESS | UPDATE,
+        },
+        arguments: &[OWNER, LEASE, NUMKEYS, KEYS],
+    },
+    Command {
+        name: c"rlock.mrelease",
+        syntax: "RLOCK.MRELEASE owner numkeys key [key ...] [ALL]",
+        summary: MRELEASE_SUMMARY.0,
+        c_summary: MRELEASE_SUMMARY.1,
+        complexity: c"O(K) for K keys, O(K log N) to hand them over with N waiters on the server",
+        function: entry_point::release_all,
+        flags: c"write",
+        categories: c"write slow",
+        arity: -4,
+        keys: Keys::Counted {
+            at: 2,
+            usage: RW | ACCESS | UPDATE,
+        },
+        arguments: &[OWNER, NUMKEYS, KEYS, ALL],
     },
     Command {
         name: c"rlock.cancel",
@@ -160,7 +246,7 @@ pub(super) static COMMANDS: [Command; 7] = [
         flags: c"write fast",
         categories: c"write fast",
         arity: 3,
-        key: Some(RW | UPDATE),
+        keys: Keys::First(RW | UPDATE),
         arguments: &[KEY, OWNER],
     },
     Command {
@@ -173,7 +259,7 @@ pub(super) static COMMANDS: [Command; 7] = [
         flags: c"write fast",
         categories: c"write fast dangerous",
         arity: 2,
-        key: Some(RW | ACCESS | DELETE),
+        keys: Keys::First(RW | ACCESS | DELETE),
         arguments: &[KEY],
     },
     Command {
@@ -181,13 +267,26 @@ pub(super) static COMMANDS: [Command; 7] = [
         syntax: "RLOCK.INFO key",
         summary: INFO_SUMMARY.0,
         c_summary: INFO_SUMMARY.1,
-        complexity: c"O(N) with the number of waiters shown, at most 100",
+        complexity: c"O(H+N) with H holders and N waiters shown, at most 100 of these",
         function: entry_point::info,
         flags: c"readonly fast",
         categories: c"read fast",
         arity: 2,
-        key: Some(RO | ACCESS),
+        keys: Keys::First(RO | ACCESS),
         arguments: &[KEY],
+    },
+    Command {
+        name: c"rlock.list",
+        syntax: "RLOCK.LIST [COUNT n]",
+        summary: LIST_SUMMARY.0,
+        c_summary: LIST_SUMMARY.1,
+        complexity: c"O(N) with the number of locks shown, at most 1000",
+        function: entry_point::list,
+        flags: c"readonly",
+        categories: c"read slow dangerous",
+        arity: -1,
+        keys: Keys::None,
+        arguments: &[COUNT],
     },
     Command {
         name: c"rlock.help",
@@ -199,145 +298,7 @@ pub(super) static COMMANDS: [Command; 7] = [
         flags: c"allow-loading allow-stale fast",
         categories: c"fast",
         arity: 1,
-        key: None,
+        keys: Keys::None,
         arguments: &[],
     },
 ];
-
-/// Registers all commands.
-///
-/// # Errors
-///
-/// The name of what the server did not accept.
-pub(crate) fn register(ctx: &Context) -> Result<(), String> {
-    COMMANDS.iter().try_for_each(|command| {
-        create(ctx, command)
-            .and_then(|()| describe(ctx, command))
-            .ok_or_else(|| format!("the server did not accept the command {:?}", command.name))
-    })
-}
-
-fn create(ctx: &Context, command: &Command) -> Option<()> {
-    let position = c_int::from(command.key.is_some());
-    // SAFETY: the server copies name and flags; the function lives as long as
-    // the module.
-    let status = unsafe {
-        raw::create_command(
-            ctx.raw(),
-            command.name.as_ptr(),
-            Some(command.function),
-            command.flags.as_ptr(),
-            position,
-            position,
-            position,
-        )
-    };
-    (status == raw::REDISMODULE_OK as c_int).then_some(())
-}
-
-fn describe(ctx: &Context, command: &Command) -> Option<()> {
-    let version = raw::RedisModuleCommandInfoVersion {
-        version: 1,
-        sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
-        sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
-        sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
-    };
-    let mut arguments: Vec<_> = command.arguments.iter().map(argument).collect();
-    arguments.push(NO_ARGUMENT);
-    let mut key_specs = [key_spec(command.key.unwrap_or(0)), NO_KEY_SPEC];
-    let info = raw::RedisModuleCommandInfo {
-        version: &raw const version,
-        summary: command.c_summary.as_ptr(),
-        complexity: command.complexity.as_ptr(),
-        since: SINCE.as_ptr(),
-        history: ptr::null_mut(),
-        tips: ptr::null(),
-        arity: command.arity,
-        key_specs: if command.key.is_some() {
-            key_specs.as_mut_ptr()
-        } else {
-            ptr::null_mut()
-        },
-        args: if command.arguments.is_empty() {
-            ptr::null_mut()
-        } else {
-            arguments.as_mut_ptr()
-        },
-    };
-    // SAFETY: the lists end as the API wants it, and the server copies all.
-    unsafe {
-        let handle = raw::get_command(ctx.raw(), command.name.as_ptr());
-        if handle.is_null() || raw::set_command_info(handle, &raw const info) != 0 {
-            return None;
-        }
-        // Redis 7.0 has no categories for the commands of modules.
-        let Some(set_categories) = raw::RedisModule_SetCommandACLCategories else {
-            return Some(());
-        };
-        (set_categories(handle, command.categories.as_ptr()) == 0).then_some(())
-    }
-}
-
-const NO_ARGUMENT: raw::RedisModuleCommandArg = raw::RedisModuleCommandArg {
-    name: ptr::null(),
-    type_: 0,
-    key_spec_index: -1,
-    token: ptr::null(),
-    summary: ptr::null(),
-    since: ptr::null(),
-    flags: 0,
-    deprecated_since: ptr::null(),
-    subargs: ptr::null_mut(),
-    display_text: ptr::null(),
-};
-
-fn argument(argument: &Argument) -> raw::RedisModuleCommandArg {
-    let optional = argument.token.is_some();
-    raw::RedisModuleCommandArg {
-        name: argument.name.as_ptr(),
-        type_: match argument.kind {
-            Kind::Key => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
-            Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
-            Kind::Number => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-            Kind::Token => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
-        },
-        key_spec_index: if argument.kind == Kind::Key { 0 } else { -1 },
-        token: argument.token.map_or(ptr::null(), CStr::as_ptr),
-        flags: if optional {
-            raw::REDISMODULE_CMD_ARG_OPTIONAL as c_int
-        } else {
-            0
-        },
-        ..NO_ARGUMENT
-    }
-}
-
-const NO_KEY_SPEC: raw::RedisModuleCommandKeySpec = raw::RedisModuleCommandKeySpec {
-    notes: ptr::null(),
-    flags: 0,
-    begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INVALID,
-    bs: raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
-        index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 0 },
-    },
-    find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_OMITTED,
-    fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
-        range: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
-            lastkey: 0,
-            keystep: 1,
-            limit: 0,
-        },
-    },
-};
-
-/// One key, the first argument.
-fn key_spec(flags: u32) -> raw::RedisModuleCommandKeySpec {
-    raw::RedisModuleCommandKeySpec {
-        flags: flags.into(),
-        begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX,
-        bs: raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
-            index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos: 1 },
-        },
-        find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
-        ..NO_KEY_SPEC
-    }
-}

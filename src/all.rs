@@ -1,0 +1,94 @@
+//! A change of several locks at once.
+
+use rlock_core::{Announce, Hold, Name};
+
+use crate::{
+    api::{Key, Text},
+    messages,
+    state::{ChangingAll, State},
+    store,
+    transact::{self, Failure, Message, Opened, Site},
+};
+
+/// Several locks that are being changed: all opened, none written yet.
+pub(crate) struct OpenedAll<'a> {
+    opened: Vec<Opened<'a>>,
+    pub(crate) holds: Vec<Hold>,
+    _changing: ChangingAll,
+}
+
+impl<'a> OpenedAll<'a> {
+    /// Opens all keys, having settled those with waiters.
+    ///
+    /// # Errors
+    ///
+    /// One of the keys holds no lock; then nothing has changed but what had to
+    /// without being asked.
+    pub(crate) fn new(state: &mut State, site: &Site<'a>, keys: &[Text]) -> Result<Self, Failure> {
+        transact::check_writable(state)?;
+        for key in keys {
+            let site = Site { key: *key, ..*site };
+            if state.locks.is_contended(site.name()) {
+                transact::settle(state, &site);
+            }
+        }
+        let all = Self::open(state, site, keys);
+        match all.holds.iter().position(|hold| *hold == Hold::NoLock) {
+            None => Ok(all),
+            Some(key) => {
+                all.save(state);
+                Err(Failure::WrongType { key })
+            }
+        }
+    }
+
+    /// Opens all keys as they are.
+    pub(crate) fn open(state: &mut State, site: &Site<'a>, keys: &[Text]) -> Self {
+        let changing = ChangingAll::new(keys.to_vec());
+        let open = |key: &Text| Opened::new(state, &Site { key: *key, ..*site });
+        let mut opened: Vec<_> = keys.iter().map(open).collect();
+        let holds = opened.iter_mut().map(|it| it.hold.take()).collect();
+        Self {
+            opened,
+            holds,
+            _changing: changing,
+        }
+    }
+
+    /// Writes down what has become of the holds.
+    pub(crate) fn save(self, state: &mut State) {
+        for (mut opened, hold) in self.opened.into_iter().zip(self.holds) {
+            opened.hold = hold;
+            let announce = match opened.hold {
+                Hold::Exclusive { .. } if opened.ends_sooner() => Announce::Sooner,
+                _ => Announce::No,
+            };
+            let (ctx, key) = opened.place();
+            if opened.save(state, announce) == Message::Due {
+                messages::announce(ctx, key);
+            }
+        }
+    }
+}
+
+/// Checks that every key is free or holds a lock, and may be changed.
+///
+/// # Errors
+///
+/// Which key holds something else.
+pub(crate) fn check(state: &State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
+    transact::check_writable(state)?;
+    let is_lock = |key: &Text| {
+        let name = Name {
+            db: site.db,
+            key: key.bytes(),
+        };
+        let opened = Key::open_to_read(site.ctx, *key);
+        let known = &state.known;
+        opened.is_none_or(|opened| store::is_lock(&opened, name, site.caller, known))
+    };
+    match keys.iter().position(|key| !is_lock(key)) {
+        Some(key) => Err(Failure::WrongType { key }),
+        None => Ok(()),
+    }
+}

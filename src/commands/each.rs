@@ -1,0 +1,75 @@
+//! `RLOCK.MRENEW owner lease-ms numkeys key [key ...]` and
+//! `RLOCK.MRELEASE owner numkeys key [key ...] [ALL]`
+
+use super::Call;
+use crate::{
+    all,
+    api::Text,
+    reply,
+    settings::settings,
+    state::State,
+    syntax_all::{self, ReleaseAll, RenewAll},
+    transact::{Failure, Site, transact},
+};
+
+pub(super) fn renew(call: &Call<'_>) {
+    let parsed = syntax_all::renew(call.arguments, settings().max_lease_ms.get());
+    let RenewAll {
+        owner,
+        lease_ms,
+        keys,
+    } = match parsed {
+        None => return call.wrong_arity(),
+        Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
+        Some(Ok(syntax)) => syntax,
+    };
+    each(call, *owner, keys, |state, site| {
+        let session = state.session_for(site);
+        let fence = transact(state, site, |locks, name, hold, _| {
+            Ok(locks.renew(site.now, name, hold, owner.bytes(), lease_ms, session))
+        });
+        Ok(fence?.is_some())
+    });
+}
+
+pub(super) fn release(call: &Call<'_>) {
+    let ReleaseAll { owner, keys, all } = match syntax_all::release(call.arguments) {
+        None => return call.wrong_arity(),
+        Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
+        Some(Ok(syntax)) => syntax,
+    };
+    each(call, *owner, keys, |state, site| {
+        let left = transact(state, site, |locks, name, hold, _| {
+            Ok(locks.release(site.now, name, hold, owner.bytes(), all))
+        });
+        Ok(left?.is_some())
+    });
+}
+
+/// Changes one lock after the other, all of which are checked before, and
+/// replies with the number of those that the owner held.
+fn each(
+    call: &Call<'_>,
+    owner: Text,
+    keys: &[Text],
+    mut change: impl FnMut(&mut State, &Site<'_>) -> Result<bool, Failure>,
+) {
+    let Some(first) = keys.first() else { return };
+    let done = call.change(*first, Some(owner), |state, site| {
+        all::check(state, site, keys)?;
+        let mut held = 0;
+        for key in keys {
+            let site = Site { key: *key, ..*site };
+            if change(state, &site)? {
+                held += 1;
+                state.confirm(site.db, key.bytes(), owner.bytes());
+            }
+        }
+        Ok(held)
+    });
+    match done {
+        Some(Ok(held)) => call.ctx.reply_number(held),
+        Some(Err(failure)) => reply::failure(call.ctx, &failure, keys, Some(owner)),
+        None => {}
+    }
+}

@@ -1,0 +1,152 @@
+//! The fields of a hash that is a lock, and what is in them.
+
+use std::{cell::OnceCell, collections::HashMap, io::Write, sync::Arc};
+
+use rlock_core::{Fence, Holder, Timestamp};
+
+use crate::{
+    api::{Key, MainThread, OwnedText},
+    args::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
+};
+
+/// The field in which the largest fence of a hold is kept.
+const FENCE_FIELD: &[u8] = b"rlock:fence";
+/// The field in which the mode of a hold is kept, unless it is exclusive.
+const MODE_FIELD: &[u8] = b"rlock:mode";
+pub(crate) const MODE_SHARED: &[u8] = b"shared";
+/// What the field begins with in which more is kept of a shared holder.
+const HOLDER_PREFIX: &[u8] = b"rlock:holder:";
+/// How many fields a lock has that one owner holds in shared mode.
+pub(crate) const FIELDS_OF_ONE: usize = 4;
+/// A hash with more fields than this is no exclusive lock, and is not looked
+/// through. Such a hold has two.
+const FIELDS_MAX: usize = 16;
+/// The largest hold count.
+const COUNT_MAX: u64 = i32::MAX as u64;
+
+/// Strings that many grants need, made once.
+pub(crate) struct Constants {
+    pub(crate) fence: OwnedText,
+    pub(crate) mode: OwnedText,
+    pub(crate) shared: OwnedText,
+    pub(crate) one: OwnedText,
+}
+
+static CONSTANTS: MainThread<OnceCell<Constants>> = MainThread::new(OnceCell::new());
+
+pub(crate) fn constants() -> &'static Constants {
+    CONSTANTS.get().get_or_init(|| Constants {
+        fence: OwnedText::new(FENCE_FIELD),
+        mode: OwnedText::new(MODE_FIELD),
+        shared: OwnedText::new(MODE_SHARED),
+        one: OwnedText::new(b"1"),
+    })
+}
+
+/// Looks through a hash for its one holder; `None` if it is no exclusive lock.
+pub(crate) fn sole_owner(key: &Key<'_>) -> Option<(Arc<[u8]>, u32)> {
+    if key.len() > FIELDS_MAX {
+        return None;
+    }
+    let mut owners = 0;
+    let mut found = None;
+    key.for_each_field(&mut |field, value| {
+        if !field.starts_with(RESERVED_PREFIX) {
+            owners += 1;
+            found = stored_count(value).map(|count| (field.into(), count));
+        }
+    });
+    found.filter(|_| owners == 1)
+}
+
+/// Looks through a hash for all its shared holders; `None` if it is no lock.
+pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Vec<(Arc<[u8]>, Holder)>> {
+    let mut counts: Vec<(Arc<[u8]>, u32)> = Vec::new();
+    let mut terms = HashMap::new();
+    let mut sound = true;
+    key.for_each_field(&mut |field, value| {
+        if let Some(owner) = field.strip_prefix(HOLDER_PREFIX) {
+            terms.insert(Box::<[u8]>::from(owner), stored_terms(value));
+        } else if !field.starts_with(RESERVED_PREFIX) {
+            match stored_count(value) {
+                Some(count) => counts.push((field.into(), count)),
+                None => sound = false,
+            }
+        }
+    });
+    let holder = |(owner, count): (Arc<[u8]>, u32)| {
+        let terms = terms.remove(&*owner).flatten();
+        let (end, fence, permits) = terms.unwrap_or((deadline, None, 1));
+        let holder = Holder {
+            count,
+            permits,
+            fence,
+            deadline: end,
+        };
+        (owner, holder)
+    };
+    sound.then(|| counts.into_iter().map(holder).collect())
+}
+
+pub(crate) fn stored_count(bytes: &[u8]) -> Option<u32> {
+    let count = decimal(bytes).filter(|count| (1..=COUNT_MAX).contains(count))?;
+    u32::try_from(count).ok()
+}
+
+/// A shared holder, from its two fields.
+pub(crate) fn stored_holder(count: &[u8], terms: &[u8]) -> Option<Holder> {
+    let (deadline, fence, permits) = stored_terms(terms)?;
+    Some(Holder {
+        count: stored_count(count)?,
+        permits,
+        fence,
+        deadline,
+    })
+}
+
+/// The end of the lease, the fence, 0 if there is none, and the permits.
+fn stored_terms(bytes: &[u8]) -> Option<(Timestamp, Option<Fence>, u32)> {
+    let mut words = bytes.split(|byte| *byte == b' ').map(decimal);
+    let (end, fence, permits) = (words.next()??, words.next()??, words.next()??);
+    let permits = u32::try_from(permits).ok().filter(|it| *it > 0)?;
+    let sound = words.next().is_none();
+    sound.then(|| {
+        (
+            Timestamp::from_millis(end),
+            Fence::from_stored(fence),
+            permits,
+        )
+    })
+}
+
+/// The field in which more is kept of a shared holder.
+pub(crate) fn holder_field(owner: &[u8]) -> OwnedText {
+    // An owner has a limited length, so this needs no allocation.
+    let mut field = [0; HOLDER_PREFIX.len() + OWNER_LEN_MAX];
+    let mut rest = &mut field[..];
+    let room = rest.len();
+    let written = rest
+        .write_all(HOLDER_PREFIX)
+        .and_then(|()| rest.write_all(owner));
+    let len = room - rest.len();
+    match (written, field.get(..len)) {
+        (Ok(()), Some(field)) => OwnedText::new(field),
+        _ => OwnedText::new(&[HOLDER_PREFIX, owner].concat()),
+    }
+}
+
+/// What is kept there.
+pub(crate) fn holder_terms(holder: &Holder) -> OwnedText {
+    let fence = holder.fence.map_or(0, Fence::get);
+    let (end, permits) = (holder.deadline.millis(), holder.permits);
+    // Three numbers of at most twenty digits.
+    let mut terms = [0; 64];
+    let mut rest = &mut terms[..];
+    let room = rest.len();
+    let written = write!(rest, "{end} {fence} {permits}");
+    let len = room - rest.len();
+    match (written, terms.get(..len)) {
+        (Ok(()), Some(terms)) => OwnedText::new(terms),
+        _ => OwnedText::new(b""),
+    }
+}

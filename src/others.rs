@@ -1,0 +1,57 @@
+//! Who holds other locks, for the search for deadlocks: read from their keys.
+
+use rlock_core::{Holders, Name, Timestamp};
+
+use crate::{
+    api::{Context, Key, OwnedText},
+    known::Known,
+    store,
+    transact::Site,
+};
+
+pub(crate) struct Others<'a> {
+    ctx: &'a Context,
+    now: Timestamp,
+    db: u32,
+    known: &'a Known,
+}
+
+impl<'a> Others<'a> {
+    pub(crate) fn new(site: &Site<'a>, known: &'a Known) -> Self {
+        Self {
+            ctx: site.ctx,
+            now: site.now,
+            db: site.db,
+            known,
+        }
+    }
+
+    fn visit_key(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>)) {
+        let Some(key) = Key::open_to_read(self.ctx, *OwnedText::new(name.key)) else {
+            return;
+        };
+        if let Some(shared) = store::known_holders(&key, name, self.known) {
+            let held = shared.iter();
+            for (owner, it) in held.filter(|it| !it.1.deadline.has_passed(self.now)) {
+                visit(owner, Some(it.permits));
+            }
+        } else if let Some(holding) = store::holders(&key, self.now) {
+            for (owner, it) in holding.holders {
+                visit(&owner, holding.is_shared.then_some(it.permits));
+            }
+        }
+    }
+}
+
+impl Holders for Others<'_> {
+    fn visit(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>)) {
+        // An owner may wait in another database than the one that is selected.
+        let elsewhere = name.db != self.db;
+        if !elsewhere || self.ctx.select_db(name.db) {
+            self.visit_key(name, visit);
+        }
+        if elsewhere {
+            self.ctx.select_db(self.db);
+        }
+    }
+}
