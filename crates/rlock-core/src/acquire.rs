@@ -4,6 +4,7 @@ use crate::{
     Admission, Announce, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name, Refusal,
     Request, Step, Ticket, TicketId, Timestamp, Wait,
     queue::QueueId,
+    ticket::Grace,
     wait_for::{Place, Target},
 };
 
@@ -111,7 +112,7 @@ impl Locks {
             ticket.mode = request.mode;
             ticket.once = request.once;
             ticket.lease_ms = request.lease_ms;
-            ticket.grace_ms = request.grace_ms;
+            ticket.grace = request.grace_ms.map(Grace::from_millis);
             ticket.wait_ends = request.wait.ends(now);
         });
         earlier
@@ -282,7 +283,7 @@ pub(crate) fn new_ticket(
         mode: request.mode,
         once: request.once,
         lease_ms: request.lease_ms,
-        grace_ms: request.grace_ms,
+        grace: request.grace_ms.map(Grace::from_millis),
         since: now,
         wait_ends: request.wait.ends(now),
         delivery,

@@ -6,6 +6,7 @@ use crate::{
     Timestamp, Who,
     acquire::COUNT_MAX,
     queue::QueueId,
+    ticket::Grace,
     wait_for::{Search, Target},
     watch::{Binding, Notice, Watch},
 };
@@ -109,7 +110,7 @@ impl Locks {
             Delivery::Blocked { .. } => None,
         };
         let session = Some(ticket.delivery.session());
-        let grace_ms = ticket.grace_ms;
+        let grace_ms = ticket.grace.map(Grace::millis);
         self.keep_watch(queue, &ticket.owner, fence, notice, session, grace_ms);
     }
 

@@ -31,8 +31,8 @@ pub(crate) struct Table {
     pub(crate) watches: BTreeMap<WatchId, Watch>,
     pub(crate) deadlines: Deadlines,
     pub(crate) due: VecDeque<QueueId>,
-    /// Tickets by the hash of their owner, and by queue.
-    pub(crate) by_owner: BTreeSet<(u64, QueueId, TicketId)>,
+    /// Tickets by owner and queue, see `tickets`.
+    pub(crate) by_owner: BTreeSet<(u64, TicketId)>,
     /// Tickets whose owner has others as well.
     pub(crate) linked: BTreeSet<(QueueId, TicketId)>,
     /// Queues with tickets by database, the longest first.

@@ -1,6 +1,10 @@
 //! One waiter's place in one queue.
 
-use std::{cmp::Ordering, num::NonZeroU64, sync::Arc};
+use std::{
+    cmp::Ordering,
+    num::{NonZeroU32, NonZeroU64},
+    sync::Arc,
+};
 
 use crate::{Mode, Timestamp, queue::QueueId};
 
@@ -61,6 +65,21 @@ impl Delivery {
     }
 }
 
+/// How long a bound hold outlives its connection, in four bytes also where
+/// there is none: there may be a million tickets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grace(NonZeroU32);
+
+impl Grace {
+    pub(crate) const fn from_millis(millis: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(millis))
+    }
+
+    pub(crate) const fn millis(self) -> u32 {
+        self.0.get() - 1
+    }
+}
+
 /// A waiter's place in a queue, and what it asks for.
 #[derive(Clone, Debug)]
 pub struct Ticket {
@@ -72,9 +91,8 @@ pub struct Ticket {
     pub once: bool,
     /// The lease of the grant, in milliseconds, counted from the hand-off.
     pub lease_ms: u32,
-    /// How long the hold outlives its connection, in milliseconds, if it is
-    /// bound to one.
-    pub grace_ms: Option<u32>,
+    /// How long the hold outlives its connection, if it is bound to one.
+    pub(crate) grace: Option<Grace>,
     /// When the owner asked first; a takeover does not change it.
     pub since: Timestamp,
     /// When the wait ends; [`Timestamp::NEVER`] for a wait without limit.
@@ -93,7 +111,7 @@ impl Ticket {
     /// Whether the hold, once granted, has to be remembered: its loss is to be
     /// told, or it ends with its connection.
     pub(crate) const fn is_watched(&self) -> bool {
-        self.grace_ms.is_some() || matches!(self.delivery, Delivery::Notify { .. })
+        self.grace.is_some() || matches!(self.delivery, Delivery::Notify { .. })
     }
 }
 

@@ -12,28 +12,37 @@ use crate::{
     ticket::{self, MultiId},
 };
 
+/// The half of an entry that comes from the queue.
+const QUEUE_HALF: u64 = u32::MAX as u64;
+
+/// What tickets are found by: half of it from the owner, half from the queue.
+/// Two that have it in common by chance are told apart by their tickets.
+const fn of_both(owner: u64, queue: QueueId) -> u64 {
+    (owner & !QUEUE_HALF) | (queue.0 & QUEUE_HALF)
+}
+
 impl Table {
     pub(crate) fn hash(&self, owner: &[u8]) -> u64 {
         self.hasher.hash_one(owner)
     }
 
     pub(crate) fn ticket_of(&self, id: QueueId, owner: &[u8]) -> Option<TicketId> {
-        let hash = self.hash(owner);
-        self.by_owner
-            .range((hash, id, TicketId::MIN)..=(hash, id, TicketId::MAX))
-            .map(|(_, _, ticket)| *ticket)
-            .find(|ticket| {
-                let ticket = self.tickets.get(ticket);
-                ticket.is_some_and(|ticket| *ticket.owner == *owner)
-            })
+        let entry = of_both(self.hash(owner), id);
+        let found = self
+            .by_owner
+            .range((entry, TicketId::MIN)..=(entry, TicketId::MAX));
+        found.map(|(_, ticket)| *ticket).find(|ticket| {
+            let ticket = self.tickets.get(ticket);
+            ticket.is_some_and(|it| it.queue == id && *it.owner == *owner)
+        })
     }
 
     /// All tickets of an owner.
     pub(crate) fn tickets_of(&self, owner: &[u8]) -> impl Iterator<Item = (TicketId, &Ticket)> {
-        let hash = self.hash(owner);
-        let range = (hash, QueueId::MIN, TicketId::MIN)..=(hash, QueueId::MAX, TicketId::MAX);
+        let first = of_both(self.hash(owner), QueueId::MIN);
+        let range = (first, TicketId::MIN)..=(first | QUEUE_HALF, TicketId::MAX);
         let found = self.by_owner.range(range);
-        found.filter_map(move |(_, _, id)| {
+        found.filter_map(move |(_, id)| {
             let ticket = &**self.tickets.get(id)?;
             (*ticket.owner == *owner).then_some((*id, ticket))
         })
@@ -55,8 +64,8 @@ impl Table {
         let (ahead, behind) = (ticket.ahead, ticket.behind);
         self.resize(ticket.queue, 1);
         self.connect(ahead, behind, Some(id), Some(id));
-        let hash = self.hash(&ticket.owner);
-        self.by_owner.insert((hash, ticket.queue, id));
+        let entry = of_both(self.hash(&ticket.owner), ticket.queue);
+        self.by_owner.insert((entry, id));
         self.watched_tickets += u64::from(ticket.is_watched());
         self.tickets.insert(id, Box::new(ticket));
         self.link(id);
@@ -68,8 +77,8 @@ impl Table {
     pub(crate) fn remove(&mut self, id: TicketId) -> Option<Box<Ticket>> {
         self.unindex(id);
         let ticket = self.tickets.remove(&id)?;
-        let hash = self.hash(&ticket.owner);
-        self.by_owner.remove(&(hash, ticket.queue, id));
+        let entry = of_both(self.hash(&ticket.owner), ticket.queue);
+        self.by_owner.remove(&(entry, id));
         self.linked.remove(&(ticket.queue, id));
         self.unlink(&ticket.owner);
         self.watched_tickets -= u64::from(ticket.is_watched());
