@@ -110,7 +110,7 @@ impl Writing<'_> {
         }
         let changes = shared.take_changes();
         let goes_on = match before {
-            Before::Shared { .. } => !lapsed,
+            Before::Shared { .. } => !lapsed && !shared.is_new(),
             Before::Exclusive { count, .. } => {
                 let caller = self.caller.filter(|_| count.is_some() && !lapsed);
                 caller.is_some_and(|caller| shared.get(caller.bytes()).is_some())

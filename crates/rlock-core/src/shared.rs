@@ -32,6 +32,7 @@ pub struct Shared {
     /// Who has ended unasked.
     ended: Vec<Arc<[u8]>>,
     known: bool,
+    new: bool,
 }
 
 impl PartialEq for Shared {
@@ -49,6 +50,7 @@ impl Shared {
     pub(crate) fn begun() -> Self {
         Self {
             known: true,
+            new: true,
             ..Self::default()
         }
     }
@@ -79,6 +81,13 @@ impl Shared {
     #[must_use]
     pub fn iter(&self) -> Box<dyn Iterator<Item = (&[u8], &Holder)> + '_> {
         self.holders.iter()
+    }
+
+    /// Whether the lock was not held in shared mode before, or was free for a
+    /// moment since: then whatever the store has of holders is no more.
+    #[must_use]
+    pub const fn is_new(&self) -> bool {
+        self.new
     }
 
     /// How many hold the lock.
@@ -131,10 +140,11 @@ impl Shared {
         }
     }
 
-    /// Takes note that the holders are those that were left here, so that
-    /// nobody has ended who is not known to have.
+    /// Takes note that the holders have been written, and are those that were
+    /// left here, so that nobody has ended who is not known to have.
     pub fn remember(&mut self) {
         self.known = true;
+        self.new = false;
         self.ended.clear();
     }
 
