@@ -3,9 +3,10 @@
 .DEFAULT_GOAL := help
 .PHONY: bench build fuzz help lint run server servers test
 
-build: ## Build the module, target/release/librlock.so (installs what is missing)
+build: ## Build target/release/librlock.so and the command line, target/release/rlock
 	tests/install-needs
 	cargo build --release --lib
+	cargo build --release --package rlock-cli
 
 run: ## Build all, start a server of its own and run the demonstration on it
 	tests/install-needs
