@@ -59,8 +59,16 @@ pub(crate) fn sole_owner(key: &Key<'_>) -> Option<(Arc<[u8]>, u32)> {
     found.filter(|_| owners == 1)
 }
 
+/// The shared holders of a lock.
+pub(crate) struct Scanned {
+    pub(crate) holders: Vec<(Arc<[u8]>, Holder)>,
+    /// Those of whom nothing is kept but the count: their leases are as long
+    /// as the key has to live.
+    pub(crate) bare: Vec<Arc<[u8]>>,
+}
+
 /// Looks through a hash for all its shared holders; `None` if it is no lock.
-pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Vec<(Arc<[u8]>, Holder)>> {
+pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Scanned> {
     let mut counts: Vec<(Arc<[u8]>, u32)> = Vec::new();
     let mut terms = HashMap::new();
     let mut sound = true;
@@ -74,9 +82,13 @@ pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Vec<(Arc<[u8]>,
             }
         }
     });
+    let mut bare = Vec::new();
     let holder = |(owner, count): (Arc<[u8]>, u32)| {
         let terms = terms.remove(&*owner).flatten();
-        let (end, fence, permits) = terms.unwrap_or((deadline, None, 1));
+        let (end, fence, permits) = terms.unwrap_or_else(|| {
+            bare.push(Arc::clone(&owner));
+            (deadline, None, 1)
+        });
         let holder = Holder {
             count,
             permits,
@@ -85,7 +97,8 @@ pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Vec<(Arc<[u8]>,
         };
         (owner, holder)
     };
-    sound.then(|| counts.into_iter().map(holder).collect())
+    let holders: Vec<_> = counts.into_iter().map(holder).collect();
+    (sound && !holders.is_empty()).then_some(Scanned { holders, bare })
 }
 
 pub(crate) fn stored_count(bytes: &[u8]) -> Option<u32> {

@@ -111,7 +111,7 @@ pub(crate) fn holders(key: &Key<'_>, now: Timestamp) -> Option<Holding> {
         // Nobody asks here, so nobody is seen to be alone.
         Stored::Hold(Hold::NoLock | Hold::Shared(_)) | Stored::Sole { .. } => return None,
         Stored::Shared { deadline, .. } => {
-            let mut holders = scan(key, deadline).filter(|holders| !holders.is_empty())?;
+            let mut holders = scan(key, deadline)?.holders;
             for (_, holder) in &mut holders {
                 holder.deadline = holder.deadline.min(deadline);
             }
@@ -131,8 +131,7 @@ pub(crate) fn is_lock(key: &Key<'_>, name: Name<'_>, owner: Option<Text>, known:
         Stored::Hold(hold) => hold != Hold::NoLock,
         Stored::Sole { .. } => true,
         Stored::Shared { deadline, fence } => {
-            known.look(name, stamp(key, fence)).is_some()
-                || scan(key, deadline).is_some_and(|holders| !holders.is_empty())
+            known.look(name, stamp(key, fence)).is_some() || scan(key, deadline).is_some()
         }
     }
 }
@@ -240,7 +239,13 @@ fn load_shared(
         fields: stamp.fields,
     };
     let shared = known.take(name, stamp);
-    let shared = shared.or_else(|| Some(Shared::stored(scan(key, deadline)?, fence)));
+    let shared = shared.or_else(|| {
+        let scanned = scan(key, deadline)?;
+        let mut shared = Shared::stored(scanned.holders, fence);
+        // What is missing is written, so that it is not another each time.
+        scanned.bare.iter().for_each(|owner| shared.rewrite(owner));
+        Some(shared)
+    });
     match shared.filter(|shared| !shared.is_empty()) {
         Some(mut shared) => {
             // Whoever sets the time to live of the key sets the lease.

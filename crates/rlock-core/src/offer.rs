@@ -70,6 +70,13 @@ impl Locks {
         }
     }
 
+    /// Takes a hand-off back that nobody was there to hear of.
+    pub(crate) fn uncount_in_streak(&mut self, id: QueueId) {
+        if let Some(queue) = self.table.queues.get_mut(&id) {
+            queue.streak = queue.streak.saturating_sub(1);
+        }
+    }
+
     pub(crate) fn count_in_streak(&mut self, id: QueueId) {
         if let Some(queue) = self.table.queues.get_mut(&id) {
             queue.streak = queue.streak.saturating_add(1);

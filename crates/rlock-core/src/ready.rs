@@ -61,6 +61,7 @@ impl Locks {
             let Some(id) = self.table.find(*name) else {
                 continue;
             };
+            self.uncount_in_streak(id);
             if let Some(watch) = self.table.watch_of(id, &ticket.owner) {
                 self.table.remove_watch(watch);
             }

@@ -98,10 +98,11 @@ impl Locks {
         self.counters.handoffs -= 1;
         self.counters.waiters_gone += 1;
         hold.end_of(&ticket.owner);
-        if let Some(id) = self.table.find(name)
-            && let Some(watch) = self.table.watch_of(id, &ticket.owner)
-        {
-            self.table.remove_watch(watch);
+        if let Some(id) = self.table.find(name) {
+            self.uncount_in_streak(id);
+            if let Some(watch) = self.table.watch_of(id, &ticket.owner) {
+                self.table.remove_watch(watch);
+            }
         }
         true
     }

@@ -90,6 +90,13 @@ impl Shared {
         self.new
     }
 
+    /// Takes note that the store does not have what an owner holds as it is.
+    pub fn rewrite(&mut self, owner: &[u8]) {
+        if let Some(holder) = self.get(owner).copied() {
+            self.put(owner, holder);
+        }
+    }
+
     /// How many hold the lock.
     #[must_use]
     pub fn len(&self) -> usize {
