@@ -235,6 +235,7 @@ fn perform(
                 if skips < SKIPS_MAX {
                     let step = locks.skip(now, name, hold, &ticket, fence);
                     effects.extend(step.effects);
+                    announce = announce.max(step.announce);
                 } else {
                     locks.skip_and_leave(name, hold, &ticket, fence);
                 }

@@ -61,7 +61,14 @@ impl Locks {
         if !self.take_back(name, hold, ticket, fence) {
             return Step::quiet(());
         }
-        self.settle(now, name, hold)
+        let step = self.settle(now, name, hold);
+        // With an upgrade goes what its owner held before.
+        let announce = if ticket.first {
+            Announce::IfFreed
+        } else {
+            Announce::No
+        };
+        step.announcing(announce)
     }
 
     /// Takes a grant back as [`Locks::skip`] does, but leaves the next hand-off
@@ -109,17 +116,20 @@ impl Locks {
 
     /// Sets when the lock has to be looked at, given its hold.
     pub(crate) fn look_at(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
+        let granting_from = self.granting_from.filter(|from| now < *from);
         let look = match hold {
             Hold::Exclusive { .. } | Hold::Shared(_) => {
                 self.end_offer(id);
-                hold.first_end().map_or(Look::Never, Look::LeaseEnd)
+                match (hold.first_end(), granting_from) {
+                    // Somebody may fit beside those who hold it.
+                    (Some(end), Some(from)) if from < end => Look::Again(from),
+                    (Some(end), _) => Look::LeaseEnd(end),
+                    (None, _) => Look::Never,
+                }
             }
             Hold::NoLock => Look::Again(now.plus_millis(NO_LOCK_LOOK_MS)),
             Hold::Free if self.is_offered(now, id) => return,
-            Hold::Free => match self.granting_from {
-                Some(from) if now < from => Look::Again(from),
-                _ => Look::Never,
-            },
+            Hold::Free => granting_from.map_or(Look::Never, Look::Again),
         };
         self.table.look(id, look);
     }
