@@ -10,12 +10,14 @@ use crate::{
 };
 
 /// The field in which the largest fence of a hold is kept.
-const FENCE_FIELD: &[u8] = b"rlock:fence";
+pub(crate) const FENCE_FIELD: &[u8] = b"rlock:fence";
 /// The field in which the mode of a hold is kept, unless it is exclusive.
 const MODE_FIELD: &[u8] = b"rlock:mode";
 pub(crate) const MODE_SHARED: &[u8] = b"shared";
 /// What the field begins with in which more is kept of a shared holder.
 const HOLDER_PREFIX: &[u8] = b"rlock:holder:";
+/// How many fields an exclusive lock has.
+pub(crate) const FIELDS_OF_EXCLUSIVE: usize = 2;
 /// How many fields a lock has that one owner holds in shared mode.
 pub(crate) const FIELDS_OF_ONE: usize = 4;
 /// A hash with more fields than this is no exclusive lock, and is not looked

@@ -4,6 +4,7 @@ use rlock_core::{Holders, Name, Timestamp};
 
 use crate::{
     api::{Context, Key, OwnedText},
+    args::OWNER_LEN_MAX,
     known::Known,
     store,
     transact::Site,
@@ -30,7 +31,10 @@ impl<'a> Others<'a> {
         let Some(key) = Key::open_to_read(self.ctx, *OwnedText::new(name.key)) else {
             return;
         };
-        if let Some(shared) = store::known_holders(&key, name, self.known) {
+        let mut room = [0; OWNER_LEN_MAX];
+        if let Some(owner) = store::exclusive_owner(&key, self.now, &mut room) {
+            visit(owner, None);
+        } else if let Some(shared) = store::known_holders(&key, name, self.known) {
             let held = shared.iter();
             for (owner, it) in held.filter(|it| !it.1.deadline.has_passed(self.now)) {
                 visit(owner, Some(it.permits));

@@ -11,10 +11,10 @@ use rlock_core::{Fence, Hold, Holder, Name, Shared, Timestamp, Who};
 
 use crate::{
     api::{Key, KeyKind, Text},
-    args::decimal,
+    args::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
     fields::{
-        FIELDS_OF_ONE, MODE_SHARED, constants, holder_field, scan, sole_owner, stored_count,
-        stored_holder,
+        FENCE_FIELD, FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, MODE_SHARED, constants, holder_field,
+        scan, sole_owner, stored_count, stored_holder,
     },
     known::{Known, Stamp},
 };
@@ -86,6 +86,34 @@ pub(crate) fn load(
         Hold::Free | Hold::Shared(_) => Before::Free,
     };
     (stored, before)
+}
+
+/// The one who holds a key in exclusive mode, if it is easily told: the owner
+/// is copied to where `room` is.
+pub(crate) fn exclusive_owner<'a>(
+    key: &Key<'_>,
+    now: Timestamp,
+    room: &'a mut [u8; OWNER_LEN_MAX],
+) -> Option<&'a [u8]> {
+    let is_small_hash = key.kind() == KeyKind::Hash && key.len() <= FIELDS_OF_EXCLUSIVE;
+    let ends = key.expires_at_ms().map(Timestamp::from_millis);
+    if !is_small_hash || ends.is_none_or(|ends| ends.has_passed(now)) {
+        return None;
+    }
+    let mut found = None;
+    let mut sound = true;
+    key.for_each_field(&mut |field, value| {
+        if field == FENCE_FIELD {
+            return;
+        }
+        sound &= found.is_none() && !field.starts_with(RESERVED_PREFIX);
+        sound &= stored_count(value).is_some();
+        if let Some(room) = room.get_mut(..field.len()) {
+            room.copy_from_slice(field);
+            found = Some(field.len());
+        }
+    });
+    room.get(..found.filter(|_| sound)?)
 }
 
 /// Reads all holders of a key, of whichever mode, without changing anything.

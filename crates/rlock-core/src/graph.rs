@@ -5,13 +5,15 @@ use std::{
     rc::Rc,
 };
 
-/// Owners as nodes, of whom the first is the asker, and for each who waits for
-/// it.
+/// Owners as nodes, of whom the first is the asker, and who waits for whom.
 #[derive(Debug)]
 pub(crate) struct Graph {
     owners: Vec<Rc<[u8]>>,
     nodes: HashMap<Rc<[u8]>, usize>,
-    waiting: Vec<Vec<(usize, Edge)>>,
+    /// For whom somebody waits, who, and what it means.
+    edges: Vec<(usize, usize, Edge)>,
+    /// Whether anybody waits for the asker.
+    asker_is_in_the_way: bool,
     thresholds: Vec<Threshold>,
 }
 
@@ -36,7 +38,8 @@ impl Graph {
         Self {
             owners: vec![Rc::clone(&asker)],
             nodes: HashMap::from([(asker, 0)]),
-            waiting: vec![Vec::new()],
+            edges: Vec::new(),
+            asker_is_in_the_way: false,
             thresholds: Vec::new(),
         }
     }
@@ -57,7 +60,6 @@ impl Graph {
         let owner: Rc<[u8]> = owner.into();
         self.owners.push(Rc::clone(&owner));
         self.nodes.insert(owner, node);
-        self.waiting.push(Vec::new());
         node
     }
 
@@ -69,20 +71,26 @@ impl Graph {
 
     /// Takes note that `waiter` waits for `node`.
     pub(crate) fn edge(&mut self, waiter: usize, node: usize, edge: Edge) {
-        if let Some(waiting) = self.waiting.get_mut(node)
-            && node != waiter
-        {
-            waiting.push((waiter, edge));
+        if node != waiter {
+            self.asker_is_in_the_way |= node == 0;
+            self.edges.push((node, waiter, edge));
         }
     }
 
     /// Goes back from the asker to all who are stuck because of it. The cycle,
     /// if the asker is one of them: each waits for the next.
     pub(crate) fn cycle(mut self) -> Option<Vec<Box<[u8]>>> {
+        if !self.asker_is_in_the_way {
+            return None;
+        }
+        self.edges.sort_unstable_by_key(|edge| edge.0);
         let mut because = vec![None; self.owners.len()];
         let mut new = VecDeque::from([0]);
         while let Some(node) = new.pop_front() {
-            for (waiter, edge) in std::mem::take(self.waiting.get_mut(node)?) {
+            let first = self.edges.partition_point(|edge| edge.0 < node);
+            let edges = self.edges.get(first..)?.iter();
+            for (_, waiter, edge) in edges.take_while(|edge| edge.0 == node) {
+                let (waiter, edge) = (*waiter, *edge);
                 let reason = because.get_mut(waiter)?;
                 if !is_stuck(&mut self.thresholds, edge) || reason.is_some() {
                     continue;

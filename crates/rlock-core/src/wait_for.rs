@@ -8,7 +8,7 @@
 //! queue only those who wait elsewhere too matter beside its holders, so
 //! unrelated locks and long queues are not looked at.
 
-use std::{cmp::Ordering, collections::HashMap, rc::Rc};
+use std::{cmp::Ordering, collections::BTreeMap, rc::Rc};
 
 use crate::{
     Hold, Mode, Name, TicketId, Who,
@@ -70,7 +70,8 @@ pub(crate) struct Search<'a> {
     mode: Mode,
     targets: &'a [Target<'a>],
     graph: Graph,
-    queues: HashMap<QueueId, Rc<InTheWay>>,
+    queues: BTreeMap<QueueId, Rc<InTheWay>>,
+    asker_is_queued: bool,
     steps: usize,
 }
 
@@ -89,7 +90,8 @@ impl<'a> Search<'a> {
             mode,
             targets,
             graph: Graph::new(asker),
-            queues: HashMap::new(),
+            queues: BTreeMap::new(),
+            asker_is_queued: table.tickets_of(asker).next().is_some(),
             steps: 0,
         }
     }
@@ -151,7 +153,8 @@ impl<'a> Search<'a> {
         let asks_first = self.targets.first();
         let asks_first =
             asks_first.is_some_and(|it| it.queue == Some(queue) && it.place == Place::First);
-        let own = self.table.ticket_of(queue, self.asker);
+        let own = self.asker_is_queued.then_some(self.asker);
+        let own = own.and_then(|asker| self.table.ticket_of(queue, asker));
         if asks_first || own.is_some_and(|own| self.is_ahead(own, place)) {
             self.graph.edge(node, 0, Edge::Any);
         }
