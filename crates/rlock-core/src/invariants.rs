@@ -2,7 +2,9 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use crate::{Delivery, Hold, Locks, Name, TicketId, Timestamp, queue::Queue, queue::QueueId};
+use crate::{
+    Delivery, Hold, Locks, Name, TicketId, Timestamp, queue::Queue, queue::QueueId, ticket::Rank,
+};
 
 impl Locks {
     /// Checks that queues, tickets, watches and indices agree with one another.
@@ -74,7 +76,7 @@ impl Locks {
             "a queue's chain does not end at its back",
         )?;
         ensure(
-            ids.is_sorted_by(|one, other| table.order(*one, *other).is_lt()),
+            ids.is_sorted_by_key(|id| table.rank(*id)),
             "a queue is not in order of arrival",
         )?;
         let mut owners = BTreeSet::new();
@@ -104,11 +106,14 @@ impl Locks {
         for (id, ticket) in &self.table.tickets {
             let several = self.table.tickets_of(&ticket.owner).count() > 1;
             ensure(
-                self.table.linked.contains(&(ticket.queue, *id)) == several,
+                self.table
+                    .linked
+                    .contains(&(ticket.queue, Rank::of(*id, ticket.first), *id))
+                    == several,
                 "an owner's tickets are not linked as they are",
             )?;
         }
-        let known = |it: &(QueueId, TicketId)| self.table.tickets.contains_key(&it.1);
+        let known = |it: &(QueueId, Rank, TicketId)| self.table.tickets.contains_key(&it.2);
         ensure(
             self.table.linked.iter().all(known),
             "a link is left of a ticket that has gone",

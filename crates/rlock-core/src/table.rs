@@ -17,7 +17,7 @@ use crate::{
     Gauges, Name, Ticket, TicketId,
     deadlines::Deadlines,
     queue::{Look, Queue, QueueId},
-    ticket::MultiId,
+    ticket::{MultiId, Rank},
     watch::{Watch, WatchId},
 };
 
@@ -33,8 +33,8 @@ pub(crate) struct Table {
     pub(crate) due: VecDeque<QueueId>,
     /// Tickets by owner and queue, see `tickets`.
     pub(crate) by_owner: BTreeSet<(u64, TicketId)>,
-    /// Tickets whose owner has others as well.
-    pub(crate) linked: BTreeSet<(QueueId, TicketId)>,
+    /// Tickets whose owner has others as well, in the order of their queue.
+    pub(crate) linked: BTreeSet<(QueueId, Rank, TicketId)>,
     /// Queues with tickets by database, the longest first.
     pub(crate) contended: BTreeSet<(u32, Reverse<u32>, QueueId)>,
     /// Requests whose outcome is a message, by connection.

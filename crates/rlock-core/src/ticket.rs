@@ -1,7 +1,6 @@
 //! One waiter's place in one queue.
 
 use std::{
-    cmp::Ordering,
     num::{NonZeroU32, NonZeroU64},
     sync::Arc,
 };
@@ -115,13 +114,20 @@ impl Ticket {
     }
 }
 
-/// The order of two tickets of one queue: by arrival, but whoever is to be
-/// upgraded comes before all who were there.
-pub(crate) fn order(one: (bool, TicketId), other: (bool, TicketId)) -> Ordering {
-    match (one.0, other.0) {
-        (true, true) => other.1.cmp(&one.1),
-        (true, false) => Ordering::Less,
-        (false, true) => Ordering::Greater,
-        (false, false) => one.1.cmp(&other.1),
+/// Where a ticket stands in its queue, compared with others: by arrival, but
+/// whoever is to be upgraded comes before all who were there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank(i64);
+
+impl Rank {
+    /// Before every ticket.
+    pub(crate) const MIN: Self = Self(i64::MIN);
+    /// After every ticket.
+    pub(crate) const MAX: Self = Self(i64::MAX);
+
+    pub(crate) fn of(id: TicketId, first: bool) -> Self {
+        // So many tickets there are never.
+        let arrival = i64::try_from(id.0.get()).unwrap_or(i64::MAX - 1);
+        Self(if first { -arrival } else { arrival })
     }
 }

@@ -1,15 +1,12 @@
 //! The indices by which a ticket is found, and its neighbours in the queue.
 
-use std::{
-    cmp::{Ordering, Reverse},
-    hash::BuildHasher,
-};
+use std::{cmp::Reverse, hash::BuildHasher};
 
 use crate::{
     Delivery, Ticket, TicketId, Timestamp,
     queue::QueueId,
     table::Table,
-    ticket::{self, MultiId},
+    ticket::{MultiId, Rank},
 };
 
 /// The half of an entry that comes from the queue.
@@ -79,7 +76,7 @@ impl Table {
         let ticket = self.tickets.remove(&id)?;
         let entry = of_both(self.hash(&ticket.owner), ticket.queue);
         self.by_owner.remove(&(entry, id));
-        self.linked.remove(&(ticket.queue, id));
+        self.linked.remove(&link(id, &ticket));
         self.unlink(&ticket.owner);
         self.watched_tickets -= u64::from(ticket.is_watched());
         self.connect(ticket.ahead, ticket.behind, ticket.behind, ticket.ahead);
@@ -136,10 +133,10 @@ impl Table {
         }
     }
 
-    /// The order of two tickets of one queue.
-    pub(crate) fn order(&self, one: TicketId, other: TicketId) -> Ordering {
-        let first = |id| self.tickets.get(&id).is_some_and(|ticket| ticket.first);
-        ticket::order((first(one), one), (first(other), other))
+    /// Where a ticket stands in its queue.
+    pub(crate) fn rank(&self, id: TicketId) -> Rank {
+        let first = self.tickets.get(&id).is_some_and(|ticket| ticket.first);
+        Rank::of(id, first)
     }
 
     pub(crate) fn index(&mut self, id: TicketId) {
@@ -210,9 +207,9 @@ impl Table {
         let Some(ticket) = self.tickets.get(&id) else {
             return;
         };
-        let entry = (ticket.queue, id);
+        let entry = link(id, ticket);
         let few = self.tickets_of(&ticket.owner).take(2);
-        let few: Vec<_> = few.map(|(id, it)| (it.queue, id)).collect();
+        let few: Vec<_> = few.map(|(id, ticket)| link(id, ticket)).collect();
         if few.len() == 2 {
             self.linked.extend(few);
             self.linked.insert(entry);
@@ -221,11 +218,15 @@ impl Table {
 
     /// Takes the mark off the last ticket that an owner has left.
     fn unlink(&mut self, owner: &[u8]) {
-        let mut few = self.tickets_of(owner).map(|(id, it)| (it.queue, id));
+        let mut few = self.tickets_of(owner).map(|(id, ticket)| link(id, ticket));
         let last = few.next().filter(|_| few.next().is_none());
         drop(few);
         if let Some(last) = last {
             self.linked.remove(&last);
         }
     }
+}
+
+fn link(id: TicketId, ticket: &Ticket) -> (QueueId, Rank, TicketId) {
+    (ticket.queue, Rank::of(id, ticket.first), id)
 }

@@ -8,13 +8,14 @@
 //! queue only those who wait elsewhere too matter beside its holders, so
 //! unrelated locks and long queues are not looked at.
 
-use std::{cmp::Ordering, collections::BTreeMap, rc::Rc};
+use std::{collections::BTreeMap, rc::Rc};
 
 use crate::{
     Hold, Mode, Name, TicketId, Who,
     graph::{Edge, Graph},
     queue::{Queue, QueueId},
     table::Table,
+    ticket::Rank,
 };
 
 /// How much of the graph is looked at before the search is given up, in
@@ -158,23 +159,13 @@ impl<'a> Search<'a> {
         if asks_first || own.is_some_and(|own| self.is_ahead(own, place)) {
             self.graph.edge(node, 0, Edge::Any);
         }
-        let until = match place {
-            Place::At(id) => id,
-            Place::First | Place::Last => TicketId::MAX,
-        };
-        let linked = self
-            .table
-            .linked
-            .range((queue, TicketId::MIN)..(queue, until));
-        let nearest = linked.map(|it| it.1).rfind(|id| self.is_ahead(*id, place));
-        let front = self.table.queues.get(&queue).and_then(|it| it.front);
-        let first = |id: &TicketId| self.table.tickets.get(id).is_some_and(|it| it.first);
-        let front = front.filter(|id| first(id) && self.is_ahead(*id, place));
-        for ahead in nearest.into_iter().chain(front) {
-            if let Some(ticket) = self.table.tickets.get(&ahead) {
-                let ahead = self.graph.node(&ticket.owner);
-                self.graph.edge(node, ahead, Edge::Any);
-            }
+        let linked = &self.table.linked;
+        let first = (queue, Rank::MIN, TicketId::MIN);
+        let ahead = linked.range(first..(queue, self.rank(place), TicketId::MIN));
+        let nearest = ahead.map(|it| it.2).next_back();
+        if let Some(ticket) = nearest.and_then(|id| self.table.tickets.get(&id)) {
+            let ahead = self.graph.node(&ticket.owner);
+            self.graph.edge(node, ahead, Edge::Any);
         }
         self.steps += 2;
     }
@@ -213,10 +204,14 @@ impl<'a> Search<'a> {
     }
 
     fn is_ahead(&self, id: TicketId, place: Place) -> bool {
+        self.table.rank(id) < self.rank(place)
+    }
+
+    fn rank(&self, place: Place) -> Rank {
         match place {
-            Place::First => false,
-            Place::Last => true,
-            Place::At(other) => self.table.order(id, other) == Ordering::Less,
+            Place::First => Rank::MIN,
+            Place::Last => Rank::MAX,
+            Place::At(id) => self.table.rank(id),
         }
     }
 
