@@ -2,9 +2,10 @@
 //!
 //! A shared lock with many holders is not looked through for each command. Its
 //! holders are kept here, ordered, and are believed as long as the hash has as
-//! many fields and the largest fence that it had then: every grant changes the
-//! fence, and whoever takes a holder away by hand changes the number. All of it
-//! can be read from the key at any time, so nothing is lost when it is dropped.
+//! many fields and the largest fence that it had then (every grant changes the
+//! fence) and as what it says of those who are decided upon is what is here.
+//! All of it can be read from the key at any time, so nothing is lost when it
+//! is dropped.
 
 use std::collections::{BTreeSet, HashMap};
 

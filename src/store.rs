@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rlock_core::{Fence, Hold, Holder, Name, Shared, Timestamp, Who};
 
 use crate::{
-    api::{Key, KeyKind, Text},
+    api::{Key, KeyKind, OwnedText, Text},
     args::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
     fields::{
         FENCE_FIELD, FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, MODE_SHARED, constants, holder_field,
@@ -57,11 +57,17 @@ pub(crate) fn load(
     name: Name<'_>,
     owner: Option<Text>,
     known: &mut Known,
+    now: Timestamp,
 ) -> (Hold, Before) {
     let stored = match read(key, owner) {
         Stored::Hold(hold) => hold,
-        Stored::Shared { deadline, fence } => {
-            return load_shared(key, name, deadline, fence, known);
+        Stored::Shared {
+            deadline,
+            fence,
+            count,
+        } => {
+            let caller = owner.map(|owner| (owner, count));
+            return load_shared(key, name, deadline, fence, known, caller, now);
         }
         Stored::Sole {
             holder,
@@ -158,9 +164,9 @@ pub(crate) fn is_lock(key: &Key<'_>, name: Name<'_>, owner: Option<Text>, known:
     match read(key, owner) {
         Stored::Hold(hold) => hold != Hold::NoLock,
         Stored::Sole { .. } => true,
-        Stored::Shared { deadline, fence } => {
-            known.look(name, stamp(key, fence)).is_some() || scan(key, deadline).is_some()
-        }
+        Stored::Shared {
+            deadline, fence, ..
+        } => known.look(name, stamp(key, fence)).is_some() || scan(key, deadline).is_some(),
     }
 }
 
@@ -189,6 +195,8 @@ enum Stored {
     Shared {
         deadline: Timestamp,
         fence: Option<Fence>,
+        /// The count of the owner who asks.
+        count: Option<OwnedText>,
     },
     /// The owner who asks, alone, in shared mode.
     Sole {
@@ -241,7 +249,13 @@ fn read(key: &Key<'_>, owner: Option<Text>) -> Stored {
         }
     }
     match key.field(*constants().mode) {
-        Some(mode) if mode.bytes() == MODE_SHARED => return Stored::Shared { deadline, fence },
+        Some(mode) if mode.bytes() == MODE_SHARED => {
+            return Stored::Shared {
+                deadline,
+                fence,
+                count,
+            };
+        }
         Some(_) => return Stored::Hold(Hold::NoLock),
         None => {}
     }
@@ -259,6 +273,8 @@ fn load_shared(
     deadline: Timestamp,
     fence: Option<Fence>,
     known: &mut Known,
+    caller: Option<(Text, Option<OwnedText>)>,
+    now: Timestamp,
 ) -> (Hold, Before) {
     let stamp = stamp(key, fence);
     let before = Before::Shared {
@@ -267,6 +283,7 @@ fn load_shared(
         fields: stamp.fields,
     };
     let shared = known.take(name, stamp);
+    let shared = shared.filter(|shared| agrees(key, shared, caller.as_ref(), now));
     let shared = shared.or_else(|| {
         let scanned = scan(key, deadline)?;
         let mut shared = Shared::stored(scanned.holders, fence);
@@ -282,6 +299,30 @@ fn load_shared(
         }
         None => (Hold::NoLock, Before::NoLock),
     }
+}
+
+/// Whether what is known of a shared lock is what its key says of those who are
+/// decided upon: the owner who asks, and whoever is to be dropped. What others
+/// have changed of it by hand then comes to light.
+fn agrees(
+    key: &Key<'_>,
+    shared: &Shared,
+    caller: Option<&(Text, Option<OwnedText>)>,
+    now: Timestamp,
+) -> bool {
+    let stored = |owner: &[u8], count: Option<&OwnedText>| {
+        let terms = key.field(*holder_field(owner))?;
+        stored_holder(count?.bytes(), terms.bytes())
+    };
+    let caller_agrees = caller.is_none_or(|(owner, count)| match shared.get(owner.bytes()) {
+        Some(holder) => stored(owner.bytes(), count.as_ref()) == Some(*holder),
+        None => count.is_none(),
+    });
+    caller_agrees
+        && shared.ended(now).all(|(owner, holder)| {
+            let count = key.field(*OwnedText::new(owner));
+            stored(owner, count.as_ref()) == Some(*holder)
+        })
 }
 
 fn load_sole(

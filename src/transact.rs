@@ -84,7 +84,8 @@ impl<'a> Opened<'a> {
     /// Opens a key and reads its hold.
     pub(crate) fn new(state: &mut State, site: &Site<'a>) -> Self {
         let key = Key::open(site.ctx, site.key);
-        let (hold, before) = store::load(&key, site.name(), site.caller, &mut state.known);
+        let (hold, before) =
+            store::load(&key, site.name(), site.caller, &mut state.known, site.now);
         Self {
             site: *site,
             key,

@@ -70,16 +70,17 @@ impl HolderSet {
         }
     }
 
-    /// How many leases have ended.
-    pub(crate) fn ended(&self, now: Timestamp) -> usize {
+    /// Those whose leases have ended.
+    pub(crate) fn ended(&self, now: Timestamp) -> Box<dyn Iterator<Item = (&[u8], &Holder)> + '_> {
         match self.kept() {
-            Kept::List(list) => list
-                .iter()
-                .filter(|it| it.1.deadline.has_passed(now))
-                .count(),
+            Kept::List(list) => {
+                let ended = list.iter().filter(move |it| it.1.deadline.has_passed(now));
+                Box::new(ended.map(|(owner, it)| (&**owner, it)))
+            }
             Kept::Sets(many) => {
-                let ended = many.by_end.iter().take_while(|it| it.0.has_passed(now));
-                ended.count()
+                let ended = many.by_end.iter();
+                let ended = ended.take_while(move |it| it.0.has_passed(now));
+                Box::new(ended.filter_map(|(_, owner)| Some((&**owner, many.by_owner.get(owner)?))))
             }
         }
     }

@@ -106,7 +106,13 @@ impl Shared {
     /// How many leases have not ended.
     #[must_use]
     pub fn live(&self, now: Timestamp) -> usize {
-        self.len() - self.holders.ended(now)
+        self.len() - self.ended(now).count()
+    }
+
+    /// Those whose leases have ended, and who are holders no more.
+    #[must_use]
+    pub fn ended(&self, now: Timestamp) -> Box<dyn Iterator<Item = (&[u8], &Holder)> + '_> {
+        self.holders.ended(now)
     }
 
     /// Whether nobody is left.
