@@ -1,6 +1,6 @@
 //! The fields of a hash that is a lock, and what is in them.
 
-use std::{cell::OnceCell, collections::HashMap, io::Write, sync::Arc};
+use std::{cell::OnceCell, collections::HashMap, sync::Arc};
 
 use rlock_core::{Fence, Holder, Timestamp};
 
@@ -136,32 +136,39 @@ fn stored_terms(bytes: &[u8]) -> Option<(Timestamp, Option<Fence>, u32)> {
 
 /// The field in which more is kept of a shared holder.
 pub(crate) fn holder_field(owner: &[u8]) -> OwnedText {
-    // An owner has a limited length, so this needs no allocation.
-    let mut field = [0; HOLDER_PREFIX.len() + OWNER_LEN_MAX];
-    let mut rest = &mut field[..];
-    let room = rest.len();
-    let written = rest
-        .write_all(HOLDER_PREFIX)
-        .and_then(|()| rest.write_all(owner));
-    let len = room - rest.len();
-    match (written, field.get(..len)) {
-        (Ok(()), Some(field)) => OwnedText::new(field),
-        _ => OwnedText::new(&[HOLDER_PREFIX, owner].concat()),
-    }
+    joined(&[HOLDER_PREFIX, owner])
 }
 
 /// What is kept there.
 pub(crate) fn holder_terms(holder: &Holder) -> OwnedText {
     let fence = holder.fence.map_or(0, Fence::get);
-    let (end, permits) = (holder.deadline.millis(), holder.permits);
-    // Three numbers of at most twenty digits.
-    let mut terms = [0; 64];
-    let mut rest = &mut terms[..];
-    let room = rest.len();
-    let written = write!(rest, "{end} {fence} {permits}");
-    let len = room - rest.len();
-    match (written, terms.get(..len)) {
-        (Ok(()), Some(terms)) => OwnedText::new(terms),
-        _ => OwnedText::new(b""),
+    let [mut end, mut middle, mut last] = [
+        itoa::Buffer::new(),
+        itoa::Buffer::new(),
+        itoa::Buffer::new(),
+    ];
+    joined(&[
+        end.format(holder.deadline.millis()).as_bytes(),
+        b" ",
+        middle.format(fence).as_bytes(),
+        b" ",
+        last.format(holder.permits).as_bytes(),
+    ])
+}
+
+/// The most bytes of a text that is put together without an allocation.
+const SHORT: usize = HOLDER_PREFIX.len() + OWNER_LEN_MAX;
+
+/// A text out of parts. Those of fields and their values are short.
+fn joined(parts: &[&[u8]]) -> OwnedText {
+    let mut short = [0; SHORT];
+    let mut len = 0;
+    for part in parts {
+        match short.get_mut(len..len + part.len()) {
+            Some(room) => room.copy_from_slice(part),
+            None => return OwnedText::new(&parts.concat()),
+        }
+        len += part.len();
     }
+    OwnedText::new(short.get(..len).unwrap_or_default())
 }

@@ -68,6 +68,11 @@ impl Known {
         locks.insert(name.key.into(), entry);
     }
 
+    /// Forgets a lock, so that it is looked through.
+    pub(crate) fn forget(&mut self, name: Name<'_>) {
+        self.remove(name);
+    }
+
     /// Forgets everything: the keys may have changed places.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();

@@ -228,6 +228,19 @@ impl Context {
         }
     }
 
+    /// Whether the server only asks where the keys of a command are.
+    pub(crate) fn asks_for_keys(&self) -> bool {
+        // SAFETY: as in `flags`.
+        unsafe { raw::is_keys_position_request(self.0) != 0 }
+    }
+
+    /// Tells the server, who asks, that a key is the argument at `position`.
+    pub(crate) fn key_is_at(&self, position: usize) {
+        let position = c_int::try_from(position).unwrap_or(0);
+        // SAFETY: as in `flags`; only while the server asks.
+        unsafe { raw::key_at_pos(self.0, position) };
+    }
+
     /// Whether this node of a cluster serves a key, also while its slot moves.
     pub(crate) fn serves(&self, name: Text) -> bool {
         // SAFETY: the format names the string that follows; the reply is freed.

@@ -42,6 +42,8 @@ type FreeFn = Option<unsafe extern "C" fn(Ctx, *mut c_void)>;
 
 required! {
     create_command = RedisModule_CreateCommand(ctx: Ctx, name: *const c_char, function: RedisModuleCmdFunc, flags: *const c_char, first: c_int, last: c_int, step: c_int) -> c_int;
+    is_keys_position_request = RedisModule_IsKeysPositionRequest(ctx: Ctx) -> c_int;
+    key_at_pos = RedisModule_KeyAtPos(ctx: Ctx, position: c_int);
     get_command = RedisModule_GetCommand(ctx: Ctx, name: *const c_char) -> *mut RedisModuleCommand;
     set_command_info = RedisModule_SetCommandInfo(command: *mut RedisModuleCommand, info: *const RedisModuleCommandInfo) -> c_int;
     set_module_options = RedisModule_SetModuleOptions(ctx: Ctx, options: c_int);

@@ -20,6 +20,9 @@ use crate::{
 };
 
 pub(super) fn run(call: &Call<'_>) {
+    if call.tells_keys(3) {
+        return;
+    }
     match syntax_all::acquire(call.arguments, settings().max_lease_ms.get()) {
         None => call.wrong_arity(),
         Some(Err(error)) => reply::bad_argument(call.ctx, &error),

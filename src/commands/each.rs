@@ -13,6 +13,9 @@ use crate::{
 };
 
 pub(super) fn renew(call: &Call<'_>) {
+    if call.tells_keys(3) {
+        return;
+    }
     let parsed = syntax_all::renew(call.arguments, settings().max_lease_ms.get());
     let RenewAll {
         owner,
@@ -33,6 +36,9 @@ pub(super) fn renew(call: &Call<'_>) {
 }
 
 pub(super) fn release(call: &Call<'_>) {
+    if call.tells_keys(2) {
+        return;
+    }
     let ReleaseAll { owner, keys, all } = match syntax_all::release(call.arguments) {
         None => return call.wrong_arity(),
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),

@@ -20,7 +20,7 @@ use std::os::raw::c_int;
 
 use crate::{
     api::{Context, Text, raw},
-    args::Argument,
+    args::{self, Argument},
     entry,
     state::{self, State},
     transact::Site,
@@ -43,6 +43,23 @@ impl<'a> Call<'a> {
     fn wrong_arity(&self) {
         // SAFETY: the context is that of the running command.
         unsafe { raw::wrong_arity(self.ctx.raw()) };
+    }
+
+    /// Tells the server where the keys are, if it only asks for that: they
+    /// follow their number, which is the argument at `counted_at`. Clusters ask
+    /// for the node by it: key specifications of commands whose keys are
+    /// counted are not looked at for modules.
+    fn tells_keys(&self, counted_at: usize) -> bool {
+        if !self.ctx.asks_for_keys() {
+            return false;
+        }
+        let number = self.arguments.get(counted_at).map(Text::bytes);
+        let number = number.and_then(args::decimal).unwrap_or(0);
+        let first = counted_at + 1;
+        let keys = self.arguments.len().saturating_sub(first);
+        let number = usize::try_from(number).unwrap_or(usize::MAX).min(keys);
+        (first..first + number).for_each(|position| self.ctx.key_is_at(position));
+        true
     }
 
     /// Runs a change of `key`, on behalf of `caller`, with the module's state.

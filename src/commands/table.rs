@@ -195,7 +195,7 @@ pub(super) static COMMANDS: [Command; 12] = [
         c_summary: MACQUIRE_SUMMARY.1,
         complexity: c"O(K) for K keys, O(K log N) to queue with N waiters on the server",
         function: entry_point::acquire_all,
-        flags: c"write deny-oom blocking",
+        flags: c"write deny-oom blocking getkeys-api",
         categories: c"write slow blocking",
         arity: -5,
         keys: Keys::Counted {
@@ -211,7 +211,7 @@ pub(super) static COMMANDS: [Command; 12] = [
         c_summary: MRENEW_SUMMARY.1,
         complexity: c"O(K) for K keys",
         function: entry_point::renew_all,
-        flags: c"write",
+        flags: c"write getkeys-api",
         categories: c"write slow",
         arity: -5,
         keys: Keys::Counted {
@@ -227,7 +227,7 @@ pub(super) static COMMANDS: [Command; 12] = [
         c_summary: MRELEASE_SUMMARY.1,
         complexity: c"O(K) for K keys, O(K log N) to hand them over with N waiters on the server",
         function: entry_point::release_all,
-        flags: c"write",
+        flags: c"write getkeys-api",
         categories: c"write slow",
         arity: -4,
         keys: Keys::Counted {
