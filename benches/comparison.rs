@@ -30,6 +30,8 @@ mod setup;
 mod connection;
 #[path = "comparison/cost.rs"]
 mod cost;
+#[path = "comparison/crowds.rs"]
+mod crowds;
 #[path = "comparison/ends.rs"]
 mod ends;
 #[path = "comparison/hand_off.rs"]
@@ -38,6 +40,8 @@ mod hand_off;
 mod machine;
 #[path = "comparison/memory.rs"]
 mod memory;
+#[path = "comparison/modes.rs"]
+mod modes;
 #[path = "comparison/processors.rs"]
 mod processors;
 #[path = "comparison/report.rs"]
@@ -73,12 +77,16 @@ struct Arguments {
 enum Part {
     /// Processor time of the server for an uncontended pair.
     Cost,
+    /// Shared mode, and several keys at once.
+    Modes,
     /// From a release to the next one's knowing.
     HandOff,
     /// What a waiter costs.
     Memory,
     /// Many waits or leases that end together.
     Ends,
+    /// Readers, leases, deadlocks and lists of many.
+    Crowds,
     /// The Rust client.
     Client,
 }
@@ -87,9 +95,11 @@ impl Part {
     fn measure(self, report: &mut Report) {
         match self {
             Self::Cost => cost::measure(report),
+            Self::Modes => modes::measure(report),
             Self::HandOff => hand_off::measure(report),
             Self::Memory => memory::measure(report),
             Self::Ends => ends::measure(report),
+            Self::Crowds => crowds::measure(report),
             Self::Client => rust_client::measure(report),
         }
     }

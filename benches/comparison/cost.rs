@@ -20,7 +20,7 @@ const BATCH: usize = 500;
 const ROUNDS: usize = 7;
 /// Processor time that a round takes at least.
 const ROUND: Duration = Duration::from_millis(50);
-const OWNER: &str = "8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:7";
+pub(crate) const OWNER: &str = "8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:7";
 
 pub(crate) fn measure(report: &mut Report) {
     let mut section = report.section("Acquire and release, uncontended", LEGEND);
@@ -89,7 +89,7 @@ fn measure_on(section: &mut Section<'_>, server: &Server, targets: Targets) {
 
 /// Nanoseconds of processor time for a pair, in one round.
 #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
-fn round(kind: &Kind, connection: &mut Connection, process: u32) -> f64 {
+pub(crate) fn round(kind: &Kind, connection: &mut Connection, process: u32) -> f64 {
     let before = processor_time_at_rest(process);
     let mut pairs = 0;
     while processor_time(process) - before < ROUND {
@@ -101,19 +101,22 @@ fn round(kind: &Kind, connection: &mut Connection, process: u32) -> f64 {
 }
 
 /// A kind of pair, many times over.
-struct Kind {
+pub(crate) struct Kind {
     batch: Vec<u8>,
     replies: [fn(&Value) -> bool; 2],
 }
 
 impl Kind {
-    fn new(replies: [fn(&Value) -> bool; 2], pair: impl Fn(&str) -> [Vec<String>; 2]) -> Self {
+    pub(crate) fn new(
+        replies: [fn(&Value) -> bool; 2],
+        pair: impl Fn(&str) -> [Vec<String>; 2],
+    ) -> Self {
         let pairs = (0..BATCH).flat_map(|number| pair(&format!("invoice:{number}")));
         let batch = pairs.flat_map(|words| request(&words)).collect();
         Self { batch, replies }
     }
 
-    fn run(&self, connection: &mut Connection) {
+    pub(crate) fn run(&self, connection: &mut Connection) {
         connection.send(&self.batch);
         for _ in 0..BATCH {
             for is_expected in self.replies {
@@ -162,11 +165,11 @@ fn load(connection: &mut Connection, script: &str) -> String {
     text(&connection.reply())
 }
 
-fn is_fence(reply: &Value) -> bool {
+pub(crate) fn is_fence(reply: &Value) -> bool {
     matches!(reply, Value::Int(fence) if *fence > 0)
 }
 
-fn is_zero(reply: &Value) -> bool {
+pub(crate) fn is_zero(reply: &Value) -> bool {
     *reply == Value::Int(0)
 }
 
@@ -184,7 +187,7 @@ fn processor_time(process: u32) -> Duration {
 }
 
 /// The same, once the thread has come to rest.
-fn processor_time_at_rest(process: u32) -> Duration {
+pub(crate) fn processor_time_at_rest(process: u32) -> Duration {
     let mut time = processor_time(process);
     loop {
         std::thread::sleep(Duration::from_micros(300));

@@ -1,0 +1,152 @@
+//! Shared mode, and several keys at once, beside the exclusive pair.
+
+use redis::Value;
+
+use crate::client::request;
+use crate::connection::Connection;
+use crate::cost::{Kind, OWNER, is_fence, is_zero, round};
+use crate::report::{Report, Target, median};
+use crate::server::Server;
+
+const LEGEND: &str = "  \
+Processor time of the server's main thread for one pair, least of the rounds, as for the exclusive pair above. Among
+  others: the lock is held in shared mode by so many other owners already. Eight keys: MACQUIRE and MRELEASE.";
+
+const TRIP_LEGEND: &str = "  \
+One connection, one command at a time, all kinds in turns: medians. Of eight keys, and of one.";
+
+const ROUNDS: usize = 7;
+const TRIPS: usize = 2000;
+
+pub(crate) fn measure(report: &mut Report) {
+    pairs(report);
+    trips(report);
+}
+
+fn pairs(report: &mut Report) {
+    let mut section = report.section("Shared mode and several keys, uncontended", LEGEND);
+    let server = Server::start();
+    let mut connection = Connection::new(server.port());
+    for others in [1000, 10_000] {
+        let held = (0..others).map(|number| {
+            let (key, owner) = (format!("crowd:{others}"), format!("{OWNER}:{number}"));
+            request(&["RLOCK.ACQUIRE", &key, &owner, "3600000", "SHARED"])
+        });
+        for batch in held.collect::<Vec<_>>().chunks(500) {
+            connection.send(&batch.concat());
+            for _ in batch {
+                assert!(is_fence(&connection.reply()), "it is shared");
+            }
+        }
+    }
+    let kinds = [
+        pair(|key| key.to_owned(), ""),
+        pair(|key| key.to_owned(), " SHARED"),
+        pair(|_| "crowd:1000".to_owned(), " SHARED"),
+        pair(|_| "crowd:10000".to_owned(), " SHARED"),
+        eight(),
+    ];
+    let mut least = [f64::INFINITY; 5];
+    for _ in 0..ROUNDS {
+        for (kind, least) in kinds.iter().zip(&mut least) {
+            *least = least.min(round(kind, &mut connection, server.process_id()));
+        }
+    }
+    let [exclusive, shared, thousand, ten_thousand, eight] = least;
+    let micros = |nanos: f64| format!("{:.2} µs", nanos / 1000.0);
+    let mut row = |what, nanos, than: f64, name, goal: Option<f64>| {
+        let ratio: f64 = nanos / than;
+        let compared = format!("{ratio:.2} × {name}");
+        let goal = goal.and_then(|most| Target::AtMost(most, " ×").of(ratio));
+        section.row([what, &micros(nanos), &compared], goal);
+    };
+    row("exclusive", exclusive, exclusive, "itself", None);
+    row("shared", shared, exclusive, "exclusive", Some(1.3));
+    row(
+        "shared, among 1,000 others",
+        thousand,
+        shared,
+        "shared",
+        Some(1.5),
+    );
+    row(
+        "shared, among 10,000 others",
+        ten_thousand,
+        shared,
+        "shared",
+        Some(1.5),
+    );
+    row("eight keys", eight, exclusive, "exclusive", Some(4.0));
+    section.end();
+}
+
+fn pair(key: impl Fn(&str) -> String, mode: &str) -> Kind {
+    Kind::new([is_fence, is_zero], |one| {
+        let key = key(one);
+        let acquire = format!("RLOCK.ACQUIRE {key} {OWNER} 30000{mode}");
+        [
+            words(&acquire),
+            words(&format!("RLOCK.RELEASE {key} {OWNER}")),
+        ]
+    })
+}
+
+fn eight() -> Kind {
+    let is_eight = |reply: &Value| *reply == Value::Int(8);
+    Kind::new([is_fence, is_eight], |one| {
+        let keys = eight_keys(one);
+        let acquire = format!("RLOCK.MACQUIRE {OWNER} 30000 8 {keys}");
+        [
+            words(&acquire),
+            words(&format!("RLOCK.MRELEASE {OWNER} 8 {keys}")),
+        ]
+    })
+}
+
+fn eight_keys(one: &str) -> String {
+    (0..8).map(|number| format!("{one}:{number} ")).collect()
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+/// How long a caller waits who sends one command at a time.
+fn trips(report: &mut Report) {
+    let mut section = report.section("Several keys, round trips", TRIP_LEGEND);
+    let server = Server::start();
+    let mut connection = Connection::new(server.port());
+    let keys = eight_keys("invoice");
+    let requests = [
+        request(&words(&format!("RLOCK.ACQUIRE invoice {OWNER} 30000"))),
+        request(&words(&format!("RLOCK.MACQUIRE {OWNER} 30000 8 {keys}"))),
+    ];
+    let releases = [
+        request(&words(&format!("RLOCK.RELEASE invoice {OWNER}"))),
+        request(&words(&format!("RLOCK.MRELEASE {OWNER} 8 {keys}"))),
+    ];
+    let mut times = [Vec::new(), Vec::new()];
+    for _ in 0..TRIPS {
+        for ((acquire, release), times) in requests.iter().zip(&releases).zip(&mut times) {
+            let start = std::time::Instant::now();
+            connection.send(acquire);
+            connection.await_arrival();
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+            assert!(is_fence(&connection.reply()), "it was free");
+            connection.send(release);
+            connection.reply();
+        }
+    }
+    let [one, eight] = times.map(median);
+    section.row(["ACQUIRE", &format!("{one:.1} µs"), ""], None);
+    let ratio = eight / one;
+    section.row(
+        [
+            "MACQUIRE of eight keys",
+            &format!("{eight:.1} µs"),
+            &format!("{ratio:.2} × ACQUIRE"),
+        ],
+        Target::AtMost(4.0, " ×").of(ratio),
+    );
+    section.end();
+}
