@@ -1,0 +1,67 @@
+//! What can be said on the command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::bench::Bench;
+use crate::completions::Completions;
+use crate::exec::Exec;
+use crate::force::Force;
+use crate::info::Info;
+use crate::list::List;
+use crate::man::Man;
+use crate::top::Top;
+
+/// Shown by `--help` and on the manual page.
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  1    `force`: not confirmed
+  2    wrong arguments
+  121  `exec`: the lock was lost before the command had ended
+  122  the server cannot be reached, or does not have the module
+  123  the server refused the request
+  124  `exec`: not granted within the wait
+  125  rlock itself failed
+  126  `exec`: the command cannot be run
+  127  `exec`: the command was not found
+  128+n  ended by signal n: rlock while it waited, or the command of `exec`
+Any other code of `exec` is that of its command.";
+
+/// Locks on Redis and Valkey: run commands under them, look at them, end them.
+///
+/// For servers that have the rlock module loaded.
+#[derive(Debug, Parser)]
+#[command(name = "rlock", version, after_long_help = EXIT_CODES)]
+pub(crate) struct Arguments {
+    /// The server, as redis://[user:password@]host[:port][/database].
+    ///
+    /// A password is safer in the environment: arguments can be seen by every
+    /// user of the machine.
+    #[arg(
+        long,
+        global = true,
+        env = "RLOCK_URL",
+        hide_env_values = true,
+        default_value = "redis://127.0.0.1/"
+    )]
+    pub(crate) url: String,
+
+    /// Writes JSON: results to stdout, errors and events to stderr.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Exec(Exec),
+    Info(Info),
+    List(List),
+    Force(Force),
+    Top(Top),
+    Bench(Bench),
+    Completions(Completions),
+    Man(Man),
+}

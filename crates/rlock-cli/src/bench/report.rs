@@ -1,0 +1,77 @@
+//! What a load has shown, in words and as JSON.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::readable::{microseconds, table};
+
+use super::Bench;
+use super::tally::Tally;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    clients: u16,
+    locks: u32,
+    ops: u64,
+    elapsed_ms: u64,
+    ops_per_second: f64,
+    acquire_usec: Latency,
+    release_usec: Latency,
+}
+
+/// In microseconds.
+#[derive(Debug, Serialize)]
+struct Latency {
+    p50: u64,
+    p90: u64,
+    p99: u64,
+    max: u64,
+}
+
+impl Report {
+    pub(super) fn new(bench: &Bench, tally: Tally) -> Self {
+        let seconds = tally.elapsed.as_secs_f64().max(0.001);
+        let ops = u32::try_from(tally.ops()).unwrap_or(u32::MAX);
+        Self {
+            clients: bench.clients,
+            locks: bench.locks,
+            ops: tally.ops(),
+            elapsed_ms: u64::try_from(tally.elapsed.as_millis()).unwrap_or(u64::MAX),
+            ops_per_second: (f64::from(ops) / seconds * 10.0).round() / 10.0,
+            acquire_usec: Latency::of(&tally.acquires),
+            release_usec: Latency::of(&tally.releases),
+        }
+    }
+
+    pub(super) fn words(&self) -> String {
+        let mut times = table(&["", "P50", "P90", "P99", "MAX"], &[1, 2, 3, 4]);
+        times.add_row(self.acquire_usec.row("acquire"));
+        times.add_row(self.release_usec.row("release"));
+        format!(
+            "{} clients, {} locks: {} acquired and released in {} ms, {:.0} per second\n\n{}",
+            self.clients,
+            self.locks,
+            self.ops,
+            self.elapsed_ms,
+            self.ops_per_second,
+            times.trim_fmt()
+        )
+    }
+}
+
+impl Latency {
+    fn of(times: &Histogram<u64>) -> Self {
+        let at = |quantile| times.value_at_quantile(quantile);
+        Self {
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            max: times.max(),
+        }
+    }
+
+    fn row(&self, name: &str) -> [String; 5] {
+        let [p50, p90, p99, max] = [self.p50, self.p90, self.p99, self.max].map(microseconds);
+        [name.to_owned(), p50, p90, p99, max]
+    }
+}

@@ -1,0 +1,135 @@
+//! The command under the lock: its start, its signals, its end.
+//!
+//! Without a terminal the command gets a process group of its own, and signals
+//! go to all of it, so that nothing that it started works on without the lock.
+//! With one it stays in the group of rlock: only there can it use the terminal
+//! and be stopped and continued with it. A signal from the terminal has reached
+//! it already then, and signals of rlock reach it alone.
+
+use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use tokio::process::Command;
+
+use crate::failure::{Code, Failure};
+use crate::readable::printable;
+use crate::signals::{Received, exit_code};
+
+use super::lock::Held;
+use super::terms::Exec;
+
+/// How often it is looked whether a process group is empty, as nothing tells.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+pub(super) struct Child {
+    process: tokio::process::Child,
+    id: Pid,
+    has_group: bool,
+    is_reaped: bool,
+}
+
+impl Child {
+    pub(super) fn start(exec: &Exec, held: &Held) -> Result<Self, Failure> {
+        let (program, arguments) = exec.command();
+        let has_group = !has_terminal();
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env("RLOCK_FENCE", held.fence().to_string())
+            .env("RLOCK_KEY", exec.key())
+            .env("RLOCK_OWNER", held.owner().as_str());
+        if has_group {
+            command.process_group(0);
+        }
+        let name = || printable(&program.to_string_lossy());
+        let process = command.spawn().map_err(|error| {
+            let (code, what) = match error.kind() {
+                ErrorKind::NotFound => (Code::NotFound, "was not found"),
+                _ => (Code::CannotRun, "cannot be run"),
+            };
+            Failure::new(code, format!("command '{}' {what}: {error}", name()))
+        })?;
+        let id = process.id().and_then(|id| i32::try_from(id).ok());
+        let id = id.and_then(Pid::from_raw).ok_or_else(|| {
+            Failure::new(Code::Internal, format!("command '{}' has no id", name()))
+        })?;
+        Ok(Self {
+            process,
+            id,
+            has_group,
+            is_reaped: false,
+        })
+    }
+
+    /// Waits for the command's end; its exit code.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(super) async fn wait(&mut self) -> Result<u8, Failure> {
+        let status = self.process.wait().await;
+        self.is_reaped = true;
+        status
+            .map(code_of)
+            .map_err(|error| Failure::internal("cannot wait for the command", &error))
+    }
+
+    /// Passes a signal on, unless the command has it already.
+    pub(super) fn pass_on(&self, signal: Received) {
+        let has_it = signal.is_from_terminal && !self.has_group;
+        if let Some(signal) = Signal::from_named_raw(signal.number).filter(|_| !has_it) {
+            self.send(signal);
+        }
+    }
+
+    /// Ends the command: asks it to, and kills it after `grace`.
+    pub(super) async fn end(&mut self, grace: Duration) -> Result<(), Failure> {
+        let deadline = Instant::now() + grace;
+        self.send(Signal::TERM);
+        // A stopped process does not see the first before it has the second.
+        self.send(Signal::CONT);
+        let ended = tokio::time::timeout_at(deadline.into(), self.wait()).await;
+        while self.is_group_left() && Instant::now() < deadline {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        if ended.is_err() || self.is_group_left() {
+            self.send(Signal::KILL);
+        }
+        match ended {
+            Ok(code) => code.map(drop),
+            Err(_) => self.wait().await.map(drop),
+        }
+    }
+
+    /// Whether anything of the command's group still runs.
+    fn is_group_left(&self) -> bool {
+        self.has_group && test_kill_process_group(self.id) != Err(Errno::SRCH)
+    }
+
+    /// Errors mean that nobody is left to be told. A process that was waited
+    /// for is left alone, as its number may be another's by now; that of a
+    /// group is not given out again while anybody is left in it.
+    fn send(&self, signal: Signal) {
+        let _ = match (self.has_group, self.is_reaped) {
+            (true, _) => kill_process_group(self.id, signal),
+            (false, false) => kill_process(self.id, signal),
+            (false, true) => Ok(()),
+        };
+    }
+}
+
+/// Whether this process belongs to a terminal, whatever its streams are.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// What a shell would say: the code, or 128 and the number of the signal.
+fn code_of(status: ExitStatus) -> u8 {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.unwrap_or_else(|| exit_code(status.signal().unwrap_or_default()))
+}

@@ -1,0 +1,112 @@
+//! The kinds of lock behind one face.
+
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use rlock_client::{
+    Client, Error, Guard, Loss, Mutex, Owner, Permits, ReadGuard, RwLock, Semaphore,
+};
+
+use super::terms::{Exec, Kind};
+
+/// A lock that is asked for.
+pub(super) enum Lock {
+    Exclusive(Mutex),
+    Shared(RwLock),
+    Permits(Semaphore, u32),
+}
+
+/// A lock that is held.
+pub(super) enum Held {
+    Exclusive(Guard),
+    Shared(ReadGuard),
+    Permits(Permits),
+}
+
+/// Builds a lock on the terms of an `exec`; the builders have no common type.
+macro_rules! built {
+    ($builder:expr, $exec:expr) => {{
+        let builder = $builder.lease($exec.lease());
+        match $exec.bind() {
+            Some(grace) => builder.bound(grace),
+            None => builder,
+        }
+        .build()?
+    }};
+}
+
+impl Lock {
+    /// Nothing is sent yet.
+    pub(super) fn new(client: &Client, exec: &Exec) -> Result<Self, Error> {
+        let key = exec.key().as_bytes();
+        Ok(match exec.kind() {
+            Kind::Exclusive => Self::Exclusive(built!(client.mutex_builder(key), exec)),
+            Kind::Shared => Self::Shared(built!(client.rwlock_builder(key), exec)),
+            Kind::Permits { limit, permits } => {
+                Self::Permits(built!(client.semaphore_builder(key, limit), exec), permits)
+            }
+        })
+    }
+
+    /// Waits for the lock: without limit if `wait` is none, not at all if it
+    /// is zero. `None` if that was not enough.
+    ///
+    /// # Cancel safety
+    ///
+    /// The request is withdrawn behind the call.
+    pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<Option<Held>, Error> {
+        match (self, wait) {
+            (Self::Exclusive(mutex), None) => Ok(Some(Held::Exclusive(mutex.lock().await?))),
+            (Self::Exclusive(mutex), Some(wait)) => {
+                Ok(mutex.lock_timeout(wait).await?.map(Held::Exclusive))
+            }
+            (Self::Shared(lock), None) => Ok(Some(Held::Shared(lock.read().await?))),
+            (Self::Shared(lock), Some(wait)) => {
+                Ok(lock.read_timeout(wait).await?.map(Held::Shared))
+            }
+            (Self::Permits(semaphore, permits), None) => {
+                Ok(Some(Held::Permits(semaphore.acquire_many(*permits).await?)))
+            }
+            (Self::Permits(semaphore, permits), Some(wait)) => {
+                let held = semaphore.acquire_many_timeout(*permits, wait).await?;
+                Ok(held.map(Held::Permits))
+            }
+        }
+    }
+}
+
+impl Held {
+    pub(super) fn fence(&self) -> u64 {
+        match self {
+            Self::Exclusive(guard) => guard.fence(),
+            Self::Shared(guard) => guard.fence(),
+            Self::Permits(guard) => guard.fence(),
+        }
+    }
+
+    pub(super) fn owner(&self) -> &Owner {
+        match self {
+            Self::Exclusive(guard) => guard.owner(),
+            Self::Shared(guard) => guard.owner(),
+            Self::Permits(guard) => guard.owner(),
+        }
+    }
+
+    /// Waits until the lock is lost.
+    pub(super) async fn lost(&self) -> Loss {
+        match self {
+            Self::Exclusive(guard) => guard.lost().await,
+            Self::Shared(guard) => guard.lost().await,
+            Self::Permits(guard) => guard.lost().await,
+        }
+    }
+
+    /// Releases the lock and waits for the server's word.
+    pub(super) async fn release(self) -> Result<(), Error> {
+        match self {
+            Self::Exclusive(guard) => guard.release().await,
+            Self::Shared(guard) => guard.release().await,
+            Self::Permits(guard) => guard.release().await,
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The options of `exec`.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use crate::duration;
+
+/// Runs a command while holding a lock
+///
+/// The command finds the lock's fencing token in RLOCK_FENCE, its key in
+/// RLOCK_KEY and the owner in RLOCK_OWNER. Its exit code is passed on, and
+/// signals are passed on to it. If the lock is lost, the command is ended.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Exec {
+    /// The lock.
+    key: OsString,
+
+    /// How long to wait for the lock; 0 does not wait [default: without limit]
+    #[arg(long, value_name = "DURATION", value_parser = duration::from_zero)]
+    wait: Option<Duration>,
+
+    /// Does not wait: as `--wait 0`.
+    #[arg(long = "try", conflicts_with = "wait")]
+    at_once: bool,
+
+    /// How long the lock outlives rlock, should it be killed or cut off; it is
+    /// renewed every third of it.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::from_millisecond)]
+    lease: Duration,
+
+    /// Shares the lock with others who share it.
+    #[arg(long)]
+    shared: bool,
+
+    /// Shares the lock, but only while at most this many permits are taken,
+    /// from 1 to 1000000.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    limit: Option<u32>,
+
+    /// How many permits to take, from 1 to the limit.
+    #[arg(long, value_name = "K", requires = "limit", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    permits: u32,
+
+    /// Binds the lock to rlock's connection: when that ends, the lock ends this
+    /// much later, if its lease does not end before.
+    #[arg(long, value_name = "DURATION", value_parser = duration::from_zero)]
+    bind: Option<Duration>,
+
+    /// How long a command has to end by itself after the lock is lost, before
+    /// it is killed.
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::from_zero)]
+    kill_after: Duration,
+
+    /// The command and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// How the lock is to be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Exclusive,
+    Shared,
+    Permits { limit: u32, permits: u32 },
+}
+
+impl Exec {
+    pub(super) fn key(&self) -> &OsStr {
+        &self.key
+    }
+
+    /// The key for people: bytes that are no UTF-8 are replaced.
+    pub(super) fn key_text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.key.as_bytes())
+    }
+
+    /// How long to wait for the lock; `None` is without limit.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        if self.at_once {
+            Some(Duration::ZERO)
+        } else {
+            self.wait
+        }
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    pub(super) fn kill_after(&self) -> Duration {
+        self.kill_after
+    }
+
+    pub(super) fn bind(&self) -> Option<Duration> {
+        self.bind
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        match self.limit {
+            Some(limit) => Kind::Permits {
+                limit,
+                permits: self.permits,
+            },
+            None if self.shared => Kind::Shared,
+            None => Kind::Exclusive,
+        }
+    }
+
+    /// The program and its arguments.
+    pub(super) fn command(&self) -> (&OsStr, &[OsString]) {
+        match self.command.split_first() {
+            Some((program, arguments)) => (program, arguments),
+            None => (OsStr::new(""), &[]),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `rlock force`: ends the holds of a lock, whoever has it.
+
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+
+use serde_json::json;
+
+use crate::address::Address;
+use crate::failure::{Code, Failure};
+use crate::lock_info::LockInfo;
+use crate::output::Output;
+use crate::readable::printable;
+use crate::server::Server;
+
+/// Ends every hold of a lock, whoever has it
+///
+/// Shows the holders and asks first. They are told that they lost the lock, but
+/// may still be at work. The next waiter is granted the lock.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Force {
+    /// The lock.
+    key: OsString,
+
+    /// Does not ask. Needed where there is no terminal to ask on.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+pub(crate) async fn run(force: &Force, address: Address, output: Output) -> Result<u8, Failure> {
+    let key = force.key.as_bytes();
+    let mut server = Server::new(address);
+    if !force.yes {
+        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            let message = "nobody can be asked without a terminal; `--yes` goes ahead without";
+            return Err(Failure::new(Code::Usage, message));
+        }
+        confirm(&server.info(key).await?, output)?;
+    }
+    let removed = server.force(key).await?;
+    let key = String::from_utf8_lossy(key);
+    output.result(&json!({"key": key, "removed": removed}), || {
+        words(&key, removed)
+    })?;
+    Ok(0)
+}
+
+fn words(key: &str, removed: u64) -> String {
+    let key = printable(key);
+    match removed {
+        0 => format!("{key}: nobody held it"),
+        1 => format!("{key}: 1 holder removed"),
+        _ => format!("{key}: {removed} holders removed"),
+    }
+}
+
+/// Shows who holds the lock, and asks. It may be somebody else's by the time
+/// of the answer: that cannot be told to the server.
+fn confirm(lock: &LockInfo, output: Output) -> Result<(), Failure> {
+    output.say(lock.words().trim_end());
+    output.say(&format!(
+        "\nEnd every hold of {}? Type `yes`: ",
+        printable(&lock.key)
+    ));
+    let mut answer = String::new();
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::internal("cannot read the answer", &error))?;
+    match answer.trim() {
+        "y" | "yes" => Ok(()),
+        _ => Err(Failure::new(Code::NotConfirmed, "nothing was changed")),
+    }
+}

@@ -1,0 +1,25 @@
+//! `rlock info`: who holds a lock and who waits for it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use crate::address::Address;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::server::Server;
+
+/// Shows who holds a lock and who waits for it
+///
+/// The first 100 waiters, in the order in which they will get the lock.
+/// Changes nothing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Info {
+    /// The lock.
+    key: OsString,
+}
+
+pub(crate) async fn run(info: &Info, address: Address, output: Output) -> Result<u8, Failure> {
+    let lock = Server::new(address).info(info.key.as_bytes()).await?;
+    output.result(&lock, || lock.words())?;
+    Ok(0)
+}

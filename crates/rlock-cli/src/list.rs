@@ -1,0 +1,33 @@
+//! `rlock list`: the locks that are waited for most.
+
+use crate::address::Address;
+use crate::contended::Contended;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::readable::table;
+use crate::server::Server;
+
+/// Lists the locks that are waited for, the most contended first
+///
+/// Only locks of the selected database that somebody waits for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct List {
+    /// How many locks at most, from 1 to 1000.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    count: u16,
+}
+
+pub(crate) async fn run(list: &List, address: Address, output: Output) -> Result<u8, Failure> {
+    let locks = Server::new(address).list(list.count).await?;
+    output.result(&locks, || words(&locks))?;
+    Ok(0)
+}
+
+fn words(locks: &[Contended]) -> String {
+    if locks.is_empty() {
+        return "nobody waits for any lock".to_owned();
+    }
+    let mut rows = table(&Contended::HEADER, &[2, 3, 4]);
+    rows.add_rows(locks.iter().map(Contended::row));
+    rows.trim_fmt()
+}

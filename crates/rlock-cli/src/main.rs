@@ -1,0 +1,66 @@
+//! `rlock`: the command line of the lock server.
+//!
+//! Here a command is chosen and its outcome becomes the exit code. What goes to
+//! which stream is decided in `output`, which failure has which code in
+//! `failure`, what is asked of a server in `server`. Each command is a module
+//! of its own, named as it is.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod arguments;
+mod bench;
+mod completions;
+mod contended;
+mod counters;
+mod duration;
+mod exec;
+mod failure;
+mod force;
+mod info;
+mod list;
+mod lock_info;
+mod man;
+mod output;
+mod readable;
+mod reply;
+mod server;
+mod signals;
+mod top;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use address::Address;
+use arguments::{Arguments, Command};
+use failure::Failure;
+use output::Output;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let output = Output::new(arguments.json);
+    match run(&arguments, output).await {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            output.failure(&failure);
+            ExitCode::from(failure.code.number())
+        }
+    }
+}
+
+/// Runs the command; its exit code.
+async fn run(arguments: &Arguments, output: Output) -> Result<u8, Failure> {
+    let address = || Address::parse(&arguments.url);
+    match &arguments.command {
+        Command::Exec(exec) => exec::run(exec, &address()?, output).await,
+        Command::Info(info) => info::run(info, address()?, output).await,
+        Command::List(list) => list::run(list, address()?, output).await,
+        Command::Force(force) => force::run(force, address()?, output).await,
+        Command::Top(top) => top::run(top, address()?, output).await,
+        Command::Bench(bench) => bench::run(bench, &address()?, output).await,
+        Command::Completions(completions) => completions::run(completions, output),
+        Command::Man(man) => man::run(man, output),
+    }
+}

@@ -1,0 +1,124 @@
+//! `rlock top`: the contended locks as they change.
+//!
+//! Each interval the server is asked for the same two things, its numbers and
+//! the list of contended locks, and for one lock more if its queue is shown. A
+//! server that goes away is shown as such and asked again.
+
+mod keys;
+mod sample;
+mod screen;
+mod terminal;
+mod view;
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use tokio::time::{Interval, MissedTickBehavior};
+
+use crate::address::Address;
+use crate::duration;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+use crate::server::Server;
+use crate::signals::Signals;
+
+use keys::{Input, Step};
+use sample::Sampler;
+use screen::Screen;
+use terminal::Display;
+
+/// Shows the contended locks of a server live
+///
+/// With --json it prints one line for each interval instead.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Top {
+    /// How often to look, from 100ms to 1h.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::interval)]
+    interval: Duration,
+
+    /// How many locks to show at most, from 1 to 1000.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    locks: u16,
+
+    /// Ends after this many intervals, at least 1 [default: without limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+pub(crate) async fn run(top: &Top, address: Address, output: Output) -> Result<u8, Failure> {
+    if !output.is_json() && !io::stdout().is_terminal() {
+        let message = "top needs a terminal; `--json` prints lines instead";
+        return Err(Failure::new(Code::Usage, message));
+    }
+    let mut signals =
+        Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;
+    // The first look is what the rates of the first interval start from. It
+    // fails in plain sight, before the terminal is taken.
+    let mut sampler = tokio::select! {
+        signal = signals.ending() => return Ok(signal.exit_code()),
+        sampler = Sampler::start(Server::new(address), top.locks) => sampler?,
+    };
+    if output.is_json() {
+        lines(top, &mut sampler, &mut signals, output).await
+    } else {
+        live(top, sampler, &mut signals).await
+    }
+}
+
+/// Ticks from one interval after now.
+fn ticks(top: &Top) -> Interval {
+    let start = tokio::time::Instant::now() + top.interval;
+    let mut ticks = tokio::time::interval_at(start, top.interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+async fn lines(
+    top: &Top,
+    sampler: &mut Sampler,
+    signals: &mut Signals,
+    output: Output,
+) -> Result<u8, Failure> {
+    let mut ticks = ticks(top);
+    let mut left = top.count;
+    while left != Some(0) {
+        let sample = tokio::select! {
+            signal = signals.ending() => return Ok(signal.exit_code()),
+            sample = async { ticks.tick().await; sampler.next().await } => sample?,
+        };
+        output.result(&sample, String::new)?;
+        left = left.map(|left| left - 1);
+    }
+    Ok(0)
+}
+
+async fn live(top: &Top, sampler: Sampler, signals: &mut Signals) -> Result<u8, Failure> {
+    let mut display = Display::take()?;
+    let mut input = Input::new(signals);
+    let mut screen = Screen::new(sampler, top.interval);
+    let mut ticks = ticks(top);
+    let mut left = top.count;
+    loop {
+        display.draw(|frame| view::draw(frame, &screen))?;
+        let step = tokio::select! {
+            biased;
+            step = input.next(screen.is_open()) => step?,
+            _ = ticks.tick() => match left {
+                Some(0) => Step::Quit(0),
+                _ => {
+                    left = left.map(|left| left - 1);
+                    Step::Look
+                }
+            },
+        };
+        if let Step::Quit(code) = step {
+            return Ok(code);
+        }
+        tokio::select! {
+            biased;
+            code = input.quit(screen.is_open()) => return code,
+            () = screen.take(step) => {}
+        }
+    }
+}

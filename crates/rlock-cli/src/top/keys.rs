@@ -1,0 +1,125 @@
+//! What the user of `top` wants: by keys, or by a signal.
+//!
+//! Asking to end is heard also while a server is slow to answer; what else is
+//! wanted meanwhile is kept for later.
+
+use std::collections::VecDeque;
+use std::io;
+
+use crossterm::event::{Event, EventStream, KeyCode, KeyEventKind, KeyModifiers};
+use futures_util::StreamExt;
+
+use crate::failure::Failure;
+use crate::signals::Signals;
+
+use super::screen::Sort;
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Ends, with this exit code.
+    Quit(u8),
+    /// Asks the server; this is what the clock wants.
+    Look,
+    /// Selects another lock, so many lines up or down.
+    Move(isize),
+    Sort(Sort),
+    /// Shows the queue of the selected lock.
+    Open,
+    /// Hides the queue.
+    Close,
+    /// Stops looking, or goes on.
+    Pause,
+    /// Nothing but drawing again, as after a change of size.
+    Redraw,
+}
+
+/// The keys, for the last line of the screen.
+pub(super) const LEGEND: &str =
+    "q quit  ↑↓ select  enter queue  p pause  sort: w)aiters h)olders o)ldest k)ey";
+
+const PAGE: isize = 10;
+/// How many steps are kept; what a user presses beyond that is lost.
+const KEPT_MAX: usize = 32;
+
+/// Keyboard and signals.
+pub(super) struct Input<'a> {
+    events: EventStream,
+    signals: &'a mut Signals,
+    kept: VecDeque<Step>,
+}
+
+impl<'a> Input<'a> {
+    pub(super) fn new(signals: &'a mut Signals) -> Self {
+        Self {
+            events: EventStream::new(),
+            signals,
+            kept: VecDeque::new(),
+        }
+    }
+
+    /// The next step, on a screen that shows a queue or not.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(super) async fn next(&mut self, is_open: bool) -> Result<Step, Failure> {
+        match self.kept.pop_front() {
+            Some(step) => Ok(step),
+            None => self.arrival(is_open).await,
+        }
+    }
+
+    /// Waits until the user asks to end; the exit code.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub(super) async fn quit(&mut self, is_open: bool) -> Result<u8, Failure> {
+        loop {
+            match self.arrival(is_open).await? {
+                Step::Quit(code) => return Ok(code),
+                other if self.kept.len() < KEPT_MAX => self.kept.push_back(other),
+                _ => {}
+            }
+        }
+    }
+
+    async fn arrival(&mut self, is_open: bool) -> Result<Step, Failure> {
+        tokio::select! {
+            biased;
+            signal = self.signals.ending() => Ok(Step::Quit(signal.exit_code())),
+            event = self.events.next() => event.map_or(Ok(Step::Quit(0)), |event| {
+                step(event, is_open).map_err(|error| Failure::internal("cannot read keys", &error))
+            }),
+        }
+    }
+}
+
+fn step(event: io::Result<Event>, is_open: bool) -> io::Result<Step> {
+    let key = match event? {
+        Event::Key(key) if key.kind != KeyEventKind::Release => key,
+        _ => return Ok(Step::Redraw),
+    };
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        let ends = matches!(key.code, KeyCode::Char('c' | 'd'));
+        return Ok(if ends { Step::Quit(0) } else { Step::Redraw });
+    }
+    Ok(match key.code {
+        KeyCode::Esc | KeyCode::Enter if is_open => Step::Close,
+        KeyCode::Esc | KeyCode::Char('q') => Step::Quit(0),
+        KeyCode::Enter => Step::Open,
+        KeyCode::Up => Step::Move(-1),
+        KeyCode::Down => Step::Move(1),
+        KeyCode::PageUp => Step::Move(-PAGE),
+        KeyCode::PageDown => Step::Move(PAGE),
+        KeyCode::Home => Step::Move(isize::MIN),
+        KeyCode::End => Step::Move(isize::MAX),
+        KeyCode::Char('w') => Step::Sort(Sort::Waiters),
+        KeyCode::Char('h') => Step::Sort(Sort::Holders),
+        KeyCode::Char('o') => Step::Sort(Sort::OldestWait),
+        KeyCode::Char('k') => Step::Sort(Sort::Key),
+        KeyCode::Char('p') => Step::Pause,
+        _ => Step::Redraw,
+    })
+}

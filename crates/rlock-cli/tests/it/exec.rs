@@ -1,0 +1,137 @@
+//! `exec`: exit codes, environment, order, waits.
+
+use std::time::Instant;
+
+use super::program::{Running, exec, finished, rlock};
+use super::server::{BOUND, Server};
+
+#[test]
+fn the_exit_code_of_the_command_is_passed_on() {
+    let server = Server::start();
+    for code in [0, 1, 3, 121, 255] {
+        let ended = finished(&mut exec(&server, &["k"], &format!("exit {code}")));
+        ended.assert_code(code);
+        assert_eq!(ended.stderr, "");
+    }
+    finished(&mut exec(&server, &["k"], "kill -KILL $$")).assert_code(128 + 9);
+}
+
+#[test]
+fn a_command_that_is_not_there_is_127_and_one_that_cannot_run_126() {
+    let server = Server::start();
+    let ended = finished(rlock(&server).args(["exec", "k", "--", "no-such-command"]));
+    ended.assert_code(127);
+    ended.assert_says("command 'no-such-command' was not found");
+    let ended = finished(rlock(&server).args(["exec", "k", "--", "/"]));
+    ended.assert_code(126);
+    ended.assert_says("command '/' cannot be run");
+    assert!(!server.admin().is_held("k"));
+}
+
+#[test]
+fn the_command_finds_fence_key_and_owner_in_its_environment() {
+    let server = Server::start();
+    let script = "echo ready; read line; echo $RLOCK_FENCE $RLOCK_OWNER $RLOCK_KEY";
+    let mut command = exec(&server, &["a key"], script);
+    let mut running = Running::start(command.stdin(std::process::Stdio::piped()));
+    running.until_says("ready");
+    let info = finished(rlock(&server).args(["info", "a key", "--json"])).json();
+    let holder = &info["holders"][0];
+    let (fence, owner) = (&info["fence"], holder["owner"].as_str().unwrap());
+    running.close_stdin();
+    let ended = running.finish();
+    ended.assert_code(0);
+    assert_eq!(ended.stdout, format!("{fence} {owner} a key\n"));
+}
+
+#[test]
+fn the_lock_is_released_before_the_program_ends() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    for script in ["exit 0", "exit 9", "kill -KILL $$"] {
+        finished(&mut exec(&server, &["k"], script));
+        assert!(!admin.is_held("k"), "after {script}");
+    }
+}
+
+#[test]
+fn a_lock_that_is_not_to_be_had_is_124_and_the_command_does_not_run() {
+    let server = Server::start();
+    server.held_by("k", "somebody");
+    for options in [&["k", "--try"][..], &["k", "--wait", "0"]] {
+        let ended = finished(&mut exec(&server, options, "echo ran"));
+        ended.assert_code(124);
+        ended.assert_says("k: not to be had at once");
+        assert_eq!(ended.stdout, "");
+    }
+}
+
+#[test]
+fn a_wait_ends_with_its_limit() {
+    let server = Server::start();
+    server.held_by("k", "somebody");
+    let begun = Instant::now();
+    let ended = finished(&mut exec(&server, &["k", "--wait", "300ms"], "echo ran"));
+    ended.assert_code(124);
+    ended.assert_says("k: not granted within 300ms");
+    assert!(begun.elapsed().as_millis() >= 300 && begun.elapsed() < BOUND);
+    server.admin().queued(0);
+}
+
+#[test]
+fn a_waiter_runs_its_command_when_its_turn_comes() {
+    let server = Server::start();
+    server.held_by("k", "somebody");
+    let waiting = Running::start(&mut exec(&server, &["k"], "echo ran"));
+    let mut admin = server.admin();
+    admin.queued(1);
+    let _: u64 = admin.run("RLOCK.RELEASE k somebody");
+    let ended = waiting.finish();
+    ended.assert_code(0);
+    assert_eq!(ended.stdout, "ran\n");
+}
+
+#[test]
+fn commands_under_one_lock_exclude_each_other() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().unwrap();
+    // To make a directory that is there fails.
+    let script = "mkdir busy && sleep 0.02 && rmdir busy";
+    let all: Vec<_> = (0..8)
+        .map(|_| Running::start(exec(&server, &["k"], script).current_dir(directory.path())))
+        .collect();
+    for one in all {
+        one.finish().assert_code(0);
+    }
+}
+
+#[test]
+fn a_long_command_keeps_its_lock_beyond_the_lease() {
+    let server = Server::start();
+    let ended = finished(&mut exec(&server, &["k", "--lease", "300ms"], "sleep 1"));
+    ended.assert_code(0);
+    assert_eq!(server.admin().gauge("lease_expirations"), 0);
+}
+
+#[test]
+fn events_are_lines_of_json_on_stderr() {
+    let server = Server::start();
+    let ended = finished(&mut exec(&server, &["k", "--json"], "echo data; exit 4"));
+    ended.assert_code(4);
+    assert_eq!(ended.stdout, "data\n");
+    let events: Vec<serde_json::Value> = ended
+        .stderr
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let [granted, over] = events.as_slice() else {
+        panic!("{events:?}");
+    };
+    assert_eq!(granted["event"], "granted");
+    assert_eq!(granted["key"], "k");
+    assert!(granted["fence"].as_u64() > Some(0));
+    assert_eq!(
+        (&over["event"], &over["code"]),
+        (&"ended".into(), &4.into())
+    );
+}

@@ -1,0 +1,107 @@
+//! `exec` when the lock is lost, or the server is.
+
+use super::program::{Running, exec};
+use super::server::{Server, eventually};
+
+#[test]
+fn a_forced_release_ends_the_command_with_121() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().unwrap();
+    let script = "trap 'touch told; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut command = exec(&server, &["k"], script);
+    let mut running = Running::start(command.current_dir(directory.path()));
+    running.until_says("ready");
+    let _: u64 = server.admin().run("RLOCK.FORCE k");
+    let ended = running.finish();
+    ended.assert_code(121);
+    ended.assert_says("k: lost, the server ended it; ending the command");
+    assert!(directory.path().join("told").exists());
+}
+
+#[test]
+fn what_the_command_has_started_ends_with_it() {
+    let server = Server::start();
+    let script = "sleep 1000 & echo $! > child; wait";
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = exec(&server, &["k", "--kill-after", "1s"], script);
+    let running = Running::start(command.current_dir(directory.path()));
+    let path = directory.path().join("child");
+    let child = || std::fs::read_to_string(&path).unwrap_or_default();
+    eventually("the command has a child", || child().ends_with('\n'));
+    let _: u64 = server.admin().run("RLOCK.FORCE k");
+    running.finish().assert_code(121);
+    assert!(!is_running(child().trim()));
+}
+
+/// A process that has ended may stay as a zombie, where nobody reaps it.
+fn is_running(process: &str) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+#[test]
+fn a_command_that_does_not_end_is_killed() {
+    let server = Server::start();
+    let script = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
+    let mut running = Running::start(&mut exec(&server, &["k", "--kill-after", "200ms"], script));
+    running.until_says("ready");
+    let _: u64 = server.admin().run("DEL k");
+    running.finish().assert_code(121);
+}
+
+#[test]
+fn a_command_that_is_stopped_is_ended_too() {
+    let server = Server::start();
+    // It is asked to end and continued: it does not have to be killed.
+    let options = ["k", "--kill-after", "1h"];
+    let mut running = Running::start(&mut exec(&server, &options, "echo ready; kill -STOP $$"));
+    running.until_says("ready");
+    let _: u64 = server.admin().run("RLOCK.FORCE k");
+    running.finish().assert_code(121);
+}
+
+#[test]
+fn a_server_that_vanishes_ends_the_command_with_the_lease() {
+    let server = Server::start();
+    let options = ["k", "--lease", "700ms"];
+    let mut running = Running::start(&mut exec(&server, &options, "echo ready; exec sleep 1000"));
+    running.until_says("ready");
+    server.signal("-STOP");
+    let ended = running.finish();
+    server.signal("-CONT");
+    ended.assert_code(121);
+    ended.assert_says("its lease ended");
+}
+
+#[test]
+fn a_command_that_ends_after_a_loss_nobody_told_of_is_121() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().unwrap();
+    let script = "echo $$ > id; echo ready; until [ -e over ]; do sleep 0.01; done";
+    let mut command = exec(&server, &["k"], script);
+    let mut running = Running::start(command.current_dir(directory.path()));
+    running.until_says("ready");
+    let id = std::fs::read_to_string(directory.path().join("id")).unwrap();
+    // Stopped, the program hears nothing until the command has ended.
+    running.signal("-STOP");
+    let _: u64 = server.admin().run("RLOCK.FORCE k");
+    std::fs::write(directory.path().join("over"), "").unwrap();
+    eventually("the command has ended", || !is_running(id.trim()));
+    running.signal("-CONT");
+    running.finish().assert_code(121);
+}
+
+#[test]
+fn a_server_that_is_gone_at_the_release_does_not_change_the_exit_code() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().unwrap();
+    let script = "echo ready; until [ -e over ]; do sleep 0.01; done; exit 3";
+    let mut command = exec(&server, &["k"], script);
+    let mut running = Running::start(command.current_dir(directory.path()));
+    running.until_says("ready");
+    drop(server);
+    std::fs::write(directory.path().join("over"), "").unwrap();
+    let ended = running.finish();
+    ended.assert_code(3);
+    ended.assert_says("k: not released, it ends within 30s");
+}

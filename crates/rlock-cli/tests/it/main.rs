@@ -1,0 +1,19 @@
+//! The command line against real servers.
+//!
+//! Each test starts a server of its own, on a free port in a directory of its
+//! own: `RLOCK_SERVER` names the program (default `redis-server`),
+//! `RLOCK_MODULE` the module (default: the release build of this workspace).
+
+mod bench;
+mod exec;
+mod foreground;
+mod loss;
+mod pages;
+mod program;
+mod questions;
+mod server;
+mod sharing;
+mod signals;
+mod terminal;
+mod top;
+mod trouble;

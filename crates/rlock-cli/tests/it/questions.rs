@@ -1,0 +1,161 @@
+//! `info`, `list` and `force`, in words and as JSON.
+
+use serde_json::{Value, json};
+
+use super::program::{Finished, finished, rlock};
+use super::server::{Admin, Server};
+use super::terminal::Terminal;
+
+fn ask(server: &Server, arguments: &[&str]) -> Finished {
+    let ended = finished(rlock(server).args(arguments));
+    ended.assert_code(0);
+    assert_eq!(ended.stderr, "");
+    ended
+}
+
+/// A lock that one owner holds and two wait for, while the value lives.
+fn contended(server: &Server) -> (u64, Admin) {
+    let fence = server.held_by("k", "ann");
+    let mut waiters = server.admin();
+    waiters.enqueue("k", "bob", "");
+    waiters.enqueue("k", "cid", "SHARED ");
+    (fence, waiters)
+}
+
+#[test]
+fn info_shows_holders_and_queue() {
+    let server = Server::start();
+    let (fence, _waiters) = contended(&server);
+    let words = ask(&server, &["info", "k"]).stdout;
+    let lines: Vec<_> = words.lines().collect();
+    assert_eq!(lines[0], format!("k: exclusive, fence {fence}, 2 queued"));
+    assert!(
+        lines[2].starts_with("HOLDER") && lines[3].starts_with("ann"),
+        "{words}"
+    );
+    assert!(
+        lines[5].contains("WAITER") && lines[6].contains("1  bob     exclusive"),
+        "{words}"
+    );
+    assert!(lines[7].contains("2  cid     shared"), "{words}");
+}
+
+#[test]
+fn info_as_json_has_every_field() {
+    let server = Server::start();
+    let (fence, _waiters) = contended(&server);
+    let info = ask(&server, &["info", "k", "--json"]).json();
+    assert_eq!(info["key"], "k");
+    assert_eq!(
+        (&info["mode"], &info["fence"]),
+        (&json!("exclusive"), &json!(fence))
+    );
+    let holder = &info["holders"][0];
+    assert!((1..=600_000).contains(&holder["lease_left_ms"].as_u64().unwrap()));
+    let mut known = holder.clone();
+    known.as_object_mut().unwrap().remove("lease_left_ms");
+    let expected =
+        json!({"owner": "ann", "count": 1, "permits": 1, "fence": fence, "bound": false});
+    assert_eq!(known, expected);
+    assert_eq!(info["queued"], 2);
+    let waiter = &info["waiters"][1];
+    assert_eq!(
+        (&waiter["owner"], &waiter["mode"]),
+        (&json!("cid"), &json!("shared"))
+    );
+    for field in ["waited_ms", "wait_left_ms", "client_id"] {
+        assert!(waiter[field].is_u64(), "{waiter}");
+    }
+}
+
+#[test]
+fn info_of_a_free_lock_says_so() {
+    let server = Server::start();
+    assert_eq!(ask(&server, &["info", "k"]).stdout, "k: free, 0 queued\n");
+    let info = ask(&server, &["info", "k", "--json"]).json();
+    let expected = json!({"key": "k", "mode": "free", "fence": null, "holders": [], "queued": 0, "waiters": []});
+    assert_eq!(info, expected);
+}
+
+#[test]
+fn a_key_cannot_steer_the_terminal() {
+    let server = Server::start();
+    let shown = ask(&server, &["info", "a\u{1b}[31mb"]).stdout;
+    assert_eq!(shown, "a\\u{1b}[31mb: free, 0 queued\n");
+}
+
+#[test]
+fn list_has_the_most_contended_lock_first() {
+    let server = Server::start();
+    let (_, _waiters) = contended(&server);
+    server.held_by("other", "ann");
+    let mut waiter = server.admin();
+    waiter.enqueue("other", "dan", "");
+    server.held_by("lonely", "ann");
+    let words = ask(&server, &["list"]).stdout;
+    let keys: Vec<_> = words
+        .lines()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(keys, ["KEY", "k", "other"]);
+    let locks = ask(&server, &["list", "--json", "--count", "1"]).json();
+    assert_eq!(locks.as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&locks[0]["key"], &locks[0]["waiters"]),
+        (&json!("k"), &json!(2))
+    );
+    assert_eq!(
+        (&locks[0]["mode"], &locks[0]["holders"]),
+        (&json!("exclusive"), &json!(1))
+    );
+    assert!(locks[0]["oldest_wait_ms"].is_u64());
+}
+
+#[test]
+fn list_of_a_quiet_server_is_empty() {
+    let server = Server::start();
+    assert_eq!(
+        ask(&server, &["list"]).stdout,
+        "nobody waits for any lock\n"
+    );
+    assert_eq!(
+        ask(&server, &["list", "--json"]).json(),
+        Value::Array(vec![])
+    );
+}
+
+#[test]
+fn force_with_yes_removes_the_holder() {
+    let server = Server::start();
+    server.held_by("k", "ann");
+    let removed = ask(&server, &["force", "k", "--yes"]).stdout;
+    assert_eq!(removed, "k: 1 holder removed\n");
+    assert!(!server.admin().is_held("k"));
+    let removed = ask(&server, &["force", "k", "--yes", "--json"]).json();
+    assert_eq!(removed, json!({"key": "k", "removed": 0}));
+}
+
+#[test]
+fn force_without_a_terminal_and_without_yes_is_refused() {
+    let server = Server::start();
+    server.held_by("k", "ann");
+    let ended = finished(rlock(&server).args(["force", "k"]));
+    ended.assert_code(2);
+    ended.assert_says("--yes");
+    assert!(server.admin().is_held("k"));
+}
+
+#[test]
+fn force_shows_the_holder_and_asks() {
+    let server = Server::start();
+    server.held_by("k", "ann");
+    for (answer, code) in [("no\n", 1), ("\n", 1), ("yes\n", 0)] {
+        assert!(server.admin().is_held("k"));
+        let mut terminal = Terminal::start(&server, &["force", "k"]);
+        terminal.until_shows("Type `yes`");
+        terminal.until_shows("ann");
+        terminal.types(answer);
+        assert_eq!(terminal.finish(), code);
+    }
+    assert!(!server.admin().is_held("k"));
+}

@@ -1,0 +1,97 @@
+//! The program under test in a terminal.
+
+use std::io::{Read, Write};
+use std::sync::{Arc, Mutex};
+
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+
+use super::server::{Server, eventually, send_signal};
+
+const SIZE: PtySize = PtySize {
+    rows: 30,
+    cols: 100,
+    pixel_width: 0,
+    pixel_height: 0,
+};
+
+/// The program, and the screen that it writes on.
+pub(crate) struct Terminal {
+    child: Box<dyn Child + Send + Sync>,
+    keyboard: Box<dyn Write + Send>,
+    screen: Arc<Mutex<vt100::Parser>>,
+    _pty: Box<dyn MasterPty + Send>,
+}
+
+impl Terminal {
+    pub(crate) fn start(server: &Server, arguments: &[&str]) -> Self {
+        let pty = native_pty_system().openpty(SIZE).unwrap();
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_rlock"));
+        command.args(arguments);
+        command.env("RLOCK_URL", server.url());
+        command.env("TERM", "xterm");
+        let child = pty.slave.spawn_command(command).unwrap();
+        let screen = vt100::Parser::new(SIZE.rows, SIZE.cols, 0);
+        let screen = Arc::new(Mutex::new(screen));
+        let mut output = pty.master.try_clone_reader().unwrap();
+        let seen = Arc::clone(&screen);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            // An error is the end: nobody has the other side open any more.
+            while let Ok(length @ 1..) = output.read(&mut bytes) {
+                seen.lock().unwrap().process(&bytes[..length]);
+            }
+        });
+        Self {
+            child,
+            keyboard: pty.master.take_writer().unwrap(),
+            screen,
+            _pty: pty.master,
+        }
+    }
+
+    pub(crate) fn types(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+        self.keyboard.flush().unwrap();
+    }
+
+    pub(crate) fn shows(&self) -> String {
+        self.screen.lock().unwrap().screen().contents()
+    }
+
+    pub(crate) fn until_shows(&self, words: &str) {
+        let begun = std::time::Instant::now();
+        while !self.shows().contains(words) {
+            let late = begun.elapsed() > super::server::BOUND;
+            assert!(!late, "`{words}` is not on\n{}", self.shows());
+            std::thread::sleep(std::time::Duration::from_millis(3));
+        }
+    }
+
+    pub(crate) fn until_hides(&self, words: &str) {
+        let what = format!("`{words}` is gone from the screen");
+        eventually(&what, || !self.shows().contains(words));
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        send_signal(self.child.process_id().unwrap(), signal);
+    }
+
+    /// Whether the program has left the terminal as it found it.
+    pub(crate) fn is_restored(&self) -> bool {
+        let screen = self.screen.lock().unwrap();
+        !screen.screen().alternate_screen() && !screen.screen().hide_cursor()
+    }
+
+    /// Waits for the end; the exit code.
+    pub(crate) fn finish(&mut self) -> u32 {
+        let child = &mut self.child;
+        eventually("the program ends", || child.try_wait().unwrap().is_some());
+        child.wait().unwrap().exit_code()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+    }
+}
