@@ -89,7 +89,7 @@ impl Locks {
             queue.len == 0 || table.contended.contains(&entry),
             "a contended lock is not in its index",
         )?;
-        if let Some(at) = queue.look.at() {
+        if let Some(at) = queue.look().at() {
             ensure(
                 queue.due || table.deadlines.looks.contains(&(at, id)),
                 "a time to look is not in the index",
@@ -148,7 +148,7 @@ impl Locks {
             "the number of watched tickets is wrong",
         )?;
         for (at, id) in &table.deadlines.looks {
-            let look = table.queues.get(id).and_then(|queue| queue.look.at());
+            let look = table.queues.get(id).and_then(|queue| queue.look().at());
             ensure(
                 look == Some(*at),
                 "the index of times to look has a stale entry",

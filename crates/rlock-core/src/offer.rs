@@ -52,7 +52,7 @@ impl Locks {
     /// Whether the lock is left to those who wait outside the queue.
     pub(crate) fn is_offered(&self, now: Timestamp, id: QueueId) -> bool {
         self.table.queues.get(&id).is_some_and(|queue| {
-            let until = queue.look.at();
+            let until = queue.look().at();
             queue.offered && until.is_some_and(|until| !until.has_passed(now))
         })
     }

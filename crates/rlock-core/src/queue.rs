@@ -38,6 +38,16 @@ impl Look {
     }
 }
 
+/// A [`Look`] without its time, so that both take nine bytes in a queue: there
+/// may be a million.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    Never,
+    LeaseEnd,
+    LeaseEnded,
+    Again,
+}
+
 /// First come, first served. Exists only while it has tickets or watches.
 #[derive(Debug)]
 pub(crate) struct Queue {
@@ -47,7 +57,8 @@ pub(crate) struct Queue {
     pub(crate) back: Option<TicketId>,
     pub(crate) len: u32,
     pub(crate) watches: u32,
-    pub(crate) look: Look,
+    look_at: Timestamp,
+    look_why: Why,
     /// How many hand-offs there were in a row.
     pub(crate) streak: u32,
     pub(crate) due: bool,
@@ -65,11 +76,31 @@ impl Queue {
             back: None,
             len: 0,
             watches: 0,
-            look: Look::Never,
+            look_at: Timestamp::NEVER,
+            look_why: Why::Never,
             streak: 0,
             due: false,
             offered: false,
         }
+    }
+
+    /// When, and why, the lock has to be looked at.
+    pub(crate) const fn look(&self) -> Look {
+        match self.look_why {
+            Why::Never => Look::Never,
+            Why::LeaseEnd => Look::LeaseEnd(self.look_at),
+            Why::LeaseEnded => Look::LeaseEnded,
+            Why::Again => Look::Again(self.look_at),
+        }
+    }
+
+    pub(crate) const fn set_look(&mut self, look: Look) {
+        (self.look_why, self.look_at) = match look {
+            Look::Never => (Why::Never, Timestamp::NEVER),
+            Look::LeaseEnd(at) => (Why::LeaseEnd, at),
+            Look::LeaseEnded => (Why::LeaseEnded, Timestamp::NEVER),
+            Look::Again(at) => (Why::Again, at),
+        };
     }
 
     pub(crate) const fn is_idle(&self) -> bool {

@@ -81,7 +81,7 @@ impl Locks {
             // Of the lock that is settled now it is known, whatever was before.
             queue.is_none_or(|it| {
                 it.front != Some(*member)
-                    || (*member != id && (it.look != Look::Never || it.offered))
+                    || (*member != id && (it.look() != Look::Never || it.offered))
             })
         };
         if let Some(leader) = members.first()

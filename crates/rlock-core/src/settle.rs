@@ -137,7 +137,7 @@ impl Locks {
     /// Counts a lease that ended unseen: the key is gone, and it was time.
     fn count_unseen_lapse(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
         let queue = self.table.queues.get(&id);
-        let ended = match queue.map_or(Look::Never, |queue| queue.look) {
+        let ended = match queue.map_or(Look::Never, |queue| queue.look()) {
             Look::LeaseEnd(at) => at.has_passed(now),
             Look::LeaseEnded => true,
             Look::Never | Look::Again(_) => false,

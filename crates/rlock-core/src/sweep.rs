@@ -65,7 +65,7 @@ impl Locks {
                 .table
                 .queues
                 .get(&id)
-                .is_some_and(|it| matches!(it.look, Look::Again(_)));
+                .is_some_and(|it| matches!(it.look(), Look::Again(_)));
             self.table
                 .look(id, if again { Look::Never } else { Look::LeaseEnded });
             self.table.mark_due(id);

@@ -96,16 +96,16 @@ impl Table {
         let Some(queue) = self.queues.get_mut(&id) else {
             return;
         };
-        if queue.look == look {
+        if queue.look() == look {
             return;
         }
-        if let Some(at) = queue.look.at() {
+        if let Some(at) = queue.look().at() {
             self.deadlines.looks.remove(&(at, id));
         }
         if let Some(at) = look.at() {
             self.deadlines.looks.insert((at, id));
         }
-        queue.look = look;
+        queue.set_look(look);
     }
 
     pub(crate) fn mark_due(&mut self, id: QueueId) {
