@@ -1,20 +1,9 @@
-//! Who may do what, and what the server knows of the commands.
-
-use redis::Value;
+//! Who may do what.
 
 use crate::client::{Client, text};
 use crate::contest::Contest;
+use crate::documented::{COMMANDS, information};
 use crate::server::Server;
-
-const COMMANDS: [&str; 7] = [
-    "rlock.acquire",
-    "rlock.renew",
-    "rlock.release",
-    "rlock.cancel",
-    "rlock.force",
-    "rlock.info",
-    "rlock.help",
-];
 
 /// A connection as a user with these rights.
 fn user(server: &Server, rights: &str) -> Client {
@@ -25,17 +14,6 @@ fn user(server: &Server, rights: &str) -> Client {
     let client = server.client();
     assert_eq!(client.ask("AUTH u any"), "OK");
     client
-}
-
-/// The fields of `COMMAND INFO`.
-fn information(server: &Server, command: &str) -> Vec<Value> {
-    match server.admin().call(&["COMMAND", "INFO", command]) {
-        Value::Array(mut infos) => match infos.pop() {
-            Some(Value::Array(fields)) => fields,
-            other => panic!("{command} is not known: {other:?}"),
-        },
-        other => panic!("no list: {other:?}"),
-    }
 }
 
 #[track_caller]
@@ -56,8 +34,13 @@ fn right_to_the_key_is_needed_and_nothing_is_done_without_it() {
         "RLOCK.RENEW k owner-a 60000",
         "RLOCK.RELEASE k owner-a",
         "RLOCK.CANCEL k owner-b",
+        "RLOCK.DOWNGRADE k owner-a",
         "RLOCK.FORCE k",
         "RLOCK.INFO k",
+        "RLOCK.MACQUIRE owner-u 60000 2 mine:k k",
+        "RLOCK.MACQUIRE owner-u 60000 2 k mine:k WAIT 0",
+        "RLOCK.MRENEW owner-a 60000 2 mine:k k",
+        "RLOCK.MRELEASE owner-a 2 mine:k k ALL",
     ] {
         denied(&u, line);
     }
@@ -65,6 +48,7 @@ fn right_to_the_key_is_needed_and_nothing_is_done_without_it() {
     assert_eq!(server.ask("HGET k owner-a"), "1");
     assert_eq!(server.ask("DBSIZE"), "1");
     u.number("RLOCK.ACQUIRE mine:k owner-u 60000 WAIT 0");
+    u.number("RLOCK.MACQUIRE owner-v 60000 2 mine:1 mine:2");
     drop(contest);
 }
 
@@ -78,6 +62,22 @@ fn right_to_read_is_enough_to_ask_and_not_to_take() {
     denied(&u, "RLOCK.RENEW k owner-a 60000");
     denied(&u, "RLOCK.RELEASE k owner-a");
     denied(&u, "RLOCK.FORCE k");
+    denied(&u, "RLOCK.DOWNGRADE k owner-a");
+    let u = user(&server, "+@all %R~k %W~w %RW~rw &*");
+    for line in [
+        "RLOCK.MACQUIRE owner-u 60000 2 rw k",
+        "RLOCK.MACQUIRE owner-u 60000 2 rw w",
+        "RLOCK.MRENEW owner-u 60000 1 k",
+        "RLOCK.MRELEASE owner-u 1 k",
+        "RLOCK.ACQUIRE w owner-u 60000 SHARED",
+        "RLOCK.INFO w",
+    ] {
+        denied(&u, line);
+    }
+    // To withdraw a request nothing of the key is read.
+    assert_eq!(u.ask("RLOCK.CANCEL w owner-u"), "0");
+    u.number("RLOCK.MACQUIRE owner-u 60000 1 rw");
+    assert_eq!(server.ask("DBSIZE"), "2");
     drop(contest);
 }
 
@@ -99,6 +99,15 @@ fn right_to_the_channel_is_needed_for_notify_only() {
     denied(&u, "RLOCK.ACQUIRE k owner-u 60000 WAIT 0 NOTIFY yours");
     denied(&u, "RLOCK.ACQUIRE free owner-u 60000 NOTIFY yours");
     denied(&u, "RLOCK.ACQUIRE free owner-u 60000 WAIT 0 NOTIFY yours");
+    denied(
+        &u,
+        "RLOCK.MACQUIRE owner-u 60000 2 free k WAIT 0 NOTIFY yours",
+    );
+    denied(&u, "RLOCK.MACQUIRE owner-u 60000 1 free NOTIFY yours");
+    denied(
+        &u,
+        "RLOCK.ACQUIRE free owner-u 60000 SHARED BIND 0 NOTIFY yours",
+    );
     assert_eq!(server.queued("k"), 1);
     assert_eq!(server.ask("EXISTS free"), "0");
     assert_eq!(server.counter("watches"), 0);
@@ -131,112 +140,30 @@ fn categories_are_those_of_the_commands_nature() {
         categories.any(|name| name == category)
     };
     for command in COMMANDS {
-        let is_dangerous = command == "rlock.force";
+        let is_dangerous = matches!(command, "rlock.force" | "rlock.list");
         assert_eq!(has(command, "@dangerous"), is_dangerous, "{command}");
     }
     for command in [
         "rlock.acquire",
         "rlock.renew",
         "rlock.release",
+        "rlock.downgrade",
+        "rlock.macquire",
+        "rlock.mrenew",
+        "rlock.mrelease",
         "rlock.force",
     ] {
         assert!(has(command, "@write"), "{command}");
     }
-    assert!(has("rlock.info", "@read"));
-    assert!(has("rlock.acquire", "@blocking"));
+    for command in ["rlock.info", "rlock.list"] {
+        assert!(has(command, "@read"), "{command}");
+    }
+    for command in ["rlock.acquire", "rlock.macquire"] {
+        assert!(has(command, "@blocking"), "{command}");
+    }
     // They count in the rights of a user.
     let u = user(&server, "~* &* +@all -@dangerous");
-    u.number("RLOCK.ACQUIRE k owner-u 60000");
+    u.number("RLOCK.MACQUIRE owner-u 60000 1 k");
     denied(&u, "RLOCK.FORCE k");
-}
-
-#[test]
-fn server_finds_the_keys_of_each_command() {
-    let server = Server::start();
-    for line in [
-        "RLOCK.ACQUIRE k owner-a 1000 WAIT 0 NOTIFY c",
-        "RLOCK.RENEW k owner-a 1000",
-        "RLOCK.RELEASE k owner-a ALL",
-        "RLOCK.CANCEL k owner-a",
-        "RLOCK.FORCE k",
-        "RLOCK.INFO k",
-    ] {
-        assert_eq!(
-            server.ask(&format!("COMMAND GETKEYS {line}")),
-            "[k]",
-            "{line}"
-        );
-    }
-    let flags = |line: &str| server.ask(&format!("COMMAND GETKEYSANDFLAGS {line}"));
-    assert!(flags("RLOCK.ACQUIRE k owner-a 1000").contains("RW"));
-    assert!(flags("RLOCK.FORCE k").contains("RW"));
-    assert!(flags("RLOCK.INFO k").contains("RO"));
-}
-
-#[test]
-fn commands_are_known_with_their_flags() {
-    let server = Server::start();
-    for (command, expected, absent) in [
-        (
-            "rlock.acquire",
-            &["write", "denyoom", "blocking"][..],
-            "readonly",
-        ),
-        ("rlock.renew", &["write"], "denyoom"),
-        ("rlock.release", &["write"], "denyoom"),
-        ("rlock.force", &["write"], "denyoom"),
-        ("rlock.info", &["readonly"], "write"),
-    ] {
-        let info = information(&server, command);
-        let flags = text(&info[2]);
-        let flags = flags
-            .trim_matches(['[', ']'])
-            .split(' ')
-            .collect::<Vec<_>>();
-        for flag in expected {
-            assert!(flags.contains(flag), "{command} is {flag}: {flags:?}");
-        }
-        assert!(
-            !flags.contains(&absent),
-            "{command} is not {absent}: {flags:?}"
-        );
-    }
-}
-
-#[test]
-fn commands_are_documented_in_the_server() {
-    let server = Server::start();
-    let c = server.client_resp3();
-    for command in COMMANDS {
-        let Value::Map(docs) = c.call(&["COMMAND", "DOCS", command]) else {
-            panic!("a map")
-        };
-        let Some((_, Value::Map(doc))) = docs.first() else {
-            panic!("{command} is documented")
-        };
-        let field = |name: &str| doc.iter().find(|(field, _)| text(field) == name);
-        for name in ["summary", "since", "complexity"] {
-            let said = field(name).map(|(_, said)| text(said)).unwrap_or_default();
-            assert!(!said.is_empty(), "{command} has a {name}");
-        }
-        let arguments = field("arguments")
-            .map(|(_, arguments)| text(arguments))
-            .unwrap_or_default();
-        let expected: &[&str] = match command {
-            "rlock.acquire" => &[
-                "key", "owner", "lease-ms", "ONCE", "WAIT", "wait-ms", "NOTIFY", "channel",
-            ],
-            "rlock.renew" => &["key", "owner", "lease-ms"],
-            "rlock.release" => &["key", "owner", "ALL"],
-            "rlock.cancel" => &["key", "owner"],
-            "rlock.force" | "rlock.info" => &["key"],
-            _ => &[],
-        };
-        for argument in expected {
-            assert!(
-                arguments.contains(argument),
-                "{command} has {argument}: {arguments}"
-            );
-        }
-    }
+    denied(&u, "RLOCK.LIST");
 }

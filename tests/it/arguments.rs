@@ -9,7 +9,7 @@ const MAX_LEASE_MS: u64 = 86_400_000;
 
 /// Asserts that the command is refused with `ERR` and a sentence with all these parts.
 #[track_caller]
-fn refused<A: AsRef<[u8]>>(client: &Client, arguments: &[A], parts: &[&str]) {
+pub(crate) fn refused<A: AsRef<[u8]>>(client: &Client, arguments: &[A], parts: &[&str]) {
     let error = text(&client.call(arguments));
     assert!(error.starts_with("ERR "), "not refused: {error}");
     assert!(
@@ -23,7 +23,7 @@ fn refused<A: AsRef<[u8]>>(client: &Client, arguments: &[A], parts: &[&str]) {
 }
 
 #[track_caller]
-fn nothing_changed(server: &Server) {
+pub(crate) fn nothing_changed(server: &Server) {
     assert_eq!(server.ask("DBSIZE"), "0");
     assert_eq!(server.counter("waiters"), 0);
     assert_eq!(server.counter("watches"), 0);
@@ -279,21 +279,4 @@ fn errors_stay_on_one_line_whatever_they_quote() {
     // The next reply is that of the next command.
     assert_eq!(a.ask("PING"), "PONG");
     nothing_changed(&server);
-}
-
-#[test]
-fn help_names_each_command() {
-    let server = Server::start();
-    let Value::Array(lines) = server.admin().call(&["RLOCK.HELP"]) else {
-        panic!("a list")
-    };
-    let lines = lines.iter().map(text).collect::<Vec<_>>();
-    for command in [
-        "ACQUIRE", "RENEW", "RELEASE", "CANCEL", "FORCE", "INFO", "HELP",
-    ] {
-        let named = lines
-            .iter()
-            .filter(|line| line.starts_with(&format!("RLOCK.{command}")));
-        assert_eq!(named.count(), 1, "{command} has a line");
-    }
 }

@@ -7,7 +7,7 @@ use crate::server::Server;
 /// Asserts that these counters have these values, and all other counters zero.
 #[track_caller]
 fn assert_counted(server: &Server, expected: &[(&str, u64)]) {
-    const COUNTERS: [&str; 14] = [
+    const COUNTERS: [&str; 15] = [
         "acquires",
         "grants",
         "refusals",
@@ -19,6 +19,7 @@ fn assert_counted(server: &Server, expected: &[(&str, u64)]) {
         "renewals",
         "releases",
         "force_releases",
+        "deadlocks",
         "undelivered_grants",
         "evicted_locks",
         "panics",
@@ -37,7 +38,13 @@ fn assert_counted(server: &Server, expected: &[(&str, u64)]) {
 fn start_has_counted_nothing() {
     let server = Server::start();
     assert_counted(&server, &[]);
-    for gauge in ["waiters", "contended_locks", "watches", "eviction_risk"] {
+    for gauge in [
+        "waiters",
+        "contended_locks",
+        "bound_holds",
+        "watches",
+        "eviction_risk",
+    ] {
         assert_eq!(server.counter(gauge), 0, "{gauge}");
     }
     for time in ["wait_usec_p50", "wait_usec_p99", "wait_usec_max"] {
@@ -170,5 +177,81 @@ fn waited_time_is_that_of_the_granted() {
             value >= max / 2 && value <= max * 2,
             "{percentile} is {value}, the maximum {max}"
         );
+    }
+}
+
+#[test]
+fn request_for_several_locks_counts_as_one() {
+    let server = Server::start();
+    let (a, b) = (server.client(), server.client());
+    a.number("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3");
+    a.number("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3");
+    a.ask("RLOCK.MACQUIRE owner-b 60000 2 k3 k4");
+    b.send("RLOCK.MACQUIRE owner-b 60000 2 k3 k4 WAIT 0");
+    server.await_queued("k4", 1);
+    let counted = [
+        ("acquires", 4),
+        ("grants", 2),
+        ("refusals", 1),
+        ("waits", 1),
+    ];
+    assert_counted(&server, &counted);
+    assert_eq!(server.counter("waiters"), 1);
+    assert_eq!(server.counter("contended_locks"), 2);
+    assert_eq!(a.ask("RLOCK.MRENEW owner-a 60000 3 k1 k2 k4"), "2");
+    assert_eq!(a.ask("RLOCK.MRELEASE owner-a 3 k1 k2 k3"), "3");
+    assert_eq!(a.ask("RLOCK.MRELEASE owner-a 3 k1 k2 k3"), "3");
+    b.fence();
+    assert_eq!(b.ask("RLOCK.CANCEL k3 owner-b"), "0");
+    let counted = [
+        ("acquires", 4),
+        ("grants", 3),
+        ("refusals", 1),
+        ("waits", 1),
+        ("handoffs", 1),
+        ("renewals", 2),
+        ("releases", 3),
+    ];
+    assert_counted(&server, &counted);
+    assert_eq!(server.counter("contended_locks"), 0);
+}
+
+#[test]
+fn shared_and_bound_holds_and_deadlocks_are_counted() {
+    let server = Server::start();
+    let (a, b) = (server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED BIND 0");
+    b.number("RLOCK.ACQUIRE k owner-b 60000 SHARED LIMIT 3 PERMITS 2 NOTIFY c");
+    assert_eq!(server.counter("bound_holds"), 1);
+    assert_eq!(server.counter("watches"), 2);
+    a.ask("RLOCK.ACQUIRE k owner-c 60000 SHARED LIMIT 3");
+    b.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
+    server.await_queued("k", 1);
+    let deadlock = a.ask("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");
+    assert!(deadlock.starts_with("DEADLOCK "), "{deadlock}");
+    let counted = [
+        ("acquires", 5),
+        ("grants", 2),
+        ("refusals", 1),
+        ("waits", 1),
+        ("deadlocks", 1),
+    ];
+    assert_counted(&server, &counted);
+    // The end of the bound hold is no lease end; the upgrade is a hand-off.
+    a.close();
+    b.fence();
+    assert_eq!(b.ask("RLOCK.RELEASE k owner-b ALL"), "0");
+    let counted = [
+        ("acquires", 5),
+        ("grants", 3),
+        ("refusals", 1),
+        ("waits", 1),
+        ("handoffs", 1),
+        ("releases", 1),
+        ("deadlocks", 1),
+    ];
+    assert_counted(&server, &counted);
+    for gauge in ["bound_holds", "watches", "waiters", "contended_locks"] {
+        assert_eq!(server.counter(gauge), 0, "{gauge}");
     }
 }

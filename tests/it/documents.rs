@@ -4,8 +4,10 @@
 //! `docs/commands.md` says how one is read; each gets a server of its own.
 
 mod comparison;
+mod links;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -15,9 +17,35 @@ use crate::server::Server;
 
 use comparison::{Comparison, lines_of};
 
+/// The pages about one kind of lock each; every one shows an example.
+const KINDS: [&str; 7] = [
+    "mutex.md",
+    "fair-queue.md",
+    "read-write.md",
+    "semaphore.md",
+    "multi.md",
+    "bound.md",
+    "deadlocks.md",
+];
+
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
 fn document(name: &str) -> String {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+    let path = top().join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The pages in `docs`, in the order of their names.
+fn pages() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(top().join("docs")).expect("there are pages");
+    let paths = entries.map(|entry| entry.expect("the directory can be read").path());
+    let mut pages: Vec<_> = paths
+        .filter(|path| path.extension().is_some_and(|it| it == "md"))
+        .collect();
+    pages.sort();
+    pages
 }
 
 #[test]
@@ -28,6 +56,40 @@ fn examples_of_the_readme_are_true() {
 #[test]
 fn examples_of_the_command_reference_are_true() {
     are_true("docs/commands.md");
+}
+
+#[test]
+fn examples_of_the_pages_about_kinds_of_locks_are_true() {
+    for page in KINDS {
+        are_true(&format!("docs/{page}"));
+    }
+}
+
+#[test]
+fn examples_of_all_other_pages_are_true() {
+    for page in pages() {
+        let name = page.file_name().and_then(|name| name.to_str());
+        let name = name.expect("a page has a name of text");
+        let is_own = name == "commands.md" || KINDS.contains(&name);
+        let path = format!("docs/{name}");
+        if !is_own && !examples(&document(&path)).is_empty() {
+            are_true(&path);
+        }
+    }
+}
+
+#[test]
+fn links_of_the_documents_lead_somewhere() {
+    let top = [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+    ];
+    let top = top.map(|name| self::top().join(name));
+    let broken = pages().into_iter().chain(top);
+    let broken: Vec<_> = broken.flat_map(|page| links::broken(&page)).collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
 }
 
 #[test]

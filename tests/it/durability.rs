@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::setup::Setup;
 
 /// The commands in the server's append-only files.
-fn appended(server: &Server) -> Vec<String> {
+pub(crate) fn appended(server: &Server) -> Vec<String> {
     let files = fs::read_dir(server.directory().join("appendonlydir")).expect("there is an AOF");
     let mut commands = Vec::new();
     for file in files

@@ -63,3 +63,40 @@ fn hand_off_gives_the_events_of_the_new_hold() {
     }
     assert!(!seen.iter().any(|it| it == "del"), "{seen:?}");
 }
+
+#[test]
+fn shared_holds_give_the_events_of_their_native_commands() {
+    let server = Server::configured(&["notify-keyspace-events KEA"]);
+    let a = server.client();
+    let give = |line: &str| events(&server, || _ = a.ask(line));
+    assert_eq!(
+        give("RLOCK.ACQUIRE k owner-a 60000 SHARED"),
+        ["hset", "expire"]
+    );
+    assert_eq!(
+        give("RLOCK.ACQUIRE k owner-b 90000 SHARED"),
+        ["hset", "expire"]
+    );
+    // The key lives as long as its longest lease.
+    assert_eq!(give("RLOCK.ACQUIRE k owner-c 50000 SHARED"), ["hset"]);
+    assert_eq!(give("RLOCK.RENEW k owner-a 60000"), ["hset"]);
+    assert_eq!(give("RLOCK.RELEASE k owner-c"), ["hdel"]);
+    assert_eq!(give("RLOCK.RELEASE k owner-b"), ["hdel", "expire"]);
+    let upgraded = give("RLOCK.ACQUIRE k owner-a 60000");
+    assert_eq!(upgraded, ["hset", "hdel", "expire"]);
+    assert_eq!(give("RLOCK.DOWNGRADE k owner-a"), ["hset"]);
+    assert_eq!(give("RLOCK.RELEASE k owner-a ALL"), ["del"]);
+    for refused in [
+        "RLOCK.DOWNGRADE k owner-a",
+        "RLOCK.MRENEW owner-a 60000 1 k",
+        "RLOCK.MRELEASE owner-a 1 k",
+    ] {
+        assert_eq!(give(refused), [""; 0], "{refused}");
+    }
+    assert_eq!(
+        give("RLOCK.MACQUIRE owner-a 60000 2 k k2"),
+        ["hset", "expire"]
+    );
+    assert_eq!(give("RLOCK.MRENEW owner-a 70000 2 k2 k"), ["expire"]);
+    assert_eq!(give("RLOCK.MRELEASE owner-a 2 k2 k"), ["del"]);
+}

@@ -14,6 +14,9 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
         "RLOCK.ACQUIRE free owner-d 60000",
         "RLOCK.ACQUIRE k owner-d 60000",
         "RLOCK.ACQUIRE k owner-d 60000 WAIT 0 NOTIFY c",
+        "RLOCK.ACQUIRE k owner-d 60000 SHARED",
+        "RLOCK.MACQUIRE owner-d 60000 2 free1 free2",
+        "RLOCK.MACQUIRE owner-d 60000 2 free1 k WAIT 0",
         // A re-entry, too.
         "RLOCK.ACQUIRE k owner-a 60000",
     ] {
@@ -32,6 +35,30 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
     assert_eq!(server.ask("RLOCK.CANCEL k owner-x"), "0");
     assert_eq!(server.ask("RLOCK.FORCE k"), "1");
     assert_eq!(server.ask("EXISTS k"), "0");
+}
+
+#[test]
+fn out_of_memory_keeps_nobody_from_what_makes_room() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (a, several) = (server.client(), server.client());
+    let fence = a.number("RLOCK.MACQUIRE owner-a 60000 2 k1 k2");
+    a.ask("RLOCK.ACQUIRE k1 owner-r 60000 SHARED WAIT 0 NOTIFY c");
+    several.send("RLOCK.MACQUIRE owner-m 60000 2 k2 k3 WAIT 0");
+    server.await_queued("k3", 1);
+    server.ask("CONFIG SET maxmemory 1");
+    assert!(
+        a.ask("RLOCK.MACQUIRE owner-a 60000 2 k1 k2")
+            .starts_with("OOM ")
+    );
+    assert_eq!(a.ask("RLOCK.MRENEW owner-a 60000 2 k1 k2"), "2");
+    assert_eq!(a.number("RLOCK.DOWNGRADE k1 owner-a"), fence);
+    assert!(heard.message().starts_with("grant "));
+    assert_eq!(a.ask("RLOCK.MRELEASE owner-a 2 k1 k2"), "2");
+    assert!(several.fence() > fence);
+    assert_eq!(a.ask("RLOCK.MRELEASE owner-m 2 k2 k3"), "2");
+    assert_eq!(a.ask("RLOCK.RELEASE k1 owner-r"), "0");
+    assert_eq!(server.ask("DBSIZE"), "0");
 }
 
 #[test]

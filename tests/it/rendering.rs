@@ -1,5 +1,7 @@
 //! Replies and messages in the words of a scenario file, and their comparison with it.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use redis::Value;
 
 use crate::client::text;
@@ -28,11 +30,19 @@ impl Rendering {
     /// A reply to this command.
     pub(crate) fn reply(&mut self, command: &str, reply: &Value) -> String {
         match (command, reply) {
+            // Its sentence names the owners of the cycle, which are a part of what it says.
+            (_, Value::ServerError(error)) if error.code() == "DEADLOCK" => {
+                format!("error DEADLOCK {}", error.details().unwrap_or_default())
+            }
             (_, Value::ServerError(error)) => format!("error {}", error.code()),
-            ("RLOCK.ACQUIRE" | "RLOCK.RENEW", Value::Int(real)) => {
+            (
+                "RLOCK.ACQUIRE" | "RLOCK.MACQUIRE" | "RLOCK.RENEW" | "RLOCK.DOWNGRADE",
+                Value::Int(real),
+            ) => {
                 format!("fence {}", self.fence(*real))
             }
             ("RLOCK.INFO", Value::Array(fields)) => self.info(fields),
+            ("RLOCK.LIST", list) => locks(list),
             ("HGETALL", Value::Array(fields)) => self.hash(fields),
             ("PTTL", Value::Int(-1)) => "no ttl".into(),
             ("PTTL", Value::Int(-2)) => "no key".into(),
@@ -47,10 +57,14 @@ impl Rendering {
             .map(|pair| (text(&pair[0]), text(&pair[1])))
             .collect::<Vec<_>>();
         pairs.sort();
-        for (_, value) in pairs.iter_mut().filter(|(name, _)| name == "rlock:fence") {
-            *value = value
-                .parse()
-                .map_or("no number".into(), |real| self.fence(real));
+        for (name, value) in &mut pairs {
+            if name == "rlock:fence" {
+                *value = value
+                    .parse()
+                    .map_or("no number".into(), |real| self.fence(real));
+            } else if name.starts_with("rlock:holder:") {
+                *value = self.terms(value);
+            }
         }
         let pairs = pairs
             .iter()
@@ -63,13 +77,43 @@ impl Rendering {
         }
     }
 
+    /// What is kept of a shared holder beside its count: the end of its lease, its fence and its permits.
+    fn terms(&mut self, value: &str) -> String {
+        let words = value.split(' ').map(|word| word.parse::<i64>().ok());
+        let words = words.collect::<Vec<_>>();
+        let [Some(end), Some(fence), Some(permits)] = words[..] else {
+            return value.to_owned();
+        };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX));
+        let fence = if fence == 0 {
+            "0".to_owned()
+        } else {
+            self.fence(fence)
+        };
+        let left = end.saturating_sub(now).max(0);
+        format!("( lease-left={left} fence={fence} permits={permits} )")
+    }
+
     fn info(&mut self, fields: &[Value]) -> String {
-        let holders = each(field(fields, "holders"), |holder| {
+        let mut holders = maps(field(fields, "holders"));
+        holders.sort_by_key(|holder| text(field(holder, "owner")));
+        let holders = holders.iter().map(|holder| {
             let shown = |name| text(field(holder, name));
             let fence = self.fence_or_nil(field(holder, "fence"));
             let (owner, count, left) = (shown("owner"), shown("count"), shown("lease-left-ms"));
-            format!("{owner} count={count} fence={fence} lease-left={left}")
+            // What is as it mostly is goes without saying.
+            let permits = match shown("permits").as_str() {
+                "1" => String::new(),
+                permits => format!(" permits={permits}"),
+            };
+            let bound = match shown("bound").as_str() {
+                "0" => String::new(),
+                bound => format!(" bound={bound}"),
+            };
+            format!("{owner} count={count}{permits} fence={fence} lease-left={left}{bound}")
         });
+        let holders = holders.collect::<Vec<_>>().join("; ");
         let waiters = each(field(fields, "waiters"), |waiter| {
             let shown = |name| text(field(waiter, name));
             let (waited, left) = (shown("waited-ms"), shown("wait-left-ms"));
@@ -123,18 +167,32 @@ fn field<'a>(map: &'a [Value], name: &str) -> &'a Value {
     pair.map_or(&Value::Okay, |pair| &pair[1])
 }
 
-fn each(list: &Value, mut render: impl FnMut(&[Value]) -> String) -> String {
-    let Value::Array(maps) = list else {
-        return text(list);
+/// The maps of a list, each flattened.
+fn maps(list: &Value) -> Vec<&[Value]> {
+    let Value::Array(list) = list else {
+        return Vec::new();
     };
-    let maps = maps.iter().map(|map| {
-        if let Value::Array(map) = map {
-            render(map)
-        } else {
-            text(map)
-        }
+    let maps = list.iter().filter_map(|map| match map {
+        Value::Array(map) => Some(map.as_slice()),
+        _ => None,
     });
-    maps.collect::<Vec<_>>().join("; ")
+    maps.collect()
+}
+
+fn each(list: &Value, render: impl Fn(&[Value]) -> String) -> String {
+    let shown = maps(list).into_iter().map(render);
+    shown.collect::<Vec<_>>().join("; ")
+}
+
+/// A list of contended locks.
+fn locks(list: &Value) -> String {
+    let shown = each(list, |lock| {
+        let shown = |name| text(field(lock, name));
+        let (key, mode, holders) = (shown("key"), shown("mode"), shown("holders"));
+        let (waiters, oldest) = (shown("waiters"), shown("oldest-wait-ms"));
+        format!("{key} mode={mode} holders={holders} waiters={waiters} oldest-wait={oldest}")
+    });
+    if shown.is_empty() { "empty".into() } else { shown }
 }
 
 /// Whether the reply, the messages on channels in their order, and all else in any order are as expected: between
@@ -165,7 +223,10 @@ fn is_alike(expected: &str, seen: &str) -> bool {
     );
     let time = |word: &str| {
         let (name, time) = word.split_once('=')?;
-        let is_time = matches!(name, "lease-left" | "waited" | "wait-left" | "ttl");
+        let is_time = matches!(
+            name,
+            "lease-left" | "waited" | "wait-left" | "oldest-wait" | "ttl"
+        );
         time.trim_end_matches([']', ';'])
             .parse::<u64>()
             .ok()

@@ -1,6 +1,8 @@
 //! Requests whose replies were lost, and requests that come late.
 
-use crate::client::eventually;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::client::{Client, eventually, request, words};
 use crate::contest::Contest;
 use crate::server::Server;
 
@@ -116,21 +118,64 @@ fn fences_rise_over_all_locks_and_restarts() {
 }
 
 #[test]
-fn cluster_of_one_node_serves_its_slots() {
-    let server = Server::configured(&["cluster-enabled yes"]);
-    assert!(
-        server
-            .ask("RLOCK.ACQUIRE k owner-a 60000")
-            .starts_with("CLUSTERDOWN ")
-    );
-    assert_eq!(server.ask("CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
-    eventually("the cluster is up", || {
-        server.ask("CLUSTER INFO").contains("cluster_state:ok")
+fn renewals_that_race_with_releases_keep_nothing_alive() {
+    let server = Server::start();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for renew in [
+            "RLOCK.RENEW k owner-a 60000",
+            "RLOCK.MRENEW owner-a 60000 2 k k2",
+        ] {
+            let (port, stop) = (server.port(), &stop);
+            scope.spawn(move || {
+                let client = Client::connect(port);
+                while !stop.load(Ordering::SeqCst) {
+                    client.ask(renew);
+                }
+            });
+        }
+        let a = server.client();
+        for round in 0..300 {
+            let (acquire, release) = [
+                ("RLOCK.ACQUIRE k owner-a 60000", "RLOCK.RELEASE k owner-a"),
+                (
+                    "RLOCK.ACQUIRE k owner-a 60000 SHARED BIND 0",
+                    "RLOCK.RELEASE k owner-a ALL",
+                ),
+                (
+                    "RLOCK.MACQUIRE owner-a 60000 2 k k2",
+                    "RLOCK.MRELEASE owner-a 2 k k2",
+                ),
+            ][round % 3];
+            let fence = a.number(acquire);
+            let release = request(&words(release));
+            let ask = request(&["EXISTS", "k", "k2"]);
+            a.send_bytes(&[release, ask].concat());
+            a.reply();
+            assert_eq!(a.answer(), "0", "{acquire}, fence {fence}");
+        }
+        stop.store(true, Ordering::SeqCst);
     });
-    let contest = Contest::on(&server);
-    let mut heard = server.listen_to_unlocks();
-    contest.holder.ask("RLOCK.RELEASE k owner-a");
-    contest.assert_handed_over();
-    assert_eq!(contest.waiter.ask("RLOCK.RELEASE k owner-b"), "0");
-    assert_eq!(heard.message(), "0");
+    assert_eq!(server.ask("DBSIZE"), "0");
+    assert_eq!(server.counter("watches"), 0);
+}
+
+#[test]
+fn late_renewal_of_a_shared_hold_leaves_the_others_alone() {
+    let server = Server::start();
+    let a = server.client();
+    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
+    a.number("RLOCK.ACQUIRE k owner-b 20 SHARED");
+    eventually("one lease is over", || server.owners("k") == ["owner-a"]);
+    for late in [
+        "RLOCK.RENEW k owner-b 60000",
+        "RLOCK.RELEASE k owner-b",
+        "RLOCK.DOWNGRADE k owner-b",
+    ] {
+        assert_eq!(a.ask(late), "nil", "{late}");
+    }
+    assert_eq!(a.ask("RLOCK.MRENEW owner-b 60000 1 k"), "0");
+    assert_eq!(server.owners("k"), ["owner-a"]);
+    assert_eq!(server.lock("k").fence, Some(fence));
+    assert!(a.number("RLOCK.ACQUIRE k owner-b 60000 SHARED") > fence);
 }

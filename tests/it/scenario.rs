@@ -18,6 +18,21 @@ use crate::server::Server;
 const LATE: Duration = Duration::from_millis(20);
 const ATTEMPTS: usize = 8;
 
+/// The commands of the module, which scenarios name without their prefix.
+const OURS: [&str; 11] = [
+    "ACQUIRE",
+    "RENEW",
+    "RELEASE",
+    "CANCEL",
+    "DOWNGRADE",
+    "FORCE",
+    "MACQUIRE",
+    "MRENEW",
+    "MRELEASE",
+    "INFO",
+    "LIST",
+];
+
 fn directory() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/scenarios")
 }
@@ -27,7 +42,7 @@ fn holds(name: &str) {
     let path = directory().join(name).with_extension("txt");
     let script = std::fs::read_to_string(&path)
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let steps = steps(&script);
+    let steps = steps(&script).unwrap_or_else(|error| panic!("{name}.txt:{error}"));
     assert!(!steps.is_empty(), "{name} has no steps");
     for attempt in 1..=ATTEMPTS {
         let server = Server::start();
@@ -115,9 +130,8 @@ impl<'a> Run<'a> {
             }
             "LISTEN" => self.subscriber.change("SUBSCRIBE", &arguments[1]),
             "UNLISTEN" => self.subscriber.change("UNSUBSCRIBE", &arguments[1]),
-            "ACQUIRE" | "RENEW" | "RELEASE" | "CANCEL" | "FORCE" | "INFO" => {
-                arguments[0].insert_str(0, "RLOCK.");
-            }
+            "CONFIG" => arguments[2].insert_str(0, "rlock."),
+            command if OURS.contains(&command) => arguments[0].insert_str(0, "RLOCK."),
             _ => {}
         }
         if arguments[0].ends_with("LISTEN") {
@@ -195,14 +209,29 @@ macro_rules! scenarios {
 scenarios! {
     acquire_and_release
     bad_arguments_change_nothing
+    bound_hold_is_cut
+    bound_hold_moves
+    bound_hold_without_grace
     cancel_withdraws_a_request
     closed_connection_leaves_the_queue
+    deadlock_across_several_locks
+    deadlock_of_permits
+    deadlock_of_three
+    deadlock_of_two
+    deadlock_through_an_upgrade
+    deadlocks_may_be_left_alone
+    downgrade_lets_readers_in
+    exclusive_hold_covers_shared
+    force_ends_all_holds
     force_ends_the_hold
     hand_off_is_first_come_first_served
     hold_of_a_foreign_client
     key_removed_by_others
     lapsed_hold_refuses_nobody
     lease_end_hands_over
+    limit_is_judged_by_each_request
+    list_shows_the_most_contended_first
+    modes_in_one_queue
     notify_ends_with_its_connection
     notify_skips_who_cannot_be_reached
     notify_tells_of_a_grant
@@ -212,13 +241,41 @@ scenarios! {
     other_data_under_the_name
     owner_queues_once
     partial_release_keeps_the_queue_waiting
+    permits_are_taken_together
+    readers_in_a_row_are_let_in_together
     reentry_and_counts
+    reentry_keeps_permits
     renewal_moves_the_end
+    second_upgrade_is_a_deadlock
+    several_locks_all_or_none
+    several_locks_and_other_data
+    several_locks_are_withdrawn_as_one
+    several_locks_by_message
+    several_locks_held_in_part
+    several_locks_queue_for_each
+    several_locks_renewed_and_released
+    several_locks_take_over_their_place
+    several_locks_wait_for_leases_and_deletions
+    shared_arguments_have_limits
+    shared_fields_deleted_by_hand
+    shared_holders_together
+    shared_lease_ends_alone
+    shared_lock_is_a_hash
+    shared_loss_is_told_to_its_holder
+    shared_ttl_is_the_longest_lease
+    shared_ttl_set_by_others
     shorter_renewal_is_told
     takeover_between_call_and_channel
+    takeover_keeps_the_mode
     try_never_passes_the_queue
     ttl_set_by_others
     ttl_taken_away_by_others
+    upgrade_at_once_when_alone
+    upgrade_that_ends_leaves_the_shared_hold
+    upgrade_waits_at_the_front
+    upgrade_whose_shared_hold_ends
     value_set_over_a_held_lock
     wait_ends_with_nil
+    waiter_that_does_not_fit_holds_up_the_rest
+    writer_is_not_overtaken_by_later_readers
 }

@@ -1,6 +1,5 @@
-//! Reads a scenario file; `tests/scenarios/README.md` describes the form.
-
-use crate::client::words;
+//! Reads a scenario file; `tests/scenarios/README.md` describes the form. The tests of the core read it with this file,
+//! too.
 
 /// One step of a scenario: what is done, and what is to be seen by then.
 #[derive(Debug)]
@@ -15,40 +14,27 @@ pub(crate) struct Step {
     pub(crate) expected: Vec<String>,
 }
 
-/// All steps of a scenario, in order.
-pub(crate) fn steps(text: &str) -> Vec<Step> {
+/// All steps of a scenario, in order; `Err` names the line that is none.
+pub(crate) fn steps(text: &str) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     let mut at_ms = 0;
-    let mut lines = text
-        .lines()
-        .enumerate()
-        .map(|(index, line)| (index + 1, line.trim_end()));
-    while let Some((number, line)) = lines.next() {
-        if line.is_empty() || line.starts_with('#') {
+    let mut lines = text.lines().enumerate();
+    while let Some((line, head)) = lines.next() {
+        if head.is_empty() || head.starts_with('#') {
             continue;
         }
-        let mut words = words(line)
-            .into_iter()
-            .map(str::to_owned)
-            .collect::<Vec<_>>();
-        if let Some(time) = words[0].strip_prefix('@') {
-            let time = time
-                .parse()
-                .unwrap_or_else(|_| panic!("line {number}: {line}: no time"));
-            assert!(time >= at_ms, "line {number}: {line}: time goes back");
-            at_ms = time;
-            words.remove(0);
+        let number = line + 1;
+        if lines.next().is_none_or(|(_, rule)| rule != "----") {
+            return Err(format!("{number}: no ---- after {head:?}"));
         }
-        let mut client = "x".to_owned();
-        if let Some(name) = words.first().and_then(|word| word.strip_suffix(':')) {
-            client = name.to_owned();
-            words.remove(0);
+        let mut words = head.split(' ').peekable();
+        if let Some(time) = words.next_if(|word| word.starts_with('@')) {
+            let time = time[1..].parse().ok().filter(|time| *time >= at_ms);
+            at_ms = time.ok_or_else(|| format!("{number}: no later time"))?;
         }
-        assert_eq!(
-            lines.next().map(|(_, line)| line),
-            Some("----"),
-            "after line {number}: {line}"
-        );
+        let client = words.next_if(|word| word.ends_with(':'));
+        let client = client.map_or("x", |word| word.trim_end_matches(':'));
+        let command = words.map(|word| if word == "\"\"" { "" } else { word });
         let expected = lines
             .by_ref()
             .map(|(_, line)| line.to_owned())
@@ -56,10 +42,10 @@ pub(crate) fn steps(text: &str) -> Vec<Step> {
         steps.push(Step {
             line: number,
             at_ms,
-            client,
-            command: words,
+            client: client.to_owned(),
+            command: command.map(str::to_owned).collect(),
             expected: expected.collect(),
         });
     }
-    steps
+    Ok(steps)
 }

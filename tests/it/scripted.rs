@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::client::text;
+use crate::client::{Client, eventually, text, words};
 use crate::contest::Contest;
 use crate::server::Server;
 
@@ -88,4 +88,114 @@ fn wait_in_a_function_acts_as_a_try() {
         Value::Int(_)
     ));
     drop(contest);
+}
+
+/// The reply to one command in a transaction.
+fn in_multi(client: &Client, line: &str) -> String {
+    client.ask("MULTI");
+    assert_eq!(client.ask(line), "QUEUED");
+    let answer = client.ask("EXEC");
+    answer.trim_matches(['[', ']']).to_owned()
+}
+
+/// The reply to one command in a script, or its error.
+fn in_script(client: &Client, line: &str) -> String {
+    let script = "return redis.pcall(unpack(ARGV))";
+    let arguments = [&["EVAL", script, "0"][..], &words(line)].concat();
+    text(&client.call(&arguments))
+}
+
+#[test]
+fn commands_act_in_multi_and_in_scripts_as_outside() {
+    let server = Server::start();
+    let c = server.client();
+    let run: [fn(&Client, &str) -> String; 2] = [in_multi, in_script];
+    for run in run {
+        let fence = run(&c, "RLOCK.MACQUIRE owner-a 60000 2 k k2 WAIT 0");
+        assert_eq!(
+            run(&c, "RLOCK.MACQUIRE owner-b 60000 2 k2 k3 WAIT 0"),
+            "nil"
+        );
+        assert_eq!(run(&c, "RLOCK.MRENEW owner-a 60000 3 k k2 k3"), "2");
+        assert_eq!(run(&c, "RLOCK.DOWNGRADE k owner-a"), fence);
+        let shared = run(
+            &c,
+            "RLOCK.ACQUIRE k owner-b 60000 SHARED LIMIT 3 PERMITS 2 WAIT 0",
+        );
+        assert!(shared > fence, "{shared}");
+        let full = "RLOCK.ACQUIRE k owner-c 60000 SHARED LIMIT 3 WAIT 0";
+        assert_eq!(run(&c, full), "nil");
+        // An upgrade that would have to wait, too.
+        assert_eq!(run(&c, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0"), "nil");
+        assert_eq!(run(&c, "RLOCK.RELEASE k owner-b"), "0");
+        assert!(run(&c, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0") > shared);
+        assert_eq!(run(&c, "RLOCK.MRELEASE owner-a 2 k k2 ALL"), "2");
+        assert_eq!(run(&c, "RLOCK.LIST"), run(&c, "RLOCK.LIST"));
+        assert_eq!(server.ask("DBSIZE"), "0");
+        assert_eq!(server.counter("waiters"), 0);
+    }
+}
+
+#[test]
+fn refusals_in_multi_and_in_scripts_change_nothing() {
+    let server = Server::start();
+    let (a, c) = (server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    let before = server.hash("k");
+    for line in [
+        "RLOCK.ACQUIRE free owner-c 60000 BIND 0",
+        "RLOCK.ACQUIRE free owner-c 60000 BIND 0 WAIT 0",
+        "RLOCK.ACQUIRE k owner-a 60000 BIND 0",
+        "RLOCK.ACQUIRE k owner-a 60000 NOTIFY c",
+        "RLOCK.MACQUIRE owner-c 60000 2 free free2 NOTIFY c",
+        "RLOCK.MACQUIRE owner-c 60000 2 free k WAIT 0 NOTIFY c",
+    ] {
+        let answer = in_script(&c, line);
+        assert!(answer.starts_with("ERR "), "{line}: {answer}");
+    }
+    assert_eq!(server.hash("k"), before);
+    assert_eq!(server.ask("DBSIZE"), "1");
+    assert_eq!(server.counter("watches"), 0);
+    assert_eq!(server.queued("k"), 0);
+}
+
+#[test]
+fn binding_in_multi_is_to_its_connection_and_renewal_in_a_script_leaves_it() {
+    let server = Server::start();
+    let (a, c) = (server.client(), server.client());
+    in_multi(&a, "RLOCK.ACQUIRE k owner-a 60000 BIND 0");
+    assert!(server.lock("k").holders[0].is_bound);
+    for line in [
+        "RLOCK.RENEW k owner-a 60000",
+        "RLOCK.MRENEW owner-a 60000 1 k",
+        "RLOCK.ACQUIRE k owner-a 60000",
+        "RLOCK.ACQUIRE k owner-a 60000 ONCE",
+        "RLOCK.MACQUIRE owner-a 60000 1 k",
+    ] {
+        let answer = in_script(&c, line);
+        assert!(!answer.starts_with("ERR"), "{line}: {answer}");
+    }
+    let id = c.id();
+    c.close();
+    eventually("the other connection has ended", || {
+        let list = server.ask(&format!("CLIENT LIST ID {id}"));
+        list.trim().is_empty()
+    });
+    assert!(server.lock("k").holders[0].is_bound);
+    a.close();
+    eventually("it belonged to the first", || server.ask("EXISTS k") == "0");
+}
+
+#[test]
+fn request_for_several_in_multi_waits_by_its_channel() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (a, c) = (server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
+    let wait = "RLOCK.MACQUIRE owner-c 60000 2 k k2 WAIT 0 NOTIFY c";
+    assert_eq!(in_multi(&c, wait), "WAITING");
+    assert_eq!(server.queued("k2"), 1);
+    assert_eq!(in_script(&a, "RLOCK.RELEASE k owner-a"), "0");
+    assert!(heard.message().ends_with(" owner-c k"));
+    assert_eq!(server.owners("k2"), ["owner-c"]);
 }

@@ -33,12 +33,14 @@ fn settings_have_their_defaults_and_no_others_exist() {
         ("max-watches", "100000"),
         ("channel-prefix", "redisson_lock__channel"),
         ("publish", "publish"),
+        ("yield-after", "64"),
+        ("deadlock-detection", "yes"),
         ("startup-grace-ms", "0"),
     ] {
         let shown = server.ask(&format!("CONFIG GET rlock.{name}"));
         assert_eq!(shown, format!("[rlock.{name} {default}]"));
     }
-    assert_eq!(server.ask("CONFIG GET rlock.*").split(' ').count(), 12);
+    assert_eq!(server.ask("CONFIG GET rlock.*").split(' ').count(), 16);
 }
 
 #[test]
@@ -63,6 +65,18 @@ fn settings_are_taken_at_their_limits_and_refused_past_them() {
         "max-watches",
         &["0", "10000000"],
         &with(&["10000001"]),
+    );
+    limits(
+        &server,
+        "yield-after",
+        &["0", "1000000"],
+        &with(&["1000001"]),
+    );
+    limits(
+        &server,
+        "deadlock-detection",
+        &["no", "yes"],
+        &["maybe", "1", "\"\""],
     );
     limits(
         &server,

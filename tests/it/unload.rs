@@ -55,24 +55,19 @@ fn module_can_be_loaded_into_a_running_server() {
 #[test]
 fn settings_are_taken_from_the_loadmodule_line() {
     let server = Setup::new()
-        .module_arguments("max-lease-ms 5000 publish none channel-prefix my-prefix max-watches 7")
+        .module_arguments("max-lease-ms 5000 publish none channel-prefix my-prefix max-watches 7 yield-after 0 deadlock-detection no")
         .start();
-    assert_eq!(
-        server.ask("CONFIG GET rlock.max-lease-ms"),
-        "[rlock.max-lease-ms 5000]"
-    );
-    assert_eq!(
-        server.ask("CONFIG GET rlock.publish"),
-        "[rlock.publish none]"
-    );
-    assert_eq!(
-        server.ask("CONFIG GET rlock.channel-prefix"),
-        "[rlock.channel-prefix my-prefix]"
-    );
-    assert_eq!(
-        server.ask("CONFIG GET rlock.max-watches"),
-        "[rlock.max-watches 7]"
-    );
+    for (name, value) in [
+        ("max-lease-ms", "5000"),
+        ("publish", "none"),
+        ("channel-prefix", "my-prefix"),
+        ("max-watches", "7"),
+        ("yield-after", "0"),
+        ("deadlock-detection", "no"),
+    ] {
+        let shown = server.ask(&format!("CONFIG GET rlock.{name}"));
+        assert_eq!(shown, format!("[rlock.{name} {value}]"));
+    }
 }
 
 #[test]
@@ -83,6 +78,8 @@ fn start_fails_with_a_line_in_the_log_when_the_loadmodule_line_is_wrong() {
         ("max-waiters 0", "max-waiters"),
         ("max-waiters many", "max-waiters"),
         ("publish loudly", "publish"),
+        ("yield-after 1000001", "yield-after"),
+        ("deadlock-detection maybe", "deadlock-detection"),
         ("max-waiters 5 max-watches 10000001", "max-watches"),
         ("%n%s 5", "%n%s"),
     ] {
@@ -112,7 +109,7 @@ fn example_configuration_starts_a_server() {
         .trim_matches(['[', ']'])
         .split(' ')
         .collect::<Vec<_>>();
-    assert_eq!(settings.len(), 2 * 6);
+    assert_eq!(settings.len(), 2 * 8);
     for pair in settings.chunks_exact(2) {
         let line = format!("{} {}", pair[0], pair[1]);
         assert!(

@@ -8,6 +8,8 @@ use crate::client::text;
 const TOLERANCE_MS: u64 = 5000;
 /// How many digits a fence has, until the year 2286.
 const FENCE_DIGITS: usize = 16;
+/// How many digits a time in milliseconds since the epoch has, until then.
+const EPOCH_MS_DIGITS: usize = 13;
 
 /// A reply as `redis-cli` shows it; spaces do not matter.
 pub(super) fn lines_of(command: &str, reply: &Value) -> Vec<String> {
@@ -107,6 +109,9 @@ impl Comparison {
                 };
                 if expected.len() == FENCE_DIGITS && seen.len() == FENCE_DIGITS {
                     return self.are_one_fence(left, right);
+                }
+                if expected.len() == EPOCH_MS_DIGITS && seen.len() == EPOCH_MS_DIGITS {
+                    return true;
                 }
                 left == right || is_id || (is_time && left.abs_diff(right) <= TOLERANCE_MS)
             })

@@ -1,0 +1,190 @@
+//! Nobody starves: neither in the queue, nor outside of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::client::{Client, PATIENCE, request, text};
+use crate::contest::wait_for;
+use crate::server::Server;
+
+/// The unlock channel of `k`.
+const UNLOCKED: &str = "redisson_lock__channel:{k}";
+
+/// Takes `k` as a client of another kind does, by the server's own commands; nil if it has it.
+const TAKE: &str = "if redis.call('exists', KEYS[1]) == 0 then \
+    redis.call('hincrby', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], 60000) return nil end \
+    return redis.call('pttl', KEYS[1])";
+
+/// What `rlock_grants` is in a reply to `INFO rlock`.
+fn grants(info: &Value) -> u64 {
+    let info = text(info);
+    let grants = info
+        .lines()
+        .find_map(|line| line.strip_prefix("rlock_grants:"));
+    grants
+        .and_then(|it| it.trim().parse().ok())
+        .expect("a number")
+}
+
+/// Takes `k` in shared mode again and again.
+fn read_all_the_time(port: u16, number: usize, stop: &AtomicBool) {
+    let client = Client::connect(port);
+    let acquire =
+        format!("RLOCK.ACQUIRE k reader-{number} 60000 SHARED LIMIT 100 PERMITS 7 WAIT 0");
+    while !stop.load(Ordering::SeqCst) {
+        client.number(&acquire);
+        std::thread::yield_now();
+        assert_eq!(client.ask(&format!("RLOCK.RELEASE k reader-{number}")), "0");
+    }
+}
+
+#[test]
+fn writer_among_a_stream_of_readers_waits_only_for_those_before_it() {
+    let server = Server::start();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (port, stop) = (server.port(), &stop);
+            scope.spawn(move || read_all_the_time(port, number, stop));
+        }
+        let writer = server.client();
+        for round in 0..30 {
+            let mode = ["", " SHARED LIMIT 100 PERMITS 100"][round % 2];
+            let acquire = format!("RLOCK.ACQUIRE k writer 60000{mode} WAIT 0");
+            let counters = request(&["INFO", "rlock"]);
+            let acquire = request(&crate::client::words(&acquire));
+            // In one turn of the server, so that nobody comes in between; the last when it has the lock.
+            writer.send_bytes(&[counters.clone(), acquire, counters].concat());
+            let before = grants(&writer.reply());
+            writer.fence();
+            assert_eq!(grants(&writer.reply()), before + 1);
+            assert_eq!(writer.ask("RLOCK.RELEASE k writer"), "0");
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+}
+
+/// `count` requests that wait by the channel `c` for the lock that `owner-a` holds.
+fn queue(server: &Server, client: &Client, count: usize) {
+    client.number("RLOCK.ACQUIRE k owner-a 60000");
+    for number in 0..count {
+        let line = format!("RLOCK.ACQUIRE k owner-{number} 60000 WAIT 0 NOTIFY c");
+        assert_eq!(client.ask(&line), "WAITING");
+    }
+    assert_eq!(server.queued("k"), count);
+}
+
+/// Releases the lock, and tells whether it was free right after that.
+fn is_left_free_by(client: &Client, owner: &str) -> bool {
+    let release = request(&["RLOCK.RELEASE", "k", owner]);
+    client.send_bytes(&[release, request(&["EXISTS", "k"])].concat());
+    assert_eq!(client.answer(), "0");
+    client.answer() == "0"
+}
+
+#[test]
+fn lock_is_offered_to_listeners_after_so_many_hand_offs() {
+    for (yield_after, count) in [("1", 6), ("5", 20), ("64", 200)] {
+        let server = Server::start();
+        if yield_after != "64" {
+            server.ask(&format!("CONFIG SET rlock.yield-after {yield_after}"));
+        }
+        let every = yield_after.parse::<usize>().expect("a number");
+        let mut granted = server.listen(&["c"]);
+        let mut unlocked = server.listen(&[UNLOCKED]);
+        let a = server.client();
+        queue(&server, &a, count);
+        let mut in_a_row = 0;
+        let mut last = "owner-a".to_owned();
+        for number in 0..count {
+            let is_free = is_left_free_by(&a, &last);
+            assert_eq!(is_free, in_a_row == every, "{number} of {yield_after}");
+            if is_free {
+                assert_eq!(unlocked.message(), "0");
+                in_a_row = 0;
+            }
+            in_a_row += 1;
+            // When nobody took it, it goes on in the queue.
+            last = format!("owner-{number}");
+            assert!(granted.message().ends_with(&format!(" {last} k")));
+        }
+        assert_eq!(unlocked.messages(), [""; 0]);
+    }
+}
+
+#[test]
+fn lock_is_never_offered_when_nobody_listens_or_the_setting_is_zero() {
+    let server = Server::start();
+    let mut granted = server.listen(&["c"]);
+    let a = server.client();
+    for (yield_after, listens) in [("1", false), ("64", false), ("0", true)] {
+        server.ask(&format!("CONFIG SET rlock.yield-after {yield_after}"));
+        let mut unlocked = server.listen(&[if listens { UNLOCKED } else { "other" }]);
+        queue(&server, &a, 200);
+        let mut last = "owner-a".to_owned();
+        for number in 0..200 {
+            assert!(!is_left_free_by(&a, &last), "{number} of {yield_after}");
+            last = format!("owner-{number}");
+            assert!(granted.message().ends_with(&format!(" {last} k")));
+        }
+        assert_eq!(unlocked.messages(), [""; 0]);
+        assert!(is_left_free_by(&a, &last));
+    }
+}
+
+#[test]
+fn offered_lock_stays_with_the_foreign_client_that_takes_it() {
+    let server = Server::start();
+    server.ask("CONFIG SET rlock.yield-after 1");
+    let mut unlocked = server.listen(&[UNLOCKED]);
+    let (a, foreign) = (server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    let b = wait_for(&server, "k", "owner-b", 1);
+    let c = wait_for(&server, "k", "owner-c", 2);
+    a.ask("RLOCK.RELEASE k owner-a");
+    b.fence();
+    // One hand-off was one in a row. Nobody of the module's own is served meanwhile, except to wait.
+    let release = request(&["RLOCK.RELEASE", "k", "owner-b"]);
+    let take = request(&["EVAL", TAKE, "1", "k", "5f0e:1"]);
+    let barge = request(&["RLOCK.ACQUIRE", "k", "owner-x", "60000"]);
+    b.send_bytes(&[release, barge, take].concat());
+    assert_eq!(b.answer(), "0");
+    assert_eq!(b.answer(), "nil");
+    assert_eq!(b.answer(), "nil");
+    assert_eq!(unlocked.message(), "0");
+    assert_eq!(server.ask("HGET k 5f0e:1"), "1");
+    assert_eq!(server.queued("k"), 1);
+    assert!(c.reply_within(Duration::from_millis(30)).is_none());
+    foreign.ask("DEL k");
+    c.fence();
+}
+
+#[test]
+fn foreign_client_gets_the_lock_among_a_steady_stream_of_hand_offs() {
+    let server = Server::start();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (port, stop) = (server.port(), &stop);
+            scope.spawn(move || {
+                let client = Client::connect(port);
+                while !stop.load(Ordering::SeqCst) {
+                    client.number(&format!("RLOCK.ACQUIRE k owner-{number} 60000 WAIT 0"));
+                    client.ask(&format!("RLOCK.RELEASE k owner-{number}"));
+                }
+            });
+        }
+        let foreign = server.client();
+        for _ in 0..5 {
+            let mut unlocked = server.listen(&[UNLOCKED]);
+            while foreign.call(&["EVAL", TAKE, "1", "k", "5f0e:1"]) != Value::Nil {
+                assert!(unlocked.message_within(PATIENCE).is_some());
+            }
+            assert_eq!(foreign.ask("HGET k 5f0e:1"), "1");
+            foreign.ask("DEL k");
+        }
+        stop.store(true, Ordering::SeqCst);
+    });
+}

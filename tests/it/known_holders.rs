@@ -1,0 +1,291 @@
+//! A shared lock that others change: what the module remembers of its holders never decides against the key.
+
+use redis::Value;
+
+use crate::client::{Client, eventually};
+use crate::contest::wait_for;
+use crate::server::Server;
+
+const FEW: usize = 3;
+const MANY: usize = 40;
+
+/// Takes two shared locks, whose holders are different ones, and uses each hold once more.
+fn prepare(server: &Server, count: usize) -> Client {
+    server.ask("FLUSHALL");
+    let client = server.client();
+    for (key, name) in [("k", "owner"), ("k2", "other")] {
+        for number in 0..count {
+            client.number(&format!("RLOCK.ACQUIRE {key} {name}-{number} 60000 SHARED"));
+        }
+        for number in 0..count {
+            client.number(&format!("RLOCK.RENEW {key} {name}-{number} 60000"));
+        }
+    }
+    client
+}
+
+/// Asserts that commands find those holders of `k` that are in its hash, each with its fence, and no others.
+///
+/// What was changed by hand is met at the latest when the holder asks whose it is.
+#[track_caller]
+fn assert_agrees(server: &Server, change: &str) {
+    let hash = server.hash("k");
+    let permits = hash.iter().filter_map(|(field, terms)| {
+        let owner = field.strip_prefix("rlock:holder:")?;
+        hash.contains_key(owner).then(|| terms.split(' ').nth(2))?
+    });
+    let permits = permits.map(|it| it.parse::<usize>().expect("a number"));
+    let permits = permits.sum::<usize>();
+    for number in 0..MANY {
+        for name in ["owner", "other", "hand"] {
+            let owner = format!("{name}-{number}");
+            let held = hash.contains_key(&owner);
+            let fence = hash.get(&format!("rlock:holder:{owner}"));
+            let fence = fence.and_then(|terms| terms.split(' ').nth(1));
+            let expected = fence.filter(|_| held).unwrap_or("nil");
+            let renewed = server.ask(&format!("RLOCK.RENEW k {owner} 60000"));
+            assert_eq!(renewed, expected, "{change}: {owner}");
+        }
+    }
+    let limited = |limit: usize| {
+        server.ask(&format!(
+            "RLOCK.ACQUIRE k probe 60000 SHARED LIMIT {}",
+            limit.max(1)
+        ))
+    };
+    if permits > 0 {
+        assert_eq!(limited(permits), "nil", "{change}: {permits} are taken");
+        assert_ne!(limited(permits + 1), "nil", "{change}: {permits} are taken");
+        assert_eq!(server.ask("RLOCK.RELEASE k probe"), "0", "{change}");
+    }
+    let held = hash.keys().filter(|field| !field.starts_with("rlock:"));
+    assert_eq!(
+        server.owners("k"),
+        held.cloned().collect::<Vec<_>>(),
+        "{change}"
+    );
+}
+
+/// Both with few holders and with many, before and after the module listens to what happens to keys.
+fn everywhere(test: impl Fn(&Server, usize)) {
+    let server = Server::start();
+    for count in [2, FEW, MANY] {
+        test(&server, count);
+    }
+    server.ask("FLUSHALL");
+    server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    let waiter = wait_for(&server, "k", "owner-b", 1);
+    server.ask("RLOCK.FORCE k");
+    waiter.fence();
+    for count in [2, FEW, MANY] {
+        test(&server, count);
+    }
+}
+
+fn dumped(client: &Client, key: &str) -> Vec<u8> {
+    match client.call(&["DUMP", key]) {
+        Value::BulkString(dump) => dump,
+        other => panic!("no dump, but {other:?}"),
+    }
+}
+
+fn restored(client: &Client, dump: &[u8]) {
+    let restore: [&[u8]; 5] = [b"RESTORE", b"k", b"50000", dump, b"REPLACE"];
+    assert_eq!(client.call(&restore), Value::Okay);
+}
+
+#[test]
+fn lock_put_in_the_place_of_another_has_its_own_holders() {
+    everywhere(|server, count| {
+        for change in [
+            "RENAME k2 k",
+            "COPY k2 k REPLACE",
+            "FLUSHALL",
+            "FLUSHDB ASYNC",
+            "DEL k",
+            "UNLINK k",
+            "MOVE k 9",
+            "SWAPDB 0 9",
+            "DEBUG RELOAD",
+            "EXPIRE k 600",
+            "PEXPIRE k 30000",
+            "RENAME k k3",
+        ] {
+            prepare(server, count);
+            server.client().ask("SELECT 9");
+            server.client().ask(change);
+            assert_agrees(server, change);
+        }
+    });
+}
+
+#[test]
+fn lock_that_comes_back_has_the_holders_it_comes_with() {
+    everywhere(|server, count| {
+        let a = prepare(server, count);
+        let old = dumped(&a, "k");
+        a.ask("RLOCK.RELEASE k owner-0");
+        a.number("RLOCK.ACQUIRE k owner-new 60000 SHARED");
+        restored(&a, &old);
+        assert_agrees(server, "an earlier state");
+        let other = dumped(&a, "k2");
+        restored(&a, &other);
+        assert_agrees(server, "another lock");
+        a.ask("RENAME k k4");
+        a.number("RLOCK.RENEW k4 other-0 60000");
+        a.ask("RLOCK.RELEASE k4 other-1");
+        a.ask("RENAME k4 k");
+        assert_agrees(server, "there and back");
+        let copied = a.ask("COPY k k5");
+        assert_eq!(copied, "1");
+        a.ask("RLOCK.RELEASE k other-0");
+        a.ask("RENAME k5 k");
+        assert_agrees(server, "a copy from before a release");
+    });
+}
+
+#[test]
+fn lease_of_a_lock_that_comes_back_is_the_one_it_comes_with() {
+    everywhere(|server, count| {
+        let a = prepare(server, count);
+        // In the copy, leases are longer than what is remembered of the lock; its fields and fences are the same.
+        for number in 0..count {
+            a.number(&format!("RLOCK.RENEW k owner-{number} 200"));
+        }
+        a.ask("COPY k k6");
+        for number in 0..count {
+            a.number(&format!("RLOCK.RENEW k6 owner-{number} 60000"));
+        }
+        a.ask("RENAME k6 k");
+        let start = std::time::Instant::now();
+        eventually("the earlier leases would be over", || {
+            start.elapsed().as_millis() > 250
+        });
+        assert_agrees(server, "a copy with longer leases");
+        assert_eq!(server.owners("k").len(), count);
+    });
+}
+
+#[test]
+fn fields_changed_by_hand_are_believed() {
+    everywhere(|server, count| {
+        let changes: [(&str, &[&str]); 9] = [
+            ("one removed", &["HDEL k owner-0 rlock:holder:owner-0"]),
+            ("its count removed", &["HDEL k owner-1"]),
+            (
+                "one added",
+                &["HSET k hand-1 1 rlock:holder:hand-1 {end} 7 2"],
+            ),
+            (
+                "one put for another",
+                &[
+                    "HDEL k owner-1 rlock:holder:owner-1",
+                    "HSET k hand-1 1 rlock:holder:hand-1 {end} 7 1",
+                ],
+            ),
+            ("more permits", &["HSET k rlock:holder:owner-1 {end} 7 5"]),
+            ("another fence", &["HSET k rlock:holder:owner-0 {end} 8 1"]),
+            ("a field of no meaning", &["HSET k rlock:other 1"]),
+            (
+                "all removed but one",
+                &[
+                    "DEL k",
+                    "HSET k owner-1 1 rlock:mode shared rlock:holder:owner-1 {end} 7 1",
+                    "PEXPIRE k 60000",
+                ],
+            ),
+            ("an earlier fence", &["HSET k rlock:fence 5"]),
+        ];
+        for (change, lines) in changes {
+            let a = prepare(server, count);
+            let end = a.ask("PEXPIRETIME k");
+            for line in lines {
+                by_hand(&a, line, &end);
+            }
+            assert_agrees(server, change);
+        }
+    });
+}
+
+/// Sends a line whose terms of a holder, `{end} 7 1`, are one argument.
+fn by_hand(client: &Client, line: &str, end: &str) {
+    let Some((before, terms)) = line.split_once("{end}") else {
+        client.ask(line);
+        return;
+    };
+    let mut words = crate::client::words(before);
+    let terms = format!("{end}{terms}");
+    words.push(&terms);
+    let Value::Int(_) = client.call(&words) else {
+        panic!("{line} is refused")
+    };
+}
+
+#[test]
+fn count_changed_by_hand_is_believed() {
+    everywhere(|server, count| {
+        let a = prepare(server, count);
+        a.ask("HSET k owner-1 5");
+        assert_eq!(a.ask("RLOCK.RELEASE k owner-1"), "4");
+        assert_eq!(a.ask("HGET k owner-1"), "4");
+        assert_eq!(a.ask("RLOCK.RELEASE k owner-1 ALL"), "0");
+        a.ask("HSET k owner-0 x");
+        for line in [
+            "RLOCK.FORCE k",
+            "RLOCK.INFO k",
+            "RLOCK.RENEW k owner-0 60000",
+            "RLOCK.RELEASE k owner-0",
+            "RLOCK.ACQUIRE k owner-new 60000 SHARED",
+        ] {
+            let answer = a.ask(line);
+            assert!(answer.starts_with("WRONGTYPE "), "{line}: {answer}");
+        }
+        assert_eq!(a.ask("HGET k owner-0"), "x");
+    });
+}
+
+#[test]
+fn shared_lock_without_a_lease_is_none() {
+    everywhere(|server, count| {
+        let a = prepare(server, count);
+        let before = server.hash("k");
+        assert_eq!(a.ask("PERSIST k"), "1");
+        for line in [
+            "RLOCK.ACQUIRE k owner-0 60000 SHARED",
+            "RLOCK.RENEW k owner-0 60000",
+            "RLOCK.RELEASE k owner-0",
+            "RLOCK.MACQUIRE owner-new 60000 2 k free",
+            "RLOCK.MRENEW owner-0 60000 1 k",
+            "RLOCK.MRELEASE owner-0 1 k",
+            "RLOCK.DOWNGRADE k owner-0",
+            "RLOCK.FORCE k",
+            "RLOCK.INFO k",
+        ] {
+            let answer = a.ask(line);
+            assert!(answer.starts_with("WRONGTYPE "), "{line}: {answer}");
+        }
+        assert_eq!(server.hash("k"), before);
+        assert_eq!(a.ask("EXISTS free"), "0");
+        a.ask("PEXPIRE k 60000");
+        assert_agrees(server, "PERSIST and PEXPIRE");
+    });
+}
+
+#[test]
+fn lease_cut_by_others_ends_all_that_are_longer() {
+    everywhere(|server, count| {
+        let a = prepare(server, count);
+        let mut heard = server.listen(&["c"]);
+        a.number("RLOCK.ACQUIRE k owner-0 60000 SHARED ONCE NOTIFY c");
+        assert_eq!(a.ask("PEXPIRE k 40"), "1");
+        assert!(heard.message().starts_with("lost "));
+        assert_eq!(a.ask("RLOCK.RENEW k owner-1 60000"), "nil");
+        assert_eq!(a.ask("EXISTS k"), "0");
+        // Longer than the longest lease it is of no use.
+        let a = prepare(server, count);
+        let end = a.number("PEXPIRETIME k");
+        assert_eq!(a.ask("EXPIRE k 600"), "1");
+        a.ask("RLOCK.RELEASE k owner-0");
+        assert!(a.number("PEXPIRETIME k") <= end);
+    });
+}

@@ -1,0 +1,166 @@
+//! `RLOCK.LIST`: which locks it shows, and in which order.
+
+use redis::Value;
+
+use crate::client::{Client, eventually, text};
+use crate::server::Server;
+
+/// Queues so many requests by a channel for a lock that is held, in the database of the connection.
+fn queue(client: &Client, key: &str, count: usize) {
+    client.number(&format!("RLOCK.ACQUIRE {key} owner-a 60000"));
+    for number in 0..count {
+        let line = format!("RLOCK.ACQUIRE {key} owner-{number} 60000 WAIT 0 NOTIFY c");
+        assert_eq!(client.ask(&line), "WAITING");
+    }
+}
+
+#[test]
+fn locks_are_listed_with_the_most_contended_first() {
+    let server = Server::start();
+    let _heard = server.listen(&["c"]);
+    let a = server.client();
+    assert_eq!(a.ask("RLOCK.LIST"), "[]");
+    for (key, count) in [("two", 2), ("none", 0), ("five", 5), ("one", 1)] {
+        queue(&a, key, count);
+    }
+    a.number("RLOCK.ACQUIRE readers owner-a 60000 SHARED");
+    a.number("RLOCK.ACQUIRE readers owner-b 60000 SHARED");
+    for number in 0..3 {
+        a.ask(&format!(
+            "RLOCK.ACQUIRE readers waiter-{number} 60000 WAIT 0 NOTIFY c"
+        ));
+    }
+    let all = [
+        "five exclusive 1 5",
+        "readers shared 2 3",
+        "two exclusive 1 2",
+        "one exclusive 1 1",
+    ];
+    assert_eq!(a.listed("RLOCK.LIST"), all);
+    assert_eq!(a.listed("RLOCK.LIST COUNT 1"), all[..1]);
+    assert_eq!(a.listed("rlock.list count 1000"), all);
+    // The queue moves, and the order with it.
+    for owner in ["owner-a", "owner-0", "owner-1", "owner-2"] {
+        assert_eq!(a.ask(&format!("RLOCK.RELEASE five {owner}")), "0");
+    }
+    assert_eq!(a.ask("RLOCK.FORCE two"), "1");
+    assert_eq!(a.listed("RLOCK.LIST COUNT 1"), ["readers shared 2 3"]);
+    assert_eq!(a.listed("RLOCK.LIST").len(), 4);
+    server.ask("RLOCK.CANCEL five owner-4");
+    assert_eq!(a.listed("RLOCK.LIST").len(), 3);
+}
+
+#[test]
+fn ten_are_listed_unless_more_are_asked_for() {
+    let server = Server::start();
+    let _heard = server.listen(&["c"]);
+    let a = server.client();
+    for number in 0..1005 {
+        queue(&a, &format!("k{number}"), 1);
+    }
+    assert_eq!(a.listed("RLOCK.LIST").len(), 10);
+    for count in [1, 11, 1000] {
+        let listed = a.listed(&format!("RLOCK.LIST COUNT {count}"));
+        assert_eq!(listed.len(), count);
+    }
+}
+
+#[test]
+fn locks_of_other_databases_are_not_listed() {
+    let server = Server::start();
+    let _heard = server.listen(&["c"]);
+    let (a, b) = (server.client(), server.client());
+    b.ask("SELECT 1");
+    queue(&a, "here", 1);
+    queue(&b, "there", 2);
+    assert_eq!(a.listed("RLOCK.LIST"), ["here exclusive 1 1"]);
+    assert_eq!(b.listed("RLOCK.LIST"), ["there exclusive 1 2"]);
+    b.ask("SELECT 2");
+    assert_eq!(b.ask("RLOCK.LIST"), "[]");
+}
+
+#[test]
+fn free_keys_of_a_request_for_several_are_listed_as_free() {
+    let server = Server::start();
+    let a = server.client();
+    a.number("RLOCK.ACQUIRE k1 owner-a 60000");
+    let waiter = server.client();
+    waiter.send("RLOCK.MACQUIRE owner-m 60000 2 k1 k2 WAIT 0");
+    server.await_queued("k2", 1);
+    let mut listed = a.listed("RLOCK.LIST");
+    listed.sort();
+    assert_eq!(listed, ["k1 exclusive 1 1", "k2 free 0 1"]);
+    assert_eq!(a.ask("EXISTS k2"), "0");
+}
+
+#[test]
+fn time_shown_is_that_of_the_longest_wait() {
+    let server = Server::start();
+    let a = server.client();
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    let first = crate::contest::wait_for(&server, "k", "owner-b", 1);
+    let oldest = |client: &Client| match client.call(&["RLOCK.LIST"]) {
+        Value::Array(locks) => match crate::views::fields(&locks[0])["oldest-wait-ms"] {
+            Value::Int(waited) => waited,
+            ref other => panic!("no number, but {}", text(other)),
+        },
+        other => panic!("no list, but {}", text(&other)),
+    };
+    eventually("it has waited for a while", || oldest(&a) >= 60);
+    let second = crate::contest::wait_for(&server, "k", "owner-c", 2);
+    assert!(oldest(&a) >= 60);
+    a.ask("RLOCK.RELEASE k owner-a");
+    first.fence();
+    assert!(second.reply_by_now().is_none());
+    assert!(oldest(&a) < 20_000);
+}
+
+#[test]
+fn locks_that_nobody_waits_for_cost_a_list_nothing() {
+    let server = Server::start();
+    let _heard = server.listen(&["c"]);
+    let a = server.client();
+    for number in 0..10_000 {
+        let mode = ["", " SHARED"][number % 2];
+        a.send(&format!("RLOCK.ACQUIRE k{number} owner-a 60000{mode}"));
+    }
+    (0..10_000).for_each(|_| _ = a.fence());
+    queue(&a, "wanted", 1);
+    let looked_up = || {
+        let count = |field: &str| {
+            let value = server.info("stats", field);
+            value.parse::<i64>().expect("a number")
+        };
+        count("keyspace_hits") + count("keyspace_misses")
+    };
+    let before = looked_up();
+    assert_eq!(a.listed("RLOCK.LIST COUNT 1000"), ["wanted exclusive 1 1"]);
+    // It looks at the locks that it shows, and at no others.
+    assert!(looked_up() - before <= 2);
+}
+
+#[test]
+fn list_is_made_of_maps_in_resp3() {
+    let server = Server::start();
+    let _heard = server.listen(&["c"]);
+    let a = server.client_resp3();
+    queue(&a, "k", 1);
+    let Value::Array(locks) = a.call(&["RLOCK.LIST"]) else {
+        panic!("a list")
+    };
+    let [Value::Map(lock)] = locks.as_slice() else {
+        panic!("one map")
+    };
+    let names = lock.iter().map(|(name, _)| text(name)).collect::<Vec<_>>();
+    let expected = ["key", "mode", "holders", "waiters", "oldest-wait-ms"];
+    assert_eq!(names, expected);
+    // In RESP2 the same, flat.
+    let Value::Array(locks) = server.admin().call(&["RLOCK.LIST"]) else {
+        panic!("a list")
+    };
+    let [Value::Array(flat)] = locks.as_slice() else {
+        panic!("one flat map")
+    };
+    let names = flat.iter().step_by(2).map(text).collect::<Vec<_>>();
+    assert_eq!(names, expected);
+}

@@ -1,0 +1,209 @@
+//! Many who hold one lock together, and the hash in which they are kept.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use crate::client::{Client, eventually};
+use crate::contest::wait_for;
+use crate::server::Server;
+
+const CROWD: usize = 1000;
+
+/// A lock with so many shared holders, `owner-0` and so on.
+fn hold_together(client: &Client, key: &str, count: usize) -> Vec<i64> {
+    for number in 0..count {
+        client.send(&format!("RLOCK.ACQUIRE {key} owner-{number} 60000 SHARED"));
+    }
+    (0..count).map(|_| client.fence()).collect()
+}
+
+#[test]
+fn thousand_readers_behind_a_writer_are_granted_within_its_release() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (a, n) = (server.client(), server.client());
+    let before = a.number("RLOCK.ACQUIRE k owner-a 60000");
+    for number in 0..CROWD {
+        n.send(&format!(
+            "RLOCK.ACQUIRE k reader-{number} 60000 SHARED WAIT 0 NOTIFY c"
+        ));
+    }
+    for _ in 0..CROWD {
+        assert_eq!(n.answer(), "WAITING");
+    }
+    let blocked = server.client();
+    blocked.send("RLOCK.ACQUIRE k reader-last 60000 SHARED WAIT 0");
+    server.await_queued("k", CROWD + 1);
+    assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "0");
+    assert_eq!(server.ask("HLEN k"), (2 + 2 * (CROWD + 1)).to_string());
+    assert_eq!(server.queued("k"), 0);
+    let mut last = before;
+    for number in 0..CROWD {
+        let message = heard.message();
+        let words = message.split(' ').collect::<Vec<_>>();
+        assert_eq!(words[0], "grant");
+        assert_eq!(words[2], format!("reader-{number}"));
+        let fence = words[1].parse().expect("a fence");
+        assert!(fence > last);
+        last = fence;
+    }
+    assert!(blocked.fence() > last);
+    assert_eq!(server.counter("handoffs"), CROWD as u64 + 1);
+}
+
+#[test]
+fn each_of_a_thousand_holders_renews_and_releases_for_itself() {
+    let server = Server::start();
+    let a = server.client();
+    let fences = hold_together(&a, "k", CROWD);
+    assert!(fences.is_sorted_by(|one, next| one < next));
+    let writer = wait_for(&server, "k", "owner-w", 1);
+    for (number, fence) in fences.iter().enumerate() {
+        let renewed = a.number(&format!("RLOCK.RENEW k owner-{number} 70000"));
+        assert_eq!(renewed, *fence);
+        let entered = a.number(&format!("RLOCK.ACQUIRE k owner-{number} 80000 SHARED"));
+        assert_eq!(entered, *fence);
+    }
+    assert_eq!(server.lock("k").holders.len(), CROWD);
+    for number in (0..CROWD).rev() {
+        assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "1");
+        assert!(writer.reply_by_now().is_none());
+        assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "0");
+        assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "nil");
+    }
+    let fence = writer.fence();
+    assert!(fence > fences[CROWD - 1]);
+    let exclusive = [
+        ("owner-w", "1".to_owned()),
+        ("rlock:fence", fence.to_string()),
+    ];
+    let exclusive = BTreeMap::from(exclusive.map(|(name, value)| (name.to_owned(), value)));
+    assert_eq!(server.hash("k"), exclusive);
+}
+
+#[test]
+fn shared_hold_is_these_fields() {
+    let server = Server::start();
+    let a = server.client();
+    let first = a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
+    let second = a.number("RLOCK.ACQUIRE k 5f0e:1 90000 SHARED LIMIT 7 PERMITS 3");
+    a.number("RLOCK.ACQUIRE k owner-a 50000 SHARED");
+    let hash = server.hash("k");
+    let names = hash.keys().map(String::as_str).collect::<Vec<_>>();
+    let expected = [
+        "5f0e:1",
+        "owner-a",
+        "rlock:fence",
+        "rlock:holder:5f0e:1",
+        "rlock:holder:owner-a",
+        "rlock:mode",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(hash["owner-a"], "2");
+    assert_eq!(hash["5f0e:1"], "1");
+    assert_eq!(hash["rlock:mode"], "shared");
+    assert_eq!(hash["rlock:fence"], second.to_string());
+    let end = a.number("PEXPIRETIME k");
+    assert_eq!(hash["rlock:holder:5f0e:1"], format!("{end} {second} 3"));
+    let terms = hash["rlock:holder:owner-a"].split_once(' ');
+    let (sooner, rest) = terms.expect("several words");
+    assert_eq!(rest, format!("{first} 1"));
+    let sooner = sooner.parse::<i64>().expect("a time");
+    assert!((end - 40_500..=end - 40_000).contains(&sooner), "{hash:?}");
+}
+
+#[test]
+fn lease_that_ends_among_many_ends_one_hold() {
+    for count in [2, 8, 9, 100] {
+        let server = Server::start();
+        let mut heard = server.listen(&["c"]);
+        let a = server.client();
+        hold_together(&a, "k", count);
+        let lost = a.number("RLOCK.ACQUIRE k short-lived 30 SHARED NOTIFY c");
+        let writer = wait_for(&server, "k", "owner-w", 1);
+        assert_eq!(heard.message(), format!("lost {lost} short-lived k"));
+        assert_eq!(a.ask("RLOCK.RENEW k short-lived 60000"), "nil");
+        assert_eq!(a.ask("RLOCK.RELEASE k short-lived"), "nil");
+        assert_eq!(server.counter("lease_expirations"), 1);
+        assert!(writer.reply_by_now().is_none());
+        for number in 0..count {
+            assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "0");
+        }
+        writer.fence();
+    }
+}
+
+#[test]
+fn leases_that_end_one_by_one_free_the_lock_with_the_last() {
+    let server = Server::start();
+    let a = server.client();
+    for number in 0..50 {
+        let lease = 100 + 5 * number;
+        a.number(&format!("RLOCK.ACQUIRE k owner-{number} {lease} SHARED"));
+    }
+    let end = a.number("PEXPIRETIME k");
+    let writer = wait_for(&server, "k", "owner-w", 1);
+    let (mut last, mut answer) = (50, None);
+    eventually("all leases end", || {
+        let left = server.lock("k").holders.len();
+        assert!(left <= last, "nobody comes back");
+        last = left.max(1);
+        answer = writer.reply_by_now();
+        answer.is_some()
+    });
+    let fence = server.lock("k").fence.map(Value::Int);
+    assert_eq!(answer, fence);
+    let now = server.ask("TIME");
+    let now = now.trim_matches(['[', ']']).split_once(' ');
+    let (seconds, micros) = now.expect("two numbers");
+    let number = |text: &str| text.parse::<i64>().expect("a number");
+    assert!(number(seconds) * 1000 + number(micros) / 1000 >= end);
+    assert_eq!(server.counter("lease_expirations"), 50);
+}
+
+#[test]
+fn refused_requests_for_a_shared_lock_leave_watch_of_others_alone() {
+    let server = Server::start();
+    let a = server.client();
+    hold_together(&a, "k", 20);
+    let c = server.client();
+    c.ask("WATCH k");
+    let writer = wait_for(&server, "k", "owner-w", 1);
+    for (line, answer) in [
+        ("RLOCK.ACQUIRE k owner-x 60000", "nil"),
+        ("RLOCK.ACQUIRE k owner-x 60000 SHARED", "nil"),
+        ("RLOCK.ACQUIRE k owner-x 60000 SHARED LIMIT 5", "nil"),
+        ("RLOCK.ACQUIRE k owner-1 60000", "nil"),
+        ("RLOCK.MACQUIRE owner-x 60000 2 k free", "nil"),
+        ("RLOCK.RENEW k owner-x 60000", "nil"),
+        ("RLOCK.RELEASE k owner-x", "nil"),
+        ("RLOCK.DOWNGRADE k owner-1", "nil"),
+        ("RLOCK.MRENEW owner-x 60000 2 k free", "0"),
+        ("RLOCK.MRELEASE owner-x 2 k free", "0"),
+        ("RLOCK.CANCEL k owner-w", "1"),
+    ] {
+        assert_eq!(server.ask(line), answer, "{line}");
+    }
+    server.lock("k");
+    assert_eq!(writer.answer(), "nil");
+    c.ask("MULTI");
+    c.ask("PING");
+    assert_eq!(c.ask("EXEC"), "[PONG]");
+}
+
+#[test]
+fn shared_hold_of_one_has_a_lock_of_its_own_again_when_it_was_free() {
+    let server = Server::start();
+    let a = server.client();
+    let mut heard = server.listen_to_unlocks();
+    hold_together(&a, "k", 3);
+    for number in 0..3 {
+        assert_eq!(heard.messages(), [""; 0]);
+        assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "0");
+    }
+    assert_eq!(server.ask("EXISTS k"), "0");
+    assert_eq!(heard.messages(), ["redisson_lock__channel:{k}: 0"]);
+    a.number("RLOCK.ACQUIRE k owner-1 60000");
+    assert_eq!(server.ask("HLEN k"), "2");
+}

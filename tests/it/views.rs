@@ -1,0 +1,161 @@
+//! What `RLOCK.INFO`, `RLOCK.LIST` and the hash say of a lock, taken apart.
+
+use std::collections::BTreeMap;
+
+use redis::Value;
+
+use crate::client::{Client, text};
+use crate::server::Server;
+
+/// A lock as `RLOCK.INFO` shows it.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    pub(crate) mode: String,
+    pub(crate) fence: Option<i64>,
+    pub(crate) holders: Vec<Holder>,
+    pub(crate) queued: i64,
+    pub(crate) waiters: Vec<Waiter>,
+}
+
+/// One of its holders.
+#[derive(Debug)]
+pub(crate) struct Holder {
+    pub(crate) owner: String,
+    pub(crate) count: i64,
+    pub(crate) permits: i64,
+    pub(crate) lease_left_ms: i64,
+    pub(crate) fence: Option<i64>,
+    pub(crate) is_bound: bool,
+}
+
+/// One of its waiters.
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) owner: String,
+    pub(crate) mode: String,
+}
+
+impl Lock {
+    pub(crate) fn owners(&self) -> Vec<&str> {
+        let mut owners: Vec<_> = self.holders.iter().map(|it| it.owner.as_str()).collect();
+        owners.sort_unstable();
+        owners
+    }
+
+    pub(crate) fn waiting(&self) -> Vec<&str> {
+        self.waiters.iter().map(|it| it.owner.as_str()).collect()
+    }
+
+    pub(crate) fn holder(&self, owner: &str) -> Option<&Holder> {
+        self.holders.iter().find(|it| it.owner == owner)
+    }
+}
+
+impl Client {
+    /// A lock of the database that is selected.
+    #[track_caller]
+    pub(crate) fn lock(&self, key: &str) -> Lock {
+        let answer = self.call(&["RLOCK.INFO", key]);
+        let fields = fields(&answer);
+        Lock {
+            mode: text(&fields["mode"]),
+            fence: number(&fields["fence"]),
+            holders: items(&fields["holders"]).iter().map(holder).collect(),
+            queued: number(&fields["queued"]).expect("it is a number"),
+            waiters: items(&fields["waiters"]).iter().map(waiter).collect(),
+        }
+    }
+
+    /// The fields of a hash.
+    #[track_caller]
+    pub(crate) fn hash(&self, key: &str) -> BTreeMap<String, String> {
+        let answer = self.call(&["HGETALL", key]);
+        let fields = fields(&answer).into_iter();
+        fields.map(|(name, value)| (name, text(&value))).collect()
+    }
+
+    /// What `RLOCK.LIST` shows, each as `key mode holders waiters`.
+    #[track_caller]
+    pub(crate) fn listed(&self, line: &str) -> Vec<String> {
+        let shown = |lock: &Value| {
+            let fields = fields(lock);
+            let field = |name: &str| text(&fields[name]);
+            ["key", "mode", "holders", "waiters"].map(field).join(" ")
+        };
+        items(&self.call(&crate::client::words(line)))
+            .iter()
+            .map(shown)
+            .collect()
+    }
+}
+
+impl Server {
+    /// A lock of database 0.
+    #[track_caller]
+    pub(crate) fn lock(&self, key: &str) -> Lock {
+        self.admin().lock(key)
+    }
+
+    /// Who holds a lock of database 0, in the order of their names.
+    #[track_caller]
+    pub(crate) fn owners(&self, key: &str) -> Vec<String> {
+        let lock = self.lock(key);
+        lock.owners().into_iter().map(str::to_owned).collect()
+    }
+
+    /// The fields of a hash of database 0.
+    #[track_caller]
+    pub(crate) fn hash(&self, key: &str) -> BTreeMap<String, String> {
+        self.admin().hash(key)
+    }
+}
+
+/// The pairs of a map, whichever protocol it came by.
+pub(crate) fn fields(value: &Value) -> BTreeMap<String, Value> {
+    match value {
+        Value::Map(pairs) => pairs
+            .iter()
+            .map(|(name, value)| (text(name), value.clone()))
+            .collect(),
+        Value::Array(flat) => flat
+            .chunks_exact(2)
+            .map(|pair| (text(&pair[0]), pair[1].clone()))
+            .collect(),
+        other => panic!("no map, but {}", text(other)),
+    }
+}
+
+fn items(value: &Value) -> Vec<Value> {
+    match value {
+        Value::Array(items) => items.clone(),
+        other => panic!("no list, but {}", text(other)),
+    }
+}
+
+fn number(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+fn holder(value: &Value) -> Holder {
+    let fields = fields(value);
+    let count = |name: &str| number(&fields[name]).expect("it is a number");
+    Holder {
+        owner: text(&fields["owner"]),
+        count: count("count"),
+        permits: count("permits"),
+        lease_left_ms: count("lease-left-ms"),
+        fence: number(&fields["fence"]),
+        is_bound: count("bound") == 1,
+    }
+}
+
+fn waiter(value: &Value) -> Waiter {
+    let fields = fields(value);
+    Waiter {
+        owner: text(&fields["owner"]),
+        mode: text(&fields["mode"]),
+    }
+}
