@@ -127,7 +127,10 @@ impl Locks {
                     (None, _) => Look::Never,
                 }
             }
-            Hold::NoLock => Look::Again(now.plus_millis(NO_LOCK_LOOK_MS)),
+            Hold::NoLock => {
+                self.end_offer(id);
+                Look::Again(now.plus_millis(NO_LOCK_LOOK_MS))
+            }
             Hold::Free if self.is_offered(now, id) => return,
             Hold::Free => granting_from.map_or(Look::Never, Look::Again),
         };

@@ -85,7 +85,7 @@ impl Locks {
     #[must_use]
     pub fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         let swept = self.sweep.closed.is_empty() && self.sweep.rechecks.is_empty();
-        if !swept || !self.table.due.is_empty() || !self.sweep.unbound.is_empty() {
+        if !swept || self.table.due_now > 0 || !self.sweep.unbound.is_empty() {
             return Some(now);
         }
         // A deadline has passed once its millisecond is over.

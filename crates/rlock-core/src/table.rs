@@ -21,6 +21,9 @@ use crate::{
     watch::{Watch, WatchId},
 };
 
+/// How many marks of queues that are gone are kept at least.
+const STALE_MAX: usize = 64;
+
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     pub(crate) names: HashMap<u32, HashMap<Arc<[u8]>, QueueId>>,
@@ -31,6 +34,8 @@ pub(crate) struct Table {
     pub(crate) watches: BTreeMap<WatchId, Watch>,
     pub(crate) deadlines: Deadlines,
     pub(crate) due: VecDeque<QueueId>,
+    /// How many of those marked as due are still there.
+    pub(crate) due_now: usize,
     /// Tickets by owner and queue, see `tickets`.
     pub(crate) by_owner: BTreeSet<(u64, TicketId)>,
     /// Tickets whose owner has others as well, in the order of their queue.
@@ -80,6 +85,7 @@ impl Table {
         let Some(queue) = self.queues.remove(&id) else {
             return;
         };
+        self.due_now -= usize::from(queue.due);
         let Some(names) = self.names.get_mut(&queue.db) else {
             return;
         };
@@ -113,7 +119,12 @@ impl Table {
             && !queue.due
         {
             queue.due = true;
+            self.due_now += 1;
             self.due.push_back(id);
+            // Marks of queues that are gone must not pile up.
+            if self.due.len() > 2 * self.due_now + STALE_MAX {
+                self.due.retain(|id| self.queues.contains_key(id));
+            }
         }
     }
 
@@ -128,6 +139,7 @@ impl Table {
             if self.queues.contains_key(&id) {
                 let queue = self.queues.get_mut(&id)?;
                 queue.due = false;
+                self.due_now -= 1;
                 return Some(queue);
             }
         }

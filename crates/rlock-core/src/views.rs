@@ -4,6 +4,9 @@ use std::{cmp::Reverse, time::Duration};
 
 use crate::{Locks, Mode, Name, Timestamp, queue::QueueId};
 
+/// How many waiters are looked at to find who has waited for longest.
+const FIRST_MAX: usize = 64;
+
 /// One waiter, as an operator sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct WaiterView<'a> {
@@ -64,9 +67,15 @@ impl Locks {
         let found = self.table.contended.range(all);
         found.filter_map(move |(_, _, id)| {
             let queue = self.table.queues.get(id)?;
-            // Only the first may have come after the second.
-            let oldest = self.table.in_order(*id).take(2);
-            let since = oldest.map(|(_, ticket)| ticket.since).min()?;
+            // Those who were put first may have come after all others.
+            let mut first = self.table.in_order(*id).take(FIRST_MAX);
+            let mut since = Timestamp::NEVER;
+            for (_, ticket) in first.by_ref() {
+                since = since.min(ticket.since);
+                if !ticket.first {
+                    break;
+                }
+            }
             Some(ContendedView {
                 key: &queue.key,
                 waiters: queue.len,

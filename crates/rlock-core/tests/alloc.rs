@@ -6,7 +6,9 @@ use std::{
     cell::Cell,
 };
 
-use rlock_core::{Admission, Due, Hold, Limits, Locks, Mode, Name, Request, Timestamp, Wait, Who};
+use rlock_core::{
+    Admission, Due, Hold, Holders, Limits, Locks, Mode, Name, Request, Timestamp, Wait, Who,
+};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -41,6 +43,7 @@ const KEY: Name<'static> = Name { db: 0, key: b"k" };
 const LIMITS: Limits = Limits {
     waiters_max: u64::MAX,
     watches_max: u64::MAX,
+    detects_deadlocks: true,
 };
 
 const fn at(ms: u64) -> Timestamp {
@@ -54,20 +57,29 @@ const fn request(owner: &[u8]) -> Request<'_> {
         lease_ms: 1000,
         once: false,
         wait: Wait::Millis(1000),
-        notify: None,
+        session: None,
+        channel: None,
+        grace_ms: None,
     }
+}
+
+/// Nobody holds any other lock.
+struct Nobody;
+
+impl Holders for Nobody {
+    fn visit(&self, _name: Name<'_>, _visit: &mut dyn FnMut(&[u8], Option<u32>)) {}
 }
 
 /// Takes a lock, enters again, renews, is in somebody's way, gives it back.
 fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
     let mut hold = Hold::Free;
     for _ in 0..2 {
-        let step = locks.acquire(at(0), name, &mut hold, &request(b"ann"), &LIMITS);
+        let step = locks.acquire(at(0), name, &mut hold, &request(b"ann"), &LIMITS, &Nobody);
         assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
     }
     assert!(
         locks
-            .renew(at(1), name, &mut hold, b"ann", 500)
+            .renew(at(1), name, &mut hold, b"ann", 500, None)
             .reply
             .is_some()
     );
@@ -80,7 +92,7 @@ fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
         wait: Wait::No,
         ..request(b"bob")
     };
-    let step = locks.acquire(at(1), name, &mut seen_by_another, &tried, &LIMITS);
+    let step = locks.acquire(at(1), name, &mut seen_by_another, &tried, &LIMITS, &Nobody);
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Busy)));
     for left in [1, 0] {
         let step = locks.release(at(2), name, &mut hold, b"ann", false);
@@ -167,7 +179,7 @@ fn ten_thousand_locks_and_sessions_leave_little() {
         locks.settle_later(name);
     }
     for n in 1..MANY.cast_unsigned() {
-        locks.session_closed(n);
+        locks.session_closed(at(0), n);
     }
     while !locks.sweep(64) {}
     assert!(locks.next_due(at(0)).is_some());

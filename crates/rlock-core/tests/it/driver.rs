@@ -5,18 +5,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rlock_core::{
-    Admission, Announce, Delivery, Due, Effect, Fence, Hold, Limits, Locks, Mode, Name, Refusal,
-    Request, Step, TicketId, Timestamp,
+    Admission, Announce, Delivery, Effect, Fence, Hold, Limits, Locks, Name, Refusal, Request,
+    Step, TicketId, Timestamp,
 };
 
 use crate::{
     store::Store,
-    told::{Ask, Outcome, Reply, Told, Via},
+    stored::Others,
+    told::{Ask, Mode, Outcome, Reply, Told, Via},
 };
 
 /// A request that was given a place in a queue.
 #[derive(Debug)]
 pub(crate) struct Queued {
+    /// Its first key.
     pub(crate) key: String,
     pub(crate) owner: String,
     pub(crate) ticket: TicketId,
@@ -28,12 +30,18 @@ pub(crate) struct Driver {
     pub(crate) now: Timestamp,
     pub(crate) limits: Limits,
     pub(crate) listened: BTreeSet<String>,
+    /// Whether somebody listens on the unlock channels.
+    pub(crate) overheard: bool,
     /// What others were told since somebody looked.
     pub(crate) told: Vec<Told<Fence>>,
     /// What was queued since somebody looked.
     pub(crate) queued: Vec<Queued>,
+    /// Locks that a command has left free.
+    pub(crate) freed: Vec<(u32, Box<[u8]>)>,
+    /// The owners of the last refusal that was a cycle.
+    pub(crate) cycle: Vec<String>,
     /// Blocked calls, those that have been answered too, and their tickets.
-    calls: BTreeMap<u64, TicketId>,
+    pub(crate) calls: BTreeMap<u64, TicketId>,
 }
 
 impl Driver {
@@ -44,50 +52,54 @@ impl Driver {
             now,
             limits,
             listened: BTreeSet::new(),
+            overheard: true,
             told: Vec::new(),
             queued: Vec::new(),
+            freed: Vec::new(),
+            cycle: Vec::new(),
             calls: BTreeMap::new(),
         }
     }
 
     pub(crate) fn acquire(&mut self, name: Name<'_>, ask: &Ask<'_>) -> Reply<Fence> {
-        let notify = match &ask.via {
-            Via::Channel { session, channel } => Some((*session, channel.as_bytes())),
-            Via::Call { .. } => None,
-        };
-        let request = Request {
-            owner: ask.owner.as_bytes(),
-            mode: Mode::Exclusive,
-            lease_ms: ask.lease_ms,
-            once: ask.once,
-            wait: ask.wait,
-            notify,
-        };
+        let request = request(ask);
         self.command(name, Some(ask.owner), |driver, hold| {
-            let (now, limits) = (driver.now, driver.limits);
-            let step = driver.locks.acquire(now, name, hold, &request, &limits);
+            let others = Others {
+                store: &driver.store,
+                now: driver.now,
+            };
+            let (now, limits) = (driver.now, &driver.limits);
+            let step = driver
+                .locks
+                .acquire(now, name, hold, &request, limits, &others);
             let step = match step {
                 Ok(step) => step,
-                Err(refusal) => return (refused(refusal), Announce::No),
+                Err(refusal) => return (driver.refused(refusal), Announce::No),
             };
-            driver.perform(name, hold, step.effects);
+            let announce = driver.perform(name, hold, step.effects, step.announce);
             let reply = match step.reply {
                 Admission::Granted(fence) => Reply::Fence(fence),
                 Admission::Busy => Reply::Nil,
                 Admission::MustWait => driver.enqueue(name, hold, &request, &ask.via),
             };
-            (reply, step.announce)
+            (reply, announce)
         })
     }
 
     fn enqueue(
         &mut self,
         name: Name<'_>,
-        hold: &mut Hold,
+        hold: &Hold,
         request: &Request<'_>,
         via: &Via,
     ) -> Reply<Fence> {
-        let delivery = match via {
+        let delivery = self.delivery(via);
+        let placed = self.locks.enqueue(self.now, name, hold, request, delivery);
+        self.place(name, request, via, placed)
+    }
+
+    pub(crate) fn delivery(&self, via: &Via) -> Delivery {
+        match via {
             Via::Call { session, handle } => Delivery::Blocked {
                 session: *session,
                 handle: *handle,
@@ -95,8 +107,17 @@ impl Driver {
             Via::Channel { session, channel } => {
                 self.locks.by_message(*session, channel.as_bytes())
             }
-        };
-        let (ticket, effect) = self.locks.enqueue(self.now, name, hold, request, delivery);
+        }
+    }
+
+    /// Takes note of a place in a queue, and tells whoever had it.
+    pub(crate) fn place(
+        &mut self,
+        name: Name<'_>,
+        request: &Request<'_>,
+        via: &Via,
+        (ticket, effect): (TicketId, Option<Effect>),
+    ) -> Reply<Fence> {
         if let Some(Effect::Withdrawn(earlier)) = effect {
             self.answer(name, &earlier, Outcome::Superseded);
         }
@@ -114,9 +135,16 @@ impl Driver {
         }
     }
 
-    pub(crate) fn renew(&mut self, name: Name<'_>, owner: &str, lease_ms: u64) -> Reply<Fence> {
+    pub(crate) fn renew(
+        &mut self,
+        name: Name<'_>,
+        owner: &str,
+        lease_ms: u32,
+        session: u64,
+    ) -> Reply<Fence> {
         self.step(name, Some(owner), |locks, now, hold| {
-            let step = locks.renew(now, name, hold, owner.as_bytes(), lease_ms);
+            let owner = owner.as_bytes();
+            let step = locks.renew(now, name, hold, owner, lease_ms, Some(session));
             reply(step, |fence| fence.map_or(Reply::Nil, Reply::Fence))
         })
     }
@@ -130,6 +158,13 @@ impl Driver {
         })
     }
 
+    pub(crate) fn downgrade(&mut self, name: Name<'_>, owner: &str) -> Reply<Fence> {
+        self.step(name, Some(owner), |locks, now, hold| {
+            let step = locks.downgrade(now, name, hold, owner.as_bytes());
+            reply(step, |fence| fence.map_or(Reply::Nil, Reply::Fence))
+        })
+    }
+
     pub(crate) fn force(&mut self, name: Name<'_>) -> Reply<Fence> {
         self.step(name, None, |locks, now, hold| {
             reply(locks.force(now, name, hold), Reply::Number)
@@ -137,11 +172,29 @@ impl Driver {
     }
 
     /// What the shell does when the reply of a grant could not be written.
-    pub(crate) fn undeliver(&mut self, name: Name<'_>, owner: &str, fence: Fence) -> Reply<Fence> {
-        self.step(name, Some(owner), |locks, now, hold| {
-            let step = locks.undeliver(now, name, hold, owner.as_bytes(), fence);
-            reply(step, |taken| Reply::Number(taken.into()))
-        })
+    pub(crate) fn undeliver(
+        &mut self,
+        names: &[Name<'_>],
+        owner: &str,
+        fence: Fence,
+    ) -> Reply<Fence> {
+        let mut taken = false;
+        for name in names {
+            let mut opened = self.open(*name, Some(owner));
+            let (now, hold) = (self.now, &mut opened.hold);
+            if *hold != Hold::NoLock {
+                let owner = owner.as_bytes();
+                let step = self.locks.undeliver(now, *name, hold, owner, fence);
+                taken |= step.reply;
+                self.carry_on(*name, &mut opened, step.with(Reply::Nil));
+            }
+            self.close_up(*name, Some(owner), opened);
+        }
+        if taken {
+            self.locks.count_undelivered();
+        }
+        self.finish();
+        Reply::Number(taken.into())
     }
 
     /// Looks at no hold, so that it works whatever the key holds.
@@ -162,111 +215,52 @@ impl Driver {
         ticket.is_some_and(|ticket| self.locks.caller_gone(ticket, handle))
     }
 
-    fn step(
-        &mut self,
-        name: Name<'_>,
-        owner: Option<&str>,
-        operation: impl FnOnce(&mut Locks, Timestamp, &mut Hold) -> Step<Reply<Fence>>,
-    ) -> Reply<Fence> {
-        self.command(name, owner, |driver, hold| {
-            let step = operation(&mut driver.locks, driver.now, hold);
-            driver.perform(name, hold, step.effects);
-            (step.reply, step.announce)
-        })
+    /// The end of a connection, and of what it asked for.
+    pub(crate) fn close(&mut self, session: u64) {
+        self.locks.session_closed(self.now, session);
+        while !self.locks.sweep(1) {}
     }
 
-    /// The way of every command: load, settle if somebody waits, do it, write
-    /// down what changed, tell those who only listen.
-    fn command(
-        &mut self,
-        name: Name<'_>,
-        owner: Option<&str>,
-        operation: impl FnOnce(&mut Self, &mut Hold) -> (Reply<Fence>, Announce),
-    ) -> Reply<Fence> {
-        let before = self.store.load(self.now, name, owner);
-        let mut hold = before.clone();
-        if self.locks.is_contended(name) {
-            let step = self.locks.settle(self.now, name, &mut hold);
-            self.perform(name, &mut hold, step.effects);
-        }
-        let (reply, announce) = match hold {
-            Hold::NoLock => (Reply::WrongType, Announce::No),
-            _ => operation(self, &mut hold),
-        };
-        self.store.save(self.now, name, owner, &before, &hold);
-        let held = matches!(before, Hold::Exclusive { .. });
-        let due = match announce {
-            Announce::No => false,
-            Announce::IfFree => held && hold == Hold::Free,
-            Announce::Sooner => true,
-        };
-        if due {
-            let key = text(name.key);
-            self.told.push(Told::Unlock { key });
-        }
-        reply
-    }
-
-    /// Settles a lock without anybody asking for it.
-    pub(crate) fn settle(&mut self, name: Name<'_>) {
-        if self.locks.is_contended(name) {
-            let before = self.store.load(self.now, name, None);
-            let mut hold = before.clone();
-            let step = self.locks.settle(self.now, name, &mut hold);
-            self.perform(name, &mut hold, step.effects);
-            self.store.save(self.now, name, None, &before, &hold);
-        }
-    }
-
-    /// Lets time pass, and does on the way what becomes due, when it does.
-    pub(crate) fn advance(&mut self, to: Timestamp) {
-        while let Some(at) = self.locks.next_deadline(self.now)
-            && at <= to
-        {
-            self.now = at.max(self.now);
-            self.turn();
-        }
-        self.now = to;
-    }
-
-    /// One turn of the timer: all that is due is done.
-    pub(crate) fn turn(&mut self) {
-        loop {
-            let swept = self.locks.sweep(64);
-            let mut done = 0;
-            while let Some(due) = self.locks.next_due(self.now) {
-                done += 1;
-                assert!(done < 20_000, "what is due stays due");
-                match due {
-                    Due::WaitEnd(ticket) => self.end_wait(ticket),
-                    Due::Settle { db, key } => self.settle(Name { db, key: &key }),
-                }
+    pub(crate) fn refused(&mut self, refusal: Refusal) -> Reply<Fence> {
+        match refusal {
+            Refusal::AlreadyQueued { .. } => Reply::AlreadyQueued,
+            Refusal::TooManyWaiters { .. } | Refusal::TooManyWatches { .. } => Reply::QueueFull,
+            Refusal::CountOverflow => Reply::CountFull,
+            Refusal::OtherRequest { .. } => Reply::Conflict,
+            Refusal::PartlyHeld { .. } => Reply::HeldInPart,
+            Refusal::Deadlock { owners } => {
+                self.cycle = owners.iter().map(|it| text(it)).collect();
+                Reply::Deadlock
             }
-            if swept && done == 0 {
-                let next = self.locks.next_deadline(self.now);
-                assert_ne!(next, Some(self.now), "the timer would fire for nothing");
-                return;
+            Refusal::UpgradeDeadlock { owners } => {
+                self.cycle = owners.iter().map(|it| text(it)).collect();
+                Reply::SecondUpgrade
             }
-        }
-    }
-
-    fn end_wait(&mut self, ticket: TicketId) {
-        if let Some((ticket, key)) = self.locks.end_wait(self.now, ticket) {
-            let name = Name { db: 0, key: &key };
-            self.perform(name, &mut Hold::NoLock, vec![Effect::WaitEnded(ticket)]);
         }
     }
 }
 
-fn refused(refusal: Refusal) -> Reply<Fence> {
-    match refusal {
-        Refusal::AlreadyQueued => Reply::AlreadyQueued,
-        Refusal::TooManyWaiters { .. } | Refusal::TooManyWatches { .. } => Reply::QueueFull,
-        Refusal::CountOverflow => Reply::CountFull,
+pub(crate) fn request<'a>(ask: &'a Ask<'_>) -> Request<'a> {
+    let channel = match &ask.via {
+        Via::Channel { channel, .. } => Some(channel.as_bytes()),
+        Via::Call { .. } => None,
+    };
+    Request {
+        owner: ask.owner.as_bytes(),
+        mode: match ask.mode {
+            Mode::Exclusive => rlock_core::Mode::Exclusive,
+            Mode::Shared { permits, limit } => rlock_core::Mode::Shared { permits, limit },
+        },
+        lease_ms: ask.lease_ms,
+        once: ask.once,
+        wait: ask.wait,
+        session: Some(ask.via.session()),
+        channel,
+        grace_ms: ask.grace_ms,
     }
 }
 
-fn reply<T>(step: Step<T>, with: impl FnOnce(T) -> Reply<Fence>) -> Step<Reply<Fence>> {
+pub(crate) fn reply<T>(step: Step<T>, with: impl FnOnce(T) -> Reply<Fence>) -> Step<Reply<Fence>> {
     Step {
         reply: with(step.reply),
         effects: step.effects,

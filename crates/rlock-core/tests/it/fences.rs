@@ -2,12 +2,12 @@
 
 use rlock_core::{Admission, Fence, Hold, Locks, Refusal, Timestamp, Wait, Who};
 
-use crate::requests::{KEY, NO_LIMITS, at, request};
+use crate::requests::{KEY, NO_LIMITS, Nobody, at, request};
 
 /// Takes a lock that is free.
 fn grant(locks: &mut Locks, now: Timestamp) -> Fence {
     let asked = request("ann", Wait::No);
-    let step = locks.acquire(now, KEY, &mut Hold::Free, &asked, &NO_LIMITS);
+    let step = locks.acquire(now, KEY, &mut Hold::Free, &asked, &NO_LIMITS, &Nobody);
     match step.map(|step| step.reply) {
         Ok(Admission::Granted(fence)) => fence,
         other => panic!("a free lock is granted, not {other:?}"),
@@ -18,7 +18,7 @@ fn grant(locks: &mut Locks, now: Timestamp) -> Fence {
 fn look(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
     let mut hold = held(Who::Other, fence, now.plus_millis(1000));
     let asked = request("bob", Wait::No);
-    let step = locks.acquire(now, KEY, &mut hold, &asked, &NO_LIMITS);
+    let step = locks.acquire(now, KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Busy)));
 }
 
@@ -71,7 +71,7 @@ fn fence_of_a_lapsed_hold_is_passed_by_the_next_too() {
     let stored = Fence::from_stored(at(3_600_000).micros());
     let mut hold = held(Who::Other, stored, at(0));
     let asked = request("bob", Wait::No);
-    let step = locks.acquire(at(1), KEY, &mut hold, &asked, &NO_LIMITS);
+    let step = locks.acquire(at(1), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(
         matches!(step.map(|it| it.reply), Ok(Admission::Granted(fence)) if Some(fence) > stored)
     );
@@ -136,7 +136,7 @@ fn hold_count_ends_at_its_limit() {
     );
     let mut hold = full.clone();
     let again = request("ann", Wait::No);
-    let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS);
+    let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS, &Nobody);
     assert_eq!(step.map(|it| it.reply), Err(Refusal::CountOverflow));
     assert_eq!(hold, full);
 
@@ -147,7 +147,7 @@ fn hold_count_ends_at_its_limit() {
         fence,
         at(1000),
     );
-    let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS);
+    let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS, &Nobody);
     assert!(step.is_ok());
     assert_eq!(
         hold,
@@ -166,7 +166,7 @@ fn hold_count_ends_at_its_limit() {
     };
     assert!(
         locks
-            .acquire(at(2), KEY, &mut hold, &once, &NO_LIMITS)
+            .acquire(at(2), KEY, &mut hold, &once, &NO_LIMITS, &Nobody)
             .is_ok()
     );
     assert_eq!(

@@ -5,7 +5,7 @@ use rlock_core::Name;
 
 use crate::{
     driver::Driver,
-    model::{Data, Model},
+    model::{Data, Hash, HashMode, Holder, Model},
     operation::{Foreign, KEYS, OWNERS},
     store::Value,
 };
@@ -30,7 +30,7 @@ impl Driver {
                 // The end of a text is told by an event of its own, which
                 // stands for nothing that a lock does.
                 if let Some(stored) = stored.filter(|it| matches!(it.value, Value::Hash(_))) {
-                    stored.ends_ms = Some(now.millis() + ms);
+                    stored.ends_ms = Some(now.millis() + u64::from(ms));
                 }
             }
             Foreign::Persist { key } => {
@@ -46,9 +46,12 @@ impl Driver {
                 if self.store.get(now, name(key)).is_none() {
                     self.store.set_field(now, name(key), OWNERS[owner], "1");
                     if let Some(stored) = self.store.get_mut(now, name(key)) {
-                        stored.ends_ms = Some(now.millis() + ms);
+                        stored.ends_ms = Some(now.millis() + u64::from(ms));
                     }
                 }
+            }
+            Foreign::DropCount { key, owner } => {
+                self.store.delete_field(now, name(key), OWNERS[owner]);
             }
             Foreign::Rename { from } => {
                 self.store.rename(now, name(from), name(1 - from));
@@ -74,6 +77,7 @@ impl Foreign {
             | Self::Persist { key }
             | Self::Set { key }
             | Self::Take { key, .. }
+            | Self::DropCount { key, .. }
             | Self::Rename { from: key } => Some(key),
             Self::Flush { .. } => None,
         }
@@ -83,30 +87,35 @@ impl Foreign {
 impl Model {
     pub(crate) fn change(&mut self, change: Foreign) {
         for at in 0..self.locks.len() {
-            self.expire(at);
+            self.expire_key(at);
         }
         let now = self.now;
         match change {
             Foreign::Del { key } => self.locks[key].data = Data::Absent,
             Foreign::Pexpire { key, ms } => {
-                if let Data::Hash { ends, .. } = &mut self.locks[key].data {
-                    *ends = Some(now + ms);
+                if let Data::Hash(hash) = &mut self.locks[key].data {
+                    hash.ends = Some(now + u64::from(ms));
                 }
             }
             Foreign::Persist { key } => {
-                if let Data::Hash { ends, .. } = &mut self.locks[key].data {
-                    *ends = None;
+                if let Data::Hash(hash) = &mut self.locks[key].data {
+                    hash.ends = None;
                 }
             }
             Foreign::Set { key } => self.locks[key].data = Data::Text,
             Foreign::Take { key, owner, ms } => {
                 if self.locks[key].data == Data::Absent {
-                    self.locks[key].data = Data::Hash {
-                        owner: OWNERS[owner].to_owned(),
-                        count: 1,
-                        grant: None,
-                        ends: Some(now + ms),
-                    };
+                    self.locks[key].data = taken(OWNERS[owner], now + u64::from(ms));
+                }
+            }
+            Foreign::DropCount { key, owner } => {
+                let data = &mut self.locks[key].data;
+                if let Data::Hash(hash) = data {
+                    hash.holders.retain(|it| it.owner != OWNERS[owner]);
+                    let bare = hash.mode == HashMode::Exclusive && hash.largest.is_none();
+                    if bare && hash.holders.is_empty() {
+                        *data = Data::Absent;
+                    }
                 }
             }
             Foreign::Rename { from } => {
@@ -124,4 +133,20 @@ impl Model {
             }
         }
     }
+}
+
+/// A lock as Redisson takes it.
+fn taken(owner: &str, ends: u64) -> Data {
+    Data::Hash(Hash {
+        mode: HashMode::Exclusive,
+        holders: vec![Holder {
+            owner: owner.to_owned(),
+            count: 1,
+            permits: 1,
+            grant: None,
+            ends,
+        }],
+        largest: None,
+        ends: Some(ends),
+    })
 }

@@ -1,23 +1,34 @@
 //! The core against scenarios, against a naive model of the contract, and
 //! against the clock.
 
+mod apply;
 mod driver;
 mod fences;
 mod foreign;
+mod in_order;
+mod ledger;
 mod model;
-mod model_settle;
 mod native;
 mod operation;
 mod pair;
 mod pair_checks;
 mod perform;
 mod properties;
+mod reached;
 mod requests;
 mod scenario;
+#[path = "../../../../tests/it/script.rs"]
 mod script;
+mod seen;
 mod sessions;
+mod several;
+mod short;
+mod shown;
 mod stage;
 mod store;
+mod stored;
 mod sweeps;
+mod syntax;
 mod told;
+mod transact;
 mod walk;

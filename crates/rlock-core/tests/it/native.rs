@@ -1,8 +1,6 @@
 //! The server's own commands on keys: what others do behind the module's back.
 
-use std::collections::BTreeMap;
-
-use rlock_core::{Fence, Name};
+use rlock_core::Name;
 
 use crate::{
     stage::Stage,
@@ -19,19 +17,21 @@ impl Stage {
     ) -> Option<String> {
         let driver = &mut self.driver;
         let now = driver.now;
+        let number = |changed: Option<bool>| match changed {
+            Some(changed) => u8::from(changed).to_string(),
+            None => "error WRONGTYPE".to_owned(),
+        };
         let reply = match (command, arguments) {
             ("HGETALL", []) => return Some(self.all_fields(name)),
             ("PTTL", []) => return Some(self.time_left(name)),
-            ("DEL", []) => u8::from(driver.store.delete(now, name)).to_string(),
+            ("DEL", []) => number(Some(driver.store.delete(now, name))),
             ("SET", [value]) => {
                 let value = Value::Text((*value).to_owned());
                 driver.store.put(name, value, None);
                 "OK".to_owned()
             }
-            ("HSET", [field, value]) => match driver.store.set_field(now, name, field, value) {
-                Some(new) => u8::from(new).to_string(),
-                None => "error WRONGTYPE".to_owned(),
-            },
+            ("HSET", [field, value]) => number(driver.store.set_field(now, name, field, value)),
+            ("HDEL", [field]) => number(driver.store.delete_field(now, name, field)),
             ("RENAME", [to]) => {
                 let to = Name {
                     db: name.db,
@@ -52,15 +52,6 @@ impl Stage {
         Some(reply)
     }
 
-    /// The fields of the hash, none if there is no such hash.
-    pub(crate) fn fields(&self, name: Name<'_>) -> BTreeMap<String, String> {
-        let stored = self.driver.store.get(self.driver.now, name);
-        match stored.map(|it| &it.value) {
-            Some(Value::Hash(fields)) => fields.clone(),
-            _ => BTreeMap::new(),
-        }
-    }
-
     fn set_end(&mut self, name: Name<'_>, ends_ms: Option<u64>) -> String {
         let stored = self.driver.store.get_mut(self.driver.now, name);
         let Some(stored) = stored else {
@@ -68,22 +59,6 @@ impl Stage {
         };
         stored.ends_ms = ends_ms;
         "1".to_owned()
-    }
-
-    fn all_fields(&self, name: Name<'_>) -> String {
-        let mut shown = Vec::new();
-        for (field, value) in self.fields(name) {
-            let fence = decimal(&value).and_then(Fence::from_stored);
-            shown.push(match fence.filter(|_| field == "rlock:fence") {
-                Some(fence) => format!("{field}={}", self.number(fence)),
-                None => format!("{field}={value}"),
-            });
-        }
-        if shown.is_empty() {
-            "empty".to_owned()
-        } else {
-            shown.join(" ")
-        }
     }
 
     fn time_left(&self, name: Name<'_>) -> String {

@@ -1,15 +1,39 @@
-//! What may happen to a lock, made from six bytes, so that random walks,
+//! What may happen to locks, made from eight bytes, so that random walks,
 //! shrinking and fuzzing all speak of the same operations.
 
 use rlock_core::Wait;
 
-pub(crate) const KEYS: [(u32, &str); 3] = [(0, "k0"), (0, "k1"), (1, "k2")];
+use crate::told::Mode;
+
+pub(crate) const KEYS: [(u32, &str); 4] = [(0, "k0"), (0, "k1"), (0, "k2"), (1, "k3")];
 pub(crate) const OWNERS: [&str; 5] = ["ann", "bob", "cid", "dee", "eve"];
 pub(crate) const CHANNELS: [&str; 2] = ["c0", "c1"];
-/// Connections on which several requests wait for messages.
+/// Connections on which several requests are made.
 pub(crate) const CONNECTIONS: usize = 3;
+/// What is asked for at once, all of it in one database.
+pub(crate) const SETS: [&[usize]; 8] = [
+    &[0, 1],
+    &[1, 0],
+    &[0, 2],
+    &[2, 1, 0],
+    &[1],
+    &[1, 2],
+    &[0, 1, 2],
+    &[2],
+];
 
-const LEASES: [u64; 5] = [1, 5, 20, 60, 200];
+const LEASES: [u32; 5] = [1, 5, 20, 60, 200];
+const GRACES: [u32; 3] = [0, 3, 30];
+const MODES: [Mode; 8] = [
+    Mode::Exclusive,
+    Mode::SHARED,
+    Mode::Exclusive,
+    limited(1, 2),
+    Mode::Exclusive,
+    limited(2, 3),
+    Mode::SHARED,
+    limited(1, 3),
+];
 const WAITS: [Wait; 6] = [
     Wait::No,
     Wait::Forever,
@@ -19,26 +43,47 @@ const WAITS: [Wait; 6] = [
     Wait::Millis(70),
 ];
 
+const fn limited(permits: u32, limit: u32) -> Mode {
+    let limit = Some(limit);
+    Mode::Shared { permits, limit }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Acquire {
         key: usize,
-        owner: usize,
-        lease_ms: u64,
-        once: bool,
-        wait: Wait,
-        /// Connection and channel; `None` for a call on its own connection.
-        notify: Option<(usize, usize)>,
+        mode: Mode,
+        asked: Asked,
+    },
+    AcquireAll {
+        set: usize,
+        asked: Asked,
     },
     Renew {
         key: usize,
         owner: usize,
-        lease_ms: u64,
+        lease_ms: u32,
+        connection: usize,
+    },
+    RenewAll {
+        set: usize,
+        owner: usize,
+        lease_ms: u32,
+        connection: usize,
     },
     Release {
         key: usize,
         owner: usize,
         all: bool,
+    },
+    ReleaseAll {
+        set: usize,
+        owner: usize,
+        all: bool,
+    },
+    Downgrade {
+        key: usize,
+        owner: usize,
     },
     Cancel {
         key: usize,
@@ -51,16 +96,20 @@ pub(crate) enum Operation {
     Undeliver {
         recent: usize,
     },
-    /// The connection of a recent blocked call ends, answered or not.
+    /// The connection of a recent call ends, answered or not.
     HangUp {
         recent: usize,
     },
-    /// A connection that waits for messages ends.
+    /// A connection ends on which several requests were made.
     Close {
         connection: usize,
     },
     Listen {
         channel: usize,
+        on: bool,
+    },
+    /// Somebody listens on the unlock channels, or nobody does.
+    Overhear {
         on: bool,
     },
     Foreign {
@@ -75,6 +124,20 @@ pub(crate) enum Operation {
     },
 }
 
+/// What requests for one key and for several have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) owner: usize,
+    pub(crate) lease_ms: u32,
+    pub(crate) once: bool,
+    pub(crate) wait: Wait,
+    /// One of several connections; `None` for one of its own.
+    pub(crate) connection: Option<usize>,
+    /// Needs one of the connections.
+    pub(crate) channel: Option<usize>,
+    pub(crate) grace_ms: Option<u32>,
+}
+
 /// What others do to keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Foreign {
@@ -83,7 +146,7 @@ pub(crate) enum Foreign {
     },
     Pexpire {
         key: usize,
-        ms: u64,
+        ms: u32,
     },
     Persist {
         key: usize,
@@ -95,7 +158,12 @@ pub(crate) enum Foreign {
     Take {
         key: usize,
         owner: usize,
-        ms: u64,
+        ms: u32,
+    },
+    /// A holder's count is taken away.
+    DropCount {
+        key: usize,
+        owner: usize,
     },
     Rename {
         from: usize,
@@ -114,44 +182,57 @@ pub(crate) enum Pass {
 }
 
 impl Operation {
-    /// Total: every six bytes are an operation, and zeros are a plain one, so
+    /// Total: every eight bytes are an operation, and zeros are a plain one, so
     /// that shrinking ends in what is easily read.
-    pub(crate) fn decode(bytes: [u8; 6]) -> Self {
-        let [what, a, b, c, d, e] = bytes.map(usize::from);
-        let key = a % KEYS.len();
+    pub(crate) fn decode(bytes: [u8; 8]) -> Self {
+        let [what, a, b, c, d, e, f, g] = bytes.map(usize::from);
+        let key = [0, 0, 0, 1, 1, 2, 2, 3][a % 8];
+        let set = a / 8 % SETS.len();
         let owner = b % OWNERS.len();
         let lease_ms = LEASES[c % LEASES.len()];
-        match what % 48 {
-            0..=15 => Self::Acquire {
+        let connection = f % CONNECTIONS;
+        let asked = Asked::decode([owner, c, d, e, f]);
+        match what % 64 {
+            0..=19 => Self::Acquire {
+                key,
+                mode: MODES[g % MODES.len()],
+                asked,
+            },
+            20..=23 => Self::AcquireAll { set, asked },
+            24 | 25 => Self::Renew {
                 key,
                 owner,
                 lease_ms,
-                once: e % 4 == 1,
-                wait: WAITS[d % WAITS.len()],
-                notify: (e / 4 % 2 == 1).then_some((e / 8 % CONNECTIONS, e / 32 % 2)),
+                connection,
             },
-            16 | 17 => Self::Renew {
-                key,
+            26 => Self::RenewAll {
+                set,
                 owner,
                 lease_ms,
+                connection,
             },
-            18..=26 => Self::Release {
+            27..=35 => Self::Release {
                 key,
                 owner,
                 all: c % 3 == 1,
             },
-            27 => Self::Cancel { key, owner },
-            28 => Self::Force { key },
-            29 => Self::Undeliver { recent: a % 4 },
-            30 | 31 => Self::HangUp { recent: a % 6 },
-            32 => Self::Close {
-                connection: a % CONNECTIONS,
+            36 | 37 => Self::ReleaseAll {
+                set,
+                owner,
+                all: c % 3 == 1,
             },
-            33 => Self::Listen {
+            38 | 39 => Self::Downgrade { key, owner },
+            40 => Self::Cancel { key, owner },
+            41 => Self::Force { key },
+            42 => Self::Undeliver { recent: a % 4 },
+            43 | 44 => Self::HangUp { recent: a % 6 },
+            45 | 46 => Self::Close { connection },
+            47 => Self::Listen {
                 channel: a % CHANNELS.len(),
                 on: b % 3 < 2,
             },
-            34..=38 => Self::Foreign {
+            48 => Self::Overhear { on: b % 2 == 0 },
+            49..=53 => Self::Foreign {
                 change: Foreign::decode(d, key, owner, lease_ms),
                 settled: e % 3 < 2,
             },
@@ -167,16 +248,33 @@ impl Operation {
     }
 }
 
+impl Asked {
+    fn decode([owner, c, d, e, f]: [usize; 5]) -> Self {
+        let connection = (f / 4 % 4 > 0).then_some(f % CONNECTIONS);
+        let channel = (e / 4 % 3 == 1).then_some(e / 32 % CHANNELS.len());
+        Self {
+            owner,
+            lease_ms: LEASES[c % LEASES.len()],
+            once: e % 4 == 1,
+            wait: WAITS[d % WAITS.len()],
+            connection,
+            channel: channel.filter(|_| connection.is_some()),
+            grace_ms: (f / 16 % 4 == 1).then_some(GRACES[f / 64 % GRACES.len()]),
+        }
+    }
+}
+
 impl Foreign {
-    fn decode(what: usize, key: usize, owner: usize, ms: u64) -> Self {
-        match what % 16 {
+    fn decode(what: usize, key: usize, owner: usize, ms: u32) -> Self {
+        match what % 20 {
             0..=2 => Self::Del { key },
-            3..=5 => Self::Pexpire { key, ms },
-            6 | 7 => Self::Persist { key },
+            3..=6 => Self::Pexpire { key, ms },
+            7 => Self::Persist { key },
             8 => Self::Set { key },
             9..=11 => Self::Take { key, owner, ms },
-            12 | 13 => Self::Rename { from: key % 2 },
-            14 => Self::Flush { db: Some(0) },
+            12..=15 => Self::DropCount { key, owner },
+            16 | 17 => Self::Rename { from: key % 2 },
+            18 => Self::Flush { db: Some(0) },
             _ => Self::Flush { db: None },
         }
     }

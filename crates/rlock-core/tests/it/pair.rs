@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use rlock_core::{Fence, Limits, Timestamp, Wait};
+use rlock_core::{Fence, Timestamp};
 
 use crate::{
     driver::Driver,
-    foreign::name,
-    model::{Data, Lock, Model},
+    ledger::Ledger,
+    model::{Kind, Limits, Lock, Model},
     operation::{CHANNELS, CONNECTIONS, KEYS, OWNERS, Operation, Pass},
-    pair_checks::Ledger,
-    told::{Ask, Reply, Via},
+    reached::Reached,
+    told::Reply,
 };
 
 /// When every pair begins, in milliseconds since the Unix epoch.
@@ -19,23 +19,57 @@ const START_MS: u64 = 1_700_000_000_000;
 /// What differs between the servers on which the same things are done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
-    pub(crate) waiters_max: usize,
-    pub(crate) watches_max: usize,
+    pub(crate) limits: Limits,
     /// For how long after the start nothing is granted.
     pub(crate) grace_ms: u64,
 }
 
 impl Setup {
     pub(crate) const WIDE: Self = Self {
-        waiters_max: 100,
-        watches_max: 100,
+        limits: Limits {
+            waiters_max: 100,
+            watches_max: 100,
+            detects_deadlocks: true,
+            yield_after: 0,
+        },
         grace_ms: 0,
     };
     pub(crate) const NARROW: Self = Self {
-        waiters_max: 4,
-        watches_max: 3,
+        limits: Limits {
+            waiters_max: 4,
+            watches_max: 3,
+            detects_deadlocks: true,
+            yield_after: 2,
+        },
         grace_ms: 40,
     };
+    /// Nobody minds who waits for whom.
+    pub(crate) const HEEDLESS: Self = Self {
+        limits: Limits {
+            waiters_max: 100,
+            watches_max: 100,
+            detects_deadlocks: false,
+            yield_after: 3,
+        },
+        grace_ms: 0,
+    };
+
+    /// One of them, for each number.
+    pub(crate) const fn chosen(number: u8) -> Self {
+        match number % 3 {
+            0 => Self::WIDE,
+            1 => Self::NARROW,
+            _ => Self::HEEDLESS,
+        }
+    }
+}
+
+/// A grant whose reply may yet turn out to be lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Granted {
+    pub(crate) keys: Vec<usize>,
+    pub(crate) owner: usize,
+    pub(crate) grant: u64,
 }
 
 pub(crate) struct Pair {
@@ -47,55 +81,44 @@ pub(crate) struct Pair {
     pub(crate) fence_max: Option<Fence>,
     /// Whether all that was due has been done.
     pub(crate) settled: bool,
-    sessions: [u64; CONNECTIONS],
-    last_session: u64,
-    last_call: u64,
-    calls: VecDeque<u64>,
-    granted: VecDeque<(usize, usize, u64)>,
+    /// How often each kind of operation had each kind of outcome.
+    pub(crate) reached: Reached,
+    pub(crate) granted: VecDeque<Granted>,
+    pub(crate) sessions: [u64; CONNECTIONS],
+    pub(crate) last_session: u64,
+    pub(crate) last_call: u64,
+    /// The latest calls, each with its connection.
+    pub(crate) calls: VecDeque<(u64, u64)>,
 }
 
 impl Pair {
     pub(crate) fn new(setup: Setup) -> Self {
-        let limits = Limits {
-            waiters_max: setup.waiters_max as u64,
-            watches_max: setup.watches_max as u64,
+        let limits = rlock_core::Limits {
+            waiters_max: setup.limits.waiters_max as u64,
+            watches_max: setup.limits.watches_max as u64,
+            detects_deadlocks: setup.limits.detects_deadlocks,
         };
         let mut driver = Driver::new(Timestamp::from_millis(START_MS), limits);
+        driver.locks.yield_after(setup.limits.yield_after);
         if setup.grace_ms > 0 {
             let from = Timestamp::from_micros((START_MS + setup.grace_ms) * 1000 - 999);
             driver.locks.grant_from(from);
         }
-        let locks = KEYS.map(|(db, key)| Lock {
-            db,
-            key,
-            data: Data::Absent,
-            queue: Vec::new(),
-            watching: Vec::new(),
-            seen_end: None,
-        });
-        let model = Model {
-            now: START_MS,
-            locks: locks.into(),
-            listened: Vec::new(),
-            counters: rlock_core::Counters::default(),
-            told: Vec::new(),
-            waiters_max: setup.waiters_max,
-            watches_max: setup.watches_max,
-            grants_from: START_MS + setup.grace_ms,
-            last_grant: 0,
-        };
+        let locks = KEYS.map(|(db, key)| Lock::new(db, key)).into();
+        let grants_from = START_MS + setup.grace_ms;
         let mut pair = Self {
             driver,
-            model,
+            model: Model::new(START_MS, locks, setup.limits, grants_from),
             ledger: Ledger::default(),
             fences: Vec::new(),
             fence_max: None,
             settled: true,
+            reached: Reached::new(),
+            granted: VecDeque::new(),
             sessions: [1, 2, 3],
             last_session: 3,
             last_call: 0,
             calls: VecDeque::new(),
-            granted: VecDeque::new(),
         };
         for channel in 0..CHANNELS.len() {
             pair.listen(channel, true);
@@ -105,157 +128,50 @@ impl Pair {
 
     /// Does one operation on both, and checks that nothing differs.
     pub(crate) fn check(&mut self, operation: Operation) -> Result<(), String> {
+        self.end_lateness_of_several()?;
+        let settled = self.settled && !self.asks_beside_several(operation);
         let replies = self.apply(operation);
+        if operation.may_leave_work() {
+            return self.compare(operation, replies);
+        }
+        if settled {
+            self.check_cycle(operation, replies.0)?;
+            // Nothing that a command brings about is left to the timer.
+            self.compare(operation, replies)?;
+        }
+        self.driver.turn();
+        self.model.turn();
+        self.settled = true;
+        let (operation, replies) = match settled {
+            true => (Operation::TURN, NOTHING),
+            false => (operation, replies),
+        };
         self.compare(operation, replies)
     }
 
-    /// Does one operation on both, and answers both replies.
-    pub(crate) fn apply(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
-        let (driver, model) = (&mut self.driver, &mut self.model);
-        match operation {
-            Operation::Acquire { .. } => self.acquire(operation),
-            Operation::Renew {
-                key,
-                owner,
-                lease_ms,
-            } => {
-                let owner = OWNERS[owner];
-                let reply = driver.renew(name(key), owner, lease_ms);
-                (reply, model.renew(key, owner, lease_ms))
-            }
-            Operation::Release { key, owner, all } => {
-                let owner = OWNERS[owner];
-                let reply = driver.release(name(key), owner, all);
-                (reply, model.release(key, owner, all))
-            }
-            Operation::Cancel { key, owner } => {
-                let reply = driver.cancel(name(key), OWNERS[owner]);
-                (reply, model.cancel(key, OWNERS[owner]))
-            }
-            Operation::Force { key } => (driver.force(name(key)), model.force(key)),
-            Operation::Undeliver { recent } => self.undeliver(recent),
-            Operation::HangUp { recent } => self.hang_up(recent),
-            Operation::Close { connection } => {
-                self.last_session += 1;
-                let session = std::mem::replace(&mut self.sessions[connection], self.last_session);
-                driver.locks.session_closed(session);
-                while !driver.locks.sweep(1) {}
-                model.close(session);
-                NOTHING
-            }
-            Operation::Listen { channel, on } => self.listen(channel, on),
-            Operation::Foreign { change, settled } => {
-                driver.change(change);
-                model.change(change);
-                if settled {
-                    driver.turn();
-                    model.turn();
-                }
-                self.settled = settled;
-                NOTHING
-            }
-            Operation::Pass { time, punctual } => self.pass(time, punctual),
-        }
-    }
-
-    fn acquire(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
-        let Operation::Acquire {
-            key,
-            owner,
-            lease_ms,
-            once,
-            wait,
-            notify,
-        } = operation
-        else {
-            return NOTHING;
-        };
-        let via = if let Some((connection, channel)) = notify {
-            Via::Channel {
-                session: self.sessions[connection],
-                channel: CHANNELS[channel].to_owned(),
-            }
-        } else {
-            self.last_session += 1;
-            self.last_call += 1;
-            if wait != Wait::No {
-                self.calls.push_front(self.last_call);
-                self.calls.truncate(6);
-            }
-            Via::Call {
-                session: self.last_session,
-                handle: self.last_call,
-            }
-        };
-        let ask = Ask {
-            owner: OWNERS[owner],
-            lease_ms,
-            once,
-            wait,
-            via,
-        };
-        let reply = self.driver.acquire(name(key), &ask);
-        (reply, self.model.acquire(key, &ask))
-    }
-
-    fn undeliver(&mut self, recent: usize) -> (Reply<Fence>, Reply<u64>) {
-        let Some((key, owner, grant)) = self.granted.get(recent).copied() else {
-            return NOTHING;
-        };
-        let Some(fence) = self.fence(grant) else {
-            return NOTHING;
-        };
-        let reply = self.driver.undeliver(name(key), OWNERS[owner], fence);
-        (reply, self.model.undeliver(key, OWNERS[owner], grant))
-    }
-
-    fn hang_up(&mut self, recent: usize) -> (Reply<Fence>, Reply<u64>) {
-        let Some(call) = self.calls.get(recent).copied() else {
-            return NOTHING;
-        };
-        let gone = self.driver.hang_up(call);
-        let expected = self.model.hang_up(call);
-        (Reply::Number(gone.into()), Reply::Number(expected.into()))
-    }
-
-    fn listen(&mut self, channel: usize, on: bool) -> (Reply<Fence>, Reply<u64>) {
-        let channel = CHANNELS[channel].to_owned();
-        self.model.listened.retain(|it| *it != channel);
-        self.driver.listened.remove(&channel);
-        if on {
-            self.model.listened.push(channel.clone());
-            self.driver.listened.insert(channel);
-        }
-        NOTHING
-    }
-
-    fn pass(&mut self, time: Pass, punctual: bool) -> (Reply<Fence>, Reply<u64>) {
-        let now = self.model.now;
-        let next = self.model.next_turn();
-        let to = match time {
-            Pass::Millis(millis) => now + millis,
-            Pass::ToNextEnd => next.map_or(now, |next| next - 1),
-            Pass::PastNextEnd => next.unwrap_or(now),
-        };
-        let until = Timestamp::from_millis(to);
-        if punctual {
-            self.driver.advance(until);
-            self.model.advance(to);
+    /// Where the timer is late, and with it the end of another lock's lease, a
+    /// request for several keys waits for it although it need not. The model
+    /// knows no such wait.
+    fn end_lateness_of_several(&mut self) -> Result<(), String> {
+        let several = self.model.requests.iter().any(|it| it.kind == Kind::Many);
+        if several && !self.settled {
+            self.driver.turn();
+            self.model.turn();
             self.settled = true;
-        } else {
-            self.driver.now = until;
-            self.model.now = to;
-            self.settled &= to == now;
+            self.compare(Operation::TURN, NOTHING)?;
         }
-        NOTHING
+        Ok(())
     }
 
-    /// Keeps the latest grants, whose replies may yet turn out to be lost.
-    pub(crate) fn remember(&mut self, key: usize, owner: usize, grant: u64) {
-        if !self.granted.contains(&(key, owner, grant)) {
-            self.granted.push_front((key, owner, grant));
-            self.granted.truncate(4);
-        }
+    /// Whether the owner waits for several keys, one of which has come to it by a
+    /// rename, so that what it asks for may end that: the other keys are left
+    /// to the timer then.
+    fn asks_beside_several(&self, operation: Operation) -> bool {
+        let Operation::Acquire { key, asked, .. } = operation else {
+            return false;
+        };
+        let place = self.model.place(key, OWNERS[asked.owner]);
+        place.is_some_and(|it| it.kind == Kind::Many)
     }
 
     pub(crate) fn fence(&self, grant: u64) -> Option<Fence> {
@@ -263,4 +179,25 @@ impl Pair {
     }
 }
 
-const NOTHING: (Reply<Fence>, Reply<u64>) = (Reply::Nil, Reply::Nil);
+impl Operation {
+    /// The timer, and nothing else.
+    const TURN: Self = Self::Pass {
+        time: Pass::Millis(0),
+        punctual: true,
+    };
+
+    /// Whether several things come to pass, in no order that would be promised.
+    pub(crate) const fn is_several_things(self) -> bool {
+        matches!(
+            self,
+            Self::Foreign { .. } | Self::Pass { .. } | Self::Close { .. } | Self::HangUp { .. }
+        )
+    }
+
+    /// Whether what becomes due by it may be left to the next operation.
+    const fn may_leave_work(self) -> bool {
+        matches!(self, Self::Foreign { .. } | Self::Pass { .. })
+    }
+}
+
+pub(crate) const NOTHING: (Reply<Fence>, Reply<u64>) = (Reply::Nil, Reply::Nil);

@@ -1,32 +1,17 @@
 //! What must be the same in the core and in the naive model after each step,
 //! and what must hold in the core whatever the model says.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Debug,
-};
+use std::fmt::Debug;
 
-use rlock_core::{Counters, Fence, Gauges, TicketId};
+use rlock_core::Fence;
 
 use crate::{
-    driver::text,
-    foreign::name,
-    model::{Data, Lock},
-    operation::{KEYS, OWNERS, Operation},
-    pair::Pair,
-    store::{Stored, Value},
-    told::{Outcome, Reply, Told, Via, Word},
+    in_order::in_order_of_keys,
+    operation::{KEYS, OWNERS, Operation, SETS},
+    pair::{Granted, Pair},
+    seen::Seen,
+    told::{Outcome, Reply, Told, Word},
 };
-
-/// The tickets that wait, each with its key and owner, and the calls that have
-/// been answered: each may end only once.
-#[derive(Debug, Default)]
-pub(crate) struct Ledger {
-    open: BTreeMap<TicketId, (String, String)>,
-    last: Option<TicketId>,
-    answered: BTreeSet<u64>,
-    counters: Counters,
-}
 
 impl Pair {
     pub(crate) fn compare(
@@ -34,9 +19,17 @@ impl Pair {
         operation: Operation,
         (reply, expected): (Reply<Fence>, Reply<u64>),
     ) -> Result<(), String> {
-        let told = std::mem::take(&mut self.driver.told);
-        let foretold = std::mem::take(&mut self.model.told);
+        let mut told = std::mem::take(&mut self.driver.told);
+        let mut foretold = std::mem::take(&mut self.model.told);
+        let together = std::mem::take(&mut self.model.given_together);
+        if operation.is_several_things() {
+            // A lock may be free until the other has been looked at.
+            told.retain(|it| !is_unlock(it, &together));
+            foretold.retain(|it| !is_unlock(it, &together));
+        }
         self.check_outcomes(operation, reply, &told)?;
+        self.tally(operation, reply, &told);
+        let before = self.fence_max;
         let mut fresh = self.fresh_fences(reply, &told)?;
         let told = in_order_of_keys(told);
         let foretold = in_order_of_keys(foretold);
@@ -48,19 +41,55 @@ impl Pair {
         if let (Reply::Fence(fence), Reply::Fence(grant)) = (reply, expected) {
             self.match_grant(&mut fresh, fence, grant);
         }
+        self.match_silent_grants(before);
         let told: Vec<_> = told.into_iter().map(|it| it.map(Some)).collect();
         let foretold = foretold.into_iter();
         let foretold: Vec<_> = foretold.map(|it| it.map(|it| self.fence(it))).collect();
-        same("what is told", &told, &foretold)?;
         let expected = expected.map(|grant| self.fence(grant));
         same("the reply", &reply.map(Some), &expected)?;
+        same("what is told", &told, &foretold)?;
         for key in 0..KEYS.len() {
             self.compare_lock(key)?;
         }
+        for db in 0..2 {
+            self.compare_list(db)?;
+        }
         let locks = &self.driver.locks;
         same("the counters", locks.counters(), &self.model.counters)?;
-        same("the gauges", &locks.gauges(), &self.expected_gauges())?;
+        same("the gauges", &locks.gauges(), &self.model.gauges())?;
         locks.check_indices()
+    }
+
+    /// The owners that a refusal names: the asker first, each waiting for the
+    /// next, and the last for the first.
+    pub(crate) fn check_cycle(
+        &self,
+        operation: Operation,
+        reply: Reply<Fence>,
+    ) -> Result<(), String> {
+        let (keys, asker) = match operation {
+            Operation::Acquire { key, asked, .. } => (vec![key], asked.owner),
+            Operation::AcquireAll { set, asked } => (SETS[set].to_vec(), asked.owner),
+            _ => return Ok(()),
+        };
+        if !matches!(reply, Reply::Deadlock | Reply::SecondUpgrade) {
+            return Ok(());
+        }
+        let cycle = &self.driver.cycle;
+        same(
+            "the asker",
+            &cycle.first().map(String::as_str),
+            &Some(OWNERS[asker]),
+        )?;
+        let next = cycle.iter().cycle().skip(1);
+        for (waiter, other) in cycle.iter().zip(next) {
+            let asked: &[usize] = if waiter == OWNERS[asker] { &keys } else { &[] };
+            // Whoever comes first waits ahead of those who are queued there.
+            let waits = self.model.may_wait_for(waiter, asked, other)
+                || (other == OWNERS[asker] && self.model.may_wait_at(waiter, &keys));
+            same("the cycle is one", &(waits && waiter != other), &true)?;
+        }
+        Ok(())
     }
 
     /// The fences given in this step: each is larger than all before.
@@ -76,12 +105,11 @@ impl Pair {
         {
             fresh.push(fence);
         }
+        // Of several in one step it is told by key, not in order.
+        fresh.sort();
         for fence in &fresh {
-            same(
-                "the fence is larger",
-                &(Some(*fence) > self.fence_max),
-                &true,
-            )?;
+            let larger = Some(*fence) > self.fence_max;
+            same("the fence is larger", &larger, &true)?;
             self.fence_max = Some(*fence);
         }
         Ok(fresh)
@@ -98,137 +126,43 @@ impl Pair {
         }
     }
 
-    /// Each call is answered once, and each ticket ends once: by hand-off, by
-    /// the end of its wait, by cancelling, or as its connection is gone.
-    fn check_outcomes(
-        &mut self,
-        operation: Operation,
-        reply: Reply<Fence>,
-        told: &[Told<Fence>],
-    ) -> Result<(), String> {
-        let ledger = &mut self.ledger;
-        for told in told {
-            if let Told::Answer { handle, .. } = told {
-                same(
-                    "a call is answered once",
-                    &ledger.answered.insert(*handle),
-                    &true,
-                )?;
-            }
-        }
-        for queued in std::mem::take(&mut self.driver.queued) {
-            let place = (queued.key, queued.owner);
-            if let Some(earlier) = ledger.open.get(&queued.ticket) {
-                same("a takeover keeps the place", earlier, &place)?;
-            } else {
-                same(
-                    "a ticket is new",
-                    &(Some(queued.ticket) > ledger.last),
-                    &true,
-                )?;
-                ledger.last = Some(queued.ticket);
-                ledger.open.insert(queued.ticket, place);
-            }
-        }
-        let mut waiting = BTreeSet::new();
-        for (at, (_, key)) in KEYS.iter().enumerate() {
-            let waiters = self.driver.locks.waiters(self.driver.now, name(at));
-            waiting.extend(waiters.map(|it| ((*key).to_owned(), text(it.owner))));
-        }
-        let before = ledger.open.len();
-        let open = std::mem::take(&mut ledger.open);
-        // The latest ticket of a place is the one that waits.
-        for (ticket, place) in open.into_iter().rev() {
-            if waiting.remove(&place) {
-                ledger.open.insert(ticket, place);
-            }
-        }
-        same("who waits has a ticket", &waiting, &BTreeSet::new())?;
-        let ended = (before - ledger.open.len()) as u64;
-        let cancelled = matches!(operation, Operation::Cancel { .. }) && reply == Reply::Number(1);
-        let now = *self.driver.locks.counters();
-        let then = std::mem::replace(&mut ledger.counters, now);
-        let accounted = (now.handoffs - then.handoffs)
-            + (now.wait_timeouts - then.wait_timeouts)
-            + (now.waiters_gone - then.waiters_gone)
-            - (now.undelivered_grants - then.undelivered_grants)
-            + u64::from(cancelled);
-        same("each ticket has one outcome", &ended, &accounted)
-    }
-
-    fn compare_lock(&mut self, key: usize) -> Result<(), String> {
-        self.model.expire(key);
-        let now = self.driver.now;
-        let lock = &self.model.locks[key];
-        let expected = self.expected_value(lock);
-        same(
-            "the key",
-            &self.driver.store.get(now, name(key)).cloned(),
-            &expected,
-        )?;
-        let waiters = self.driver.locks.waiters(now, name(key)).map(|it| {
-            let waited = it.waited.as_millis();
-            (text(it.owner), waited, it.wait_left_ms, it.session)
-        });
-        let expected = lock.queue.iter().map(|it| {
-            let left = it.ends.map(|ends| ends.saturating_sub(self.model.now));
-            let waited = u128::from(self.model.now - it.since);
-            let (Via::Call { session, .. } | Via::Channel { session, .. }) = it.via;
-            (it.owner.clone(), waited, left, session)
-        });
-        same(
-            "the queue",
-            &waiters.collect::<Vec<_>>(),
-            &expected.collect(),
-        )?;
-        if self.settled {
-            let hold = self.driver.store.load(now, name(key), None);
-            self.driver.locks.check_front(now, name(key), &hold)?;
-        }
-        if let Data::Hash {
-            owner,
-            grant: Some(grant),
-            ..
-        } = &lock.data
-            && let Some(owner) = OWNERS.iter().position(|it| it == owner)
-        {
-            self.remember(key, owner, *grant);
-        }
-        Ok(())
-    }
-
-    fn expected_value(&self, lock: &Lock) -> Option<Stored> {
-        match &lock.data {
-            Data::Absent => None,
-            Data::Text => Some(Stored {
-                value: Value::Text("hello".to_owned()),
-                ends_ms: None,
-            }),
-            Data::Hash {
-                owner,
-                count,
-                grant,
-                ends,
-            } => {
-                let mut fields = BTreeMap::from([(owner.clone(), count.to_string())]);
-                if let Some(grant) = grant {
-                    let fence = self.fence(*grant).map(|it| it.to_string());
-                    fields.insert("rlock:fence".to_owned(), fence.unwrap_or_default());
+    /// The renewal of several holds may give fences without showing them.
+    fn match_silent_grants(&mut self, before: Option<Fence>) {
+        for key in 0..KEYS.len() {
+            let Seen::Held { holders, .. } = self.seen(key) else {
+                continue;
+            };
+            for (owner, it) in holders {
+                let expected = self.model.locks[key].data.holder(&owner);
+                let grant = expected.and_then(|it| it.grant);
+                if it.fence > before
+                    && let (Some(fence), Some(grant)) = (it.fence, grant)
+                {
+                    self.match_grant(&mut vec![fence], fence, grant);
+                    self.fence_max = self.fence_max.max(it.fence);
                 }
-                Some(Stored {
-                    value: Value::Hash(fields),
-                    ends_ms: *ends,
-                })
             }
         }
     }
 
-    fn expected_gauges(&self) -> Gauges {
-        let contended = self.model.locks.iter().filter(|it| !it.queue.is_empty());
-        Gauges {
-            waiters: self.model.waiters() as u64,
-            contended_locks: contended.count() as u64,
-            watches: self.model.watches() as u64,
+    /// Keeps the latest grants, whose replies may yet turn out to be lost.
+    pub(crate) fn remember(&mut self, key: usize) {
+        for holder in self.model.locks[key].data.holders() {
+            let owner = OWNERS.iter().position(|it| *it == holder.owner);
+            let (Some(owner), Some(grant)) = (owner, holder.grant) else {
+                continue;
+            };
+            let known = self.granted.iter().position(|it| it.grant == grant);
+            if let Some(known) = known {
+                let keys = &mut self.granted[known].keys;
+                if !keys.contains(&key) && KEYS[keys[0]].0 == KEYS[key].0 {
+                    keys.push(key);
+                }
+            } else {
+                let keys = vec![key];
+                self.granted.push_front(Granted { keys, owner, grant });
+                self.granted.truncate(4);
+            }
         }
     }
 }
@@ -251,14 +185,11 @@ impl<F: Copy> Told<F> {
     }
 }
 
-/// Locks have nothing to do with one another, so the order matters for each
-/// alone.
-fn in_order_of_keys<F>(mut told: Vec<Told<F>>) -> Vec<Told<F>> {
-    told.sort_by(|one, other| one.key().cmp(other.key()));
-    told
+fn is_unlock<F>(told: &Told<F>, keys: &[&str]) -> bool {
+    matches!(told, Told::Unlock { key } if keys.contains(&&**key))
 }
 
-fn same<T: PartialEq + Debug>(what: &str, got: &T, expected: &T) -> Result<(), String> {
+pub(crate) fn same<T: PartialEq + Debug>(what: &str, got: &T, expected: &T) -> Result<(), String> {
     if got == expected {
         Ok(())
     } else {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use rlock_core::{Delivery, Effect, Fence, Hold, Name};
+use rlock_core::{Announce, Delivery, Effect, Fence, Hold, Name};
 
 use crate::{
     driver::{Driver, text},
@@ -14,8 +14,15 @@ const SKIPS_MAX: usize = 64;
 
 impl Driver {
     /// Does what a step asks for, in its order. A grant on a channel to which
-    /// nobody listens is taken back and given to the next.
-    pub(crate) fn perform(&mut self, name: Name<'_>, hold: &mut Hold, effects: Vec<Effect>) {
+    /// nobody listens is taken back and given to the next. Answers which
+    /// unlock message is still due.
+    pub(crate) fn perform(
+        &mut self,
+        name: Name<'_>,
+        hold: &mut Hold,
+        effects: Vec<Effect>,
+        mut announce: Announce,
+    ) -> Announce {
         let mut effects = VecDeque::from(effects);
         let mut skips = 0;
         while let Some(effect) = effects.pop_front() {
@@ -25,6 +32,7 @@ impl Driver {
                         skips += 1;
                         if skips < SKIPS_MAX {
                             let step = self.locks.skip(self.now, name, hold, &ticket, fence);
+                            announce = announce.max(step.announce);
                             effects.extend(step.effects);
                         } else {
                             self.locks.skip_and_leave(name, hold, &ticket, fence);
@@ -37,10 +45,11 @@ impl Driver {
                         self.answer(name, delivery, Outcome::Granted(fence));
                     }
                 },
-                Effect::Lost(watch) => {
-                    let fence = Some(watch.fence);
-                    self.publish(name, &watch.channel, Word::Lost, &watch.owner, fence);
-                }
+                Effect::Lost {
+                    owner,
+                    fence,
+                    channel,
+                } => self.publish(name, &channel, Word::Lost, &owner, Some(fence)),
                 Effect::WaitEnded(ticket) => match &ticket.delivery {
                     Delivery::Notify { channel, .. } => {
                         self.publish(name, channel, Word::WaitOver, &ticket.owner, None);
@@ -49,9 +58,18 @@ impl Driver {
                         self.answer(name, delivery, Outcome::WaitOver);
                     }
                 },
-                Effect::Withdrawn(delivery) => self.answer(name, &delivery, Outcome::Cancelled),
+                Effect::Withdrawn(delivery) => self.answer(name, &delivery, Outcome::Superseded),
+                Effect::Offer if self.overheard => {
+                    self.unlocked(name);
+                    announce = Announce::No;
+                }
+                Effect::Offer => {
+                    let step = self.locks.nobody_took(self.now, name, hold);
+                    effects.extend(step.effects);
+                }
             }
         }
+        announce
     }
 
     pub(crate) fn answer(&mut self, name: Name<'_>, delivery: &Delivery, outcome: Outcome<Fence>) {
@@ -65,7 +83,7 @@ impl Driver {
         }
     }
 
-    fn publish(
+    pub(crate) fn publish(
         &mut self,
         name: Name<'_>,
         channel: &[u8],

@@ -16,10 +16,10 @@ proptest! {
 
     #[test]
     fn core_and_model_agree(
-        operations in vec(any::<[u8; 6]>().prop_map(Operation::decode), 1..120),
-        narrow in any::<bool>(),
+        operations in vec(any::<[u8; 8]>().prop_map(Operation::decode), 1..120),
+        setup in any::<u8>(),
     ) {
-        let mut pair = Pair::new(if narrow { Setup::NARROW } else { Setup::WIDE });
+        let mut pair = Pair::new(Setup::chosen(setup));
         for operation in operations {
             let checked = pair.check(operation);
             prop_assert!(checked.is_ok(), "{}\nby {:?}", checked.unwrap_err(), operation);

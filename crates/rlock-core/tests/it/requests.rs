@@ -1,12 +1,22 @@
 //! Requests as the direct tests make them, short to write.
 
-use rlock_core::{Delivery, Hold, Limits, Locks, Mode, Name, Request, TicketId, Timestamp, Wait};
+use rlock_core::{
+    Delivery, Hold, Holders, Limits, Locks, Mode, Name, Request, TicketId, Timestamp, Wait, Who,
+};
 
 pub(crate) const KEY: Name<'static> = Name { db: 0, key: b"k" };
 pub(crate) const NO_LIMITS: Limits = Limits {
     waiters_max: u64::MAX,
     watches_max: u64::MAX,
+    detects_deadlocks: true,
 };
+
+/// No other lock is held by anybody.
+pub(crate) struct Nobody;
+
+impl Holders for Nobody {
+    fn visit(&self, _: Name<'_>, _: &mut dyn FnMut(&[u8], Option<u32>)) {}
+}
 
 pub(crate) const fn at(ms: u64) -> Timestamp {
     Timestamp::from_millis(1_700_000_000_000 + ms)
@@ -20,7 +30,9 @@ pub(crate) const fn request(owner: &str, wait: Wait) -> Request<'_> {
         lease_ms: 1000,
         once: false,
         wait,
-        notify: None,
+        session: None,
+        channel: None,
+        grace_ms: None,
     }
 }
 
@@ -38,7 +50,8 @@ pub(crate) fn call(
         handle: session,
     };
     let request = request(owner, wait);
-    locks.enqueue(now, KEY, hold, &request, delivery).0
+    let hold = of_somebody_else(hold);
+    locks.enqueue(now, KEY, &hold, &request, delivery).0
 }
 
 /// Queues a request that is to be answered on channel `c`.
@@ -51,13 +64,29 @@ pub(crate) fn notified(
 ) -> TicketId {
     let delivery = locks.by_message(session, b"c");
     let request = request(owner, Wait::Forever);
-    locks.enqueue(now, KEY, hold, &request, delivery).0
+    let hold = of_somebody_else(hold);
+    locks.enqueue(now, KEY, &hold, &request, delivery).0
+}
+
+/// The hold as whoever does not have it sees it.
+pub(crate) fn of_somebody_else(hold: &Hold) -> Hold {
+    match hold.clone() {
+        Hold::Exclusive {
+            fence, deadline, ..
+        } => Hold::Exclusive {
+            who: Who::Other,
+            fence,
+            deadline,
+        },
+        other => other,
+    }
 }
 
 /// A lock of `owner` that was just taken.
 pub(crate) fn taken(locks: &mut Locks, now: Timestamp, owner: &str) -> Hold {
     let mut hold = Hold::Free;
-    let step = locks.acquire(now, KEY, &mut hold, &request(owner, Wait::No), &NO_LIMITS);
+    let asked = request(owner, Wait::No);
+    let step = locks.acquire(now, KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(step.is_ok(), "the lock is free");
     hold
 }

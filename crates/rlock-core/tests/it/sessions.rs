@@ -4,16 +4,19 @@ use rlock_core::{
     Admission, Delivery, Effect, Gauges, Hold, Limits, Locks, Refusal, Request, Wait, Who,
 };
 
-use crate::requests::{KEY, NO_LIMITS, at, call, notified, request, taken};
+use crate::requests::{
+    KEY, NO_LIMITS, Nobody, at, call, notified, of_somebody_else, request, taken,
+};
 
 /// Takes the lock and asks to be told of its loss.
 fn watched(locks: &mut Locks, owner: &str, session: u64) -> Hold {
     let mut hold = Hold::Free;
     let asked = Request {
-        notify: Some((session, b"c")),
+        session: Some(session),
+        channel: Some(b"c"),
         ..request(owner, Wait::No)
     };
-    let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS);
+    let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
     hold
 }
@@ -22,7 +25,7 @@ fn watched(locks: &mut Locks, owner: &str, session: u64) -> Hold {
 fn closed_session_hears_of_no_loss_even_before_it_is_swept() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
-    locks.session_closed(7);
+    locks.session_closed(at(0), 7);
     let step = locks.force(at(1), KEY, &mut hold);
     assert_eq!(step.reply, 1);
     assert!(step.effects.is_empty());
@@ -34,10 +37,10 @@ fn closed_session_hears_of_no_loss_even_before_it_is_swept() {
 fn closed_session_leaves_its_hold_to_the_lease() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
-    locks.session_closed(7);
+    locks.session_closed(at(0), 7);
     while !locks.sweep(1) {}
     assert!(!locks.is_contended(KEY));
-    let step = locks.renew(at(1), KEY, &mut hold, b"ann", 1000);
+    let step = locks.renew(at(1), KEY, &mut hold, b"ann", 1000, None);
     assert!(step.reply.is_some());
 }
 
@@ -46,8 +49,8 @@ fn session_without_requests_leaves_no_work() {
     let mut locks = Locks::default();
     let hold = taken(&mut locks, at(0), "ann");
     call(&mut locks, at(0), &hold, "bob", Wait::Forever, 7);
-    locks.session_closed(7);
-    locks.session_closed(8);
+    locks.session_closed(at(0), 7);
+    locks.session_closed(at(0), 8);
     assert!(locks.sweep(0), "a blocked call has its own way to end");
     assert_eq!(locks.gauges().waiters, 1);
 }
@@ -57,7 +60,7 @@ fn place_taken_over_from_a_closed_session_is_kept() {
     let mut locks = Locks::default();
     let mut hold = taken(&mut locks, at(0), "ann");
     let ticket = notified(&mut locks, at(0), &hold, "bob", 7);
-    locks.session_closed(7);
+    locks.session_closed(at(0), 7);
     assert_eq!(notified(&mut locks, at(1), &hold, "bob", 8), ticket);
     while !locks.sweep(1) {}
     let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
@@ -91,7 +94,7 @@ fn takeover_ends_the_earlier_call_and_keeps_when_it_began() {
         handle: 8,
     };
     let asked = request("bob", Wait::Millis(500));
-    let (_, effect) = locks.enqueue(at(5), KEY, &hold, &asked, delivery);
+    let (_, effect) = locks.enqueue(at(5), KEY, &of_somebody_else(&hold), &asked, delivery);
     let earlier = matches!(
         effect,
         Some(Effect::Withdrawn(Delivery::Blocked { handle: 7, .. }))
@@ -118,6 +121,7 @@ fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
     assert_eq!(owners, [b"bob".as_slice().into(), b"cid".as_slice().into()]);
     assert_eq!(locks.gauges(), Gauges::default());
     assert_eq!(locks.counters().waiters_gone, 2);
+    assert!(locks.next_due(at(0)).is_none());
     assert_eq!(locks.next_deadline(at(0)), None);
     assert_eq!(locks.check_indices(), Ok(()));
 }
@@ -129,7 +133,7 @@ fn slot_that_leaves_takes_its_queue_from_the_front() {
     for (n, owner) in ["bob", "cid"].into_iter().enumerate() {
         call(&mut locks, at(0), &hold, owner, Wait::Forever, n as u64);
     }
-    let mut withdraw = || locks.withdraw_front(KEY).map(|it| it.owner);
+    let mut withdraw = || locks.withdraw_front(KEY).map(|it| it.0.owner);
     assert_eq!(withdraw().as_deref(), Some(b"bob".as_slice()));
     assert_eq!(withdraw().as_deref(), Some(b"cid".as_slice()));
     assert_eq!(withdraw(), None);
@@ -143,6 +147,7 @@ fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
     let limits = Limits {
         waiters_max: 2,
         watches_max: 0,
+        detects_deadlocks: true,
     };
     let held = Hold::Exclusive {
         who: Who::Other,
@@ -150,7 +155,7 @@ fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
         deadline: at(1000),
     };
     let ask = |locks: &mut Locks, asked: &Request<'_>| {
-        let step = locks.acquire(at(0), KEY, &mut held.clone(), asked, &limits);
+        let step = locks.acquire(at(0), KEY, &mut held.clone(), asked, &limits, &Nobody);
         step.map(|step| step.reply)
     };
     for (session, owner) in [(1, "bob"), (2, "cid")] {
@@ -166,7 +171,8 @@ fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
     };
     assert_eq!(ask(&mut locks, &once), Ok(Admission::MustWait));
     let notified = Request {
-        notify: Some((2, b"c")),
+        session: Some(2),
+        channel: Some(b"c"),
         ..once
     };
     let refused = Err(Refusal::TooManyWatches { limit: 0 });

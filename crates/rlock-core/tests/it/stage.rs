@@ -1,21 +1,22 @@
-//! One scenario being played: clients with names, fences with numbers, and
-//! what is seen of each step as text.
+//! One scenario being played: clients with names, and the commands that they
+//! send.
 
 use std::collections::BTreeMap;
 
-use rlock_core::{Fence, Hold, Limits, Name, Timestamp};
+use rlock_core::{Fence, Limits, Name, Timestamp};
 
 use crate::{
-    driver::{Driver, text},
-    script::{self, BadArgument, Step},
-    told::{Ask, Outcome, Reply, Told, Via, Word},
+    driver::Driver,
+    script::Step,
+    syntax::{self, Acquire, BadArgument},
+    told::{Ask, Reply, Via},
 };
 
 /// When every scenario begins, in milliseconds since the Unix epoch.
 const START_MS: u64 = 1_700_000_000_000;
 
 /// A reply as a scenario shows it; a fence gets its number later.
-enum Shown {
+pub(crate) enum Shown {
     Text(String),
     Fence(Fence),
 }
@@ -36,9 +37,9 @@ pub(crate) struct Stage {
     /// The session of each client.
     clients: BTreeMap<String, u64>,
     /// The blocked calls, each with its client and session.
-    calls: BTreeMap<u64, (String, u64)>,
+    pub(crate) calls: BTreeMap<u64, (String, u64)>,
     /// In the order of their first appearance.
-    fences: Vec<Fence>,
+    pub(crate) fences: Vec<Fence>,
     last_id: u64,
 }
 
@@ -47,6 +48,7 @@ impl Stage {
         let limits = Limits {
             waiters_max: 10_000,
             watches_max: 100_000,
+            detects_deadlocks: true,
         };
         Self {
             driver: Driver::new(Timestamp::from_millis(START_MS), limits),
@@ -97,11 +99,19 @@ impl Stage {
                 self.driver.locks.settle_all_later(None);
                 return Ok(Some(Shown::text("OK")));
             }
+            ("CONFIG", ["SET", name, value]) => {
+                self.set(name, value)?;
+                return Ok(Some(Shown::text("OK")));
+            }
+            ("LIST", arguments) => {
+                let count = syntax::list(arguments)?;
+                return Ok(Some(Shown::Text(self.list(count))));
+            }
+            ("MACQUIRE" | "MRENEW" | "MRELEASE", arguments) => {
+                return self.several(client, command, arguments).map(Some);
+            }
             (_, [key, arguments @ ..]) => {
-                let name = Name {
-                    db: 0,
-                    key: key.as_bytes(),
-                };
+                let name = named(key);
                 let native = self.native(name, command, arguments);
                 return match native {
                     Some(reply) => Ok(Some(Shown::Text(reply))),
@@ -124,39 +134,93 @@ impl Stage {
     ) -> Result<Shown, BadArgument> {
         let reply = match (command, arguments) {
             ("ACQUIRE", arguments) => {
-                let request = script::acquire(arguments)?;
-                let session = self.session(client);
-                let via = if let Some(channel) = request.channel {
-                    Via::Channel { session, channel }
-                } else {
-                    self.last_id += 1;
-                    let handle = self.last_id;
-                    self.calls.insert(handle, (client.to_owned(), session));
-                    Via::Call { session, handle }
-                };
-                let ask = Ask {
-                    owner: &request.owner,
-                    lease_ms: request.lease_ms,
-                    once: request.once,
-                    wait: request.wait,
-                    via,
-                };
+                let asked = syntax::acquire(arguments)?;
+                let ask = self.ask(client, &asked);
                 self.driver.acquire(name, &ask)
             }
-            ("RENEW", arguments) => {
-                let (owner, lease_ms) = script::renew(arguments)?;
-                self.driver.renew(name, &owner, lease_ms)
+            ("RENEW", [owner, lease]) => {
+                let (owner, lease_ms) = (syntax::owner(owner)?, syntax::lease_ms(lease)?);
+                let session = self.session(client);
+                self.driver.renew(name, &owner, lease_ms, session)
             }
             ("RELEASE", arguments) => {
-                let (owner, all) = script::release(arguments)?;
+                let (owner, all) = syntax::release(arguments)?;
                 self.driver.release(name, &owner, all)
             }
-            ("CANCEL", [owner]) => self.driver.cancel(name, &script::owner(owner)?),
+            ("DOWNGRADE", [owner]) => self.driver.downgrade(name, &syntax::owner(owner)?),
+            ("CANCEL", [owner]) => self.driver.cancel(name, &syntax::owner(owner)?),
             ("FORCE", []) => self.driver.force(name),
             ("INFO", []) => return Ok(Shown::Text(self.info(name))),
             _ => return Err(BadArgument),
         };
-        Ok(match reply {
+        Ok(self.shown(name, reply))
+    }
+
+    fn several(
+        &mut self,
+        client: &str,
+        command: &str,
+        arguments: &[&str],
+    ) -> Result<Shown, BadArgument> {
+        let (keys, reply) = match (command, arguments) {
+            ("MACQUIRE", arguments) => {
+                let (keys, asked) = syntax::acquire_all(arguments)?;
+                let ask = self.ask(client, &asked);
+                let reply = self.driver.acquire_all(&names(&keys), &ask);
+                (keys, reply)
+            }
+            ("MRENEW", [owner, lease, rest @ ..]) => {
+                let (owner, lease_ms) = (syntax::owner(owner)?, syntax::lease_ms(lease)?);
+                let (keys, []) = syntax::keys(rest)? else {
+                    return Err(BadArgument);
+                };
+                let (names, session) = (names(&keys), self.session(client));
+                let reply = self.driver.renew_all(&names, &owner, lease_ms, session);
+                (keys, reply)
+            }
+            ("MRELEASE", [owner, rest @ ..]) => {
+                let owner = syntax::owner(owner)?;
+                let (keys, rest) = syntax::keys(rest)?;
+                let all = syntax::all(rest)?;
+                let reply = self.driver.release_all(&names(&keys), &owner, all);
+                (keys, reply)
+            }
+            _ => return Err(BadArgument),
+        };
+        Ok(self.shown(named(keys[0]), reply))
+    }
+
+    fn ask<'a>(&mut self, client: &str, asked: &'a Acquire) -> Ask<'a> {
+        let session = self.session(client);
+        let via = if let Some(channel) = asked.channel.clone() {
+            Via::Channel { session, channel }
+        } else {
+            self.last_id += 1;
+            let handle = self.last_id;
+            self.calls.insert(handle, (client.to_owned(), session));
+            Via::Call { session, handle }
+        };
+        Ask {
+            owner: &asked.owner,
+            mode: asked.mode,
+            lease_ms: asked.lease_ms,
+            once: asked.once,
+            wait: asked.wait,
+            via,
+            grace_ms: asked.grace_ms,
+        }
+    }
+
+    fn shown(&self, name: Name<'_>, reply: Reply<Fence>) -> Shown {
+        let cycle = |what| {
+            let key = String::from_utf8_lossy(name.key);
+            let owners = self.driver.cycle.iter().map(|owner| format!(" '{owner}'"));
+            let owners: String = owners.collect();
+            Shown::error(&format!(
+                "DEADLOCK {what} key '{key}' would close a cycle of owners:{owners}"
+            ))
+        };
+        match reply {
             Reply::Fence(fence) => Shown::Fence(fence),
             Reply::Nil => Shown::text("nil"),
             Reply::Blocked => Shown::text("blocked"),
@@ -165,8 +229,23 @@ impl Stage {
             Reply::WrongType => Shown::error("WRONGTYPE"),
             Reply::AlreadyQueued => Shown::error("ALREADYQUEUED"),
             Reply::QueueFull => Shown::error("QUEUEFULL"),
-            Reply::CountFull => Shown::error("ERR"),
-        })
+            Reply::CountFull | Reply::Conflict | Reply::HeldInPart => Shown::error("ERR"),
+            Reply::Deadlock => cycle("waiting for"),
+            Reply::SecondUpgrade => cycle("upgrading"),
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), BadArgument> {
+        match (name, value) {
+            ("deadlock-detection", "yes") => self.driver.limits.detects_deadlocks = true,
+            ("deadlock-detection", "no") => self.driver.limits.detects_deadlocks = false,
+            ("yield-after", number) => {
+                let number = number.parse().map_err(|_| BadArgument)?;
+                self.driver.locks.yield_after(number);
+            }
+            _ => return Err(BadArgument),
+        }
+        Ok(())
     }
 
     fn session(&mut self, client: &str) -> u64 {
@@ -176,112 +255,25 @@ impl Stage {
     }
 
     /// Ends the connection: its blocked call is gone, and what it asked to be
-    /// told of.
+    /// told of, and what is bound to it is cut.
     fn close(&mut self, client: &str) {
         let session = self.session(client);
         let calls = self.calls.iter().filter(|(_, (_, of))| *of == session);
         for call in calls.map(|(call, _)| *call).collect::<Vec<_>>() {
             self.driver.hang_up(call);
         }
-        self.driver.locks.session_closed(session);
+        self.driver.close(session);
         self.clients.remove(client);
-    }
-
-    fn info(&self, name: Name<'_>) -> String {
-        let driver = &self.driver;
-        let now = driver.now;
-        let (mode, fence, holders) = match driver.store.load(now, name, None) {
-            Hold::NoLock => return "error WRONGTYPE".to_owned(),
-            Hold::Free => ("free", "nil".to_owned(), String::new()),
-            hold @ Hold::Exclusive { .. } => {
-                let fence = hold.fence().map(|fence| self.number(fence).to_string());
-                let fence = fence.unwrap_or_else(|| "nil".to_owned());
-                let left = hold.deadline().map_or(0, |ends| ends.millis_from(now));
-                let fields = self.fields(name);
-                let holder = fields.iter().find(|(key, _)| !key.starts_with("rlock:"));
-                let holder = holder.map(|(owner, count)| {
-                    format!("{owner} count={count} fence={fence} lease-left={left}")
-                });
-                ("exclusive", fence, holder.unwrap_or_default())
-            }
-        };
-        let waiters: Vec<_> = driver.locks.waiters(now, name).collect();
-        let queued = driver.locks.queued(name);
-        assert_eq!(queued as usize, waiters.len(), "all are shown");
-        let waiters: Vec<_> = waiters
-            .iter()
-            .map(|it| {
-                let left = it.wait_left_ms.map(|left| left.to_string());
-                let left = left.unwrap_or_else(|| "nil".to_owned());
-                let (owner, waited) = (text(it.owner), it.waited.as_millis());
-                format!("{owner} exclusive waited={waited} wait-left={left}")
-            })
-            .collect();
-        let waiters = waiters.join("; ");
-        format!("mode={mode} fence={fence} holders=[{holders}] queued={queued} waiters=[{waiters}]")
-    }
-
-    fn show(&mut self, told: Told<Fence>) -> String {
-        match told {
-            Told::Answer {
-                handle, outcome, ..
-            } => {
-                let (client, _) = self.calls.remove(&handle).expect("a call is answered once");
-                match outcome {
-                    Outcome::Granted(fence) => format!("{client}: fence {}", self.number(fence)),
-                    Outcome::WaitOver | Outcome::Superseded | Outcome::Cancelled => {
-                        format!("{client}: nil")
-                    }
-                }
-            }
-            Told::Message {
-                key,
-                channel,
-                word,
-                owner,
-                fence,
-            } => {
-                let word = match word {
-                    Word::Grant => "grant",
-                    Word::WaitOver => "timeout",
-                    Word::Lost => "lost",
-                };
-                let fence = fence.map_or(0, |fence| self.number(fence));
-                format!("channel {channel}: {word} {fence} {owner} {key}")
-            }
-            Told::Unlock { key } => format!("unlock {key}"),
-        }
-    }
-
-    /// Numbers the fences that appear for the first time in this step.
-    fn number_fences(&mut self, reply: Option<&Shown>, told: &[Told<Fence>]) {
-        let told = told.iter().filter_map(fence);
-        let reply = reply.and_then(|reply| match reply {
-            Shown::Fence(fence) => Some(*fence),
-            Shown::Text(_) => None,
-        });
-        let mut new: Vec<_> = told.chain(reply).collect();
-        new.retain(|fence| !self.fences.contains(fence));
-        new.sort();
-        new.dedup();
-        let larger = self.fences.last() < new.first() || new.is_empty();
-        assert!(larger, "a fence is larger than all before it");
-        self.fences.extend(new);
-    }
-
-    pub(crate) fn number(&self, fence: Fence) -> usize {
-        let at = self.fences.iter().position(|it| *it == fence);
-        at.expect("a fence that is shown was given") + 1
     }
 }
 
-fn fence(told: &Told<Fence>) -> Option<Fence> {
-    match told {
-        Told::Answer {
-            outcome: Outcome::Granted(fence),
-            ..
-        } => Some(*fence),
-        Told::Message { fence, .. } => *fence,
-        _ => None,
+const fn named(key: &str) -> Name<'_> {
+    Name {
+        db: 0,
+        key: key.as_bytes(),
     }
+}
+
+fn names<'a>(keys: &[&'a str]) -> Vec<Name<'a>> {
+    keys.iter().map(|key| named(key)).collect()
 }

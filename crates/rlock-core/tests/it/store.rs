@@ -2,11 +2,13 @@
 //!
 //! A key is gone once the clock is past its deadline, as in Redis.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rlock_core::{Fence, Hold, Name, Timestamp, Who};
+use rlock_core::{Name, Shared, Timestamp};
 
-const FENCE: &str = "rlock:fence";
+pub(crate) const FENCE: &str = "rlock:fence";
+pub(crate) const MODE: &str = "rlock:mode";
+pub(crate) const HOLDER: &str = "rlock:holder:";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
@@ -22,7 +24,17 @@ pub(crate) struct Stored {
 
 #[derive(Debug, Default)]
 pub(crate) struct Store {
-    keys: BTreeMap<(u32, Vec<u8>), Stored>,
+    pub(crate) keys: BTreeMap<(u32, Vec<u8>), Stored>,
+    /// The holders of shared locks as they were written last.
+    pub(crate) known: BTreeMap<(u32, Vec<u8>), Known>,
+}
+
+/// The holders of a shared lock, and what it is recognised by.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) fields: usize,
+    pub(crate) fence: Option<String>,
+    pub(crate) shared: Shared,
 }
 
 impl Store {
@@ -37,71 +49,12 @@ impl Store {
         self.keys.get_mut(&(name.db, name.key.to_vec()))
     }
 
-    /// The hold as `owner` sees it.
-    pub(crate) fn load(&self, now: Timestamp, name: Name<'_>, owner: Option<&str>) -> Hold {
-        let Some(stored) = self.get(now, name) else {
-            return Hold::Free;
-        };
-        let (Value::Hash(fields), Some(ends_ms)) = (&stored.value, stored.ends_ms) else {
-            return Hold::NoLock;
-        };
-        let mut owners = fields.iter().filter(|(key, _)| !key.starts_with("rlock:"));
-        let (Some((holder, count)), None) = (owners.next(), owners.next()) else {
-            return Hold::NoLock;
-        };
-        let who = if owner == Some(holder) {
-            match decimal(count).and_then(|count| u32::try_from(count).ok()) {
-                Some(count @ 1..) => Who::Caller { count },
-                _ => return Hold::NoLock,
-            }
-        } else {
-            Who::Other
-        };
-        let fence = fields.get(FENCE).and_then(|text| decimal(text));
-        Hold::Exclusive {
-            who,
-            fence: fence.and_then(Fence::from_stored),
-            deadline: Timestamp::from_millis(ends_ms),
+    /// The fields of a hash; none if the key holds anything else.
+    pub(crate) fn fields(&self, now: Timestamp, name: Name<'_>) -> BTreeMap<String, String> {
+        match self.get(now, name).map(|it| &it.value) {
+            Some(Value::Hash(fields)) => fields.clone(),
+            _ => BTreeMap::new(),
         }
-    }
-
-    /// Writes down what a command has made of the hold.
-    pub(crate) fn save(
-        &mut self,
-        now: Timestamp,
-        name: Name<'_>,
-        owner: Option<&str>,
-        before: &Hold,
-        after: &Hold,
-    ) {
-        if before == after {
-            return;
-        }
-        let Hold::Exclusive {
-            who,
-            fence,
-            deadline,
-        } = after
-        else {
-            assert_ne!(*before, Hold::NoLock, "what is no lock is never deleted");
-            self.delete(now, name);
-            return;
-        };
-        let mut fields = BTreeMap::new();
-        match (who, owner) {
-            (Who::Waiter(waiter), _) => {
-                let waiter = String::from_utf8_lossy(waiter).into_owned();
-                fields.insert(waiter, "1".to_owned());
-            }
-            (Who::Caller { count }, Some(owner)) => {
-                fields.insert(owner.to_owned(), count.to_string());
-            }
-            _ => unreachable!("a command changes no hold but the caller's"),
-        }
-        if let Some(fence) = fence {
-            fields.insert(FENCE.to_owned(), fence.to_string());
-        }
-        self.put(name, Value::Hash(fields), Some(deadline.millis()));
     }
 
     pub(crate) fn put(&mut self, name: Name<'_>, value: Value, ends_ms: Option<u64>) {
@@ -129,6 +82,27 @@ impl Store {
         }
     }
 
+    /// Takes a field away; a hash without fields is none. True if there was
+    /// one, `None` if the key holds something else.
+    pub(crate) fn delete_field(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        field: &str,
+    ) -> Option<bool> {
+        let Some(stored) = self.get_mut(now, name) else {
+            return Some(false);
+        };
+        let Value::Hash(fields) = &mut stored.value else {
+            return None;
+        };
+        let was_there = fields.remove(field).is_some();
+        if fields.is_empty() {
+            self.delete(now, name);
+        }
+        Some(was_there)
+    }
+
     pub(crate) fn delete(&mut self, now: Timestamp, name: Name<'_>) -> bool {
         let there = self.get(now, name).is_some();
         self.keys.remove(&(name.db, name.key.to_vec()));
@@ -141,12 +115,14 @@ impl Store {
         };
         self.keys.remove(&(from.db, from.key.to_vec()));
         self.keys.insert((to.db, to.key.to_vec()), stored);
+        self.known.clear();
         true
     }
 
     pub(crate) fn flush(&mut self, db: Option<u32>) {
         self.keys
             .retain(|(of, _), _| db.is_some_and(|db| db != *of));
+        self.known.clear();
     }
 }
 
@@ -155,4 +131,10 @@ pub(crate) fn decimal(text: &str) -> Option<u64> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let plain = text == "0" || !text.starts_with('0');
     (digits && plain).then(|| text.parse().ok())?
+}
+
+/// The fields that name holders.
+pub(crate) fn owners(fields: &BTreeMap<String, String>) -> BTreeSet<&str> {
+    let owners = fields.keys().filter(|key| !key.starts_with("rlock:"));
+    owners.map(String::as_str).collect()
 }

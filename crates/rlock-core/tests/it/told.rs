@@ -96,6 +96,13 @@ pub(crate) enum Reply<F> {
     QueueFull,
     /// The hold count is at its largest.
     CountFull,
+    /// The owner waits with another request.
+    Conflict,
+    /// The owner holds a part of several keys, or not all as one.
+    HeldInPart,
+    Deadlock,
+    /// Another holder waits to be upgraded.
+    SecondUpgrade,
 }
 
 impl<F> Reply<F> {
@@ -110,8 +117,26 @@ impl<F> Reply<F> {
             Self::AlreadyQueued => Reply::AlreadyQueued,
             Self::QueueFull => Reply::QueueFull,
             Self::CountFull => Reply::CountFull,
+            Self::Conflict => Reply::Conflict,
+            Self::HeldInPart => Reply::HeldInPart,
+            Self::Deadlock => Reply::Deadlock,
+            Self::SecondUpgrade => Reply::SecondUpgrade,
         }
     }
+}
+
+/// How a lock is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Exclusive,
+    Shared { permits: u32, limit: Option<u32> },
+}
+
+impl Mode {
+    pub(crate) const SHARED: Self = Self::Shared {
+        permits: 1,
+        limit: None,
+    };
 }
 
 /// Through what a request is to be answered, if it has to wait.
@@ -125,8 +150,11 @@ pub(crate) enum Via {
 #[derive(Clone, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) owner: &'a str,
-    pub(crate) lease_ms: u64,
+    pub(crate) mode: Mode,
+    pub(crate) lease_ms: u32,
     pub(crate) once: bool,
     pub(crate) wait: rlock_core::Wait,
     pub(crate) via: Via,
+    /// How long the hold outlives its connection, if it is bound to one.
+    pub(crate) grace_ms: Option<u32>,
 }

@@ -1,0 +1,215 @@
+//! Each operation, done to the core and to the naive model.
+
+use rlock_core::{Fence, Name, Timestamp, Wait};
+
+use crate::{
+    foreign::name,
+    operation::{Asked, CHANNELS, OWNERS, Operation, Pass, SETS},
+    pair::{NOTHING, Pair},
+    told::{Ask, Mode, Reply, Via},
+};
+
+impl Pair {
+    /// Does one operation on both, and answers both replies.
+    pub(crate) fn apply(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
+        match operation {
+            Operation::Acquire { key, mode, asked } => self.acquire(key, mode, asked),
+            Operation::AcquireAll { set, asked } => self.acquire_all(set, asked),
+            Operation::Renew { .. }
+            | Operation::RenewAll { .. }
+            | Operation::Release { .. }
+            | Operation::ReleaseAll { .. } => self.keep_or_give_up(operation),
+            Operation::Downgrade { key, owner } => {
+                let reply = self.driver.downgrade(name(key), OWNERS[owner]);
+                (reply, self.model.downgrade(key, OWNERS[owner]))
+            }
+            Operation::Cancel { key, owner } => {
+                let reply = self.driver.cancel(name(key), OWNERS[owner]);
+                (reply, self.model.cancel(key, OWNERS[owner]))
+            }
+            Operation::Force { key } => (self.driver.force(name(key)), self.model.force(key)),
+            Operation::Undeliver { recent } => self.undeliver(recent),
+            Operation::HangUp { recent } => self.hang_up(recent),
+            Operation::Close { connection } => self.close(connection),
+            Operation::Listen { channel, on } => self.listen(channel, on),
+            Operation::Overhear { on } => {
+                (self.driver.overheard, self.model.overheard) = (on, on);
+                NOTHING
+            }
+            Operation::Foreign { change, settled } => {
+                self.driver.change(change);
+                self.model.change(change);
+                if settled {
+                    self.driver.turn();
+                    self.model.turn();
+                }
+                self.settled = settled;
+                NOTHING
+            }
+            Operation::Pass { time, punctual } => self.pass(time, punctual),
+        }
+    }
+
+    fn acquire(&mut self, key: usize, mode: Mode, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
+        let ask = self.ask(mode, asked);
+        let reply = self.driver.acquire(name(key), &ask);
+        (reply, self.model.acquire(key, &ask))
+    }
+
+    fn acquire_all(&mut self, set: usize, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
+        let asked = Asked {
+            grace_ms: None,
+            ..asked
+        };
+        let ask = self.ask(Mode::Exclusive, asked);
+        let reply = self.driver.acquire_all(&names(set), &ask);
+        (reply, self.model.acquire_all(SETS[set], &ask))
+    }
+
+    fn ask(&mut self, mode: Mode, asked: Asked) -> Ask<'static> {
+        let session = if let Some(connection) = asked.connection {
+            self.sessions[connection]
+        } else {
+            self.last_session += 1;
+            self.last_session
+        };
+        let via = if let Some(channel) = asked.channel {
+            let channel = CHANNELS[channel].to_owned();
+            Via::Channel { session, channel }
+        } else {
+            self.last_call += 1;
+            let handle = self.last_call;
+            if asked.wait != Wait::No || asked.grace_ms.is_some() {
+                self.calls.push_front((handle, session));
+                self.calls.truncate(6);
+            }
+            Via::Call { session, handle }
+        };
+        Ask {
+            owner: OWNERS[asked.owner],
+            mode,
+            lease_ms: asked.lease_ms,
+            once: asked.once,
+            wait: asked.wait,
+            via,
+            grace_ms: asked.grace_ms,
+        }
+    }
+
+    fn keep_or_give_up(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
+        let (driver, model) = (&mut self.driver, &mut self.model);
+        match operation {
+            Operation::Renew {
+                key,
+                owner,
+                lease_ms,
+                connection,
+            } => {
+                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let reply = driver.renew(name(key), owner, lease_ms, session);
+                (reply, model.renew(key, owner, lease_ms.into(), session))
+            }
+            Operation::RenewAll {
+                set,
+                owner,
+                lease_ms,
+                connection,
+            } => {
+                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let reply = driver.renew_all(&names(set), owner, lease_ms, session);
+                let lease = lease_ms.into();
+                (reply, model.renew_all(SETS[set], owner, lease, session))
+            }
+            Operation::Release { key, owner, all } => {
+                let reply = driver.release(name(key), OWNERS[owner], all);
+                (reply, model.release(key, OWNERS[owner], all))
+            }
+            Operation::ReleaseAll { set, owner, all } => {
+                let reply = driver.release_all(&names(set), OWNERS[owner], all);
+                (reply, model.release_all(SETS[set], OWNERS[owner], all))
+            }
+            _ => NOTHING,
+        }
+    }
+
+    fn undeliver(&mut self, recent: usize) -> (Reply<Fence>, Reply<u64>) {
+        let Some(granted) = self.granted.get(recent).cloned() else {
+            return NOTHING;
+        };
+        let Some(fence) = self.fence(granted.grant) else {
+            return NOTHING;
+        };
+        let owner = OWNERS[granted.owner];
+        let names: Vec<_> = granted.keys.iter().map(|at| name(*at)).collect();
+        let reply = self.driver.undeliver(&names, owner, fence);
+        let expected = self.model.undeliver(&granted.keys, owner, granted.grant);
+        (reply, expected)
+    }
+
+    fn hang_up(&mut self, recent: usize) -> (Reply<Fence>, Reply<u64>) {
+        let Some((call, session)) = self.calls.get(recent).copied() else {
+            return NOTHING;
+        };
+        let gone = self.driver.hang_up(call);
+        let expected = self.model.hang_up(call);
+        if !self.sessions.contains(&session) {
+            self.end_session(session);
+        }
+        (Reply::Number(gone.into()), Reply::Number(expected.into()))
+    }
+
+    fn close(&mut self, connection: usize) -> (Reply<Fence>, Reply<u64>) {
+        self.last_session += 1;
+        let session = std::mem::replace(&mut self.sessions[connection], self.last_session);
+        for call in self.model.calls_of(session) {
+            self.driver.hang_up(call);
+            self.model.hang_up(call);
+        }
+        self.end_session(session);
+        NOTHING
+    }
+
+    /// What the end of a connection leaves to do is done in the same turn.
+    fn end_session(&mut self, session: u64) {
+        self.driver.close(session);
+        self.model.close(session);
+        self.driver.turn();
+        self.model.turn();
+    }
+
+    pub(crate) fn listen(&mut self, channel: usize, on: bool) -> (Reply<Fence>, Reply<u64>) {
+        let channel = CHANNELS[channel].to_owned();
+        self.model.listened.retain(|it| *it != channel);
+        self.driver.listened.remove(&channel);
+        if on {
+            self.model.listened.push(channel.clone());
+            self.driver.listened.insert(channel);
+        }
+        NOTHING
+    }
+
+    fn pass(&mut self, time: Pass, punctual: bool) -> (Reply<Fence>, Reply<u64>) {
+        let now = self.model.now;
+        let next = self.model.next_turn();
+        let to = match time {
+            Pass::Millis(millis) => now + millis,
+            Pass::ToNextEnd => next.map_or(now, |next| next - 1),
+            Pass::PastNextEnd => next.unwrap_or(now),
+        };
+        let until = Timestamp::from_millis(to);
+        if punctual {
+            self.driver.advance(until);
+            self.model.advance(to);
+            self.settled = true;
+        } else {
+            self.driver.now = until;
+            self.model.now = to;
+            self.settled &= to == now;
+        }
+        NOTHING
+    }
+}
+
+fn names(set: usize) -> Vec<Name<'static>> {
+    SETS[set].iter().map(|at| name(*at)).collect()
+}

@@ -1,0 +1,178 @@
+//! Holds whose loss is told, or that end with a connection.
+
+use super::{Bind, Model, Watching};
+use crate::told::{Ask, Via};
+
+impl Via {
+    pub(crate) const fn is_channel(&self) -> bool {
+        matches!(self, Self::Channel { .. })
+    }
+
+    pub(crate) const fn session(&self) -> u64 {
+        let (Self::Call { session, .. } | Self::Channel { session, .. }) = self;
+        *session
+    }
+}
+
+impl Model {
+    pub(super) fn watch(&mut self, at: usize, grant: u64, ask: &Ask<'_>) {
+        let grace = ask.grace_ms.map(u64::from);
+        self.watch_as(at, ask.owner, grant, &ask.via, grace);
+    }
+
+    /// Channel and grace replace those of the hold; left out, these stay. A
+    /// binding goes to the connection that asked last.
+    pub(super) fn watch_as(
+        &mut self,
+        at: usize,
+        owner: &str,
+        grant: u64,
+        via: &Via,
+        grace: Option<u64>,
+    ) {
+        let watching = &mut self.locks[at].watching;
+        let earlier = watching.iter().position(|it| it.owner == owner);
+        let place = earlier.unwrap_or(watching.len());
+        let earlier = earlier.map(|place| watching.remove(place));
+        let (channel, bind) = earlier.map_or((None, None), |it| (it.channel, it.bind));
+        let channel = match via {
+            Via::Channel { session, channel } => Some((*session, channel.clone())),
+            Via::Call { .. } => channel,
+        };
+        let grace = grace.or(bind.map(|bind| bind.grace));
+        let bind = grace.map(|grace| Bind {
+            session: via.session(),
+            grace,
+            closed: None,
+        });
+        if channel.is_some() || bind.is_some() {
+            let owner = owner.to_owned();
+            let new = Watching {
+                owner,
+                grant,
+                channel,
+                bind,
+            };
+            watching.insert(place, new);
+        }
+    }
+
+    /// The hold was renewed: if it is bound, then to this connection.
+    pub(super) fn bind_to(&mut self, at: usize, owner: &str, session: u64) {
+        let mut watching = self.locks[at].watching.iter_mut();
+        let bind = watching.find(|it| it.owner == owner);
+        if let Some(bind) = bind.and_then(|it| it.bind.as_mut()) {
+            (bind.session, bind.closed) = (session, None);
+        }
+    }
+
+    /// Whether there would be more watches than may be if all were granted, and
+    /// what the owner waits for were not waited for any more.
+    pub(super) fn lacks_watches(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
+        let replaced = self.watched_holds(keys, ask) + self.watched_places(keys, ask);
+        self.lacks_watches_beside(replaced, keys, ask)
+    }
+
+    /// The same, if the owner holds all and enters again.
+    pub(super) fn lacks_watches_to_stay(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
+        self.lacks_watches_beside(self.watched_holds(keys, ask), keys, ask)
+    }
+
+    /// The same, if the request were queued: what it holds is kept beside it.
+    pub(super) fn lacks_watches_to_queue(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
+        self.lacks_watches_beside(self.watched_places(keys, ask), keys, ask)
+    }
+
+    fn watched_holds(&self, keys: &[usize], ask: &Ask<'_>) -> usize {
+        let watched = |at: &&usize| {
+            let mut watching = self.locks[**at].watching.iter();
+            watching.any(|it| it.owner == ask.owner)
+        };
+        keys.iter().filter(watched).count()
+    }
+
+    fn watched_places(&self, keys: &[usize], ask: &Ask<'_>) -> usize {
+        let place = keys.iter().find_map(|at| self.place(*at, ask.owner));
+        let place = place.filter(|it| it.watches());
+        place.map_or(0, |it| it.keys.len())
+    }
+
+    fn lacks_watches_beside(&self, replaced: usize, keys: &[usize], ask: &Ask<'_>) -> bool {
+        let wanted = if ask.watches() { keys.len() } else { 0 };
+        // What there is may be replaced, however much there is.
+        let more = wanted.saturating_sub(replaced);
+        more > 0 && self.watches() + more > self.limits.watches_max
+    }
+
+    /// A connection ends, apart from its blocked calls.
+    pub(crate) fn close(&mut self, closed: u64) {
+        let before = self.requests.len();
+        let gone: Vec<u64> = self
+            .requests
+            .iter()
+            .filter(|it| it.via.is_channel() && it.via.session() == closed)
+            .map(|it| it.id)
+            .collect();
+        for id in gone {
+            self.drop_request(id);
+        }
+        self.counters.waiters_gone += (before - self.requests.len()) as u64;
+        for lock in &mut self.locks {
+            for it in &mut lock.watching {
+                it.channel = it.channel.take().filter(|it| it.0 != closed);
+            }
+            lock.watching
+                .retain(|it| it.channel.is_some() || it.bind.is_some());
+        }
+        for at in 0..self.locks.len() {
+            // One after the other: what one leaves may be granted to another,
+            // who is bound to the connection that asked for that, then.
+            for owner in self.unbind(at, closed) {
+                self.settle(at);
+                self.cut(at, &owner);
+                self.settle(at);
+            }
+        }
+    }
+
+    /// The owners of the holds that have lost their connection now.
+    fn unbind(&mut self, at: usize, closed: u64) -> Vec<String> {
+        let now = self.now;
+        let mut owners = Vec::new();
+        for it in &mut self.locks[at].watching {
+            let bind = it.bind.as_mut().filter(|it| it.closed.is_none());
+            if let Some(bind) = bind.filter(|it| it.session == closed) {
+                bind.closed = Some(now);
+                owners.push(it.owner.clone());
+            }
+        }
+        owners
+    }
+
+    /// Cuts the lease of a hold to its grace, if it has lost its connection.
+    fn cut(&mut self, at: usize, owner: &str) {
+        let now = self.now;
+        let lock = &mut self.locks[at];
+        let mut watching = lock.watching.iter();
+        let bind = watching.find(|it| it.owner == owner);
+        let bind = bind.and_then(|it| it.bind.as_ref());
+        let Some(bind) = bind.filter(|it| it.closed.is_some()) else {
+            return;
+        };
+        if bind.grace == 0 {
+            self.end_hold(at, owner);
+            self.locks[at].owes_message = true;
+            return;
+        }
+        let end = now + bind.grace;
+        let hash = lock.data.lock_mut().expect("what is bound is held");
+        let before = hash.clone();
+        let holder = hash.holders.iter_mut().find(|it| it.owner == owner);
+        let holder = holder.expect("what is bound is held");
+        holder.ends = before.end_of(holder).min(end);
+        hash.end_with_the_last();
+        if hash.ends < before.ends {
+            self.unlock(at);
+        }
+    }
+}

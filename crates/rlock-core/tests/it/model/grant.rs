@@ -1,0 +1,163 @@
+//! Becoming a holder: at once, or when it is one's turn.
+
+use super::{Data, Hash, HashMode, Holder, Kind, Model, Waiting};
+use crate::told::{Mode, Outcome, Via, Word};
+
+/// What is granted to whom.
+pub(super) struct Taken<'a> {
+    pub(super) owner: &'a str,
+    pub(super) mode: Mode,
+    pub(super) once: bool,
+    pub(super) lease: u64,
+}
+
+/// How long a queue waits for a taker from elsewhere.
+const YIELD_MS: u64 = 5;
+
+impl Model {
+    /// Adds a holder. One that has come to hold the lock while it was queued,
+    /// by a rename, enters once more and has what it was queued for.
+    pub(super) fn take(&mut self, at: usize, grant: u64, taken: &Taken<'_>) {
+        let Taken { owner, mode, .. } = *taken;
+        let ends = self.now + taken.lease;
+        let data = &mut self.locks[at].data;
+        if *data == Data::Absent {
+            *data = Data::Hash(Hash {
+                mode: match mode {
+                    Mode::Exclusive => HashMode::Exclusive,
+                    Mode::Shared { .. } => HashMode::Shared,
+                },
+                holders: Vec::new(),
+                largest: None,
+                ends: Some(ends),
+            });
+        }
+        let Data::Hash(hash) = data else {
+            unreachable!("what is no lock is never taken");
+        };
+        hash.largest = Some(grant);
+        let permits = match mode {
+            Mode::Exclusive => 1,
+            Mode::Shared { permits, .. } => permits,
+        };
+        if let Some(holder) = hash.holders.iter_mut().find(|it| it.owner == owner) {
+            holder.count += u32::from(!taken.once);
+            (holder.ends, holder.grant) = (ends, Some(grant));
+            holder.permits = permits;
+        } else {
+            hash.holders.push(Holder {
+                owner: owner.to_owned(),
+                count: 1,
+                permits,
+                grant: Some(grant),
+                ends,
+            });
+        }
+        hash.end_with_the_last();
+    }
+
+    /// Lets the first in the queue have its outcome, if there is one for it.
+    pub(super) fn serve_front(&mut self, at: usize) -> bool {
+        let Some(id) = self.locks[at].queue.first() else {
+            return false;
+        };
+        let front = self.request(*id).clone();
+        for key in &front.keys {
+            self.lose(*key);
+        }
+        if !self.fits(at, &front) {
+            return false;
+        }
+        if front.ends.is_some_and(|ends| ends < self.now) {
+            self.end_wait(&front);
+            return true;
+        }
+        let mut yields = false;
+        for key in &front.keys {
+            yields |= self.yields(*key, front.id);
+        }
+        if yields || !self.is_next(&front) {
+            return false;
+        }
+        self.drop_request(front.id);
+        let Via::Channel { channel, .. } = &front.via else {
+            self.hand_off(&front);
+            return true;
+        };
+        if self.listened.contains(channel) {
+            self.hand_off(&front);
+        } else {
+            self.counters.waiters_gone += 1;
+            if self.locks[at].data.holder(&front.owner).is_some() {
+                // It is as gone as the holder of an undelivered grant.
+                let upgrade = front.kind == Kind::Upgrade;
+                self.give_back(at, &front.owner, upgrade);
+            }
+        }
+        true
+    }
+
+    /// Whether a free lock is left to those who only listen, for a moment.
+    fn yields(&mut self, at: usize, front: u64) -> bool {
+        let after = self.limits.yield_after;
+        let (now, overheard) = (self.now, self.overheard);
+        let lock = &mut self.locks[at];
+        if lock.data != Data::Absent || lock.queue.first() != Some(&front) {
+            return false;
+        }
+        if let Some(until) = lock.yields_until {
+            if until < now {
+                lock.yields_until = None;
+            }
+            return until >= now;
+        }
+        if after == 0 || lock.in_a_row < after {
+            return false;
+        }
+        lock.in_a_row = 0;
+        if overheard {
+            lock.owes_message = false;
+            lock.yields_until = Some(now + YIELD_MS);
+            self.unlock(at);
+        }
+        overheard
+    }
+
+    fn hand_off(&mut self, front: &Waiting) {
+        let grant = self.next_grant();
+        self.counters.grants += 1;
+        self.counters.handoffs += 1;
+        let upgrade = self.is_upgrade(front);
+        for at in &front.keys {
+            if upgrade {
+                self.make_exclusive(*at, &front.owner, front.once, front.lease, grant);
+            } else {
+                let taken = Taken {
+                    owner: &front.owner,
+                    mode: front.mode,
+                    once: front.once,
+                    lease: front.lease,
+                };
+                self.take(*at, grant, &taken);
+            }
+            self.watch_as(*at, &front.owner, grant, &front.via, front.grace);
+            self.locks[*at].in_a_row += 1;
+            self.see(*at);
+        }
+        if front.keys.len() > 1 {
+            let keys = front.keys.iter().map(|at| self.locks[*at].key);
+            self.given_together.extend(keys);
+        }
+        let at = front.keys[0];
+        self.answer(at, &front.via, Outcome::Granted(grant));
+        self.publish_to(at, &front.via, Word::Grant, &front.owner, Some(grant));
+    }
+
+    pub(super) fn end_wait(&mut self, waiting: &Waiting) {
+        self.drop_request(waiting.id);
+        self.counters.wait_timeouts += 1;
+        let at = waiting.keys[0];
+        self.answer(at, &waiting.via, Outcome::WaitOver);
+        self.publish_to(at, &waiting.via, Word::WaitOver, &waiting.owner, None);
+    }
+}

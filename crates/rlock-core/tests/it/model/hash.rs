@@ -1,0 +1,120 @@
+//! What a key holds, as far as locks are concerned.
+
+use crate::told::Mode;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Data {
+    Absent,
+    Hash(Hash),
+    Text,
+}
+
+/// A hash that is a lock while it has an end and names its holders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hash {
+    pub(crate) mode: HashMode,
+    pub(crate) holders: Vec<Holder>,
+    /// The largest number that was granted in it.
+    pub(crate) largest: Option<u64>,
+    /// The key's own end.
+    pub(crate) ends: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HashMode {
+    Exclusive,
+    Shared,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    pub(crate) owner: String,
+    pub(crate) count: u32,
+    pub(crate) permits: u32,
+    pub(crate) grant: Option<u64>,
+    pub(crate) ends: u64,
+}
+
+impl Hash {
+    pub(crate) fn is_lock(&self) -> bool {
+        self.ends.is_some()
+            && match self.mode {
+                HashMode::Exclusive => self.holders.len() == 1,
+                HashMode::Shared => !self.holders.is_empty(),
+            }
+    }
+
+    /// The end of a holder: its own, or the key's if that comes before.
+    pub(crate) fn end_of(&self, holder: &Holder) -> u64 {
+        let key = self.ends.unwrap_or(u64::MAX);
+        match self.mode {
+            HashMode::Shared => holder.ends.min(key),
+            HashMode::Exclusive => key,
+        }
+    }
+
+    /// The key ends with its longest lease.
+    pub(crate) fn end_with_the_last(&mut self) {
+        self.ends = self.holders.iter().map(|it| it.ends).max();
+    }
+}
+
+impl Data {
+    /// The hash, if it is a lock that somebody holds.
+    pub(crate) fn lock(&self) -> Option<&Hash> {
+        match self {
+            Self::Hash(hash) if hash.is_lock() => Some(hash),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn lock_mut(&mut self) -> Option<&mut Hash> {
+        match self {
+            Self::Hash(hash) if hash.is_lock() => Some(hash),
+            _ => None,
+        }
+    }
+
+    /// Something else than a lock, be it a free one.
+    pub(crate) fn is_other(&self) -> bool {
+        *self != Self::Absent && self.lock().is_none()
+    }
+
+    pub(crate) fn holders(&self) -> &[Holder] {
+        self.lock().map_or(&[], |hash| &hash.holders)
+    }
+
+    pub(crate) fn holder(&self, owner: &str) -> Option<&Holder> {
+        self.holders().iter().find(|it| it.owner == owner)
+    }
+
+    pub(crate) fn holder_mut(&mut self, owner: &str) -> Option<&mut Holder> {
+        let mut holders = self.lock_mut()?.holders.iter_mut();
+        holders.find(|it| it.owner == owner)
+    }
+
+    pub(crate) fn is_exclusive(&self) -> bool {
+        let mode = self.lock().map(|it| it.mode);
+        mode == Some(HashMode::Exclusive)
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        let mode = self.lock().map(|it| it.mode);
+        mode == Some(HashMode::Shared)
+    }
+
+    /// Whether `owner` can hold in this mode beside those who hold already.
+    pub(crate) fn admits(&self, owner: &str, mode: Mode) -> bool {
+        let all = self.holders().iter();
+        match mode {
+            _ if self.is_other() => false,
+            Mode::Exclusive => all.filter(|it| it.owner != owner).count() == 0,
+            Mode::Shared { .. } if self.is_exclusive() => false,
+            Mode::Shared { limit: None, .. } => true,
+            Mode::Shared {
+                permits,
+                limit: Some(limit),
+            } => all.map(|it| it.permits).sum::<u32>() + permits <= limit,
+        }
+    }
+}

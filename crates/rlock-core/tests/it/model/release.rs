@@ -1,0 +1,117 @@
+//! Keeping a hold, and giving it up.
+
+use super::{Data, Model};
+use crate::told::Reply;
+
+impl Model {
+    pub(crate) fn renew(&mut self, at: usize, owner: &str, lease: u64, session: u64) -> Reply<u64> {
+        self.settle(at);
+        let data = &self.locks[at].data;
+        if data.is_other() {
+            return Reply::WrongType;
+        }
+        if data.holder(owner).is_none() {
+            return self.done(Reply::Nil);
+        }
+        let grant = self.renew_held(at, owner, lease, session);
+        self.settle_all();
+        Reply::Fence(grant)
+    }
+
+    pub(super) fn renew_held(&mut self, at: usize, owner: &str, lease: u64, session: u64) -> u64 {
+        self.counters.renewals += 1;
+        self.bind_to(at, owner, session);
+        self.set_lease(at, owner, lease)
+    }
+
+    pub(crate) fn release(&mut self, at: usize, owner: &str, all: bool) -> Reply<u64> {
+        let held = self.is_held(at);
+        self.settle(at);
+        let data = &self.locks[at].data;
+        if data.is_other() {
+            return Reply::WrongType;
+        }
+        if data.holder(owner).is_none() {
+            return self.done(Reply::Nil);
+        }
+        let left = self.release_held(at, owner, all, held);
+        self.settle_all();
+        Reply::Number(left.into())
+    }
+
+    /// The count that is left.
+    pub(super) fn release_held(&mut self, at: usize, owner: &str, all: bool, held: bool) -> u32 {
+        let holder = self.locks[at].data.holder_mut(owner).expect("it holds");
+        if holder.count > 1 && !all {
+            holder.count -= 1;
+            return holder.count;
+        }
+        self.counters.releases += 1;
+        self.give_back(at, owner, held);
+        0
+    }
+
+    /// A hold ends by its owner, who wants no message for that.
+    pub(super) fn give_back(&mut self, at: usize, owner: &str, held: bool) {
+        let lock = &mut self.locks[at];
+        lock.watching.retain(|it| it.owner != owner);
+        self.end_hold(at, owner);
+        self.locks[at].owes_message |= held;
+    }
+
+    pub(super) fn end_hold(&mut self, at: usize, owner: &str) {
+        let lock = &mut self.locks[at];
+        lock.seen_end = None;
+        let hash = lock.data.lock_mut().expect("it holds");
+        hash.holders.retain(|it| it.owner != owner);
+        if hash.holders.is_empty() {
+            lock.data = Data::Absent;
+        } else {
+            hash.end_with_the_last();
+        }
+    }
+
+    /// A grant from the queue did not reach its owner: all of it is passed on.
+    pub(crate) fn undeliver(&mut self, keys: &[usize], owner: &str, undone: u64) -> Reply<u64> {
+        let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
+        let mut taken = 0;
+        for at in keys {
+            self.settle(*at);
+        }
+        for (at, held) in keys.iter().zip(held) {
+            let holder = self.locks[*at].data.holder(owner);
+            if holder.is_some_and(|it| it.grant == Some(undone)) {
+                self.end_hold(*at, owner);
+                self.locks[*at].owes_message |= held;
+                taken = 1;
+            }
+        }
+        self.counters.undelivered_grants += taken;
+        self.counters.waiters_gone += taken;
+        self.settle_all();
+        Reply::Number(taken)
+    }
+
+    pub(crate) fn force(&mut self, at: usize) -> Reply<u64> {
+        let held = self.is_held(at);
+        self.settle(at);
+        let data = &self.locks[at].data;
+        if data.is_other() {
+            return Reply::WrongType;
+        }
+        let removed = data.holders().len() as u64;
+        if removed > 0 {
+            self.counters.force_releases += removed;
+            self.locks[at].seen_end = None;
+            self.locks[at].data = Data::Absent;
+            self.locks[at].owes_message |= held;
+        }
+        self.settle_all();
+        Reply::Number(removed)
+    }
+
+    pub(super) fn is_held(&mut self, at: usize) -> bool {
+        self.expire_key(at);
+        self.locks[at].data.lock().is_some()
+    }
+}

@@ -1,0 +1,83 @@
+//! What there is to see: the most contended locks, and how many of what.
+
+use rlock_core::Gauges;
+
+use super::{Data, Model, Waiting};
+use crate::told::{Ask, Via};
+
+/// One line of the list of contended locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Contended {
+    pub(crate) key: String,
+    pub(crate) waiters: u64,
+    pub(crate) oldest_wait: u64,
+}
+
+impl Ask<'_> {
+    pub(crate) const fn watches(&self) -> bool {
+        self.via.is_channel() || self.grace_ms.is_some()
+    }
+}
+
+impl Waiting {
+    pub(crate) const fn watches(&self) -> bool {
+        self.via.is_channel() || self.grace.is_some()
+    }
+}
+
+impl Data {
+    pub(crate) const fn ends(&self) -> Option<u64> {
+        match self {
+            Self::Hash(hash) => hash.ends,
+            Self::Absent | Self::Text => None,
+        }
+    }
+}
+
+impl Model {
+    /// The blocked calls of a connection.
+    pub(crate) fn calls_of(&self, connection: u64) -> Vec<u64> {
+        let calls = self.requests.iter().filter_map(|it| match it.via {
+            Via::Call { session, handle } if session == connection => Some(handle),
+            _ => None,
+        });
+        calls.collect()
+    }
+
+    /// The locks of a database with waiters, first those with the most.
+    pub(crate) fn most_contended(&self, db: u32) -> Vec<Contended> {
+        let locks = self.locks.iter();
+        let locks = locks.filter(|it| it.db == db && !it.queue.is_empty());
+        let mut list: Vec<_> = locks
+            .map(|lock| {
+                let since = lock.queue.iter().map(|id| self.request(*id).since);
+                Contended {
+                    key: lock.key.to_owned(),
+                    waiters: lock.queue.len() as u64,
+                    oldest_wait: self.now - since.min().unwrap_or(self.now),
+                }
+            })
+            .collect();
+        list.sort_by_key(|it| u64::MAX - it.waiters);
+        list
+    }
+
+    /// Holds with a channel or a binding, counted from when they are queued.
+    pub(crate) fn watches(&self) -> usize {
+        let queued = self.requests.iter().filter(|it| it.watches());
+        let queued: usize = queued.map(|it| it.keys.len()).sum();
+        let held: usize = self.locks.iter().map(|it| it.watching.len()).sum();
+        queued + held
+    }
+
+    pub(crate) fn gauges(&self) -> Gauges {
+        let contended = self.locks.iter().filter(|it| !it.queue.is_empty());
+        let watching = self.locks.iter().flat_map(|it| &it.watching);
+        Gauges {
+            waiters: self.requests.len() as u64,
+            contended_locks: contended.count() as u64,
+            watches: self.watches() as u64,
+            bound_holds: watching.filter(|it| it.bind.is_some()).count() as u64,
+        }
+    }
+}

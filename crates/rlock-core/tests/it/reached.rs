@@ -1,0 +1,93 @@
+//! What has been reached: how often each kind of operation had each kind of
+//! outcome, as a walk that never gets anywhere shows nothing.
+
+use std::collections::BTreeMap;
+
+use rlock_core::Fence;
+
+use crate::{
+    operation::Operation,
+    pair::Pair,
+    told::{Outcome, Reply, Told, Word},
+};
+
+/// By the names of operation and outcome.
+pub(crate) type Reached = BTreeMap<(&'static str, &'static str), u64>;
+
+impl Pair {
+    pub(crate) fn tally(
+        &mut self,
+        operation: Operation,
+        reply: Reply<Fence>,
+        told: &[Told<Fence>],
+    ) {
+        let own = (operation.name(), reply.name());
+        let others = told.iter().map(|it| ("others", it.name()));
+        for what in others.chain([own]) {
+            *self.reached.entry(what).or_default() += 1;
+        }
+    }
+}
+
+impl Operation {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire { .. } => "ACQUIRE",
+            Self::AcquireAll { .. } => "MACQUIRE",
+            Self::Renew { .. } => "RENEW",
+            Self::RenewAll { .. } => "MRENEW",
+            Self::Release { .. } => "RELEASE",
+            Self::ReleaseAll { .. } => "MRELEASE",
+            Self::Downgrade { .. } => "DOWNGRADE",
+            Self::Cancel { .. } => "CANCEL",
+            Self::Force { .. } => "FORCE",
+            Self::Undeliver { .. } => "undelivered",
+            Self::HangUp { .. } => "hang up",
+            Self::Close { .. } => "close",
+            Self::Listen { .. } | Self::Overhear { .. } => "listen",
+            Self::Foreign { .. } => "foreign",
+            Self::Pass { .. } => "pass",
+        }
+    }
+}
+
+impl Reply<Fence> {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Fence(_) => "fence",
+            Self::Nil => "nil",
+            Self::Blocked => "blocked",
+            Self::Waiting => "waiting",
+            Self::Number(0) => "0",
+            Self::Number(1) => "1",
+            Self::Number(_) => "more",
+            Self::WrongType => "wrong type",
+            Self::AlreadyQueued => "already queued",
+            Self::QueueFull => "queue full",
+            Self::CountFull => "count full",
+            Self::Conflict => "other request",
+            Self::HeldInPart => "held in part",
+            Self::Deadlock => "deadlock",
+            Self::SecondUpgrade => "second upgrade",
+        }
+    }
+}
+
+impl Told<Fence> {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Answer { outcome, .. } => match outcome {
+                Outcome::Granted(_) => "call granted",
+                Outcome::WaitOver => "call over",
+                Outcome::Superseded => "call superseded",
+                Outcome::Cancelled => "call cancelled",
+            },
+            Self::Message { word, .. } => match word {
+                Word::Grant => "told of a grant",
+                Word::WaitOver => "told of the end of a wait",
+                Word::Lost => "told of a loss",
+            },
+            Self::Unlock { .. } => "unlock",
+        }
+    }
+}

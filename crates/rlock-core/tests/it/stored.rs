@@ -1,0 +1,225 @@
+//! The hold as the keyspace keeps it: a hash with a time to live, read and
+//! written as a server's shell has to.
+
+use std::collections::BTreeMap;
+
+use rlock_core::{Fence, Hold, Holder, Holders, Name, Shared, Timestamp, Who};
+
+use crate::store::{FENCE, HOLDER, Known, MODE, Store, Stored, Value, decimal, owners};
+
+/// What is read from a hash, whoever asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) shared: bool,
+    pub(crate) fence: Option<Fence>,
+    /// The key's own end.
+    pub(crate) ends: Timestamp,
+    /// Each with the end of its lease as it was written.
+    pub(crate) holders: BTreeMap<String, Holder>,
+}
+
+impl Held {
+    /// The holders whose leases go on, each until it ends or the key does.
+    pub(crate) fn lives(&self, now: Timestamp) -> impl Iterator<Item = (&String, Holder)> {
+        let cut = |it: &Holder| Holder {
+            deadline: it.deadline.min(self.ends),
+            ..*it
+        };
+        let all = self.holders.iter().map(move |(owner, it)| (owner, cut(it)));
+        all.filter(move |it| !it.1.deadline.has_passed(now))
+    }
+}
+
+/// `None` if the key holds something that is no lock.
+pub(crate) fn read(stored: &Stored) -> Option<Held> {
+    let (Value::Hash(fields), Some(ends_ms)) = (&stored.value, stored.ends_ms) else {
+        return None;
+    };
+    let shared = match fields.get(MODE).map(String::as_str) {
+        None => false,
+        Some("shared") => true,
+        Some(_) => return None,
+    };
+    let owners = owners(fields);
+    if owners.is_empty() || (!shared && owners.len() > 1) {
+        return None;
+    }
+    let fence = fields.get(FENCE).and_then(|text| decimal(text));
+    let fence = fence.and_then(Fence::from_stored);
+    let end = Timestamp::from_millis(ends_ms);
+    let mut holders = BTreeMap::new();
+    for owner in owners {
+        let count = decimal(fields.get(owner)?).and_then(|count| u32::try_from(count).ok());
+        let terms = fields.get(&format!("{HOLDER}{owner}"));
+        let (ends, own, permits) = terms
+            .filter(|_| shared)
+            .and_then(|terms| read_terms(terms))
+            .unwrap_or((end, fence.filter(|_| !shared), 1));
+        let holder = Holder {
+            count: count.filter(|count| *count > 0)?,
+            permits,
+            fence: own,
+            deadline: ends,
+        };
+        holders.insert(owner.to_owned(), holder);
+    }
+    Some(Held {
+        shared,
+        fence,
+        ends: end,
+        holders,
+    })
+}
+
+fn read_terms(text: &str) -> Option<(Timestamp, Option<Fence>, u32)> {
+    let words: Vec<_> = text.split(' ').map(decimal).collect();
+    let [Some(ends), Some(fence), Some(permits)] = words[..] else {
+        return None;
+    };
+    let permits = u32::try_from(permits).ok().filter(|it| *it > 0)?;
+    let fence = Fence::from_stored(fence);
+    Some((Timestamp::from_millis(ends), fence, permits))
+}
+
+impl Store {
+    /// The hold as `owner` sees it.
+    pub(crate) fn load(&mut self, now: Timestamp, name: Name<'_>, owner: Option<&str>) -> Hold {
+        let Some(stored) = self.get(now, name) else {
+            return Hold::Free;
+        };
+        let ends = Timestamp::from_millis(stored.ends_ms.unwrap_or(0));
+        let Some(held) = read(stored) else {
+            return Hold::NoLock;
+        };
+        if held.shared {
+            let mut shared = self.known(now, name).unwrap_or_else(|| {
+                let holders = held.holders.into_iter();
+                let holders = holders.map(|(owner, it)| (owner.into_bytes().into(), it));
+                Shared::stored(holders, held.fence)
+            });
+            shared.cut_to(ends);
+            return Hold::Shared(shared);
+        }
+        let count = owner.and_then(|owner| held.holders.get(owner));
+        Hold::Exclusive {
+            who: count.map_or(Who::Other, |it| Who::Caller { count: it.count }),
+            fence: held.fence,
+            deadline: ends,
+        }
+    }
+
+    /// When the first of the keys that are no locks is gone. That is told by an
+    /// event; the end of a lease is not.
+    pub(crate) fn next_expiry_of_others(&self) -> Option<Timestamp> {
+        let others = self.keys.values().filter(|it| read(it).is_none());
+        let ends = others.filter_map(|it| it.ends_ms).min()?;
+        Some(Timestamp::from_millis(ends + 1))
+    }
+
+    /// Takes away those that are past their end, and names them.
+    pub(crate) fn expire_others(&mut self, now: Timestamp) -> Vec<(u32, Vec<u8>)> {
+        let over = |it: &Stored| it.ends_ms.is_some_and(|ends| ends < now.millis());
+        let gone = |it: &Stored| over(it) && read(it).is_none();
+        let expired = self.keys.iter().filter(|it| gone(it.1));
+        let expired: Vec<_> = expired.map(|it| it.0.clone()).collect();
+        self.keys.retain(|_, it| !gone(it));
+        expired
+    }
+
+    /// The holders of a shared lock as they were left, if that is what the
+    /// hash still has.
+    fn known(&mut self, now: Timestamp, name: Name<'_>) -> Option<Shared> {
+        let known = self.known.remove(&(name.db, name.key.to_vec()))?;
+        let fields = self.fields(now, name);
+        let same = fields.len() == known.fields && fields.get(FENCE) == known.fence.as_ref();
+        same.then_some(known.shared)
+    }
+
+    /// Writes down what a command has made of the hold.
+    pub(crate) fn save(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        owner: Option<&str>,
+        before: &Hold,
+        after: Hold,
+    ) {
+        match after {
+            Hold::NoLock => assert_eq!(*before, Hold::NoLock, "a command leaves no other data"),
+            Hold::Free => {
+                assert_ne!(*before, Hold::NoLock, "what is no lock is never deleted");
+                self.delete(now, name);
+            }
+            Hold::Exclusive {
+                who,
+                fence,
+                deadline,
+            } => {
+                let (who, count) = match (&who, owner) {
+                    (Who::Waiter { owner, count }, _) => (String::from_utf8_lossy(owner), *count),
+                    (Who::Caller { count }, Some(owner)) => (owner.into(), *count),
+                    _ => {
+                        let same = matches!(before, Hold::Exclusive { .. });
+                        assert!(same, "nobody else gets a hold");
+                        return;
+                    }
+                };
+                let mut fields = BTreeMap::from([(who.into_owned(), count.to_string())]);
+                fields.extend(fence.map(|fence| (FENCE.to_owned(), fence.to_string())));
+                self.put(name, Value::Hash(fields), Some(deadline.millis()));
+            }
+            Hold::Shared(shared) => self.save_shared(now, name, before, shared),
+        }
+    }
+
+    fn save_shared(&mut self, now: Timestamp, name: Name<'_>, before: &Hold, mut shared: Shared) {
+        let mut fields = match before {
+            // Whoever held it before has left, and the lock was free meanwhile.
+            Hold::Shared(_) if !shared.is_new() => self.fields(now, name),
+            _ => BTreeMap::new(),
+        };
+        fields.insert(MODE.to_owned(), "shared".to_owned());
+        if let Some(fence) = shared.fence() {
+            fields.insert(FENCE.to_owned(), fence.to_string());
+        }
+        for (owner, holder) in shared.take_changes() {
+            let owner = String::from_utf8_lossy(&owner).into_owned();
+            let terms = format!("{HOLDER}{owner}");
+            if let Some(it) = holder {
+                let fence = it.fence.map_or(0, Fence::get);
+                let text = format!("{} {fence} {}", it.deadline.millis(), it.permits);
+                fields.insert(terms, text);
+                fields.insert(owner, it.count.to_string());
+            } else {
+                fields.remove(&terms);
+                fields.remove(&owner);
+            }
+        }
+        let ends = shared.last_end().map(Timestamp::millis);
+        shared.remember();
+        let known = Known {
+            fields: fields.len(),
+            fence: fields.get(FENCE).cloned(),
+            shared,
+        };
+        self.put(name, Value::Hash(fields), ends);
+        self.known.insert((name.db, name.key.to_vec()), known);
+    }
+}
+
+/// Who holds the locks that an operation does not concern.
+pub(crate) struct Others<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) now: Timestamp,
+}
+
+impl Holders for Others<'_> {
+    fn visit(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>)) {
+        let held = self.store.get(self.now, name).and_then(read);
+        if let Some(held) = held {
+            for (owner, it) in held.lives(self.now) {
+                visit(owner.as_bytes(), held.shared.then_some(it.permits));
+            }
+        }
+    }
+}
