@@ -192,7 +192,11 @@ fn locks(list: &Value) -> String {
         let (waiters, oldest) = (shown("waiters"), shown("oldest-wait-ms"));
         format!("{key} mode={mode} holders={holders} waiters={waiters} oldest-wait={oldest}")
     });
-    if shown.is_empty() { "empty".into() } else { shown }
+    if shown.is_empty() {
+        "empty".into()
+    } else {
+        shown
+    }
 }
 
 /// Whether the reply, the messages on channels in their order, and all else in any order are as expected: between
