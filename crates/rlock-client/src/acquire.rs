@@ -1,20 +1,25 @@
-//! The way from a call of `lock` to a guard.
+//! The way from a call for a lock to a guard.
 //!
-//! One loop for every verb: ask, and while queued wait for the message; on a
-//! new connection, or after a message that this owner's turn has come, ask
-//! again. Asking again is harmless, as every request is made with `ONCE`.
-//! Wherever the loop is dropped, the background withdraws what it asked for.
+//! One loop for every verb and kind: ask, and while queued wait for the
+//! message; on a new connection, or after a message that this owner's turn has
+//! come, ask again. Asking again is harmless, as every request is made with
+//! `ONCE`. Wherever the loop is dropped, the background withdraws what it
+//! asked for. An upgrade is a call like the others, for a lock that its owner
+//! holds in shared mode.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::claim::{Claim, Outcome, Turn};
-use crate::error::{Error, Fault};
+use crate::ask::Ask;
+use crate::attach::attach;
+use crate::claim::Outcome;
+use crate::claims::{Claims, Held, Turn};
+use crate::error::{Error, Fault, Loss};
 use crate::guard::Guard;
 use crate::hold::{Grant, Hold};
 use crate::link::Link;
 use crate::protocol::{self, Acquired, Queueing};
-use crate::release::Withdrawal;
+use crate::release::{self, Withdrawal};
 use crate::terms::{Backoff, Deadline, Terms};
 
 /// How much later than its wait a request may be told that it ended.
@@ -25,10 +30,11 @@ const DOUBT: Duration = Duration::from_secs(1);
 
 /// One call for a lock.
 pub(crate) struct Call {
-    claim: Arc<Claim>,
+    claims: Claims,
+    ask: Ask,
     terms: Terms,
-    /// Since when the lock is held, if it is to be entered again.
-    taken: Option<Instant>,
+    /// What is to be entered again, or upgraded.
+    live: Option<Arc<Hold>>,
     queueing: Queueing,
     deadline: Deadline,
     backoff: Backoff,
@@ -47,57 +53,81 @@ enum Round {
     AskAgain,
 }
 
-/// Asks for `claim` and waits as `queueing` says; `None` if not granted.
+/// Asks for `claims` and waits as `queueing` says; `None` if not granted.
 pub(crate) async fn acquire(
-    claim: Arc<Claim>,
+    claims: Claims,
+    ask: Ask,
     terms: Terms,
     queueing: Queueing,
 ) -> Result<Option<Guard>, Error> {
     let deadline = match queueing {
-        Queueing::Try => Deadline::after(claim.inner.state.limits.patience),
+        Queueing::Try => Deadline::after(claims.inner().state.limits.patience),
         Queueing::AtMost(wait) => Deadline::after(wait),
         Queueing::Unlimited => Deadline::unlimited(),
     };
-    let Some(turn) = take_turn(&claim, queueing, deadline).await else {
+    let Some((turn, live)) = take_turn(&claims, queueing, deadline).await? else {
         return Ok(None);
     };
     // Whoever enters a lock again gets the terms of the hold that is there:
     // a shorter lease would end under the guards that hold it already.
-    let live = claim.live_hold();
     let terms = live.as_ref().map_or(terms, |hold| hold.terms);
-    let taken = live.map(|hold| hold.taken);
-    let (backoff, turn) = (Backoff::default(), Some(turn));
     let mut call = Call {
-        claim,
+        claims,
+        ask,
         terms,
-        taken,
+        live,
         queueing,
         deadline,
-        backoff,
-        turn,
+        backoff: Backoff::default(),
+        turn: Some(turn),
         asked_by: None,
         doubted: false,
     };
     call.run().await
 }
 
-/// Waits for calls of the same owner for the same key. `None`: not in time.
-async fn take_turn(claim: &Claim, queueing: Queueing, deadline: Deadline) -> Option<Turn> {
-    let turn = Arc::clone(&claim.turn);
-    match (Arc::clone(&turn).try_lock_owned(), queueing) {
-        (Ok(turn), _) => Some(turn),
-        (Err(_), Queueing::Try) => None,
-        (Err(_), Queueing::AtMost(_) | Queueing::Unlimited) => {
-            deadline.bound(turn.lock_owned()).await
+/// Waits for other calls of the same owner, and looks at what it holds then.
+/// `None`: not in time.
+async fn take_turn(
+    claims: &Claims,
+    queueing: Queueing,
+    deadline: Deadline,
+) -> Result<Option<(Turn, Option<Arc<Hold>>)>, Error> {
+    loop {
+        let turn = match (claims.try_turn(), queueing) {
+            (Some(turn), _) => Some(turn),
+            (None, Queueing::Try) => None,
+            (None, Queueing::AtMost(_) | Queueing::Unlimited) => {
+                deadline.bound(claims.turn()).await
+            }
+        };
+        let Some(turn) = turn else { return Ok(None) };
+        let hold = match claims.held() {
+            Held::Nothing => return Ok(Some((turn, None))),
+            Held::These(hold) => return Ok(Some((turn, Some(hold)))),
+            Held::Otherwise(hold) => hold,
+        };
+        if !hold.is_unused() {
+            return Err(claims.conflict(&hold));
+        }
+        // Its guard was dropped; what the background is about to do is done
+        // here and now.
+        drop(turn);
+        let released = deadline.bound(release::unused(hold)).await;
+        if released.is_none() || deadline.is_over() {
+            return Ok(None);
         }
     }
 }
 
 impl Call {
     async fn run(&mut self) -> Result<Option<Guard>, Error> {
+        if let Some(hold) = self.upgraded() {
+            hold.set_upgrading(true);
+        }
         loop {
-            self.claim.empty_mailbox();
-            let link = self.claim.inner.state.link(self.deadline).await?;
+            self.claims.first().empty_mailbox();
+            let link = self.claims.inner().state.link(self.deadline).await?;
             match self.round(&link).await {
                 Ok(Round::Granted(grant)) => return Ok(Some(self.granted(grant))),
                 Ok(Round::Refused) => return Ok(self.not_granted()),
@@ -114,12 +144,23 @@ impl Call {
         }
     }
 
+    /// The shared hold that this call is to make exclusive.
+    fn upgraded(&self) -> Option<&Arc<Hold>> {
+        let hold = self.live.as_ref()?;
+        (self.ask.is_exclusive() && !hold.ask().is_exclusive()).then_some(hold)
+    }
+
     async fn round(&mut self, link: &Link) -> Result<Round, Fault> {
-        let state = Arc::clone(&self.claim.inner.state);
+        // A loss must be told before the grant that an upgrade may still get
+        // after it; so whoever waits for one sees to that on each connection.
+        if let Some(hold) = self.upgraded().filter(|hold| hold.loss().is_none())
+            && hold.notices_by() != link.number
+        {
+            attach(hold, link).await?;
+        }
         let sent = Instant::now();
-        let lease = self.lease_at(sent);
-        let (key, owner) = (&self.claim.key, self.claim.owner.as_str());
-        let cmd = protocol::acquire(key, owner, lease, self.queueing_left(), &state.channel);
+        let (lease, queueing) = (self.lease_at(sent), self.queueing_left());
+        let cmd = protocol::acquire(&self.claims, self.ask, &self.terms, lease, queueing);
         let earlier = self.asked_by.replace(link.number);
         let reply = match link.ask(&cmd).await {
             // The first request of a call that is refused has left nothing.
@@ -142,7 +183,7 @@ impl Call {
     }
 
     fn lease_at(&self, sent: Instant) -> Duration {
-        let taken = self.taken.unwrap_or(sent);
+        let taken = self.live.as_ref().map_or(sent, |hold| hold.taken);
         self.terms.lease_at(taken, sent).unwrap_or(self.terms.lease)
     }
 
@@ -157,25 +198,24 @@ impl Call {
     }
 
     async fn wait(&mut self, link: &Link, earlier: Option<u64>) -> Result<Round, Fault> {
-        let (key, owner) = (String::from_utf8_lossy(&self.claim.key), &self.claim.owner);
+        let (key, owner) = (self.claims.label(), self.claims.owner());
         tracing::debug!(%key, %owner, "waiting");
         let in_doubt =
             !self.doubted && !link.is_sole && earlier.is_some_and(|number| number != link.number);
+        let claim = self.claims.first();
         let outcome = if link.is_retired() {
             // Its end was announced before this call could hear of it.
             Some(Outcome::Disconnected)
         } else if in_doubt {
             self.doubted = true;
-            let outcome = tokio::time::timeout(DOUBT, self.claim.outcome()).await;
+            let outcome = tokio::time::timeout(DOUBT, claim.outcome()).await;
             Some(outcome.unwrap_or(Outcome::Disconnected))
         } else {
-            self.deadline
-                .extended(NOTICE_GRACE)
-                .bound(self.claim.outcome())
-                .await
+            let deadline = self.deadline.extended(NOTICE_GRACE);
+            deadline.bound(claim.outcome()).await
         };
         match outcome {
-            Some(Outcome::Granted) => self.confirm(link).await,
+            Some(Outcome::Granted(fence)) => self.confirm(link, fence).await,
             Some(Outcome::WaitEnded) => Ok(Round::Refused),
             Some(Outcome::Disconnected) => Ok(Round::AskAgain),
             Some(Outcome::Withdrawn) => {
@@ -194,12 +234,11 @@ impl Call {
     ///
     /// How old the message is cannot be known, as this process may have been
     /// stopped since; so validity counts from before this request.
-    async fn confirm(&mut self, link: &Link) -> Result<Round, Fault> {
+    async fn confirm(&mut self, link: &Link, told: u64) -> Result<Round, Fault> {
         let sent = Instant::now();
         let lease = self.lease_at(sent);
-        let cmd = protocol::renew(&self.claim.key, self.claim.owner.as_str(), lease);
-        let reply = link.ask(&cmd).await?;
-        let fence = protocol::number_or_nil(&reply).map_err(Fault::Refused)?;
+        let reply = link.ask(&protocol::renew(&self.claims, lease)).await?;
+        let fence = protocol::renewed(&reply, &self.claims, told).map_err(Fault::Refused)?;
         let link = link.number;
         // Nil: it was lost meanwhile, and nobody ever worked under it.
         Ok(fence.map_or(Round::AskAgain, |fence| {
@@ -221,34 +260,41 @@ impl Call {
     /// From reply to guard without a point at which the call could be dropped.
     fn granted(&mut self, grant: Grant) -> Guard {
         self.asked_by = None;
-        let claim = &self.claim;
-        let (key, owner) = (String::from_utf8_lossy(&claim.key), &claim.owner);
+        let (claims, ask) = (&self.claims, self.ask);
+        let (key, owner) = (claims.label(), claims.owner());
         tracing::debug!(%key, %owner, fence = grant.fence, "granted");
-        if let Some(hold) = claim.live_hold() {
-            if hold.reenter(grant) {
-                return Guard::new(hold);
+        let entered = claims.live_hold().and_then(|hold| {
+            let entered = hold.enter(grant, ask);
+            if !entered {
+                hold.lose(Loss::EndedByServer);
             }
-            hold.lose(crate::error::Loss::EndedByServer);
+            entered.then_some(hold)
+        });
+        let hold = entered.unwrap_or_else(|| self.begin(grant));
+        if claims.is_lost(grant.fence) {
+            hold.lose(Loss::EndedByServer);
         }
-        let hold = Hold::new(Arc::clone(claim), self.terms, grant);
-        claim.set_hold(&hold);
-        if claim.is_lost(grant.fence) {
-            hold.lose(crate::error::Loss::EndedByServer);
-        } else if let Some(due) = self.terms.renewal_due(grant.sent, grant.lease) {
-            claim.inner.state.schedule.set(&hold, due);
-        }
-        Guard::new(hold)
+        Guard::new(hold, ask)
+    }
+
+    fn begin(&self, grant: Grant) -> Arc<Hold> {
+        let hold = Hold::new(self.claims.clone(), self.terms, self.ask, grant);
+        self.claims.set_hold(&hold);
+        hold.check_connection(grant);
+        self.claims.inner().state.schedule.after(&hold, grant);
+        hold
     }
 }
 
 impl Drop for Call {
     /// Withdraws what the server may still know of this call.
     fn drop(&mut self) {
+        let upgraded = self.upgraded().cloned();
         if let (Some(link), Some(turn)) = (self.asked_by, self.turn.take()) {
-            let claim = Arc::clone(&self.claim);
-            Withdrawal::new(claim, turn, self.terms.lease)
-                .asked_by(link)
-                .order();
+            let withdrawal = Withdrawal::new(self.claims.clone(), turn, self.terms.lease);
+            withdrawal.asked_by(link, upgraded).order();
+        } else if let Some(hold) = upgraded {
+            hold.set_upgrading(false);
         }
     }
 }

@@ -19,11 +19,23 @@ use std::sync::mpsc;
 
 use tokio::runtime::{Builder, Handle};
 
-use crate::{Error, MutexBuilder, Owner};
+use crate::{
+    Contended, Error, MultiLockBuilder, MutexBuilder, Owner, RwLockBuilder, SemaphoreBuilder,
+};
 
-mod lock;
+mod held;
+mod multi;
+mod mutex;
+mod on_thread;
+mod rwlock;
+mod rwlock_guards;
+mod semaphore;
 
-pub use lock::{Guard, Mutex};
+pub use multi::{MultiGuard, MultiLock};
+pub use mutex::{Guard, Mutex};
+pub use rwlock::RwLock;
+pub use rwlock_guards::{ChangeError, ReadGuard, Upgrade, WriteGuard};
+pub use semaphore::{Permits, Semaphore};
 
 /// A connection to one server; see [`crate::Client`].
 ///
@@ -129,6 +141,91 @@ impl Client {
     ) -> Result<Mutex, Error> {
         let mutex = choose(self.client.mutex_builder(key)).build()?;
         Ok(Mutex::new(mutex, self.runtime.clone()))
+    }
+
+    /// The lock at `key` for readers and writers; see
+    /// [`crate::Client::rwlock`].
+    pub fn rwlock(&self, key: impl AsRef<[u8]>) -> RwLock {
+        RwLock::new(self.client.rwlock(key), self.runtime.clone())
+    }
+
+    /// The same, with the terms that `choose` sets; see
+    /// [`crate::Client::rwlock_builder`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`mutex_with`](Self::mutex_with).
+    pub fn rwlock_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        choose: impl FnOnce(RwLockBuilder) -> RwLockBuilder,
+    ) -> Result<RwLock, Error> {
+        let lock = choose(self.client.rwlock_builder(key)).build()?;
+        Ok(RwLock::new(lock, self.runtime.clone()))
+    }
+
+    /// The semaphore at `key` with so many permits; see
+    /// [`crate::Client::semaphore`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Client::semaphore`].
+    pub fn semaphore(&self, key: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, Error> {
+        self.semaphore_with(key, permits, |terms| terms)
+    }
+
+    /// The same, with the terms that `choose` sets; see
+    /// [`crate::Client::semaphore_builder`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`semaphore`](Self::semaphore), and for
+    /// [`mutex_with`](Self::mutex_with).
+    pub fn semaphore_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        permits: u32,
+        choose: impl FnOnce(SemaphoreBuilder) -> SemaphoreBuilder,
+    ) -> Result<Semaphore, Error> {
+        let semaphore = choose(self.client.semaphore_builder(key, permits)).build()?;
+        Ok(Semaphore::new(semaphore, self.runtime.clone()))
+    }
+
+    /// The locks at all of `keys` as one; see [`crate::Client::multi`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Client::multi`].
+    pub fn multi<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<MultiLock, Error> {
+        self.multi_with(keys, |terms| terms)
+    }
+
+    /// The same, with the terms that `choose` sets; see
+    /// [`crate::Client::multi_builder`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`multi`](Self::multi), and for [`mutex_with`](Self::mutex_with).
+    pub fn multi_with<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        choose: impl FnOnce(MultiLockBuilder) -> MultiLockBuilder,
+    ) -> Result<MultiLock, Error> {
+        let lock = choose(self.client.multi_builder(keys)).build()?;
+        Ok(MultiLock::new(lock, self.runtime.clone()))
+    }
+
+    /// The `count` locks that most wait for; see [`crate::Client::list`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Client::list`].
+    pub fn list(&self, count: u64) -> Result<Vec<Contended>, Error> {
+        let client = self.client.clone();
+        run(&self.runtime, async move { client.list(count).await })?
     }
 
     /// A new owner; see [`crate::Client::owner`].

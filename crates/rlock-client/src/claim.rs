@@ -2,27 +2,25 @@
 //!
 //! A claim is where messages for its owner arrive, and where calls of the
 //! same owner take turns: an owner queues at most once per key, and counts
-//! its re-entries here, not on the server.
+//! its re-entries here, not on the server. A request for several keys has a
+//! claim at each.
 
 use std::sync::{Arc, Mutex, Weak};
 
-use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::sync::Notify;
 
 use crate::error::Loss;
 use crate::hold::Hold;
+use crate::notice::Event;
 use crate::owner::Owner;
-use crate::protocol::Event;
 use crate::state::Inner;
 use crate::sync::lock;
-
-/// The right to work on a claim. Whoever has it may send `ACQUIRE` and
-/// `RELEASE` for this owner and key; everybody else waits for it.
-pub(crate) type Turn = OwnedMutexGuard<()>;
 
 /// What ends the waiting of a queued request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    Granted,
+    /// With the fence that the message named.
+    Granted(u64),
     WaitEnded,
     Withdrawn,
     Disconnected,
@@ -81,7 +79,7 @@ impl Claim {
     /// Takes what the server says about this owner and key.
     pub(crate) fn deliver(&self, event: Event, fence: u64) {
         match event {
-            Event::Grant => self.post(Outcome::Granted),
+            Event::Grant => self.post(Outcome::Granted(fence)),
             Event::WaitEnded => self.post(Outcome::WaitEnded),
             Event::Withdrawn => self.post(Outcome::Withdrawn),
             Event::Lost => self.lost(fence),
@@ -102,7 +100,7 @@ impl Claim {
         let mut mailbox = lock(&self.mailbox);
         mailbox.fence_lost = mailbox.fence_lost.max(fence);
         drop(mailbox);
-        if let Some(hold) = self.hold().filter(|hold| hold.fence == fence) {
+        if let Some(hold) = self.hold().filter(|hold| hold.fence() == fence) {
             hold.lose(Loss::EndedByServer);
         }
     }

@@ -1,19 +1,23 @@
 //! The client: how it is connected, and what is made from it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinHandle;
+use tokio::sync::oneshot;
 
-use crate::driver::{self, Order};
-use crate::error::{Error, Fault};
-use crate::link::{self, Link};
+use crate::client_builder::ClientBuilder;
+use crate::contended::{self, Contended};
+use crate::driver::Order;
+use crate::error::Error;
+use crate::lock::Lock;
+use crate::multi_lock::{MultiLock, MultiLockBuilder};
 use crate::mutex::Mutex;
 use crate::mutex_builder::MutexBuilder;
 use crate::owner::Owner;
-use crate::state::{Connection, Inner, Limits, State};
-use crate::terms::{Terms, whole_ms};
+use crate::rwlock::RwLock;
+use crate::rwlock_builder::RwLockBuilder;
+use crate::semaphore::{Semaphore, SemaphoreBuilder};
+use crate::state::Inner;
+use crate::terms::Terms;
 
 /// A connection to one server, from which locks are made.
 ///
@@ -37,27 +41,12 @@ pub struct Client {
     inner: Arc<Inner>,
 }
 
-/// Settings of a [`Client`], from [`Client::builder`].
-///
-/// # Examples
-///
-/// ```no_run
-/// # use std::time::Duration;
-/// # async fn example() -> Result<(), rlock_client::Error> {
-/// let client = rlock_client::Client::builder()
-///     .response_limit(Duration::from_secs(2))
-///     .patience(Duration::from_secs(4))
-///     .connect("redis://127.0.0.1/")
-///     .await?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct ClientBuilder {
-    limits: Limits,
-}
-
 impl Client {
+    pub(crate) fn new(inner: Inner) -> Self {
+        let inner = Arc::new(inner);
+        Self { inner }
+    }
+
     /// Connects to the server at `url`, as `redis://[user:password@]host:port/db`.
     ///
     /// With one of the features `tls-rustls` and `tls-native` also
@@ -94,11 +83,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn builder() -> ClientBuilder {
-        let limits = Limits {
-            response: Duration::from_secs(5),
-            patience: Duration::from_secs(10),
-        };
-        ClientBuilder { limits }
+        ClientBuilder::default()
     }
 
     /// The lock at `key`, with a lease of 30 s that the watchdog renews.
@@ -114,11 +99,11 @@ impl Client {
     /// # }
     /// ```
     pub fn mutex(&self, key: impl AsRef<[u8]>) -> Mutex {
-        Mutex::new(
-            Arc::clone(&self.inner),
-            key.as_ref().into(),
-            Terms::default(),
-        )
+        Mutex::new(self.lock_at(key.as_ref()))
+    }
+
+    fn lock_at(&self, key: &[u8]) -> Lock {
+        Lock::new(Arc::clone(&self.inner), key.into(), Terms::default())
     }
 
     /// The lock at `key`, with terms to choose.
@@ -133,6 +118,102 @@ impl Client {
     /// ```
     pub fn mutex_builder(&self, key: impl AsRef<[u8]>) -> MutexBuilder {
         MutexBuilder::new(Arc::clone(&self.inner), key.as_ref().into())
+    }
+
+    /// The lock at `key` that readers share and a writer has alone, on terms
+    /// as for [`mutex`](Self::mutex).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let reading = client.rwlock("catalogue").read().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn rwlock(&self, key: impl AsRef<[u8]>) -> RwLock {
+        RwLock::new(self.lock_at(key.as_ref()))
+    }
+
+    /// The lock at `key` for readers and writers, with terms to choose.
+    pub fn rwlock_builder(&self, key: impl AsRef<[u8]>) -> RwLockBuilder {
+        RwLockBuilder::new(Arc::clone(&self.inner), key.as_ref().into())
+    }
+
+    /// The semaphore at `key` with so many permits, on terms as for
+    /// [`mutex`](Self::mutex).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for `permits` of 0 or above 1,000,000.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let permit = client.semaphore("downloads", 10)?.acquire().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn semaphore(&self, key: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, Error> {
+        self.semaphore_builder(key, permits).build()
+    }
+
+    /// The semaphore at `key` with so many permits, with terms to choose.
+    pub fn semaphore_builder(&self, key: impl AsRef<[u8]>, permits: u32) -> SemaphoreBuilder {
+        SemaphoreBuilder::new(Arc::clone(&self.inner), key.as_ref().into(), permits)
+    }
+
+    /// The locks at all of `keys` as one, all or none, on terms as for
+    /// [`mutex`](Self::mutex).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for no keys, for more than 1024, and for one that
+    /// is named twice.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let guard = client.multi(["account:1", "account:2"])?.lock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn multi<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<MultiLock, Error> {
+        self.multi_builder(keys).build()
+    }
+
+    /// The locks at all of `keys` as one, with terms to choose.
+    pub fn multi_builder<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> MultiLockBuilder {
+        let keys = keys.into_iter().map(|key| key.as_ref().into());
+        MultiLockBuilder::new(Arc::clone(&self.inner), keys.collect())
+    }
+
+    /// The `count` locks that most wait for, from 1 to 1000, most waited for
+    /// first.
+    ///
+    /// Only locks that somebody waits for. For operators: it shows key names,
+    /// and needs the command `RLOCK.LIST`.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::OutOfRange`] for another `count`;
+    /// - [`Error::Unavailable`]: no answer within the client's patience;
+    /// - [`Error::Denied`]: the server refuses.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let worst = client.list(1).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn list(&self, count: u64) -> Result<Vec<Contended>, Error> {
+        contended::list(&self.inner.state, count).await
     }
 
     /// A new owner, for entering a lock more than once.
@@ -172,89 +253,5 @@ impl Client {
         self.inner.order(Order::Flush(done));
         // An error means that the background is gone: nothing is left to do.
         let _ = idle.await;
-    }
-}
-
-impl ClientBuilder {
-    /// How long the server may take for one reply; default 5 s, up to 30 days.
-    ///
-    /// A connection that takes longer is given up and made anew: places in
-    /// queues are lost by that, holds are not. Choose it well below the
-    /// leases in use, so that a vanished server is noticed in time to renew.
-    pub fn response_limit(mut self, limit: Duration) -> Self {
-        self.limits.response = limit;
-        self
-    }
-
-    /// How long calls that do not wait for a lock go on in the face of broken
-    /// connections and servers that start or fail over; default 10 s.
-    ///
-    /// These are `try_lock`, `release` and the questions. Calls that wait for
-    /// a lock go on as long as their wait. Up to 30 days.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.limits.patience = patience;
-        self
-    }
-
-    /// Connects to the server at `url`, as [`Client::connect`] does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn connect(self, url: &str) -> Result<Client, Error> {
-        self.connect_with(&redis::Client::open(url).map_err(Error::Connect)?)
-            .await
-    }
-
-    /// Connects as `redis` would: with its address, credentials, TLS set-up.
-    ///
-    /// A connection of its own is made, over RESP3 whatever `redis` says.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn connect_with(self, redis: &redis::Client) -> Result<Client, Error> {
-        self.start(redis).await.map(|(client, _)| client)
-    }
-
-    /// Connects, and returns the background task too.
-    pub(crate) async fn start(
-        self,
-        redis: &redis::Client,
-    ) -> Result<(Client, JoinHandle<()>), Error> {
-        whole_ms("response_limit", self.limits.response)?;
-        whole_ms("patience", self.limits.patience)?;
-        let redis = link::prepared(redis).map_err(Error::Connect)?;
-        let state = Arc::new(State::new(redis, self.limits));
-        let link = Link::first(&state).await.map_err(Error::Connect)?;
-        check_module(&link).await?;
-        state.set_connection(Connection::Up(Arc::clone(&link)));
-        let (orders, inbox) = mpsc::unbounded_channel();
-        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, link));
-        Ok((
-            Client {
-                inner: Arc::new(Inner { state, orders }),
-            },
-            task,
-        ))
-    }
-}
-
-/// Asks for something that only the module knows and that changes nothing.
-async fn check_module(link: &Link) -> Result<(), Error> {
-    match link.ask(&redis::cmd("RLOCK.HELP")).await {
-        Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
-        Err(Fault::Broken(error)) => Err(Error::Connect(error)),
-        // A server that is loading has its modules already. Who may lock need
-        // not be allowed to read the help.
-        Ok(_) | Err(Fault::Passing(_) | Fault::Refused(_)) => Ok(()),
     }
 }

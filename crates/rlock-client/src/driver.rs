@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::hold::Hold;
 use crate::link::{Link, keep_connected};
+use crate::pulse;
 use crate::release::{self, Withdrawal};
 use crate::state::{Connection, State};
 use crate::watchdog;
@@ -37,6 +38,7 @@ pub(crate) async fn drive(
     tokio::select! {
         () = work(&state, inbox) => {}
         () = keep_connected(&state, link) => {}
+        () = pulse::keep(&state) => {}
     }
 }
 
@@ -55,6 +57,7 @@ async fn work(state: &State, mut inbox: mpsc::UnboundedReceiver<Order>) {
     let mut renewals = JoinSet::new();
     let mut flushes = Vec::new();
     loop {
+        let underway = renewals.len();
         tokio::select! {
             order = inbox.recv() => match order {
                 Some(Order::Release(hold)) => drop(cleanups.spawn(release::unused(hold))),
@@ -64,7 +67,7 @@ async fn work(state: &State, mut inbox: mpsc::UnboundedReceiver<Order>) {
             },
             Some(_) = cleanups.join_next() => {}
             Some(_) = renewals.join_next() => {}
-            hold = state.schedule.due() => drop(renewals.spawn(watchdog::renew(hold))),
+            hold = state.schedule.due(underway) => drop(renewals.spawn(watchdog::look(hold))),
         }
         if cleanups.is_empty() {
             for done in flushes.drain(..) {

@@ -4,9 +4,13 @@
 //! decided here is which answers of the server mean which variant, and which
 //! of them pass by themselves ([`Fault`]).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use redis::{ErrorKind, RedisError};
+
+use crate::deadlock;
+use crate::owner::Owner;
 
 /// Why a hold ended before its guard was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -15,8 +19,10 @@ pub enum Loss {
     /// The lease ran out by this process's own monotonic clock.
     ///
     /// It was not renewed in time: no contact with the server, a process that
-    /// was stopped, a starved runtime, a fixed lease, or `max_hold`. The
-    /// server may have given the lock to somebody else by now.
+    /// was stopped, a starved runtime, a fixed lease, or `max_hold`; or the
+    /// hold was bound to a connection that ended, and none came to replace it
+    /// within the grace. The server may have given the lock to somebody else
+    /// by now.
     LeaseEnded,
     /// The server says that this owner no longer holds the lock.
     ///
@@ -47,7 +53,7 @@ pub enum Error {
         /// The value that was given.
         value: String,
         /// What is allowed.
-        limit: &'static str,
+        limit: Cow<'static, str>,
     },
 
     /// The first connection could not be made.
@@ -95,9 +101,34 @@ pub enum Error {
 
     /// Waiting would close a cycle of owners that wait for each other.
     ///
-    /// Release what this owner holds, then start over.
-    #[error("waiting would be a deadlock: {0}")]
-    Deadlock(String),
+    /// Also for the second of two readers of a lock who both would wait to
+    /// upgrade. Nothing has changed on the server: release what this owner
+    /// holds, then start over.
+    #[error("waiting would be a deadlock: {text}")]
+    Deadlock {
+        /// The owners of the cycle, as [`Owner::as_str`] has them: the first
+        /// is the one who asked, each waits for the next, and the last for
+        /// the first.
+        ///
+        /// Of a cycle of more than 16 the first 16; none if the server did
+        /// not name them in a way that is understood here. Bytes that are no
+        /// UTF-8 are replaced.
+        owners: Vec<String>,
+        /// The server's sentence.
+        text: String,
+    },
+
+    /// This owner holds some of these keys by a guard of other keys.
+    ///
+    /// What was taken by one call for several keys is entered again by the
+    /// same keys only. Release that guard first, or ask as another owner.
+    #[error("{owner} already holds {keys} together, which cannot be entered in part")]
+    HeldOtherwise {
+        /// Who holds them.
+        owner: Owner,
+        /// The keys of the guard that is there.
+        keys: String,
+    },
 
     /// The server's user may not do this.
     ///
@@ -174,7 +205,10 @@ fn refusal(code: &str, error: &RedisError) -> Error {
     let sentence = error.detail().unwrap_or(code).to_owned();
     match code {
         "QUEUEFULL" => Error::QueueFull(sentence),
-        "DEADLOCK" => Error::Deadlock(sentence),
+        "DEADLOCK" => Error::Deadlock {
+            owners: deadlock::owners(&sentence),
+            text: sentence,
+        },
         "NOPERM" => Error::Denied(sentence),
         "WRONGTYPE" => Error::NotALock(sentence),
         "OOM" => Error::OutOfMemory(sentence),

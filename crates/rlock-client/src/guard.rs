@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::ask::Ask;
 use crate::driver::Order;
 use crate::error::{Error, Loss};
 use crate::hold::Hold;
@@ -35,12 +36,15 @@ use crate::release;
 #[must_use = "a lock is released as soon as its guard is dropped"]
 pub struct Guard {
     hold: Arc<Hold>,
+    /// What this guard needs, which may be less than how the lock is held.
+    ask: Ask,
     open: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(hold: Arc<Hold>) -> Self {
-        Self { hold, open: true }
+    pub(crate) fn new(hold: Arc<Hold>, ask: Ask) -> Self {
+        let open = true;
+        Self { hold, ask, open }
     }
 
     /// The fencing token: larger than that of every earlier holder.
@@ -59,17 +63,17 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub fn fence(&self) -> u64 {
-        self.hold.fence
+        self.hold.fence()
     }
 
     /// Who holds it.
     pub fn owner(&self) -> &Owner {
-        &self.hold.claim.owner
+        self.hold.claims.owner()
     }
 
     /// The lock's key.
     pub fn key(&self) -> &[u8] {
-        &self.hold.claim.key
+        &self.hold.claims.first().key
     }
 
     /// For how long the lock is held for certain; zero if it was lost.
@@ -162,8 +166,8 @@ impl Guard {
         if let Some(loss) = self.loss() {
             return Err(Error::Lost(loss));
         }
-        let _turn = self.hold.claim.turn.lock().await;
-        if self.hold.leave_unless_last() {
+        let _turn = self.hold.claims.turn().await;
+        if self.hold.leave_unless_last(self.ask) {
             self.open = false;
             return Ok(());
         }
@@ -171,24 +175,33 @@ impl Guard {
         // Unless there was no answer, nothing is left to do.
         if !matches!(outcome, Err(Error::Unavailable { .. })) {
             self.open = false;
-            self.hold.leave();
+            self.hold.leave(self.ask);
         }
         outcome
     }
 
-    /// The hold, for waiting for its loss elsewhere.
-    pub(crate) fn hold(&self) -> Arc<Hold> {
-        Arc::clone(&self.hold)
+    /// The hold, which other guards of the same owner may share.
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    pub(crate) fn ask(&self) -> Ask {
+        self.ask
+    }
+
+    /// Has this guard need the lock in shared mode only; whether no other
+    /// guard needs it exclusively.
+    pub(crate) fn share(&mut self) -> bool {
+        self.ask = Ask::Shared;
+        self.hold.leave_writers()
     }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.open && self.hold.leave() {
-            self.hold
-                .claim
-                .inner
-                .order(Order::Release(Arc::clone(&self.hold)));
+        if self.open && self.hold.leave(self.ask) {
+            let order = Order::Release(Arc::clone(&self.hold));
+            self.hold.claims.inner().order(order);
         }
     }
 }

@@ -1,51 +1,47 @@
-//! One grant as this process sees it: valid until when, used by how many
-//! guards, lost or not.
-//!
-//! Validity is a comparison with the monotonic clock, made when it is asked
-//! for: no task has to run for it, so none can be too late. A loss is final,
-//! also if the server later turns out to have renewed in time.
+//! One grant as this process sees it: in which mode, by which fence, used by
+//! how many guards, lost or not.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use crate::claim::Claim;
+use crate::ask::Ask;
+use crate::claims::Claims;
 use crate::error::Loss;
 use crate::sync::lock;
-use crate::terms::{Terms, validity_end};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Held,
-    /// Its last guard is being released; nothing renews it any more.
-    Ended,
-    Lost(Loss),
-}
+use crate::terms::Terms;
+use crate::validity::{Phase, Validity};
 
 #[derive(Debug)]
-struct Validity {
-    until: Instant,
-    /// When the request was sent that `until` follows from.
-    asked: Instant,
-    phase: Phase,
+struct Standing {
+    validity: Validity,
+    /// How it is held: an upgrade and a downgrade change it.
+    ask: Ask,
+    /// An upgrade gives a new one.
+    fence: u64,
     /// The guards on it; re-entry makes more than one.
     guards: u32,
+    /// Those of them that need it to be exclusive.
+    writers: u32,
+    /// Whether an upgrade is asked for of which the outcome is not known.
+    is_upgrading: bool,
     /// The connection that loss notices come by.
     notices_by: u64,
     /// When the watchdog has it on its schedule.
     scheduled: Option<Instant>,
+    /// Renewals that failed since the last that did not.
+    failures: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) fence: u64,
+    pub(crate) claims: Claims,
     pub(crate) terms: Terms,
     pub(crate) taken: Instant,
-    /// Tells holds with the same due time apart.
+    /// Tells holds with the same due time apart, and spreads their renewals.
     pub(crate) number: u64,
-    validity: Mutex<Validity>,
+    standing: Mutex<Standing>,
     changed: Notify,
 }
 
@@ -62,114 +58,186 @@ pub(crate) struct Grant {
 
 impl Hold {
     /// A hold with one guard on it.
-    pub(crate) fn new(claim: Arc<Claim>, terms: Terms, grant: Grant) -> Arc<Self> {
-        let number = claim.inner.state.next_number();
-        let validity = Validity {
-            until: validity_end(grant.sent, grant.lease),
-            asked: grant.sent,
-            phase: Phase::Held,
+    pub(crate) fn new(claims: Claims, terms: Terms, ask: Ask, grant: Grant) -> Arc<Self> {
+        let state = &claims.inner().state;
+        state.pulse.add(terms.bound);
+        let number = state.next_number();
+        let standing = Standing {
+            validity: Validity::of(&grant),
+            ask,
+            fence: grant.fence,
             guards: 1,
+            writers: u32::from(ask.is_exclusive()),
+            is_upgrading: false,
             notices_by: grant.link,
             scheduled: None,
+            failures: 0,
         };
-        let taken = grant.sent;
-        let validity = Mutex::new(validity);
-        let changed = Notify::new();
         Arc::new(Self {
-            claim,
-            fence: grant.fence,
+            claims,
             terms,
-            taken,
+            taken: grant.sent,
             number,
-            validity,
-            changed,
+            standing: Mutex::new(standing),
+            changed: Notify::new(),
         })
     }
 
-    /// Counts one more guard, if the grant is the same one and still valid.
-    pub(crate) fn reenter(&self, grant: Grant) -> bool {
-        if grant.fence != self.fence || !self.prolong(grant.sent, grant.lease) {
+    pub(crate) fn fence(&self) -> u64 {
+        lock(&self.standing).fence
+    }
+
+    pub(crate) fn ask(&self) -> Ask {
+        lock(&self.standing).ask
+    }
+
+    /// Counts one more guard, if the grant is this one, or an upgrade of it,
+    /// and it is still valid.
+    pub(crate) fn enter(&self, grant: Grant, ask: Ask) -> bool {
+        // The caller has the turn, so nobody ends the hold meanwhile.
+        let upgrades = ask.is_exclusive() && !self.ask().is_exclusive();
+        let same = grant.fence == self.fence() || (upgrades && grant.fence > self.fence());
+        if !same || !self.prolong(grant) {
             return false;
         }
-        // The caller has the claim's turn, so nobody ends the hold meanwhile.
-        let mut validity = lock(&self.validity);
-        validity.guards += 1;
-        validity.notices_by = grant.link;
+        let mut standing = lock(&self.standing);
+        standing.guards += 1;
+        standing.fence = grant.fence;
+        standing.notices_by = grant.link;
+        if ask.is_exclusive() {
+            standing.ask = ask;
+            standing.writers += 1;
+            standing.is_upgrading = false;
+        }
         true
     }
 
     /// Takes one guard off, unless it is the last.
-    pub(crate) fn leave_unless_last(&self) -> bool {
-        let mut validity = lock(&self.validity);
-        if validity.guards <= 1 {
-            return false;
+    pub(crate) fn leave_unless_last(&self, ask: Ask) -> bool {
+        let others = lock(&self.standing).guards > 1;
+        if others {
+            self.leave(ask);
         }
-        validity.guards -= 1;
-        true
+        others
     }
 
     /// Takes one guard off; true if it was the last.
-    pub(crate) fn leave(&self) -> bool {
-        let mut validity = lock(&self.validity);
-        validity.guards = validity.guards.saturating_sub(1);
-        validity.guards == 0
+    pub(crate) fn leave(&self, ask: Ask) -> bool {
+        let mut standing = lock(&self.standing);
+        standing.guards = standing.guards.saturating_sub(1);
+        if ask.is_exclusive() {
+            standing.writers = standing.writers.saturating_sub(1);
+        }
+        standing.guards == 0
     }
 
     pub(crate) fn is_unused(&self) -> bool {
-        lock(&self.validity).guards == 0
+        lock(&self.standing).guards == 0
     }
 
-    /// Sets the end of validity after a renewal that was asked for at `sent`.
+    /// Has one guard need it in shared mode only from now on; whether nobody
+    /// else needs more, so that the server can let others in.
+    pub(crate) fn leave_writers(&self) -> bool {
+        let mut standing = lock(&self.standing);
+        standing.writers = standing.writers.saturating_sub(1);
+        let last = standing.writers == 0;
+        if last {
+            standing.ask = Ask::Shared;
+        }
+        last
+    }
+
+    /// Notes that an upgrade begins or that its outcome is known.
+    pub(crate) fn set_upgrading(&self, is_upgrading: bool) {
+        lock(&self.standing).is_upgrading = is_upgrading;
+    }
+
+    /// Takes the fence of an upgrade that was granted too late and undone.
+    pub(crate) fn take_fence(&self, fence: u64) {
+        let mut standing = lock(&self.standing);
+        standing.fence = standing.fence.max(fence);
+    }
+
+    /// Whether the server means this grant by `fence`, which it named to a
+    /// request that was made while the fence was `asked_under`.
+    pub(crate) fn is_meant_by(&self, fence: u64, asked_under: u64) -> bool {
+        let standing = lock(&self.standing);
+        // The grant of an upgrade may be told here before the call that waits
+        // for it has run. It cannot be a grant that followed a loss: that is
+        // told before, and what is lost stays lost.
+        let upgraded = standing.is_upgrading && fence > standing.fence;
+        fence == standing.fence || fence == asked_under || upgraded
+    }
+
+    /// Sets the end of validity after a renewal.
     ///
     /// False if validity had run out before the answer came: somebody may
-    /// have looked in between, and what was lost stays lost.
-    pub(crate) fn prolong(&self, sent: Instant, lease: Duration) -> bool {
-        let mut validity = lock(&self.validity);
-        if self.judge(&mut validity).is_some() {
+    /// have looked in between.
+    pub(crate) fn prolong(&self, grant: Grant) -> bool {
+        let mut standing = lock(&self.standing);
+        if self.judge(&mut standing).is_some() {
             return false;
         }
-        // A later request's answer may have come first. Its lease is the one
-        // that counts, also if it is shorter: the last before `max_hold` is.
-        if sent >= validity.asked {
-            validity.asked = sent;
-            validity.until = validity_end(sent, lease);
-        }
-        drop(validity);
+        standing.failures = 0;
+        standing.validity.prolong(grant.sent, grant.lease);
+        self.cut_if_over(&mut standing, grant);
+        drop(standing);
         self.changed.notify_waiters();
         true
+    }
+
+    /// Whoever waited for the reply may run only after its connection ended.
+    fn cut_if_over(&self, standing: &mut Standing, grant: Grant) {
+        if let Some(grace) = self.terms.bound
+            && self.claims.inner().state.is_over(grant.link)
+        {
+            standing.validity.cut(grant.sent, grace);
+        }
+    }
+
+    /// Notes that the connection has ended that `grant` came by, if it has.
+    pub(crate) fn check_connection(&self, grant: Grant) {
+        self.cut_if_over(&mut lock(&self.standing), grant);
+        self.changed.notify_waiters();
+    }
+
+    /// Notes that the connection has ended that was last known to be there at
+    /// `known_good`. Only a bound hold is concerned.
+    pub(crate) fn disconnected(&self, known_good: Instant) {
+        if let Some(grace) = self.terms.bound {
+            lock(&self.standing).validity.cut(known_good, grace);
+            self.changed.notify_waiters();
+        }
     }
 
     /// Why it is lost, if it is, judged now.
     pub(crate) fn loss(&self) -> Option<Loss> {
-        self.judge(&mut lock(&self.validity))
+        self.judge(&mut lock(&self.standing))
     }
 
-    fn judge(&self, validity: &mut Validity) -> Option<Loss> {
-        if validity.phase == Phase::Held && Instant::now() >= validity.until {
-            validity.phase = Phase::Lost(Loss::LeaseEnded);
-            self.report(Loss::LeaseEnded);
+    fn judge(&self, standing: &mut Standing) -> Option<Loss> {
+        let (loss, is_news) = standing.validity.judge();
+        if let (Some(loss), true) = (loss, is_news) {
+            self.report(loss, standing.fence);
         }
-        match validity.phase {
-            Phase::Lost(loss) => Some(loss),
-            Phase::Held | Phase::Ended => None,
-        }
+        loss
     }
 
     /// Marks it lost, unless it is over already, by the clock too.
     pub(crate) fn lose(&self, loss: Loss) {
-        let mut validity = lock(&self.validity);
-        if self.judge(&mut validity).is_some() || validity.phase != Phase::Held {
+        let mut standing = lock(&self.standing);
+        if self.judge(&mut standing).is_some() || standing.validity.phase != Phase::Held {
             return;
         }
-        validity.phase = Phase::Lost(loss);
-        drop(validity);
-        self.report(loss);
+        standing.validity.phase = Phase::Lost(loss);
+        self.report(loss, standing.fence);
+        drop(standing);
         self.changed.notify_waiters();
     }
 
-    fn report(&self, loss: Loss) {
-        let key = String::from_utf8_lossy(&self.claim.key);
-        tracing::warn!(%key, owner = %self.claim.owner, fence = self.fence, %loss, "lock lost");
+    fn report(&self, loss: Loss, fence: u64) {
+        let (key, owner) = (self.claims.label(), self.claims.owner());
+        tracing::warn!(%key, %owner, fence, %loss, "lock lost");
     }
 
     /// Waits until it is lost.
@@ -186,30 +254,47 @@ impl Hold {
 
     /// Ends it on purpose: from here nothing renews it and nothing is a loss.
     pub(crate) fn end(&self) {
-        let mut validity = lock(&self.validity);
-        if validity.phase == Phase::Held {
-            validity.phase = Phase::Ended;
+        let mut standing = lock(&self.standing);
+        if standing.validity.phase == Phase::Held {
+            standing.validity.phase = Phase::Ended;
         }
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        lock(&self.validity).phase == Phase::Ended
+        lock(&self.standing).validity.phase == Phase::Ended
     }
 
     pub(crate) fn valid_until(&self) -> Instant {
-        lock(&self.validity).until
+        lock(&self.standing).validity.until
+    }
+
+    pub(crate) fn lease_end(&self) -> Instant {
+        lock(&self.standing).validity.lease_end
     }
 
     pub(crate) fn notices_by(&self) -> u64 {
-        lock(&self.validity).notices_by
+        lock(&self.standing).notices_by
     }
 
     pub(crate) fn set_notices_by(&self, link: u64) {
-        lock(&self.validity).notices_by = link;
+        lock(&self.standing).notices_by = link;
     }
 
     /// Notes when the watchdog will look at it, and returns the note before.
     pub(crate) fn note_schedule(&self, due: Option<Instant>) -> Option<Instant> {
-        std::mem::replace(&mut lock(&self.validity).scheduled, due)
+        std::mem::replace(&mut lock(&self.standing).scheduled, due)
+    }
+
+    /// Counts a renewal that failed; how many did in a row before.
+    pub(crate) fn note_failure(&self) -> u32 {
+        let mut standing = lock(&self.standing);
+        standing.failures = standing.failures.saturating_add(1);
+        standing.failures - 1
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.claims.inner().state.pulse.remove(self.terms.bound);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::Error;
-use crate::protocol;
+use crate::fields::Fields;
 
 /// Whether a lock is held, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +55,14 @@ pub struct Holder {
     /// How often it entered, as the server counts: this crate's clients count
     /// re-entries themselves and show 1.
     pub count: u64,
-    /// How many permits it has taken; 1 for an exclusive holder.
+    /// How many permits it has taken; 1 for an exclusive holder, and for a
+    /// shared one that asked for none.
     pub permits: u64,
     /// When its hold ends unless it is renewed.
     pub lease_left: Duration,
     /// Its fence; none for a hold that Redisson took.
     pub fence: Option<u64>,
-    /// Whether the hold ends with its connection.
+    /// Whether the hold ends with its connection, or a grace after it.
     pub is_bound: bool,
 }
 
@@ -71,7 +72,7 @@ pub struct Holder {
 pub struct Waiter {
     /// Its name; bytes that are no UTF-8 are replaced.
     pub owner: String,
-    /// How it wants the lock.
+    /// How it wants the lock; never [`Mode::Free`].
     pub mode: Mode,
     /// How long it has waited.
     pub waited: Duration,
@@ -81,11 +82,21 @@ pub struct Waiter {
     pub client_id: u64,
 }
 
+/// Reads the field `mode`.
+pub(crate) fn mode(fields: &Fields<'_>) -> Result<Mode, Error> {
+    match fields.text("mode")?.as_str() {
+        "free" => Ok(Mode::Free),
+        "exclusive" => Ok(Mode::Exclusive),
+        "shared" => Ok(Mode::Shared),
+        other => Err(Error::Protocol(format!("unknown mode `{other}`"))),
+    }
+}
+
 /// Reads the reply to `RLOCK.INFO`.
 pub(crate) fn parse(reply: &Value) -> Result<Info, Error> {
     let fields = Fields(reply);
     Ok(Info {
-        mode: fields.mode()?,
+        mode: mode(&fields)?,
         fence: fields.optional("fence")?,
         holders: fields
             .list("holders")?
@@ -117,65 +128,54 @@ fn waiter(value: &Value) -> Result<Waiter, Error> {
     let fields = Fields(value);
     Ok(Waiter {
         owner: fields.text("owner")?,
-        mode: fields.mode()?,
+        mode: mode(&fields)?,
         waited: Duration::from_millis(fields.number("waited-ms")?),
         wait_left: fields.optional("wait-left-ms")?.map(Duration::from_millis),
         client_id: fields.number("client-id")?,
     })
 }
 
-/// A map of the reply: one in RESP3, a flat array in RESP2.
-struct Fields<'a>(&'a Value);
-
-impl Fields<'_> {
-    fn get(&self, name: &str) -> Result<&Value, Error> {
-        self.0
-            .as_map_iter()
-            .and_then(|mut fields| fields.find(|(field, _)| bytes(field) == Some(name.as_bytes())))
-            .map(|(_, value)| value)
-            .ok_or_else(|| Error::Protocol(format!("no field `{name}` in {:?}", self.0)))
-    }
-
-    fn number(&self, name: &str) -> Result<u64, Error> {
-        protocol::number(self.get(name)?)
-    }
-
-    fn optional(&self, name: &str) -> Result<Option<u64>, Error> {
-        protocol::number_or_nil(self.get(name)?)
-    }
-
-    fn text(&self, name: &str) -> Result<String, Error> {
-        let text = bytes(self.get(name)?).map(String::from_utf8_lossy);
-        text.map(Into::into)
-            .ok_or_else(|| Error::Protocol(format!("`{name}` is no text")))
-    }
-
-    fn list(&self, name: &str) -> Result<&[Value], Error> {
-        let list = self.get(name)?.as_sequence();
-        list.ok_or_else(|| Error::Protocol(format!("`{name}` is no list")))
-    }
-
-    fn mode(&self) -> Result<Mode, Error> {
-        match self.text("mode")?.as_str() {
-            "free" => Ok(Mode::Free),
-            "exclusive" => Ok(Mode::Exclusive),
-            "shared" => Ok(Mode::Shared),
-            other => Err(Error::Protocol(format!("unknown mode `{other}`"))),
-        }
-    }
-}
-
-fn bytes(value: &Value) -> Option<&[u8]> {
-    match value {
-        Value::BulkString(bytes) => Some(bytes),
-        Value::SimpleString(text) => Some(text.as_bytes()),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn map(fields: &[(&str, Value)]) -> Value {
+        let fields = fields.iter().cloned();
+        Value::Map(fields.map(|(name, value)| (text(name), value)).collect())
+    }
+
+    #[test]
+    fn holders_and_waiters_of_a_shared_lock_are_read_in_full() {
+        let holder = map(&[
+            ("owner", text("a")),
+            ("count", Value::Int(2)),
+            ("permits", Value::Int(3)),
+            ("lease-left-ms", Value::Int(1500)),
+            ("fence", Value::Int(7)),
+            ("bound", Value::Int(1)),
+        ]);
+        let waiter = map(&[
+            ("owner", text("b")),
+            ("mode", text("exclusive")),
+            ("waited-ms", Value::Int(20)),
+            ("wait-left-ms", Value::Nil),
+            ("client-id", Value::Int(9)),
+        ]);
+        let info = parse(&map(&[
+            ("mode", text("shared")),
+            ("fence", Value::Int(7)),
+            ("holders", Value::Array(vec![holder])),
+            ("queued", Value::Int(1)),
+            ("waiters", Value::Array(vec![waiter])),
+        ]));
+        let info = info.unwrap();
+        assert_eq!((info.mode, info.fence), (Mode::Shared, Some(7)));
+        let holder = &info.holders[0];
+        assert_eq!((holder.permits, holder.is_bound), (3, true));
+        assert_eq!(holder.lease_left, Duration::from_millis(1500));
+        let waiter = &info.waiters[0];
+        assert_eq!((waiter.mode, waiter.wait_left), (Mode::Exclusive, None));
+    }
 
     fn text(text: &str) -> Value {
         Value::BulkString(text.into())

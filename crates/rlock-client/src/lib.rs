@@ -15,14 +15,26 @@
 //! waiters of a [`Client`] listen on its one connection, and the server wakes
 //! the one whose turn it is. [`blocking`] has the same for code without async.
 //!
+//! # Kinds of locks
+//!
+//! | | from | held by |
+//! |---|---|---|
+//! | [`Mutex`] | [`Client::mutex`] | one [`Guard`] at a time |
+//! | [`RwLock`] | [`Client::rwlock`] | any number of [`ReadGuard`]s, or one [`WriteGuard`]; one can become the other |
+//! | [`Semaphore`] | [`Client::semaphore`] | [`Permits`], of which there are so many |
+//! | [`MultiLock`] | [`Client::multi`] | one [`MultiGuard`] of all its keys, all or none |
+//!
+//! All of them wait in one queue per key, in the order of asking, and all that
+//! is said below of a lock and its guard is true of every kind.
+//!
 //! # Losing a lock
 //!
 //! A lock on a server rests on a lease, 30 s unless chosen otherwise, that the
-//! watchdog renews every third of it. Whoever cannot renew it loses the lock:
-//! a process that was stopped, a network that was cut. An operator can take it
-//! away. The holder knows before anybody else can have it, as its lease counts
-//! here from before the request was sent: [`Guard::is_valid`] says so at any
-//! time, [`Guard::lost`] waits for it.
+//! watchdog renews about every third of it. Whoever cannot renew it loses the
+//! lock: a process that was stopped, a network that was cut. An operator can
+//! take it away. The holder knows before anybody else can have it, as its
+//! lease counts here from before the request was sent: [`Guard::is_valid`]
+//! says so at any time, [`Guard::lost`] waits for it.
 //!
 //! ```no_run
 //! # async fn work() {}
@@ -58,7 +70,17 @@
 //!
 //! A task is not a thread, so who asks is named: every `lock` is a new owner,
 //! and would wait for itself. An [`Owner`] that is kept can enter a lock that
-//! it holds: [`Mutex::lock_as`].
+//! it holds: [`Mutex::lock_as`], [`RwLock::read_as`], [`MultiLock::lock_as`].
+//! Its entries are counted here, and the server sees one. What was taken by
+//! one call for several keys is entered by the same keys only. Permits are not
+//! entered again.
+//!
+//! # Deadlocks
+//!
+//! Whoever would wait for itself through others is refused with
+//! [`Error::Deadlock`], which names them. The server sees it by the owners: it
+//! can only if those who hold one lock and wait for another do so as one
+//! [`Owner`], by the calls that end in `_as`.
 //!
 //! # Dropping
 //!
@@ -66,6 +88,16 @@
 //! blocks, and works anywhere; but it takes place a little later, and if the
 //! runtime or the process ends first, when the lease ends. Call
 //! [`Guard::release`] where that matters, or [`Client::flush`] before the end.
+//! A lock that is [bound](MutexBuilder::bound) is free soon after its process
+//! has ended, however that came.
+//!
+//! # Many holds
+//!
+//! The renewals of all holds are spread evenly over time, also of those that
+//! were taken together. One is under way at a time for each 500 holds; more
+//! only if the network is so slow that holds would be lost otherwise. One that
+//! fails is tried again, and holds up no other. After a new connection every
+//! hold is looked at once, those first that would be lost first.
 //!
 //! # Connections
 //!
@@ -75,46 +107,83 @@
 //! [`Error::Unavailable`].
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
-//! channels `rlock:client:*`; `CLIENT` is of use.
+//! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it.
 //!
 //! # Layout
 //!
-//! `mutex` and `guard` are what users see; `acquire` and `release` the way of
-//! a request; `claim` and `hold` what is known about it; `wakeups` and
-//! `watchdog` what happens to it from outside; `link` and `driver` the
-//! connection and the task behind all; `protocol` the bytes.
+//! `mutex`, `rwlock`, `semaphore`, `multi_lock` and the guards are what users
+//! see; `lock` and `ask` what the kinds have in common and where they differ;
+//! `acquire` and `release` the way of a request; `claims`, `hold` and
+//! `validity` what is known about it; `wakeups`, `schedule` and `watchdog`
+//! what happens to it from outside; `link`, `attach` and `driver` the
+//! connection and the task behind all; `protocol` and `notice` the bytes.
 
 #![forbid(unsafe_code)]
 
 pub mod blocking;
 
 mod acquire;
+mod ask;
+mod attach;
+mod change;
+mod choose_terms;
 mod claim;
+mod claims;
 mod client;
+mod client_builder;
+mod contended;
+mod deadlock;
 mod driver;
 mod error;
+mod fields;
 mod guard;
+mod held;
 mod hold;
 mod info;
 mod link;
+mod lock;
+mod multi_guard;
+mod multi_lock;
 mod mutex;
 mod mutex_builder;
+mod notice;
 mod owner;
+mod permits;
 mod protocol;
+mod pulse;
+mod read_guard;
 mod release;
+mod rwlock;
+mod rwlock_builder;
+mod schedule;
+mod semaphore;
+mod slot;
 mod state;
 mod sync;
 mod terms;
+mod validity;
 mod wakeups;
 mod watchdog;
+mod write_guard;
 
-pub use client::{Client, ClientBuilder};
+pub use change::{ChangeError, Upgrade};
+pub use client::Client;
+pub use client_builder::ClientBuilder;
+pub use contended::Contended;
 pub use error::{Error, Loss};
 pub use guard::Guard;
 pub use info::{Holder, Info, Mode, Waiter};
+pub use multi_guard::MultiGuard;
+pub use multi_lock::{MultiLock, MultiLockBuilder};
 pub use mutex::Mutex;
 pub use mutex_builder::MutexBuilder;
 pub use owner::Owner;
+pub use permits::Permits;
+pub use read_guard::ReadGuard;
+pub use rwlock::RwLock;
+pub use rwlock_builder::RwLockBuilder;
+pub use semaphore::{Semaphore, SemaphoreBuilder};
+pub use write_guard::WriteGuard;
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -6,7 +6,7 @@
 //! only after its subscription is confirmed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
@@ -16,7 +16,9 @@ use tokio::sync::Notify;
 
 use crate::error::Fault;
 use crate::state::{Connection, State};
+use crate::sync::lock;
 use crate::terms::Backoff;
+use crate::watchdog;
 
 /// How many requests may be under way before callers wait to send theirs.
 const REQUESTS_MAX: usize = 1024;
@@ -31,6 +33,8 @@ pub(crate) struct Link {
     connection: MultiplexedConnection,
     retirement: Arc<Retirement>,
     identity: Option<Identity>,
+    /// When the last request was sent that was answered.
+    known_good: Mutex<Instant>,
 }
 
 /// A connection as its server calls it.
@@ -72,6 +76,7 @@ impl Link {
             .await?;
         let identity = identify(&mut connection).await;
         let is_sole = close_earlier(&mut connection, earlier).await;
+        let known_good = Mutex::new(Instant::now());
         connection.subscribe(&state.channel).await?;
         Ok(Arc::new(Self {
             number,
@@ -79,6 +84,7 @@ impl Link {
             connection,
             retirement,
             identity,
+            known_good,
         }))
     }
 
@@ -97,32 +103,39 @@ impl Link {
     /// Whether the request is sent is not known then. If it is, it is sent
     /// before any request that is made on this connection afterwards.
     pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Fault> {
+        let sent = Instant::now();
         let reply = self.connection.clone().send_packed_command(cmd).await;
-        self.sorted(reply.and_then(Value::extract_error))
+        self.sorted(sent, reply.and_then(Value::extract_error))
     }
 
     /// Sends requests together and waits for all replies; a refusal of one is
     /// among the replies and does not keep the others from being carried out.
     pub(crate) async fn ask_all(&self, cmds: &redis::Pipeline) -> Result<Vec<Value>, Fault> {
-        let count = cmds.cmd_iter().count();
-        self.sorted(
-            self.connection
-                .clone()
-                .send_packed_commands(cmds, 0, count)
-                .await,
-        )
+        let (sent, count) = (Instant::now(), cmds.cmd_iter().count());
+        let mut connection = self.connection.clone();
+        let replies = connection.send_packed_commands(cmds, 0, count).await;
+        self.sorted(sent, replies)
     }
 
-    fn sorted<T>(&self, reply: Result<T, RedisError>) -> Result<T, Fault> {
-        reply.map_err(|error| {
-            let fault = Fault::from_redis(error);
+    fn sorted<T>(&self, sent: Instant, reply: Result<T, RedisError>) -> Result<T, Fault> {
+        let reply = reply.map_err(Fault::from_redis);
+        if !matches!(reply, Err(Fault::Broken(_))) {
+            let mut known_good = lock(&self.known_good);
+            *known_good = sent.max(*known_good);
+        }
+        reply.inspect_err(|fault| {
             // A demoted server keeps its connections open, while the address
             // may lead to the new one by now.
             if matches!(fault, Fault::Broken(_)) || fault.is_demotion() {
                 self.retire();
             }
-            fault
         })
+    }
+
+    /// The latest moment at which this connection is known to have been open:
+    /// the server received what was sent then, and later answered.
+    pub(crate) fn known_good(&self) -> Instant {
+        *lock(&self.known_good)
     }
 
     /// Gives the connection up; a new one is made.
@@ -182,8 +195,13 @@ async fn identify(connection: &mut MultiplexedConnection) -> Option<Identity> {
 ///
 /// Requests that are still on their way there would otherwise be carried out
 /// after those of the new connection: an `ACQUIRE` after the clean-up that
-/// was to undo it. Both number and address must match: after a fail-over the
-/// number alone may be a stranger's.
+/// was to undo it, or a `RENEW` that takes a bound hold back to a connection
+/// which is about to end. So it comes before anything is renewed, though the
+/// grace of bound holds may begin with it: that is later than counted here,
+/// from when the earlier connection was last known to be there.
+///
+/// Both number and address must match: after a fail-over the number alone may
+/// be a stranger's.
 async fn close_earlier(
     connection: &mut MultiplexedConnection,
     earlier: &[Option<Identity>],
@@ -210,16 +228,20 @@ pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
         link.retired().await;
         tracing::warn!("connection to the server lost");
         earlier.push(link.identity.clone());
-        let number = link.number + 1;
+        let (number, known_good) = (link.number + 1, link.known_good());
+        state.set_over(link.number);
         drop(link);
         state.set_connection(Connection::Down(None));
         for claim in state.wakeups.all() {
             claim.disconnected();
         }
+        for hold in state.live_holds() {
+            hold.disconnected(known_good);
+        }
         link = reconnect(state, number, &mut earlier).await;
         tracing::info!(number, "connected to the server again");
         state.set_connection(Connection::Up(Arc::clone(&link)));
-        check_holds(state);
+        watchdog::look_at_all(state);
     }
 }
 
@@ -241,19 +263,6 @@ async fn reconnect(
                 state.set_connection(Connection::Down(Some(error)));
             }
         }
-    }
-}
-
-/// Has the watchdog look at every hold at once: the new connection knows
-/// nothing of the loss notices that the old one was to bring.
-fn check_holds(state: &State) {
-    for hold in state
-        .wakeups
-        .all()
-        .iter()
-        .filter_map(|claim| claim.live_hold())
-    {
-        state.schedule.set(&hold, Instant::now());
     }
 }
 

@@ -1,18 +1,14 @@
 //! The exclusive lock: its verbs and its questions.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tracing::Instrument;
-
-use crate::acquire::acquire;
+use crate::ask::Ask;
 use crate::error::Error;
 use crate::guard::Guard;
-use crate::info::{self, Info, Mode};
+use crate::info::{Info, Mode};
+use crate::lock::{Lock, at_most};
 use crate::owner::Owner;
-use crate::protocol::{self, Queueing};
-use crate::state::Inner;
-use crate::terms::{Terms, whole_ms};
+use crate::protocol::Queueing;
 
 /// A lock that one owner at a time can hold, in the order of asking.
 ///
@@ -30,19 +26,17 @@ use crate::terms::{Terms, whole_ms};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    inner: Arc<Inner>,
-    key: Arc<[u8]>,
-    terms: Terms,
+    lock: Lock,
 }
 
 impl Mutex {
-    pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>, terms: Terms) -> Self {
-        Self { inner, key, terms }
+    pub(crate) fn new(lock: Lock) -> Self {
+        Self { lock }
     }
 
     /// The lock's key.
     pub fn key(&self) -> &[u8] {
-        &self.key
+        &self.lock.key
     }
 
     /// Waits for the lock, without limit.
@@ -72,7 +66,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn lock(&self) -> Result<Guard, Error> {
-        self.wait_for(self.inner.next_owner()).await
+        self.wait_for(self.lock.next_owner()).await
     }
 
     /// Takes the lock if it is free and nobody waits for it.
@@ -100,7 +94,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.ask(self.inner.next_owner(), Queueing::Try).await
+        self.ask(self.lock.next_owner(), Queueing::Try).await
     }
 
     /// Waits for the lock for at most `wait`; `None` if that was not enough.
@@ -129,7 +123,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.ask(self.inner.next_owner(), at_most(wait)?).await
+        self.ask(self.lock.next_owner(), at_most(wait)?).await
     }
 
     /// Waits for the lock as `owner`, who may hold it already.
@@ -139,9 +133,14 @@ impl Mutex {
     /// free when the last of the owner's guards is gone. Calls of one owner
     /// for one key take turns.
     ///
+    /// Where the owner has only read guards of an [`RwLock`](crate::RwLock)
+    /// with this key, this is an upgrade of what it holds: it waits for all
+    /// other readers, and the fence of its guards is the new one then.
+    ///
     /// # Errors
     ///
-    /// As for [`lock`](Self::lock).
+    /// As for [`lock`](Self::lock). [`Error::HeldOtherwise`] if the owner
+    /// holds the key by a guard of several keys.
     ///
     /// # Cancel safety
     ///
@@ -211,11 +210,7 @@ impl Mutex {
     ///
     /// As for [`info`](Self::info).
     pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
-        let info = self.info().await?;
-        Ok(info
-            .holders
-            .iter()
-            .any(|holder| holder.owner == owner.as_str()))
+        self.lock.is_held_by(owner).await
     }
 
     /// Who holds the lock, for how long, and who waits for it.
@@ -235,7 +230,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn info(&self) -> Result<Info, Error> {
-        info::parse(&self.inner.state.ask(&protocol::info(&self.key)).await?)
+        self.lock.info().await
     }
 
     /// Takes the lock from whoever holds it; the number of holders removed.
@@ -261,33 +256,14 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn force_release(&self) -> Result<u64, Error> {
-        protocol::number(&self.inner.state.ask(&protocol::force(&self.key)).await?)
+        self.lock.force().await
     }
 
-    /// Waits without limit. The server never answers such a request with no;
-    /// if it did, asking again would be right.
     async fn wait_for(&self, owner: Owner) -> Result<Guard, Error> {
-        loop {
-            if let Some(guard) = self.ask(owner.clone(), Queueing::Unlimited).await? {
-                return Ok(guard);
-            }
-        }
+        self.lock.wait_for(Ask::Exclusive, owner).await
     }
 
     async fn ask(&self, owner: Owner, queueing: Queueing) -> Result<Option<Guard>, Error> {
-        let key = String::from_utf8_lossy(&self.key);
-        let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?queueing);
-        let claim = self.inner.claim(&self.key, owner);
-        acquire(claim, self.terms, queueing).instrument(span).await
-    }
-}
-
-/// A limited wait; none at all if it is zero, which on the wire would be one
-/// without limit.
-fn at_most(wait: Duration) -> Result<Queueing, Error> {
-    if wait.is_zero() {
-        Ok(Queueing::Try)
-    } else {
-        Ok(Queueing::AtMost(whole_ms("wait", wait)?))
+        self.lock.ask(Ask::Exclusive, owner, queueing).await
     }
 }

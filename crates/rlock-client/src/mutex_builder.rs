@@ -1,9 +1,10 @@
 //! The terms of a lock, chosen before it is made.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use crate::choose_terms::{choose_bound, choose_terms};
 use crate::error::Error;
+use crate::lock::Lock;
 use crate::mutex::Mutex;
 use crate::state::Inner;
 use crate::terms::Terms;
@@ -39,42 +40,8 @@ impl MutexBuilder {
         }
     }
 
-    /// How long a grant lasts unless it is renewed; default 30 s.
-    ///
-    /// The watchdog renews it every third of it. So this is how long others
-    /// wait after a holder's process has died, and how long a holder may be
-    /// out of contact without losing the lock. Rounded up to whole
-    /// milliseconds; at most what the server allows (24 h by default).
-    pub fn lease(mut self, lease: Duration) -> Self {
-        self.terms = Terms {
-            lease,
-            renewed: true,
-            ..self.terms
-        };
-        self
-    }
-
-    /// How long a grant lasts; nothing renews it.
-    ///
-    /// Range and rounding as for [`lease`](Self::lease).
-    pub fn fixed_lease(mut self, lease: Duration) -> Self {
-        self.terms = Terms {
-            lease,
-            renewed: false,
-            ..self.terms
-        };
-        self
-    }
-
-    /// How long the watchdog goes on at most, from the grant; default without
-    /// limit, at most 30 days.
-    ///
-    /// The lock is lost then, if it was not released. It protects others from
-    /// a holder that hangs but lives.
-    pub fn max_hold(mut self, bound: Duration) -> Self {
-        self.terms.max_hold = Some(bound);
-        self
-    }
+    choose_terms!();
+    choose_bound!();
 
     /// Makes the lock. Nothing is sent.
     ///
@@ -82,6 +49,7 @@ impl MutexBuilder {
     ///
     /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
     pub fn build(self) -> Result<Mutex, Error> {
-        Ok(Mutex::new(self.inner, self.key, self.terms.checked()?))
+        let terms = self.terms.checked()?;
+        Ok(Mutex::new(Lock::new(self.inner, self.key, terms)))
     }
 }

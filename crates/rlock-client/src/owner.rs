@@ -58,7 +58,7 @@ impl Owner {
         Err(Error::OutOfRange {
             argument: "owner",
             value: format!("{name:?}"),
-            limit: "1 to 256 bytes without spaces, not starting with `rlock:`",
+            limit: "1 to 256 bytes without spaces, not starting with `rlock:`".into(),
         })
     }
 

@@ -1,4 +1,4 @@
-//! The commands and messages of the wire contract, as bytes and back.
+//! The commands of the wire contract and their replies, as bytes and back.
 //!
 //! Knows their form only: not when they are sent, nor what follows from them.
 
@@ -7,7 +7,10 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 
 use crate::Error;
-use crate::terms::millis;
+use crate::ask::Ask;
+use crate::claims::Claims;
+use crate::fields::Fields;
+use crate::terms::{Terms, millis};
 
 /// How a request for a lock is told its outcome.
 #[derive(Clone, Copy, Debug)]
@@ -20,41 +23,89 @@ pub(crate) enum Queueing {
     Unlimited,
 }
 
-/// `RLOCK.ACQUIRE`, always with `ONCE`, so that asking again after a lost
-/// reply changes nothing, and always with `NOTIFY`, for loss notices.
+/// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`, always with `ONCE`, so that asking
+/// again after a lost reply changes nothing, and always with `NOTIFY`, for
+/// loss notices.
 pub(crate) fn acquire(
-    key: &[u8],
-    owner: &str,
+    claims: &Claims,
+    ask: Ask,
+    terms: &Terms,
     lease: Duration,
     queueing: Queueing,
-    channel: &str,
 ) -> Cmd {
-    let mut cmd = command("RLOCK.ACQUIRE", key, owner);
-    cmd.arg(millis(lease)).arg("ONCE");
+    let mut cmd = if claims.is_single() {
+        let mut cmd = command("ACQUIRE", claims);
+        cmd.arg(millis(lease));
+        mode(&mut cmd, ask);
+        cmd
+    } else {
+        several("MACQUIRE", claims, Some(lease))
+    };
+    cmd.arg("ONCE");
     match queueing {
         Queueing::Try => {}
         // On the wire a wait of 0 is one without limit.
         Queueing::AtMost(wait) => drop(cmd.arg("WAIT").arg(millis(wait).max(1))),
         Queueing::Unlimited => drop(cmd.arg("WAIT").arg(0)),
     }
-    cmd.arg("NOTIFY").arg(channel);
+    cmd.arg("NOTIFY").arg(&claims.inner().state.channel);
+    if let Some(grace) = terms.bound {
+        cmd.arg("BIND").arg(millis(grace));
+    }
     cmd
 }
 
-pub(crate) fn renew(key: &[u8], owner: &str, lease: Duration) -> Cmd {
-    let mut cmd = command("RLOCK.RENEW", key, owner);
-    cmd.arg(millis(lease));
-    cmd
+fn mode(cmd: &mut Cmd, ask: Ask) {
+    match ask {
+        Ask::Exclusive => {}
+        Ask::Shared => drop(cmd.arg("SHARED")),
+        Ask::Permits { limit, permits } => {
+            cmd.arg("SHARED").arg("LIMIT").arg(limit);
+            cmd.arg("PERMITS").arg(permits);
+        }
+    }
 }
 
-pub(crate) fn release(key: &[u8], owner: &str) -> Cmd {
-    let mut cmd = command("RLOCK.RELEASE", key, owner);
+/// `RLOCK.RENEW`, answered with the fence; `RLOCK.MRENEW`, answered with the
+/// number of keys that the owner holds.
+pub(crate) fn renew(claims: &Claims, lease: Duration) -> Cmd {
+    if claims.is_single() {
+        let mut cmd = command("RENEW", claims);
+        cmd.arg(millis(lease));
+        cmd
+    } else {
+        several("MRENEW", claims, Some(lease))
+    }
+}
+
+pub(crate) fn release(claims: &Claims) -> Cmd {
+    let mut cmd = if claims.is_single() {
+        command("RELEASE", claims)
+    } else {
+        several("MRELEASE", claims, None)
+    };
     cmd.arg("ALL");
     cmd
 }
 
-pub(crate) fn cancel(key: &[u8], owner: &str) -> Cmd {
-    command("RLOCK.CANCEL", key, owner)
+/// `RLOCK.RELEASE` for each key by itself.
+pub(crate) fn release_each(claims: &Claims) -> redis::Pipeline {
+    let mut commands = redis::pipe();
+    for key in claims.keys() {
+        let mut cmd = redis::cmd("RLOCK.RELEASE");
+        cmd.arg(key).arg(claims.owner().as_str()).arg("ALL");
+        commands.add_command(cmd);
+    }
+    commands
+}
+
+/// `RLOCK.CANCEL` of the first key, which withdraws a request for several.
+pub(crate) fn cancel(claims: &Claims) -> Cmd {
+    command("CANCEL", claims)
+}
+
+pub(crate) fn downgrade(claims: &Claims) -> Cmd {
+    command("DOWNGRADE", claims)
 }
 
 pub(crate) fn force(key: &[u8]) -> Cmd {
@@ -69,9 +120,36 @@ pub(crate) fn info(key: &[u8]) -> Cmd {
     cmd
 }
 
-fn command(name: &str, key: &[u8], owner: &str) -> Cmd {
-    let mut cmd = Cmd::with_capacity(8, name.len() + key.len() + owner.len() + 64);
-    cmd.arg(name).arg(key).arg(owner);
+pub(crate) fn list(count: u64) -> Cmd {
+    let mut cmd = redis::cmd("RLOCK.LIST");
+    cmd.arg("COUNT").arg(count);
+    cmd
+}
+
+/// Asks the server what it is, and changes nothing.
+pub(crate) fn hello() -> Cmd {
+    redis::cmd("HELLO")
+}
+
+/// A command for the owner at the first key.
+fn command(verb: &str, claims: &Claims) -> Cmd {
+    let (key, owner) = (&claims.first().key, claims.owner().as_str());
+    let mut cmd = Cmd::with_capacity(12, key.len() + owner.len() + 96);
+    cmd.arg(["RLOCK.", verb].concat()).arg(&**key).arg(owner);
+    cmd
+}
+
+/// A command for the owner at all keys.
+fn several(verb: &str, claims: &Claims, lease: Option<Duration>) -> Cmd {
+    let mut cmd = redis::cmd(&["RLOCK.", verb].concat());
+    cmd.arg(claims.owner().as_str());
+    if let Some(lease) = lease {
+        cmd.arg(millis(lease));
+    }
+    cmd.arg(claims.count());
+    for key in claims.keys() {
+        cmd.arg(key);
+    }
     cmd
 }
 
@@ -91,12 +169,27 @@ pub(crate) fn acquired(reply: &Value) -> Result<Acquired, Error> {
     }
 }
 
+/// The reply to [`hello`].
+pub(crate) fn is_cluster(reply: &Value) -> Result<bool, Error> {
+    Ok(Fields(reply).text("mode")? == "cluster")
+}
+
 /// A number, or nil as `None`.
 pub(crate) fn number_or_nil(reply: &Value) -> Result<Option<u64>, Error> {
     match reply {
         Value::Nil => Ok(None),
         other => number(other).map(Some),
     }
+}
+
+/// The reply to [`renew`]: the fence, if everything is still held. For several
+/// keys the server names no fence; then it is the one known before.
+pub(crate) fn renewed(reply: &Value, claims: &Claims, known: u64) -> Result<Option<u64>, Error> {
+    if claims.is_single() {
+        return number_or_nil(reply);
+    }
+    let held = number(reply)?;
+    Ok((usize::try_from(held) == Ok(claims.count())).then_some(known))
 }
 
 /// A number that is not negative.
@@ -108,52 +201,13 @@ pub(crate) fn number(reply: &Value) -> Result<u64, Error> {
     .ok_or_else(|| Error::Protocol(format!("expected a number, got {reply:?}")))
 }
 
-/// What happened to a queued request, or to a hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
-    Grant,
-    WaitEnded,
-    Withdrawn,
-    Lost,
-}
-
-/// One message on this client's channel.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Notice<'a> {
-    pub(crate) event: Event,
-    pub(crate) fence: u64,
-    /// `<owner> <key>`: no owner has a space, so this names both.
-    pub(crate) name: &'a [u8],
-}
-
-/// Reads `<event> <fence> <owner> <key>`; `None` for anything else.
-pub(crate) fn notice(message: &[u8]) -> Option<Notice<'_>> {
-    let (word, rest) = split_word(message)?;
-    let (fence, name) = split_word(rest)?;
-    let event = match word {
-        b"grant" => Event::Grant,
-        b"timeout" => Event::WaitEnded,
-        b"withdrawn" => Event::Withdrawn,
-        b"lost" => Event::Lost,
-        _ => return None,
-    };
-    let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
-    Some(Notice { event, fence, name })
-}
-
-/// The name under which notices speak of `owner` at `key`.
-pub(crate) fn notice_name(owner: &str, key: &[u8]) -> Vec<u8> {
-    [owner.as_bytes(), b" ", key].concat()
-}
-
-fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = text.iter().position(|byte| *byte == b' ')?;
-    Some((text.get(..end)?, text.get(end + 1..)?))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::owner::Owner;
+    use crate::state::{Inner, Limits, State};
 
     fn words(cmd: &Cmd) -> Vec<String> {
         let packed = String::from_utf8(cmd.get_packed_command()).unwrap();
@@ -165,52 +219,70 @@ mod tests {
             .collect()
     }
 
+    /// Claims of a client that is not connected to anything.
+    fn claims(keys: &[&str]) -> Claims {
+        let redis = redis::Client::open("redis://127.0.0.1/").unwrap();
+        let (response, patience) = (Duration::from_secs(1), Duration::from_secs(1));
+        let mut state = State::new(redis, Limits { response, patience });
+        state.channel = "c".to_owned();
+        let (orders, _) = tokio::sync::mpsc::unbounded_channel();
+        let state = Arc::new(state);
+        let keys: Vec<Arc<[u8]>> = keys.iter().map(|key| key.as_bytes().into()).collect();
+        let owner = Owner::new("o").unwrap();
+        Arc::new(Inner { state, orders }).claims(&keys[0], &keys[1..], &owner)
+    }
+
+    fn asked(keys: &[&str], ask: Ask, terms: &Terms, queueing: Queueing) -> String {
+        let lease = Duration::from_millis(5);
+        words(&acquire(&claims(keys), ask, terms, lease, queueing)).join(" ")
+    }
+
     #[test]
     fn a_wait_below_a_millisecond_is_not_sent_as_without_limit() {
         let queueing = Queueing::AtMost(Duration::from_nanos(1));
-        let cmd = acquire(b"k", "o", Duration::from_millis(5), queueing, "c");
-        let expected = [
-            "RLOCK.ACQUIRE",
-            "k",
-            "o",
-            "5",
-            "ONCE",
-            "WAIT",
-            "1",
-            "NOTIFY",
-            "c",
-        ];
-        assert_eq!(words(&cmd), expected);
+        let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), queueing);
+        assert_eq!(sent, "RLOCK.ACQUIRE k o 5 ONCE WAIT 1 NOTIFY c");
     }
 
     #[test]
     fn a_try_has_no_wait_but_asks_for_loss_notices() {
-        let cmd = acquire(b"k", "o", Duration::from_millis(5), Queueing::Try, "c");
+        let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), Queueing::Try);
+        assert_eq!(sent, "RLOCK.ACQUIRE k o 5 ONCE NOTIFY c");
+    }
+
+    #[test]
+    fn mode_and_bond_are_sent_with_a_request_for_one_key() {
+        let terms = Terms {
+            bound: Some(Duration::ZERO),
+            ..Terms::default()
+        };
+        let sent = asked(&["k"], Ask::Shared, &terms, Queueing::Unlimited);
         assert_eq!(
-            words(&cmd),
-            ["RLOCK.ACQUIRE", "k", "o", "5", "ONCE", "NOTIFY", "c"]
+            sent,
+            "RLOCK.ACQUIRE k o 5 SHARED ONCE WAIT 0 NOTIFY c BIND 0"
+        );
+        let (limit, permits) = (9, 2);
+        let ask = Ask::Permits { limit, permits };
+        let sent = asked(&["k"], ask, &Terms::default(), Queueing::Try);
+        assert_eq!(
+            sent,
+            "RLOCK.ACQUIRE k o 5 SHARED LIMIT 9 PERMITS 2 ONCE NOTIFY c"
         );
     }
 
     #[test]
-    fn a_key_in_a_notice_may_have_spaces_and_any_bytes() {
-        let read = notice(b"grant 17 u:1 a key\xff ").unwrap();
-        assert_eq!((read.event, read.fence), (Event::Grant, 17));
-        assert_eq!(read.name, notice_name("u:1", b"a key\xff "));
-    }
-
-    #[test]
-    fn a_malformed_notice_is_none() {
-        for message in [
-            &b""[..],
-            b"grant",
-            b"grant 1",
-            b"grant x o k",
-            b"grant -1 o k",
-            b"won 1 o k",
-        ] {
-            assert_eq!(notice(message), None);
-        }
+    fn several_keys_are_asked_for_renewed_and_released_together() {
+        let (keys, lease) = (["a", "b"], Duration::from_millis(5));
+        let sent = asked(&keys, Ask::Exclusive, &Terms::default(), Queueing::Try);
+        assert_eq!(sent, "RLOCK.MACQUIRE o 5 2 a b ONCE NOTIFY c");
+        let claims = claims(&keys);
+        let sent = words(&renew(&claims, lease)).join(" ");
+        assert_eq!(sent, "RLOCK.MRENEW o 5 2 a b");
+        assert_eq!(
+            words(&release(&claims)).join(" "),
+            "RLOCK.MRELEASE o 2 a b ALL"
+        );
+        assert_eq!(words(&cancel(&claims)).join(" "), "RLOCK.CANCEL a o");
     }
 
     #[test]

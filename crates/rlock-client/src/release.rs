@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::claim::{Claim, Turn};
+use crate::claims::{Claims, Held, Turn};
 use crate::driver::Order;
 use crate::error::{Error, Fault, Loss};
 use crate::hold::Hold;
@@ -19,26 +19,29 @@ use crate::terms::{Backoff, Deadline};
 
 /// Releases a hold of which the caller has the last guard and the turn.
 pub(crate) async fn release(hold: &Hold) -> Result<(), Error> {
-    let state = &hold.claim.inner.state;
+    let state = &hold.claims.inner().state;
     hold.end();
     state.schedule.remove(hold);
     send_release(hold, Deadline::after(state.limits.patience)).await?;
-    let (key, owner, fence) = (&hold.claim.key, &hold.claim.owner, hold.fence);
-    tracing::debug!(key = %String::from_utf8_lossy(key), %owner, fence, "released");
+    let (key, owner, fence) = (hold.claims.label(), hold.claims.owner(), hold.fence());
+    tracing::debug!(%key, %owner, fence, "released");
     Ok(())
 }
 
 async fn send_release(hold: &Hold, deadline: Deadline) -> Result<(), Error> {
-    let cmd = protocol::release(&hold.claim.key, hold.claim.owner.as_str());
+    let cmd = protocol::release(&hold.claims);
     let mut backoff = Backoff::default();
     let mut unanswered = false;
     loop {
-        let link = hold.claim.inner.state.link(deadline).await?;
+        let link = hold.claims.inner().state.link(deadline).await?;
         let error = match link.ask(&cmd).await {
-            Ok(Value::Nil) if !unanswered => return Err(Error::Lost(Loss::EndedByServer)),
             // Nil after an unanswered one: that one released it.
-            Ok(_) => return Ok(()),
-            Err(Fault::Refused(error)) => return Err(error),
+            Ok(reply) if unanswered || released_all(&reply, &hold.claims) => return Ok(()),
+            Ok(_) => return Err(Error::Lost(Loss::EndedByServer)),
+            Err(Fault::Refused(error)) => {
+                release_each(&hold.claims, &link).await;
+                return Err(error);
+            }
             Err(Fault::Broken(error)) => {
                 unanswered = true;
                 error
@@ -52,29 +55,44 @@ async fn send_release(hold: &Hold, deadline: Deadline) -> Result<(), Error> {
     }
 }
 
+/// Whether the owner held what it released: all of it, if several keys.
+fn released_all(reply: &Value, claims: &Claims) -> bool {
+    match reply {
+        Value::Nil => false,
+        Value::Int(held) if !claims.is_single() => usize::try_from(*held) == Ok(claims.count()),
+        _ => true,
+    }
+}
+
+/// Releases each of several keys by itself, for when one of them holds
+/// something that is no lock, and keeps the server from releasing any.
+async fn release_each(claims: &Claims, link: &Link) {
+    if !claims.is_single() {
+        let _ = link.ask_all(&protocol::release_each(claims)).await;
+    }
+}
+
 /// Releases a hold whose last guard was dropped, unless it was entered again
 /// since, or the same owner has a newer hold.
 pub(crate) async fn unused(hold: Arc<Hold>) {
-    let _turn = hold.claim.turn.lock().await;
-    let newest = hold
-        .claim
-        .hold()
-        .is_some_and(|newest| Arc::ptr_eq(&newest, &hold));
-    if !newest || !hold.is_unused() {
+    let _turn = hold.claims.turn().await;
+    // A newer hold of just one of the keys shows that this one is over.
+    if !hold.claims.are_held_by(&hold) || !hold.is_unused() {
         return;
     }
-    let over = hold.loss() == Some(Loss::EndedByServer);
+    // Of several keys the loss of one leaves the others.
+    let over = hold.loss() == Some(Loss::EndedByServer) && hold.claims.is_single();
     hold.end();
-    hold.claim.inner.state.schedule.remove(&hold);
+    hold.claims.inner().state.schedule.remove(&hold);
     if over {
         return;
     }
     // Later the server has ended it by itself.
-    let left = hold.valid_until().saturating_duration_since(Instant::now());
-    let patience = hold.claim.inner.state.limits.patience;
+    let left = hold.lease_end().saturating_duration_since(Instant::now());
+    let patience = hold.claims.inner().state.limits.patience;
     let outcome = send_release(&hold, Deadline::after(left.max(patience))).await;
-    let (key, owner, fence) = (&hold.claim.key, &hold.claim.owner, hold.fence);
-    tracing::debug!(key = %String::from_utf8_lossy(key), %owner, fence, ?outcome, "dropped");
+    let (key, owner, fence) = (hold.claims.label(), hold.claims.owner(), hold.fence());
+    tracing::debug!(%key, %owner, fence, ?outcome, "dropped");
 }
 
 /// The clean-up after a call for a lock of which nobody awaits the outcome.
@@ -83,13 +101,15 @@ pub(crate) async fn unused(hold: Arc<Hold>) {
 /// until this is done, so that a next call of the same owner comes after.
 #[derive(Debug)]
 pub(crate) struct Withdrawal {
-    claim: Arc<Claim>,
+    claims: Claims,
     /// Kept to the end of the clean-up.
     _turn: Turn,
     /// The lease that was asked for: after it no grant is left anyway.
     lease: Duration,
     /// The connection that the call was last made by.
     asked_by: Option<u64>,
+    /// The shared hold that the call was to make exclusive.
+    upgraded: Option<Arc<Hold>>,
 }
 
 /// How often clean-up is repeated where an earlier connection may still be
@@ -101,28 +121,31 @@ const REPEATS: [Duration; 3] = [
 ];
 
 impl Withdrawal {
-    pub(crate) fn new(claim: Arc<Claim>, turn: Turn, lease: Duration) -> Self {
+    pub(crate) fn new(claims: Claims, turn: Turn, lease: Duration) -> Self {
         Self {
-            claim,
+            claims,
             _turn: turn,
             lease,
             asked_by: None,
+            upgraded: None,
         }
     }
 
-    /// The same, for a call that was made by that connection.
-    pub(crate) fn asked_by(mut self, link: u64) -> Self {
+    /// The same, for a call that was made by that connection, to upgrade that
+    /// hold if there is one.
+    pub(crate) fn asked_by(mut self, link: u64, upgraded: Option<Arc<Hold>>) -> Self {
         self.asked_by = Some(link);
+        self.upgraded = upgraded;
         self
     }
 
     /// Leaves it to the background.
     pub(crate) fn order(self) {
-        let inner = Arc::clone(&self.claim.inner);
+        let inner = Arc::clone(self.claims.inner());
         inner.order(Order::Withdraw(self));
     }
 
-    /// Cancels the request if it is queued, and releases if it was granted.
+    /// Cancels the request if it is queued, and undoes it if it was granted.
     pub(crate) async fn carry_out(self) {
         let Some(link) = self.send().await else {
             return;
@@ -140,27 +163,59 @@ impl Withdrawal {
 
     /// Sends the clean-up once; `None` if no server could be reached.
     async fn send(&self) -> Option<Arc<Link>> {
-        let state = &self.claim.inner.state;
+        let state = &self.claims.inner().state;
         let deadline = Deadline::after(self.lease.max(state.limits.patience));
         let mut backoff = Backoff::default();
         while !deadline.is_over() {
             let link = state.link(deadline).await.ok()?;
             match link.ask_all(&self.commands()).await {
-                Ok(_) | Err(Fault::Refused(_)) => return Some(link),
+                Ok(replies) => {
+                    self.take_up(replies.last(), &link).await;
+                    return Some(link);
+                }
+                Err(Fault::Refused(_)) => return Some(link),
                 Err(Fault::Broken(_) | Fault::Passing(_)) => backoff.pause(deadline).await,
             }
         }
         None
     }
 
-    /// A hold with guards on it stays: the call was to enter it again.
+    /// A hold with guards on it stays: the call was to enter it again, or to
+    /// upgrade it. An upgrade that was granted in the meantime is undone.
     fn commands(&self) -> redis::Pipeline {
-        let (key, owner) = (&self.claim.key, self.claim.owner.as_str());
         let mut commands = redis::pipe();
-        commands.add_command(protocol::cancel(key, owner));
-        if self.claim.live_hold().is_none() {
-            commands.add_command(protocol::release(key, owner));
+        commands.add_command(protocol::cancel(&self.claims));
+        match (self.claims.held(), &self.upgraded) {
+            (Held::Nothing, _) => drop(commands.add_command(protocol::release(&self.claims))),
+            (Held::These(_), Some(_)) => {
+                commands.add_command(protocol::downgrade(&self.claims));
+            }
+            (Held::These(_) | Held::Otherwise(_), _) => {}
         }
         commands
+    }
+
+    /// Takes up what the last command came to.
+    async fn take_up(&self, reply: Option<&Value>, link: &Link) {
+        match (reply, &self.upgraded) {
+            (Some(Value::ServerError(_)), _) => release_each(&self.claims, link).await,
+            (Some(Value::Int(fence @ 1..)), Some(hold)) => {
+                let fence = u64::try_from(*fence).unwrap_or(0);
+                hold.take_fence(fence);
+                if self.claims.is_lost(fence) {
+                    hold.lose(Loss::EndedByServer);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Withdrawal {
+    /// Only now may the server's word about this hold be taken literally.
+    fn drop(&mut self) {
+        if let Some(hold) = &self.upgraded {
+            hold.set_upgrading(false);
+        }
     }
 }

@@ -5,17 +5,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, Value};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OnceCell, mpsc, watch};
 
 use crate::claim::Claim;
+use crate::claims::Claims;
 use crate::driver::Order;
 use crate::error::{Error, Fault};
+use crate::hold::Hold;
 use crate::link::Link;
+use crate::notice;
 use crate::owner::Owner;
 use crate::protocol;
+use crate::pulse::Pulse;
+use crate::schedule::Schedule;
 use crate::terms::{Backoff, Deadline};
 use crate::wakeups::Wakeups;
-use crate::watchdog::Schedule;
 
 /// How long a client goes on.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +47,12 @@ pub(crate) struct State {
     pub(crate) channel: String,
     pub(crate) wakeups: Wakeups,
     pub(crate) schedule: Schedule,
+    pub(crate) pulse: Pulse,
     id: String,
     numbers: AtomicU64,
+    /// The number of the last connection that has ended.
+    over: AtomicU64,
+    is_cluster: OnceCell<bool>,
     connection: watch::Sender<Connection>,
 }
 
@@ -65,8 +73,11 @@ impl State {
             channel: format!("rlock:client:{id}"),
             wakeups: Wakeups::default(),
             schedule: Schedule::default(),
+            pulse: Pulse::default(),
             id,
             numbers: AtomicU64::new(0),
+            over: AtomicU64::new(0),
+            is_cluster: OnceCell::new(),
             connection: watch::Sender::new(Connection::Down(None)),
         }
     }
@@ -79,12 +90,39 @@ impl State {
         self.connection.send_replace(connection);
     }
 
+    /// Notes that a connection has ended, before anybody is told.
+    pub(crate) fn set_over(&self, link: u64) {
+        self.over.store(link, Ordering::SeqCst);
+    }
+
+    /// Whether the connection of that number has ended.
+    pub(crate) fn is_over(&self, link: u64) -> bool {
+        link <= self.over.load(Ordering::SeqCst)
+    }
+
+    /// Every hold that still counts, once each.
+    pub(crate) fn live_holds(&self) -> Vec<Arc<Hold>> {
+        let mut holds = Vec::new();
+        for claim in self.wakeups.all() {
+            // A hold of several keys is met at each of its claims.
+            let hold = claim.live_hold();
+            holds.extend(hold.filter(|hold| Arc::ptr_eq(hold.claims.first(), &claim)));
+        }
+        holds
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn link_now(&self) -> Option<Arc<Link>> {
+        match &*self.connection.borrow() {
+            Connection::Up(link) if !link.is_retired() => Some(Arc::clone(link)),
+            _ => None,
+        }
+    }
+
     /// The connection, waited for until `deadline` if there is none.
     pub(crate) async fn link(&self, deadline: Deadline) -> Result<Arc<Link>, Error> {
-        if let Connection::Up(link) = &*self.connection.borrow()
-            && !link.is_retired()
-        {
-            return Ok(Arc::clone(link));
+        if let Some(link) = self.link_now() {
+            return Ok(link);
         }
         let mut changes = self.connection.subscribe();
         let settled = async {
@@ -125,6 +163,14 @@ impl State {
             }
         }
     }
+
+    /// Whether the server is a node of a cluster. Asked once, by the first who
+    /// has keys of different slots.
+    pub(crate) async fn is_cluster(&self) -> Result<bool, Error> {
+        // Every user may say hello.
+        let ask = async || protocol::is_cluster(&self.ask(&protocol::hello()).await?);
+        self.is_cluster.get_or_try_init(ask).await.copied()
+    }
 }
 
 fn is_settled(connection: &Connection) -> bool {
@@ -146,10 +192,22 @@ impl Inner {
         Owner::numbered(&self.state.id, self.state.next_number())
     }
 
+    /// The claims of `owner` at these keys.
+    pub(crate) fn claims(
+        self: &Arc<Self>,
+        key: &Arc<[u8]>,
+        rest: &[Arc<[u8]>],
+        owner: &Owner,
+    ) -> Claims {
+        let rest = rest.iter().map(|key| self.claim(key, owner));
+        Claims::new(self.claim(key, owner), rest.collect())
+    }
+
     /// The one claim of `owner` at `key`.
-    pub(crate) fn claim(self: &Arc<Self>, key: &Arc<[u8]>, owner: Owner) -> Arc<Claim> {
-        let name: Arc<[u8]> = protocol::notice_name(owner.as_str(), key).into();
-        let make = || Claim::new(Arc::clone(self), owner, Arc::clone(key), Arc::clone(&name));
+    fn claim(self: &Arc<Self>, key: &Arc<[u8]>, owner: &Owner) -> Arc<Claim> {
+        let name: Arc<[u8]> = notice::name(owner.as_str(), key).into();
+        let (owner, key) = (owner.clone(), Arc::clone(key));
+        let make = || Claim::new(Arc::clone(self), owner, key, Arc::clone(&name));
         self.state.wakeups.claim(&name, make)
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct Terms {
     pub(crate) renewed: bool,
     /// How long the watchdog goes on at most, from the grant.
     pub(crate) max_hold: Option<Duration>,
+    /// How long it lasts after its connection has ended, if it is bound to it.
+    pub(crate) bound: Option<Duration>,
 }
 
 impl Default for Terms {
@@ -29,6 +31,7 @@ impl Default for Terms {
             lease: LEASE_DEFAULT,
             renewed: true,
             max_hold: None,
+            bound: None,
         }
     }
 }
@@ -40,9 +43,15 @@ impl Terms {
             .max_hold
             .map(|bound| whole_ms("max_hold", bound))
             .transpose()?;
+        // A grace of zero is one: the hold ends with the connection.
+        let grace = |grace: Duration| match grace.is_zero() {
+            true => Ok(grace),
+            false => whole_ms("grace", grace),
+        };
         Ok(Self {
             lease: whole_ms("lease", self.lease)?,
             max_hold,
+            bound: self.bound.map(grace).transpose()?,
             ..self
         })
     }
@@ -60,10 +69,40 @@ impl Terms {
         (!left.is_zero()).then(|| left.min(self.lease))
     }
 
-    /// When a hold whose lease was asked for at `sent` is to be renewed.
-    pub(crate) fn renewal_due(&self, sent: Instant, lease: Duration) -> Option<Instant> {
-        self.renewed.then(|| sent + lease / 3)
+    /// When a hold that began at `taken` is to be renewed next, after a lease
+    /// that was asked for at `sent`.
+    ///
+    /// Renewals are a third of the lease apart, at a phase that differs from
+    /// hold to hold: so those of holds that were taken together, or renewed
+    /// together on a new connection, do not stay together. The first one, and
+    /// one after a renewal out of turn, comes a twelfth to five twelfths of
+    /// the lease later.
+    pub(crate) fn renewal_due(
+        &self,
+        hold: u64,
+        taken: Instant,
+        sent: Instant,
+        lease: Duration,
+    ) -> Option<Instant> {
+        let period = nanos(self.lease / 3).max(1);
+        let soonest = nanos(sent.saturating_duration_since(taken) + self.lease / 12);
+        let periods = soonest.saturating_sub(phase(hold, period)).div_ceil(period);
+        let due = phase(hold, period).saturating_add(periods.saturating_mul(period));
+        let latest = sent + lease / 12 * 5;
+        self.renewed
+            .then(|| (taken + Duration::from_nanos(due)).min(latest))
     }
+}
+
+/// Where in a period of `period` a hold has its renewals. Consecutive numbers
+/// are spread by the golden ratio, which leaves no part of the period out.
+fn phase(hold: u64, period: u64) -> u64 {
+    let turn = u128::from(hold.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    u64::try_from((turn * u128::from(period)) >> 64).unwrap_or(0)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Until when a lease that was asked for at `sent` counts on this machine.
@@ -83,7 +122,7 @@ pub(crate) fn whole_ms(argument: &'static str, duration: Duration) -> Result<Dur
         return Err(Error::OutOfRange {
             argument,
             value: format!("{duration:?}"),
-            limit: "more than zero and at most 30 days",
+            limit: "more than zero and at most 30 days".into(),
         });
     }
     Ok(Duration::from_millis(millis(duration)))
@@ -161,8 +200,14 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn next(&mut self) -> Duration {
-        let full = Duration::from_millis(10 << self.attempts.min(7)).min(Duration::from_secs(1));
+        let pause = Self::nth(self.attempts);
         self.attempts = self.attempts.saturating_add(1);
+        pause
+    }
+
+    /// The pause after so many others.
+    pub(crate) fn nth(attempts: u32) -> Duration {
+        let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
         let random = uuid::Uuid::new_v4().as_u128() % 1000;
         full / 2 + full / 2000 * u32::try_from(random).unwrap_or(0)
     }
@@ -203,12 +248,45 @@ mod tests {
     }
 
     #[test]
+    fn renewals_are_a_third_of_the_lease_apart() {
+        let (terms, taken) = (Terms::default(), Instant::now());
+        for hold in 0..100 {
+            let due = |sent| terms.renewal_due(hold, taken, sent, terms.lease).unwrap();
+            let first = due(taken);
+            assert!(first >= taken + terms.lease / 12, "{:?}", first - taken);
+            assert!(first <= taken + terms.lease / 12 * 5);
+            assert_eq!(due(first), first + terms.lease / 3);
+            // Also if it was late, and after one that was out of turn.
+            let late = first + Duration::from_secs(1);
+            assert_eq!(due(late), first + terms.lease / 3);
+            let early = first - Duration::from_secs(1);
+            assert!(due(early) == first + terms.lease / 3 || due(early) == first);
+        }
+    }
+
+    #[test]
+    fn holds_taken_at_once_are_renewed_evenly() {
+        let (terms, taken) = (Terms::default(), Instant::now());
+        let mut per_second = [0; 10];
+        // A hold takes every other number, as its owner has one too.
+        for hold in (0..20_000).step_by(2) {
+            let due = terms.renewal_due(hold, taken, taken, terms.lease).unwrap();
+            let later = due - taken - terms.lease / 12;
+            per_second[usize::try_from(later.as_secs()).unwrap().min(9)] += 1;
+        }
+        assert!(
+            per_second.iter().all(|count| (990..=1010).contains(count)),
+            "{per_second:?}"
+        );
+    }
+
+    #[test]
     fn the_last_renewal_asks_for_the_rest_of_max_hold_only() {
         let max_hold = Some(Duration::from_secs(10));
         let terms = Terms {
             lease: Duration::from_secs(6),
-            renewed: true,
             max_hold,
+            ..Terms::default()
         };
         let taken = Instant::now();
         let at = |seconds| terms.lease_at(taken, taken + Duration::from_secs(seconds));

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::claim::Claim;
-use crate::protocol;
+use crate::notice;
 use crate::sync::lock;
 
 /// Every claim of a client that somebody works with, by `<owner> <key>`.
@@ -46,7 +46,7 @@ impl Wakeups {
 
     /// Hands a message to the claim that it is for.
     pub(crate) fn route(&self, message: &[u8]) {
-        let Some(notice) = protocol::notice(message) else {
+        let Some(notice) = notice::read(message) else {
             tracing::warn!(message = %String::from_utf8_lossy(message), "unknown message");
             return;
         };

@@ -1,152 +1,102 @@
-//! Renews the holds whose terms ask for it, every third of their lease.
+//! Renews the holds whose terms ask for it, about every third of their lease.
 //!
-//! One schedule for all holds of a client. A renewal that fails is tried
-//! again until validity ends, and holds up no other. A hold that was lost is
-//! never renewed.
+//! A renewal that fails is tried again until validity ends, and holds up no
+//! other. A hold that was lost is never renewed. After each new connection
+//! every hold is looked at, as the server forgot what it was to tell by the
+//! one before.
 
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::Value;
-use tokio::sync::Notify;
-
+use crate::attach::attach;
+use crate::claims::Claims;
 use crate::error::{Error, Fault, Loss};
-use crate::hold::Hold;
+use crate::hold::{Grant, Hold};
 use crate::link::Link;
-use crate::protocol::{self, Acquired, Queueing};
+use crate::protocol;
 use crate::release::Withdrawal;
-use crate::sync::lock;
-use crate::terms::{Backoff, Deadline};
+use crate::state::State;
+use crate::terms::Backoff;
 
-/// Which hold is to be looked at next, and when.
-#[derive(Debug, Default)]
-pub(crate) struct Schedule {
-    queue: Mutex<Queue>,
-    earlier: Notify,
-}
+/// How far apart holds are looked at after a new connection, if none is
+/// urgent: 5000 a second.
+const SPACING: Duration = Duration::from_micros(200);
+/// When to look again at a hold that another call works on.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
-#[derive(Debug, Default)]
-struct Queue {
-    dues: BTreeMap<(Instant, u64), Weak<Hold>>,
-    /// When the background task wakes anyway. Only an earlier due time has to
-    /// wake it, so that the usual lock and release do not.
-    alarm: Option<Instant>,
-}
-
-impl Schedule {
-    /// Has `hold` looked at when `due`, instead of when it was to be before.
-    pub(crate) fn set(&self, hold: &Arc<Hold>, due: Instant) {
-        let mut queue = lock(&self.queue);
-        if let Some(before) = hold.note_schedule(Some(due)) {
-            queue.dues.remove(&(before, hold.number));
+/// Looks at one hold, and puts it back on the schedule.
+pub(crate) async fn look(hold: Arc<Hold>) {
+    let state = &hold.claims.inner().state;
+    // Without a connection there is nothing to do: on the next one, all holds
+    // are looked at.
+    let Some(link) = state.link_now().filter(|_| is_live(&hold)) else {
+        return;
+    };
+    match look_by(&hold, &link).await {
+        Ok(()) => {}
+        Err(Fault::Refused(Error::NotALock(_))) => hold.lose(Loss::EndedByServer),
+        Err(fault) => {
+            let (key, fence) = (hold.claims.label(), hold.fence());
+            tracing::debug!(%key, fence, ?fault, "renewal failed, trying again");
+            let pause = Backoff::nth(hold.note_failure());
+            // Judged once more at the end of its validity, to be reported.
+            let due = (Instant::now() + pause).min(hold.valid_until());
+            state.schedule.set(&hold, due);
         }
-        queue.dues.insert((due, hold.number), Arc::downgrade(hold));
-        if queue.alarm.is_none_or(|alarm| due < alarm) {
-            queue.alarm = Some(due);
-            self.earlier.notify_one();
-        }
-    }
-
-    pub(crate) fn remove(&self, hold: &Hold) {
-        let mut queue = lock(&self.queue);
-        if let Some(due) = hold.note_schedule(None) {
-            queue.dues.remove(&(due, hold.number));
-        }
-    }
-
-    /// Waits for the next hold that is due.
-    pub(crate) async fn due(&self) -> Arc<Hold> {
-        loop {
-            match self.take_due(Instant::now()) {
-                ControlFlow::Break(hold) => return hold,
-                ControlFlow::Continue(Some(alarm)) => {
-                    let _ = tokio::time::timeout_at(alarm.into(), self.earlier.notified()).await;
-                }
-                ControlFlow::Continue(None) => self.earlier.notified().await,
-            }
-        }
-    }
-
-    /// A hold that is due, or when the next one is.
-    fn take_due(&self, now: Instant) -> ControlFlow<Arc<Hold>, Option<Instant>> {
-        let mut queue = lock(&self.queue);
-        while let Some(entry) = queue.dues.first_entry() {
-            let (due, _) = *entry.key();
-            if due > now {
-                queue.alarm = Some(due);
-                return ControlFlow::Continue(Some(due));
-            }
-            if let Some(hold) = entry.remove().upgrade() {
-                hold.note_schedule(None);
-                return ControlFlow::Break(hold);
-            }
-        }
-        // An alarm that was set stays, though what it was for is gone already:
-        // else every lock in a row would wake the task for a new one.
-        queue.alarm = queue.alarm.filter(|alarm| *alarm > now);
-        ControlFlow::Continue(queue.alarm)
     }
 }
 
-/// Renews one hold, and puts it back on the schedule.
-///
-/// On a new connection the loss notice is asked for again as well.
-pub(crate) async fn renew(hold: Arc<Hold>) {
-    let state = Arc::clone(&hold.claim.inner.state);
-    let mut backoff = Backoff::default();
-    while hold.loss().is_none() && !hold.is_ended() {
-        let left = hold.valid_until().saturating_duration_since(Instant::now());
-        let deadline = Deadline::after(left);
-        let Ok(link) = state.link(deadline).await else {
-            return;
-        };
-        match renew_once(&hold, &link).await {
-            Ok(()) => return,
-            Err(Fault::Refused(Error::NotALock(_))) => return hold.lose(Loss::EndedByServer),
-            Err(fault) => {
-                let (key, fence) = (String::from_utf8_lossy(&hold.claim.key), hold.fence);
-                tracing::debug!(%key, fence, ?fault, "renewal failed, trying again");
-            }
-        }
-        backoff.pause(deadline).await;
-    }
+fn is_live(hold: &Hold) -> bool {
+    hold.loss().is_none() && !hold.is_ended()
 }
 
-async fn renew_once(hold: &Arc<Hold>, link: &Link) -> Result<(), Fault> {
-    let sent = Instant::now();
-    if hold.terms.renewed {
-        let Some(lease) = hold.terms.lease_at(hold.taken, sent) else {
-            return Ok(());
-        };
-        let cmd = protocol::renew(&hold.claim.key, hold.claim.owner.as_str(), lease);
-        let fence = fence(link.ask(&cmd).await?)?;
-        if !confirmed(hold, fence) || !hold.prolong(sent, lease) {
-            return Ok(());
-        }
-        let (key, fence) = (String::from_utf8_lossy(&hold.claim.key), hold.fence);
-        tracing::debug!(%key, owner = %hold.claim.owner, fence, ?lease, "renewed");
-        if let Some(due) = hold.terms.renewal_due(sent, lease)
-            && !hold.is_ended()
-        {
-            hold.claim.inner.state.schedule.set(hold, due);
-        }
+async fn look_by(hold: &Arc<Hold>, link: &Link) -> Result<(), Fault> {
+    if hold.terms.renewed && !renew(hold, link).await? {
+        return Ok(());
     }
     if hold.notices_by() == link.number {
-        Ok(())
-    } else {
-        ask_for_notices(hold, link).await
+        return Ok(());
     }
+    // Releasing and entering take turns; a release that comes first leaves
+    // nothing to ask for.
+    if let Some(_turn) = hold.claims.try_turn() {
+        if is_live(hold) && !hold.is_unused() {
+            attach(hold, link).await?;
+        }
+    } else if !hold.terms.renewed {
+        let schedule = &hold.claims.inner().state.schedule;
+        schedule.set(hold, Instant::now() + BUSY_PAUSE);
+    }
+    Ok(())
 }
 
-fn fence(reply: Value) -> Result<Option<u64>, Fault> {
-    protocol::number_or_nil(&reply).map_err(Fault::Refused)
+/// Renews it once; whether it is still held then.
+async fn renew(hold: &Arc<Hold>, link: &Link) -> Result<bool, Fault> {
+    let sent = Instant::now();
+    let Some(lease) = hold.terms.lease_at(hold.taken, sent) else {
+        return Ok(false);
+    };
+    let asked_under = hold.fence();
+    let reply = link.ask(&protocol::renew(&hold.claims, lease)).await?;
+    let fence = protocol::renewed(&reply, &hold.claims, asked_under).map_err(Fault::Refused)?;
+    let grant = Grant {
+        fence: asked_under,
+        sent,
+        lease,
+        link: link.number,
+    };
+    if !confirmed(hold, fence, asked_under) || !hold.prolong(grant) {
+        return Ok(false);
+    }
+    let (key, owner) = (hold.claims.label(), hold.claims.owner());
+    tracing::debug!(%key, %owner, fence, ?lease, "renewed");
+    hold.claims.inner().state.schedule.after(hold, grant);
+    Ok(true)
 }
 
 /// Whether the server means this very grant; if not, it was lost.
-fn confirmed(hold: &Arc<Hold>, fence: Option<u64>) -> bool {
-    if fence == Some(hold.fence) {
+pub(crate) fn confirmed(hold: &Arc<Hold>, fence: Option<u64>, asked_under: u64) -> bool {
+    if fence.is_some_and(|fence| hold.is_meant_by(fence, asked_under)) {
         return true;
     }
     hold.lose(Loss::EndedByServer);
@@ -158,50 +108,29 @@ fn confirmed(hold: &Arc<Hold>, fence: Option<u64>) -> bool {
 
 /// Undoes a grant that nobody waits for: the server knows another one of this
 /// owner than this process does.
-fn give_back(hold: &Arc<Hold>) {
-    let (claim, lease) = (Arc::clone(&hold.claim), hold.terms.lease);
+fn give_back(hold: &Hold) {
+    let (claims, lease): (Claims, _) = (hold.claims.clone(), hold.terms.lease);
     tokio::spawn(async move {
-        let turn = Arc::clone(&claim.turn).lock_owned().await;
-        Withdrawal::new(claim, turn, lease).carry_out().await;
+        let turn = claims.turn().await;
+        Withdrawal::new(claims, turn, lease).carry_out().await;
     });
 }
 
-/// Asks for the loss notice on a new connection, by entering the lock again.
-///
-/// If the hold ended a moment ago this takes the lock anew: the fence tells,
-/// and it is given back at once.
-async fn ask_for_notices(hold: &Arc<Hold>, link: &Link) -> Result<(), Fault> {
-    let sent = Instant::now();
-    let left = hold.valid_until().saturating_duration_since(sent);
-    let lease = if hold.terms.renewed {
-        hold.terms.lease_at(hold.taken, sent)
-    } else {
-        Some(left)
-    };
-    let Some(lease) = lease.filter(|lease| *lease >= Duration::from_millis(1)) else {
-        return Ok(());
-    };
-    // Releasing and entering take turns; a release that comes first leaves
-    // nothing to ask for.
-    let _turn = hold.claim.turn.lock().await;
-    if hold.is_ended() || hold.is_unused() {
-        return Ok(());
+/// Has every hold looked at soon, as there is a new connection: bound holds
+/// at once, in the order in which they would be lost, the others after them.
+pub(crate) fn look_at_all(state: &State) {
+    let now = Instant::now();
+    let mut holds = state.live_holds();
+    holds.sort_by_key(|hold| (hold.terms.bound.is_none(), hold.valid_until()));
+    let mut due = now;
+    for hold in holds {
+        let step = match hold.terms.bound {
+            // A due time of its own keeps the order.
+            Some(_) => Duration::from_nanos(1),
+            None => SPACING,
+        };
+        due += step;
+        let left = hold.valid_until().saturating_duration_since(now);
+        state.schedule.set(&hold, due.min(now + left / 4));
     }
-    let channel = &hold.claim.inner.state.channel;
-    let owner = hold.claim.owner.as_str();
-    let cmd = protocol::acquire(&hold.claim.key, owner, lease, Queueing::Try, channel);
-    let reply = match link.ask(&cmd).await {
-        // A full server still renews: only the early notice is missing.
-        Err(Fault::Refused(Error::OutOfMemory(_) | Error::QueueFull(_))) => return Ok(()),
-        reply => reply?,
-    };
-    let fence = match protocol::acquired(&reply).map_err(Fault::Refused)? {
-        Acquired::Granted(fence) => Some(fence),
-        Acquired::Queued | Acquired::Refused => None,
-    };
-    if confirmed(hold, fence) {
-        hold.set_notices_by(link.number);
-        hold.prolong(sent, lease);
-    }
-    Ok(())
 }

@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::server::{BOUND, Server, eventually};
 
-fn with_server() -> (Runtime, Server) {
+pub(crate) fn with_server() -> (Runtime, Server) {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()

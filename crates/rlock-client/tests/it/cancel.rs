@@ -10,10 +10,10 @@ use tokio::runtime::{Builder, Runtime};
 use crate::server::Server;
 
 /// A sequence of numbers that look random, the same in every run.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -24,7 +24,7 @@ impl Random {
 
 /// Polls a future a few times, with pauses in which the rest of the runtime
 /// may run or not, and drops it; whatever it came to is dropped with it.
-async fn poll_and_drop(future: impl Future, random: &mut Random) {
+pub(crate) async fn poll_and_drop(future: impl Future, random: &mut Random) {
     let mut future = Box::pin(future);
     for _ in 0..random.below(6) {
         let done =

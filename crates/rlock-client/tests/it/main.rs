@@ -5,15 +5,27 @@
 //! `RLOCK_MODULE` the module (default: the release build of this workspace).
 
 mod blocking;
+mod blocking_kinds;
+mod bound;
 mod cancel;
+mod cancel_kinds;
 mod cost;
+mod deadlock;
 mod faults;
+mod faults_kinds;
 mod killed;
+mod list;
 mod lock;
 mod loss;
+mod multi;
+mod multi_cluster;
 mod proxy;
 mod reentry;
 mod refused;
+mod renewals;
 mod replica;
+mod rwlock;
+mod semaphore;
 mod server;
 mod stopped;
+mod upgrade;

@@ -1,5 +1,6 @@
 //! A network between client and server that can be told to fail.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(crate) enum Weather {
     Swallow,
     /// What the server says arrives only when the weather has changed.
     Fog,
+    /// Every request arrives, but only after this long.
+    Slow(Duration),
     /// The next request with these bytes arrives only when
     /// [`Proxy::let_late_request_arrive`] says so; fair for all else.
     DelayRequest(&'static str),
@@ -38,6 +41,34 @@ struct Sky {
     late: Late,
     weather: Mutex<Weather>,
     requests: Mutex<Vec<u8>>,
+    /// The most renewals that were seen under way on one connection.
+    most_renewals: AtomicUsize,
+}
+
+/// The renewals on one connection that are not answered yet.
+#[derive(Default)]
+struct Renewals {
+    asked: Vec<u8>,
+    underway: usize,
+}
+
+impl Renewals {
+    /// Counts those in a piece of what the client says; one may be cut in two.
+    fn asked(&mut self, bytes: &[u8], most: &AtomicUsize) {
+        const NAME: &[u8] = b"RLOCK.RENEW";
+        self.asked.extend(bytes);
+        let found = |window: &[u8]| window == NAME;
+        self.underway += self.asked.windows(NAME.len()).filter(|w| found(w)).count();
+        let kept = self.asked.len().saturating_sub(NAME.len() - 1);
+        self.asked.drain(..kept);
+        most.fetch_max(self.underway, Ordering::SeqCst);
+    }
+
+    /// Counts the replies, each a number, while nothing else is asked.
+    fn answered(&mut self, bytes: &[u8]) {
+        let replies = bytes.iter().filter(|byte| **byte == b':').count();
+        self.underway = self.underway.saturating_sub(replies);
+    }
 }
 
 pub(crate) struct Proxy {
@@ -54,6 +85,7 @@ impl Proxy {
             late: Late::default(),
             weather: Mutex::new(Weather::Fair),
             requests: Mutex::default(),
+            most_renewals: AtomicUsize::new(0),
         });
         let task = tokio::spawn({
             let sky = Arc::clone(&sky);
@@ -91,6 +123,16 @@ impl Proxy {
         }
     }
 
+    /// Forgets what was seen so far.
+    pub(crate) fn forget(&self) {
+        self.sky.requests.lock().unwrap().clear();
+        self.sky.most_renewals.store(0, Ordering::SeqCst);
+    }
+
+    pub(crate) fn most_renewals(&self) -> usize {
+        self.sky.most_renewals.load(Ordering::SeqCst)
+    }
+
     /// Every byte that clients have sent.
     pub(crate) fn requests(&self) -> Vec<u8> {
         self.sky.requests.lock().unwrap().clone()
@@ -105,11 +147,13 @@ impl Drop for Proxy {
 
 async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) -> Option<()> {
     let (mut request, mut reply) = ([0; 65536], [0; 65536]);
+    let mut renewals = Renewals::default();
     loop {
         tokio::select! {
             length = client.read(&mut request) => {
                 let bytes = request.get(..length.ok().filter(|length| *length > 0)?)?;
                 sky.requests.lock().unwrap().extend(bytes);
+                renewals.asked(bytes, &sky.most_renewals);
                 let weather = sky.weather.lock().unwrap().clone();
                 match weather {
                     Weather::Swallow => continue,
@@ -125,6 +169,10 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                         deliver_late(&mut server, bytes, &sky.late).await;
                         return None;
                     }
+                    Weather::Slow(delay) => {
+                        tokio::time::sleep(delay).await;
+                        server.write_all(bytes).await.ok()?;
+                    }
                     Weather::DelayRequest(_) | Weather::CutReplyTo(_) | Weather::Fair | Weather::Fog => server.write_all(bytes).await.ok()?,
                 }
             }
@@ -134,6 +182,7 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
                 let weather = sky.weather.lock().unwrap().clone();
+                renewals.answered(bytes);
                 if weather != Weather::Swallow {
                     client.write_all(bytes).await.ok()?;
                 }

@@ -18,7 +18,7 @@ pub(crate) const BOUND: Duration = Duration::from_secs(20);
 pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Server {
@@ -27,6 +27,23 @@ impl Server {
         let module = module();
         let module = module.to_str().unwrap();
         Self::start_with(&["--loadmodule", module]).await
+    }
+
+    /// A cluster of one node, with the module.
+    pub(crate) async fn start_cluster() -> Self {
+        let module = module();
+        let module = module.to_str().unwrap();
+        let bus = free_port().to_string();
+        let options = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+        let server = Self::start_with(&[&options[..], &["--loadmodule", module]].concat()).await;
+        let mut admin = server.admin().await;
+        let _: () = admin.run("CLUSTER ADDSLOTSRANGE 0 16383").await;
+        eventually("the cluster serves all slots", async || {
+            let info: String = admin.run("CLUSTER INFO").await;
+            info.contains("cluster_state:ok")
+        })
+        .await;
+        server
     }
 
     /// A server with these options, and nothing on disk.
@@ -41,11 +58,7 @@ impl Server {
     }
 
     async fn try_start(options: &[&str]) -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
+        let port = free_port();
         let directory = tempfile::tempdir().unwrap();
         let program = std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into());
         let process = Command::new(&program)
@@ -73,13 +86,12 @@ impl Server {
         let mut server = Self {
             process,
             port,
-            _directory: directory,
+            directory,
         };
         let begun = Instant::now();
         while begun.elapsed() < BOUND {
+            // Why it ended is told when it is dropped.
             if server.process.try_wait().unwrap().is_some() {
-                let log = std::fs::read_to_string(server._directory.path().join("server.log"));
-                eprintln!("the server ended: {}", log.unwrap_or_default());
                 return None;
             }
             if tokio::net::TcpStream::connect(("127.0.0.1", port))
@@ -114,9 +126,18 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if matches!(self.process.try_wait(), Ok(Some(_))) {
+            let log = std::fs::read_to_string(self.directory.path().join("server.log"));
+            eprintln!("the server ended: {}", log.unwrap_or_default());
+        }
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 pub(crate) fn url(port: u16) -> String {

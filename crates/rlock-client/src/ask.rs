@@ -1,0 +1,28 @@
+//! What a request asks for: to be alone, to share, or some of a number of
+//! permits.
+
+/// How a lock is asked for, and then held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    Exclusive,
+    Shared,
+    /// `permits` of at most `limit`, which every caller names itself.
+    Permits {
+        limit: u32,
+        permits: u32,
+    },
+}
+
+impl Ask {
+    pub(crate) fn is_exclusive(self) -> bool {
+        self == Self::Exclusive
+    }
+
+    /// How many permits a hold has that was asked for like this.
+    pub(crate) fn permits(self) -> u32 {
+        match self {
+            Self::Exclusive | Self::Shared => 1,
+            Self::Permits { permits, .. } => permits,
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What every kind of guard can be asked, in the same words.
+
+/// For a guard type around the async one, in its field `guard`.
+macro_rules! held {
+    ($kind:ident) => {
+        impl $kind {
+            /// The fencing token; see [`crate::Guard::fence`].
+            pub fn fence(&self) -> u64 {
+                self.guard.fence()
+            }
+
+            /// Who holds it.
+            pub fn owner(&self) -> &$crate::Owner {
+                self.guard.owner()
+            }
+
+            /// The lock's key.
+            pub fn key(&self) -> &[u8] {
+                self.guard.key()
+            }
+
+            /// For how long it is held for certain; see
+            /// [`crate::Guard::remaining`].
+            pub fn remaining(&self) -> std::time::Duration {
+                self.guard.remaining()
+            }
+
+            /// Whether it is held for certain; see [`crate::Guard::is_valid`].
+            pub fn is_valid(&self) -> bool {
+                self.guard.is_valid()
+            }
+
+            /// Why it was lost; `None` while it is held.
+            pub fn loss(&self) -> Option<$crate::Loss> {
+                self.guard.loss()
+            }
+
+            /// Blocks until it is lost; see [`crate::Guard::lost`].
+            ///
+            /// # Errors
+            ///
+            /// [`Error::Closed`](crate::Error::Closed) if the client's thread
+            /// is gone.
+            pub fn lost(&self) -> Result<$crate::Loss, $crate::Error> {
+                let hold = std::sync::Arc::clone(self.guard.hold());
+                $crate::blocking::run(&self.runtime, async move { hold.lost().await })
+            }
+
+            /// Releases it and waits for the server's word; see
+            /// [`crate::Guard::release`].
+            ///
+            /// # Errors
+            ///
+            /// Those of [`crate::Guard::release`].
+            pub fn release(self) -> Result<(), $crate::Error> {
+                let guard = self.guard;
+                $crate::blocking::run(&self.runtime, async move { guard.release().await })?
+            }
+        }
+
+        impl $crate::blocking::on_thread::OnThread for $crate::$kind {
+            type Blocking = $kind;
+
+            fn on(self, runtime: &tokio::runtime::Handle) -> $kind {
+                let runtime = runtime.clone();
+                $kind {
+                    guard: self,
+                    runtime,
+                }
+            }
+        }
+    };
+}
+
+pub(super) use held;

@@ -1,0 +1,177 @@
+//! Several locks as one, for code without async.
+
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use super::on_thread::{OnThread, wait_for};
+use super::run;
+use crate::multi_guard::first_loss;
+use crate::{Error, Loss, Owner};
+
+/// Several locks that are held together or not at all; see
+/// [`crate::MultiLock`].
+#[derive(Clone, Debug)]
+pub struct MultiLock {
+    lock: crate::MultiLock,
+    runtime: Handle,
+}
+
+/// Holds several locks; see [`crate::MultiGuard`].
+#[derive(Debug)]
+#[must_use = "locks are released as soon as their guard is dropped"]
+pub struct MultiGuard {
+    guard: crate::MultiGuard,
+    runtime: Handle,
+}
+
+impl OnThread for crate::MultiGuard {
+    type Blocking = MultiGuard;
+
+    fn on(self, runtime: &Handle) -> MultiGuard {
+        let runtime = runtime.clone();
+        MultiGuard {
+            guard: self,
+            runtime,
+        }
+    }
+}
+
+impl MultiLock {
+    pub(super) fn new(lock: crate::MultiLock, runtime: Handle) -> Self {
+        Self { lock, runtime }
+    }
+
+    /// The keys, in the order of their names.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.lock.keys()
+    }
+
+    /// Waits for all of them, without limit; see [`crate::MultiLock::lock`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiLock::lock`].
+    pub fn lock(&self) -> Result<MultiGuard, Error> {
+        let lock = self.lock.clone();
+        wait_for(&self.runtime, async move { lock.lock().await })
+    }
+
+    /// Takes all of them if all are free; see [`crate::MultiLock::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiLock::try_lock`].
+    pub fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        let lock = self.lock.clone();
+        wait_for(&self.runtime, async move { lock.try_lock().await })
+    }
+
+    /// Waits for all of them for at most `wait`; see
+    /// [`crate::MultiLock::lock_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiLock::lock_timeout`].
+    pub fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+        let lock = self.lock.clone();
+        wait_for(&self.runtime, async move { lock.lock_timeout(wait).await })
+    }
+
+    /// Waits for all of them as `owner`; see [`crate::MultiLock::lock_as`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiLock::lock_as`].
+    pub fn lock_as(&self, owner: &Owner) -> Result<MultiGuard, Error> {
+        let (lock, owner) = (self.lock.clone(), owner.clone());
+        wait_for(&self.runtime, async move { lock.lock_as(&owner).await })
+    }
+
+    /// Takes all of them as `owner` if that can be done at once; see
+    /// [`crate::MultiLock::try_lock_as`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiLock::try_lock_as`].
+    pub fn try_lock_as(&self, owner: &Owner) -> Result<Option<MultiGuard>, Error> {
+        let (lock, owner) = (self.lock.clone(), owner.clone());
+        wait_for(&self.runtime, async move { lock.try_lock_as(&owner).await })
+    }
+
+    /// Waits for all of them as `owner` for at most `wait`; see
+    /// [`crate::MultiLock::lock_timeout_as`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiLock::lock_timeout_as`].
+    pub fn lock_timeout_as(
+        &self,
+        owner: &Owner,
+        wait: Duration,
+    ) -> Result<Option<MultiGuard>, Error> {
+        let (lock, owner) = (self.lock.clone(), owner.clone());
+        let call = async move { lock.lock_timeout_as(&owner, wait).await };
+        wait_for(&self.runtime, call)
+    }
+}
+
+impl MultiGuard {
+    /// The fencing token; see [`crate::MultiGuard::fence`].
+    pub fn fence(&self) -> u64 {
+        self.guard.fence()
+    }
+
+    /// The fencing token of one of the locks; see
+    /// [`crate::MultiGuard::fence_of`].
+    pub fn fence_of(&self, key: impl AsRef<[u8]>) -> Option<u64> {
+        self.guard.fence_of(key)
+    }
+
+    /// Who holds them.
+    pub fn owner(&self) -> &Owner {
+        self.guard.owner()
+    }
+
+    /// The keys, in the order of their names.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.guard.keys()
+    }
+
+    /// For how long all of them are held for certain; see
+    /// [`crate::MultiGuard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.guard.remaining()
+    }
+
+    /// Whether all of them are held for certain; see
+    /// [`crate::MultiGuard::is_valid`].
+    pub fn is_valid(&self) -> bool {
+        self.guard.is_valid()
+    }
+
+    /// Why one of them was lost; `None` while all are held.
+    pub fn loss(&self) -> Option<Loss> {
+        self.guard.loss()
+    }
+
+    /// Blocks until one of them is lost; see [`crate::MultiGuard::lost`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if the client's thread is gone.
+    pub fn lost(&self) -> Result<Loss, Error> {
+        run(&self.runtime, first_loss(self.guard.holds()))
+    }
+
+    /// Releases all of them and waits for the server's word; see
+    /// [`crate::MultiGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiGuard::release`].
+    pub fn release(self) -> Result<(), Error> {
+        let guard = self.guard;
+        run(&self.runtime, async move { guard.release().await })?
+    }
+}

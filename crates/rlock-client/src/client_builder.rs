@@ -1,0 +1,123 @@
+//! How a client connects: its settings, and the first connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::client::Client;
+use crate::driver;
+use crate::error::{Error, Fault};
+use crate::link::{self, Link};
+use crate::state::{Connection, Inner, Limits, State};
+use crate::terms::whole_ms;
+
+/// Settings of a [`Client`], from [`Client::builder`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # async fn example() -> Result<(), rlock_client::Error> {
+/// let client = rlock_client::Client::builder()
+///     .response_limit(Duration::from_secs(2))
+///     .patience(Duration::from_secs(4))
+///     .connect("redis://127.0.0.1/")
+///     .await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ClientBuilder {
+    limits: Limits,
+}
+
+impl Default for ClientBuilder {
+    fn default() -> Self {
+        let limits = Limits {
+            response: Duration::from_secs(5),
+            patience: Duration::from_secs(10),
+        };
+        Self { limits }
+    }
+}
+
+impl ClientBuilder {
+    /// How long the server may take for one reply; default 5 s, up to 30 days.
+    ///
+    /// A connection that takes longer is given up and made anew: places in
+    /// queues are lost by that, holds are not. Choose it well below the
+    /// leases in use, so that a vanished server is noticed in time to renew.
+    pub fn response_limit(mut self, limit: Duration) -> Self {
+        self.limits.response = limit;
+        self
+    }
+
+    /// How long calls that do not wait for a lock go on in the face of broken
+    /// connections and servers that start or fail over; default 10 s.
+    ///
+    /// These are `try_lock`, `release` and the questions. Calls that wait for
+    /// a lock go on as long as their wait. Up to 30 days.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.limits.patience = patience;
+        self
+    }
+
+    /// Connects to the server at `url`, as [`Client::connect`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn connect(self, url: &str) -> Result<Client, Error> {
+        self.connect_with(&redis::Client::open(url).map_err(Error::Connect)?)
+            .await
+    }
+
+    /// Connects as `redis` would: with its address, credentials, TLS set-up.
+    ///
+    /// A connection of its own is made, over RESP3 whatever `redis` says.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn connect_with(self, redis: &redis::Client) -> Result<Client, Error> {
+        self.start(redis).await.map(|(client, _)| client)
+    }
+
+    /// Connects, and returns the background task too.
+    pub(crate) async fn start(
+        self,
+        redis: &redis::Client,
+    ) -> Result<(Client, JoinHandle<()>), Error> {
+        whole_ms("response_limit", self.limits.response)?;
+        whole_ms("patience", self.limits.patience)?;
+        let redis = link::prepared(redis).map_err(Error::Connect)?;
+        let state = Arc::new(State::new(redis, self.limits));
+        let link = Link::first(&state).await.map_err(Error::Connect)?;
+        check_module(&link).await?;
+        state.set_connection(Connection::Up(Arc::clone(&link)));
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, link));
+        Ok((Client::new(Inner { state, orders }), task))
+    }
+}
+
+/// Asks for something that only the module knows and that changes nothing.
+async fn check_module(link: &Link) -> Result<(), Error> {
+    match link.ask(&redis::cmd("RLOCK.HELP")).await {
+        Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
+        Err(Fault::Broken(error)) => Err(Error::Connect(error)),
+        // A server that is loading has its modules already. Who may lock need
+        // not be allowed to read the help.
+        Ok(_) | Err(Fault::Passing(_) | Fault::Refused(_)) => Ok(()),
+    }
+}

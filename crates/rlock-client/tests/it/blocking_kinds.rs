@@ -1,0 +1,110 @@
+//! Every kind of lock without async.
+
+use std::time::Duration;
+
+use rlock_client::blocking::{Client, Upgrade};
+use rlock_client::{Error, Loss};
+use tokio::runtime::Runtime;
+
+use crate::blocking::with_server;
+use crate::server::Server;
+
+const WAIT: Duration = Duration::from_millis(20);
+
+fn connected() -> (Runtime, Server, Client) {
+    let (runtime, server) = with_server();
+    let client = Client::connect(&server.url()).unwrap();
+    (runtime, server, client)
+}
+
+#[test]
+fn readers_and_writers_work_without_async() {
+    let (_tests, _server, client) = connected();
+    let (lock, owner) = (client.rwlock("k"), client.owner());
+    let reading = lock.read().unwrap();
+    let again = lock.read_as(&owner).unwrap();
+    assert!(lock.try_read().unwrap().is_some() && lock.try_write().unwrap().is_none());
+    assert!(lock.write_timeout(WAIT).unwrap().is_none());
+    assert!(lock.is_held_by(&owner).unwrap() && lock.info().unwrap().holders.len() >= 2);
+    let Upgrade::Refused(reading) = reading.upgrade_timeout(WAIT).unwrap() else {
+        panic!("two readers");
+    };
+    again.release().unwrap();
+    client.flush();
+    let writing = reading.upgrade().unwrap();
+    assert!(writing.is_unbroken() && lock.try_read_as(&owner).unwrap().is_none());
+    let reading = writing.downgrade().unwrap();
+    let Upgrade::Granted(writing) = reading.try_upgrade().unwrap() else {
+        panic!("alone");
+    };
+    assert_eq!(lock.force_release().unwrap(), 1);
+    assert_eq!(writing.lost().unwrap(), Loss::EndedByServer);
+    let failed = writing.downgrade().unwrap_err();
+    assert!(matches!(failed.error, Error::Lost(_)) && failed.guard.is_some());
+    let writing = lock.write_as(&owner).unwrap();
+    assert!(lock.try_write_as(&owner).unwrap().is_some());
+    assert!(lock.write_timeout_as(&owner, WAIT).unwrap().is_some());
+    assert!(lock.read_timeout_as(&owner, WAIT).unwrap().is_some());
+    writing.release().unwrap();
+}
+
+#[test]
+fn permits_work_without_async() {
+    let (_tests, _server, client) = connected();
+    let semaphore = client.semaphore("k", 3).unwrap();
+    let two = semaphore.acquire_many(2).unwrap();
+    let one = semaphore.acquire().unwrap();
+    assert_eq!((two.count(), one.count(), semaphore.permits()), (2, 1, 3));
+    assert!(semaphore.try_acquire().unwrap().is_none());
+    assert!(semaphore.acquire_many_timeout(2, WAIT).unwrap().is_none());
+    one.release().unwrap();
+    assert!(semaphore.acquire_timeout(WAIT).unwrap().is_some());
+    assert_eq!(semaphore.info().unwrap().holders[0].permits, 2);
+    assert!(semaphore.force_release().unwrap() >= 1);
+    assert_eq!(two.lost().unwrap(), Loss::EndedByServer);
+    assert!(matches!(
+        client.semaphore("k", 0),
+        Err(Error::OutOfRange { .. })
+    ));
+}
+
+#[test]
+fn several_locks_work_without_async() {
+    let (_tests, _server, client) = connected();
+    let (multi, owner) = (client.multi(["b", "a"]).unwrap(), client.owner());
+    let guard = multi.lock_as(&owner).unwrap();
+    let again = multi.try_lock_as(&owner).unwrap().unwrap();
+    assert_eq!(guard.fence_of("a"), Some(again.fence()));
+    assert!(multi.keys().eq(guard.keys()) && guard.owner() == &owner);
+    assert!(multi.try_lock().unwrap().is_none());
+    assert!(multi.lock_timeout(WAIT).unwrap().is_none());
+    assert!(guard.is_valid() && !guard.remaining().is_zero());
+    again.release().unwrap();
+    assert_eq!(client.mutex("a").force_release().unwrap(), 1);
+    assert_eq!(guard.lost().unwrap(), Loss::EndedByServer);
+    assert!(matches!(guard.release(), Err(Error::Lost(_))));
+    client.flush();
+    drop(multi.lock().unwrap());
+    client.flush();
+    assert!(!client.mutex("b").is_locked().unwrap());
+}
+
+#[test]
+fn terms_and_lists_work_without_async() {
+    let (tests, server, client) = connected();
+    let grace = Duration::from_secs(5);
+    let lock = client.rwlock_with("k", |terms| terms.bound(grace)).unwrap();
+    let reading = lock.read().unwrap();
+    assert!(lock.info().unwrap().holders[0].is_bound);
+    let brief = |terms: rlock_client::MultiLockBuilder| terms.fixed_lease(WAIT);
+    let multi = client.multi_with(["a"], brief).unwrap();
+    assert_eq!(multi.lock().unwrap().lost().unwrap(), Loss::LeaseEnded);
+    let zero = client.semaphore_with("s", 1, |terms| terms.lease(Duration::ZERO));
+    assert!(matches!(zero, Err(Error::OutOfRange { .. })));
+    let waiting = std::thread::spawn(move || lock.write().unwrap().release().unwrap());
+    tests.block_on(async { server.admin().await.queued(1).await });
+    let list = client.list(5).unwrap();
+    assert_eq!((list.len(), list[0].key.as_slice()), (1, &b"k"[..]));
+    reading.release().unwrap();
+    waiting.join().unwrap();
+}

@@ -1,0 +1,154 @@
+//! Holds that end with their connection, unless the next one comes in time.
+
+use std::time::{Duration, Instant};
+
+use rlock_client::{Client, Error, Loss, Mutex};
+
+use crate::proxy::{Proxy, Weather};
+use crate::server::{Admin, BOUND, Server, eventually};
+
+fn bound(client: &Client, key: &str, grace: Duration) -> Mutex {
+    client.mutex_builder(key).bound(grace).build().unwrap()
+}
+
+async fn kill_clients(admin: &mut Admin) {
+    for id in admin.lock_clients().await {
+        let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bound_hold_is_free_soon_after_its_process_has_died() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let gone = Client::connect(&proxy.url()).await.unwrap();
+    let grace = Duration::from_millis(300);
+    let guard = bound(&gone, "k", grace).lock().await.unwrap();
+    let other = server.client().await;
+    assert!(other.mutex("k").info().await.unwrap().holders[0].is_bound);
+    let begun = Instant::now();
+    // Its connection ends, and no other comes.
+    drop(proxy);
+    let mut admin = server.admin().await;
+    let ids = admin.lock_clients().await;
+    let _: u64 = admin.run(&format!("CLIENT KILL ID {}", ids[0])).await;
+    let next = other.mutex("k").lock_timeout(BOUND).await.unwrap().unwrap();
+    assert!(begun.elapsed() >= grace - Duration::from_millis(5));
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "not after the lease"
+    );
+    assert_eq!(guard.loss(), Some(Loss::LeaseEnded), "it knows");
+    assert!(next.fence() > guard.fence());
+}
+
+#[tokio::test]
+async fn a_bound_hold_follows_its_client_to_the_next_connection() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let grace = Duration::from_secs(2);
+    let lock = client.rwlock_builder("shared").bound(grace).build();
+    let semaphore = client.semaphore_builder("permits", 3).bound(grace).build();
+    let mutex = bound(&client, "k", grace);
+    let guard = mutex.lock().await.unwrap();
+    let reading = lock.unwrap().read().await.unwrap();
+    let permits = semaphore.unwrap().acquire_many(2).await.unwrap();
+    let fixed = client.mutex_builder("fixed").fixed_lease(BOUND);
+    let fixed = fixed.bound(grace).build().unwrap().lock().await.unwrap();
+    for _ in 0..3 {
+        let renewals = admin.gauge("renewals").await;
+        kill_clients(&mut admin).await;
+        eventually("all are held in full again", async || {
+            let left = [guard.remaining(), reading.remaining(), permits.remaining()];
+            admin.gauge("renewals").await >= renewals + 3
+                && left.iter().all(|left| *left > Duration::from_secs(25))
+                && fixed.remaining() > grace
+                && admin.gauge("bound_holds").await == 4
+        })
+        .await;
+    }
+    // The end of the earlier connections changes nothing later either.
+    assert!(
+        mutex
+            .lock_timeout(grace + grace / 2)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(guard.is_valid() && reading.is_valid() && permits.is_valid() && fixed.is_valid());
+    let holders = mutex.info().await.unwrap().holders;
+    assert!(holders[0].is_bound && holders[0].fence == Some(guard.fence()));
+}
+
+#[tokio::test]
+async fn a_hold_bound_without_grace_is_lost_with_its_connection() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let guard = bound(&client, "k", Duration::ZERO).lock().await.unwrap();
+    let kept = client.mutex("other").lock().await.unwrap();
+    kill_clients(&mut admin).await;
+    tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+    admin.untouched("k").await;
+    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
+    assert!(kept.is_valid());
+}
+
+#[tokio::test]
+async fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    // Longer than the grace, the client would wait for a reply otherwise.
+    let builder = Client::builder().response_limit(Duration::from_secs(10));
+    let client = builder.connect(&proxy.url()).await.unwrap();
+    let grace = Duration::from_secs(1);
+    let guard = bound(&client, "k", grace).lock().await.unwrap();
+    let kept = client.mutex("other").lock().await.unwrap();
+    let silent = Instant::now();
+    proxy.set(Weather::Swallow);
+    let loss = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+    assert_eq!(loss, Loss::LeaseEnded);
+    assert!(silent.elapsed() <= grace, "{:?}", silent.elapsed());
+    assert!(kept.is_valid(), "what is not bound counts on");
+    proxy.set(Weather::Fair);
+    let next = server.client().await;
+    assert!(next.mutex("k").lock_timeout(BOUND).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn a_quiet_connection_is_known_to_be_there() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let grace = Duration::from_millis(800);
+    let guard = bound(&client, "k", grace).lock().await.unwrap();
+    // No renewal is due for seconds, only signs of life are asked for.
+    let begun = Instant::now();
+    eventually("asked for signs of life", async || {
+        let calls = admin.calls().await;
+        calls.get("ping").is_some_and(|calls| *calls >= 10)
+    })
+    .await;
+    assert!(begun.elapsed() > grace && admin.gauge("renewals").await == 0);
+    kill_clients(&mut admin).await;
+    eventually("taken over", async || admin.gauge("renewals").await == 1).await;
+    assert!(guard.is_valid());
+    drop(guard);
+    client.flush().await;
+    let before = admin.calls().await["ping"];
+    let begun = Instant::now();
+    while begun.elapsed() < 2 * grace {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let after = admin.calls().await["ping"];
+    assert!(after <= before + 1, "nothing is bound any more");
+}
+
+#[tokio::test]
+async fn a_grace_out_of_range_is_refused() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let built = client.mutex_builder("k").bound(Duration::MAX).build();
+    let Err(Error::OutOfRange { argument, .. }) = built else {
+        panic!("{built:?}");
+    };
+    assert_eq!(argument, "grace");
+}

@@ -1,0 +1,136 @@
+//! Permits that many share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use rlock_client::{Error, Loss};
+
+use crate::server::{BOUND, Server};
+
+#[tokio::test]
+async fn no_more_permits_are_held_than_there_are() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let semaphore = client.semaphore("k", 3).unwrap();
+    let two = semaphore.acquire_many(2).await.unwrap();
+    assert!(semaphore.try_acquire_many(2).await.unwrap().is_none());
+    let one = semaphore.try_acquire().await.unwrap().unwrap();
+    assert_eq!((two.count(), one.count(), semaphore.permits()), (2, 1, 3));
+    assert_ne!(one.fence(), two.fence());
+    let wait = Duration::from_millis(30);
+    assert!(semaphore.acquire_timeout(wait).await.unwrap().is_none());
+    let held = semaphore.info().await.unwrap().holders;
+    assert_eq!(held.iter().map(|holder| holder.permits).sum::<u64>(), 3);
+    two.release().await.unwrap();
+    let two = semaphore.acquire_many_timeout(2, wait).await.unwrap();
+    assert!(two.is_some() && one.is_valid());
+    drop((one, two));
+    client.flush().await;
+    server.admin().await.untouched("k").await;
+}
+
+#[tokio::test]
+async fn numbers_out_of_range_are_refused_before_anything_is_sent() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    for permits in [0, 1_000_001] {
+        let Err(Error::OutOfRange {
+            argument, value, ..
+        }) = client.semaphore("k", permits)
+        else {
+            panic!("{permits} permits");
+        };
+        assert_eq!((argument, value), ("permits", permits.to_string()));
+    }
+    let semaphore = client.semaphore("k", 5).unwrap();
+    for permits in [0, 6] {
+        let Err(Error::OutOfRange { limit, .. }) = semaphore.acquire_many(permits).await else {
+            panic!("{permits} of 5");
+        };
+        assert_eq!(limit, "from 1 to 5");
+    }
+    assert_eq!(server.admin().await.gauge("acquires").await, 0);
+    let largest = client.semaphore("k", 1_000_000).unwrap();
+    let all = largest.acquire_many(1_000_000).await.unwrap();
+    assert!(largest.try_acquire().await.unwrap().is_none());
+    all.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_most_so_many_are_at_it_together() {
+    const PERMITS: u32 = 4;
+    let server = Server::start().await;
+    let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let mut tasks = Vec::new();
+    for (number, client) in [server.client().await, server.client().await]
+        .into_iter()
+        .cycle()
+        .take(30)
+        .enumerate()
+    {
+        let semaphore = client.semaphore("k", PERMITS).unwrap();
+        let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
+        tasks.push(tokio::spawn(async move {
+            for round in 0..10 {
+                let permits = 1 + (number as u32 + round) % PERMITS;
+                let guard = semaphore.acquire_many(permits).await.unwrap();
+                let now = inside.fetch_add(permits, Ordering::SeqCst) + permits;
+                most.fetch_max(now, Ordering::SeqCst);
+                tokio::task::yield_now().await;
+                inside.fetch_sub(permits, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+    }
+    assert_eq!(most.load(Ordering::SeqCst), PERMITS);
+    server.admin().await.untouched("k").await;
+}
+
+#[tokio::test]
+async fn permits_are_renewed_and_lost_like_a_mutex() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let lease = Duration::from_millis(600);
+    let builder = client.semaphore_builder("k", 2).lease(lease);
+    let semaphore = builder.build().unwrap();
+    let kept = semaphore.acquire_many(2).await.unwrap();
+    assert!(
+        semaphore
+            .acquire_timeout(2 * lease)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert!(kept.is_valid());
+    assert_eq!(semaphore.force_release().await.unwrap(), 1);
+    let loss = tokio::time::timeout(BOUND, kept.lost()).await.unwrap();
+    assert_eq!(loss, Loss::EndedByServer);
+    assert!(matches!(kept.release().await, Err(Error::Lost(_))));
+    let builder = client.semaphore_builder("k", 2);
+    let brief = builder.fixed_lease(Duration::from_millis(100));
+    let brief = brief.build().unwrap().acquire_many(2).await.unwrap();
+    let next = semaphore.acquire_timeout(BOUND).await.unwrap().unwrap();
+    assert_eq!(brief.loss(), Some(Loss::LeaseEnded));
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn one_who_wants_many_is_not_overtaken_by_those_who_want_few() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let semaphore = client.semaphore("k", 3).unwrap();
+    let one = semaphore.acquire().await.unwrap();
+    let all = tokio::spawn({
+        let semaphore = semaphore.clone();
+        async move { semaphore.acquire_many(3).await.unwrap() }
+    });
+    server.admin().await.queued(1).await;
+    assert!(semaphore.try_acquire().await.unwrap().is_none());
+    one.release().await.unwrap();
+    let all = tokio::time::timeout(BOUND, all).await.unwrap().unwrap();
+    assert_eq!(all.count(), 3);
+}
