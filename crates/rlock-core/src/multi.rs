@@ -19,7 +19,7 @@ impl Locks {
     /// As [`Locks::acquire`], for all keys together: an owner that holds all
     /// of them under one fence enters all once more; one that holds none is
     /// granted all if all are free and nobody is queued for any. With
-    /// [`Announce::Sooner`], any of the holds may end earlier than it did.
+    /// [`Announce::Sooner`](crate::Announce::Sooner), any of the holds may end earlier than it did.
     ///
     /// # Errors
     ///
