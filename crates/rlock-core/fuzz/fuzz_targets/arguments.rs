@@ -6,19 +6,24 @@
 
 #[path = "../../../../src/args.rs"]
 mod args;
+mod reading;
 #[path = "../../../../src/syntax.rs"]
 mod syntax;
+#[path = "../../../../src/syntax_all.rs"]
+mod syntax_all;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-use rlock_core::Wait;
 
-use crate::args::{ArgError, Argument};
+use crate::{
+    args::{ArgError, Argument},
+    reading::Asked,
+};
 
 const MILLIS_MAX: u64 = 86_400_000;
 
 /// Words that mean something, which chance alone would hardly find.
-const KNOWN: [&[u8]; 16] = [
+const KNOWN: [&[u8]; 32] = [
     b"once",
     b"ONCE",
     b"WAIT",
@@ -27,10 +32,26 @@ const KNOWN: [&[u8]; 16] = [
     b"Notify",
     b"ALL",
     b"aLL",
+    b"SHARED",
+    b"shared",
+    b"LIMIT",
+    b"limit",
+    b"PERMITS",
+    b"Permits",
+    b"BIND",
+    b"bind",
+    b"COUNT",
+    b"count",
     b"0",
     b"1",
+    b"2",
+    b"3",
     b"01",
     b"-1",
+    b"1000",
+    b"1024",
+    b"1000000",
+    b"1000001",
     b"86400000",
     b"86400001",
     b"owner",
@@ -67,97 +88,57 @@ impl From<Word> for Bytes {
 fuzz_target!(|words: Vec<Word>| {
     let words: Vec<Bytes> = words.into_iter().map(Bytes::from).collect();
     let naive: Vec<&[u8]> = words.iter().map(Argument::bytes).collect();
-
-    let got = accepted(syntax::acquire(&words, MILLIS_MAX));
-    let got = got.map(|it| Acquire {
-        lease_ms: it.lease_ms,
-        once: it.once,
-        wait: Some(it.wait).filter(|wait| *wait != Wait::No),
-        channel: it.channel.map(Argument::bytes),
-    });
-    assert_eq!(got, acquire(&naive));
-
-    let got = accepted(syntax::renew(&words, MILLIS_MAX)).map(|it| it.lease_ms);
-    let expected = match naive[..] {
-        [_, _, owner, lease] if is_owner(owner) => millis(lease, 1),
-        _ => None,
-    };
-    assert_eq!(got, expected);
-
-    let got = accepted(syntax::release(&words)).map(|it| it.all);
-    let expected = match naive[..] {
-        [_, _, owner] if is_owner(owner) => Some(false),
-        [_, _, owner, all] if is_owner(owner) && is(all, "ALL") => Some(true),
-        _ => None,
-    };
-    assert_eq!(got, expected);
-
-    let got = accepted(syntax::cancel(&words)).map(|it| it.owner.bytes());
-    let expected = match naive[..] {
-        [_, _, owner] if is_owner(owner) => Some(owner),
-        _ => None,
-    };
-    assert_eq!(got, expected);
+    one_key(&words, &naive);
+    several_keys(&words, &naive);
+    let got = accepted(syntax::list(&words)).map(|it| it as u64);
+    assert_eq!(got, reading::list(&naive));
 });
 
-#[derive(Debug, Default, PartialEq)]
-struct Acquire<'a> {
-    lease_ms: u64,
-    once: bool,
-    wait: Option<Wait>,
-    channel: Option<&'a [u8]>,
+fn one_key(words: &[Bytes], naive: &[&[u8]]) {
+    let got = accepted(syntax::acquire(words, MILLIS_MAX));
+    let got = got.map(|it| Asked {
+        mode: it.mode,
+        ..asked(it.lease_ms, &it.options)
+    });
+    assert_eq!(got, reading::acquire(naive));
+
+    let got = accepted(syntax::renew(words, MILLIS_MAX)).map(|it| it.lease_ms.into());
+    assert_eq!(got, reading::renew(naive));
+
+    let got = accepted(syntax::release(words)).map(|it| it.all);
+    assert_eq!(got, reading::release(naive));
+
+    let got = accepted(syntax::key_and_owner(words)).map(|it| it.owner.bytes());
+    assert_eq!(got, reading::key_and_owner(naive));
 }
 
-fn acquire<'a>(words: &[&'a [u8]]) -> Option<Acquire<'a>> {
-    let [_, _, owner, lease, options @ ..] = words else {
-        return None;
-    };
-    let acquire = Acquire {
-        lease_ms: millis(lease, 1)?,
-        ..Acquire::default()
-    };
-    is_owner(owner).then(|| with_options(acquire, options))?
+fn several_keys(words: &[Bytes], naive: &[&[u8]]) {
+    let got = accepted(syntax_all::acquire(words, MILLIS_MAX));
+    let got = got.map(|it| (keys(it.keys), asked(it.lease_ms, &it.options)));
+    assert_eq!(got, reading::acquire_all(naive));
+
+    let got = accepted(syntax_all::renew(words, MILLIS_MAX));
+    let got = got.map(|it| (keys(it.keys), it.lease_ms.into()));
+    assert_eq!(got, reading::renew_all(naive));
+
+    let got = accepted(syntax_all::release(words));
+    let got = got.map(|it| (keys(it.keys), it.all));
+    assert_eq!(got, reading::release_all(naive));
 }
 
-fn with_options<'a>(mut so_far: Acquire<'a>, options: &[&'a [u8]]) -> Option<Acquire<'a>> {
-    let rest = match options {
-        [] => return Some(so_far),
-        [once, rest @ ..] if is(once, "ONCE") && !so_far.once => {
-            so_far.once = true;
-            rest
-        }
-        [wait, number, rest @ ..] if is(wait, "WAIT") && so_far.wait.is_none() => {
-            so_far.wait = Some(match millis(number, 0)? {
-                0 => Wait::Forever,
-                millis => Wait::Millis(millis),
-            });
-            rest
-        }
-        [notify, channel, rest @ ..] if is(notify, "NOTIFY") && so_far.channel.is_none() => {
-            so_far.channel = Some(*channel).filter(|it| (1..=512).contains(&it.len()));
-            so_far.channel?;
-            rest
-        }
-        _ => return None,
-    };
-    with_options(so_far, rest)
+fn keys(keys: &[Bytes]) -> Vec<&[u8]> {
+    keys.iter().map(Argument::bytes).collect()
 }
 
-fn is(word: &[u8], name: &str) -> bool {
-    word.to_ascii_uppercase() == name.as_bytes()
-}
-
-fn is_owner(word: &[u8]) -> bool {
-    let plain = word.iter().all(|byte| !matches!(byte, 0..=32 | 127));
-    (1..=256).contains(&word.len()) && plain && !word.starts_with(b"rlock:")
-}
-
-/// A number is accepted as it would be written, and in no other way.
-fn millis(word: &[u8], from: u64) -> Option<u64> {
-    let text = std::str::from_utf8(word).ok()?;
-    let number: u64 = text.parse().ok()?;
-    let fits = (from..=MILLIS_MAX).contains(&number);
-    (fits && number.to_string() == text).then_some(number)
+fn asked<'a>(lease_ms: u32, options: &syntax::Options<'a, Bytes>) -> Asked<'a> {
+    Asked {
+        lease_ms: lease_ms.into(),
+        mode: rlock_core::Mode::Exclusive,
+        once: options.once,
+        wait: options.wait,
+        channel: options.channel.map(Argument::bytes),
+        grace_ms: options.grace_ms.map(u64::from),
+    }
 }
 
 fn accepted<T>(parsed: Option<Result<T, ArgError>>) -> Option<T> {
