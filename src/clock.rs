@@ -96,6 +96,16 @@ impl Timer {
         })
     }
 
+    /// Makes sure that the timer does not ring. A module whose timer is armed
+    /// cannot be unloaded.
+    pub(crate) fn disarm(&mut self, ctx: &Context) {
+        if let Some((_, id)) = self.armed.take() {
+            // SAFETY: as in `arm`.
+            unsafe { raw::stop_timer(ctx.raw(), id, ptr::null_mut()) };
+        }
+        self.rung();
+    }
+
     /// Arms the timer anew, whatever it was armed for.
     pub(crate) fn set_right(&mut self, ctx: &Context) {
         self.held_off = false;

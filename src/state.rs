@@ -123,15 +123,17 @@ impl State {
             self.subscribed = true;
             events::subscribe_to_keys(ctx);
         }
-        let at_once = self.role_changed || !self.undelivered.is_empty();
-        let deadline = if at_once {
-            Some(now)
-        } else {
-            self.locks.next_deadline(now)
-        };
-        if let Some(deadline) = deadline {
+        if let Some(deadline) = self.next_deadline(now) {
             self.timer.arm(ctx, now, deadline);
         }
+    }
+
+    /// When something has to be done without a command.
+    fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.role_changed || !self.undelivered.is_empty() {
+            return Some(now);
+        }
+        self.locks.next_deadline(now)
     }
 
     fn note(&mut self, ctx: &Context, event: Event, now: Timestamp) {
@@ -272,8 +274,8 @@ pub(crate) fn key_changed(ctx: &Context, key: Text, evicted: bool) {
     }
 }
 
-/// Arms the timer anew if the wall clock has jumped, and forgets what is known
-/// of locks that have ended.
+/// Arms the timer anew if the wall clock has jumped, stops it if there is
+/// nothing to wait for, and forgets what is known of locks that have ended.
 pub(crate) fn look_after(ctx: &Context) {
     let Ok(mut state) = STATE.get().try_borrow_mut() else {
         return;
@@ -281,7 +283,9 @@ pub(crate) fn look_after(ctx: &Context) {
     let Some(state) = state.as_mut() else { return };
     let now = clock::now();
     state.known.drop_ended(now);
-    if state.timer.is_astray(now) {
+    if state.next_deadline(now).is_none() {
+        state.timer.disarm(ctx);
+    } else if state.timer.is_astray(now) {
         state.timer.set_right(ctx);
     }
 }

@@ -215,6 +215,7 @@ scenarios! {
     cancel_withdraws_a_request
     closed_connection_leaves_the_queue
     deadlock_across_several_locks
+    deadlock_behind_an_upgrade
     deadlock_of_permits
     deadlock_of_three
     deadlock_of_two
@@ -241,6 +242,7 @@ scenarios! {
     other_data_under_the_name
     owner_queues_once
     partial_release_keeps_the_queue_waiting
+    permit_goes_from_hand_to_hand
     permits_are_taken_together
     readers_in_a_row_are_let_in_together
     reentry_and_counts
@@ -272,6 +274,7 @@ scenarios! {
     ttl_taken_away_by_others
     upgrade_at_once_when_alone
     upgrade_that_ends_leaves_the_shared_hold
+    upgrade_that_nobody_hears
     upgrade_waits_at_the_front
     upgrade_whose_shared_hold_ends
     value_set_over_a_held_lock

@@ -1,6 +1,6 @@
 //! Loading and unloading.
 
-use crate::client::Client;
+use crate::client::{Client, eventually};
 use crate::contest::Contest;
 use crate::server::Server;
 use crate::setup::{Setup, module};
@@ -25,6 +25,22 @@ fn unload_with_waiters_is_refused_and_disturbs_nobody() {
     assert!(answer.starts_with("ERR "), "{answer}");
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
     assert!(heard.message().starts_with("grant "));
+}
+
+#[test]
+fn module_can_be_unloaded_soon_after_the_last_waiter_has_gone() {
+    let mut server = Server::start();
+    let holder = server.client();
+    assert!(holder.number("RLOCK.ACQUIRE k owner-a 60000") > 0);
+    let waiter = server.client();
+    waiter.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
+    server.await_queued("k", 1);
+    waiter.close();
+    server.await_queued("k", 0);
+    eventually("nothing is left to wait for", || {
+        server.ask("MODULE UNLOAD rlock") == "OK"
+    });
+    server.forget_module();
 }
 
 #[test]
