@@ -79,13 +79,17 @@ impl Client {
             replies,
             id: 0,
         };
-        client.send("CLIENT ID");
-        match client.reply_within(PATIENCE) {
-            Some(Value::Int(id)) => client.id = id,
-            Some(_) => {}
-            None => return Err(std::io::ErrorKind::ConnectionReset.into()),
+        if let Value::Int(id) = client.try_call("CLIENT ID")? {
+            client.id = id;
         }
         Ok(client)
+    }
+
+    /// The reply to a command of a server that may end meanwhile.
+    pub(crate) fn try_call(&self, line: &str) -> std::io::Result<Value> {
+        (&self.stream).write_all(&request(&words(line)))?;
+        let reply = self.reply_within(PATIENCE);
+        reply.ok_or_else(|| std::io::ErrorKind::ConnectionReset.into())
     }
 
     /// Connects, with RESP3.

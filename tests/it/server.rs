@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::client::{Client, PATIENCE, Subscriber, eventually};
+use crate::client::{Client, PATIENCE, Subscriber, eventually, text};
 use crate::setup::{Setup, program};
 
 /// A running server.
@@ -188,9 +188,11 @@ impl Server {
             }
             if let Ok(admin) = Client::try_connect(self.port)
                 && admin.id() > 0
-                && !admin.ask("PING").starts_with("LOADING")
-                // Another process may have been given the port.
-                && admin.ask("INFO server").contains(&format!("process_id:{}\r", self.process_id()))
+                && let Ok(pong) = admin.try_call("PING")
+                && !text(&pong).starts_with("LOADING")
+                // Another process may have been given the port, and may end.
+                && let Ok(info) = admin.try_call("INFO server")
+                && text(&info).contains(&format!("process_id:{}\r", self.process_id()))
             {
                 self.admin = Some(admin);
                 return Ok(());
