@@ -86,15 +86,16 @@ impl<'a> Run<'a> {
         self.note_delay(at);
         let has_reply = seen.len();
         let due = Instant::now() + Duration::from_millis(500);
+        let missing = step.expected.len().saturating_sub(has_reply);
+        let (mut replies, mut messages) = (Vec::new(), Vec::new());
         loop {
-            let missing = step.expected.len().saturating_sub(has_reply);
-            let mut outcomes = self.outcomes();
-            seen.append(&mut outcomes);
-            if seen.len() - has_reply >= missing || Instant::now() > due {
+            self.collect(&mut replies, &mut messages);
+            if replies.len() + messages.len() >= missing || Instant::now() > due {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        seen.append(&mut self.outcomes(replies, &messages));
         if agree(&step.expected, &seen, has_reply) {
             return Ok(());
         }
@@ -161,15 +162,21 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What has happened to others since it was last asked for.
-    fn outcomes(&mut self) -> Vec<String> {
+    /// Takes what has reached others since it was last asked for. What was
+    /// sent in one turn may be read by one connection before another.
+    fn collect(&mut self, replies: &mut Vec<(String, Value)>, messages: &mut Vec<String>) {
         self.server.ask("PING");
-        let mut lines = Vec::new();
         let arrived = self
             .clients
             .iter()
             .filter_map(|(name, client)| Some((name.clone(), client.reply_by_now()?)));
-        let mut arrived = arrived.collect::<Vec<_>>();
+        replies.extend(arrived);
+        messages.append(&mut self.subscriber.messages());
+    }
+
+    /// What has happened to others, in words.
+    fn outcomes(&mut self, mut arrived: Vec<(String, Value)>, messages: &[String]) -> Vec<String> {
+        let mut lines = Vec::new();
         // Grants are told apart by their fences, so they have to be met in that order.
         arrived.sort_by_key(|(_, reply)| {
             if let Value::Int(fence) = reply {
@@ -184,8 +191,8 @@ impl<'a> Run<'a> {
                 self.rendering.reply("RLOCK.ACQUIRE", &reply)
             ));
         }
-        for message in self.subscriber.messages() {
-            lines.push(self.rendering.message(&message));
+        for message in messages {
+            lines.push(self.rendering.message(message));
         }
         lines
     }
