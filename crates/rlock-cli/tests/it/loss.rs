@@ -7,7 +7,8 @@ use super::server::{Server, eventually};
 fn a_forced_release_ends_the_command_with_121() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();
-    let script = "trap 'touch told; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
+    let script =
+        "trap 'touch told; exit 0' TERM; echo ready; while [ -d \"$PWD\" ]; do sleep 0.01; done";
     let mut command = exec(&server, &["k"], script);
     let mut running = Running::start(command.current_dir(directory.path()));
     running.until_says("ready");
@@ -42,7 +43,7 @@ fn is_running(process: &str) -> bool {
 #[test]
 fn a_command_that_does_not_end_is_killed() {
     let server = Server::start();
-    let script = "trap '' TERM; echo ready; while :; do sleep 0.01; done";
+    let script = "trap '' TERM; echo ready; while [ -d \"$PWD\" ]; do sleep 0.01; done";
     let mut running = Running::start(&mut exec(&server, &["k", "--kill-after", "200ms"], script));
     running.until_says("ready");
     let _: u64 = server.admin().run("DEL k");
@@ -77,7 +78,8 @@ fn a_server_that_vanishes_ends_the_command_with_the_lease() {
 fn a_command_that_ends_after_a_loss_nobody_told_of_is_121() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();
-    let script = "echo $$ > id; echo ready; until [ -e over ]; do sleep 0.01; done";
+    let script =
+        "echo $$ > id; echo ready; until [ -e over ] || [ ! -d \"$PWD\" ]; do sleep 0.01; done";
     let mut command = exec(&server, &["k"], script);
     let mut running = Running::start(command.current_dir(directory.path()));
     running.until_says("ready");
@@ -95,7 +97,7 @@ fn a_command_that_ends_after_a_loss_nobody_told_of_is_121() {
 fn a_server_that_is_gone_at_the_release_does_not_change_the_exit_code() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();
-    let script = "echo ready; until [ -e over ]; do sleep 0.01; done; exit 3";
+    let script = "echo ready; until [ -e over ] || [ ! -d \"$PWD\" ]; do sleep 0.01; done; exit 3";
     let mut command = exec(&server, &["k"], script);
     let mut running = Running::start(command.current_dir(directory.path()));
     running.until_says("ready");

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::program::{Running, exec, finished, rlock};
 use super::server::{Server, eventually};
 
-const UNTIL_OVER: &str = "echo ready; until [ -e over ]; do sleep 0.01; done";
+const UNTIL_OVER: &str = "echo ready; until [ -e over ] || [ ! -d \"$PWD\" ]; do sleep 0.01; done";
 
 /// Commands that run until the directory is told that it is over.
 struct Crowd<'a> {

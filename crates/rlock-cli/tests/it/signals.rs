@@ -16,8 +16,9 @@ fn signals_are_passed_on_to_the_command() {
         ("USR1", 45),
         ("USR2", 46),
     ] {
-        let script =
-            format!("trap 'exit {code}' {signal}; echo ready; while :; do sleep 0.01; done");
+        let script = format!(
+            "trap 'exit {code}' {signal}; echo ready; while [ -d \"$PWD\" ]; do sleep 0.01; done"
+        );
         let mut running = Running::start(&mut exec(&server, &["k"], &script));
         running.until_says("ready");
         running.signal(&format!("-{signal}"));
