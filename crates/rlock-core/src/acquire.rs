@@ -1,10 +1,9 @@
 //! Asking for a lock: enter, enter again, be upgraded, or queue.
 
 use crate::{
-    Admission, Announce, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name, Refusal,
-    Request, Step, Ticket, TicketId, Timestamp, Wait,
+    Admission, Announce, Channel, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name,
+    Refusal, Request, Step, Ticket, TicketId, Timestamp, Wait,
     queue::QueueId,
-    ticket::Grace,
     wait_for::{Place, Target},
 };
 
@@ -14,12 +13,14 @@ pub(crate) const COUNT_MAX: u32 = i32::MAX as u32;
 impl Locks {
     /// Asks for a lock.
     ///
-    /// - A holder enters once more: its count is raised by one (not if
-    ///   `once`), its lease starts anew, its fence stays. It never queues.
+    /// - A holder has its lease started anew; its fence stays, and its count
+    ///   too, unless it asks to `reenter`. It never queues.
     /// - A shared holder that asks for exclusive mode is upgraded if it is
     ///   alone, whoever is queued.
     /// - A lock without a queue is granted if it is free, or shared and asked
     ///   for in shared mode.
+    /// - An owner whose place is kept is answered as if it stood there, if it
+    ///   asks for the same as before.
     /// - Else, without a wait, the answer is [`Admission::Busy`] and the queue
     ///   is not touched.
     /// - Else it is [`Admission::MustWait`]: the caller makes sure that it can
@@ -60,8 +61,8 @@ impl Locks {
 
     /// Queues a request that [`Locks::acquire`] answered with
     /// [`Admission::MustWait`], last, or first if it is to be upgraded; or, if
-    /// its owner is queued already, gives it that place, and ends the earlier
-    /// call.
+    /// its owner has a place already, gives it that place, and ends the
+    /// earlier call if that still waits.
     pub fn enqueue(
         &mut self,
         now: Timestamp,
@@ -73,14 +74,12 @@ impl Locks {
         let queue = self.table.find_or_insert(name);
         let place = if let Some(id) = self.table.ticket_of(queue, request.owner) {
             let earlier = self.take_over(now, id, request, delivery);
-            (id, earlier.map(Effect::Withdrawn))
+            (id, earlier.and_then(withdrawn))
         } else {
             self.counters.waits += 1;
             let upgrades = hold.of_caller(request.owner).is_some();
-            let ticket = Ticket {
-                first: upgrades,
-                ..new_ticket(now, queue, request, delivery)
-            };
+            let mut ticket = Ticket::new(now, queue, request, delivery);
+            ticket.is_upgrade = upgrades;
             (self.table.push(ticket), None)
         };
         self.look_at(now, queue, hold);
@@ -90,15 +89,12 @@ impl Locks {
     /// The delivery of a request by messages on a channel. Requests of one
     /// connection that name the same channel share its name.
     #[must_use]
-    pub fn by_message(&self, session: u64, channel: &[u8]) -> Delivery {
-        Delivery::Notify {
-            session,
-            channel: self.table.channel(session, channel),
-        }
+    pub fn by_message(&self, session: u64, channel: Channel<'_>) -> Delivery {
+        Delivery::Notify(self.table.listener(session, channel))
     }
 
-    /// Gives a ticket to a later request of the same owner; what was to be
-    /// done with the earlier one comes back.
+    /// Gives a ticket to a later request of the same owner; through what the
+    /// earlier one was to be answered comes back.
     pub(crate) fn take_over(
         &mut self,
         now: Timestamp,
@@ -106,16 +102,13 @@ impl Locks {
         request: &Request<'_>,
         delivery: Delivery,
     ) -> Option<Delivery> {
-        let mut earlier = None;
-        self.table.change(id, |ticket| {
-            earlier = Some(std::mem::replace(&mut ticket.delivery, delivery));
-            ticket.mode = request.mode;
-            ticket.once = request.once;
-            ticket.lease_ms = request.lease_ms;
-            ticket.grace = request.grace_ms.map(Grace::from_millis);
-            ticket.wait_ends = request.wait.ends(now);
-        });
-        earlier
+        let earlier = self
+            .table
+            .change(id, |ticket| ticket.take_over(now, request, delivery))?;
+        // Whoever goes on in a kept place waits anew: the earlier wait has
+        // been counted as ended.
+        self.counters.waits += u64::from(earlier == Delivery::Kept);
+        Some(earlier)
     }
 
     fn enter(
@@ -129,11 +122,13 @@ impl Locks {
         let queue = self.table.find(name);
         let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let own_ticket = own.and_then(|id| self.table.tickets.get(&id));
-        if !own_ticket.is_some_and(|it| it.is_watched()) {
+        let own_ticket = own_ticket.map(|it| &**it);
+        if !own_ticket.is_some_and(Ticket::is_watched) {
             self.check_watches(queue, request, 1, limits)?;
         }
+        let own = own.filter(|_| own_ticket.is_some_and(|it| is_same(it, request)));
         let count = hold.of_caller(request.owner).map_or(0, |it| it.count);
-        if count >= COUNT_MAX && !request.once {
+        if count >= COUNT_MAX && request.reenter {
             return Err(Refusal::CountOverflow);
         }
         let before = hold.deadline();
@@ -146,7 +141,7 @@ impl Locks {
         }
         // Its own earlier request has become one that fits.
         if let Some(ticket) = own.and_then(|id| self.take_out(id)) {
-            step.effects.push(Effect::Withdrawn(ticket.delivery));
+            step.effects.extend(withdrawn(ticket.delivery));
             let rest = self.settle(now, name, hold);
             step.effects.extend(rest.effects);
         }
@@ -165,7 +160,7 @@ impl Locks {
         let Some(mut held) = hold.of_caller(request.owner) else {
             return Ok(Step::quiet(Admission::Busy));
         };
-        if !request.once {
+        if request.reenter {
             if held.count >= COUNT_MAX {
                 return Err(Refusal::CountOverflow);
             }
@@ -182,15 +177,21 @@ impl Locks {
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 
-    /// Whether nobody is queued before the request: nobody at all, or its own
-    /// owner, whose place it may take over.
+    /// Whether nobody waits before the request. An owner that has a place asks
+    /// from there; but a try does not speak for a call that still waits, and
+    /// has no part in a place of another kind.
     fn is_next(&self, queue: Option<QueueId>, request: &Request<'_>) -> bool {
-        let queue = queue.and_then(|id| self.table.queues.get(&id));
-        let front = queue.and_then(|queue| self.table.tickets.get(&queue.front?));
-        front.is_none_or(|front| {
-            let again = request.once && request.wait != Wait::No;
-            again && *front.owner == *request.owner && is_same(front, request)
-        })
+        let Some(queue) = queue else { return true };
+        let own = self.table.ticket_of(queue, request.owner);
+        let own = own.and_then(|id| Some((id, self.table.tickets.get(&id)?)));
+        let is_try = request.wait == Wait::No;
+        match own {
+            Some((id, ticket)) if is_same(ticket, request) => {
+                (ticket.is_kept() || !is_try) && !self.table.has_ahead(id)
+            }
+            Some(_) if !is_try => false,
+            Some(_) | None => self.table.front(queue).is_none(),
+        }
     }
 
     fn check_wait(
@@ -202,12 +203,9 @@ impl Locks {
         let earlier = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let earlier = earlier.and_then(|id| self.table.tickets.get(&id));
         let Some(earlier) = earlier else {
-            self.check_waiters(limits)?;
+            self.check_waiters(1, limits)?;
             return self.check_watches(None, request, 1, limits);
         };
-        if !request.once {
-            return Err(Refusal::AlreadyQueued { key: 0 });
-        }
         if !is_same(earlier, request) {
             return Err(Refusal::OtherRequest { key: 0 });
         }
@@ -255,9 +253,9 @@ impl Locks {
         hold: &Hold,
         owner: &[u8],
     ) -> Option<Box<[u8]>> {
-        let front = self.table.queues.get(&queue?)?.front?;
+        let front = self.table.front(queue?)?;
         let front = self.table.tickets.get(&front)?;
-        let other = front.first && *front.owner != *owner;
+        let other = front.is_upgrade && *front.owner != *owner;
         (other && hold.of_caller(&front.owner).is_some()).then(|| front.owner.clone())
     }
 }
@@ -269,28 +267,10 @@ fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
 
 /// Whether a request is the one that is queued, once more.
 fn is_same(ticket: &Ticket, request: &Request<'_>) -> bool {
-    ticket.multi.is_none() && ticket.mode.is_like(request.mode)
+    ticket.multi.is_none() && ticket.mode().is_like(request.mode)
 }
 
-pub(crate) fn new_ticket(
-    now: Timestamp,
-    queue: QueueId,
-    request: &Request<'_>,
-    delivery: Delivery,
-) -> Ticket {
-    Ticket {
-        owner: request.owner.into(),
-        mode: request.mode,
-        once: request.once,
-        lease_ms: request.lease_ms,
-        grace: request.grace_ms.map(Grace::from_millis),
-        since: now,
-        wait_ends: request.wait.ends(now),
-        delivery,
-        multi: None,
-        first: false,
-        queue,
-        ahead: None,
-        behind: None,
-    }
+/// The end of a call, if there is one that waits.
+pub(crate) fn withdrawn(delivery: Delivery) -> Option<Effect> {
+    (delivery != Delivery::Kept).then_some(Effect::Withdrawn(delivery))
 }

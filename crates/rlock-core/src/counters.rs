@@ -5,7 +5,7 @@
 pub struct Counters {
     /// Well-formed requests to acquire.
     pub acquires: u64,
-    /// Fences given: at once, by hand-off, by re-entry.
+    /// Fences given: at once, by hand-off, to holders that ask again.
     pub grants: u64,
     /// Requests that were answered with nil at once.
     pub refusals: u64,
@@ -15,7 +15,8 @@ pub struct Counters {
     pub handoffs: u64,
     /// Waits that ended without a grant.
     pub wait_timeouts: u64,
-    /// Waiters that left without asking for it.
+    /// Waiters that left without asking for it; a kept place counts when its
+    /// call ends.
     pub waiters_gone: u64,
     /// Leases that were seen to have ended.
     pub lease_expirations: u64,
@@ -34,8 +35,10 @@ pub struct Counters {
 /// What there is now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
-    /// Requests in all queues; one for several keys is one.
+    /// Places in all queues, one for each key that is asked for, kept ones too.
     pub waiters: u64,
+    /// Those of them that are kept.
+    pub places_kept: u64,
     /// Locks with a queue.
     pub contended_locks: u64,
     /// Holds, and tickets, whose loss somebody asked to be told of, or that

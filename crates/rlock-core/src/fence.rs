@@ -10,22 +10,25 @@ use std::fmt;
 
 use crate::Timestamp;
 
+/// How far ahead of the clock a stored fence may raise the fences that follow,
+/// and [`Locks::renew`](crate::Locks::renew) may raise a hold's: one hour, in
+/// microseconds. Who may write one key must not spoil the fences of all others.
+const AHEAD_MAX: u64 = 3_600_000_000;
+
 /// A fencing token, below 2^53 so that every client can keep it exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
 impl Fence {
-    /// The largest fence that is taken from the store: 2^52, reached by the
-    /// clock in the year 2112. A larger one was not written by this module,
-    /// and believing it would leave no room for the fences that follow.
-    pub const STORED_MAX: u64 = 1 << 52;
+    /// The largest fence: 2^53 - 1, reached by the clock in the year 2255.
+    pub const MAX: u64 = (1 << 53) - 1;
 
-    /// The fence that the store says a hold has, or `None` if the number can
-    /// be none: zero, or above [`Fence::STORED_MAX`].
+    /// The fence of this number, or `None` if the number can be none: zero, or
+    /// above [`Fence::MAX`].
     #[must_use]
-    pub const fn from_stored(number: u64) -> Option<Self> {
+    pub const fn new(number: u64) -> Option<Self> {
         match number {
-            1..=Self::STORED_MAX => Some(Self(number)),
+            1..=Self::MAX => Some(Self(number)),
             _ => None,
         }
     }
@@ -53,13 +56,18 @@ impl Fences {
     /// The next fence: above every one given or seen before, and at least the
     /// clock, so that the sequence goes on after a restart.
     pub(crate) fn next(&mut self, now: Timestamp) -> Fence {
-        self.last = now.micros().min(Fence::STORED_MAX).max(self.last + 1);
+        self.last = now.micros().max(self.last + 1).min(Fence::MAX);
         Fence(self.last)
     }
 
     /// Takes note of a fence that another server, or this one before its
-    /// restart, has given.
-    pub(crate) fn raise(&mut self, seen: Fence) {
-        self.last = self.last.max(seen.0);
+    /// restart, has given: as far as it may be believed.
+    pub(crate) fn raise(&mut self, now: Timestamp, seen: Fence) {
+        self.last = self.last.max(seen.0.min(Self::highest(now)));
+    }
+
+    /// The largest fence that is believed to be the server's own.
+    pub(crate) const fn highest(now: Timestamp) -> u64 {
+        now.micros().saturating_add(AHEAD_MAX)
     }
 }

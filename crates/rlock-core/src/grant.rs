@@ -1,21 +1,23 @@
 //! What a grant makes of a hold, and what is remembered of it beside the
 //! store; and what has to be in order before anybody is queued.
 
+use std::sync::Arc;
+
 use crate::{
-    Delivery, Fence, Hold, Holder, Holders, Limits, Locks, Mode, Name, Refusal, Request, Ticket,
+    Fence, Hold, Holder, Holders, Limits, Listener, Locks, Mode, Name, Refusal, Request, Ticket,
     Timestamp, Who,
     acquire::COUNT_MAX,
     queue::QueueId,
     ticket::Grace,
     wait_for::{Search, Target},
-    watch::{Binding, Notice, Watch},
+    watch::{Binding, Watch},
 };
 
 /// What is granted.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) mode: Mode,
-    pub(crate) once: bool,
+    pub(crate) reenter: bool,
     pub(crate) lease_ms: u32,
 }
 
@@ -23,17 +25,17 @@ impl Request<'_> {
     pub(crate) const fn terms(&self) -> Terms {
         Terms {
             mode: self.mode,
-            once: self.once,
+            reenter: self.reenter,
             lease_ms: self.lease_ms,
         }
     }
 }
 
 impl Ticket {
-    pub(crate) const fn terms(&self) -> Terms {
+    pub(crate) fn terms(&self) -> Terms {
         Terms {
-            mode: self.mode,
-            once: self.once,
+            mode: self.mode(),
+            reenter: self.reenter,
             lease_ms: self.lease_ms,
         }
     }
@@ -52,7 +54,7 @@ impl Locks {
         let fence = self.fences.next(now);
         let deadline = now.plus_millis(terms.lease_ms.into());
         let held = hold.of_caller(owner).map_or(0, |held| held.count);
-        let raise = u32::from(held == 0 || !terms.once);
+        let raise = u32::from(held == 0 || terms.reenter);
         let count = held.saturating_add(raise).min(COUNT_MAX);
         match terms.mode {
             Mode::Exclusive => {
@@ -91,10 +93,7 @@ impl Locks {
             return;
         };
         let notice = request.session.zip(request.channel);
-        let notice = notice.map(|(session, channel)| Notice {
-            session,
-            channel: self.table.channel(session, channel),
-        });
+        let notice = notice.map(|(session, channel)| self.table.listener(session, channel));
         let (session, grace_ms) = (request.session, request.grace_ms);
         self.keep_watch(queue, request.owner, fence, notice, session, grace_ms);
         self.look_at(now, queue, hold);
@@ -102,26 +101,30 @@ impl Locks {
 
     /// Remembers what a ticket asked for.
     pub(crate) fn remember_ticket(&mut self, queue: QueueId, ticket: &Ticket, fence: Fence) {
-        let notice = match &ticket.delivery {
-            Delivery::Notify { session, channel } => Some(Notice {
-                session: *session,
-                channel: channel.clone(),
-            }),
-            Delivery::Blocked { .. } => None,
-        };
-        let session = Some(ticket.delivery.session());
+        let notice = ticket.delivery.listener().cloned();
+        let session = ticket.delivery.session();
         let grace_ms = ticket.grace.map(Grace::millis);
         self.keep_watch(queue, &ticket.owner, fence, notice, session, grace_ms);
     }
 
-    /// Moves the binding of a hold, if it is bound, to another connection.
-    pub(crate) fn rebind(&mut self, name: Name<'_>, owner: &[u8], session: Option<u64>) {
+    /// Has what is remembered of a hold follow a renewal: its fence, and, if it
+    /// is bound, the connection that it ends with.
+    pub(crate) fn update_watch(
+        &mut self,
+        name: Name<'_>,
+        owner: &[u8],
+        fence: Fence,
+        session: Option<u64>,
+    ) {
         if let Some(queue) = self.table.find(name)
-            && let Some(session) = session
             && let Some(id) = self.table.watch_of(queue, owner)
         {
-            self.table
-                .change_watch(id, |watch| move_binding(watch, session));
+            self.table.change_watch(id, |watch| {
+                watch.fence = fence;
+                if let Some(session) = session {
+                    move_binding(watch, session);
+                }
+            });
         }
     }
 
@@ -145,7 +148,7 @@ impl Locks {
         queue: QueueId,
         owner: &[u8],
         fence: Fence,
-        notice: Option<Notice>,
+        notice: Option<Arc<Listener>>,
         session: Option<u64>,
         grace_ms: Option<u32>,
     ) {
@@ -175,9 +178,10 @@ impl Locks {
         }
     }
 
-    /// Whether one more request may be queued.
-    pub(crate) fn check_waiters(&self, limits: &Limits) -> Result<(), Refusal> {
-        if self.table.requests() >= limits.waiters_max {
+    /// Whether there may be as many more places as a request needs.
+    pub(crate) fn check_waiters(&self, places: u64, limits: &Limits) -> Result<(), Refusal> {
+        let taken = self.table.tickets.len() as u64;
+        if taken.saturating_add(places) > limits.waiters_max {
             return Err(Refusal::TooManyWaiters {
                 limit: limits.waiters_max,
             });

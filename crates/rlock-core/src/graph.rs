@@ -1,35 +1,46 @@
-//! Who waits for whom, and who is stuck because of the asker.
+//! Owners who wait, for whom they wait, and which of them can never go on.
+//!
+//! The invariant: a set of owners is *stuck* if each of them has a wait that
+//! stays blocked even when everybody outside the set gives back all that it
+//! holds. The union of two stuck sets is stuck, so there is a largest one. It
+//! is found from above: at first everybody who waits is taken to be stuck,
+//! then each owner is let go whose waits are not blocked any more, until
+//! nobody is left to be let go (the greatest fixpoint).
+//!
+//! An example that a search for a single cycle would miss: A and B hold the
+//! only two permits, and both wait for a lock of C. If C asks for a permit,
+//! either A or B would have to go on first, and neither can.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     rc::Rc,
 };
 
-/// Owners as nodes, of whom the first is the asker, and who waits for whom.
+/// Owners as nodes, of whom the first is the asker, and their waits.
 #[derive(Debug)]
 pub(crate) struct Graph {
     owners: Vec<Rc<[u8]>>,
-    nodes: HashMap<Rc<[u8]>, usize>,
-    /// For whom somebody waits, who, and what it means.
-    edges: Vec<(usize, usize, Edge)>,
-    /// Whether anybody waits for the asker.
-    asker_is_in_the_way: bool,
-    thresholds: Vec<Threshold>,
+    nodes: BTreeMap<Rc<[u8]>, usize>,
+    waits: Vec<Blocked>,
+    edges: Vec<Edge>,
 }
 
-/// What it means for a waiter that somebody in its way is stuck.
+/// A wait: it is blocked while those who are stuck have more permits than may
+/// be missing.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Edge {
-    /// It is stuck too.
-    Any,
-    /// It is, if more permits are stuck than the threshold allows.
-    Permits { threshold: usize, permits: u32 },
+struct Blocked {
+    waiter: usize,
+    spare: u64,
+    /// Whether it is the one that the asker would begin now.
+    is_new: bool,
 }
 
-#[derive(Debug)]
-struct Threshold {
-    spare: u64,
-    stuck: u64,
+/// Somebody in the way of a wait.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    wait: usize,
+    by: usize,
+    permits: u32,
 }
 
 impl Graph {
@@ -37,10 +48,9 @@ impl Graph {
         let asker: Rc<[u8]> = asker.into();
         Self {
             owners: vec![Rc::clone(&asker)],
-            nodes: HashMap::from([(asker, 0)]),
+            nodes: BTreeMap::from([(asker, 0)]),
+            waits: Vec::new(),
             edges: Vec::new(),
-            asker_is_in_the_way: false,
-            thresholds: Vec::new(),
         }
     }
 
@@ -63,66 +73,127 @@ impl Graph {
         node
     }
 
-    /// A number of permits that may be stuck without being in the way.
-    pub(crate) fn threshold(&mut self, spare: u64) -> usize {
-        self.thresholds.push(Threshold { spare, stuck: 0 });
-        self.thresholds.len() - 1
+    /// Adds a wait of `waiter`, of which as many permits as `spare` may be
+    /// missing.
+    pub(crate) fn wait(&mut self, waiter: usize, spare: u64, is_new: bool) -> usize {
+        self.waits.push(Blocked {
+            waiter,
+            spare,
+            is_new,
+        });
+        self.waits.len() - 1
     }
 
-    /// Takes note that `waiter` waits for `node`.
-    pub(crate) fn edge(&mut self, waiter: usize, node: usize, edge: Edge) {
-        if node != waiter {
-            self.asker_is_in_the_way |= node == 0;
-            self.edges.push((node, waiter, edge));
+    /// Adds somebody who is in the way of a wait with some permits. Nobody is
+    /// in its own way.
+    pub(crate) fn in_the_way(&mut self, wait: usize, by: usize, permits: u32) {
+        if self.waits.get(wait).is_some_and(|it| it.waiter != by) {
+            self.edges.push(Edge { wait, by, permits });
         }
     }
 
-    /// Goes back from the asker to all who are stuck because of it. The cycle,
-    /// if the asker is one of them: each waits for the next.
+    /// A cycle that the asker would close by waiting, if it would: the asker
+    /// first, each waiting for the next, the last for the asker.
     pub(crate) fn cycle(mut self) -> Option<Vec<Box<[u8]>>> {
-        if !self.asker_is_in_the_way {
+        if !self.edges.iter().any(|edge| edge.by == 0) {
             return None;
         }
-        self.edges.sort_unstable_by_key(|edge| edge.0);
-        let mut because = vec![None; self.owners.len()];
-        let mut new = VecDeque::from([0]);
-        while let Some(node) = new.pop_front() {
-            let first = self.edges.partition_point(|edge| edge.0 < node);
-            let edges = self.edges.get(first..)?.iter();
-            for (_, waiter, edge) in edges.take_while(|edge| edge.0 == node) {
-                let (waiter, edge) = (*waiter, *edge);
-                let reason = because.get_mut(waiter)?;
-                if !is_stuck(&mut self.thresholds, edge) || reason.is_some() {
-                    continue;
-                }
-                *reason = Some(node);
-                if waiter == 0 {
-                    return Some(self.path(&because));
-                }
-                new.push_back(waiter);
+        self.edges.sort_unstable_by_key(|edge| edge.by);
+        let nobody = vec![false; self.owners.len()];
+        let stuck = self.stuck(true, &nobody);
+        if !*stuck.first()? {
+            return None;
+        }
+        // Who was stuck before is not so because of the asker, and to wait for
+        // them closes no cycle.
+        let before = self.stuck(false, &nobody);
+        if *before.first()? {
+            return None;
+        }
+        let stuck = self.stuck(true, &before);
+        if !*stuck.first()? {
+            return None;
+        }
+        self.path(&stuck)
+    }
+
+    /// The largest set of owners who are stuck, with or without the wait that
+    /// the asker would begin; those who are `free` never are.
+    fn stuck(&self, with_new: bool, free: &[bool]) -> Vec<bool> {
+        let counts = |wait: &Blocked| with_new || !wait.is_new;
+        let is_free = |node: usize| free.get(node).copied().unwrap_or(true);
+        let mut missing = vec![0_u64; self.waits.len()];
+        for edge in self.edges.iter().filter(|edge| !is_free(edge.by)) {
+            if let Some(missing) = missing.get_mut(edge.wait) {
+                *missing += u64::from(edge.permits);
             }
         }
-        None
-    }
-
-    fn path(&self, because: &[Option<usize>]) -> Vec<Box<[u8]>> {
-        let next = |node: &usize| because.get(*node).copied().flatten().filter(|it| *it != 0);
-        let path = std::iter::successors(Some(0), next);
-        path.filter_map(|node| self.owners.get(node).map(|it| (**it).into()))
-            .collect()
-    }
-}
-
-/// Whether one more who is stuck makes a waiter stuck.
-fn is_stuck(thresholds: &mut [Threshold], edge: Edge) -> bool {
-    match edge {
-        Edge::Any => true,
-        Edge::Permits { threshold, permits } => {
-            let threshold = thresholds.get_mut(threshold);
-            threshold.is_some_and(|it| {
-                it.stuck += u64::from(permits);
-                it.stuck > it.spare
-            })
+        let mut blocked = vec![0_usize; self.owners.len()];
+        for (wait, missing) in self.waits.iter().zip(&missing) {
+            if let Some(blocked) = blocked.get_mut(wait.waiter)
+                && counts(wait)
+                && *missing > wait.spare
+            {
+                *blocked += 1;
+            }
         }
+        let mut stuck: Vec<_> = (0..self.owners.len()).map(|node| !is_free(node)).collect();
+        let goes_on = |node: &usize| !is_free(*node) && blocked.get(*node) == Some(&0);
+        let mut going: Vec<_> = (0..self.owners.len()).filter(goes_on).collect();
+        while let Some(node) = going.pop() {
+            if let Some(stuck) = stuck.get_mut(node) {
+                *stuck = false;
+            }
+            for edge in self.edges_by(node) {
+                let (Some(wait), Some(missing)) =
+                    (self.waits.get(edge.wait), missing.get_mut(edge.wait))
+                else {
+                    continue;
+                };
+                let was_blocked = *missing > wait.spare;
+                *missing -= u64::from(edge.permits);
+                if was_blocked
+                    && *missing <= wait.spare
+                    && counts(wait)
+                    && !is_free(wait.waiter)
+                    && let Some(blocked) = blocked.get_mut(wait.waiter)
+                {
+                    *blocked -= 1;
+                    if *blocked == 0 {
+                        going.push(wait.waiter);
+                    }
+                }
+            }
+        }
+        stuck
+    }
+
+    /// Those edges that somebody is in the way by.
+    fn edges_by(&self, node: usize) -> impl Iterator<Item = &Edge> {
+        let first = self.edges.partition_point(|edge| edge.by < node);
+        let edges = self.edges.get(first..).unwrap_or_default().iter();
+        edges.take_while(move |edge| edge.by == node)
+    }
+
+    /// The shortest way from the asker along those who are stuck back to it,
+    /// searched backwards, from those who wait for the asker.
+    fn path(&self, stuck: &[bool]) -> Option<Vec<Box<[u8]>>> {
+        let mut next = vec![None; self.owners.len()];
+        let mut new = VecDeque::from([0]);
+        while let Some(node) = new.pop_front() {
+            for edge in self.edges_by(node) {
+                let waiter = self.waits.get(edge.wait)?.waiter;
+                let unseen = next.get(waiter)?.is_none();
+                if unseen && *stuck.get(waiter)? {
+                    *next.get_mut(waiter)? = Some(node);
+                    new.push_back(waiter);
+                }
+            }
+        }
+        let after = |node: &usize| next.get(*node).copied().flatten().filter(|it| *it != 0);
+        next.first()?.as_ref()?;
+        let path = std::iter::successors(Some(0), after);
+        let owners = path.filter_map(|node| self.owners.get(node).map(|it| (**it).into()));
+        Some(owners.collect())
     }
 }

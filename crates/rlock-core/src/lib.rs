@@ -20,7 +20,8 @@
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
 //! - [`lock`](Locks), `acquire`, `multi`, `grant`, `bind`: the rules of what is
 //!   asked; `settle`, `ready`, `offer`, `sweep`: of what follows from it;
-//! - `wait_for`, `graph`: deadlocks; `views`: what an operator sees.
+//! - `wait_for`, `graph`: deadlocks; `views`: what an operator sees;
+//! - [`syntax`]: from the words of a command to a request.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -30,6 +31,7 @@ mod counters;
 mod deadlines;
 mod fence;
 mod grant;
+mod granted;
 mod graph;
 mod hold;
 mod holders;
@@ -43,6 +45,7 @@ mod settle;
 mod shared;
 mod step;
 mod sweep;
+pub mod syntax;
 mod table;
 mod ticket;
 mod tickets;
@@ -54,12 +57,15 @@ mod watches;
 
 pub use counters::{Counters, Gauges};
 pub use fence::Fence;
+pub use granted::{Granted, KeptPlace};
 pub use hold::{Hold, Mode, Who};
 pub use lock::Locks;
 pub use shared::{Holder, Shared};
-pub use step::{Admission, Announce, Due, Effect, Limits, Name, Refusal, Request, Step, Wait};
-pub use ticket::{Delivery, Ticket, TicketId};
+pub use step::{
+    Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal, Request, Step, Wait,
+};
+pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::Timestamp;
 pub use views::{ContendedView, WaiterView};
 pub use wait_for::Holders;
-pub use watch::{Binding, Notice};
+pub use watch::Binding;

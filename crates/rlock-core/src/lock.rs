@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 
 use crate::{
-    Announce, Counters, Delivery, Fence, Gauges, Hold, Name, Step, TicketId, Timestamp,
-    fence::Fences, sweep::Sweep, table::Table,
+    Announce, Counters, Ended, Fence, Gauges, Hold, Holder, Name, Refusal, Renewal, Step, TicketId,
+    Timestamp, Who, fence::Fences, sweep::Sweep, table::Table,
 };
 
 /// All locks of a server: their queues, and the sequence of their fences.
@@ -29,29 +29,67 @@ impl Locks {
     /// Sets the lease of the caller's hold to `lease_ms` from now. A bound
     /// hold belongs to the caller's connection from then on, if it has one.
     ///
+    /// Raises the fence of the hold to `raise_to`, if that is larger.
+    ///
     /// `None` if the caller is not a holder; a hold that has ended is never
     /// revived.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::FenceTooLarge`] if `raise_to` is more than an hour ahead of
+    /// the clock, [`Refusal::FenceTaken`] if another holder has it.
     pub fn renew(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &mut Hold,
         owner: &[u8],
-        lease_ms: u32,
-        session: Option<u64>,
-    ) -> Step<Option<Fence>> {
+        renewal: &Renewal,
+    ) -> Result<Step<Option<Fence>>, Refusal> {
         self.view(now, hold, Some(owner));
+        let raise_to = self.check_fence(now, hold, owner, renewal.fence)?;
         let Some(mut held) = hold.of_caller(owner) else {
-            return Step::quiet(None);
+            return Ok(Step::quiet(None));
         };
         let before = hold.deadline();
-        held.deadline = now.plus_millis(lease_ms.into());
-        let fence = *held.fence.get_or_insert_with(|| self.fences.next(now));
+        held.deadline = now.plus_millis(renewal.lease_ms.into());
+        let fence = held.fence.unwrap_or_else(|| self.fences.next(now));
+        let fence = raise_to.map_or(fence, |to| fence.max(to));
+        self.fences.raise(now, fence);
+        held.fence = Some(fence);
         hold.set_of_caller(owner, held);
         self.counters.renewals += 1;
-        self.rebind(name, owner, session);
+        self.update_watch(name, owner, fence, renewal.session);
         self.hold_changed(now, name, hold);
-        Step::quiet(Some(fence)).announcing(Announce::if_sooner(hold.deadline(), before))
+        let step = Step::quiet(Some(fence));
+        Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
+    }
+
+    /// The fence that a hold is to be raised to.
+    fn check_fence(
+        &self,
+        now: Timestamp,
+        hold: &Hold,
+        owner: &[u8],
+        fence: Option<Fence>,
+    ) -> Result<Option<Fence>, Refusal> {
+        let Some(fence) = fence else { return Ok(None) };
+        let limit = Fences::highest(now);
+        if fence.get() > limit {
+            return Err(Refusal::FenceTooLarge { limit });
+        }
+        let holds_it = |(of, it): (&[u8], &Holder)| *of != *owner && it.fence == Some(fence);
+        let taken = match hold {
+            Hold::Shared(shared) => shared.fence() >= Some(fence) && shared.iter().any(holds_it),
+            Hold::Exclusive { who, fence: of, .. } => {
+                !matches!(who, Who::Caller { .. }) && *of == Some(fence)
+            }
+            Hold::Free | Hold::NoLock => false,
+        };
+        if taken {
+            return Err(Refusal::FenceTaken);
+        }
+        Ok(Some(fence))
     }
 
     /// Gives back one entry of the caller's hold, or `all` of them.
@@ -142,13 +180,13 @@ impl Locks {
         step.with(holders).announcing(Announce::IfFreed)
     }
 
-    /// Takes the owner's request out of the queue, for all its keys, and says
-    /// through what it was to be answered; `None` if there was none. Who was
-    /// behind it may fit now: the lock has to be settled.
-    pub fn cancel(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Delivery> {
+    /// Takes the owner's place out of the queue, of a request for several keys
+    /// all of them, and says whom that ends a wait of; `None` if there was
+    /// none. Somebody behind it may fit now: the lock has to be settled.
+    pub fn cancel(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Ended> {
         let queue = self.table.find(name)?;
         let ticket = self.table.ticket_of(queue, owner)?;
-        Some(self.take_out(ticket)?.delivery)
+        self.take_out(ticket)
     }
 
     /// What has happened since the start.
@@ -184,7 +222,7 @@ impl Locks {
     /// True if any has ended.
     pub(crate) fn view(&mut self, now: Timestamp, hold: &mut Hold, owner: Option<&[u8]>) -> bool {
         if let Some(fence) = hold.fence() {
-            self.fences.raise(fence);
+            self.fences.raise(now, fence);
         }
         let lapsed = hold.drop_lapsed(now);
         self.counters.lease_expirations += lapsed;

@@ -6,9 +6,9 @@
 //! concerns the request as a whole is kept with the ticket of its first key.
 
 use crate::{
-    Admission, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name, Refusal, Request, Step,
+    Admission, Delivery, Effect, Hold, Holders, Limits, Locks, Name, Refusal, Request, Step,
     Ticket, TicketId, Timestamp, Wait,
-    acquire::{COUNT_MAX, new_ticket},
+    acquire::{COUNT_MAX, withdrawn},
     ticket::MultiId,
     wait_for::{Place, Target},
 };
@@ -17,8 +17,8 @@ impl Locks {
     /// Asks for several locks at once, in exclusive mode.
     ///
     /// As [`Locks::acquire`], for all keys together: an owner that holds all
-    /// of them under one fence enters all once more; one that holds none is
-    /// granted all if all are free and nobody is queued for any. With
+    /// of them under one fence is a holder that asks again; one that holds none
+    /// is granted all if all are free and nobody waits before it for any. With
     /// [`Announce::Sooner`](crate::Announce::Sooner), any of the holds may end earlier than it did.
     ///
     /// # Errors
@@ -47,15 +47,15 @@ impl Locks {
             return self.enter_all_again(now, names, holds, request, limits);
         }
         let free = holds.iter().all(|hold| *hold == Hold::Free);
-        let unqueued = names.iter().all(|name| self.queued(*name) == 0);
-        if free && unqueued && self.is_granting(now) {
-            return self.enter_all(now, names, holds, request, limits);
+        let own = self.own_place(names, request.owner);
+        if free && self.is_next_for_all(names, own, request) && self.is_granting(now) {
+            return self.enter_all(now, names, holds, own, request, limits);
         }
         if request.wait == Wait::No {
             self.counters.refusals += 1;
             return Ok(Step::quiet(Admission::Busy));
         }
-        self.check_wait_for_all(names, request, limits)?;
+        self.check_wait_for_all(names, own, request, limits)?;
         let targets = names.iter().zip(&*holds);
         let targets: Vec<_> = targets
             .map(|(name, hold)| self.target(*name, hold, request))
@@ -65,8 +65,8 @@ impl Locks {
     }
 
     /// Queues a request that [`Locks::acquire_all`] answered with
-    /// [`Admission::MustWait`], last in every queue; or, if it is queued
-    /// already, gives it that place, and ends the earlier call.
+    /// [`Admission::MustWait`], last in every queue; or, if its owner has that
+    /// place already, gives it that, and ends the earlier call.
     pub fn enqueue_all(
         &mut self,
         now: Timestamp,
@@ -96,17 +96,75 @@ impl Locks {
         now: Timestamp,
         names: &[Name<'_>],
         holds: &mut [Hold],
+        own: Option<MultiId>,
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watches(None, request, names.len() as u64, limits)?;
+        self.check_watches(None, request, self.unwatched(names, own), limits)?;
         let fence = self.fences.next(now);
         self.counters.grants += 1;
+        let own = own.and_then(|multi| self.table.members(multi).first().copied());
+        let earlier = own.and_then(|id| self.take_out(id));
         for (name, hold) in names.iter().zip(holds) {
             hold.enter(fence, now, request.lease_ms);
             self.remember(now, *name, hold, fence, request);
+            self.hold_changed(now, *name, hold);
         }
-        Ok(Step::quiet(Admission::Granted(fence)))
+        let mut step = Step::quiet(Admission::Granted(fence));
+        let earlier = earlier.and_then(|ticket| withdrawn(ticket.delivery));
+        step.effects.extend(earlier);
+        Ok(step)
+    }
+
+    /// The place that the owner has in the queues of just these keys, by one
+    /// request for all of them.
+    fn own_place(&self, names: &[Name<'_>], owner: &[u8]) -> Option<MultiId> {
+        let multi_at = |name: &Name<'_>| self.place_at(*name, owner)?.multi;
+        let multi = multi_at(names.first()?)?;
+        let all = names.iter().all(|name| multi_at(name) == Some(multi));
+        (all && self.table.members(multi).len() == names.len()).then_some(multi)
+    }
+
+    fn place_at(&self, name: Name<'_>, owner: &[u8]) -> Option<&Ticket> {
+        let ticket = self.table.ticket_of(self.table.find(name)?, owner)?;
+        self.table.tickets.get(&ticket).map(|it| &**it)
+    }
+
+    /// As [`Locks::acquire`] asks of one queue: whether nobody waits before the
+    /// request in any.
+    fn is_next_for_all(
+        &self,
+        names: &[Name<'_>],
+        own: Option<MultiId>,
+        request: &Request<'_>,
+    ) -> bool {
+        let is_try = request.wait == Wait::No;
+        if let Some(multi) = own {
+            let members = self.table.members(multi);
+            let first = members.first().and_then(|id| self.table.tickets.get(id));
+            let is_kept = first.is_some_and(|it| it.is_kept());
+            return (is_kept || !is_try) && !members.iter().any(|id| self.table.has_ahead(*id));
+        }
+        let mut queues = names.iter().filter_map(|name| self.table.find(*name));
+        let nobody_waits = queues.all(|queue| self.table.front(queue).is_none());
+        let has_places = || {
+            names
+                .iter()
+                .any(|name| self.place_at(*name, request.owner).is_some())
+        };
+        nobody_waits && (is_try || !has_places())
+    }
+
+    /// How many watches a request for these keys needs that are not counted by
+    /// its place already.
+    fn unwatched(&self, names: &[Name<'_>], own: Option<MultiId>) -> u64 {
+        let first = own.and_then(|multi| self.table.members(multi).first());
+        let ticket = first.and_then(|id| self.table.tickets.get(id));
+        if ticket.is_some_and(|it| it.is_watched()) {
+            0
+        } else {
+            names.len() as u64
+        }
     }
 
     fn enter_all_again(
@@ -121,7 +179,7 @@ impl Locks {
             hold.of_caller(request.owner)
                 .is_some_and(|it| it.count >= COUNT_MAX)
         };
-        if !request.once && holds.iter().any(overflows) {
+        if request.reenter && holds.iter().any(overflows) {
             return Err(Refusal::CountOverflow);
         }
         let unwatched = |name: &&Name<'_>| self.table.watch_named(**name, request.owner).is_none();
@@ -140,38 +198,18 @@ impl Locks {
     fn check_wait_for_all(
         &self,
         names: &[Name<'_>],
+        own: Option<MultiId>,
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<(), Refusal> {
-        let queued = |name: &Name<'_>| {
-            let ticket = self
-                .table
-                .ticket_of(self.table.find(*name)?, request.owner)?;
-            self.table.tickets.get(&ticket)
-        };
-        let Some(key) = names.iter().position(|name| queued(name).is_some()) else {
-            self.check_waiters(limits)?;
-            return self.check_watches(None, request, names.len() as u64, limits);
-        };
-        if !request.once {
-            return Err(Refusal::AlreadyQueued { key });
+        if own.is_none() {
+            let places = names.iter().map(|name| self.place_at(*name, request.owner));
+            if let Some(key) = places.into_iter().position(|place| place.is_some()) {
+                return Err(Refusal::OtherRequest { key });
+            }
+            self.check_waiters(names.len() as u64, limits)?;
         }
-        let multi = names.get(key).and_then(queued).and_then(|it| it.multi);
-        let same = |multi: MultiId| {
-            let all = names
-                .iter()
-                .all(|name| queued(name).is_some_and(|it| it.multi == Some(multi)));
-            all && self.table.members(multi).len() == names.len()
-        };
-        if !multi.is_some_and(same) {
-            return Err(Refusal::OtherRequest { key });
-        }
-        let watched = names
-            .get(key)
-            .and_then(queued)
-            .is_some_and(|it| it.is_watched());
-        let new = if watched { 0 } else { names.len() as u64 };
-        self.check_watches(None, request, new, limits)
+        self.check_watches(None, request, self.unwatched(names, own), limits)
     }
 
     fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {
@@ -196,11 +234,9 @@ impl Locks {
         let mut members = Vec::with_capacity(names.len());
         for name in names {
             let queue = self.table.find_or_insert(*name);
-            members.push(self.table.push(Ticket {
-                multi: Some(multi),
-                mode: Mode::Exclusive,
-                ..new_ticket(now, queue, request, delivery.clone())
-            }));
+            let mut ticket = Ticket::new(now, queue, request, delivery.clone());
+            ticket.multi = Some(multi);
+            members.push(self.table.push(ticket));
         }
         self.counters.waits += 1;
         let leader = members.first().copied()?;
@@ -218,6 +254,7 @@ impl Locks {
     ) -> Option<(TicketId, Option<Effect>)> {
         let mut earlier = None;
         let mut members = Vec::with_capacity(names.len());
+        let waits = self.counters.waits;
         self.table.part(multi);
         for name in names {
             let id = self
@@ -226,9 +263,11 @@ impl Locks {
             earlier = self.take_over(now, id, request, delivery.clone());
             members.push(id);
         }
+        // Several keys are one wait.
+        self.counters.waits = self.counters.waits.min(waits + 1);
         let leader = members.first().copied()?;
         self.table.join(multi, members);
-        Some((leader, earlier.map(Effect::Withdrawn)))
+        Some((leader, earlier.and_then(withdrawn)))
     }
 }
 

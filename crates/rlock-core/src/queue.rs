@@ -1,8 +1,9 @@
-//! The waiters of one lock.
+//! What is remembered of one lock beside its hold. Who waits for it is in the
+//! orders of the table.
 
 use std::sync::Arc;
 
-use crate::{TicketId, Timestamp};
+use crate::Timestamp;
 
 /// Names a queue; never used twice by one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -53,8 +54,7 @@ enum Why {
 pub(crate) struct Queue {
     pub(crate) db: u32,
     pub(crate) key: Arc<[u8]>,
-    pub(crate) front: Option<TicketId>,
-    pub(crate) back: Option<TicketId>,
+    /// How many places it has, kept ones too.
     pub(crate) len: u32,
     pub(crate) watches: u32,
     look_at: Timestamp,
@@ -72,8 +72,6 @@ impl Queue {
         Self {
             db,
             key,
-            front: None,
-            back: None,
             len: 0,
             watches: 0,
             look_at: Timestamp::NEVER,

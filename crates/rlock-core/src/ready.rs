@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::{Effect, Hold, Locks, Name, Ticket, TicketId, Timestamp, queue::Look};
+use crate::{Granted, Hold, Locks, Name, TicketId, Timestamp, granted::Places, queue::Look};
 
 impl Locks {
     /// The next request for several keys whose turn may have come with all of
@@ -30,7 +30,7 @@ impl Locks {
         now: Timestamp,
         id: TicketId,
         holds: &mut [Hold],
-    ) -> Option<Effect> {
+    ) -> Option<Granted> {
         let members = self.members_of(id);
         let mut grantable = !holds.is_empty() && members.len() == holds.len();
         for (member, hold) in members.iter().zip(&mut *holds) {
@@ -38,7 +38,7 @@ impl Locks {
             let ticket = self.table.tickets.get(member)?;
             let (queue, gone) = (ticket.queue, self.is_gone(ticket));
             let over = ticket.wait_ends.has_passed(now);
-            let front = self.table.queues.get(&queue)?.front;
+            let front = self.table.front(queue);
             let offered = self.is_offered(now, queue);
             self.look_at(now, queue, hold);
             let free = *hold == Hold::Free && !offered;
@@ -52,7 +52,13 @@ impl Locks {
 
     /// Takes a grant of several keys back that nobody was there to hear of,
     /// before it was written down. Who was behind it comes next.
-    pub fn skip_all(&mut self, names: &[Name<'_>], holds: &mut [Hold], ticket: &Ticket) {
+    pub fn skip_all(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        holds: &mut [Hold],
+        granted: &Granted,
+    ) {
         self.counters.grants -= 1;
         self.counters.handoffs -= 1;
         self.counters.waiters_gone += 1;
@@ -62,13 +68,14 @@ impl Locks {
                 continue;
             };
             self.uncount_in_streak(id);
-            if let Some(watch) = self.table.watch_of(id, &ticket.owner) {
+            if let Some(watch) = self.table.watch_of(id, &granted.ticket.owner) {
                 self.table.remove_watch(watch);
             }
             self.table.look(id, Look::Never);
             self.table.mark_due(id);
             self.table.drop_if_idle(id);
         }
+        self.keep_granted(now, names, granted);
     }
 
     /// Takes note that a request for several keys is first for all of them,
@@ -79,8 +86,9 @@ impl Locks {
             let ticket = self.table.tickets.get(member);
             let queue = ticket.and_then(|it| self.table.queues.get(&it.queue));
             // Of the lock that is settled now it is known, whatever was before.
+            let front = ticket.and_then(|it| self.table.front(it.queue));
             queue.is_none_or(|it| {
-                it.front != Some(*member)
+                front != Some(*member)
                     || (*member != id && (it.look() != Look::Never || it.offered))
             })
         };
@@ -103,7 +111,7 @@ impl Locks {
         now: Timestamp,
         members: &[TicketId],
         holds: &mut [Hold],
-    ) -> Option<Effect> {
+    ) -> Option<Granted> {
         let first = self.table.tickets.get(members.first()?)?;
         let multi = first.multi?;
         let fence = self.fences.next(now);
@@ -122,10 +130,11 @@ impl Locks {
             leader = leader.or(Some(ticket));
         }
         let ticket = leader?;
-        Some(Effect::HandOff {
+        Some(Granted {
             waited: now.since(ticket.since),
             ticket,
             fence,
+            places: Places::Several(members.into()),
         })
     }
 }

@@ -2,7 +2,8 @@
 //! whether it is anybody's turn, is decided here and nowhere else.
 
 use crate::{
-    Announce, Delivery, Effect, Fence, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
+    Announce, Delivery, Effect, Granted, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
+    granted::Places,
     queue::{Look, QueueId},
     watch::{Watch, WatchId},
 };
@@ -49,21 +50,21 @@ impl Locks {
     }
 
     /// Takes a grant back that nobody was there to hear of, before it was
-    /// written down, and hands the lock to the next.
+    /// written down, and hands the lock to the next. The place is kept if the
+    /// request asked for that.
     pub fn skip(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &mut Hold,
-        ticket: &Ticket,
-        fence: Fence,
+        granted: &Granted,
     ) -> Step<()> {
-        if !self.take_back(name, hold, ticket, fence) {
+        if !self.take_back(now, name, hold, granted) {
             return Step::quiet(());
         }
         let step = self.settle(now, name, hold);
         // With an upgrade goes what its owner held before.
-        let announce = if ticket.first {
+        let announce = if granted.ticket.is_upgrade {
             Announce::IfFreed
         } else {
             Announce::No
@@ -76,12 +77,12 @@ impl Locks {
     /// gone through in pieces.
     pub fn skip_and_leave(
         &mut self,
+        now: Timestamp,
         name: Name<'_>,
         hold: &mut Hold,
-        ticket: &Ticket,
-        fence: Fence,
+        granted: &Granted,
     ) {
-        if self.take_back(name, hold, ticket, fence)
+        if self.take_back(now, name, hold, granted)
             && let Some(id) = self.table.find(name)
         {
             self.table.mark_due(id);
@@ -93,24 +94,26 @@ impl Locks {
     /// Undoes a hand-off; false, and nothing changes, if it is not the hold's.
     fn take_back(
         &mut self,
+        now: Timestamp,
         name: Name<'_>,
         hold: &mut Hold,
-        ticket: &Ticket,
-        fence: Fence,
+        granted: &Granted,
     ) -> bool {
-        if hold.fence_of(&ticket.owner) != Some(fence) {
+        let owner = &granted.ticket.owner;
+        if hold.fence_of(owner) != Some(granted.fence) {
             return false;
         }
         self.counters.grants -= 1;
         self.counters.handoffs -= 1;
         self.counters.waiters_gone += 1;
-        hold.end_of(&ticket.owner);
+        hold.end_of(owner);
         if let Some(id) = self.table.find(name) {
             self.uncount_in_streak(id);
-            if let Some(watch) = self.table.watch_of(id, &ticket.owner) {
+            if let Some(watch) = self.table.watch_of(id, owner) {
                 self.table.remove_watch(watch);
             }
         }
+        self.keep_granted(now, &[name], granted);
         true
     }
 
@@ -186,11 +189,11 @@ impl Locks {
         }
         let notice = watch.notice;
         let heard = notice.filter(|it| !self.sweep.closed.contains_key(&it.session));
-        if let Some(notice) = heard {
+        if let Some(listener) = heard {
             step.effects.push(Effect::Lost {
                 owner: watch.owner,
                 fence: watch.fence,
-                channel: notice.channel,
+                listener,
             });
         }
     }
@@ -206,11 +209,11 @@ impl Locks {
             return;
         }
         let mut ended = 0;
-        while let Some(front) = self.table.queues.get(&id).and_then(|queue| queue.front) {
+        while let Some(front) = self.table.front(id) {
             let Some(ticket) = self.table.tickets.get(&front) else {
                 return;
             };
-            if !hold.admits(&ticket.owner, ticket.mode) {
+            if !hold.admits(&ticket.owner, ticket.mode()) {
                 return;
             }
             let over = ticket.wait_ends.has_passed(now);
@@ -225,29 +228,42 @@ impl Locks {
                     self.table.mark_due(id);
                     return;
                 }
-                effects.extend(self.end_front(front, gone));
+                effects.extend(self.end_front(now, front, gone));
             } else if *hold == Hold::Free && self.offers(now, id, effects) {
                 return;
             } else if is_multi {
                 self.note_if_ready(front);
                 return;
             } else if let Some(ticket) = self.table.remove(front) {
-                effects.push(self.grant(now, id, hold, ticket));
+                let place = Places::One(front);
+                effects.push(Effect::HandOff(self.grant(now, id, hold, ticket, place)));
             }
         }
         self.end_streak(id);
     }
 
-    /// Takes a ticket out that is not to be served any more.
-    fn end_front(&mut self, front: TicketId, gone: bool) -> Option<Effect> {
-        let ticket = self.table.remove(front)?;
+    /// Ends the call of a ticket that is not to be served any more.
+    fn end_front(&mut self, now: Timestamp, front: TicketId, gone: bool) -> Option<Effect> {
+        let (owner, delivery) = self.end_one_call(now, front)?;
         if gone {
             self.counters.waiters_gone += 1;
-            Some(Effect::Withdrawn(ticket.delivery))
+            Some(Effect::Withdrawn(delivery))
         } else {
             self.counters.wait_timeouts += 1;
-            Some(Effect::WaitEnded(ticket))
+            Some(Effect::WaitEnded { owner, delivery })
         }
+    }
+
+    /// Ends the call of one ticket, and its place too, unless that is kept.
+    fn end_one_call(&mut self, now: Timestamp, id: TicketId) -> Option<(Box<[u8]>, Delivery)> {
+        let ticket = self.table.tickets.get(&id)?;
+        if let Some(until) = ticket.kept_until(now) {
+            let owner = ticket.owner.clone();
+            let delivery = self.table.change(id, |it| it.keep_until(until))?;
+            return Some((owner, delivery));
+        }
+        let ticket = self.table.remove(id)?;
+        Some((ticket.owner, ticket.delivery))
     }
 
     fn grant(
@@ -256,24 +272,26 @@ impl Locks {
         id: QueueId,
         hold: &mut Hold,
         ticket: Box<Ticket>,
-    ) -> Effect {
+        places: Places,
+    ) -> Granted {
         let fence = self.give(now, hold, &ticket.owner, &ticket.terms());
         hold.seen_from_elsewhere(&ticket.owner);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
         self.count_in_streak(id);
         self.remember_ticket(id, &ticket, fence);
-        Effect::HandOff {
+        Granted {
             waited: now.since(ticket.since),
             ticket,
             fence,
+            places,
         }
     }
 
     pub(crate) fn is_gone(&self, ticket: &Ticket) -> bool {
         match &ticket.delivery {
-            Delivery::Notify { session, .. } => self.sweep.closed.contains_key(session),
-            Delivery::Blocked { .. } => false,
+            Delivery::Notify(listener) => self.sweep.closed.contains_key(&listener.session),
+            Delivery::Blocked { .. } | Delivery::Kept => false,
         }
     }
 }

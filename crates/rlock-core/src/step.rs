@@ -1,8 +1,8 @@
 //! What goes into an operation, what it answers, and whom else it concerns.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use crate::{Delivery, Fence, Mode, Ticket, TicketId, Timestamp};
+use crate::{Channel, Delivery, Fence, Granted, Listener, Mode, TicketId, Timestamp};
 
 /// The name of a lock: a key in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +44,18 @@ pub struct Request<'a> {
     pub mode: Mode,
     /// The lease, in milliseconds.
     pub lease_ms: u32,
-    /// Whether asking again is the same request once more, not one more entry.
-    pub once: bool,
+    /// Whether a holder asks for one more entry; else asking again changes
+    /// nothing but the lease.
+    pub reenter: bool,
     /// How long to queue if it cannot be granted at once.
     pub wait: Wait,
+    /// How long the place in the queue outlives the call, in milliseconds, if
+    /// it is to be kept.
+    pub keep_ms: Option<u32>,
     /// The connection that asks; a script has none.
     pub session: Option<u64>,
     /// Where outcome and loss are published. Needs a connection.
-    pub channel: Option<&'a [u8]>,
+    pub channel: Option<Channel<'a>>,
     /// How long the hold outlives its connection, in milliseconds, if it is to
     /// be bound to one. Needs a connection.
     pub grace_ms: Option<u32>,
@@ -64,10 +68,21 @@ impl Request<'_> {
     }
 }
 
+/// A renewal.
+#[derive(Clone, Copy, Debug)]
+pub struct Renewal {
+    /// The lease, in milliseconds.
+    pub lease_ms: u32,
+    /// What the fence of the hold is raised to, if it is smaller.
+    pub fence: Option<Fence>,
+    /// The connection that asks; a script has none.
+    pub session: Option<u64>,
+}
+
 /// What may be queued.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The most requests in queues.
+    /// The most places in queues; a request for several keys takes several.
     pub waiters_max: u64,
     /// The most watches.
     pub watches_max: u64,
@@ -89,12 +104,8 @@ pub enum Admission {
 /// Why a request to acquire is refused; nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The owner is queued already, and this is not the same request again.
-    AlreadyQueued {
-        /// Which of the keys it is queued for.
-        key: usize,
-    },
-    /// The owner is queued with a request of another mode, or for other keys.
+    /// The owner has a place in the queue already, by a request of another
+    /// mode or for other keys.
     OtherRequest {
         /// Which of the keys it is queued for.
         key: usize,
@@ -104,7 +115,7 @@ pub enum Refusal {
         /// A key that it holds.
         key: usize,
     },
-    /// There are as many requests as there may be.
+    /// There would be more places than there may be.
     TooManyWaiters {
         /// The limit.
         limit: u64,
@@ -116,6 +127,13 @@ pub enum Refusal {
     },
     /// The hold count is at its largest.
     CountOverflow,
+    /// The fence to be set is further ahead of the clock than is believed.
+    FenceTooLarge {
+        /// The largest that may be set now.
+        limit: u64,
+    },
+    /// The fence to be set is that of another holder.
+    FenceTaken,
     /// Waiting would close a cycle of owners who wait for one another.
     Deadlock {
         /// The cycle, the asker first.
@@ -131,26 +149,24 @@ pub enum Refusal {
 /// Something to be told to somebody other than the caller, in this order.
 #[derive(Debug)]
 pub enum Effect {
-    /// The owner of the ticket holds the lock now.
-    HandOff {
-        /// Its former place in the queue.
-        ticket: Box<Ticket>,
-        /// The fence of its hold.
-        fence: Fence,
-        /// How long it has waited.
-        waited: Duration,
-    },
+    /// A waiter holds the lock now.
+    HandOff(Granted),
     /// A hold has ended without a release.
     Lost {
         /// Who had it.
         owner: Box<[u8]>,
         /// Under which fence.
         fence: Fence,
-        /// Where the loss is to be published.
-        channel: Arc<[u8]>,
+        /// Who is to be told.
+        listener: Arc<Listener>,
     },
-    /// The wait has ended without a grant.
-    WaitEnded(Box<Ticket>),
+    /// A wait has ended without a grant.
+    WaitEnded {
+        /// Who has waited.
+        owner: Box<[u8]>,
+        /// Through what the outcome reaches it.
+        delivery: Delivery,
+    },
     /// The request is withdrawn: by its owner, or because another connection
     /// took its place over.
     Withdrawn(Delivery),
@@ -203,6 +219,17 @@ impl<R> Step<R> {
             announce: Announce::No,
         }
     }
+}
+
+/// A request that is over without a grant.
+#[derive(Debug)]
+pub struct Ended {
+    /// The first key of the request.
+    pub key: Arc<[u8]>,
+    /// Who has waited.
+    pub owner: Box<[u8]>,
+    /// Through what the outcome reaches it.
+    pub delivery: Delivery,
 }
 
 /// Work that has become due.

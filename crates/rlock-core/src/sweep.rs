@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Delivery, Due, Locks, Name, Ticket, TicketId, Timestamp,
+    Delivery, Due, Ended, Locks, Name, TicketId, Timestamp,
     queue::{Look, QueueId},
     watch::WatchId,
 };
@@ -92,25 +92,30 @@ impl Locks {
         Some(self.table.deadlines.first()?.plus_millis(1).max(now))
     }
 
-    /// Ends a wait that is over, and says for which key.
-    pub fn end_wait(&mut self, now: Timestamp, id: TicketId) -> Option<(Box<Ticket>, Arc<[u8]>)> {
+    /// Ends a wait that is over, or the grace of a kept place. Nobody has to be
+    /// told of the latter.
+    pub fn end_wait(&mut self, now: Timestamp, id: TicketId) -> Option<Ended> {
         let ticket = self.table.tickets.get(&id)?;
         if !ticket.wait_ends.has_passed(now) {
             return None;
         }
+        if ticket.is_kept() {
+            self.take_out(id);
+            return None;
+        }
         self.counters.wait_timeouts += 1;
-        self.take_out_with_key(id)
+        self.end_call(now, id)
     }
 
-    /// Takes a request out of its queue because the blocked call is gone that
-    /// it was to be answered through. False if it has another one by now.
-    pub fn caller_gone(&mut self, id: TicketId, handle: u64) -> bool {
+    /// Ends a request because the blocked call is gone that it was to be
+    /// answered through. False if it has another one by now.
+    pub fn caller_gone(&mut self, now: Timestamp, id: TicketId, handle: u64) -> bool {
         let gone = self.table.tickets.get(&id).is_some_and(|ticket| {
             matches!(ticket.delivery, Delivery::Blocked { handle: other, .. } if other == handle)
         });
         if gone {
             self.counters.waiters_gone += 1;
-            self.take_out(id);
+            self.end_call(now, id);
         }
         gone
     }
@@ -160,20 +165,19 @@ impl Locks {
 
     /// Takes any ticket out of any queue, for a server that can grant nothing
     /// any more. Once there is none left, the watches end too.
-    pub fn withdraw_any(&mut self) -> Option<(Box<Ticket>, Arc<[u8]>)> {
+    pub fn withdraw_any(&mut self) -> Option<Ended> {
         let Some(first) = self.table.tickets.keys().next().copied() else {
             self.end_watches();
             return None;
         };
-        self.counters.waiters_gone += 1;
-        self.take_out_with_key(first)
+        self.withdraw(first)
     }
 
-    /// Takes the front ticket out of a queue that this server no longer serves,
-    /// and says for which key it is.
-    pub fn withdraw_front(&mut self, name: Name<'_>) -> Option<(Box<Ticket>, Arc<[u8]>)> {
+    /// Takes any ticket out of a queue that this server no longer serves. Once
+    /// there is none left, its watches end too.
+    pub fn withdraw_one(&mut self, name: Name<'_>) -> Option<Ended> {
         let id = self.table.find(name)?;
-        let Some(front) = self.table.queues.get(&id)?.front else {
+        let Some(first) = self.table.first_place(id) else {
             let watches: Vec<_> = self.table.watches_of(id).map(|it| it.0).collect();
             for watch in watches {
                 self.table.remove_watch(watch);
@@ -181,17 +185,57 @@ impl Locks {
             self.table.drop_if_idle(id);
             return None;
         };
-        self.counters.waiters_gone += 1;
-        self.take_out_with_key(front)
+        self.withdraw(first)
+    }
+
+    fn withdraw(&mut self, id: TicketId) -> Option<Ended> {
+        let ended = self.take_out(id)?;
+        self.counters.waiters_gone += u64::from(ended.delivery != Delivery::Kept);
+        Some(ended)
+    }
+
+    /// Ends the call of a request, and its place too, unless that is kept.
+    fn end_call(&mut self, now: Timestamp, id: TicketId) -> Option<Ended> {
+        let ticket = self.table.tickets.get(&id)?;
+        let Some(until) = ticket.kept_until(now) else {
+            return self.take_out(id);
+        };
+        let key = Arc::clone(&self.table.queues.get(&ticket.queue)?.key);
+        let owner = ticket.owner.clone();
+        let multi = ticket.multi;
+        let members = self.members_of(id);
+        if let Some(multi) = multi {
+            self.table.part(multi);
+        }
+        let mut delivery = None;
+        for member in &members {
+            let was_front = self.is_front(*member);
+            let ended = self.table.change(*member, |it| it.keep_until(until));
+            delivery = delivery.or(ended);
+            if let Some(queue) = was_front {
+                self.table.mark_due(queue);
+            }
+        }
+        if let Some(multi) = multi {
+            self.table.join(multi, members);
+        }
+        let delivery = delivery?;
+        Some(Ended {
+            key,
+            owner,
+            delivery,
+        })
+    }
+
+    /// The queue of a ticket that stands at its front.
+    fn is_front(&self, id: TicketId) -> Option<QueueId> {
+        let queue = self.table.tickets.get(&id)?.queue;
+        (self.table.front(queue) == Some(id)).then_some(queue)
     }
 
     /// Takes a request out of its queues, and the queues away if they are idle
-    /// then. Whoever was behind it may fit now, so those locks become due.
-    pub(crate) fn take_out(&mut self, id: TicketId) -> Option<Box<Ticket>> {
-        self.take_out_with_key(id).map(|(ticket, _)| ticket)
-    }
-
-    fn take_out_with_key(&mut self, id: TicketId) -> Option<(Box<Ticket>, Arc<[u8]>)> {
+    /// then. Somebody behind it may fit now, so those locks become due.
+    pub(crate) fn take_out(&mut self, id: TicketId) -> Option<Ended> {
         let members = self.members_of(id);
         if let Some(multi) = self.table.tickets.get(&id)?.multi {
             self.table.part(multi);
@@ -204,15 +248,19 @@ impl Locks {
         first
     }
 
-    fn take_one_out(&mut self, id: TicketId) -> Option<(Box<Ticket>, Arc<[u8]>)> {
-        let ticket = self.table.remove(id)?;
-        let queue = self.table.queues.get(&ticket.queue)?;
-        let key = Arc::clone(&queue.key);
-        if ticket.ahead.is_none() && queue.len > 0 {
-            self.table.mark_due(ticket.queue);
+    fn take_one_out(&mut self, id: TicketId) -> Option<Ended> {
+        let was_front = self.is_front(id);
+        let ticket = *self.table.remove(id)?;
+        let key = Arc::clone(&self.table.queues.get(&ticket.queue)?.key);
+        if let Some(queue) = was_front.filter(|queue| self.table.front(*queue).is_some()) {
+            self.table.mark_due(queue);
         }
         self.table.drop_if_idle(ticket.queue);
-        Some((ticket, key))
+        Some(Ended {
+            key,
+            owner: ticket.owner,
+            delivery: ticket.delivery,
+        })
     }
 
     /// The next hold that is to be cut as its connection has closed.
@@ -241,7 +289,7 @@ impl Locks {
         let ticket = self.table.session_tickets.range(tickets).next();
         if let Some((_, id)) = ticket.copied() {
             self.counters.waiters_gone += 1;
-            self.take_out(id);
+            self.end_call(closed, id);
             return true;
         }
         let Some(id) = self.table.watch_of_session(session) else {

@@ -6,7 +6,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     hash::RandomState,
     num::NonZeroU64,
     ops::Bound,
@@ -26,7 +26,7 @@ const STALE_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    pub(crate) names: HashMap<u32, HashMap<Arc<[u8]>, QueueId>>,
+    pub(crate) names: BTreeMap<u32, BTreeMap<Arc<[u8]>, QueueId>>,
     pub(crate) queues: BTreeMap<QueueId, Box<Queue>>,
     pub(crate) tickets: BTreeMap<TicketId, Box<Ticket>>,
     /// The tickets of each request for several keys, in the order of its keys.
@@ -36,18 +36,22 @@ pub(crate) struct Table {
     pub(crate) due: VecDeque<QueueId>,
     /// How many of those marked as due are still there.
     pub(crate) due_now: usize,
-    /// Tickets by owner and queue, see `tickets`.
+    /// Those who wait by owner and queue, see `tickets`.
     pub(crate) by_owner: BTreeSet<(u64, TicketId)>,
-    /// Tickets whose owner has others as well, in the order of their queue.
-    pub(crate) linked: BTreeSet<(QueueId, Rank, TicketId)>,
+    /// Kept places by owner and queue.
+    pub(crate) kept_by_owner: BTreeSet<(u64, TicketId)>,
+    /// Those who wait, queue by queue, in order.
+    pub(crate) waiting: BTreeSet<(QueueId, Rank)>,
+    /// Kept places, queue by queue, in order.
+    pub(crate) kept: BTreeSet<(QueueId, Rank)>,
+    /// Of those who wait the ones whose owners wait elsewhere too.
+    pub(crate) linked: BTreeSet<(QueueId, Rank)>,
     /// Queues with tickets by database, the longest first.
     pub(crate) contended: BTreeSet<(u32, Reverse<u32>, QueueId)>,
     /// Requests whose outcome is a message, by connection.
     pub(crate) session_tickets: BTreeSet<(u64, TicketId)>,
     pub(crate) session_watches: BTreeSet<(u64, WatchId)>,
     pub(crate) watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
-    /// Tickets of requests for several keys, but for the first of each.
-    pub(crate) followers: u64,
     pub(crate) watched_tickets: u64,
     pub(crate) bound: u64,
     pub(crate) hasher: RandomState,
@@ -92,8 +96,6 @@ impl Table {
         names.remove(&queue.key);
         if names.is_empty() {
             self.names.remove(&queue.db);
-        } else if names.len() * 4 < names.capacity() {
-            names.shrink_to(names.len() * 2);
         }
     }
 
@@ -151,14 +153,10 @@ impl Table {
         self.queues.range(range).map(|(id, queue)| (*id, &**queue))
     }
 
-    /// How many requests are queued; one for several keys is one.
-    pub(crate) fn requests(&self) -> u64 {
-        self.tickets.len() as u64 - self.followers
-    }
-
     pub(crate) fn gauges(&self) -> Gauges {
         Gauges {
-            waiters: self.requests(),
+            waiters: self.tickets.len() as u64,
+            places_kept: self.kept.len() as u64,
             contended_locks: self.contended.len() as u64,
             watches: self.watched_tickets + self.watches.len() as u64,
             bound_holds: self.bound,

@@ -1,11 +1,11 @@
-//! One waiter's place in one queue.
+//! One waiter's place in one queue, and whom its outcome is told.
 
 use std::{
     num::{NonZeroU32, NonZeroU64},
     sync::Arc,
 };
 
-use crate::{Mode, Timestamp, queue::QueueId};
+use crate::{Mode, Request, Timestamp, queue::QueueId};
 
 /// Names a ticket; never used twice by one table, so a stale one finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +26,46 @@ impl TicketId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MultiId(pub(crate) NonZeroU64);
 
+/// Which kind of channel a message is published on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChannelKind {
+    /// One that every node of a cluster hears of (`PUBLISH`).
+    Plain,
+    /// One that belongs to the node that serves its slot (`SPUBLISH`).
+    Sharded,
+}
+
+/// A channel, as a request names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Channel<'a> {
+    /// Its kind.
+    pub kind: ChannelKind,
+    /// Its name.
+    pub name: &'a [u8],
+}
+
+/// Who is to be told by message: a connection, and where it listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The connection that asked; what it asked for ends with it.
+    pub session: u64,
+    /// The kind of the channel.
+    pub kind: ChannelKind,
+    /// The name of the channel.
+    pub channel: Box<[u8]>,
+}
+
+impl Listener {
+    /// Where messages are published.
+    #[must_use]
+    pub fn channel(&self) -> Channel<'_> {
+        Channel {
+            kind: self.kind,
+            name: &self.channel,
+        }
+    }
+}
+
 /// Through what the outcome reaches the waiter. The core only carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
@@ -36,36 +76,35 @@ pub enum Delivery {
         /// What the shell knows the blocked call by.
         handle: u64,
     },
-    /// A message on a channel.
-    Notify {
-        /// The connection that asked; the request ends with it.
-        session: u64,
-        /// Where the outcome is published.
-        channel: Arc<[u8]>,
-    },
+    /// A message. All requests of a connection share one listener.
+    Notify(Arc<Listener>),
+    /// Nobody waits: the place is kept for its owner to come back.
+    Kept,
 }
 
 impl Delivery {
-    /// The connection that asked.
+    /// The connection that waits, if any does.
     #[must_use]
-    pub const fn session(&self) -> u64 {
+    pub fn session(&self) -> Option<u64> {
         match self {
-            Self::Blocked { session, .. } | Self::Notify { session, .. } => *session,
+            Self::Blocked { session, .. } => Some(*session),
+            Self::Notify(listener) => Some(listener.session),
+            Self::Kept => None,
         }
     }
 
-    /// The channel, if the outcome is a message.
+    /// The listener, if the outcome is a message.
     #[must_use]
-    pub const fn channel(&self) -> Option<&Arc<[u8]>> {
+    pub const fn listener(&self) -> Option<&Arc<Listener>> {
         match self {
-            Self::Notify { channel, .. } => Some(channel),
-            Self::Blocked { .. } => None,
+            Self::Notify(listener) => Some(listener),
+            Self::Blocked { .. } | Self::Kept => None,
         }
     }
 }
 
-/// How long a bound hold outlives its connection, in four bytes also where
-/// there is none: there may be a million tickets.
+/// A number of milliseconds, in four bytes also where there is none: there may
+/// be a million tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Grace(NonZeroU32);
 
@@ -79,43 +118,147 @@ impl Grace {
     }
 }
 
+/// A [`Mode`] in eight bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PackedMode {
+    /// Zero for exclusive mode.
+    permits: u32,
+    limit: Option<NonZeroU32>,
+}
+
+impl From<Mode> for PackedMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Exclusive => Self {
+                permits: 0,
+                limit: None,
+            },
+            Mode::Shared { permits, limit } => Self {
+                permits: permits.max(1),
+                limit: limit.and_then(NonZeroU32::new),
+            },
+        }
+    }
+}
+
+impl From<PackedMode> for Mode {
+    fn from(packed: PackedMode) -> Self {
+        match packed.permits {
+            0 => Self::Exclusive,
+            permits => Self::Shared {
+                permits,
+                limit: packed.limit.map(NonZeroU32::get),
+            },
+        }
+    }
+}
+
 /// A waiter's place in a queue, and what it asks for.
+///
+/// The place is *kept* while nobody waits in it: its owner's call has ended,
+/// and the owner may come back until [`Ticket::wait_ends`].
 #[derive(Clone, Debug)]
 pub struct Ticket {
     /// Who waits.
     pub owner: Box<[u8]>,
-    /// How the lock is asked for.
-    pub mode: Mode,
-    /// Whether an upgrade leaves the hold count as it is.
-    pub once: bool,
+    mode: PackedMode,
+    /// Whether an upgrade raises the hold count.
+    pub(crate) reenter: bool,
+    /// Whether it was put before all others, to be upgraded.
+    pub(crate) is_upgrade: bool,
     /// The lease of the grant, in milliseconds, counted from the hand-off.
-    pub lease_ms: u32,
+    pub(crate) lease_ms: u32,
     /// How long the hold outlives its connection, if it is bound to one.
     pub(crate) grace: Option<Grace>,
+    /// How long the place outlives the call, if it does.
+    pub(crate) keep: Option<Grace>,
     /// When the owner asked first; a takeover does not change it.
-    pub since: Timestamp,
-    /// When the wait ends; [`Timestamp::NEVER`] for a wait without limit.
-    pub wait_ends: Timestamp,
+    pub(crate) since: Timestamp,
+    /// When the wait ends, or, of a kept place, its grace;
+    /// [`Timestamp::NEVER`] for a wait without limit.
+    pub(crate) wait_ends: Timestamp,
     /// Through what the outcome reaches the waiter.
     pub delivery: Delivery,
     pub(crate) multi: Option<MultiId>,
-    /// Whether it was put before all others, to be upgraded.
-    pub(crate) first: bool,
     pub(crate) queue: QueueId,
-    pub(crate) ahead: Option<TicketId>,
-    pub(crate) behind: Option<TicketId>,
 }
 
 impl Ticket {
+    /// A place in `queue` for a request that is made now.
+    pub(crate) fn new(
+        now: Timestamp,
+        queue: QueueId,
+        request: &Request<'_>,
+        delivery: Delivery,
+    ) -> Self {
+        Self {
+            owner: request.owner.into(),
+            mode: request.mode.into(),
+            reenter: request.reenter,
+            is_upgrade: false,
+            lease_ms: request.lease_ms,
+            grace: request.grace_ms.map(Grace::from_millis),
+            keep: request.keep_ms.map(Grace::from_millis),
+            since: now,
+            wait_ends: request.wait.ends(now),
+            delivery,
+            multi: None,
+            queue,
+        }
+    }
+
+    /// Gives the place to a later request of its owner, and says through what
+    /// the earlier one was to be answered.
+    pub(crate) fn take_over(
+        &mut self,
+        now: Timestamp,
+        request: &Request<'_>,
+        delivery: Delivery,
+    ) -> Delivery {
+        self.mode = request.mode.into();
+        self.reenter = request.reenter;
+        self.lease_ms = request.lease_ms;
+        self.grace = request.grace_ms.map(Grace::from_millis);
+        self.keep = request.keep_ms.map(Grace::from_millis);
+        self.wait_ends = request.wait.ends(now);
+        std::mem::replace(&mut self.delivery, delivery)
+    }
+
+    /// How the lock is asked for.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode.into()
+    }
+
+    /// Whether nobody waits in the place.
+    #[must_use]
+    pub const fn is_kept(&self) -> bool {
+        matches!(self.delivery, Delivery::Kept)
+    }
+
+    /// Until when the place is kept if its call ends now. An upgrade keeps no
+    /// place: its owner holds the lock, and comes before all others anyway.
+    pub(crate) fn kept_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let keep = self.keep.filter(|_| !self.is_upgrade)?;
+        Some(now.plus_millis(keep.millis().into()))
+    }
+
+    /// Ends the call; what it was to be answered through comes back.
+    pub(crate) fn keep_until(&mut self, until: Timestamp) -> Delivery {
+        self.wait_ends = until;
+        self.grace = None;
+        std::mem::replace(&mut self.delivery, Delivery::Kept)
+    }
+
     /// Whether the hold, once granted, has to be remembered: its loss is to be
     /// told, or it ends with its connection.
     pub(crate) const fn is_watched(&self) -> bool {
-        self.grace.is_some() || matches!(self.delivery, Delivery::Notify { .. })
+        self.grace.is_some() || matches!(self.delivery, Delivery::Notify(_))
     }
 }
 
 /// Where a ticket stands in its queue, compared with others: by arrival, but
-/// whoever is to be upgraded comes before all who were there.
+/// an upgrade comes before all who were there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(i64);
 
@@ -125,9 +268,17 @@ impl Rank {
     /// After every ticket.
     pub(crate) const MAX: Self = Self(i64::MAX);
 
-    pub(crate) fn of(id: TicketId, first: bool) -> Self {
+    pub(crate) fn of(id: TicketId, is_upgrade: bool) -> Self {
         // So many tickets there are never.
         let arrival = i64::try_from(id.0.get()).unwrap_or(i64::MAX - 1);
-        Self(if first { -arrival } else { arrival })
+        Self(if is_upgrade { -arrival } else { arrival })
+    }
+
+    /// The ticket that stands there.
+    pub(crate) const fn id(self) -> TicketId {
+        match NonZeroU64::new(self.0.unsigned_abs()) {
+            Some(number) => TicketId(number),
+            None => TicketId::MIN,
+        }
     }
 }

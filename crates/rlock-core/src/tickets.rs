@@ -23,19 +23,20 @@ impl Table {
         self.hasher.hash_one(owner)
     }
 
+    /// The place of an owner in a queue, kept or not.
     pub(crate) fn ticket_of(&self, id: QueueId, owner: &[u8]) -> Option<TicketId> {
         let entry = of_both(self.hash(owner), id);
-        let found = self
-            .by_owner
-            .range((entry, TicketId::MIN)..=(entry, TicketId::MAX));
+        let all = (entry, TicketId::MIN)..=(entry, TicketId::MAX);
+        let waits = self.by_owner.range(all.clone());
+        let found = waits.chain(self.kept_by_owner.range(all));
         found.map(|(_, ticket)| *ticket).find(|ticket| {
             let ticket = self.tickets.get(ticket);
             ticket.is_some_and(|it| it.queue == id && *it.owner == *owner)
         })
     }
 
-    /// All tickets of an owner.
-    pub(crate) fn tickets_of(&self, owner: &[u8]) -> impl Iterator<Item = (TicketId, &Ticket)> {
+    /// All places in which an owner waits.
+    pub(crate) fn waits_of(&self, owner: &[u8]) -> impl Iterator<Item = (TicketId, &Ticket)> {
         let first = of_both(self.hash(owner), QueueId::MIN);
         let range = (first, TicketId::MIN)..=(first | QUEUE_HALF, TicketId::MAX);
         let found = self.by_owner.range(range);
@@ -45,61 +46,61 @@ impl Table {
         })
     }
 
-    /// Puts a ticket last in its queue, or before all others.
-    pub(crate) fn push(&mut self, mut ticket: Ticket) -> TicketId {
-        let id = TicketId::new(self.next_id());
-        let Some(queue) = self.queues.get_mut(&ticket.queue) else {
-            return id;
+    /// The first who waits in a queue.
+    pub(crate) fn front(&self, id: QueueId) -> Option<TicketId> {
+        let first = self.waiting.range((id, Rank::MIN)..=(id, Rank::MAX)).next();
+        first.map(|(_, rank)| rank.id())
+    }
+
+    /// Any place of a queue, kept or not.
+    pub(crate) fn first_place(&self, id: QueueId) -> Option<TicketId> {
+        let all = (id, Rank::MIN)..=(id, Rank::MAX);
+        let mut places = self.waiting.range(all.clone()).chain(self.kept.range(all));
+        places.next().map(|(_, rank)| rank.id())
+    }
+
+    /// Whether somebody waits before this place.
+    pub(crate) fn has_ahead(&self, ticket: TicketId) -> bool {
+        let Some(queue) = self.tickets.get(&ticket).map(|it| it.queue) else {
+            return false;
         };
-        if ticket.first {
-            ticket.behind = queue.front.replace(id);
-            queue.back.get_or_insert(id);
-        } else {
-            ticket.ahead = queue.back.replace(id);
-            queue.front.get_or_insert(id);
-        }
-        let (ahead, behind) = (ticket.ahead, ticket.behind);
-        self.resize(ticket.queue, 1);
-        self.connect(ahead, behind, Some(id), Some(id));
-        let entry = of_both(self.hash(&ticket.owner), ticket.queue);
-        self.by_owner.insert((entry, id));
-        self.watched_tickets += u64::from(ticket.is_watched());
-        self.tickets.insert(id, Box::new(ticket));
-        self.link(id);
-        self.index(id);
+        let ahead = (queue, Rank::MIN)..(queue, self.rank(ticket));
+        self.waiting.range(ahead).next().is_some()
+    }
+
+    /// Puts a ticket last in its queue, or before all others.
+    pub(crate) fn push(&mut self, ticket: Ticket) -> TicketId {
+        let id = TicketId::new(self.next_id());
+        self.insert(id, Box::new(ticket));
         id
+    }
+
+    /// Puts a ticket where its number says. Its queue has to be there.
+    pub(crate) fn insert(&mut self, id: TicketId, ticket: Box<Ticket>) {
+        self.resize(ticket.queue, 1);
+        self.tickets.insert(id, ticket);
+        self.enter_order(id);
     }
 
     /// Takes a ticket out of its queue. The queue stays, even if it is idle now.
     pub(crate) fn remove(&mut self, id: TicketId) -> Option<Box<Ticket>> {
-        self.unindex(id);
+        self.leave_order(id);
         let ticket = self.tickets.remove(&id)?;
-        let entry = of_both(self.hash(&ticket.owner), ticket.queue);
-        self.by_owner.remove(&(entry, id));
-        self.linked.remove(&link(id, &ticket));
-        self.unlink(&ticket.owner);
-        self.watched_tickets -= u64::from(ticket.is_watched());
-        self.connect(ticket.ahead, ticket.behind, ticket.behind, ticket.ahead);
         self.resize(ticket.queue, -1);
-        let queue = self.queues.get_mut(&ticket.queue)?;
-        if queue.front == Some(id) {
-            queue.front = ticket.behind;
-        }
-        if queue.back == Some(id) {
-            queue.back = ticket.ahead;
-        }
         Some(ticket)
     }
 
-    /// Changes a ticket; its place and its owner stay.
-    pub(crate) fn change(&mut self, id: TicketId, change: impl FnOnce(&mut Ticket)) {
-        self.unindex(id);
-        if let Some(ticket) = self.tickets.get_mut(&id) {
-            self.watched_tickets -= u64::from(ticket.is_watched());
-            change(ticket);
-            self.watched_tickets += u64::from(ticket.is_watched());
-        }
-        self.index(id);
+    /// Changes a ticket, also from waiting to kept or back; its place and its
+    /// owner stay.
+    pub(crate) fn change<R>(
+        &mut self,
+        id: TicketId,
+        change: impl FnOnce(&mut Ticket) -> R,
+    ) -> Option<R> {
+        self.leave_order(id);
+        let changed = self.tickets.get_mut(&id).map(|ticket| change(ticket));
+        self.enter_order(id);
+        changed
     }
 
     /// Whether the ticket stands for its request: deadline and connection of a
@@ -116,7 +117,6 @@ impl Table {
 
     /// Makes tickets one request, for which the first stands.
     pub(crate) fn join(&mut self, multi: MultiId, members: Vec<TicketId>) {
-        self.followers += (members.len() as u64).saturating_sub(1);
         let leader = members.first().copied();
         self.multis.insert(multi, members);
         if let Some(leader) = leader {
@@ -127,7 +127,6 @@ impl Table {
     /// Forgets that tickets are one request.
     pub(crate) fn part(&mut self, multi: MultiId) {
         let members = self.multis.remove(&multi).unwrap_or_default();
-        self.followers -= (members.len() as u64).saturating_sub(1);
         if let Some(leader) = members.first() {
             self.unindex(*leader);
         }
@@ -135,11 +134,11 @@ impl Table {
 
     /// Where a ticket stands in its queue.
     pub(crate) fn rank(&self, id: TicketId) -> Rank {
-        let first = self.tickets.get(&id).is_some_and(|ticket| ticket.first);
-        Rank::of(id, first)
+        let is_upgrade = self.tickets.get(&id).is_some_and(|it| it.is_upgrade);
+        Rank::of(id, is_upgrade)
     }
 
-    pub(crate) fn index(&mut self, id: TicketId) {
+    fn index(&mut self, id: TicketId) {
         if !self.leads(id) {
             return;
         }
@@ -149,42 +148,77 @@ impl Table {
         if ticket.wait_ends != Timestamp::NEVER {
             self.deadlines.waits.insert((ticket.wait_ends, id));
         }
-        if let Delivery::Notify { session, .. } = ticket.delivery {
-            self.session_tickets.insert((session, id));
+        if let Delivery::Notify(listener) = &ticket.delivery {
+            self.session_tickets.insert((listener.session, id));
         }
     }
 
-    pub(crate) fn unindex(&mut self, id: TicketId) {
+    fn unindex(&mut self, id: TicketId) {
         let Some(ticket) = self.tickets.get(&id) else {
             return;
         };
         self.deadlines.waits.remove(&(ticket.wait_ends, id));
-        let session = ticket.delivery.session();
-        self.session_tickets.remove(&(session, id));
-    }
-
-    pub(crate) fn in_order(&self, id: QueueId) -> impl Iterator<Item = (TicketId, &Ticket)> {
-        let front = self.queues.get(&id).and_then(|queue| queue.front);
-        let ticket = move |id: TicketId| self.tickets.get(&id).map(|it| (id, &**it));
-        std::iter::successors(front.and_then(ticket), move |(_, it)| {
-            it.behind.and_then(ticket)
-        })
-    }
-
-    /// Makes two neighbours know who comes behind the one and ahead of the
-    /// other.
-    fn connect(
-        &mut self,
-        ahead: Option<TicketId>,
-        behind: Option<TicketId>,
-        behind_ahead: Option<TicketId>,
-        ahead_of_behind: Option<TicketId>,
-    ) {
-        if let Some(ahead) = ahead.and_then(|it| self.tickets.get_mut(&it)) {
-            ahead.behind = behind_ahead;
+        if let Delivery::Notify(listener) = &ticket.delivery {
+            self.session_tickets.remove(&(listener.session, id));
         }
-        if let Some(behind) = behind.and_then(|it| self.tickets.get_mut(&it)) {
-            behind.ahead = ahead_of_behind;
+    }
+
+    /// Those who wait in a queue, in order.
+    pub(crate) fn in_order(&self, id: QueueId) -> impl Iterator<Item = (TicketId, &Ticket)> {
+        let waiting = self.waiting.range((id, Rank::MIN)..=(id, Rank::MAX));
+        waiting.filter_map(|(_, rank)| Some((rank.id(), &**self.tickets.get(&rank.id())?)))
+    }
+
+    /// All places of a queue in order, kept ones too.
+    pub(crate) fn places(&self, id: QueueId) -> impl Iterator<Item = &Ticket> {
+        let all = (id, Rank::MIN)..=(id, Rank::MAX);
+        let mut waiting = self.waiting.range(all.clone()).peekable();
+        let mut kept = self.kept.range(all).peekable();
+        let ranks = std::iter::from_fn(move || match (waiting.peek(), kept.peek()) {
+            (Some(one), Some(other)) if one > other => kept.next(),
+            (None, _) => kept.next(),
+            _ => waiting.next(),
+        });
+        ranks.filter_map(|(_, rank)| self.tickets.get(&rank.id()).map(|it| &**it))
+    }
+
+    /// Enters a ticket into the orders and indices that depend on what it is.
+    fn enter_order(&mut self, id: TicketId) {
+        let rank = self.rank(id);
+        let Some(ticket) = self.tickets.get(&id) else {
+            return;
+        };
+        let queue = ticket.queue;
+        let entry = (of_both(self.hash(&ticket.owner), queue), id);
+        self.watched_tickets += u64::from(ticket.is_watched());
+        if ticket.is_kept() {
+            self.kept.insert((queue, rank));
+            self.kept_by_owner.insert(entry);
+        } else {
+            self.waiting.insert((queue, rank));
+            self.by_owner.insert(entry);
+            self.link(id);
+        }
+        self.index(id);
+    }
+
+    /// Undoes [`Table::enter_order`].
+    fn leave_order(&mut self, id: TicketId) {
+        self.unindex(id);
+        let rank = self.rank(id);
+        let Some(ticket) = self.tickets.get(&id) else {
+            return;
+        };
+        let queue = ticket.queue;
+        let entry = (of_both(self.hash(&ticket.owner), queue), id);
+        self.watched_tickets -= u64::from(ticket.is_watched());
+        if ticket.is_kept() {
+            self.kept.remove(&(queue, rank));
+            self.kept_by_owner.remove(&entry);
+        } else {
+            self.unlink(id);
+            self.waiting.remove(&(queue, rank));
+            self.by_owner.remove(&entry);
         }
     }
 
@@ -201,32 +235,40 @@ impl Table {
         queue.len = len;
     }
 
-    /// Marks a new ticket as linked if its owner has others, and with the
+    /// Marks a ticket as linked if its owner waits elsewhere too, and with the
     /// second also the first.
     fn link(&mut self, id: TicketId) {
         let Some(ticket) = self.tickets.get(&id) else {
             return;
         };
-        let entry = link(id, ticket);
-        let few = self.tickets_of(&ticket.owner).take(2);
+        let few = self.waits_of(&ticket.owner).take(2);
         let few: Vec<_> = few.map(|(id, ticket)| link(id, ticket)).collect();
         if few.len() == 2 {
+            let entry = link(id, ticket);
             self.linked.extend(few);
             self.linked.insert(entry);
         }
     }
 
-    /// Takes the mark off the last ticket that an owner has left.
-    fn unlink(&mut self, owner: &[u8]) {
-        let mut few = self.tickets_of(owner).map(|(id, ticket)| link(id, ticket));
-        let last = few.next().filter(|_| few.next().is_none());
-        drop(few);
-        if let Some(last) = last {
+    /// Takes the mark off a ticket, and off the last one that its owner has
+    /// beside it.
+    fn unlink(&mut self, id: TicketId) {
+        let Some(ticket) = self.tickets.get(&id) else {
+            return;
+        };
+        let entry = link(id, ticket);
+        if !self.linked.contains(&entry) {
+            return;
+        }
+        let others = self.waits_of(&ticket.owner).filter(|it| it.0 != id);
+        let others: Vec<_> = others.take(2).map(|(id, it)| link(id, it)).collect();
+        self.linked.remove(&entry);
+        if let [last] = others[..] {
             self.linked.remove(&last);
         }
     }
 }
 
-fn link(id: TicketId, ticket: &Ticket) -> (QueueId, Rank, TicketId) {
-    (ticket.queue, Rank::of(id, ticket.first), id)
+fn link(id: TicketId, ticket: &Ticket) -> (QueueId, Rank) {
+    (ticket.queue, Rank::of(id, ticket.is_upgrade))
 }

@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use crate::{Locks, Mode, Name, Timestamp, queue::QueueId};
+use crate::{Locks, Mode, Name, Ticket, Timestamp, queue::QueueId};
 
 /// How many waiters are looked at to find who has waited for longest.
 const FIRST_MAX: usize = 64;
@@ -16,40 +16,37 @@ pub struct WaiterView<'a> {
     pub mode: Mode,
     /// How long it has waited, from its first asking.
     pub waited: Duration,
-    /// How many milliseconds it is still willing to wait; `None` without limit.
+    /// How many milliseconds it is still willing to wait; `None` without limit,
+    /// or if nobody waits in the place.
     pub wait_left_ms: Option<u64>,
-    /// The connection that waits.
-    pub session: u64,
+    /// The connection that waits, if any does.
+    pub session: Option<u64>,
+    /// For how many milliseconds the place is kept, if nobody waits in it.
+    pub kept_left_ms: Option<u64>,
 }
 
-/// A lock with waiters, as an operator sees it.
+/// A lock with a queue, as an operator sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct ContendedView<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// How many wait for it.
+    /// How many places its queue has, kept ones too.
     pub waiters: u32,
-    /// How long the one has waited who has done so for longest.
+    /// How long ago the first of them was taken.
     pub oldest_wait: Duration,
 }
 
 impl Locks {
-    /// The waiters of a lock in order.
+    /// The places in the queue of a lock in order, kept ones too.
     pub fn waiters(&self, now: Timestamp, name: Name<'_>) -> impl Iterator<Item = WaiterView<'_>> {
         let queue = self.table.find(name);
         queue.into_iter().flat_map(move |id| {
-            self.table.in_order(id).map(move |(_, ticket)| WaiterView {
-                owner: &ticket.owner,
-                mode: ticket.mode,
-                waited: now.since(ticket.since),
-                wait_left_ms: (ticket.wait_ends != Timestamp::NEVER)
-                    .then(|| ticket.wait_ends.millis_from(now)),
-                session: ticket.delivery.session(),
-            })
+            let places = self.table.places(id);
+            places.map(move |ticket| view(now, ticket))
         })
     }
 
-    /// How many wait for a lock.
+    /// How many places the queue of a lock has, kept ones too.
     #[must_use]
     pub fn queued(&self, name: Name<'_>) -> u32 {
         let queue = self.table.find(name);
@@ -57,7 +54,7 @@ impl Locks {
         queue.map_or(0, |queue| queue.len)
     }
 
-    /// The locks of a database with waiters, those with the most first.
+    /// The locks of a database with a queue, those with the longest first.
     pub fn most_contended(
         &self,
         now: Timestamp,
@@ -68,11 +65,10 @@ impl Locks {
         found.filter_map(move |(_, _, id)| {
             let queue = self.table.queues.get(id)?;
             // Those who were put first may have come after all others.
-            let mut first = self.table.in_order(*id).take(FIRST_MAX);
             let mut since = Timestamp::NEVER;
-            for (_, ticket) in first.by_ref() {
+            for ticket in self.table.places(*id).take(FIRST_MAX) {
                 since = since.min(ticket.since);
-                if !ticket.first {
+                if !ticket.is_upgrade {
                     break;
                 }
             }
@@ -82,5 +78,17 @@ impl Locks {
                 oldest_wait: now.since(since),
             })
         })
+    }
+}
+
+fn view(now: Timestamp, ticket: &Ticket) -> WaiterView<'_> {
+    let left = (ticket.wait_ends != Timestamp::NEVER).then(|| ticket.wait_ends.millis_from(now));
+    WaiterView {
+        owner: &ticket.owner,
+        mode: ticket.mode(),
+        waited: now.since(ticket.since),
+        wait_left_ms: left.filter(|_| !ticket.is_kept()),
+        session: ticket.delivery.session(),
+        kept_left_ms: left.filter(|_| ticket.is_kept()),
     }
 }

@@ -4,29 +4,34 @@
 //! the queue. For permits, holders are in the way only if those of them that
 //! are stuck leave too little. So the search has two halves: who could be
 //! stuck at all is collected here, from the asker onwards; who is, in
-//! [`Graph`], from the asker backwards. Only owners that wait can be, and of a
-//! queue only those who wait elsewhere too matter beside its holders, so
-//! unrelated locks and long queues are not looked at.
+//! [`Graph`]. Only owners that wait can be, and of a queue only those who wait
+//! elsewhere too matter beside its holders, so unrelated locks and long queues
+//! are not looked at.
 
-use std::{collections::BTreeMap, rc::Rc};
+use std::{collections::BTreeMap, ops::ControlFlow, rc::Rc};
 
 use crate::{
     Hold, Mode, Name, TicketId, Who,
-    graph::{Edge, Graph},
+    graph::Graph,
     queue::{Queue, QueueId},
     table::Table,
     ticket::Rank,
 };
 
-/// How much of the graph is looked at before the search is given up, in
-/// look-ups of about 0.1 µs. Whoever is then not found waits as long as asked.
-const STEPS_MAX: usize = 50_000;
+/// How much is looked at before the search is given up, in steps of about
+/// 0.1 µs, so that it takes about a millisecond at most. What has not been
+/// looked at then counts as able to go on: a cycle may be missed, never
+/// invented.
+const STEPS_MAX: usize = 12_000;
+/// What it takes to look up who holds a lock.
+const STEPS_HOLD: usize = 8;
 
 /// Who holds locks that the operation at hand does not concern.
 pub trait Holders {
     /// Calls `visit` for each holder whose lease has not ended, with its
-    /// permits; `None` if it holds the lock in exclusive mode.
-    fn visit(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>));
+    /// permits (`None` if it holds the lock in exclusive mode), until that
+    /// breaks.
+    fn visit(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>) -> ControlFlow<()>);
 }
 
 /// Where in the queue of a lock somebody would wait.
@@ -63,16 +68,26 @@ enum Need {
     Nothing,
 }
 
+/// One wait of one owner, in one queue.
+#[derive(Clone, Copy)]
+struct OneWait {
+    node: usize,
+    queue: Option<QueueId>,
+    mode: Mode,
+    rank: Rank,
+    is_new: bool,
+}
+
 /// The search for a cycle that an asker would close.
 pub(crate) struct Search<'a> {
     table: &'a Table,
     holders: &'a dyn Holders,
-    asker: &'a [u8],
     mode: Mode,
     targets: &'a [Target<'a>],
     graph: Graph,
     queues: BTreeMap<QueueId, Rc<InTheWay>>,
-    asker_is_queued: bool,
+    /// Where the asker waits, or would.
+    asker_at: BTreeMap<QueueId, Rank>,
     steps: usize,
 }
 
@@ -84,118 +99,138 @@ impl<'a> Search<'a> {
         mode: Mode,
         targets: &'a [Target<'a>],
     ) -> Self {
+        let waits = table.waits_of(asker).take(STEPS_MAX);
+        let waits = waits.map(|(id, ticket)| (ticket.queue, table.rank(id)));
+        let targets_at = targets.iter();
+        let targets_at = targets_at.filter_map(|it| Some((it.queue?, rank(table, it.place))));
         Self {
             table,
             holders,
-            asker,
             mode,
             targets,
             graph: Graph::new(asker),
             queues: BTreeMap::new(),
-            asker_is_queued: table.tickets_of(asker).next().is_some(),
+            asker_at: waits.chain(targets_at).collect(),
             steps: 0,
         }
     }
 
-    /// The owners of the cycle that would be closed, the asker first, each
+    /// The owners of a cycle that would be closed, the asker first, each
     /// waiting for the next and the last for the first.
     pub(crate) fn cycle(mut self) -> Option<Vec<Box<[u8]>>> {
         for target in self.targets {
             let holders = self.in_the_way(target.name, target.queue, Some(target.hold));
-            self.depend(0, &holders, target.queue, self.mode, target.place);
+            let wait = OneWait {
+                node: 0,
+                queue: target.queue,
+                mode: self.mode,
+                rank: rank(self.table, target.place),
+                is_new: true,
+            };
+            self.depend(&holders, wait);
         }
-        let mut node = 1;
+        let mut node = 0;
         while let Some(owner) = self.graph.owner(node) {
-            for (id, ticket) in self.table.tickets_of(&owner) {
-                if let Some(queue) = self.table.queues.get(&ticket.queue) {
-                    let (id, queue_id) = (Place::At(id), Some(ticket.queue));
-                    let holders = self.in_the_way(name_of(queue), queue_id, None);
-                    self.depend(node, &holders, queue_id, ticket.mode, id);
-                }
-            }
-            if self.steps > STEPS_MAX {
-                return None;
+            self.follow(node, &owner);
+            if self.is_over() {
+                break;
             }
             node += 1;
         }
         self.graph.cycle()
     }
 
-    /// Adds whom one waiter waits for at one lock.
-    fn depend(
-        &mut self,
-        node: usize,
-        holders: &InTheWay,
-        queue: Option<QueueId>,
-        mode: Mode,
-        place: Place,
-    ) {
-        let others = || holders.nodes.iter().filter(|it| it.0 != node);
-        match self.need(holders, queue, mode, place) {
-            Need::Nothing => {}
-            Need::All => others().for_each(|it| self.graph.edge(node, it.0, Edge::Any)),
-            Need::AtMost(spare) => {
-                let threshold = self.graph.threshold(spare);
-                for (holder, permits) in others().copied() {
-                    let edge = Edge::Permits { threshold, permits };
-                    self.graph.edge(node, holder, edge);
-                }
+    /// Adds all waits of an owner that are there.
+    fn follow(&mut self, node: usize, owner: &[u8]) {
+        let table = self.table;
+        for (id, ticket) in table.waits_of(owner) {
+            if self.is_over() {
+                return;
             }
-        }
-        self.steps += holders.nodes.len();
-        if let Some(queue) = queue {
-            self.depend_on_queue(node, queue, place);
+            let asked = |target: &Target<'_>| target.queue == Some(ticket.queue);
+            if node == 0 && self.targets.iter().any(asked) {
+                // The asker takes this place over.
+                continue;
+            }
+            if let Some(queue) = table.queues.get(&ticket.queue) {
+                let holders = self.in_the_way(name_of(queue), Some(ticket.queue), None);
+                let wait = OneWait {
+                    node,
+                    queue: Some(ticket.queue),
+                    mode: ticket.mode(),
+                    rank: table.rank(id),
+                    is_new: false,
+                };
+                self.depend(&holders, wait);
+            }
         }
     }
 
-    /// Adds whom a waiter waits for as they are ahead of it. One of those who
-    /// wait elsewhere too is enough: it waits for the others itself.
-    fn depend_on_queue(&mut self, node: usize, queue: QueueId, place: Place) {
-        let asks_first = self.targets.first();
-        let asks_first =
-            asks_first.is_some_and(|it| it.queue == Some(queue) && it.place == Place::First);
-        let own = self.asker_is_queued.then_some(self.asker);
-        let own = own.and_then(|asker| self.table.ticket_of(queue, asker));
-        if asks_first || own.is_some_and(|own| self.is_ahead(own, place)) {
-            self.graph.edge(node, 0, Edge::Any);
+    const fn is_over(&self) -> bool {
+        self.steps > STEPS_MAX
+    }
+
+    /// Adds whom one waiter waits for at one lock.
+    fn depend(&mut self, holders: &InTheWay, wait: OneWait) {
+        let spare = match self.need(holders, wait) {
+            Need::Nothing => None,
+            Need::All => Some(0),
+            Need::AtMost(spare) => Some(spare),
+        };
+        if let Some(spare) = spare {
+            let blocked = self.graph.wait(wait.node, spare, wait.is_new);
+            for (holder, permits) in &holders.nodes {
+                self.graph.in_the_way(blocked, *holder, (*permits).max(1));
+            }
+            self.steps += holders.nodes.len();
         }
-        let linked = &self.table.linked;
-        let first = (queue, Rank::MIN, TicketId::MIN);
-        let ahead = linked.range(first..(queue, self.rank(place), TicketId::MIN));
-        let nearest = ahead.map(|it| it.2).next_back();
-        if let Some(ticket) = nearest.and_then(|id| self.table.tickets.get(&id)) {
-            let ahead = self.graph.node(&ticket.owner);
-            self.graph.edge(node, ahead, Edge::Any);
+        if let Some(queue) = wait.queue {
+            self.depend_on_queue(queue, wait);
         }
         self.steps += 2;
     }
 
+    /// Adds whom a waiter waits for as they are ahead of it. One of those who
+    /// wait elsewhere too is enough: it waits for the others itself.
+    fn depend_on_queue(&mut self, queue: QueueId, wait: OneWait) {
+        let asker = self.asker_at.get(&queue).filter(|at| **at < wait.rank);
+        let ahead = self
+            .table
+            .linked
+            .range((queue, Rank::MIN)..(queue, wait.rank));
+        let nearest = ahead.map(|(_, rank)| rank.id()).next_back();
+        let nearest = nearest.and_then(|id| self.table.tickets.get(&id));
+        let asker = asker.map(|_| 0);
+        let nearest = nearest.map(|ticket| self.graph.node(&ticket.owner));
+        for ahead in asker.into_iter().chain(nearest) {
+            let blocked = self.graph.wait(wait.node, 0, wait.is_new);
+            self.graph.in_the_way(blocked, ahead, 1);
+        }
+    }
+
     /// What a waiter needs: what those ahead of it need, and what it needs
     /// itself.
-    fn need(
-        &mut self,
-        holders: &InTheWay,
-        queue: Option<QueueId>,
-        mode: Mode,
-        place: Place,
-    ) -> Need {
+    fn need(&mut self, holders: &InTheWay, wait: OneWait) -> Need {
         if holders.nodes.is_empty() {
             return Need::Nothing;
         }
-        if holders.exclusive || mode == Mode::Exclusive {
+        if holders.exclusive || wait.mode == Mode::Exclusive {
             return Need::All;
         }
-        let mut least = spare(mode);
-        let queued = queue.into_iter().flat_map(|it| self.table.in_order(it));
+        let mut least = spare(wait.mode);
+        let queued = wait
+            .queue
+            .into_iter()
+            .flat_map(|it| self.table.in_order(it));
         for (id, ticket) in queued {
-            if !self.is_ahead(id, place) || self.steps > STEPS_MAX {
+            if self.table.rank(id) >= wait.rank || self.steps > STEPS_MAX {
                 break;
             }
             self.steps += 1;
-            if ticket.mode == Mode::Exclusive {
+            if ticket.mode() == Mode::Exclusive {
                 return Need::All;
             }
-            least = match (least, spare(ticket.mode)) {
+            least = match (least, spare(ticket.mode())) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
             };
@@ -203,19 +238,7 @@ impl<'a> Search<'a> {
         least.map_or(Need::Nothing, Need::AtMost)
     }
 
-    fn is_ahead(&self, id: TicketId, place: Place) -> bool {
-        self.table.rank(id) < self.rank(place)
-    }
-
-    fn rank(&self, place: Place) -> Rank {
-        match place {
-            Place::First => Rank::MIN,
-            Place::Last => Rank::MAX,
-            Place::At(id) => self.table.rank(id),
-        }
-    }
-
-    /// The holders of a lock who may be stuck: the asker, and whoever waits.
+    /// The holders of a lock who may be stuck: the asker, and owners who wait.
     fn in_the_way(
         &mut self,
         name: Name<'_>,
@@ -227,25 +250,32 @@ impl<'a> Search<'a> {
         }
         let mut found = InTheWay::default();
         let holders = self.holders;
+        self.steps += STEPS_HOLD;
         let mut visit = |owner: &[u8], permits: Option<u32>| {
             self.steps += 1;
+            if self.steps > STEPS_MAX {
+                return ControlFlow::Break(());
+            }
             found.exclusive |= permits.is_none();
-            let waits = || self.table.tickets_of(owner).next().is_some();
-            if self.steps <= STEPS_MAX && (self.graph.has(owner) || waits()) {
+            let waits = || self.table.waits_of(owner).next().is_some();
+            if self.graph.has(owner) || waits() {
                 let node = self.graph.node(owner);
                 found.nodes.push((node, permits.unwrap_or(1)));
             }
+            ControlFlow::Continue(())
         };
         match hold {
             Some(Hold::Free | Hold::NoLock) => {}
             Some(Hold::Shared(shared)) => {
-                let holders = shared.iter();
-                holders.for_each(|(owner, it)| visit(owner, Some(it.permits)));
+                let mut holders = shared.iter();
+                let _ = holders.try_for_each(|(owner, it)| visit(owner, Some(it.permits)));
             }
             Some(Hold::Exclusive {
                 who: Who::Waiter { owner, .. },
                 ..
-            }) => visit(owner, None),
+            }) => {
+                let _ = visit(owner, None);
+            }
             Some(Hold::Exclusive { .. }) | None => holders.visit(name, &mut visit),
         }
         let found = Rc::new(found);
@@ -253,6 +283,14 @@ impl<'a> Search<'a> {
             self.queues.insert(queue, Rc::clone(&found));
         }
         found
+    }
+}
+
+fn rank(table: &Table, place: Place) -> Rank {
+    match place {
+        Place::First => Rank::MIN,
+        Place::Last => Rank::MAX,
+        Place::At(id) => table.rank(id),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::{Fence, Timestamp, queue::QueueId};
+use crate::{Fence, Listener, Timestamp, queue::QueueId};
 
 /// Names a watch; never used twice by one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,15 +14,6 @@ impl WatchId {
     pub(crate) const MIN: Self = Self(0);
     /// After every watch.
     pub(crate) const MAX: Self = Self(u64::MAX);
-}
-
-/// Somebody who asked to be told when a hold is lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Notice {
-    /// The connection that asked; the notice ends with it.
-    pub session: u64,
-    /// Where the loss is published.
-    pub channel: Arc<[u8]>,
 }
 
 /// The connection that a hold ends with.
@@ -55,7 +46,8 @@ pub(crate) struct Watch {
     pub(crate) owner: Box<[u8]>,
     /// The fence of the hold, by which it is recognised.
     pub(crate) fence: Fence,
-    pub(crate) notice: Option<Notice>,
+    /// Who asked to be told of its loss.
+    pub(crate) notice: Option<Arc<Listener>>,
     pub(crate) binding: Option<Binding>,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Name, TicketId,
+    Channel, Listener, Name, TicketId,
     queue::QueueId,
     table::Table,
     watch::{Watch, WatchId},
@@ -83,21 +83,28 @@ impl Table {
         self.session_watches.range(range).next().map(|(_, id)| *id)
     }
 
-    /// The channel as the connection's other requests name it, so that ten
-    /// thousand requests on one channel keep its name once.
-    pub(crate) fn channel(&self, session: u64, channel: &[u8]) -> Arc<[u8]> {
+    /// The listener of a connection's latest request, if it is the same, so
+    /// that ten thousand requests on one channel keep its name once.
+    pub(crate) fn listener(&self, session: u64, channel: Channel<'_>) -> Arc<Listener> {
         let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
         let ticket = self.session_tickets.range(tickets).next_back();
         let known = ticket
-            .and_then(|(_, id)| self.tickets.get(id)?.delivery.channel())
+            .and_then(|(_, id)| self.tickets.get(id)?.delivery.listener())
             .or_else(|| {
                 let watch = self.watches.get(&self.watch_of_session(session)?)?;
-                watch.notice.as_ref().map(|notice| &notice.channel)
+                watch.notice.as_ref()
             });
-        match known {
-            Some(known) if **known == *channel => Arc::clone(known),
-            _ => channel.into(),
-        }
+        let known = known.filter(|it| it.session == session && it.channel() == channel);
+        known.map_or_else(
+            || {
+                Arc::new(Listener {
+                    session,
+                    kind: channel.kind,
+                    channel: channel.name.into(),
+                })
+            },
+            Arc::clone,
+        )
     }
 
     fn index_watch(&mut self, id: WatchId, watch: &Watch) {

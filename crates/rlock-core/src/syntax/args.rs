@@ -1,66 +1,13 @@
-//! A cursor over the arguments of a command, and what they may be.
-//!
-//! Knows nothing of the server: anything that has bytes can be an argument,
-//! which is how the fuzz target drives it.
+//! A cursor over the arguments of a command, and what their values may be.
 
-use std::fmt;
+use super::{ArgError, Argument};
 
 /// The most bytes of an owner.
-pub(crate) const OWNER_LEN_MAX: usize = 256;
+pub const OWNER_LEN_MAX: usize = 256;
 /// The most bytes of a channel.
-pub(crate) const CHANNEL_LEN_MAX: usize = 512;
+pub const CHANNEL_LEN_MAX: usize = 512;
 /// What the module's own fields in a hash begin with, and no owner does.
-pub(crate) const RESERVED_PREFIX: &[u8] = b"rlock:";
-/// How much of a bad value an error shows, in bytes.
-const SHOWN_MAX: usize = 64;
-
-/// Something with bytes.
-pub(crate) trait Argument {
-    fn bytes(&self) -> &[u8];
-}
-
-/// What is wrong with an argument; its text is the error's sentence.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum ArgError {
-    Number {
-        argument: &'static str,
-        value: Box<[u8]>,
-        min: u64,
-        max: u64,
-    },
-    Length {
-        argument: &'static str,
-        len: usize,
-        max: usize,
-    },
-    OwnerByte {
-        value: Box<[u8]>,
-        byte: u8,
-    },
-    OwnerPrefix {
-        value: Box<[u8]>,
-    },
-    UnknownOption {
-        value: Box<[u8]>,
-    },
-    RepeatedOption {
-        option: &'static str,
-    },
-    MissingValue {
-        option: &'static str,
-    },
-    NeedsOption {
-        option: &'static str,
-        needs: &'static str,
-    },
-    TooFewKeys {
-        number: u32,
-        given: usize,
-    },
-    RepeatedKey {
-        value: Box<[u8]>,
-    },
-}
+pub const RESERVED_PREFIX: &[u8] = b"rlock:";
 
 pub(crate) struct Args<'a, A> {
     rest: &'a [A],
@@ -104,7 +51,7 @@ pub(crate) fn set<'a, A>(
     }
 }
 
-/// Reads the only option that commands which release have.
+/// Reads the only option of the commands that release.
 pub(crate) fn all<A: Argument>(mut options: Args<'_, A>) -> Result<bool, ArgError> {
     let mut all = false;
     while let Some(option) = options.next() {
@@ -187,7 +134,8 @@ pub(crate) fn small<A: Argument>(
 }
 
 /// Decimal digits, without sign, space or leading zero.
-pub(crate) fn decimal(bytes: &[u8]) -> Option<u64> {
+#[must_use]
+pub fn decimal(bytes: &[u8]) -> Option<u64> {
     match bytes {
         [] | [b'0', _, ..] => None,
         digits => digits.iter().try_fold(0_u64, |number, byte| {
@@ -206,80 +154,4 @@ fn check_len(argument: &'static str, bytes: &[u8], max: usize) -> Result<(), Arg
         len: bytes.len(),
         max,
     })
-}
-
-/// A value as it can stand in an error: printable, and not too long.
-pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
-
-impl fmt::Display for Shown<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = self.0.get(..SHOWN_MAX).unwrap_or(self.0);
-        let more = if shown.len() < self.0.len() {
-            "..."
-        } else {
-            ""
-        };
-        write!(f, "'{}{more}'", shown.escape_ascii())
-    }
-}
-
-impl fmt::Display for ArgError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number {
-                argument,
-                value,
-                min,
-                max,
-            } => {
-                write!(f, "{argument} is {}, ", Shown(value))?;
-                write!(
-                    f,
-                    "must be a whole number from {min} to {max}, decimal digits only"
-                )
-            }
-            Self::Length { argument, len, max } => {
-                write!(f, "{argument} has {len} bytes, must have 1 to {max}")
-            }
-            Self::OwnerByte { value, byte } => {
-                write!(
-                    f,
-                    "owner is {}, must not contain the byte 0x{byte:02x} ",
-                    Shown(value)
-                )?;
-                f.write_str("(no byte from 0x00 to 0x20, no 0x7f)")
-            }
-            Self::OwnerPrefix { value } => {
-                write!(f, "owner is {}, must not begin with 'rlock:'", Shown(value))
-            }
-            Self::UnknownOption { value } => {
-                write!(
-                    f,
-                    "syntax error: {} is no option of this command",
-                    Shown(value)
-                )
-            }
-            Self::RepeatedOption { option } => {
-                write!(
-                    f,
-                    "syntax error: option {option} is given twice, may be given once"
-                )
-            }
-            Self::MissingValue { option } => {
-                write!(f, "syntax error: option {option} needs a value")
-            }
-            Self::NeedsOption { option, needs } => {
-                write!(f, "syntax error: option {option} needs the option {needs}")
-            }
-            Self::TooFewKeys { number, given } => {
-                write!(
-                    f,
-                    "numkeys is {number}, must be the number of keys, of which at most {given} follow"
-                )
-            }
-            Self::RepeatedKey { value } => {
-                write!(f, "key {} is named twice, must be named once", Shown(value))
-            }
-        }
-    }
 }

@@ -1,0 +1,192 @@
+//! The words of all commands but those that ask for a lock.
+
+use std::collections::BTreeSet;
+
+use super::{
+    ArgError, Argument, Parsed,
+    args::{self, Args},
+};
+use crate::Fence;
+
+/// The most keys of one command.
+const KEYS_MAX: u32 = 1024;
+/// Up to how many keys are compared each with each.
+const COMPARED_MAX: usize = 16;
+/// How many locks are listed unless another number is asked for, and at most.
+const LIST_DEFAULT: u32 = 10;
+const LIST_MAX: u32 = 1000;
+
+/// `RLOCK.RENEW key owner lease-ms [FENCE n]`
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each field is the word of its name")]
+pub struct Renew<'a, A> {
+    pub key: &'a A,
+    pub owner: &'a A,
+    pub lease_ms: u32,
+    pub fence: Option<Fence>,
+}
+
+/// `RLOCK.RELEASE key owner [ALL]`
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each field is the word of its name")]
+pub struct Release<'a, A> {
+    pub key: &'a A,
+    pub owner: &'a A,
+    pub all: bool,
+}
+
+/// `RLOCK.CANCEL key owner` and `RLOCK.DOWNGRADE key owner`
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each field is the word of its name")]
+pub struct KeyAndOwner<'a, A> {
+    pub key: &'a A,
+    pub owner: &'a A,
+}
+
+/// `RLOCK.MRENEW owner lease-ms numkeys key [key ...]`
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each field is the word of its name")]
+pub struct RenewAll<'a, A> {
+    pub owner: &'a A,
+    pub lease_ms: u32,
+    pub keys: &'a [A],
+}
+
+/// `RLOCK.MRELEASE owner numkeys key [key ...] [ALL]`
+#[derive(Debug)]
+#[allow(missing_docs, reason = "each field is the word of its name")]
+pub struct ReleaseAll<'a, A> {
+    pub owner: &'a A,
+    pub keys: &'a [A],
+    pub all: bool,
+}
+
+/// Reads the arguments of `RLOCK.RENEW`.
+pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<Renew<'_, A>> {
+    let [_, key, owner, lease, options @ ..] = words else {
+        return None;
+    };
+    Some(args::owner(owner).and_then(|owner| {
+        let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
+        let fence = only_value(options, "FENCE")?;
+        let fence = fence.map(|it| args::number("FENCE", it, 1, Fence::MAX));
+        Ok(Renew {
+            key,
+            owner,
+            lease_ms,
+            fence: fence.transpose()?.and_then(Fence::new),
+        })
+    }))
+}
+
+/// Reads the arguments of `RLOCK.RELEASE`.
+pub fn release<A: Argument>(words: &[A]) -> Parsed<Release<'_, A>> {
+    let [_, key, owner, options @ ..] = words else {
+        return None;
+    };
+    Some(args::owner(owner).and_then(|owner| {
+        let all = args::all(Args::new(options))?;
+        Ok(Release { key, owner, all })
+    }))
+}
+
+/// Reads the arguments of `RLOCK.CANCEL` and `RLOCK.DOWNGRADE`.
+pub fn key_and_owner<A: Argument>(words: &[A]) -> Parsed<KeyAndOwner<'_, A>> {
+    let [_, key, owner] = words else { return None };
+    Some(args::owner(owner).map(|owner| KeyAndOwner { key, owner }))
+}
+
+/// Reads the arguments of `RLOCK.LIST`: how many locks are asked for.
+pub fn list<A: Argument>(words: &[A]) -> Parsed<usize> {
+    let [_, options @ ..] = words else {
+        return None;
+    };
+    Some(only_value(options, "COUNT").and_then(|count| {
+        let count = count.map(|it| args::small("COUNT", it, LIST_MAX));
+        let count = count.transpose()?.unwrap_or(LIST_DEFAULT);
+        Ok(usize::try_from(count).unwrap_or(usize::MAX))
+    }))
+}
+
+/// Reads the arguments of `RLOCK.MRENEW`.
+pub fn renew_all<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<RenewAll<'_, A>> {
+    let [_, owner, lease, numkeys, rest @ ..] = words else {
+        return None;
+    };
+    Some(args::owner(owner).and_then(|owner| {
+        let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
+        let (keys, rest) = keys(numkeys, rest)?;
+        if let Some(word) = rest.first() {
+            return Err(ArgError::UnknownOption {
+                value: word.bytes().into(),
+            });
+        }
+        Ok(RenewAll {
+            owner,
+            lease_ms,
+            keys,
+        })
+    }))
+}
+
+/// Reads the arguments of `RLOCK.MRELEASE`.
+pub fn release_all<A: Argument>(words: &[A]) -> Parsed<ReleaseAll<'_, A>> {
+    let [_, owner, numkeys, rest @ ..] = words else {
+        return None;
+    };
+    Some(args::owner(owner).and_then(|owner| {
+        let (keys, rest) = keys(numkeys, rest)?;
+        let all = args::all(Args::new(rest))?;
+        Ok(ReleaseAll { owner, keys, all })
+    }))
+}
+
+/// The value of the only option that a command has.
+fn only_value<'a, A: Argument>(
+    words: &'a [A],
+    option: &'static str,
+) -> Result<Option<&'a A>, ArgError> {
+    let mut rest = Args::new(words);
+    let mut value = None;
+    while let Some(word) = rest.next() {
+        if !word.bytes().eq_ignore_ascii_case(option.as_bytes()) {
+            return Err(ArgError::UnknownOption {
+                value: word.bytes().into(),
+            });
+        }
+        args::set(&mut value, option, rest.value(option)?)?;
+    }
+    Ok(value)
+}
+
+/// As many keys as `numkeys` says, and what comes after them.
+pub(super) fn keys<'a, A: Argument>(
+    numkeys: &A,
+    words: &'a [A],
+) -> Result<(&'a [A], &'a [A]), ArgError> {
+    let number = args::small("numkeys", numkeys, KEYS_MAX)?;
+    let split = usize::try_from(number).ok();
+    let split = split.and_then(|number| words.split_at_checked(number));
+    let (keys, rest) = split.ok_or(ArgError::TooFewKeys {
+        number,
+        given: words.len(),
+    })?;
+    match repeated(keys) {
+        Some(twice) => Err(ArgError::RepeatedKey {
+            value: twice.bytes().into(),
+        }),
+        None => Ok((keys, rest)),
+    }
+}
+
+/// A key that is named twice.
+fn repeated<A: Argument>(keys: &[A]) -> Option<&A> {
+    if keys.len() <= COMPARED_MAX {
+        let mut known = keys.iter().enumerate();
+        return known
+            .find(|(at, key)| keys.iter().take(*at).any(|it| it.bytes() == key.bytes()))
+            .map(|(_, key)| key);
+    }
+    let mut seen = BTreeSet::new();
+    keys.iter().find(|key| !seen.insert(key.bytes()))
+}

@@ -1,0 +1,136 @@
+//! What is wrong with an argument, in a sentence for the caller.
+
+use std::fmt;
+
+/// How much of a bad value an error shows, in bytes.
+const SHOWN_MAX: usize = 64;
+
+/// What is wrong with an argument; its text is the error's sentence.
+#[allow(missing_docs, reason = "each field is what the sentence shows of it")]
+#[derive(Debug, PartialEq, Eq)]
+pub enum ArgError {
+    Number {
+        argument: &'static str,
+        value: Box<[u8]>,
+        min: u64,
+        max: u64,
+    },
+    Length {
+        argument: &'static str,
+        len: usize,
+        max: usize,
+    },
+    OwnerByte {
+        value: Box<[u8]>,
+        byte: u8,
+    },
+    OwnerPrefix {
+        value: Box<[u8]>,
+    },
+    UnknownOption {
+        value: Box<[u8]>,
+    },
+    RepeatedOption {
+        option: &'static str,
+    },
+    MissingValue {
+        option: &'static str,
+    },
+    NeedsOption {
+        option: &'static str,
+        needs: &'static str,
+    },
+    ExcludesOption {
+        option: &'static str,
+        excludes: &'static str,
+    },
+    TooFewKeys {
+        number: u32,
+        given: usize,
+    },
+    RepeatedKey {
+        value: Box<[u8]>,
+    },
+}
+
+/// A value as it can stand in an error: printable, and not too long.
+pub struct Shown<'a>(pub &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = self.0.get(..SHOWN_MAX).unwrap_or(self.0);
+        let more = if shown.len() < self.0.len() {
+            "..."
+        } else {
+            ""
+        };
+        write!(f, "'{}{more}'", shown.escape_ascii())
+    }
+}
+
+impl fmt::Display for ArgError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number {
+                argument,
+                value,
+                min,
+                max,
+            } => {
+                write!(f, "{argument} is {}, ", Shown(value))?;
+                write!(
+                    f,
+                    "must be a whole number from {min} to {max}, decimal digits only"
+                )
+            }
+            Self::Length { argument, len, max } => {
+                write!(f, "{argument} has {len} bytes, must have 1 to {max}")
+            }
+            Self::OwnerByte { value, byte } => {
+                write!(
+                    f,
+                    "owner is {}, must not contain the byte 0x{byte:02x} ",
+                    Shown(value)
+                )?;
+                f.write_str("(no byte from 0x00 to 0x20, no 0x7f)")
+            }
+            Self::OwnerPrefix { value } => {
+                write!(f, "owner is {}, must not begin with 'rlock:'", Shown(value))
+            }
+            Self::UnknownOption { value } => {
+                write!(
+                    f,
+                    "syntax error: {} is no option of this command",
+                    Shown(value)
+                )
+            }
+            Self::RepeatedOption { option } => {
+                write!(
+                    f,
+                    "syntax error: option {option} is given twice, may be given once"
+                )
+            }
+            Self::MissingValue { option } => {
+                write!(f, "syntax error: option {option} needs a value")
+            }
+            Self::NeedsOption { option, needs } => {
+                write!(f, "syntax error: option {option} needs the option {needs}")
+            }
+            Self::ExcludesOption { option, excludes } => {
+                write!(
+                    f,
+                    "syntax error: option {option} cannot be given with the option {excludes}"
+                )
+            }
+            Self::TooFewKeys { number, given } => {
+                write!(
+                    f,
+                    "numkeys is {number}, must be the number of keys, of which at most {given} follow"
+                )
+            }
+            Self::RepeatedKey { value } => {
+                write!(f, "key {} is named twice, must be named once", Shown(value))
+            }
+        }
+    }
+}

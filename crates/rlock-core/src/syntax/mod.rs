@@ -1,0 +1,34 @@
+//! What the commands may be called with: from words to requests.
+//!
+//! Pure, and the only place where the words of a command are read: the module,
+//! the tests of this crate and its fuzz targets all call these functions. They
+//! answer `None` if there are too few or too many arguments; the server has its
+//! own words for that.
+
+mod acquire;
+mod args;
+mod commands;
+mod error;
+
+pub use acquire::{Acquire, acquire, acquire_all};
+pub use args::{CHANNEL_LEN_MAX, OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
+pub use commands::{
+    KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, key_and_owner, list, release, release_all,
+    renew, renew_all,
+};
+pub use error::{ArgError, Shown};
+
+/// Something with bytes: a word of a command.
+pub trait Argument {
+    /// The bytes.
+    fn bytes(&self) -> &[u8];
+}
+
+impl<T: AsRef<[u8]>> Argument for T {
+    fn bytes(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
+/// What reading a command's words comes to.
+pub type Parsed<T> = Option<Result<T, ArgError>>;
