@@ -67,5 +67,5 @@ pub use step::{
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::Timestamp;
 pub use views::{ContendedView, WaiterView};
-pub use wait_for::Holders;
+pub use wait_for::{Holders, VisitHolder};
 pub use watch::Binding;

@@ -26,12 +26,15 @@ const STEPS_MAX: usize = 12_000;
 /// What it takes to look up who holds a lock.
 const STEPS_HOLD: usize = 8;
 
+/// Looks at one holder, by its owner, with its permits; `None` if it holds the
+/// lock in exclusive mode. Breaks when it has seen enough.
+pub type VisitHolder<'a> = dyn FnMut(&[u8], Option<u32>) -> ControlFlow<()> + 'a;
+
 /// Who holds locks that the operation at hand does not concern.
 pub trait Holders {
-    /// Calls `visit` for each holder whose lease has not ended, with its
-    /// permits (`None` if it holds the lock in exclusive mode), until that
+    /// Calls `visit` for each holder whose lease has not ended, until that
     /// breaks.
-    fn visit(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>) -> ControlFlow<()>);
+    fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>);
 }
 
 /// Where in the queue of a lock somebody would wait.
