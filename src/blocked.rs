@@ -7,7 +7,7 @@
 
 use std::os::raw::{c_int, c_void};
 
-use rlock_core::{Delivery, Fence, Locks, Request};
+use rlock_core::{Delivery, Fence, KeptPlace, Locks, Request};
 
 use crate::{
     api::{Context, raw},
@@ -24,6 +24,8 @@ pub(crate) struct Grant {
     pub(crate) keys: Box<[Box<[u8]>]>,
     pub(crate) owner: Box<[u8]>,
     pub(crate) fence: Fence,
+    /// The place that the owner gets back if the grant does not reach it.
+    pub(crate) place: Option<Box<KeptPlace>>,
 }
 
 /// What a blocked call is answered with.

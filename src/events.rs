@@ -10,7 +10,7 @@ use std::{
     os::raw::{c_char, c_int, c_void},
 };
 
-use rlock_core::{Due, Timestamp};
+use rlock_core::{Due, Name, Timestamp};
 
 use crate::{
     api::{Context, MainThread, OwnedText, Text, raw},
@@ -225,14 +225,20 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
     }
     if taken {
         state.locks.count_undelivered();
+        if let Some(place) = &grant.place {
+            let names = grant.keys.iter().map(|key| Name { db: grant.db, key });
+            let names: Vec<_> = names.collect();
+            state.locks.keep_place(now, &names, place);
+        }
     }
 }
 
 fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
     match due {
         Due::WaitEnd(ticket) => {
-            if let Some((ticket, key)) = state.locks.end_wait(now, ticket) {
-                transact::end_wait(state, ctx, &ticket, *OwnedText::new(&key));
+            if let Some(ended) = state.locks.end_wait(now, ticket) {
+                let (owner, key) = (&ended.owner, &ended.key);
+                transact::end_wait(state, ctx, &ended.delivery, owner, key);
             }
         }
         Due::Unbind { db, key, owner } => {
@@ -274,10 +280,10 @@ fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
         return true;
     }
     for _ in 0..TURN_ITEMS_MAX {
-        let Some((ticket, key)) = state.locks.withdraw_front(site.name()) else {
+        let Some(ended) = state.locks.withdraw_one(site.name()) else {
             return false;
         };
-        transact::turn_away(state, site.ctx, &ticket, *OwnedText::new(&key));
+        transact::turn_away(state, site.ctx, &ended);
     }
     state.locks.settle_later(site.name());
     false
@@ -288,11 +294,11 @@ fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
 fn stand_down(state: &mut State, ctx: &Context) {
     state.undelivered.clear();
     for _ in 0..TURN_ITEMS_MAX {
-        let Some((ticket, key)) = state.locks.withdraw_any() else {
+        let Some(ended) = state.locks.withdraw_any() else {
             state.role_changed = false;
             return;
         };
-        transact::turn_away(state, ctx, &ticket, *OwnedText::new(&key));
+        transact::turn_away(state, ctx, &ended);
     }
     // More is left: the note makes the timer ring again at once.
     state.role_changed = true;

@@ -2,12 +2,12 @@
 
 use std::{cell::OnceCell, collections::HashMap, sync::Arc};
 
-use rlock_core::{Fence, Holder, Timestamp};
-
-use crate::{
-    api::{Key, MainThread, OwnedText},
-    args::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
+use rlock_core::{
+    Fence, Holder, Timestamp,
+    syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
 };
+
+use crate::api::{Key, MainThread, OwnedText};
 
 /// The field in which the largest fence of a hold is kept.
 pub(crate) const FENCE_FIELD: &[u8] = b"rlock:fence";
@@ -125,13 +125,7 @@ fn stored_terms(bytes: &[u8]) -> Option<(Timestamp, Option<Fence>, u32)> {
     let (end, fence, permits) = (words.next()??, words.next()??, words.next()??);
     let permits = u32::try_from(permits).ok().filter(|it| *it > 0)?;
     let sound = words.next().is_none();
-    sound.then(|| {
-        (
-            Timestamp::from_millis(end),
-            Fence::from_stored(fence),
-            permits,
-        )
-    })
+    sound.then(|| (Timestamp::from_millis(end), Fence::new(fence), permits))
 }
 
 /// The field in which more is kept of a shared holder.

@@ -6,7 +6,7 @@ use rlock_core::Locks;
 
 use crate::{
     api::{Context, raw},
-    entry, state,
+    clock, entry, state,
 };
 
 /// Fills the section of the module. Not while the server writes a report of
@@ -38,6 +38,9 @@ pub(crate) unsafe extern "C" fn on_info(
             add("wait_usec_max", max);
         });
         add("eviction_risk", u64::from(evicts(ctx)));
+        let now = clock::now();
+        let left = state::look(|state| state.locks.grace_left_ms(now));
+        add("grace_left_ms", left.unwrap_or_default());
     });
 }
 
@@ -61,6 +64,7 @@ fn counters(locks: &Locks, add: &dyn Fn(&str, u64)) {
 fn gauges(locks: &Locks, add: &dyn Fn(&str, u64)) {
     let gauges = locks.gauges();
     add("waiters", gauges.waiters);
+    add("places_kept", gauges.places_kept);
     add("contended_locks", gauges.contended_locks);
     add("bound_holds", gauges.bound_holds);
     add("watches", gauges.watches);

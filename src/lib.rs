@@ -6,7 +6,6 @@
 //! # Layout
 //!
 //! - `lib`: loading; `settings`, `commands::table`: what the server is told;
-//! - `args`, `syntax`, `syntax_all`: what a command may be called with; pure;
 //! - `entry`, `commands`: where the server calls in, one file per command;
 //! - `transact`: the one path that every change of a lock takes; `ready`, `all`:
 //!   the same for several keys at once;
@@ -19,7 +18,6 @@
 
 mod all;
 mod api;
-mod args;
 mod blocked;
 mod clock;
 mod commands;
@@ -35,8 +33,6 @@ mod reply;
 mod settings;
 mod state;
 mod store;
-mod syntax;
-mod syntax_all;
 mod transact;
 mod write;
 

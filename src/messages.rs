@@ -2,6 +2,8 @@
 
 use std::cell::OnceCell;
 
+use rlock_core::{Channel, ChannelKind};
+
 use crate::{
     api::{Context, MainThread, OwnedText, Published, Text},
     settings::{UnlockMessage, settings},
@@ -10,7 +12,7 @@ use crate::{
 /// Publishes `<what> <owner> <key>` for those who listen on this server.
 pub(crate) fn publish(
     ctx: &Context,
-    channel: &[u8],
+    channel: Channel<'_>,
     what: &str,
     owner: &[u8],
     key: Text,
@@ -21,13 +23,17 @@ pub(crate) fn publish(
 /// As [`publish`], for a key that is no string of the server's.
 pub(crate) fn publish_bytes(
     ctx: &Context,
-    channel: &[u8],
+    channel: Channel<'_>,
     what: &str,
     owner: &[u8],
     key: &[u8],
 ) -> Published {
     let message = [what.as_bytes(), owner, key].join(&b' ');
-    ctx.publish(*OwnedText::new(channel), *OwnedText::new(&message))
+    let (name, message) = (OwnedText::new(channel.name), OwnedText::new(&message));
+    match channel.kind {
+        ChannelKind::Plain => ctx.publish(*name, *message),
+        ChannelKind::Sharded => ctx.publish_to_shard(*name, *message),
+    }
 }
 
 /// The most bytes of a channel that is put together without an allocation.
@@ -42,7 +48,12 @@ static IN_CLUSTER: MainThread<OnceCell<bool>> = MainThread::new(OnceCell::new())
 /// listens on. It reaches subscribers on replicas as well. Answers whether
 /// anybody on this server listens.
 pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
-    let kind = settings().unlock_message();
+    let in_cluster = *IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster());
+    let kind = match settings().unlock_message() {
+        UnlockMessage::Auto if in_cluster => UnlockMessage::Spublish,
+        UnlockMessage::Auto => UnlockMessage::Publish,
+        kind => kind,
+    };
     let mut heard = Published::ToNobody;
     if kind == UnlockMessage::None {
         return heard;
@@ -50,7 +61,7 @@ pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
     let channel = unlock_channel(key.bytes());
     let message = ZERO.get().get_or_init(|| OwnedText::new(b"0"));
     // In a cluster the message travels on the cluster's bus.
-    let replicate = !IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster());
+    let replicate = !in_cluster;
     if matches!(kind, UnlockMessage::Publish | UnlockMessage::Both) {
         heard = heard.or(ctx.publish(*channel, **message));
         if replicate {

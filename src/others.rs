@@ -1,10 +1,9 @@
 //! Who holds other locks, for the search for deadlocks: read from their keys.
 
-use rlock_core::{Holders, Name, Timestamp};
+use rlock_core::{Holders, Name, Timestamp, VisitHolder, syntax::OWNER_LEN_MAX};
 
 use crate::{
     api::{Context, Key, OwnedText},
-    args::OWNER_LEN_MAX,
     known::Known,
     store,
     transact::Site,
@@ -27,28 +26,32 @@ impl<'a> Others<'a> {
         }
     }
 
-    fn visit_key(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>)) {
+    fn visit_key(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
         let Some(key) = Key::open_to_read(self.ctx, *OwnedText::new(name.key)) else {
             return;
         };
         let mut room = [0; OWNER_LEN_MAX];
         if let Some(owner) = store::exclusive_owner(&key, self.now, &mut room) {
-            visit(owner, None);
+            let _ = visit(owner, None);
         } else if let Some(shared) = store::known_holders(&key, name, self.known) {
             let held = shared.iter();
             for (owner, it) in held.filter(|it| !it.1.deadline.has_passed(self.now)) {
-                visit(owner, Some(it.permits));
+                if visit(owner, Some(it.permits)).is_break() {
+                    return;
+                }
             }
         } else if let Some(holding) = store::holders(&key, self.now) {
             for (owner, it) in holding.holders {
-                visit(&owner, holding.is_shared.then_some(it.permits));
+                if visit(&owner, holding.is_shared.then_some(it.permits)).is_break() {
+                    return;
+                }
             }
         }
     }
 }
 
 impl Holders for Others<'_> {
-    fn visit(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>)) {
+    fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
         // An owner may wait in another database than the one that is selected.
         let elsewhere = name.db != self.db;
         if !elsewhere || self.ctx.select_db(name.db) {

@@ -1,11 +1,10 @@
 //! Requests for several keys, when their turn has come with all of them.
 
-use rlock_core::{Effect, Name, TicketId};
+use rlock_core::{Name, TicketId};
 
 use crate::{
     all::OpenedAll,
     api::{OwnedText, Published},
-    blocked::Grant,
     state::State,
     transact::{Site, tell_grant},
 };
@@ -34,28 +33,17 @@ fn grant(state: &mut State, site: &Site<'_>, ticket: TicketId) {
     };
     let mut opened = OpenedAll::open(state, &nobody, &keys);
     let granted = state.locks.grant_all(site.now, ticket, &mut opened.holds);
-    if let Some(Effect::HandOff {
-        ticket,
-        fence,
-        waited,
-    }) = granted
-    {
-        let grant = Grant {
-            db: site.db,
-            keys: keys.iter().map(|key| key.bytes().into()).collect(),
-            owner: ticket.owner.clone(),
-            fence,
-        };
-        if tell_grant(state, site.ctx, grant, &ticket.delivery) == Published::ToSomebody {
-            state.record_wait(waited);
-        } else {
+    if let Some(granted) = granted {
+        let named = keys.iter().map(|key| key.bytes().into()).collect();
+        if tell_grant(state, site.ctx, site.db, named, &granted) == Published::ToNobody {
             let db = site.db;
             let names = keys.iter().map(|key| Name {
                 db,
                 key: key.bytes(),
             });
             let names: Vec<_> = names.collect();
-            state.locks.skip_all(&names, &mut opened.holds, &ticket);
+            let (now, holds) = (site.now, &mut opened.holds);
+            state.locks.skip_all(now, &names, holds, &granted);
         }
     }
     opened.save(state);

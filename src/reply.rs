@@ -1,11 +1,13 @@
 //! From values and refusals to replies; every error text is made here.
 
 use redis_module_macros::RedisValue;
-use rlock_core::Refusal;
+use rlock_core::{
+    Refusal,
+    syntax::{ArgError, Shown},
+};
 
 use crate::{
     api::{Context, Text},
-    args::{ArgError, Shown},
     transact::Failure,
 };
 
@@ -57,14 +59,9 @@ fn sentence(failure: &Failure, keys: &[Text], owner: &[u8]) -> String {
 fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
     let key = |index: usize| Shown(nth(keys, index));
     match refusal {
-        Refusal::AlreadyQueued { key: index } => format!(
-            "ALREADYQUEUED owner {owner} is queued for key {}; WAIT with ONCE takes its place \
-             over",
-            key(*index)
-        ),
         Refusal::OtherRequest { key: index } => format!(
-            "ERR owner {owner} is queued for key {} with another mode or other keys; RLOCK.CANCEL \
-             withdraws that request",
+            "ERR owner {owner} has a place in the queue of key {}, asked for with another mode or \
+             other keys; RLOCK.CANCEL gives it up",
             key(*index)
         ),
         Refusal::PartlyHeld { key: index } => format!(
@@ -73,7 +70,9 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
             key(*index)
         ),
         Refusal::TooManyWaiters { limit } => {
-            format!("QUEUEFULL as many requests are queued as rlock.max-waiters allows, {limit}")
+            format!(
+                "QUEUEFULL this would take more places in queues than rlock.max-waiters allows, {limit}"
+            )
         }
         Refusal::TooManyWatches { limit } => format!(
             "QUEUEFULL as many have asked for NOTIFY or BIND as rlock.max-watches allows, {limit}"
@@ -82,6 +81,13 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
             "ERR the hold count of owner {owner} is {}, the largest there is; release before \
              entering again",
             i32::MAX
+        ),
+        Refusal::FenceTooLarge { limit } => format!(
+            "ERR FENCE is more than an hour ahead of the server's clock, must be at most {limit}"
+        ),
+        Refusal::FenceTaken => format!(
+            "ERR FENCE is the fence of another holder of key {}, must be one of its own",
+            key(0)
         ),
         Refusal::Deadlock { owners } => format!(
             "DEADLOCK waiting for key {} would close a cycle of owners: {}",

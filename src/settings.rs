@@ -10,11 +10,9 @@ use std::{
 };
 
 use lazy_static::lazy_static;
+use rlock_core::syntax::{Shown, decimal};
 
-use crate::{
-    api::{Context, MainThread, OwnedText, Text, raw},
-    args::{Shown, decimal},
-};
+use crate::api::{Context, MainThread, OwnedText, Text, raw};
 
 /// The most bytes of `channel-prefix`.
 const CHANNEL_PREFIX_LEN_MAX: usize = 256;
@@ -47,19 +45,21 @@ impl Number {
 /// What kind of message tells that a lock is free.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UnlockMessage {
+    /// What suits the server: `spublish` in a cluster, else `publish`.
+    Auto,
     Publish,
     Spublish,
     Both,
     None,
 }
 
-const PUBLISH_NAMES: [&str; 4] = ["publish", "spublish", "both", "none"];
+const PUBLISH_NAMES: [&str; 5] = ["auto", "publish", "spublish", "both", "none"];
 
 /// The settings of this server.
 pub(crate) struct Settings {
     /// The upper bound of leases and waits, in milliseconds.
     pub(crate) max_lease_ms: Number,
-    /// The most requests that are blocked or queued.
+    /// The most places in queues.
     pub(crate) max_waiters: Number,
     /// The most holds and queued requests with `NOTIFY`.
     pub(crate) max_watches: Number,
@@ -94,9 +94,10 @@ pub(crate) fn settings() -> &'static Settings {
 impl Settings {
     pub(crate) fn unlock_message(&self) -> UnlockMessage {
         match self.publish.load(Ordering::Relaxed) {
-            0 => UnlockMessage::Publish,
-            1 => UnlockMessage::Spublish,
-            2 => UnlockMessage::Both,
+            0 => UnlockMessage::Auto,
+            1 => UnlockMessage::Publish,
+            2 => UnlockMessage::Spublish,
+            3 => UnlockMessage::Both,
             _ => UnlockMessage::None,
         }
     }
@@ -263,8 +264,8 @@ fn register_prefix(ctx: &Context) -> Result<(), String> {
 fn register_publish(ctx: &Context) -> Result<(), String> {
     let names = PUBLISH_NAMES.map(|name| CString::new(name).unwrap_or_default());
     let mut pointers = names.each_ref().map(|name| name.as_ptr());
-    let values: [c_int; 4] = [0, 1, 2, 3];
-    // SAFETY: the server copies names and values, four of each.
+    let values: [c_int; 5] = [0, 1, 2, 3, 4];
+    // SAFETY: the server copies names and values, five of each.
     let status = unsafe {
         raw::register_enum_config(
             ctx.raw(),
@@ -273,7 +274,7 @@ fn register_publish(ctx: &Context) -> Result<(), String> {
             raw::REDISMODULE_CONFIG_DEFAULT,
             pointers.as_mut_ptr(),
             values.as_ptr(),
-            4,
+            5,
             Some(get_publish),
             Some(set_publish),
             None,

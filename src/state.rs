@@ -7,7 +7,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::BTreeMap,
     time::Duration,
 };
 
@@ -58,7 +58,7 @@ pub(crate) struct State {
     /// What is known of shared locks without looking through them.
     pub(crate) known: Known,
     /// Which ticket a blocked call waits on; until it is unblocked.
-    pub(crate) callers: HashMap<u64, TicketId>,
+    pub(crate) callers: BTreeMap<u64, TicketId>,
     pub(crate) undelivered: Vec<Grant>,
     waits: Histogram<u32>,
     wait_usec_max: u64,
@@ -87,7 +87,7 @@ impl State {
         let mut state = Self {
             locks: Locks::default(),
             known: Known::default(),
-            callers: HashMap::new(),
+            callers: BTreeMap::new(),
             undelivered: Vec::new(),
             waits: waits.map_err(|error| error.to_string())?,
             wait_usec_max: 0,
@@ -147,7 +147,7 @@ impl State {
             }
             Event::CallerGone(handle) => {
                 if let Some(ticket) = self.callers.remove(&handle) {
-                    self.locks.caller_gone(ticket, handle);
+                    self.locks.caller_gone(now, ticket, handle);
                     blocked::unblock(handle, Outcome::Nil);
                 }
             }
@@ -199,9 +199,6 @@ impl State {
     pub(crate) fn answer(&mut self, handle: u64, outcome: Outcome) {
         if self.callers.remove(&handle).is_some() {
             blocked::unblock(handle, outcome);
-        }
-        if self.callers.is_empty() {
-            self.callers.shrink_to(64);
         }
     }
 

@@ -7,11 +7,13 @@
 
 use std::sync::Arc;
 
-use rlock_core::{Fence, Hold, Holder, Name, Shared, Timestamp, Who};
+use rlock_core::{
+    Fence, Hold, Holder, Name, Shared, Timestamp, Who,
+    syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
+};
 
 use crate::{
     api::{Key, KeyKind, OwnedText, Text},
-    args::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
     fields::{
         FENCE_FIELD, FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, MODE_SHARED, constants, holder_field,
         scan, sole_owner, stored_count, stored_holder,
@@ -221,7 +223,7 @@ fn read(key: &Key<'_>, owner: Option<Text>) -> Stored {
         None => [None, key.field(fence_field)],
     };
     let seen = usize::from(count.is_some()) + usize::from(fence.is_some());
-    let fence = fence.and_then(|text| Fence::from_stored(decimal(text.bytes())?));
+    let fence = fence.and_then(|text| Fence::new(decimal(text.bytes())?));
     let hold = |who| Hold::Exclusive {
         who,
         fence,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use rlock_core::{
-    Announce, Delivery, Effect, Fence, Hold, Locks, Name, Refusal, Step, Ticket, Timestamp,
+    Announce, Delivery, Effect, Ended, Granted, Hold, Locks, Name, Refusal, Step, Timestamp,
 };
 
 use crate::{
@@ -222,34 +222,32 @@ fn perform(
     let mut skips = 0;
     while let Some(effect) = effects.pop_front() {
         match effect {
-            Effect::HandOff {
-                ticket,
-                fence,
-                waited,
-            } => {
-                if grant(state, site, &ticket, fence) == Published::ToSomebody {
-                    state.record_wait(waited);
+            Effect::HandOff(granted) => {
+                let keys = [site.key.bytes().into()].into();
+                if tell_grant(state, site.ctx, site.db, keys, &granted) == Published::ToSomebody {
                     continue;
                 }
                 skips += 1;
                 let (now, name, locks) = (site.now, site.name(), &mut state.locks);
                 if skips < SKIPS_MAX {
-                    let step = locks.skip(now, name, hold, &ticket, fence);
+                    let step = locks.skip(now, name, hold, &granted);
                     effects.extend(step.effects);
                     announce = announce.max(step.announce);
                 } else {
-                    locks.skip_and_leave(name, hold, &ticket, fence);
+                    locks.skip_and_leave(now, name, hold, &granted);
                 }
             }
             Effect::Lost {
                 owner,
                 fence,
-                channel,
+                listener,
             } => {
                 let lost = format!("lost {fence}");
-                messages::publish(site.ctx, &channel, &lost, &owner, site.key);
+                messages::publish(site.ctx, listener.channel(), &lost, &owner, site.key);
             }
-            Effect::WaitEnded(ticket) => end_wait(state, site.ctx, &ticket, site.key),
+            Effect::WaitEnded { owner, delivery } => {
+                end_wait(state, site.ctx, &delivery, &owner, site.key.bytes());
+            }
             Effect::Withdrawn(delivery) => withdraw(state, &delivery),
             Effect::Offer => {
                 if messages::announce(site.ctx, site.key) == Published::ToNobody {
@@ -270,39 +268,50 @@ fn perform(
 pub(crate) fn tell_grant(
     state: &mut State,
     ctx: &Context,
-    grant: Grant,
-    delivery: &Delivery,
+    db: u32,
+    keys: Box<[Box<[u8]>]>,
+    granted: &Granted,
 ) -> Published {
-    match delivery {
+    let (ticket, fence) = (&granted.ticket, granted.fence);
+    let told = match &ticket.delivery {
         Delivery::Blocked { handle, .. } => {
+            let grant = Grant {
+                db,
+                keys,
+                owner: ticket.owner.clone(),
+                fence,
+                place: granted.kept_place(),
+            };
             state.answer(*handle, Outcome::Granted(grant));
             Published::ToSomebody
         }
-        Delivery::Notify { channel, .. } => {
-            let what = format!("grant {}", grant.fence);
-            let key = grant.keys.first().map_or(&[][..], |key| key);
-            messages::publish_bytes(ctx, channel, &what, &grant.owner, key)
+        Delivery::Notify(listener) => {
+            let what = format!("grant {fence}");
+            let key = keys.first().map_or(&[][..], |key| key);
+            messages::publish_bytes(ctx, listener.channel(), &what, &ticket.owner, key)
         }
-    }
-}
-
-fn grant(state: &mut State, site: &Site<'_>, ticket: &Ticket, fence: Fence) -> Published {
-    let grant = Grant {
-        db: site.db,
-        keys: [site.key.bytes().into()].into(),
-        owner: ticket.owner.clone(),
-        fence,
+        Delivery::Kept => Published::ToNobody,
     };
-    tell_grant(state, site.ctx, grant, &ticket.delivery)
+    if told == Published::ToSomebody {
+        state.record_wait(granted.waited);
+    }
+    told
 }
 
 /// Tells a waiter that its wait is over.
-pub(crate) fn end_wait(state: &mut State, ctx: &Context, ticket: &Ticket, key: Text) {
-    match &ticket.delivery {
+pub(crate) fn end_wait(
+    state: &mut State,
+    ctx: &Context,
+    delivery: &Delivery,
+    owner: &[u8],
+    key: &[u8],
+) {
+    match delivery {
         Delivery::Blocked { handle, .. } => state.answer(*handle, Outcome::Nil),
-        Delivery::Notify { channel, .. } => {
-            messages::publish(ctx, channel, "timeout 0", &ticket.owner, key);
+        Delivery::Notify(listener) => {
+            messages::publish_bytes(ctx, listener.channel(), "timeout 0", owner, key);
         }
+        Delivery::Kept => {}
     }
 }
 
@@ -314,11 +323,18 @@ pub(crate) fn withdraw(state: &mut State, delivery: &Delivery) {
 }
 
 /// Ends a request because this server cannot grant it any more.
-pub(crate) fn turn_away(state: &mut State, ctx: &Context, ticket: &Ticket, key: Text) {
-    match &ticket.delivery {
-        Delivery::Blocked { handle, .. } => state.answer(*handle, Outcome::TurnedAway),
-        Delivery::Notify { channel, .. } => {
-            messages::publish(ctx, channel, "withdrawn 0", &ticket.owner, key);
-        }
+pub(crate) fn turn_away(state: &mut State, ctx: &Context, ended: &Ended) {
+    if let Delivery::Blocked { handle, .. } = &ended.delivery {
+        state.answer(*handle, Outcome::TurnedAway);
+    } else {
+        tell_withdrawn(ctx, ended);
+    }
+}
+
+/// Tells a waiter that its request is withdrawn, if messages reach it.
+pub(crate) fn tell_withdrawn(ctx: &Context, ended: &Ended) {
+    if let Delivery::Notify(listener) = &ended.delivery {
+        let channel = listener.channel();
+        messages::publish_bytes(ctx, channel, "withdrawn 0", &ended.owner, &ended.key);
     }
 }

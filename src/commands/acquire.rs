@@ -1,15 +1,16 @@
-//! `RLOCK.ACQUIRE key owner lease-ms [SHARED [LIMIT n [PERMITS k]]] [ONCE]
-//! [WAIT wait-ms] [NOTIFY channel] [BIND grace-ms]`
+//! `RLOCK.ACQUIRE`
 
-use rlock_core::{Admission, Hold, Limits, Locks, Name, Request, Step, TicketId, Wait};
+use rlock_core::{
+    Admission, ChannelKind, Hold, Limits, Locks, Name, Request, Step, TicketId, Wait,
+    syntax::{self, Acquire, Shown},
+};
 
 use super::Call;
 use crate::{
     api::{Context, Text},
-    args, blocked, reply,
+    blocked, reply,
     settings::settings,
     state::State,
-    syntax::{self, Acquire, Options},
     transact::{Failure, Site, transact},
 };
 
@@ -30,59 +31,47 @@ pub(super) fn run(call: &Call<'_>) {
     match syntax::acquire(call.arguments, settings().max_lease_ms.get()) {
         None => call.wrong_arity(),
         Some(Err(error)) => reply::bad_argument(call.ctx, &error),
-        Some(Ok(syntax)) => acquire(call, &syntax),
+        Some(Ok(syntax)) => acquire(call, syntax),
     }
 }
 
-fn acquire(call: &Call<'_>, syntax: &Acquire<'_, Text>) {
-    let ctx = call.ctx;
-    let mut request = match request(ctx, syntax.owner, syntax.lease_ms, &syntax.options) {
+fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
+    let (ctx, keys, owner) = (call.ctx, syntax.keys, *syntax.owner);
+    let Some(key) = keys.first() else { return };
+    let mut request = match request(ctx, syntax) {
         Ok(request) => request,
         Err(text) => return ctx.reply_error(&text),
     };
-    request.mode = syntax.mode;
-    let done = call.change(*syntax.key, Some(*syntax.owner), |state, site| {
+    let done = call.change(*key, Some(owner), |state, site| {
         request.session = request.session.or_else(|| state.session_for(site));
         let outcome = request_lock(state, site, &request)
             .inspect_err(|failure| count_refused(&mut state.locks, failure))?;
         confirm(state, site, &outcome);
         Ok(outcome)
     });
-    answer(ctx, done, &[*syntax.key], *syntax.owner);
+    answer(ctx, done, keys, owner);
 }
 
-/// The request that a command makes, in exclusive mode.
-pub(super) fn request<'a>(
-    ctx: &Context,
-    owner: &'a Text,
-    lease_ms: u32,
-    options: &Options<'a, Text>,
-) -> Result<Request<'a>, String> {
-    let mut session = None;
-    if options.channel.is_some() || options.grace_ms.is_some() {
-        let option = options.channel.map_or("BIND", |_| "NOTIFY");
-        session = Some(ctx.session().ok_or_else(|| {
+/// The request that a command makes, as far as this connection may make it.
+pub(super) fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, String> {
+    let mut request = syntax.request;
+    if request.channel.is_some() || request.grace_ms.is_some() {
+        let option = match request.channel.map(|it| it.kind) {
+            Some(ChannelKind::Plain) => "NOTIFY",
+            Some(ChannelKind::Sharded) => "SNOTIFY",
+            None => "BIND",
+        };
+        request.session = Some(ctx.session().ok_or_else(|| {
             format!("ERR {option} needs a connection, so it cannot be used in a script")
         })?);
     }
-    if let Some(channel) = options.channel {
-        may_notify(ctx, *channel)?;
+    if let Some((channel, kind)) = syntax.channel.zip(request.channel.map(|it| it.kind)) {
+        may_notify(ctx, *channel, kind)?;
     }
-    let waits_for_reply = options.wait != Wait::No && options.channel.is_none();
-    Ok(Request {
-        owner: owner.bytes(),
-        mode: rlock_core::Mode::Exclusive,
-        lease_ms,
-        once: options.once,
-        wait: if waits_for_reply && !ctx.flags().may_block() {
-            Wait::No
-        } else {
-            options.wait
-        },
-        session,
-        channel: options.channel.map(Text::bytes),
-        grace_ms: options.grace_ms,
-    })
+    if request.channel.is_none() && request.wait != Wait::No && !ctx.flags().may_block() {
+        (request.wait, request.keep_ms) = (Wait::No, None);
+    }
+    Ok(request)
 }
 
 /// What may be queued now.
@@ -133,11 +122,16 @@ pub(super) fn answer(
 }
 
 /// Whether messages may be sent to a channel for this caller.
-fn may_notify(ctx: &Context, channel: Text) -> Result<(), String> {
+fn may_notify(ctx: &Context, channel: Text, kind: ChannelKind) -> Result<(), String> {
+    let shown = Shown(channel.bytes());
     if !ctx.may_use_channel(channel) {
-        let channel = args::Shown(channel.bytes());
         return Err(format!(
-            "NOPERM the user has no permission for the channel {channel}"
+            "NOPERM the user has no permission for the channel {shown}"
+        ));
+    }
+    if kind == ChannelKind::Sharded && ctx.flags().is_cluster() && !ctx.serves(channel) {
+        return Err(format!(
+            "ERR SNOTIFY channel is {shown}, must be one whose slot this node serves"
         ));
     }
     Ok(())

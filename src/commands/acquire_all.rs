@@ -1,7 +1,9 @@
-//! `RLOCK.MACQUIRE owner lease-ms numkeys key [key ...] [ONCE] [WAIT wait-ms]
-//! [NOTIFY channel]`
+//! `RLOCK.MACQUIRE`
 
-use rlock_core::{Admission, Effect, Name, Request};
+use rlock_core::{
+    Admission, Effect, Name, Request,
+    syntax::{self, Acquire},
+};
 
 use super::{
     Call,
@@ -15,7 +17,6 @@ use crate::{
     reply,
     settings::settings,
     state::State,
-    syntax_all::{self, AcquireAll},
     transact::{self, Failure, Site},
 };
 
@@ -23,27 +24,27 @@ pub(super) fn run(call: &Call<'_>) {
     if call.tells_keys(3) {
         return;
     }
-    match syntax_all::acquire(call.arguments, settings().max_lease_ms.get()) {
+    match syntax::acquire_all(call.arguments, settings().max_lease_ms.get()) {
         None => call.wrong_arity(),
         Some(Err(error)) => reply::bad_argument(call.ctx, &error),
-        Some(Ok(syntax)) => acquire(call, &syntax),
+        Some(Ok(syntax)) => acquire(call, syntax),
     }
 }
 
-fn acquire(call: &Call<'_>, syntax: &AcquireAll<'_, Text>) {
-    let (ctx, keys) = (call.ctx, syntax.keys);
+fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
+    let (ctx, keys, owner) = (call.ctx, syntax.keys, *syntax.owner);
     let Some(first) = keys.first() else { return };
-    let request = match request(ctx, syntax.owner, syntax.lease_ms, &syntax.options) {
+    let request = match request(ctx, syntax) {
         Ok(request) => request,
         Err(text) => return ctx.reply_error(&text),
     };
-    let done = call.change(*first, Some(*syntax.owner), |state, site| {
+    let done = call.change(*first, Some(owner), |state, site| {
         let outcome = acquire_locks(state, site, keys, request)
             .inspect_err(|failure| count_refused(&mut state.locks, failure))?;
         confirm(state, site, &outcome);
         Ok(outcome)
     });
-    answer(ctx, done, keys, *syntax.owner);
+    answer(ctx, done, keys, owner);
 }
 
 fn acquire_locks(
@@ -65,11 +66,16 @@ fn acquire_locks(
     let others = Others::new(site, &state.known);
     let locks = &mut state.locks;
     let step = locks.acquire_all(now, &names, holds, &request, &limits(), &others);
-    let outcome = match step.map(|step| step.reply) {
+    let outcome = match step {
         Err(refusal) => Err(Failure::Refused(refusal)),
-        Ok(Admission::Granted(fence)) => Ok(Outcome::Granted(fence)),
-        Ok(Admission::Busy) => Ok(Outcome::Busy),
-        Ok(Admission::MustWait) => queue(state, site, &names, &opened, &request),
+        Ok(step) => {
+            end_earlier(state, step.effects);
+            match step.reply {
+                Admission::Granted(fence) => Ok(Outcome::Granted(fence)),
+                Admission::Busy => Ok(Outcome::Busy),
+                Admission::MustWait => queue(state, site, &names, &opened, &request),
+            }
+        }
     };
     opened.save(state);
     outcome
@@ -89,11 +95,18 @@ fn queue(
     let Some((ticket, superseded)) = queued else {
         return Ok(Outcome::Busy);
     };
-    if let Some(Effect::Withdrawn(delivery)) = superseded {
-        transact::withdraw(state, &delivery);
-    }
+    end_earlier(state, superseded);
     Ok(handle.map_or(Outcome::Queued, |handle| Outcome::Blocked {
         handle,
         ticket,
     }))
+}
+
+/// Ends the earlier call of an owner that has asked again.
+fn end_earlier(state: &mut State, effects: impl IntoIterator<Item = Effect>) {
+    for effect in effects {
+        if let Effect::Withdrawn(delivery) = effect {
+            transact::withdraw(state, &delivery);
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! `RLOCK.CANCEL key owner`
 
+use rlock_core::syntax::{self, KeyAndOwner};
+
 use super::Call;
 use crate::{
     reply::{self, Answer},
-    syntax::{self, KeyAndOwner},
     transact,
 };
 
@@ -15,13 +16,16 @@ pub(super) fn run(call: &Call<'_>) {
         Some(Ok(syntax)) => syntax,
     };
     let cancelled = call.change(*key, Some(*owner), |state, site| {
-        let delivery = state.locks.cancel(site.name(), owner.bytes());
-        let Some(delivery) = delivery else {
+        let Some(ended) = state.locks.cancel(site.name(), owner.bytes()) else {
             return false;
         };
-        transact::withdraw(state, &delivery);
-        // Whoever was behind it may fit now. Other keys of the request follow
-        // in this turn of the event loop.
+        transact::withdraw(state, &ended.delivery);
+        // The connection that asked knows from the reply.
+        if ended.delivery.session() != site.ctx.session() {
+            transact::tell_withdrawn(site.ctx, &ended);
+        }
+        // Somebody behind it may fit now. Other keys of the request follow in
+        // this turn of the event loop.
         transact::settle(state, site);
         true
     });

@@ -1,11 +1,9 @@
 //! `RLOCK.DOWNGRADE key owner`
 
+use rlock_core::syntax::{self, KeyAndOwner};
+
 use super::Call;
-use crate::{
-    reply,
-    syntax::{self, KeyAndOwner},
-    transact::transact,
-};
+use crate::{reply, transact::transact};
 
 pub(super) fn run(call: &Call<'_>) {
     let KeyAndOwner { key, owner } = match syntax::key_and_owner(call.arguments) {

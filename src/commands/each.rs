@@ -1,6 +1,11 @@
 //! `RLOCK.MRENEW owner lease-ms numkeys key [key ...]` and
 //! `RLOCK.MRELEASE owner numkeys key [key ...] [ALL]`
 
+use rlock_core::{
+    Renewal,
+    syntax::{self, ReleaseAll, RenewAll},
+};
+
 use super::Call;
 use crate::{
     all,
@@ -8,7 +13,6 @@ use crate::{
     reply,
     settings::settings,
     state::State,
-    syntax_all::{self, ReleaseAll, RenewAll},
     transact::{Failure, Site, transact},
 };
 
@@ -16,7 +20,7 @@ pub(super) fn renew(call: &Call<'_>) {
     if call.tells_keys(3) {
         return;
     }
-    let parsed = syntax_all::renew(call.arguments, settings().max_lease_ms.get());
+    let parsed = syntax::renew_all(call.arguments, settings().max_lease_ms.get());
     let RenewAll {
         owner,
         lease_ms,
@@ -27,9 +31,13 @@ pub(super) fn renew(call: &Call<'_>) {
         Some(Ok(syntax)) => syntax,
     };
     each(call, *owner, keys, |state, site| {
-        let session = state.session_for(site);
+        let renewal = Renewal {
+            lease_ms,
+            fence: None,
+            session: state.session_for(site),
+        };
         let fence = transact(state, site, |locks, name, hold, _| {
-            Ok(locks.renew(site.now, name, hold, owner.bytes(), lease_ms, session))
+            Ok(locks.renew(site.now, name, hold, owner.bytes(), &renewal)?)
         });
         Ok(fence?.is_some())
     });
@@ -39,7 +47,7 @@ pub(super) fn release(call: &Call<'_>) {
     if call.tells_keys(2) {
         return;
     }
-    let ReleaseAll { owner, keys, all } = match syntax_all::release(call.arguments) {
+    let ReleaseAll { owner, keys, all } = match syntax::release_all(call.arguments) {
         None => return call.wrong_arity(),
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,

@@ -86,7 +86,7 @@ fn reply_holder(ctx: &Context, owner: &[u8], holder: &Holder, bound: bool, now: 
 }
 
 fn reply_waiter(ctx: &Context, waiter: &WaiterView<'_>) {
-    ctx.reply_map(5);
+    ctx.reply_map(6);
     ctx.reply_bytes(b"owner");
     ctx.reply_bytes(waiter.owner);
     ctx.reply_bytes(b"mode");
@@ -99,7 +99,9 @@ fn reply_waiter(ctx: &Context, waiter: &WaiterView<'_>) {
     ctx.reply_bytes(b"wait-left-ms");
     reply_number_or_nil(ctx, waiter.wait_left_ms);
     ctx.reply_bytes(b"client-id");
-    ctx.reply_number(waiter.session);
+    reply_number_or_nil(ctx, waiter.session);
+    ctx.reply_bytes(b"kept-left-ms");
+    reply_number_or_nil(ctx, waiter.kept_left_ms);
 }
 
 fn reply_number_or_nil(ctx: &Context, number: Option<u64>) {

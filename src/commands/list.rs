@@ -3,9 +3,9 @@
 use super::Call;
 use crate::{
     api::{Context, Key, OwnedText},
-    clock, reply, state, store, syntax,
+    clock, reply, state, store,
 };
-use rlock_core::{ContendedView, Name, Timestamp};
+use rlock_core::{ContendedView, Name, Timestamp, syntax};
 
 pub(super) fn run(call: &Call<'_>) {
     let count = match syntax::list(call.arguments) {

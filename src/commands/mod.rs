@@ -18,9 +18,10 @@ pub(crate) use register::register;
 
 use std::os::raw::c_int;
 
+use rlock_core::syntax::{self, Argument};
+
 use crate::{
     api::{Context, Text, raw},
-    args::{self, Argument},
     entry,
     state::{self, State},
     transact::Site,
@@ -54,7 +55,7 @@ impl<'a> Call<'a> {
             return false;
         }
         let number = self.arguments.get(counted_at).map(Text::bytes);
-        let number = number.and_then(args::decimal).unwrap_or(0);
+        let number = number.and_then(syntax::decimal).unwrap_or(0);
         let first = counted_at + 1;
         let keys = self.arguments.len().saturating_sub(first);
         let number = usize::try_from(number).unwrap_or(usize::MAX).min(keys);

@@ -116,7 +116,7 @@ fn describe_one(argument: &Argument, nested: &mut Vec<Described>) -> raw::RedisM
         type_: kind(argument.kind),
         key_spec_index: match argument.kind {
             Kind::Key | Kind::Keys => 0,
-            Kind::Text | Kind::Number | Kind::Token => -1,
+            Kind::Text | Kind::Number | Kind::Token | Kind::OneOf => -1,
         },
         token: argument.token.map_or(ptr::null(), CStr::as_ptr),
         flags: match (argument.kind, argument.token) {
@@ -129,15 +129,21 @@ fn describe_one(argument: &Argument, nested: &mut Vec<Described>) -> raw::RedisM
     if argument.with.is_empty() {
         return simple;
     }
-    // The option itself comes first in a block of its own.
-    let first = raw::RedisModuleCommandArg { flags: 0, ..simple };
     let mut block = describe_all(argument.with, nested);
-    block.insert(0, first);
+    let type_ = if argument.kind == Kind::OneOf {
+        // One of them it has to be, once this is given.
+        block.iter_mut().for_each(|it| it.flags = 0);
+        kind(Kind::OneOf)
+    } else {
+        // The option itself comes first in a block of its own.
+        block.insert(0, raw::RedisModuleCommandArg { flags: 0, ..simple });
+        raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
+    };
     let subargs = block.as_mut_ptr();
     nested.push(block);
     raw::RedisModuleCommandArg {
         name: argument.name.as_ptr(),
-        type_: raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK,
+        type_,
         flags: optional,
         subargs,
         ..NO_ARGUMENT
@@ -150,6 +156,7 @@ const fn kind(kind: Kind) -> raw::RedisModuleCommandArgType {
         Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
         Kind::Number => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
         Kind::Token => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+        Kind::OneOf => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
     }
 }
 

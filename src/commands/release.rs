@@ -1,11 +1,9 @@
 //! `RLOCK.RELEASE key owner [ALL]`
 
+use rlock_core::syntax::{self, Release};
+
 use super::Call;
-use crate::{
-    reply,
-    syntax::{self, Release},
-    transact::transact,
-};
+use crate::{reply, transact::transact};
 
 pub(super) fn run(call: &Call<'_>) {
     let Release { key, owner, all } = match syntax::release(call.arguments) {

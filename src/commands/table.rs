@@ -56,6 +56,8 @@ pub(super) enum Kind {
     Text,
     Number,
     Token,
+    /// One of those in `with`.
+    OneOf,
 }
 
 const fn argument(name: &'static CStr, kind: Kind) -> Argument {
@@ -88,9 +90,20 @@ const SHARED: Argument = Argument {
     with: &[LIMIT],
     ..option(c"shared", Kind::Token, c"SHARED")
 };
-const ONCE: Argument = option(c"once", Kind::Token, c"ONCE");
-const WAIT: Argument = option(c"wait-ms", Kind::Number, c"WAIT");
-const NOTIFY: Argument = option(c"channel", Kind::Text, c"NOTIFY");
+const REENTER: Argument = option(c"reenter", Kind::Token, c"REENTER");
+const KEEP: Argument = option(c"keep-ms", Kind::Number, c"KEEP");
+const WAIT: Argument = Argument {
+    with: &[KEEP],
+    ..option(c"wait-ms", Kind::Number, c"WAIT")
+};
+const NOTIFY: Argument = Argument {
+    with: &[
+        option(c"channel", Kind::Text, c"NOTIFY"),
+        option(c"shard-channel", Kind::Text, c"SNOTIFY"),
+    ],
+    ..argument(c"listener", Kind::OneOf)
+};
+const FENCE: Argument = option(c"fence", Kind::Number, c"FENCE");
 const BIND: Argument = option(c"grace-ms", Kind::Number, c"BIND");
 const ALL: Argument = option(c"all", Kind::Token, c"ALL");
 const COUNT: Argument = option(c"count", Kind::Number, c"COUNT");
@@ -135,8 +148,9 @@ const HELP_SUMMARY: (&str, &CStr) = summary!("Lists the commands of this module.
 pub(super) static COMMANDS: [Command; 12] = [
     Command {
         name: c"rlock.acquire",
-        syntax: "RLOCK.ACQUIRE key owner lease-ms [SHARED [LIMIT n [PERMITS k]]] [ONCE] \
-                 [WAIT wait-ms] [NOTIFY channel] [BIND grace-ms]",
+        syntax: "RLOCK.ACQUIRE key owner lease-ms [SHARED [LIMIT n [PERMITS k]]] [REENTER] \
+                 [WAIT wait-ms [KEEP grace-ms]] [NOTIFY channel | SNOTIFY channel] \
+                 [BIND grace-ms]",
         summary: ACQUIRE_SUMMARY.0,
         c_summary: ACQUIRE_SUMMARY.1,
         complexity:
@@ -146,20 +160,20 @@ pub(super) static COMMANDS: [Command; 12] = [
         categories: c"write fast blocking",
         arity: -4,
         keys: Keys::First(RW | ACCESS | UPDATE),
-        arguments: &[KEY, OWNER, LEASE, SHARED, ONCE, WAIT, NOTIFY, BIND],
+        arguments: &[KEY, OWNER, LEASE, SHARED, REENTER, WAIT, NOTIFY, BIND],
     },
     Command {
         name: c"rlock.renew",
-        syntax: "RLOCK.RENEW key owner lease-ms",
+        syntax: "RLOCK.RENEW key owner lease-ms [FENCE n]",
         summary: RENEW_SUMMARY.0,
         c_summary: RENEW_SUMMARY.1,
         complexity: c"O(1)",
         function: entry_point::renew,
         flags: c"write fast",
         categories: c"write fast",
-        arity: 4,
+        arity: -4,
         keys: Keys::First(RW | ACCESS | UPDATE),
-        arguments: &[KEY, OWNER, LEASE],
+        arguments: &[KEY, OWNER, LEASE, FENCE],
     },
     Command {
         name: c"rlock.release",
@@ -189,8 +203,8 @@ pub(super) static COMMANDS: [Command; 12] = [
     },
     Command {
         name: c"rlock.macquire",
-        syntax: "RLOCK.MACQUIRE owner lease-ms numkeys key [key ...] [ONCE] [WAIT wait-ms] \
-                 [NOTIFY channel]",
+        syntax: "RLOCK.MACQUIRE owner lease-ms numkeys key [key ...] [REENTER] \
+                 [WAIT wait-ms [KEEP grace-ms]] [NOTIFY channel | SNOTIFY channel]",
         summary: MACQUIRE_SUMMARY.0,
         c_summary: MACQUIRE_SUMMARY.1,
         complexity: c"O(K) for K keys, O(K log N) to queue with N waiters on the server",
@@ -202,7 +216,7 @@ pub(super) static COMMANDS: [Command; 12] = [
             at: 3,
             usage: RW | ACCESS | UPDATE,
         },
-        arguments: &[OWNER, LEASE, NUMKEYS, KEYS, ONCE, WAIT, NOTIFY],
+        arguments: &[OWNER, LEASE, NUMKEYS, KEYS, REENTER, WAIT, NOTIFY],
     },
     Command {
         name: c"rlock.mrenew",
