@@ -24,7 +24,11 @@ impl<'a> OpenedAll<'a> {
     ///
     /// One of the keys holds no lock; then nothing has changed but what had to
     /// without being asked.
-    pub(crate) fn new(state: &mut State, site: &Site<'a>, keys: &[Text]) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        state: &mut State,
+        site: &Site<'a>,
+        keys: &[Text<'a>],
+    ) -> Result<Self, Failure> {
         transact::check_writable(state)?;
         for key in keys {
             let site = Site { key: *key, ..*site };
@@ -43,9 +47,9 @@ impl<'a> OpenedAll<'a> {
     }
 
     /// Opens all keys as they are.
-    pub(crate) fn open(state: &mut State, site: &Site<'a>, keys: &[Text]) -> Self {
-        let changing = ChangingAll::new(keys.to_vec());
-        let open = |key: &Text| Opened::new(state, &Site { key: *key, ..*site });
+    pub(crate) fn open(state: &mut State, site: &Site<'a>, keys: &[Text<'a>]) -> Self {
+        let changing = ChangingAll::new(keys);
+        let open = |key: &Text<'a>| Opened::new(state, &Site { key: *key, ..*site });
         let mut opened: Vec<_> = keys.iter().map(open).collect();
         let holds = opened.iter_mut().map(|it| it.hold.take()).collect();
         Self {

@@ -69,9 +69,9 @@ unsafe extern "C" fn on_key_event(
     key: *mut raw::RedisModuleString,
 ) -> c_int {
     let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
-    entry::callback(ctx, |ctx| {
-        state::key_changed(ctx, Text::from_raw(key), evicted);
-    });
+    // SAFETY: the server's string lives as long as this call.
+    let key = unsafe { Text::from_raw(key) };
+    entry::callback(ctx, |ctx| state::key_changed(ctx, key, evicted));
     raw::REDISMODULE_OK as c_int
 }
 
@@ -213,8 +213,8 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
             ctx,
             now,
             db: grant.db,
-            key: *key,
-            caller: Some(*owner),
+            key: key.text(),
+            caller: Some(owner.text()),
         };
         if ctx.select_db(grant.db) && is_ours(state, &site) {
             let done = transact(state, &site, |locks, name, hold, _| {
@@ -247,8 +247,8 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 ctx,
                 now,
                 db,
-                key: *key,
-                caller: Some(*owner),
+                key: key.text(),
+                caller: Some(owner.text()),
             };
             if ctx.select_db(db) && is_ours(state, &site) {
                 // A key that holds no lock any more has no hold to be cut.
@@ -263,7 +263,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 ctx,
                 now,
                 db,
-                key: *key,
+                key: key.text(),
                 caller: None,
             };
             if ctx.select_db(db) && is_ours(state, &site) {

@@ -31,8 +31,8 @@ pub(crate) fn publish_bytes(
     let message = [what.as_bytes(), owner, key].join(&b' ');
     let (name, message) = (OwnedText::new(channel.name), OwnedText::new(&message));
     match channel.kind {
-        ChannelKind::Plain => ctx.publish(*name, *message),
-        ChannelKind::Sharded => ctx.publish_to_shard(*name, *message),
+        ChannelKind::Plain => ctx.publish(name.text(), message.text()),
+        ChannelKind::Sharded => ctx.publish_to_shard(name.text(), message.text()),
     }
 }
 
@@ -63,15 +63,15 @@ pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
     // In a cluster the message travels on the cluster's bus.
     let replicate = !in_cluster;
     if matches!(kind, UnlockMessage::Publish | UnlockMessage::Both) {
-        heard = heard.or(ctx.publish(*channel, **message));
+        heard = heard.or(ctx.publish(channel.text(), message.text()));
         if replicate {
-            ctx.replicate_message(c"PUBLISH", *channel, **message);
+            ctx.replicate_message(c"PUBLISH", channel.text(), message.text());
         }
     }
     if matches!(kind, UnlockMessage::Spublish | UnlockMessage::Both) {
-        heard = heard.or(ctx.publish_to_shard(*channel, **message));
+        heard = heard.or(ctx.publish_to_shard(channel.text(), message.text()));
         if replicate {
-            ctx.replicate_message(c"SPUBLISH", *channel, **message);
+            ctx.replicate_message(c"SPUBLISH", channel.text(), message.text());
         }
     }
     heard

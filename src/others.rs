@@ -27,7 +27,7 @@ impl<'a> Others<'a> {
     }
 
     fn visit_key(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
-        let Some(key) = Key::open_to_read(self.ctx, *OwnedText::new(name.key)) else {
+        let Some(key) = Key::open_to_read(self.ctx, OwnedText::new(name.key).text()) else {
             return;
         };
         let mut room = [0; OWNER_LEN_MAX];

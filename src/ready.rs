@@ -26,7 +26,7 @@ fn grant(state: &mut State, site: &Site<'_>, ticket: TicketId) {
         return;
     }
     let texts: Vec<_> = keys.iter().map(|(_, key)| OwnedText::new(key)).collect();
-    let keys: Vec<_> = texts.iter().map(|key| **key).collect();
+    let keys: Vec<_> = texts.iter().map(OwnedText::text).collect();
     let nobody = Site {
         caller: None,
         ..*site

@@ -8,6 +8,8 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    os::raw::c_void,
+    ptr,
     time::Duration,
 };
 
@@ -71,10 +73,12 @@ pub(crate) struct State {
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
 static NOTES: MainThread<RefCell<Vec<Event>>> = MainThread::new(RefCell::new(Vec::new()));
-/// The key that is being changed by us; its events are our own doing.
-static CHANGING: MainThread<Cell<Option<Text>>> = MainThread::new(Cell::new(None));
+/// Where the name of the key is that is being changed by us; events that name
+/// it are our own doing.
+static CHANGING: MainThread<Cell<*const c_void>> = MainThread::new(Cell::new(ptr::null()));
 /// The same for several keys at once.
-static CHANGING_ALL: MainThread<RefCell<Vec<Text>>> = MainThread::new(RefCell::new(Vec::new()));
+static CHANGING_ALL: MainThread<RefCell<Vec<*const c_void>>> =
+    MainThread::new(RefCell::new(Vec::new()));
 
 impl State {
     /// The state of a server that has just loaded the module.
@@ -289,9 +293,12 @@ pub(crate) fn look_after(ctx: &Context) {
 
 /// Whether it is us who are changing a key.
 fn is_changing(key: Text) -> bool {
-    let is_it = |ours: &Text| ours.raw() == key.raw() || ours.bytes() == key.bytes();
-    CHANGING.get().get().is_some_and(|ours| is_it(&ours))
-        || CHANGING_ALL.get().borrow().iter().any(is_it)
+    let key = address(key);
+    CHANGING.get().get() == key || CHANGING_ALL.get().borrow().contains(&key)
+}
+
+fn address(name: Text) -> *const c_void {
+    name.raw().cast_const().cast()
 }
 
 /// Marks a key as being changed by us until the value is dropped.
@@ -299,14 +306,14 @@ pub(crate) struct Changing(());
 
 impl Changing {
     pub(crate) fn new(name: Text) -> Self {
-        CHANGING.get().set(Some(name));
+        CHANGING.get().set(address(name));
         Self(())
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        CHANGING.get().set(None);
+        CHANGING.get().set(ptr::null());
     }
 }
 
@@ -314,8 +321,9 @@ impl Drop for Changing {
 pub(crate) struct ChangingAll(());
 
 impl ChangingAll {
-    pub(crate) fn new(names: Vec<Text>) -> Self {
-        CHANGING_ALL.get().replace(names);
+    pub(crate) fn new(names: &[Text]) -> Self {
+        let addresses = names.iter().map(|name| address(*name)).collect();
+        CHANGING_ALL.get().replace(addresses);
         Self(())
     }
 }

@@ -217,7 +217,7 @@ fn read(key: &Key<'_>, owner: Option<Text>) -> Stored {
             None => return Stored::Hold(Hold::NoLock),
         },
     };
-    let fence_field = *constants().fence;
+    let fence_field = constants().fence.text();
     let [count, fence] = match owner {
         Some(owner) => key.fields(owner, fence_field),
         None => [None, key.field(fence_field)],
@@ -239,7 +239,7 @@ fn read(key: &Key<'_>, owner: Option<Text>) -> Stored {
         && key.len() == FIELDS_OF_ONE
     {
         // Most shared locks have one holder.
-        let [mode, terms] = key.fields(*constants().mode, *holder_field(owner.bytes()));
+        let [mode, terms] = key.fields(constants().mode.text(), holder_field(owner.bytes()).text());
         let shared = mode.is_some_and(|mode| mode.bytes() == MODE_SHARED);
         let holder = terms.and_then(|terms| stored_holder(count.bytes(), terms.bytes()));
         if let Some(holder) = holder.filter(|_| shared) {
@@ -250,7 +250,7 @@ fn read(key: &Key<'_>, owner: Option<Text>) -> Stored {
             };
         }
     }
-    match key.field(*constants().mode) {
+    match key.field(constants().mode.text()) {
         Some(mode) if mode.bytes() == MODE_SHARED => {
             return Stored::Shared {
                 deadline,
@@ -313,7 +313,7 @@ fn agrees(
     now: Timestamp,
 ) -> bool {
     let stored = |owner: &[u8], count: Option<&OwnedText>| {
-        let terms = key.field(*holder_field(owner))?;
+        let terms = key.field(holder_field(owner).text())?;
         stored_holder(count?.bytes(), terms.bytes())
     };
     let caller_agrees = caller.is_none_or(|(owner, count)| match shared.get(owner.bytes()) {
@@ -322,7 +322,7 @@ fn agrees(
     });
     caller_agrees
         && shared.ended(now).all(|(owner, holder)| {
-            let count = key.field(*OwnedText::new(owner));
+            let count = key.field(OwnedText::new(owner).text());
             stored(owner, count.as_ref()) == Some(*holder)
         })
 }

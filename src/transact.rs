@@ -28,9 +28,9 @@ pub(crate) struct Site<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) now: Timestamp,
     pub(crate) db: u32,
-    pub(crate) key: Text,
+    pub(crate) key: Text<'a>,
     /// The owner who asks; nobody does when a deadline has come.
-    pub(crate) caller: Option<Text>,
+    pub(crate) caller: Option<Text<'a>>,
 }
 
 /// Why a command is refused; nothing has changed.
@@ -128,7 +128,7 @@ impl<'a> Opened<'a> {
     }
 
     /// Where the lock is.
-    pub(crate) const fn place(&self) -> (&'a Context, Text) {
+    pub(crate) const fn place(&self) -> (&'a Context, Text<'a>) {
         (self.site.ctx, self.site.key)
     }
 

@@ -17,9 +17,9 @@ const HOLDERS_AT_ONCE: usize = 64;
 pub(crate) struct Writing<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) key: &'a Key<'a>,
-    pub(crate) name: Text,
+    pub(crate) name: Text<'a>,
     /// Who [`Who::Caller`] means.
-    pub(crate) caller: Option<Text>,
+    pub(crate) caller: Option<Text<'a>>,
     pub(crate) now: Timestamp,
 }
 
@@ -129,18 +129,18 @@ impl Writing<'_> {
         };
         let mut words = Vec::new();
         if !was_shared {
-            words.extend([*constants().mode, *constants().shared]);
+            words.extend([constants().mode.text(), constants().shared.text()]);
         }
         let new_fence = shared.fence().filter(|it| Some(*it) != fence);
         let new_fence = new_fence.map(|it| OwnedText::from_number(it.get()));
         if let Some(fence) = &new_fence {
-            words.extend([*constants().fence, **fence]);
+            words.extend([constants().fence.text(), fence.text()]);
         }
         let changed = !changes.is_empty() || !words.is_empty() || ended != Some(ends);
         let (put, dropped): (Vec<_>, Vec<_>) = changes
             .into_iter()
             .partition(|(_, holder)| holder.is_some());
-        self.put_shared(&mut words, &put);
+        self.put_shared(words, &put);
         self.remove_shared(&dropped);
         if ended != Some(ends) {
             self.expire(ends);
@@ -154,17 +154,19 @@ impl Writing<'_> {
         let fence = OwnedText::from_number(fence);
         let caller = self.caller.filter(|caller| *caller.bytes() == *owner);
         let made = caller.is_none().then(|| OwnedText::new(owner));
-        let Some(owner_text) = caller.or(made.as_ref().map(|made| **made)) else {
+        let Some(owner_text) = caller.or(made.as_ref().map(|made| made.text())) else {
             return;
         };
         let other = (holder.count != 1).then(|| OwnedText::from_number(holder.count.into()));
-        let count = other.as_ref().map_or(*constants().one, |count| **count);
+        let count = other
+            .as_ref()
+            .map_or(constants().one.text(), |count| count.text());
         let (field, terms) = (holder_field(owner), holder_terms(holder));
         let pairs = [
-            (*constants().mode, *constants().shared),
-            (*constants().fence, *fence),
+            (constants().mode.text(), constants().shared.text()),
+            (constants().fence.text(), fence.text()),
             (owner_text, count),
-            (*field, *terms),
+            (field.text(), terms.text()),
         ];
         self.key
             .change_all(&pairs.map(|(field, value)| Field::Set(field, value)));
@@ -176,7 +178,7 @@ impl Writing<'_> {
     }
 
     /// `HSET`: mode and fence where they are new, and the holders.
-    fn put_shared(&self, words: &mut Vec<Text>, put: &[(std::sync::Arc<[u8]>, Option<Holder>)]) {
+    fn put_shared(&self, mut first: Vec<Text>, put: &[(std::sync::Arc<[u8]>, Option<Holder>)]) {
         let mut parts = put.chunks(HOLDERS_AT_ONCE);
         loop {
             let part = parts.next();
@@ -185,16 +187,16 @@ impl Writing<'_> {
                 .iter()
                 .filter_map(strings)
                 .collect();
-            words.extend(strings.iter().flatten().map(|text| **text));
+            let mut words = std::mem::take(&mut first);
+            words.extend(strings.iter().flatten().map(|text| text.text()));
             if words.is_empty() {
                 return;
             }
             let pairs: Vec<_> = words.chunks_exact(2).filter_map(pair).collect();
             self.key.change_all(&pairs);
-            self.ctx.replicate_words(c"HSET", self.name, words);
+            self.ctx.replicate_words(c"HSET", self.name, &words);
             self.ctx
                 .notify(raw::REDISMODULE_NOTIFY_HASH, c"hset", self.name);
-            words.clear();
         }
     }
 
@@ -205,22 +207,22 @@ impl Writing<'_> {
                 [OwnedText::new(owner), holder_field(owner)]
             };
             let fields: Vec<_> = part.iter().flat_map(fields).collect();
-            self.remove(&fields.iter().map(|text| **text).collect::<Vec<_>>());
+            self.remove(&fields.iter().map(|text| text.text()).collect::<Vec<_>>());
         }
     }
 
     /// What shared mode has written beside the owner who holds it alone now.
     fn remove_shared_fields(&self, owner: &Owner) {
-        if let Some(owner) = owner.owner {
+        if let Some(owner) = owner.text() {
             let field = holder_field(owner.bytes());
-            self.remove(&[*constants().mode, *field]);
+            self.remove(&[constants().mode.text(), field.text()]);
         }
     }
 
     /// Whether one owner alone held a shared lock, and holds it now.
     fn is_one(&self, fields: usize, who: &Who) -> bool {
         let owner = Owner::new(who, self.caller);
-        fields == FIELDS_OF_ONE && owner.owner.is_some_and(|owner| self.key.has(owner))
+        fields == FIELDS_OF_ONE && owner.text().is_some_and(|owner| self.key.has(owner))
     }
 
     fn has_lapsed(&self, before: &Before) -> bool {
@@ -233,7 +235,7 @@ impl Writing<'_> {
         let Some(pair) = owner.pair() else { return };
         if let Some(fence) = fence {
             let value = OwnedText::from_number(fence.get());
-            let fence = (*constants().fence, *value);
+            let fence = (constants().fence.text(), value.text());
             self.key
                 .change_both(Field::Set(pair.0, pair.1), Field::Set(fence.0, fence.1));
             self.ctx.replicate_pairs(c"HSET", self.name, pair, fence);
@@ -248,7 +250,7 @@ impl Writing<'_> {
     /// `HDEL` of the caller, from whom the lock has passed on.
     fn remove_caller(&self) {
         if let Some(caller) = self.caller {
-            self.remove(&[*OwnedText::new(caller.bytes())]);
+            self.remove(&[OwnedText::new(caller.bytes()).text()]);
         }
     }
 
@@ -293,7 +295,7 @@ fn strings((owner, holder): &(std::sync::Arc<[u8]>, Option<Holder>)) -> Option<[
     ])
 }
 
-fn pair(words: &[Text]) -> Option<Field> {
+fn pair<'a>(words: &[Text<'a>]) -> Option<Field<'a>> {
     match words {
         [field, value] => Some(Field::Set(*field, *value)),
         _ => None,
@@ -301,32 +303,33 @@ fn pair(words: &[Text]) -> Option<Field> {
 }
 
 /// The owner and count of an exclusive hold, as strings.
-struct Owner {
-    owner: Option<Text>,
+struct Owner<'a> {
+    caller: Option<Text<'a>>,
+    waiter: Option<OwnedText>,
     count: Option<OwnedText>,
-    _made: Option<OwnedText>,
 }
 
-impl Owner {
-    fn new(who: &Who, caller: Option<Text>) -> Self {
-        let (owner, made, count) = match who {
+impl<'a> Owner<'a> {
+    fn new(who: &Who, caller: Option<Text<'a>>) -> Self {
+        let (caller, waiter, count) = match who {
             Who::Caller { count } => (caller, None, *count),
-            Who::Waiter { owner, count } => {
-                let made = OwnedText::new(owner);
-                (Some(*made), Some(made), *count)
-            }
+            Who::Waiter { owner, count } => (None, Some(OwnedText::new(owner)), *count),
             Who::Other => (None, None, 1),
         };
         Self {
-            owner,
+            caller,
+            waiter,
             count: (count != 1).then(|| OwnedText::from_number(count.into())),
-            _made: made,
         }
     }
 
-    fn pair(&self) -> Option<(Text, Text)> {
+    fn text(&self) -> Option<Text<'_>> {
+        self.waiter.as_ref().map(OwnedText::text).or(self.caller)
+    }
+
+    fn pair(&self) -> Option<(Text<'_>, Text<'_>)> {
         let count = self.count.as_ref();
-        let count = count.map_or(*constants().one, |count| **count);
-        Some((self.owner?, count))
+        let count = count.map_or(constants().one.text(), OwnedText::text);
+        Some((self.text()?, count))
     }
 }
