@@ -119,9 +119,9 @@ impl Locks {
             return true;
         };
         let queue = self.table.queues.get(&ticket.queue);
-        let free = |queue: &&Box<Queue>| queue.look() == Look::Never && !queue.offered;
+        let free = |queue: &Queue| queue.look() == Look::Never && !queue.offered;
         self.table.front(ticket.queue) == Some(id)
-            && (id == now || queue.is_some_and(|it| free(&it)))
+            && (id == now || queue.is_some_and(|it| free(it)))
     }
 
     /// All tickets of the request that a ticket belongs to.
