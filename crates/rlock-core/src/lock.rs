@@ -77,7 +77,7 @@ impl Locks {
         let Some(fence) = fence else { return Ok(None) };
         let limit = Fences::highest(now);
         if fence.get() > limit {
-            return Err(Refusal::FenceTooLarge { limit });
+            return Err(Refusal::FenceTooLarge { fence, limit });
         }
         let holds_it = |(of, it): (&[u8], &Holder)| *of != *owner && it.fence == Some(fence);
         let taken = match hold {
