@@ -47,6 +47,7 @@ mod settings;
 mod setup;
 mod several_arguments;
 mod shared;
+mod stored_fences;
 mod traffic;
 mod unload;
 mod unlock_messages;
