@@ -5,6 +5,7 @@ mod arguments;
 mod bind;
 mod blocking;
 mod client;
+mod clock_jumps;
 mod cluster;
 mod contest;
 mod counters;
