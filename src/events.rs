@@ -20,8 +20,8 @@ use crate::{
     transact::{self, Site, transact},
 };
 
-/// How much is done in one turn of the event loop: whichever comes first.
-const TURN_ITEMS_MAX: usize = 256;
+/// How long one turn of the event loop may take, in microseconds, if it does not
+/// reach the number of its tickets before.
 const TURN_MICROS_MAX: u64 = 1000;
 /// How long to wait before trying again while nothing may be written, in
 /// milliseconds.
@@ -189,19 +189,23 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
 }
 
 fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
-    for grant in std::mem::take(&mut state.undelivered) {
+    while !is_over(state, now)
+        && let Some(grant) = state.undelivered.pop_front()
+    {
         take_back(state, ctx, now, &grant);
     }
-    state.locks.sweep(TURN_ITEMS_MAX);
-    for _ in 0..TURN_ITEMS_MAX {
-        let Some(due) = state.locks.next_due(now) else {
-            break;
-        };
+    state.locks.sweep();
+    while !is_over(state, now)
+        && let Some(due) = state.locks.next_due(now)
+    {
         do_due(state, ctx, now, due);
-        if clock::now().micros().saturating_sub(now.micros()) > TURN_MICROS_MAX {
-            break;
-        }
     }
+}
+
+/// Whether a turn that began at `began` has done what it may.
+fn is_over(state: &State, began: Timestamp) -> bool {
+    let micros = clock::now().micros().saturating_sub(began.micros());
+    state.locks.turn_is_over() || micros > TURN_MICROS_MAX
 }
 
 /// Passes a grant on that did not reach its owner.
@@ -279,7 +283,7 @@ fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
     if !site.ctx.flags().is_cluster() || site.ctx.serves(site.key) {
         return true;
     }
-    for _ in 0..TURN_ITEMS_MAX {
+    while !state.locks.turn_is_over() {
         let Some(ended) = state.locks.withdraw_one(site.name()) else {
             return false;
         };
@@ -293,13 +297,11 @@ fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
 /// clients the server has disconnected itself.
 fn stand_down(state: &mut State, ctx: &Context) {
     state.undelivered.clear();
-    for _ in 0..TURN_ITEMS_MAX {
-        let Some(ended) = state.locks.withdraw_any() else {
-            state.role_changed = false;
-            return;
-        };
+    while !state.locks.turn_is_over()
+        && let Some(ended) = state.locks.withdraw_any()
+    {
         transact::turn_away(state, ctx, &ended);
     }
-    // More is left: the note makes the timer ring again at once.
-    state.role_changed = true;
+    // If more is left, the note makes the timer ring again at once.
+    state.role_changed = state.locks.has_contended();
 }

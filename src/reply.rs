@@ -82,8 +82,8 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
              entering again",
             i32::MAX
         ),
-        Refusal::FenceTooLarge { limit } => format!(
-            "ERR FENCE is more than an hour ahead of the server's clock, must be at most {limit}"
+        Refusal::FenceTooLarge { fence, limit } => format!(
+            "ERR FENCE is {fence}, must be at most {limit}, an hour ahead of the server's clock"
         ),
         Refusal::FenceTaken => format!(
             "ERR FENCE is the fence of another holder of key {}, must be one of its own",

@@ -7,7 +7,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     os::raw::c_void,
     ptr,
     time::Duration,
@@ -26,9 +26,9 @@ use crate::{
     transact::Site,
 };
 
-/// How many pieces of a closed connection's requests are withdrawn at once;
-/// the rest follows in later turns of the event loop.
-const SWEEP_PIECES: usize = 512;
+/// How many tickets are handled in one turn of the event loop: about a
+/// millisecond of work. The rest follows in later turns.
+const TURN_TICKETS: usize = 256;
 /// The longest wait that the histogram tells from longer ones: 30 days, in
 /// microseconds, which is the largest value of `max-lease-ms`.
 const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
@@ -61,7 +61,7 @@ pub(crate) struct State {
     pub(crate) known: Known,
     /// Which ticket a blocked call waits on; until it is unblocked.
     pub(crate) callers: BTreeMap<u64, TicketId>,
-    pub(crate) undelivered: Vec<Grant>,
+    pub(crate) undelivered: VecDeque<Grant>,
     waits: Histogram<u32>,
     wait_usec_max: u64,
     pub(crate) evicted_locks: u64,
@@ -92,7 +92,7 @@ impl State {
             locks: Locks::default(),
             known: Known::default(),
             callers: BTreeMap::new(),
-            undelivered: Vec::new(),
+            undelivered: VecDeque::new(),
             waits: waits.map_err(|error| error.to_string())?,
             wait_usec_max: 0,
             evicted_locks: 0,
@@ -157,9 +157,9 @@ impl State {
             }
             Event::SessionClosed(session) => {
                 self.locks.session_closed(now, session);
-                self.locks.sweep(SWEEP_PIECES);
+                self.locks.sweep();
             }
-            Event::Undelivered(grant) => self.undelivered.push(grant),
+            Event::Undelivered(grant) => self.undelivered.push_back(grant),
             Event::RoleChanged { is_master } => {
                 self.known.clear();
                 self.is_master = is_master;
@@ -232,6 +232,7 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
     let state = state.as_mut()?;
     let now = clock::now();
     state.locks.yield_after(settings().yield_after.get());
+    state.locks.begin_turn(TURN_TICKETS);
     let result = act(state, now);
     state.absorb(ctx, now);
     Some(result)

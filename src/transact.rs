@@ -18,10 +18,6 @@ use crate::{
     write::Writing,
 };
 
-/// How many waiters in a row are found gone before the rest of the queue is
-/// left for the next turn of the event loop.
-const SKIPS_MAX: usize = 64;
-
 /// Where, and when, a change is made.
 #[derive(Clone, Copy)]
 pub(crate) struct Site<'a> {
@@ -219,7 +215,6 @@ fn perform(
         return announce;
     }
     let mut effects = VecDeque::from(effects);
-    let mut skips = 0;
     while let Some(effect) = effects.pop_front() {
         match effect {
             Effect::HandOff(granted) => {
@@ -227,15 +222,10 @@ fn perform(
                 if tell_grant(state, site.ctx, site.db, keys, &granted) == Published::ToSomebody {
                     continue;
                 }
-                skips += 1;
-                let (now, name, locks) = (site.now, site.name(), &mut state.locks);
-                if skips < SKIPS_MAX {
-                    let step = locks.skip(now, name, hold, &granted);
-                    effects.extend(step.effects);
-                    announce = announce.max(step.announce);
-                } else {
-                    locks.skip_and_leave(now, name, hold, &granted);
-                }
+                let (now, name) = (site.now, site.name());
+                let step = state.locks.skip(now, name, hold, &granted);
+                effects.extend(step.effects);
+                announce = announce.max(step.announce);
             }
             Effect::Lost {
                 owner,

@@ -52,7 +52,9 @@ impl Locks {
         let front = self.table.front(id);
         let front = front.and_then(|it| self.table.tickets.get(&it));
         let admissible = front.is_some_and(|it| {
-            it.multi.is_none() && hold.admits(&it.owner, it.mode()) && self.is_granting(now)
+            it.multi.is_none()
+                && hold.admits(now, &it.owner, it.mode())
+                && self.is_granting(now, Some(id))
         });
         let excused = queue.due || self.is_offered(now, id);
         ensure(!admissible || excused, "the front waiter could be granted")
@@ -158,8 +160,8 @@ impl Locks {
 
     fn check_multis(&self) -> Result<(), String> {
         let table = &self.table;
-        for (multi, members) in &table.multis {
-            for member in members {
+        for (multi, request) in &table.multis {
+            for member in &request.members {
                 let ticket = table.tickets.get(member);
                 ensure(
                     ticket.is_some_and(|it| it.multi == Some(*multi)),

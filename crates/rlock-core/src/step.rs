@@ -129,6 +129,8 @@ pub enum Refusal {
     CountOverflow,
     /// The fence to be set is further ahead of the clock than is believed.
     FenceTooLarge {
+        /// The fence that was asked for.
+        fence: Fence,
         /// The largest that may be set now.
         limit: u64,
     },

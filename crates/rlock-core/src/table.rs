@@ -16,8 +16,9 @@ use std::{
 use crate::{
     Gauges, Name, Ticket, TicketId,
     deadlines::Deadlines,
+    losses::Search,
     queue::{Look, Queue, QueueId},
-    ticket::{MultiId, Rank},
+    ticket::{Multi, MultiId, Rank},
     watch::{Watch, WatchId},
 };
 
@@ -29,10 +30,11 @@ pub(crate) struct Table {
     pub(crate) names: BTreeMap<u32, BTreeMap<Arc<[u8]>, QueueId>>,
     pub(crate) queues: BTreeMap<QueueId, Box<Queue>>,
     pub(crate) tickets: BTreeMap<TicketId, Box<Ticket>>,
-    /// The tickets of each request for several keys, in the order of its keys.
-    pub(crate) multis: BTreeMap<MultiId, Vec<TicketId>>,
+    pub(crate) multis: BTreeMap<MultiId, Multi>,
     pub(crate) watches: BTreeMap<WatchId, Watch>,
     pub(crate) deadlines: Deadlines,
+    /// How far the search for lost holds has come, lock by lock.
+    pub(crate) searches: BTreeMap<QueueId, Search>,
     pub(crate) due: VecDeque<QueueId>,
     /// How many of those marked as due are still there.
     pub(crate) due_now: usize,
@@ -86,6 +88,7 @@ impl Table {
             return;
         }
         self.look(id, Look::Never);
+        self.searches.remove(&id);
         let Some(queue) = self.queues.remove(&id) else {
             return;
         };
