@@ -276,7 +276,7 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         let mut heard = server.listen(&["c"]);
-        a.number("RLOCK.ACQUIRE k owner-0 60000 SHARED ONCE NOTIFY c");
+        a.number("RLOCK.ACQUIRE k owner-0 60000 SHARED NOTIFY c");
         assert_eq!(a.ask("PEXPIRE k 40"), "1");
         assert!(heard.message().starts_with("lost "));
         assert_eq!(a.ask("RLOCK.RENEW k owner-1 60000"), "nil");

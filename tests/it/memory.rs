@@ -17,7 +17,7 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
         "RLOCK.ACQUIRE k owner-d 60000 SHARED",
         "RLOCK.MACQUIRE owner-d 60000 2 free1 free2",
         "RLOCK.MACQUIRE owner-d 60000 2 free1 k WAIT 0",
-        // A re-entry, too.
+        // A holder that asks again, too.
         "RLOCK.ACQUIRE k owner-a 60000",
     ] {
         assert!(server.ask(line).starts_with("OOM "), "{line}");

@@ -117,7 +117,7 @@ fn each_brings_its_own_limit_whatever_the_others_have() {
         ("RLOCK.ACQUIRE k x 60000 SHARED LIMIT 4", false),
         ("RLOCK.ACQUIRE k x 60000 SHARED LIMIT 5 PERMITS 2", false),
         ("RLOCK.ACQUIRE k x 60000 SHARED LIMIT 5", true),
-        ("RLOCK.ACQUIRE k x 60000 SHARED LIMIT 1", true),
+        ("RLOCK.ACQUIRE k x 60000 SHARED LIMIT 1 REENTER", true),
         ("RLOCK.ACQUIRE k y 60000 SHARED", true),
         ("RLOCK.ACQUIRE k z 60000 SHARED LIMIT 6", false),
         ("RLOCK.ACQUIRE k z 60000", false),
@@ -125,7 +125,7 @@ fn each_brings_its_own_limit_whatever_the_others_have() {
         assert_eq!(a.ask(line) != "nil", fits, "{line}");
     }
     // A holder that re-enters keeps what it has.
-    a.number("RLOCK.ACQUIRE k three 60000 SHARED LIMIT 9 PERMITS 9");
+    a.number("RLOCK.ACQUIRE k three 60000 SHARED LIMIT 9 PERMITS 9 REENTER");
     let lock = server.lock("k");
     assert_eq!(lock.holder("three").map(|it| it.permits), Some(3));
     assert_eq!(lock.holder("three").map(|it| it.count), Some(2));

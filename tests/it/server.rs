@@ -166,6 +166,7 @@ impl Server {
         let process = Command::new(program())
             .arg(&conf)
             .current_dir(directory)
+            .envs(self.setup.own_environment())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(fs::File::create(directory.join("stderr")).expect("a file can be made"))

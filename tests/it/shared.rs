@@ -62,7 +62,9 @@ fn each_of_a_thousand_holders_renews_and_releases_for_itself() {
     for (number, fence) in fences.iter().enumerate() {
         let renewed = a.number(&format!("RLOCK.RENEW k owner-{number} 70000"));
         assert_eq!(renewed, *fence);
-        let entered = a.number(&format!("RLOCK.ACQUIRE k owner-{number} 80000 SHARED"));
+        let entered = a.number(&format!(
+            "RLOCK.ACQUIRE k owner-{number} 80000 SHARED REENTER"
+        ));
         assert_eq!(entered, *fence);
     }
     assert_eq!(server.lock("k").holders.len(), CROWD);
@@ -88,7 +90,7 @@ fn shared_hold_is_these_fields() {
     let a = server.client();
     let first = a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
     let second = a.number("RLOCK.ACQUIRE k 5f0e:1 90000 SHARED LIMIT 7 PERMITS 3");
-    a.number("RLOCK.ACQUIRE k owner-a 50000 SHARED");
+    a.number("RLOCK.ACQUIRE k owner-a 50000 SHARED REENTER");
     let hash = server.hash("k");
     let names = hash.keys().map(String::as_str).collect::<Vec<_>>();
     let expected = [
