@@ -2,7 +2,10 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use crate::{Delivery, Hold, Locks, Name, Timestamp, queue::Queue, queue::QueueId, ticket::Rank};
+use crate::{
+    Delivery, Hold, Locks, Name, Timestamp, queue::Queue, queue::QueueId, ticket::Rank,
+    wait_for::name_of,
+};
 
 impl Locks {
     /// Checks that queues, tickets, watches and indices agree with one another.
@@ -23,7 +26,7 @@ impl Locks {
         let ordered = table.waiting.len() + table.kept.len();
         ensure(tickets == ordered, "an order has a stale entry")?;
         ensure(
-            contended == table.contended.len(),
+            contended as u64 == table.queues_used && table.names.len() == table.queues.len(),
             "the number of contended locks is wrong",
         )?;
         ensure(
@@ -62,9 +65,8 @@ impl Locks {
 
     fn check_queue(&self, id: QueueId, queue: &Queue) -> Result<usize, String> {
         let table = &self.table;
-        let names = table.names.get(&queue.db);
-        let named = names.and_then(|names| names.get(&queue.key));
-        ensure(named == Some(&id), "a queue is not found by its name")?;
+        let named = table.find(name_of(queue));
+        ensure(named == Some(id), "a queue is not found by its name")?;
         ensure(
             !queue.is_idle(),
             "a queue without tickets and watches is kept",
@@ -87,7 +89,7 @@ impl Locks {
         }
         let entry = (queue.db, Reverse(queue.len), id);
         ensure(
-            queue.len == 0 || table.contended.contains(&entry),
+            (queue.len > 1) == table.contended.contains(&entry),
             "a contended lock is not in its index",
         )?;
         if let Some(at) = queue.look().at() {

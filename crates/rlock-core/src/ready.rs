@@ -1,8 +1,6 @@
 //! When the turn of a request for several keys has come: it is first in all
 //! queues, and all locks are free.
 
-use std::sync::Arc;
-
 use crate::{
     Granted, Hold, Locks, Name, TicketId, Timestamp,
     granted::Places,
@@ -18,11 +16,11 @@ impl Locks {
 
     /// The keys of a request, in its order; the first is what messages name.
     #[must_use]
-    pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Arc<[u8]>)> {
+    pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Box<[u8]>)> {
         let key = |id: &TicketId| {
             let queue = self.table.tickets.get(id)?.queue;
             let queue = self.table.queues.get(&queue)?;
-            Some((queue.db, Arc::clone(&queue.key)))
+            Some((queue.db, queue.key.clone()))
         };
         self.members_of(ticket).iter().filter_map(key).collect()
     }

@@ -227,7 +227,7 @@ impl<R> Step<R> {
 #[derive(Debug)]
 pub struct Ended {
     /// The first key of the request.
-    pub key: Arc<[u8]>,
+    pub key: Box<[u8]>,
     /// Who has waited.
     pub owner: Box<[u8]>,
     /// Through what the outcome reaches it.
@@ -242,7 +242,7 @@ pub enum Due {
         /// The number of the database.
         db: u32,
         /// The key.
-        key: Arc<[u8]>,
+        key: Box<[u8]>,
     },
     /// The wait of this ticket is over.
     WaitEnd(TicketId),
@@ -251,7 +251,7 @@ pub enum Due {
         /// The number of the database.
         db: u32,
         /// The key.
-        key: Arc<[u8]>,
+        key: Box<[u8]>,
         /// Who has it.
         owner: Box<[u8]>,
     },

@@ -2,10 +2,7 @@
 //! connections that have closed, databases that were emptied. In pieces of a
 //! size that the caller chooses.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     Delivery, Due, Ended, Locks, Name, TicketId, Timestamp,
@@ -76,7 +73,7 @@ impl Locks {
         let queue = self.table.next_due()?;
         Some(Due::Settle {
             db: queue.db,
-            key: Arc::clone(&queue.key),
+            key: queue.key.clone(),
         })
     }
 
@@ -184,7 +181,7 @@ impl Locks {
         }
         let watch = self.table.watches_of(id).map(|it| it.0).next();
         let watch = self.table.remove_watch(watch?)?;
-        let key = Arc::clone(&self.table.queues.get(&id)?.key);
+        let key = self.table.queues.get(&id)?.key.clone();
         self.budget.spend(1);
         self.table.drop_if_idle(id);
         Some(Ended {
@@ -206,7 +203,7 @@ impl Locks {
         let Some(until) = ticket.kept_until(now) else {
             return self.take_out(id);
         };
-        let key = Arc::clone(&self.table.queues.get(&ticket.queue)?.key);
+        let key = self.table.queues.get(&ticket.queue)?.key.clone();
         let owner = ticket.owner.clone();
         let multi = ticket.multi;
         let members = self.members_of(id);
@@ -259,7 +256,7 @@ impl Locks {
     fn take_one_out(&mut self, id: TicketId) -> Option<Ended> {
         let was_front = self.is_front(id);
         let ticket = *self.table.remove(id)?;
-        let key = Arc::clone(&self.table.queues.get(&ticket.queue)?.key);
+        let key = self.table.queues.get(&ticket.queue)?.key.clone();
         if let Some(queue) = was_front.filter(|queue| self.table.front(*queue).is_some()) {
             self.table.mark_due(queue);
         }
@@ -282,7 +279,7 @@ impl Locks {
             if let (Some(watch), Some(queue)) = (watch, queue) {
                 return Some(Due::Unbind {
                     db: queue.db,
-                    key: Arc::clone(&queue.key),
+                    key: queue.key.clone(),
                     owner: watch.owner.clone(),
                 });
             }

@@ -229,9 +229,13 @@ impl Table {
             return;
         };
         let entry = |len| (queue.db, Reverse(len), id);
-        self.contended.remove(&entry(queue.len));
         let len = queue.len.saturating_add_signed(by);
-        if len > 0 {
+        self.queues_used -= u64::from(queue.len > 0);
+        self.queues_used += u64::from(len > 0);
+        if queue.len > 1 {
+            self.contended.remove(&entry(queue.len));
+        }
+        if len > 1 {
             self.contended.insert(entry(len));
         }
         queue.len = len;
