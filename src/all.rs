@@ -29,7 +29,7 @@ impl<'a> OpenedAll<'a> {
         site: &Site<'a>,
         keys: &[Text<'a>],
     ) -> Result<Self, Failure> {
-        transact::check_writable(state)?;
+        transact::check_writable(state, site)?;
         for key in keys {
             let site = Site { key: *key, ..*site };
             if state.locks.is_contended(site.name()) {
@@ -87,8 +87,8 @@ impl<'a> OpenedAll<'a> {
 /// # Errors
 ///
 /// Which key holds something else.
-pub(crate) fn check(state: &State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
-    transact::check_writable(state)?;
+pub(crate) fn check(state: &mut State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
+    transact::check_writable(state, site)?;
     let is_lock = |key: &Text| {
         let name = Name {
             db: site.db,

@@ -69,6 +69,9 @@ pub(crate) struct State {
     pub(crate) role_changed: bool,
     pub(crate) timer: Timer,
     subscribed: bool,
+    granting_from: Timestamp,
+    /// When the grace after the start ends.
+    pub(crate) grace_ends: Timestamp,
 }
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
@@ -100,6 +103,8 @@ impl State {
             role_changed: false,
             timer: Timer::default(),
             subscribed: false,
+            granting_from: Timestamp::from_micros(0),
+            grace_ends: Timestamp::from_micros(0),
         };
         state.begin_grace(clock::now());
         *STATE.get().borrow_mut() = Some(state);
@@ -110,9 +115,16 @@ impl State {
     fn begin_grace(&mut self, now: Timestamp) {
         let grace_ms = settings().startup_grace_ms.get();
         if grace_ms > 0 {
-            self.locks.grant_from(now.plus_millis(grace_ms));
+            self.grace_ends = now.plus_millis(grace_ms);
+            self.grant_from(self.grace_ends);
             self.locks.settle_all_later(None);
         }
+    }
+
+    /// Grants nothing before `from`, and before what was said earlier.
+    pub(crate) fn grant_from(&mut self, from: Timestamp) {
+        self.granting_from = self.granting_from.max(from);
+        self.locks.grant_from(self.granting_from);
     }
 
     /// Takes note of what callbacks have seen, in memory only: whatever has to

@@ -6,14 +6,15 @@ use std::collections::VecDeque;
 use rlock_core::{
     Announce, Delivery, Effect, Ended, Granted, Hold, Locks, Name, Refusal, Step, Timestamp,
 };
+use smallvec::SmallVec;
 
 use crate::{
-    api::{Context, Key, Published, Text, raw},
+    api::{Context, Key, Published, Text, Word, raw},
     before::Before,
     blocked::{Grant, Outcome},
     messages,
     others::Others,
-    ready,
+    ready, serving,
     state::{Changing, State},
     store,
     write::{Diff, Events},
@@ -132,13 +133,42 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Changes a lock by `act`.
+/// The unlock messages that changes have made due, until all are done.
+pub(crate) type Pending<'a> = SmallVec<[(Word<'a>, Message); 1]>;
+
+/// Changes a lock by `act`, and tells what there is to be told.
 pub(crate) fn transact<R>(
     state: &mut State,
     site: &Site<'_>,
     act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &Others<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
-    check_writable(state)?;
+    let mut pending = Pending::new();
+    let done = change(state, site, &mut pending, act);
+    finish(state, site, pending);
+    done
+}
+
+/// Grants what changes have made ready, and then publishes the unlock messages
+/// of the locks that nobody has taken.
+pub(crate) fn finish(state: &mut State, site: &Site<'_>, mut pending: Pending<'_>) {
+    // A lock that was freed may be one of several that somebody waits for.
+    let granted = ready::grant_all(state, site, &mut pending);
+    for (key, message) in pending {
+        let taken = || granted && Key::open_to_read(site.ctx, key.text()).is_some();
+        if message == Message::Due || (message == Message::DueWhileFree && !taken()) {
+            messages::announce(site.ctx, key.text());
+        }
+    }
+}
+
+/// Changes a lock by `act`; the rest is left to [`finish`].
+pub(crate) fn change<'a, R>(
+    state: &mut State,
+    site: &Site<'a>,
+    pending: &mut Pending<'a>,
+    act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &Others<'_>) -> Result<Step<R>, Failure>,
+) -> Result<R, Failure> {
+    check_writable(state, site)?;
     let changing = Changing::new(site.key);
     let mut opened = Opened::new(state, site);
     let mut announce = Announce::No;
@@ -162,17 +192,14 @@ pub(crate) fn transact<R>(
     let (events, message) = opened.save(state, announce);
     drop(changing);
     events.emit(site.ctx, site.key);
-    // A lock that was freed may be one of several that somebody waits for.
-    let granted = ready::grant_all(state, site);
-    let taken = || granted && Key::open_to_read(site.ctx, site.key).is_some();
-    if message == Message::Due || (message == Message::DueWhileFree && !taken()) {
-        messages::announce(site.ctx, site.key);
+    if message != Message::No {
+        pending.push((site.key.into(), message));
     }
     done
 }
 
 /// Whether anything may be changed now.
-pub(crate) fn check_writable(state: &State) -> Result<(), Failure> {
+pub(crate) fn check_writable(state: &mut State, site: &Site<'_>) -> Result<(), Failure> {
     if !state.is_master {
         return Err(Failure::Replica);
     }
@@ -182,6 +209,7 @@ pub(crate) fn check_writable(state: &State) -> Result<(), Failure> {
     if avoids_writes() {
         return Err(Failure::Paused);
     }
+    serving::check_replicas(state, site.ctx, site.now);
     Ok(())
 }
 

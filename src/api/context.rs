@@ -139,25 +139,6 @@ impl Context {
         unsafe { raw::key_at_pos(self.0, position) };
     }
 
-    /// Whether this node of a cluster serves a key, also while its slot moves.
-    pub(crate) fn serves(&self, name: Text) -> bool {
-        // SAFETY: the format names the string that follows; the reply is freed.
-        // A key that is another node's makes the server refuse the call.
-        unsafe {
-            let reply = raw::RedisModule_Call.unwrap_unchecked()(
-                self.0,
-                c"EXISTS".as_ptr(),
-                c"s".as_ptr(),
-                name.raw(),
-            );
-            if reply.is_null() {
-                return false;
-            }
-            raw::RedisModule_FreeCallReply.unwrap_unchecked()(reply);
-            true
-        }
-    }
-
     /// Writes a line to the server's log. The text is an argument, never the
     /// format: a key named `%n` must not be one.
     pub(crate) fn log(&self, level: &CStr, text: &str) {

@@ -170,23 +170,4 @@ impl Context {
             self.log(c"warning", &text);
         }
     }
-
-    /// Whether the server has a command under this name, which needs at least
-    /// one argument.
-    pub(crate) fn knows(&self, command: &CStr) -> bool {
-        // SAFETY: there are no arguments; the server refuses the call for the
-        // lack of them, and says so, or for the command, by the error number.
-        unsafe {
-            let reply = raw::RedisModule_Call.unwrap_unchecked()(
-                self.raw(),
-                command.as_ptr(),
-                c"".as_ptr(),
-            );
-            if !reply.is_null() {
-                raw::RedisModule_FreeCallReply.unwrap_unchecked()(reply);
-                return true;
-            }
-        }
-        std::io::Error::last_os_error().kind() != std::io::ErrorKind::NotFound
-    }
 }

@@ -8,7 +8,7 @@ use crate::server::Server;
 const SLOT: u16 = 7629;
 
 #[track_caller]
-fn await_cluster(server: &Server) {
+pub(crate) fn await_cluster(server: &Server) {
     eventually("the cluster is up", || {
         server.ask("CLUSTER INFO").contains("cluster_state:ok")
     });
@@ -36,7 +36,7 @@ pub(crate) fn two_nodes() -> (Server, Server) {
 }
 
 /// Moves the slot of `k` with its keys, as a cluster's tools do, up to the last step: to tell the nodes.
-fn move_keys(from: &Server, to: &Server) {
+pub(crate) fn move_keys(from: &Server, to: &Server) {
     let id = |server: &Server| server.ask("CLUSTER MYID");
     let importing = format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", id(from));
     assert_eq!(to.ask(&importing), "OK");
@@ -47,7 +47,7 @@ fn move_keys(from: &Server, to: &Server) {
     assert!(answer == "OK" || answer == "NOKEY", "{answer}");
 }
 
-fn tell_nodes(from: &Server, to: &Server) {
+pub(crate) fn tell_nodes(from: &Server, to: &Server) {
     let owner = format!("CLUSTER SETSLOT {SLOT} NODE {}", to.ask("CLUSTER MYID"));
     assert_eq!(to.ask(&owner), "OK");
     assert_eq!(from.ask(&owner), "OK");

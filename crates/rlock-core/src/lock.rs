@@ -224,12 +224,6 @@ impl Locks {
         self.granting_from = Some(from);
     }
 
-    /// For how many milliseconds nothing is granted yet.
-    #[must_use]
-    pub fn grace_left_ms(&self, now: Timestamp) -> u64 {
-        self.granting_from.map_or(0, |from| from.millis_from(now))
-    }
-
     /// After how many hand-offs in a row those who wait outside the queue get
     /// a chance; 0 for never.
     pub const fn yield_after(&mut self, hand_offs: u64) {
