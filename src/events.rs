@@ -13,7 +13,7 @@ use std::{
 use rlock_core::{Due, Name, Timestamp};
 
 use crate::{
-    api::{Context, MainThread, OwnedText, Text, raw},
+    api::{Context, KeyEvent, MainThread, OwnedText, Text, raw},
     blocked::Grant,
     clock, entry,
     state::{self, Event, State},
@@ -65,9 +65,12 @@ pub(crate) fn subscribe(ctx: &Context) {
 unsafe extern "C" fn on_key_event(
     ctx: *mut raw::RedisModuleCtx,
     class: c_int,
-    _event: *const c_char,
+    event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
+    if KeyEvent::is_ours(event) {
+        return raw::REDISMODULE_OK as c_int;
+    }
     let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
     // SAFETY: the server's string lives as long as this call.
     let key = unsafe { Text::from_raw(key) };

@@ -9,7 +9,7 @@
 //! - `entry`, `commands`: where the server calls in, one file per command;
 //! - `transact`: the one path that every change of a lock takes; `ready`, `all`:
 //!   the same for several keys at once;
-//! - `store`, `fields`, `write`: a hold as a hash; `known`: shared holds that need not be
+//! - `store`, `before`, `fields`, `write`: a hold as a hash; `known`: shared holds that need not be
 //!   read; `others`: who holds other locks;
 //! - `blocked`, `messages`: how others are told;
 //! - `events`, `clock`: what happens without a command; `state`: what is kept
@@ -18,6 +18,7 @@
 
 mod all;
 mod api;
+mod before;
 mod blocked;
 mod clock;
 mod commands;
@@ -129,9 +130,28 @@ pub unsafe extern "C" fn ValkeyModule_OnUnload(ctx: *mut raw::RedisModuleCtx) ->
     unsafe { RedisModule_OnUnload(ctx) }
 }
 
+/// The commands that tell replicas and the AOF what has changed.
+const REPLICATED: [&std::ffi::CStr; 6] = [
+    c"HSET",
+    c"HDEL",
+    c"DEL",
+    c"PEXPIREAT",
+    c"PUBLISH",
+    c"SPUBLISH",
+];
+
 fn load(ctx: &Context, arguments: &[Text]) -> Result<(), ()> {
     if let Some(function) = raw::missing() {
         let text = format!("this server has no {function}, which the module needs: too old");
+        ctx.log(c"warning", &text);
+        return Err(());
+    }
+    if let Some(command) = REPLICATED.into_iter().find(|command| !ctx.knows(command)) {
+        let command = command.to_string_lossy();
+        let text = format!(
+            "this server has no command {command} (see rename-command), which replicas and the \
+             AOF need"
+        );
         ctx.log(c"warning", &text);
         return Err(());
     }

@@ -9,13 +9,14 @@ use rlock_core::{
 
 use crate::{
     api::{Context, Key, Published, Text, raw},
+    before::Before,
     blocked::{Grant, Outcome},
     messages,
     others::Others,
     ready,
     state::{Changing, State},
-    store::{self, Before},
-    write::Writing,
+    store,
+    write::{Diff, Events},
 };
 
 /// Where, and when, a change is made.
@@ -72,7 +73,7 @@ pub(crate) enum Message {
 pub(crate) struct Opened<'a> {
     site: Site<'a>,
     key: Key<'a>,
-    before: Before,
+    before: Before<'a>,
     pub(crate) hold: Hold,
 }
 
@@ -90,9 +91,10 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Writes down what has become of the hold, and answers whether an unlock
-    /// message is due, and if only as long as the lock is free.
-    pub(crate) fn save(mut self, state: &mut State, announce: Announce) -> Message {
+    /// Writes down what has become of the hold, and closes the key. Answers which
+    /// key events are due, and whether an unlock message is, and if only as
+    /// long as the lock is free.
+    pub(crate) fn save(mut self, state: &mut State, announce: Announce) -> (Events, Message) {
         let Site {
             ctx,
             now,
@@ -100,27 +102,23 @@ impl<'a> Opened<'a> {
             caller,
             ..
         } = self.site;
-        let key = &self.key;
-        Writing {
-            ctx,
-            key,
-            name,
-            caller,
-            now,
-        }
-        .save(&self.before, &mut self.hold);
+        let diff = Diff::between(&self.before, &mut self.hold, caller, now);
+        diff.write(&self.key);
         let free = self.hold == Hold::Free;
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
             state.known.keep(self.site.name(), stamp, shared);
         }
+        drop(self.key);
+        let events = diff.replicate(ctx, name);
         let freed = free && self.before != Before::Free;
-        match announce {
+        let message = match announce {
             Announce::Sooner => Message::Due,
             Announce::IfFreed if freed => Message::DueWhileFree,
             Announce::IfFree if free => Message::DueWhileFree,
             Announce::No | Announce::IfFreed | Announce::IfFree => Message::No,
-        }
+        };
+        (events, message)
     }
 
     /// Where the lock is.
@@ -161,8 +159,9 @@ pub(crate) fn transact<R>(
         announce = perform(state, site, &mut opened.hold, step.effects, announce);
         step.reply
     });
-    let message = opened.save(state, announce);
+    let (events, message) = opened.save(state, announce);
     drop(changing);
+    events.emit(site.ctx, site.key);
     // A lock that was freed may be one of several that somebody waits for.
     let granted = ready::grant_all(state, site);
     let taken = || granted && Key::open_to_read(site.ctx, site.key).is_some();
