@@ -14,7 +14,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use rlock_core::{Locks, Name, TicketId, Timestamp};
+use rlock_core::{Fence, Locks, Name, TicketId, Timestamp};
 
 use crate::{
     api::{Context, MainThread, Text},
@@ -47,8 +47,9 @@ pub(crate) enum Event {
     CallerGone(u64),
     /// A connection has closed.
     SessionClosed(u64),
-    /// A grant did not reach the blocked client.
-    Undelivered(Grant),
+    /// A blocked call that was granted a lock has ended; `gone` if it could not
+    /// be answered.
+    GrantEnded { fence: Fence, gone: bool },
     /// The server has become a replica, or a master.
     RoleChanged { is_master: bool },
     /// The server has read its data.
@@ -61,6 +62,9 @@ pub(crate) struct State {
     pub(crate) known: Known,
     /// Which ticket a blocked call waits on; until it is unblocked.
     pub(crate) callers: BTreeMap<u64, TicketId>,
+    /// Grants to blocked calls that have not ended yet.
+    granted: BTreeMap<Fence, Grant>,
+    /// Those that did not reach their callers.
     pub(crate) undelivered: VecDeque<Grant>,
     waits: Histogram<u32>,
     wait_usec_max: u64,
@@ -95,6 +99,7 @@ impl State {
             locks: Locks::default(),
             known: Known::default(),
             callers: BTreeMap::new(),
+            granted: BTreeMap::new(),
             undelivered: VecDeque::new(),
             waits: waits.map_err(|error| error.to_string())?,
             wait_usec_max: 0,
@@ -171,7 +176,10 @@ impl State {
                 self.locks.session_closed(now, session);
                 self.locks.sweep();
             }
-            Event::Undelivered(grant) => self.undelivered.push_back(grant),
+            Event::GrantEnded { fence, gone } => {
+                let grant = self.granted.remove(&fence);
+                self.undelivered.extend(grant.filter(|_| gone));
+            }
             Event::RoleChanged { is_master } => {
                 self.known.clear();
                 self.is_master = is_master;
@@ -218,6 +226,15 @@ impl State {
         }
     }
 
+    /// Ends a blocked call by a grant, if it has not been ended yet.
+    pub(crate) fn answer_granted(&mut self, handle: u64, grant: Grant) {
+        if self.callers.remove(&handle).is_some() {
+            let fence = grant.fence;
+            self.granted.insert(fence, grant);
+            blocked::unblock(handle, Outcome::Granted(fence));
+        }
+    }
+
     /// The connection that a hold may have to be bound to: of interest only if
     /// anything is remembered of the lock.
     pub(crate) fn session_for(&self, site: &Site<'_>) -> Option<u64> {
@@ -226,12 +243,17 @@ impl State {
     }
 
     /// Forgets that a grant may not have reached its owner: it has acted on
-    /// the hold since, so it knows.
+    /// the hold since, so it knows. There are as many grants to look through
+    /// as one turn of the event loop gives.
     pub(crate) fn confirm(&mut self, db: u32, key: &[u8], owner: &[u8]) {
+        let is_of = |it: &Grant| {
+            it.db == db && *it.owner == *owner && it.keys.iter().any(|of| **of == *key)
+        };
+        if !self.granted.is_empty() {
+            self.granted.retain(|_, it| !is_of(it));
+        }
         if !self.undelivered.is_empty() {
-            self.undelivered.retain(|it| {
-                it.db != db || !it.keys.iter().any(|of| **of == *key) || *it.owner != *owner
-            });
+            self.undelivered.retain(|it| !is_of(it));
         }
     }
 }

@@ -299,7 +299,7 @@ pub(crate) fn tell_grant(
                 fence,
                 place: granted.kept_place(),
             };
-            state.answer(*handle, Outcome::Granted(grant));
+            state.answer_granted(*handle, grant);
             Published::ToSomebody
         }
         Delivery::Notify(listener) => {

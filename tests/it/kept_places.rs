@@ -9,8 +9,8 @@ use crate::server::{Server, replicated};
 pub(crate) fn await_kept(server: &Server, key: &str, owner: &str) {
     eventually(&format!("the place of {owner} is kept"), || {
         let lock = server.lock(key);
-        let place = lock.waiter(owner).expect("it has a place");
-        place.kept_left_ms.is_some()
+        let place = lock.waiter(owner);
+        place.is_some_and(|place| place.kept_left_ms.is_some())
     });
 }
 

@@ -69,10 +69,14 @@ fn fence_more_than_an_hour_ahead_is_refused_and_nothing_is_changed() {
     // The largest that there is; and one a little above the bound.
     for ahead in [(1 << 53) - 1, clock() + HOUR + MINUTE] {
         let answer = a.ask(&format!("RLOCK.RENEW k owner-a 60000 FENCE {ahead}"));
-        assert!(answer.starts_with("ERR FENCE "), "{answer}");
-        // It names the largest that may be set.
-        let limit = answer.split(' ').filter_map(|word| word.parse().ok());
-        let limit: i64 = limit.max().expect("it names a number");
+        // It names the value, and the largest that may be set.
+        let is_clear = answer.starts_with(&format!("ERR FENCE is {ahead}, must be at most "));
+        assert!(is_clear, "{answer}");
+        let limit = answer
+            .split("at most ")
+            .nth(1)
+            .and_then(|it| it.split(',').next());
+        let limit: i64 = limit.and_then(|it| it.parse().ok()).expect("a number");
         assert!((clock() + HOUR - limit).abs() < MINUTE, "{answer}");
     }
     assert_eq!(server.hash("k"), before);
