@@ -60,10 +60,14 @@ pub(crate) fn tick(now: Timestamp) {
 /// Grants nothing for a while if this server has fewer replicas than it needs:
 /// it may have been cut off, and another one have taken its place.
 pub(crate) fn check_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
-    let mut replicas = REPLICAS.get().get();
-    if replicas.needed == Some(0) {
-        return;
+    if REPLICAS.get().get().needed != Some(0) {
+        count_replicas(state, ctx, now);
     }
+}
+
+#[cold]
+fn count_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
+    let mut replicas = REPLICAS.get().get();
     note_stall(&mut replicas, now);
     if replicas.asked.plus_millis(AGAIN_MS) <= now || now < replicas.asked {
         let good = ctx.good_replicas();

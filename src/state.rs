@@ -319,10 +319,11 @@ pub(crate) fn look_after(ctx: &Context) {
     let Some(state) = state.as_mut() else { return };
     let now = clock::now();
     state.known.drop_ended(now);
-    if state.next_deadline(now).is_none() {
-        state.timer.disarm(ctx);
-    } else if state.timer.is_astray(now) {
-        state.timer.set_right(ctx);
+    match state.next_deadline(now) {
+        None => state.timer.disarm(ctx),
+        Some(_) if state.timer.is_astray(now) => state.timer.set_right(ctx),
+        // A panic in the timer has left it unarmed.
+        Some(deadline) => state.timer.arm(ctx, now, deadline),
     }
 }
 

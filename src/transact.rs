@@ -153,9 +153,9 @@ pub(crate) fn transact<R>(
 pub(crate) fn finish(state: &mut State, site: &Site<'_>, mut pending: Pending<'_>) {
     // A lock that was freed may be one of several that somebody waits for.
     let granted = ready::grant_all(state, site, &mut pending);
-    for (key, message) in pending {
+    for (key, message) in &pending {
         let taken = || granted && Key::open_to_read(site.ctx, key.text()).is_some();
-        if message == Message::Due || (message == Message::DueWhileFree && !taken()) {
+        if *message == Message::Due || (*message == Message::DueWhileFree && !taken()) {
             messages::announce(site.ctx, key.text());
         }
     }

@@ -46,13 +46,11 @@ impl<'a> Diff<'a> {
         caller: Option<Text<'a>>,
         now: Timestamp,
     ) -> Self {
+        let mut diff = Self::default();
         match (before, after) {
             // A free key stays absent, and what is no lock is never touched.
-            (Before::Free, Hold::Free) | (Before::NoLock, _) | (_, Hold::NoLock) => Self::default(),
-            (_, Hold::Free) => Self {
-                ending: before.ending(now),
-                ..Self::default()
-            },
+            (Before::Free, Hold::Free) | (Before::NoLock, _) | (_, Hold::NoLock) => {}
+            (_, Hold::Free) => diff.ending = before.ending(now),
             (
                 _,
                 Hold::Exclusive {
@@ -60,87 +58,75 @@ impl<'a> Diff<'a> {
                     fence,
                     deadline,
                 },
-            ) => match sole_owner(who, caller) {
-                Some((owner, count)) => {
-                    Self::exclusive(before, owner, count, *fence, *deadline, now)
+            ) => {
+                // If it is somebody's of whom nothing is known, it goes on as it was.
+                if let Some((owner, count)) = sole_owner(who, caller) {
+                    diff.exclusive(before, owner, count, now);
+                    let kept = before.one(now);
+                    diff.put_fence(*fence, kept.and_then(|one| one.fence));
+                    diff.put_end(*deadline, kept.map(|one| one.deadline));
                 }
-                // Somebody else's hold goes on as it was.
-                None => Self::default(),
-            },
-            (_, Hold::Shared(shared)) => Self::shared(before, shared, caller, now),
-        }
-    }
-
-    fn exclusive(
-        before: &'a Before<'a>,
-        owner: Word<'a>,
-        count: u32,
-        fence: Option<Fence>,
-        deadline: Timestamp,
-        now: Timestamp,
-    ) -> Self {
-        let kept = before.one(now);
-        let same = kept.is_some_and(|one| *one.owner.bytes() == *owner.bytes());
-        let mut diff = Self {
-            ending: before.ending(now).filter(|_| kept.is_none()),
-            ..Self::default()
-        };
-        if !same || kept.is_some_and(|one| one.count != count) {
-            diff.put.push((owner, number(count)));
-        }
-        diff.put_fence(fence, kept.and_then(|one| one.fence));
-        if let Some(one) = kept {
-            if one.is_shared {
-                diff.del.push(constants().mode.text().into());
-                diff.del.push(holder_field(one.owner.bytes()).into());
             }
-            if !same {
-                diff.del.push(one.owner.word());
-            }
+            (_, Hold::Shared(shared)) => diff.shared(before, shared, caller, now),
         }
-        diff.expire = Some(deadline).filter(|at| kept.is_none_or(|one| one.deadline != *at));
         diff
     }
 
+    fn exclusive(&mut self, before: &'a Before<'a>, owner: Word<'a>, count: u32, now: Timestamp) {
+        let Some(one) = before.one(now) else {
+            self.ending = before.ending(now);
+            return self.put.push((owner, number(count)));
+        };
+        let same = *one.owner.bytes() == *owner.bytes();
+        if !same || one.count != count {
+            self.put.push((owner, number(count)));
+        }
+        if one.is_shared {
+            self.del.push(constants().mode.text().into());
+            self.del.push(holder_field(one.owner.bytes()).into());
+        }
+        if !same {
+            self.del.push(one.owner.word());
+        }
+    }
+
     fn shared(
+        &mut self,
         before: &'a Before<'a>,
         shared: &mut Shared,
         caller: Option<Text<'a>>,
         now: Timestamp,
-    ) -> Self {
-        let mut diff = Self::default();
+    ) {
         let one = before.one(now);
         let several = before.several(now).filter(|_| !shared.is_new());
         let (is_shared, fence, deadline) = match (one, several) {
             (Some(one), _) => (one.is_shared, one.fence, Some(one.deadline)),
             (None, Some((fence, deadline))) => (true, fence, Some(deadline)),
             (None, None) => {
-                diff.ending = before.ending(now);
+                self.ending = before.ending(now);
                 (false, None, None)
             }
         };
         if !is_shared {
-            diff.put_constants(&constants().mode, &constants().shared);
+            self.put_constants(&constants().mode, &constants().shared);
         }
-        diff.put_fence(shared.fence(), fence);
+        self.put_fence(shared.fence(), fence);
         let first = shared.take_first();
         let first = first.map(|(owner, holder)| (owner, Some(holder)));
         for (owner, holder) in first.into_iter().chain(shared.take_changes()) {
             match holder {
-                Some(holder) => diff.put_holder(word(&owner, caller), &holder),
-                None => diff.drop_holder(word(&owner, caller)),
+                Some(holder) => self.put_holder(word(&owner, caller), &holder),
+                None => self.drop_holder(word(&owner, caller)),
             }
         }
         // A lock that was free for a moment knows nothing of its last holder.
         let gone = one.filter(|one| shared.is_new() && shared.get(one.owner.bytes()).is_none());
         match gone {
-            Some(one) if one.is_shared => diff.drop_holder(one.owner.word()),
-            Some(one) => diff.del.push(one.owner.word()),
+            Some(one) if one.is_shared => self.drop_holder(one.owner.word()),
+            Some(one) => self.del.push(one.owner.word()),
             None => {}
         }
-        let ends = shared.last_end().unwrap_or(now);
-        diff.expire = Some(ends).filter(|ends| Some(*ends) != deadline);
-        diff
+        self.put_end(shared.last_end().unwrap_or(now), deadline);
     }
 
     fn put_constants(&mut self, field: &'static OwnedText, value: &'static OwnedText) {
@@ -152,6 +138,12 @@ impl<'a> Diff<'a> {
             let value = OwnedText::from_number(fence.get());
             self.put
                 .push((constants().fence.text().into(), value.into()));
+        }
+    }
+
+    fn put_end(&mut self, end: Timestamp, stored: Option<Timestamp>) {
+        if stored != Some(end) {
+            self.expire = Some(end);
         }
     }
 

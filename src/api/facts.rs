@@ -164,8 +164,16 @@ impl Context {
 
     /// The server refuses to replicate a command that it does not know. The
     /// module is not loaded then, so this is for what nobody has thought of.
+    #[inline]
     fn replicated(&self, command: &CStr, status: c_int) {
-        if status != raw::REDISMODULE_OK as c_int && !IS_DIVERGING.get().replace(true) {
+        if status != raw::REDISMODULE_OK as c_int {
+            self.warn_of_divergence(command);
+        }
+    }
+
+    #[cold]
+    fn warn_of_divergence(&self, command: &CStr) {
+        if !IS_DIVERGING.get().replace(true) {
             let text = format!("{command:?} cannot be replicated: replicas and AOF will differ");
             self.log(c"warning", &text);
         }
