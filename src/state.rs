@@ -140,7 +140,7 @@ impl State {
                 self.note(ctx, event, now);
             }
         }
-        if !self.subscribed && self.locks.has_contended() {
+        if !self.subscribed && (self.locks.has_contended() || !self.known.is_empty()) {
             self.subscribed = true;
             events::subscribe_to_keys(ctx);
         }
@@ -194,6 +194,7 @@ impl State {
 
     /// Has a lock settled by the timer, as its key has changed.
     fn note_key(&mut self, ctx: &Context, name: Name<'_>, evicted: bool) {
+        self.known.forget(name);
         if self.locks.is_contended(name) {
             self.evicted_locks += u64::from(evicted);
             self.locks.settle_later(name);

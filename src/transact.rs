@@ -109,6 +109,8 @@ impl<'a> Opened<'a> {
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
             state.known.keep(self.site.name(), stamp, shared);
+        } else if !state.known.is_empty() {
+            state.known.forget(self.site.name());
         }
         drop(self.key);
         let events = diff.replicate(ctx, name);

@@ -289,3 +289,31 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
         assert!(a.number("PEXPIRETIME k") <= end);
     });
 }
+
+/// Only `UNLINK`, not a command of ours, tells that the lock is gone.
+#[test]
+fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
+    const LOCKS: usize = 4000;
+    let server = Server::start();
+    let client = server.client();
+    let used = || {
+        server
+            .info("memory", "used_memory")
+            .parse::<i64>()
+            .expect("a number")
+    };
+    let take_and_unlink = || {
+        for number in 0..LOCKS {
+            for owner in ["owner-a", "owner-b"] {
+                client.send(&format!("RLOCK.ACQUIRE k{number} {owner} 86400000 SHARED"));
+            }
+            client.send(&format!("UNLINK k{number}"));
+            (0..3).for_each(|_| drop(client.reply()));
+        }
+    };
+    take_and_unlink();
+    let before = used();
+    take_and_unlink();
+    let bytes = (used() - before) / LOCKS as i64;
+    assert!(bytes < 40, "{bytes} bytes are left of each lock");
+}
