@@ -14,7 +14,7 @@ use crate::{
 pub(crate) struct OpenedAll<'a> {
     opened: Vec<Opened<'a>>,
     pub(crate) holds: Vec<Hold>,
-    _changing: ChangingAll,
+    changing: ChangingAll,
 }
 
 impl<'a> OpenedAll<'a> {
@@ -24,8 +24,12 @@ impl<'a> OpenedAll<'a> {
     ///
     /// One of the keys holds no lock; then nothing has changed but what had to
     /// without being asked.
-    pub(crate) fn new(state: &mut State, site: &Site<'a>, keys: &[Text]) -> Result<Self, Failure> {
-        transact::check_writable(state)?;
+    pub(crate) fn new(
+        state: &mut State,
+        site: &Site<'a>,
+        keys: &[Text<'a>],
+    ) -> Result<Self, Failure> {
+        transact::check_writable(state, site)?;
         for key in keys {
             let site = Site { key: *key, ..*site };
             if state.locks.is_contended(site.name()) {
@@ -43,28 +47,35 @@ impl<'a> OpenedAll<'a> {
     }
 
     /// Opens all keys as they are.
-    pub(crate) fn open(state: &mut State, site: &Site<'a>, keys: &[Text]) -> Self {
-        let changing = ChangingAll::new(keys.to_vec());
-        let open = |key: &Text| Opened::new(state, &Site { key: *key, ..*site });
+    pub(crate) fn open(state: &mut State, site: &Site<'a>, keys: &[Text<'a>]) -> Self {
+        let changing = ChangingAll::new(keys);
+        let open = |key: &Text<'a>| Opened::new(state, &Site { key: *key, ..*site });
         let mut opened: Vec<_> = keys.iter().map(open).collect();
         let holds = opened.iter_mut().map(|it| it.hold.take()).collect();
         Self {
             opened,
             holds,
-            _changing: changing,
+            changing,
         }
     }
 
-    /// Writes down what has become of the holds.
+    /// Writes down what has become of the holds. All keys are closed when the
+    /// first key event is emitted.
     pub(crate) fn save(self, state: &mut State) {
+        let mut saved = Vec::with_capacity(self.opened.len());
         for (mut opened, hold) in self.opened.into_iter().zip(self.holds) {
             opened.hold = hold;
             let announce = match opened.hold {
                 Hold::Exclusive { .. } if opened.ends_sooner() => Announce::Sooner,
                 _ => Announce::No,
             };
-            let (ctx, key) = opened.place();
-            if opened.save(state, announce) == Message::Due {
+            let place = opened.place();
+            saved.push((place, opened.save(state, announce)));
+        }
+        drop(self.changing);
+        for ((ctx, key), (events, message)) in saved {
+            events.emit(ctx, key);
+            if message == Message::Due {
                 messages::announce(ctx, key);
             }
         }
@@ -76,8 +87,8 @@ impl<'a> OpenedAll<'a> {
 /// # Errors
 ///
 /// Which key holds something else.
-pub(crate) fn check(state: &State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
-    transact::check_writable(state)?;
+pub(crate) fn check(state: &mut State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
+    transact::check_writable(state, site)?;
     let is_lock = |key: &Text| {
         let name = Name {
             db: site.db,

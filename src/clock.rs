@@ -10,13 +10,15 @@
 //! than about 35 minutes away.
 
 use std::{
+    cell::Cell,
+    os::raw::{c_int, c_void},
     ptr,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use rlock_core::Timestamp;
 
-use crate::api::{Context, raw};
+use crate::api::{Context, MainThread, raw};
 
 /// The furthest that the timer is armed ahead, in milliseconds.
 const AHEAD_MAX_MS: u64 = 20 * 60 * 1000;
@@ -125,12 +127,28 @@ impl Timer {
     }
 }
 
+/// Whether a one-shot event is pending. The server does not keep count of them,
+/// and would call into a module that it has unloaded.
+static IS_WAKING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
+
+/// Whether the server will call back without having been asked for anything.
+pub(crate) fn is_waking() -> bool {
+    IS_WAKING.get().get()
+}
+
 /// Redis 7.0 computes how long it will sleep before it runs what may create a
 /// timer, so a timer for "now" would ring only after that sleep. A one-shot
 /// event ends the sleep; it does nothing else, as it has no context to act in.
 fn wake_event_loop() {
-    // SAFETY: the function does nothing.
-    unsafe { raw::event_loop_add_one_shot(Some(nothing), ptr::null_mut()) };
+    if IS_WAKING.get().replace(true) {
+        return;
+    }
+    // SAFETY: the function lives as long as the module, which is not unloaded
+    // before the event has come.
+    let added = unsafe { raw::event_loop_add_one_shot(Some(on_wake), ptr::null_mut()) };
+    IS_WAKING.get().set(added == raw::REDISMODULE_OK as c_int);
 }
 
-unsafe extern "C" fn nothing(_data: *mut std::os::raw::c_void) {}
+unsafe extern "C" fn on_wake(_data: *mut c_void) {
+    IS_WAKING.get().set(false);
+}

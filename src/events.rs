@@ -13,11 +13,11 @@ use std::{
 use rlock_core::{Due, Timestamp};
 
 use crate::{
-    api::{Context, MainThread, OwnedText, Text, raw},
+    api::{Context, KeyEvent, MainThread, OwnedText, Text, raw},
     blocked::Grant,
-    clock, entry,
+    clock, entry, serving,
     state::{self, Event, State},
-    transact::{self, Site, transact},
+    transact::{self, Pending, Site, change, transact},
 };
 
 /// How much is done in one turn of the event loop: whichever comes first.
@@ -42,7 +42,7 @@ pub(crate) fn subscribe_to_keys(ctx: &Context) {
 /// last while loading: a server that refuses the module then would keep
 /// calling.
 pub(crate) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 6] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 7] = [
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             Some(on_role_changed),
@@ -52,6 +52,7 @@ pub(crate) fn subscribe(ctx: &Context) {
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client_change)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
+        (raw::REDISMODULE_EVENT_CONFIG, Some(on_config)),
     ];
     // SAFETY: the callbacks live as long as the module.
     unsafe {
@@ -65,13 +66,16 @@ pub(crate) fn subscribe(ctx: &Context) {
 unsafe extern "C" fn on_key_event(
     ctx: *mut raw::RedisModuleCtx,
     class: c_int,
-    _event: *const c_char,
+    event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
+    if KeyEvent::is_ours(event) {
+        return raw::REDISMODULE_OK as c_int;
+    }
     let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
-    entry::callback(ctx, |ctx| {
-        state::key_changed(ctx, Text::from_raw(key), evicted);
-    });
+    // SAFETY: the server's string lives as long as this call.
+    let key = unsafe { Text::from_raw(key) };
+    entry::callback(ctx, |ctx| state::key_changed(ctx, key, evicted));
     raw::REDISMODULE_OK as c_int
 }
 
@@ -158,6 +162,16 @@ unsafe extern "C" fn on_client_change(
     });
 }
 
+/// Some setting of the server's has changed.
+unsafe extern "C" fn on_config(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::callback(ctx, serving::read_config);
+}
+
 /// Ten times a second: looks after what no command does.
 unsafe extern "C" fn on_cron(
     ctx: *mut raw::RedisModuleCtx,
@@ -165,7 +179,10 @@ unsafe extern "C" fn on_cron(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, state::look_after);
+    entry::callback(ctx, |ctx| {
+        serving::tick(clock::now());
+        state::look_after(ctx);
+    });
 }
 
 /// The timer: does what has become due, as much as one turn allows.
@@ -206,22 +223,31 @@ fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
 
 /// Passes a grant on that did not reach its owner.
 fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
-    let (owner, mut taken) = (OwnedText::new(&grant.owner), false);
-    for key in &grant.keys {
-        let key = OwnedText::new(key);
+    if !ctx.select_db(grant.db) {
+        return;
+    }
+    let owner = OwnedText::new(&grant.owner);
+    let keys: Vec<_> = grant.keys.iter().map(|key| OwnedText::new(key)).collect();
+    let (mut taken, mut pending) = (false, Pending::new());
+    let mut last = None;
+    for key in &keys {
         let site = Site {
             ctx,
             now,
             db: grant.db,
-            key: *key,
-            caller: Some(*owner),
+            key: key.text(),
+            caller: Some(owner.text()),
         };
-        if ctx.select_db(grant.db) && is_ours(state, &site) {
-            let done = transact(state, &site, |locks, name, hold, _| {
+        if serving::is_ours(state, &site) {
+            let done = change(state, &site, &mut pending, |locks, name, hold, _| {
                 Ok(locks.undeliver(now, name, hold, &grant.owner, grant.fence))
             });
             taken |= matches!(done, Ok(true));
         }
+        last = Some(site);
+    }
+    if let Some(site) = last {
+        transact::finish(state, &site, pending);
     }
     if taken {
         state.locks.count_undelivered();
@@ -232,7 +258,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
     match due {
         Due::WaitEnd(ticket) => {
             if let Some((ticket, key)) = state.locks.end_wait(now, ticket) {
-                transact::end_wait(state, ctx, &ticket, *OwnedText::new(&key));
+                transact::end_wait(state, ctx, &ticket, OwnedText::new(&key).text());
             }
         }
         Due::Unbind { db, key, owner } => {
@@ -241,10 +267,10 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 ctx,
                 now,
                 db,
-                key: *key,
-                caller: Some(*owner),
+                key: key.text(),
+                caller: Some(owner.text()),
             };
-            if ctx.select_db(db) && is_ours(state, &site) {
+            if ctx.select_db(db) && serving::is_ours(state, &site) {
                 // A key that holds no lock any more has no hold to be cut.
                 let _ = transact(state, &site, |locks, name, hold, _| {
                     Ok(locks.unbind(now, name, hold, owner.bytes()))
@@ -257,30 +283,14 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 ctx,
                 now,
                 db,
-                key: *key,
+                key: key.text(),
                 caller: None,
             };
-            if ctx.select_db(db) && is_ours(state, &site) {
+            if ctx.select_db(db) && serving::is_ours(state, &site) {
                 transact::settle(state, &site);
             }
         }
     }
-}
-
-/// Whether this server may still grant the lock. In a cluster the key may have
-/// gone because its slot has: then its waiters have to ask elsewhere.
-fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
-    if !site.ctx.flags().is_cluster() || site.ctx.serves(site.key) {
-        return true;
-    }
-    for _ in 0..TURN_ITEMS_MAX {
-        let Some((ticket, key)) = state.locks.withdraw_front(site.name()) else {
-            return false;
-        };
-        transact::turn_away(state, site.ctx, &ticket, *OwnedText::new(&key));
-    }
-    state.locks.settle_later(site.name());
-    false
 }
 
 /// A replica grants nothing: those who wait for a message are told so. Blocked
@@ -292,7 +302,7 @@ fn stand_down(state: &mut State, ctx: &Context) {
             state.role_changed = false;
             return;
         };
-        transact::turn_away(state, ctx, &ticket, *OwnedText::new(&key));
+        transact::turn_away(state, ctx, &ticket, OwnedText::new(&key).text());
     }
     // More is left: the note makes the timer ring again at once.
     state.role_changed = true;

@@ -27,7 +27,10 @@ pub(crate) fn publish_bytes(
     key: &[u8],
 ) -> Published {
     let message = [what.as_bytes(), owner, key].join(&b' ');
-    ctx.publish(*OwnedText::new(channel), *OwnedText::new(&message))
+    ctx.publish(
+        OwnedText::new(channel).text(),
+        OwnedText::new(&message).text(),
+    )
 }
 
 /// The most bytes of a channel that is put together without an allocation.
@@ -52,15 +55,15 @@ pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
     // In a cluster the message travels on the cluster's bus.
     let replicate = !IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster());
     if matches!(kind, UnlockMessage::Publish | UnlockMessage::Both) {
-        heard = heard.or(ctx.publish(*channel, **message));
+        heard = heard.or(ctx.publish(channel.text(), message.text()));
         if replicate {
-            ctx.replicate_message(c"PUBLISH", *channel, **message);
+            ctx.replicate_message(c"PUBLISH", channel.text(), message.text());
         }
     }
     if matches!(kind, UnlockMessage::Spublish | UnlockMessage::Both) {
-        heard = heard.or(ctx.publish_to_shard(*channel, **message));
+        heard = heard.or(ctx.publish_to_shard(channel.text(), message.text()));
         if replicate {
-            ctx.replicate_message(c"SPUBLISH", *channel, **message);
+            ctx.replicate_message(c"SPUBLISH", channel.text(), message.text());
         }
     }
     heard

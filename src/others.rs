@@ -28,7 +28,7 @@ impl<'a> Others<'a> {
     }
 
     fn visit_key(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>)) {
-        let Some(key) = Key::open_to_read(self.ctx, *OwnedText::new(name.key)) else {
+        let Some(key) = Key::open_to_read(self.ctx, OwnedText::new(name.key).text()) else {
             return;
         };
         let mut room = [0; OWNER_LEN_MAX];

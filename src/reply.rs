@@ -110,7 +110,7 @@ fn cycle(owners: &[Box<[u8]>]) -> String {
     shown.join(" ")
 }
 
-fn nth(keys: &[Text], index: usize) -> &[u8] {
+fn nth<'a>(keys: &[Text<'a>], index: usize) -> &'a [u8] {
     keys.get(index).map_or(b"", Text::bytes)
 }
 

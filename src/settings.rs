@@ -346,7 +346,8 @@ unsafe extern "C" fn set_prefix_from_server(
     _data: *mut c_void,
     error: *mut *mut raw::RedisModuleString,
 ) -> c_int {
-    match set_prefix(&Text::from_raw(value)) {
+    // SAFETY: the server's string lives as long as this call.
+    match set_prefix(&unsafe { Text::from_raw(value) }) {
         Ok(()) => raw::REDISMODULE_OK as c_int,
         Err(text) => {
             // SAFETY: the server offers a place for an error, and frees it.

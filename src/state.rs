@@ -8,6 +8,8 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    os::raw::c_void,
+    ptr,
     time::Duration,
 };
 
@@ -67,14 +69,17 @@ pub(crate) struct State {
     pub(crate) role_changed: bool,
     pub(crate) timer: Timer,
     subscribed: bool,
+    granting_from: Timestamp,
 }
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
 static NOTES: MainThread<RefCell<Vec<Event>>> = MainThread::new(RefCell::new(Vec::new()));
-/// The key that is being changed by us; its events are our own doing.
-static CHANGING: MainThread<Cell<Option<Text>>> = MainThread::new(Cell::new(None));
+/// Where the name of the key is that is being changed by us; events that name
+/// it are our own doing.
+static CHANGING: MainThread<Cell<*const c_void>> = MainThread::new(Cell::new(ptr::null()));
 /// The same for several keys at once.
-static CHANGING_ALL: MainThread<RefCell<Vec<Text>>> = MainThread::new(RefCell::new(Vec::new()));
+static CHANGING_ALL: MainThread<RefCell<Vec<*const c_void>>> =
+    MainThread::new(RefCell::new(Vec::new()));
 
 impl State {
     /// The state of a server that has just loaded the module.
@@ -96,6 +101,7 @@ impl State {
             role_changed: false,
             timer: Timer::default(),
             subscribed: false,
+            granting_from: Timestamp::from_micros(0),
         };
         state.begin_grace(clock::now());
         *STATE.get().borrow_mut() = Some(state);
@@ -106,9 +112,15 @@ impl State {
     fn begin_grace(&mut self, now: Timestamp) {
         let grace_ms = settings().startup_grace_ms.get();
         if grace_ms > 0 {
-            self.locks.grant_from(now.plus_millis(grace_ms));
+            self.grant_from(now.plus_millis(grace_ms));
             self.locks.settle_all_later(None);
         }
+    }
+
+    /// Grants nothing before `from`, and before what was said earlier.
+    pub(crate) fn grant_from(&mut self, from: Timestamp) {
+        self.granting_from = self.granting_from.max(from);
+        self.locks.grant_from(self.granting_from);
     }
 
     /// Takes note of what callbacks have seen, in memory only: whatever has to
@@ -283,18 +295,22 @@ pub(crate) fn look_after(ctx: &Context) {
     let Some(state) = state.as_mut() else { return };
     let now = clock::now();
     state.known.drop_ended(now);
-    if state.next_deadline(now).is_none() {
-        state.timer.disarm(ctx);
-    } else if state.timer.is_astray(now) {
-        state.timer.set_right(ctx);
+    match state.next_deadline(now) {
+        None => state.timer.disarm(ctx),
+        Some(_) if state.timer.is_astray(now) => state.timer.set_right(ctx),
+        // A panic in the timer has left it unarmed.
+        Some(deadline) => state.timer.arm(ctx, now, deadline),
     }
 }
 
 /// Whether it is us who are changing a key.
 fn is_changing(key: Text) -> bool {
-    let is_it = |ours: &Text| ours.raw() == key.raw() || ours.bytes() == key.bytes();
-    CHANGING.get().get().is_some_and(|ours| is_it(&ours))
-        || CHANGING_ALL.get().borrow().iter().any(is_it)
+    let key = address(key);
+    CHANGING.get().get() == key || CHANGING_ALL.get().borrow().contains(&key)
+}
+
+fn address(name: Text) -> *const c_void {
+    name.raw().cast_const().cast()
 }
 
 /// Marks a key as being changed by us until the value is dropped.
@@ -302,14 +318,14 @@ pub(crate) struct Changing(());
 
 impl Changing {
     pub(crate) fn new(name: Text) -> Self {
-        CHANGING.get().set(Some(name));
+        CHANGING.get().set(address(name));
         Self(())
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        CHANGING.get().set(None);
+        CHANGING.get().set(ptr::null());
     }
 }
 
@@ -317,8 +333,9 @@ impl Drop for Changing {
 pub(crate) struct ChangingAll(());
 
 impl ChangingAll {
-    pub(crate) fn new(names: Vec<Text>) -> Self {
-        CHANGING_ALL.get().replace(names);
+    pub(crate) fn new(names: &[Text]) -> Self {
+        let addresses = names.iter().map(|name| address(*name)).collect();
+        CHANGING_ALL.get().replace(addresses);
         Self(())
     }
 }

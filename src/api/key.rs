@@ -1,8 +1,10 @@
 //! An open key, closed when the value is dropped, also while unwinding.
 
 use std::{
+    any::Any,
     marker::PhantomData,
     os::raw::{c_char, c_int, c_void},
+    panic::{self, AssertUnwindSafe},
     ptr,
 };
 
@@ -18,10 +20,14 @@ pub(crate) enum KeyKind {
 
 /// What to do with a field of a hash.
 #[derive(Clone, Copy)]
-pub(crate) enum Field {
-    Set(Text, Text),
-    Delete(Text),
+pub(crate) enum Field<'a> {
+    Set(Text<'a>, Text<'a>),
+    Delete(Text<'a>),
 }
+
+/// A field and its value, or null pointers.
+type Pair = (*mut raw::RedisModuleString, *mut raw::RedisModuleString);
+const NO_PAIR: Pair = (ptr::null_mut(), ptr::null_mut());
 
 pub(crate) struct Key<'a> {
     key: *mut raw::RedisModuleKey,
@@ -113,70 +119,43 @@ impl<'a> Key<'a> {
         values.map(OwnedText::take)
     }
 
-    /// Sets one field, or deletes it.
-    pub(crate) fn change(&self, change: Field) {
-        let (field, value) = change.pair();
-        // SAFETY: as in `field`, with a handle that is open for writing. The
-        // server copies field and value.
-        unsafe {
-            raw::RedisModule_HashSet.unwrap_unchecked()(
-                self.key,
-                raw::REDISMODULE_HASH_NONE as c_int,
-                field.raw(),
-                value,
-                ptr::null::<c_char>(),
-            );
-        }
-    }
-
-    /// Changes two fields.
-    pub(crate) fn change_both(&self, first: Field, second: Field) {
-        let ((first, one), (second, two)) = (first.pair(), second.pair());
-        // SAFETY: as in `change`.
-        unsafe {
-            raw::RedisModule_HashSet.unwrap_unchecked()(
-                self.key,
-                raw::REDISMODULE_HASH_NONE as c_int,
-                first.raw(),
-                one,
-                second.raw(),
-                two,
-                ptr::null::<c_char>(),
-            );
-        }
-    }
-
-    /// Changes up to four fields in one call, more in several.
-    pub(crate) fn change_all(&self, changes: &[Field]) {
-        for few in changes.chunks(4) {
-            let mut pairs = [(Text(ptr::null_mut()), ptr::null_mut()); 4];
-            for (pair, change) in pairs.iter_mut().zip(few) {
+    /// Changes fields, up to four in one call.
+    pub(crate) fn change<'f>(&self, changes: impl Iterator<Item = Field<'f>>) {
+        let (mut pairs, mut len) = ([NO_PAIR; 4], 0);
+        for change in changes {
+            if len == pairs.len() {
+                self.change_all(std::mem::replace(&mut pairs, [NO_PAIR; 4]));
+                len = 0;
+            }
+            if let Some(pair) = pairs.get_mut(len) {
                 *pair = change.pair();
+                len += 1;
             }
-            let [one, two, three, four] = pairs;
-            // SAFETY: as in `change`; the list ends at the first null pointer,
-            // which stands where there is no further field.
-            unsafe {
-                raw::RedisModule_HashSet.unwrap_unchecked()(
-                    self.key,
-                    raw::REDISMODULE_HASH_NONE as c_int,
-                    one.0.raw(),
-                    one.1,
-                    two.0.raw(),
-                    two.1,
-                    three.0.raw(),
-                    three.1,
-                    four.0.raw(),
-                    four.1,
-                    ptr::null::<c_char>(),
-                );
-            }
+        }
+        if len > 0 {
+            self.change_all(pairs);
         }
     }
 
-    /// Whether a hash has a field.
-    pub(crate) fn has(&self, field: Text) -> bool {
-        self.field(field).is_some()
+    fn change_all(&self, [one, two, three, four]: [Pair; 4]) {
+        // SAFETY: as in `field`, with a handle that is open for writing. The
+        // server copies fields and values. The list ends at the first null
+        // pointer, which stands where there is no further field.
+        unsafe {
+            raw::RedisModule_HashSet.unwrap_unchecked()(
+                self.key,
+                raw::REDISMODULE_HASH_NONE as c_int,
+                one.0,
+                one.1,
+                two.0,
+                two.1,
+                three.0,
+                three.1,
+                four.0,
+                four.1,
+                ptr::null::<c_char>(),
+            );
+        }
     }
 
     pub(crate) fn delete(&self) {
@@ -186,14 +165,17 @@ impl<'a> Key<'a> {
 
     /// Calls `visit` with each field of a hash and its value.
     pub(crate) fn for_each_field(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
-        let mut data: &mut dyn FnMut(&[u8], &[u8]) = visit;
+        let mut visitor = Visitor { visit, panic: None };
         // SAFETY: the cursor is destroyed before this returns, and the callback
-        // only runs inside `scan_key`, while `data` is borrowed here.
+        // only runs inside `scan_key`, while the visitor is borrowed here.
         unsafe {
             let cursor = raw::scan_cursor_create();
-            let data = (&raw mut data).cast::<c_void>();
+            let data = (&raw mut visitor).cast::<c_void>();
             while raw::scan_key(self.key, cursor, Some(visit_field), data) != 0 {}
             raw::scan_cursor_destroy(cursor);
+        }
+        if let Some(panic) = visitor.panic {
+            panic::resume_unwind(panic);
         }
     }
 }
@@ -205,15 +187,22 @@ impl Drop for Key<'_> {
     }
 }
 
-impl Field {
+impl Field<'_> {
     /// The field, and the value as the variadic function wants it.
-    fn pair(self) -> (Text, *mut raw::RedisModuleString) {
+    const fn pair(self) -> Pair {
         match self {
-            Self::Set(field, value) => (field, value.raw()),
+            Self::Set(field, value) => (field.raw(), value.raw()),
             // The API's mark for "delete this field": the address 1.
-            Self::Delete(field) => (field, ptr::without_provenance_mut(1)),
+            Self::Delete(field) => (field.raw(), ptr::without_provenance_mut(1)),
         }
     }
+}
+
+/// What visits the fields of a hash. A panic must not unwind into the server,
+/// so it is kept until its call has returned.
+struct Visitor<'a> {
+    visit: &'a mut dyn FnMut(&[u8], &[u8]),
+    panic: Option<Box<dyn Any + Send>>,
 }
 
 unsafe extern "C" fn visit_field(
@@ -225,8 +214,17 @@ unsafe extern "C" fn visit_field(
     if field.is_null() || value.is_null() {
         return;
     }
-    // SAFETY: `for_each_field` passes a pointer to the closure's reference, and
-    // waits for this call. What is visited must not panic: it only copies.
-    let visit = unsafe { &mut *data.cast::<&mut dyn FnMut(&[u8], &[u8])>() };
-    visit(Text(field).bytes(), Text(value).bytes());
+    // SAFETY: `for_each_field` passes its visitor, and waits for this call; field
+    // and value live as long as the call.
+    let (visitor, field, value) = unsafe {
+        (
+            &mut *data.cast::<Visitor<'_>>(),
+            Text::from_raw(field),
+            Text::from_raw(value),
+        )
+    };
+    if visitor.panic.is_none() {
+        let visited = AssertUnwindSafe(|| (visitor.visit)(field.bytes(), value.bytes()));
+        visitor.panic = panic::catch_unwind(visited).err();
+    }
 }

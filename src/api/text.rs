@@ -1,87 +1,139 @@
 //! The server's strings.
 
-use std::{ops::Deref, ptr};
+use std::{marker::PhantomData, ptr};
 
 use super::raw;
 
-/// A string that somebody else keeps alive: an argument of the running call,
-/// or an [`OwnedText`].
+/// A string that somebody else keeps alive for `'a`: an argument of the running
+/// call, or an [`OwnedText`].
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Text(pub(super) *mut raw::RedisModuleString);
+pub(crate) struct Text<'a> {
+    text: *mut raw::RedisModuleString,
+    keeper: PhantomData<&'a raw::RedisModuleString>,
+}
 
-impl Text {
-    pub(crate) const fn from_raw(text: *mut raw::RedisModuleString) -> Self {
-        Self(text)
+impl<'a> Text<'a> {
+    /// A string of the server's.
+    ///
+    /// # Safety
+    ///
+    /// It lives as long as `'a`.
+    pub(crate) const unsafe fn from_raw(text: *mut raw::RedisModuleString) -> Self {
+        Self {
+            text,
+            keeper: PhantomData,
+        }
     }
 
     /// The arguments of a call, without a copy.
     ///
     /// # Safety
     ///
-    /// `argv` points to `argc` strings that live as long as `'a`.
-    pub(crate) unsafe fn arguments<'a>(
+    /// `argv` points to `argc` strings that live as long as `'a`; it may be
+    /// null if there are none.
+    pub(crate) unsafe fn arguments(
         argv: *mut *mut raw::RedisModuleString,
         argc: i32,
     ) -> &'a [Self] {
-        // SAFETY: `Text` has the layout of the pointer; the rest is the caller's.
-        unsafe { std::slice::from_raw_parts(argv.cast(), usize::try_from(argc).unwrap_or(0)) }
+        match usize::try_from(argc) {
+            Ok(len) if len > 0 && !argv.is_null() => {
+                // SAFETY: `Text` has the layout of the pointer; the rest is the caller's.
+                unsafe { std::slice::from_raw_parts(argv.cast(), len) }
+            }
+            Ok(_) | Err(_) => &[],
+        }
     }
 
     pub(crate) const fn raw(self) -> *mut raw::RedisModuleString {
-        self.0
+        self.text
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &'a [u8] {
         let mut len = 0;
         // SAFETY: the string is alive, and its bytes do not move while it is
-        // only read.
+        // only read. A slice of no bytes must not be at the address 0 either.
         unsafe {
-            let bytes = raw::string_ptr_len(self.0, &raw mut len);
+            let bytes = raw::string_ptr_len(self.text, &raw mut len);
+            if bytes.is_null() {
+                return &[];
+            }
             std::slice::from_raw_parts(bytes.cast(), len)
         }
     }
 }
 
 /// A string of our own, freed with this value.
-pub(crate) struct OwnedText(Text);
+pub(crate) struct OwnedText(*mut raw::RedisModuleString);
 
 impl OwnedText {
     /// A copy of `bytes`. Needs no context: the server keeps such strings
     /// outside of its automatic memory management.
     pub(crate) fn new(bytes: &[u8]) -> Self {
         // SAFETY: the server copies the bytes.
-        Self(Text(unsafe {
-            raw::create_string(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())
-        }))
+        Self(unsafe { raw::create_string(ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()) })
     }
 
     pub(crate) fn from_number(number: u64) -> Self {
         let number = i64::try_from(number).unwrap_or(i64::MAX);
         // SAFETY: a number needs no memory of ours.
-        Self(Text(unsafe {
-            raw::create_string_from_long_long(ptr::null_mut(), number)
-        }))
+        Self(unsafe { raw::create_string_from_long_long(ptr::null_mut(), number) })
     }
 
     /// Takes over a string that an API function has made for us; `None` if it
     /// made none.
     pub(super) fn take(text: *mut raw::RedisModuleString) -> Option<Self> {
-        (!text.is_null()).then(|| Self(Text(text)))
+        (!text.is_null()).then(|| Self(text))
     }
-}
 
-impl Deref for OwnedText {
-    type Target = Text;
+    pub(crate) const fn raw(&self) -> *mut raw::RedisModuleString {
+        self.0
+    }
 
-    fn deref(&self) -> &Text {
-        &self.0
+    pub(crate) fn text(&self) -> Text<'_> {
+        // SAFETY: ours, as long as this value.
+        unsafe { Text::from_raw(self.0) }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.text().bytes()
     }
 }
 
 impl Drop for OwnedText {
     fn drop(&mut self) {
         // SAFETY: ours, and freed once.
-        unsafe { raw::free_string(ptr::null_mut(), self.0.0) }
+        unsafe { raw::free_string(ptr::null_mut(), self.0) }
+    }
+}
+
+/// A string that somebody else keeps alive, or one of our own.
+pub(crate) enum Word<'a> {
+    Kept(Text<'a>),
+    Owned(OwnedText),
+}
+
+impl Word<'_> {
+    pub(crate) fn text(&self) -> Text<'_> {
+        match self {
+            Self::Kept(text) => *text,
+            Self::Owned(text) => text.text(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.text().bytes()
+    }
+}
+
+impl<'a> From<Text<'a>> for Word<'a> {
+    fn from(text: Text<'a>) -> Self {
+        Self::Kept(text)
+    }
+}
+
+impl From<OwnedText> for Word<'_> {
+    fn from(text: OwnedText) -> Self {
+        Self::Owned(text)
     }
 }

@@ -50,7 +50,7 @@ fn holders(
     now: Timestamp,
     key: &[u8],
 ) -> (&'static [u8], usize) {
-    let Some(open) = Key::open_to_read(ctx, *OwnedText::new(key)) else {
+    let Some(open) = Key::open_to_read(ctx, OwnedText::new(key).text()) else {
         return (b"free", 0);
     };
     let name = Name { db: ctx.db(), key };

@@ -26,7 +26,7 @@ use crate::{
     transact::Site,
 };
 
-impl Argument for Text {
+impl Argument for Text<'_> {
     fn bytes(&self) -> &[u8] {
         Self::bytes(self)
     }
@@ -35,7 +35,7 @@ impl Argument for Text {
 /// What a command is called with.
 pub(crate) struct Call<'a> {
     pub(crate) ctx: &'a Context,
-    pub(crate) arguments: &'a [Text],
+    pub(crate) arguments: &'a [Text<'a>],
 }
 
 impl<'a> Call<'a> {

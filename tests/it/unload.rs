@@ -1,6 +1,6 @@
 //! Loading and unloading.
 
-use crate::client::{Client, eventually};
+use crate::client::{Client, eventually, request, words};
 use crate::contest::Contest;
 use crate::server::Server;
 use crate::setup::{Setup, module};
@@ -41,6 +41,29 @@ fn module_can_be_unloaded_soon_after_the_last_waiter_has_gone() {
         server.ask("MODULE UNLOAD rlock") == "OK"
     });
     server.forget_module();
+}
+
+#[test]
+fn unload_in_the_turn_of_a_key_event_leaves_the_server_alive() {
+    for _ in 0..3 {
+        let mut server = Server::start();
+        let (a, asleep) = (server.client(), server.client());
+        a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
+        // The key event wakes the event loop, which comes to that after it has read what arrived during the sleep.
+        a.send_bytes(&[request(&words("DEBUG SLEEP 0.3")), request(&words("DEL k"))].concat());
+        asleep.send("MODULE UNLOAD rlock");
+        let answer = asleep.answer();
+        assert_eq!(a.answer(), "OK");
+        assert_eq!(a.answer(), "1");
+        if answer == "OK" {
+            server.forget_module();
+        }
+        eventually("nothing is left to wait for", || {
+            answer == "OK" || server.ask("MODULE UNLOAD rlock") == "OK"
+        });
+        server.forget_module();
+        assert_eq!(server.ask("PING"), "PONG");
+    }
 }
 
 #[test]
