@@ -302,18 +302,20 @@ fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
             .parse::<i64>()
             .expect("a number")
     };
-    let take_and_unlink = || {
+    let take_and_unlink = |round: usize| {
         for number in 0..LOCKS {
             for owner in ["owner-a", "owner-b"] {
-                client.send(&format!("RLOCK.ACQUIRE k{number} {owner} 86400000 SHARED"));
+                client.send(&format!(
+                    "RLOCK.ACQUIRE k{round}:{number} {owner} 86400000 SHARED"
+                ));
             }
-            client.send(&format!("UNLINK k{number}"));
+            client.send(&format!("UNLINK k{round}:{number}"));
             (0..3).for_each(|_| drop(client.reply()));
         }
     };
-    take_and_unlink();
+    take_and_unlink(1);
     let before = used();
-    take_and_unlink();
+    take_and_unlink(2);
     let bytes = (used() - before) / LOCKS as i64;
     assert!(bytes < 40, "{bytes} bytes are left of each lock");
 }
