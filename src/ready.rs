@@ -5,14 +5,10 @@ use rlock_core::{Name, TicketId};
 use crate::{
     all::OpenedAll,
     api::{OwnedText, Published, Text},
-    clock, serving,
+    serving,
     state::State,
     transact::{self, Pending, Site, tell_grant},
 };
-
-/// For how long requests that nobody hears of are passed over in one go, in
-/// microseconds; the rest follows in later turns of the event loop.
-const PASSED_OVER_MICROS: u64 = 1000;
 
 /// Grants the requests that changes have made first in all their queues. True
 /// if there were any.
@@ -89,8 +85,7 @@ fn hand_over(
 fn settle(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>, keys: &[Text<'_>]) {
     let mut more = Pending::new();
     for key in keys {
-        let spent = clock::now().micros().saturating_sub(site.now.micros());
-        if spent > PASSED_OVER_MICROS {
+        if state.locks.turn_is_over() {
             break;
         }
         let site = Site {
