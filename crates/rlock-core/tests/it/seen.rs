@@ -12,7 +12,6 @@ use crate::{
     pair::Pair,
     pair_checks::same,
     stored,
-    told::Mode,
 };
 
 /// What a key is seen to hold.
@@ -63,13 +62,14 @@ impl Pair {
         same(KEYS[key].1, &self.seen(key).beside(&expected), &expected)?;
         let waiters = self.driver.locks.waiters(now, name(key)).map(|it| {
             let waited = it.waited.as_millis();
-            let mode = mode(it.mode);
-            (text(it.owner), mode, waited, it.wait_left_ms, it.session)
+            let left = (it.wait_left_ms, it.kept_left_ms);
+            (text(it.owner), it.mode, waited, left, it.session)
         });
         let queue = self.model.locks[key].queue.iter();
         let expected = queue.map(|id| {
             let it = self.model.request(*id);
             let left = it.ends.map(|ends| ends.saturating_sub(self.model.now));
+            let left = (left.filter(|_| !it.is_kept()), left.filter(|_| it.is_kept()));
             let waited = u128::from(self.model.now - it.since);
             (it.owner.clone(), it.mode, waited, left, it.via.session())
         });
@@ -148,7 +148,7 @@ impl Pair {
                 let holder = SeenHolder {
                     count: it.count,
                     permits: it.permits,
-                    fence: it.grant.and_then(|grant| self.fence(grant)),
+                    fence: it.fence.and_then(|fence| self.fence(fence)),
                     ends: hash.end_of(it),
                 };
                 (it.owner.clone(), holder)
@@ -159,15 +159,8 @@ impl Pair {
         }
         Seen::Held {
             shared: lock.data.is_shared(),
-            fence: hash.largest.and_then(|grant| self.fence(grant)),
+            fence: hash.fence.and_then(|fence| self.fence(fence)),
             holders,
         }
-    }
-}
-
-const fn mode(mode: rlock_core::Mode) -> Mode {
-    match mode {
-        rlock_core::Mode::Exclusive => Mode::Exclusive,
-        rlock_core::Mode::Shared { permits, limit } => Mode::Shared { permits, limit },
     }
 }

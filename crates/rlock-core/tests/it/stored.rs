@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::{Fence, Hold, Holder, Holders, Name, Shared, Timestamp, Who};
+use rlock_core::{Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who};
 
 use crate::store::{FENCE, HOLDER, Known, MODE, Store, Stored, Value, decimal, owners};
 
@@ -45,7 +45,7 @@ pub(crate) fn read(stored: &Stored) -> Option<Held> {
         return None;
     }
     let fence = fields.get(FENCE).and_then(|text| decimal(text));
-    let fence = fence.and_then(Fence::from_stored);
+    let fence = fence.and_then(Fence::new);
     let end = Timestamp::from_millis(ends_ms);
     let mut holders = BTreeMap::new();
     for owner in owners {
@@ -77,7 +77,7 @@ fn read_terms(text: &str) -> Option<(Timestamp, Option<Fence>, u32)> {
         return None;
     };
     let permits = u32::try_from(permits).ok().filter(|it| *it > 0)?;
-    let fence = Fence::from_stored(fence);
+    let fence = Fence::new(fence);
     Some((Timestamp::from_millis(ends), fence, permits))
 }
 
@@ -214,12 +214,13 @@ pub(crate) struct Others<'a> {
 }
 
 impl Holders for Others<'_> {
-    fn visit(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>)) {
+    fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
         let held = self.store.get(self.now, name).and_then(read);
         if let Some(held) = held {
-            for (owner, it) in held.lives(self.now) {
-                visit(owner.as_bytes(), held.shared.then_some(it.permits));
-            }
+            let mut lives = held.lives(self.now);
+            let _ = lives.try_for_each(|(owner, it)| {
+                visit(owner.as_bytes(), held.shared.then_some(it.permits))
+            });
         }
     }
 }

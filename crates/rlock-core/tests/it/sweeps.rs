@@ -1,11 +1,15 @@
 //! Much to do at once is done in pieces.
 
-use rlock_core::{Due, Effect, Gauges, Hold, Locks, Name, Step, Timestamp, Wait};
+use rlock_core::{
+    Channel, Due, Effect, Gauges, Hold, Locks, Name, Request, Step, Timestamp, Wait,
+};
 
 use crate::{
     driver::{Driver, text},
-    requests::{KEY, NO_LIMITS, Nobody, at, call, notified, of_somebody_else, request, taken},
-    told::{Ask, Mode, Outcome, Reply, Told, Via},
+    requests::{
+        CHANNEL, KEY, NO_LIMITS, Nobody, at, call, notified, of_somebody_else, request, taken,
+    },
+    told::{Ask, Outcome, Told},
 };
 
 const MANY: u64 = 10_000;
@@ -38,7 +42,7 @@ fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> (Vec<usize>
 
 fn granted_to<R>(step: &Step<R>) -> Option<String> {
     step.effects.iter().find_map(|effect| match effect {
-        Effect::HandOff { ticket, .. } => Some(text(&ticket.owner)),
+        Effect::HandOff(granted) => Some(text(&granted.ticket.owner)),
         _ => None,
     })
 }
@@ -92,8 +96,9 @@ fn waits_that_end_together_end_one_by_one() {
             panic!("{n} waits are over");
         };
         assert!(locks.end_wait(at(100), ticket).is_none(), "not yet");
-        let (ended, key) = locks.end_wait(at(101), ticket).expect("the wait is over");
-        assert_eq!((&*key, text(&ended.owner)), (KEY.key, format!("w{n}")));
+        let ended = locks.end_wait(at(101), ticket).expect("the wait is over");
+        let (key, owner) = (&*ended.key, text(&ended.owner));
+        assert_eq!((key, owner), (KEY.key, format!("w{n}")));
         assert!(locks.end_wait(at(101), ticket).is_none(), "it has ended");
     }
     assert_eq!(locks.counters().wait_timeouts, MANY);
@@ -225,45 +230,25 @@ fn flushes_in_a_row_are_one_work() {
     assert!(locks.sweep(101));
 }
 
-/// A driver in which `ann` holds the lock.
-fn driver() -> Driver {
-    let mut driver = Driver::new(at(0), NO_LIMITS);
-    let via = Via::Call {
-        session: 1,
-        handle: 1,
+/// Asks for the lock of a driver, by a call or on a channel that is silent.
+fn ask(driver: &mut Driver, owner: &str, session: u64, channel: Option<Channel<'_>>) {
+    let request = Request {
+        session: Some(session),
+        channel,
+        ..request(owner, Wait::Forever)
     };
-    let reply = driver.acquire(KEY, &ask("ann", via));
-    assert!(matches!(reply, Reply::Fence(_)));
-    driver
-}
-
-const fn ask(owner: &str, via: Via) -> Ask<'_> {
-    Ask {
-        owner,
-        mode: Mode::Exclusive,
-        lease_ms: 1000,
-        once: false,
-        wait: Wait::Forever,
-        via,
-        grace_ms: None,
-    }
+    let call = session;
+    driver.acquire(KEY, &Ask { request, call });
 }
 
 #[test]
 fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
-    let mut driver = driver();
+    let mut driver = Driver::new(at(0), NO_LIMITS);
+    ask(&mut driver, "ann", 1, None);
     for n in 0..1000 {
-        let via = Via::Channel {
-            session: 2,
-            channel: "silent".to_owned(),
-        };
-        driver.acquire(KEY, &ask(&format!("w{n}"), via));
+        ask(&mut driver, &format!("w{n}"), 2, Some(CHANNEL));
     }
-    let via = Via::Call {
-        session: 3,
-        handle: 3,
-    };
-    driver.acquire(KEY, &ask("last", via));
+    ask(&mut driver, "last", 3, None);
     driver.release(KEY, "ann", false);
     assert_eq!(driver.locks.counters().waiters_gone, PIECE as u64);
     assert_eq!(driver.locks.gauges().watches, 1000 - PIECE as u64);

@@ -1,7 +1,7 @@
 //! The way of every command: load, settle if somebody waits, do it, write down
 //! what changed, tell those who only listen. And what is done without one.
 
-use rlock_core::{Announce, Due, Effect, Fence, Hold, Locks, Name, Step, TicketId, Timestamp};
+use rlock_core::{Announce, Due, Fence, Hold, Locks, Name, Step, TicketId, Timestamp};
 
 use crate::{
     driver::{Driver, text},
@@ -40,7 +40,7 @@ impl Driver {
     ) -> Reply<Fence> {
         let mut opened = self.open(name, owner);
         let reply = if opened.hold == Hold::NoLock {
-            Reply::WrongType
+            Reply::WRONG_TYPE
         } else {
             let (reply, announce) = operation(self, &mut opened.hold);
             opened.announce = opened.announce.max(announce);
@@ -169,10 +169,12 @@ impl Driver {
     }
 
     fn end_wait(&mut self, ticket: TicketId) {
-        if let Some((ticket, key)) = self.locks.end_wait(self.now, ticket) {
-            let name = Name { db: 0, key: &key };
-            let effects = vec![Effect::WaitEnded(ticket)];
-            self.perform(name, &mut Hold::NoLock, effects, Announce::No);
+        if let Some(ended) = self.locks.end_wait(self.now, ticket) {
+            let name = Name {
+                db: 0,
+                key: &ended.key,
+            };
+            self.tell_wait_over(name, &ended.owner, &ended.delivery);
         }
     }
 }

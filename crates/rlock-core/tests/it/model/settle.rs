@@ -37,8 +37,9 @@ impl Model {
         self.forget_idle();
         self.lose(at);
         while self.serve_front(at) {}
+        let nobody_waits = self.waiting_at(at).is_empty();
         let lock = &mut self.locks[at];
-        if lock.queue.is_empty() && self.now >= self.grants_from {
+        if nobody_waits && self.now >= self.grants_from {
             (lock.in_a_row, lock.yields_until) = (0, None);
         }
         self.see(at);
@@ -48,13 +49,14 @@ impl Model {
     /// several keys that ends gives way in all of their queues.
     pub(crate) fn settle_all(&mut self) {
         loop {
-            let before = (self.requests.len(), self.last_grant);
+            let before = (self.requests.len(), self.places_kept(), self.last_fence);
             for at in 0..self.locks.len() {
                 if self.locks[at].touched {
                     self.settle(at);
                 }
             }
-            if before == (self.requests.len(), self.last_grant) {
+            let after = (self.requests.len(), self.places_kept(), self.last_fence);
+            if before == after {
                 break;
             }
         }
@@ -76,6 +78,9 @@ impl Model {
     /// Drops those whose lease is over, and tells those who asked for it.
     pub(super) fn lose(&mut self, at: usize) {
         self.expire_key(at);
+        if let Some(fence) = self.locks[at].data.lock().and_then(|it| it.fence) {
+            self.believe(fence);
+        }
         self.drop_lapsed(at);
         self.cut_by_key(at);
         let now = self.now;
@@ -86,7 +91,7 @@ impl Model {
         }
         let holds = |it: &Watching| {
             let holder = data.holder(&it.owner);
-            holder.is_some_and(|holder| holder.grant == Some(it.grant))
+            holder.is_some_and(|holder| holder.fence == Some(it.fence))
         };
         let (kept, lost) = std::mem::take(&mut self.locks[at].watching)
             .into_iter()
@@ -99,7 +104,7 @@ impl Model {
                 self.locks[at].owes_message = true;
             }
             if let Some((_, channel)) = &it.channel {
-                self.publish(at, channel, Word::Lost, &it.owner, Some(it.grant));
+                self.publish(at, channel, Word::Lost, &it.owner, Some(it.fence));
             }
         }
         self.see(at);
