@@ -190,6 +190,9 @@ impl<'a> Search<'a> {
         }
         if let Some(queue) = wait.queue {
             self.depend_on_queue(queue, wait);
+            if holders.nodes.iter().any(|it| it.0 == wait.node) {
+                self.depend_on_all_ahead(queue, wait);
+            }
         }
         self.steps += 2;
     }
@@ -215,6 +218,23 @@ impl<'a> Search<'a> {
             let nearest = self.graph.node(nearest);
             let blocked = self.graph.wait(wait.node, 0, wait.is_new);
             self.graph.in_the_way(blocked, nearest, 1);
+        }
+    }
+
+    /// Adds whom a waiter waits for as they are ahead of it, if it holds the
+    /// lock itself, as it may after a rename: they may wait for that hold.
+    fn depend_on_all_ahead(&mut self, queue: QueueId, wait: OneWait) {
+        let table = self.table;
+        for (id, ticket) in table.in_order(queue) {
+            if table.rank(id) >= wait.rank || self.is_over() {
+                return;
+            }
+            self.steps += 1;
+            if !self.is_given_up(ticket) {
+                let ahead = self.graph.node(&ticket.owner);
+                let blocked = self.graph.wait(wait.node, 0, wait.is_new);
+                self.graph.in_the_way(blocked, ahead, 1);
+            }
         }
     }
 

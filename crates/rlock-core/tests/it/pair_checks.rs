@@ -120,7 +120,7 @@ impl Pair {
         }
         self.stuck = self.model.stuck(&[]).into_iter().map(str::to_owned).collect();
         if passed && new {
-            self.model.event("knot by passing others");
+            self.model.event("place", "left into a knot");
         }
         Ok(())
     }

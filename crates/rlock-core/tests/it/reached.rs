@@ -23,9 +23,8 @@ impl Pair {
     ) {
         let own = (operation.name(), reply.name());
         let others = told.iter().map(|it| ("others", it.name()));
-        let events = std::mem::take(&mut self.model.events).into_iter();
-        let places = events.map(|it| ("place", it));
-        for what in others.chain([own]).chain(places) {
+        let events = std::mem::take(&mut self.model.events);
+        for what in others.chain([own]).chain(events) {
             *self.reached.entry(what).or_default() += 1;
         }
     }

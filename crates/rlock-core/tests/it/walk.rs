@@ -59,8 +59,7 @@ fn walks(setup: Setup, rare: &[(&'static str, &'static str)]) {
 const OFTEN: u64 = 20;
 
 /// What operations can come to, whatever the limits.
-const OUTCOMES: [(&str, &str); 53] = [
-    ("ACQUIRE", "already queued"),
+const OUTCOMES: [(&str, &str); 65] = [
     ("ACQUIRE", "blocked"),
     ("ACQUIRE", "fence"),
     ("ACQUIRE", "nil"),
@@ -77,7 +76,6 @@ const OUTCOMES: [(&str, &str); 53] = [
     ("FORCE", "1"),
     ("FORCE", "more"),
     ("FORCE", "wrong type"),
-    ("MACQUIRE", "already queued"),
     ("MACQUIRE", "blocked"),
     ("MACQUIRE", "fence"),
     ("MACQUIRE", "held in part"),
@@ -98,6 +96,8 @@ const OUTCOMES: [(&str, &str); 53] = [
     ("RELEASE", "nil"),
     ("RELEASE", "wrong type"),
     ("RENEW", "fence"),
+    ("RENEW", "fence taken"),
+    ("RENEW", "fence too large"),
     ("RENEW", "nil"),
     ("RENEW", "wrong type"),
     ("hang up", "0"),
@@ -110,9 +110,21 @@ const OUTCOMES: [(&str, &str); 53] = [
     ("others", "call superseded"),
     ("others", "told of a grant"),
     ("others", "told of a loss"),
+    ("others", "told of a withdrawal"),
     ("others", "told of the end of a wait"),
     ("others", "unlock"),
     ("close", "nil"),
+    ("fence", "raised"),
+    ("place", "cancelled"),
+    ("place", "kept at the end of a wait"),
+    ("place", "kept for a call that is gone"),
+    ("place", "kept for a closed connection"),
+    ("place", "kept for a grant that did not arrive"),
+    ("place", "kept for a grant that nobody heard"),
+    ("place", "left by a request that fits"),
+    ("place", "left by a try"),
+    ("place", "lost at the end of its grace"),
+    ("place", "waited in again"),
 ];
 
 #[test]

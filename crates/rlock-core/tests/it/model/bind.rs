@@ -115,7 +115,7 @@ impl Model {
         let gone = self.requests.iter().filter(|it| of_it(&it.via));
         for id in gone.map(|it| it.id).collect::<Vec<_>>() {
             self.counters.waiters_gone += 1;
-            self.end_call(id, "kept by a closed connection");
+            self.end_call(id, "kept for a closed connection");
         }
         for lock in &mut self.locks {
             for it in &mut lock.watching {

@@ -2,7 +2,7 @@
 
 use rlock_core::Mode;
 
-use super::{Data, Hash, HashMode, Holder, Model, Via, Waiting};
+use super::{Data, Hash, HashMode, Holder, Kind, Model, Via, Waiting};
 use crate::told::{Ask, Outcome, Word};
 
 /// What is granted to whom.
@@ -115,8 +115,8 @@ impl Model {
     /// Nobody would hear of the grant.
     fn skip(&mut self, at: usize, front: &Waiting) {
         self.counters.waiters_gone += 1;
-        let upgrade = self.is_upgrade(front);
-        self.end_call(front.id, "kept by a grant that nobody heard");
+        let upgrade = front.kind == Kind::Upgrade;
+        self.end_call(front.id, "kept for a grant that nobody heard");
         if self.locks[at].data.holder(&front.owner).is_some() {
             // It is as gone as the holder of an undelivered grant.
             self.give_back(at, &front.owner, upgrade);
@@ -177,7 +177,7 @@ impl Model {
 
     pub(super) fn end_wait(&mut self, waiting: &Waiting) {
         if waiting.is_kept() {
-            self.event("grace over");
+            self.event("place", "lost at the end of its grace");
             self.drop_request(waiting.id);
             return;
         }
@@ -185,6 +185,6 @@ impl Model {
         let at = waiting.keys[0];
         self.answer(at, &waiting.via, Outcome::WaitOver);
         self.publish_to(at, &waiting.via, Word::WaitOver, &waiting.owner, None);
-        self.end_call(waiting.id, "kept by the end of a wait");
+        self.end_call(waiting.id, "kept at the end of a wait");
     }
 }

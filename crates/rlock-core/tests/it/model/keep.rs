@@ -12,7 +12,7 @@ impl Model {
             self.drop_request(id);
             return;
         };
-        self.event(kept);
+        self.event("place", kept);
         let ends = self.now + keep;
         for lock in &mut self.locks {
             lock.touched |= lock.queue.contains(&id);
@@ -43,7 +43,7 @@ impl Model {
         let Some(keep) = request.keep.filter(|_| !request.keys.iter().any(asked_anew)) else {
             return;
         };
-        self.event("kept by an undelivered grant");
+        self.event("place", "kept for a grant that did not arrive");
         request.via = Via::Kept;
         request.ends = Some(self.now + keep);
         request.grace = None;

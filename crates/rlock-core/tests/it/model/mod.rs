@@ -146,7 +146,7 @@ pub(crate) struct Model {
     /// since somebody looked.
     pub(crate) passed_others: bool,
     /// What has become of kept places, and of fences, since somebody looked.
-    pub(crate) events: Vec<&'static str>,
+    pub(crate) events: Vec<(&'static str, &'static str)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -245,7 +245,7 @@ impl Model {
         (self.now + 3_600_000) * 1000
     }
 
-    pub(crate) fn event(&mut self, what: &'static str) {
-        self.events.push(what);
+    pub(crate) fn event(&mut self, of: &'static str, what: &'static str) {
+        self.events.push((of, what));
     }
 }

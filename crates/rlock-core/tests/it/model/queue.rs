@@ -114,7 +114,7 @@ impl Model {
             return refused;
         }
         if place.is_kept() {
-            self.event("went on");
+            self.event("place", "waited in again");
             self.counters.waits += 1;
         }
         if comes_first {
@@ -162,7 +162,7 @@ impl Model {
         self.drop_request(place.id);
         let at = place.keys[0];
         if place.is_kept() {
-            self.event("cancelled");
+            self.event("place", "cancelled");
         }
         if place.via.session() != Some(session) {
             self.publish_to(at, &place.via, Word::Withdrawn, owner, None);
@@ -179,7 +179,7 @@ impl Model {
             .map(|it| it.id);
         if let Some(id) = gone {
             self.counters.waiters_gone += 1;
-            self.end_call(id, "kept by a call that is gone");
+            self.end_call(id, "kept for a call that is gone");
         }
         gone.is_some()
     }

@@ -30,7 +30,7 @@ impl Model {
         let before = data.holder(owner).and_then(|it| it.fence);
         let fence = self.renew_held(at, owner, lease_ms, raise_to, session);
         if raise_to == Some(fence) && before < raise_to {
-            self.event("fence raised");
+            self.event("fence", "raised");
         }
         self.settle_all();
         Reply::Fence(fence)
