@@ -139,22 +139,33 @@ impl Pair {
         let replies = self.apply(operation);
         if operation.may_leave_work() {
             self.compare(operation, replies)?;
-            return self.check_knots(operation);
+        } else {
+            if settled {
+                self.check_cycle(operation, replies.0)?;
+                // Nothing that a command brings about is left to the timer.
+                self.compare(operation, replies)?;
+                self.compare_all()?;
+            }
+            let changed = self.turn();
+            if !settled {
+                self.compare(operation, replies)?;
+            } else if changed {
+                self.compare(Operation::TURN, NOTHING)?;
+            } else {
+                return self.check_knots(operation);
+            }
         }
-        if settled {
-            self.check_cycle(operation, replies.0)?;
-            // Nothing that a command brings about is left to the timer.
-            self.compare(operation, replies)?;
-        }
-        self.driver.turn();
+        self.compare_all()?;
+        self.check_knots(operation)
+    }
+
+    /// All that is due is done; true if there was anything.
+    fn turn(&mut self) -> bool {
+        let before = *self.driver.locks.counters();
+        let changed = self.driver.turn();
         self.model.turn();
         self.settled = true;
-        let (operation, replies) = match settled {
-            true => (Operation::TURN, NOTHING),
-            false => (operation, replies),
-        };
-        self.compare(operation, replies)?;
-        self.check_knots(operation)
+        changed || before != self.model.counters || !self.model.told.is_empty()
     }
 
     /// Where the timer is late, and with it the end of another lock's lease, a
@@ -163,9 +174,7 @@ impl Pair {
     fn end_lateness_of_several(&mut self) -> Result<(), String> {
         let several = self.model.requests.iter().any(|it| it.kind == Kind::Many);
         if several && !self.settled {
-            self.driver.turn();
-            self.model.turn();
-            self.settled = true;
+            self.turn();
             self.compare(Operation::TURN, NOTHING)?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::{
     driver::text,
     stage::{Shown, Stage},
     store::{FENCE, HOLDER, Stored, decimal},
-    stored::{self, Held},
+    stored::Held,
     told::{Outcome, Told, Word},
 };
 
@@ -18,7 +18,7 @@ impl Stage {
             return "error WRONGTYPE".to_owned();
         };
         let lives: Vec<_> = held.iter().flat_map(|held| held.lives(now)).collect();
-        let mode = mode(held.as_ref(), lives.is_empty());
+        let mode = mode(held, lives.is_empty());
         let fence = self.fence_or_nil(lives.iter().filter_map(|it| it.1.fence).max());
         let holders = lives.iter().map(|(owner, it)| {
             let mut shown = format!("{owner} count={}", it.count);
@@ -61,7 +61,7 @@ impl Stage {
             let name = Name { db: 0, key: it.key };
             let held = self.held(name).unwrap_or_default();
             let holders = held.iter().flat_map(|held| held.lives(now)).count();
-            let mode = mode(held.as_ref(), holders == 0);
+            let mode = mode(held, holders == 0);
             let (key, waiters) = (text(it.key), it.waiters);
             let oldest = it.oldest_wait.as_millis();
             format!("{key} mode={mode} holders={holders} waiters={waiters} oldest-wait={oldest}")
@@ -75,9 +75,9 @@ impl Stage {
     }
 
     /// Who holds a lock, if anybody does; `Err` if the key holds no lock.
-    fn held(&self, name: Name<'_>) -> Result<Option<Held>, ()> {
+    fn held(&self, name: Name<'_>) -> Result<Option<&Held>, ()> {
         let stored: Option<&Stored> = self.driver.store.get(self.driver.now, name);
-        stored.map(|it| stored::read(it).ok_or(())).transpose()
+        stored.map(|it| it.held().ok_or(())).transpose()
     }
 
     pub(crate) fn all_fields(&self, name: Name<'_>) -> String {

@@ -135,16 +135,20 @@ impl Driver {
         self.now = to;
     }
 
-    /// One turn of the timer: all that is due is done.
-    pub(crate) fn turn(&mut self) {
+    /// One turn of the timer: all that is due is done; true if there was
+    /// anything.
+    pub(crate) fn turn(&mut self) -> bool {
+        let mut changed = false;
         for (db, key) in self.store.expire_others(self.now) {
             self.locks.settle_later(Name { db, key: &key });
         }
         loop {
             let swept = self.locks.sweep(64);
             let mut done = 0;
+            changed |= !swept;
             while let Some(due) = self.locks.next_due(self.now) {
                 done += 1;
+                changed = true;
                 assert!(done < 20_000, "what is due stays due");
                 match due {
                     Due::WaitEnd(ticket) => self.end_wait(ticket),
@@ -155,7 +159,7 @@ impl Driver {
             if swept && done == 0 {
                 let next = self.locks.next_deadline(self.now);
                 assert_ne!(next, Some(self.now), "the timer would fire for nothing");
-                return;
+                return changed;
             }
         }
     }

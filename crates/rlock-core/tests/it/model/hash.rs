@@ -53,6 +53,10 @@ impl Hash {
         }
     }
 
+    pub(crate) const fn is_shared(&self) -> bool {
+        matches!(self.mode, HashMode::Shared)
+    }
+
     /// The key ends with its longest lease.
     pub(crate) fn end_with_the_last(&mut self) {
         self.ends = self.holders.iter().map(|it| it.ends).max();
@@ -94,13 +98,11 @@ impl Data {
     }
 
     pub(crate) fn is_exclusive(&self) -> bool {
-        let mode = self.lock().map(|it| it.mode);
-        mode == Some(HashMode::Exclusive)
+        self.lock().is_some_and(|it| !it.is_shared())
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        let mode = self.lock().map(|it| it.mode);
-        mode == Some(HashMode::Shared)
+        self.lock().is_some_and(Hash::is_shared)
     }
 
     /// Whether `owner` can hold in this mode beside those who hold already.
