@@ -36,7 +36,7 @@ fn walk(pair: &mut Pair, seed: u64, operations: impl Iterator<Item = Operation>)
 }
 
 const SEEDS: [u64; 10] = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89];
-const OPERATIONS: usize = 34_000;
+const OPERATIONS: usize = 10_000;
 
 /// Walks from every seed, and sees that it came everywhere.
 fn walks(setup: Setup, rare: &[(&'static str, &'static str)]) {
@@ -56,7 +56,7 @@ fn walks(setup: Setup, rare: &[(&'static str, &'static str)]) {
 }
 
 /// How often each outcome has to be reached, in each of the walks.
-const OFTEN: u64 = 20;
+const OFTEN: u64 = 3;
 
 /// What operations can come to, whatever the limits.
 const OUTCOMES: [(&str, &str); 65] = [
@@ -150,12 +150,23 @@ fn core_and_model_agree_on_a_long_walk_where_nobody_minds_deadlocks() {
 
 /// Nobody changes keys from outside, and nearly all ask for permits: whoever
 /// waits is refused if that ties a knot, and no knot comes to be otherwise.
-#[test]
-fn core_and_model_agree_on_a_million_steps_of_those_who_ask_for_permits() {
-    for seed in SEEDS {
+fn walk_for_permits(seeds: &[u64]) {
+    for seed in seeds {
         let mut pair = Pair::new(Setup::WIDE);
-        let operations = Steps(seed).map(Operation::decode_of_permits);
+        let operations = Steps(*seed).map(Operation::decode_of_permits);
         let operations = operations.filter(|it| !matches!(*it, Operation::Foreign { .. }));
-        walk(&mut pair, seed, operations.take(100_000));
+        walk(&mut pair, *seed, operations.take(100_000));
+        let refused = pair.reached.get(&("ACQUIRE", "deadlock"));
+        assert!(refused.is_some_and(|it| *it > 1000), "{refused:?}");
     }
+}
+
+#[test]
+fn core_and_model_agree_on_half_a_million_steps_of_those_who_ask_for_permits() {
+    walk_for_permits(&SEEDS[..5]);
+}
+
+#[test]
+fn core_and_model_agree_on_half_a_million_more_steps_of_those_who_ask_for_permits() {
+    walk_for_permits(&SEEDS[5..]);
 }

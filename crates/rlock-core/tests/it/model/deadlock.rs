@@ -33,6 +33,9 @@ impl Model {
     }
 
     fn stuck_of<'a>(&self, waiting: &[&'a Waiting], free: &[&str]) -> Vec<&'a str> {
+        if waiting.len() < 2 {
+            return Vec::new();
+        }
         let owners = waiting.iter().map(|it| it.owner.as_str());
         let mut stuck: Vec<_> = owners.filter(|it| !free.contains(it)).collect();
         loop {

@@ -18,6 +18,9 @@ impl Model {
         let Some(hash) = data.lock_mut() else {
             return;
         };
+        if hash.holders.iter().all(|it| hash.end_of(it) >= now) {
+            return;
+        }
         let before = hash.clone();
         hash.holders.retain(|it| before.end_of(it) >= now);
         let lapsed = before.holders.len() - hash.holders.len();
@@ -84,21 +87,19 @@ impl Model {
         self.drop_lapsed(at);
         self.cut_by_key(at);
         let now = self.now;
-        let data = self.locks[at].data.clone();
-        let seen_end = self.locks[at].seen_end.take();
-        if data == Data::Absent && seen_end.is_some_and(|end| end < now) {
+        let lock = &mut self.locks[at];
+        let seen_end = lock.seen_end.take();
+        if lock.data == Data::Absent && seen_end.is_some_and(|end| end < now) {
             self.counters.lease_expirations += 1;
         }
+        let watching = std::mem::take(&mut lock.watching);
         let holds = |it: &Watching| {
-            let holder = data.holder(&it.owner);
+            let holder = lock.data.holder(&it.owner);
             holder.is_some_and(|holder| holder.fence == Some(it.fence))
         };
-        let (kept, lost) = std::mem::take(&mut self.locks[at].watching)
-            .into_iter()
-            .partition(holds);
-        self.locks[at].watching = kept;
+        let (kept, lost): (_, Vec<_>) = watching.into_iter().partition(holds);
+        lock.watching = kept;
         for it in lost {
-            let it: Watching = it;
             let closed = it.bind.as_ref().and_then(|it| Some(it.closed? + it.grace));
             if closed.is_some_and(|end| end < now) {
                 self.locks[at].owes_message = true;
@@ -112,7 +113,9 @@ impl Model {
 
     /// The key's end cuts longer leases, and is that of the longest again.
     fn cut_by_key(&mut self, at: usize) {
-        if let Some(hash) = self.locks[at].data.lock_mut() {
+        if let Some(hash) = self.locks[at].data.lock_mut()
+            && hash.holders.iter().any(|it| Some(it.ends) != hash.ends)
+        {
             let before = hash.clone();
             for holder in &mut hash.holders {
                 holder.ends = before.end_of(holder);
