@@ -2,6 +2,7 @@
 //! against the clock.
 
 mod apply;
+mod crowds;
 mod driver;
 mod fences;
 mod foreign;
