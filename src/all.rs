@@ -14,7 +14,7 @@ use crate::{
 pub(crate) struct OpenedAll<'a> {
     opened: Vec<Opened<'a>>,
     pub(crate) holds: Vec<Hold>,
-    _changing: ChangingAll,
+    changing: ChangingAll,
 }
 
 impl<'a> OpenedAll<'a> {
@@ -29,7 +29,7 @@ impl<'a> OpenedAll<'a> {
         site: &Site<'a>,
         keys: &[Text<'a>],
     ) -> Result<Self, Failure> {
-        transact::check_writable(state)?;
+        transact::check_writable(state, site)?;
         for key in keys {
             let site = Site { key: *key, ..*site };
             if state.locks.is_contended(site.name()) {
@@ -55,20 +55,27 @@ impl<'a> OpenedAll<'a> {
         Self {
             opened,
             holds,
-            _changing: changing,
+            changing,
         }
     }
 
-    /// Writes down what has become of the holds.
+    /// Writes down what has become of the holds. All keys are closed when the
+    /// first key event is emitted.
     pub(crate) fn save(self, state: &mut State) {
+        let mut saved = Vec::with_capacity(self.opened.len());
         for (mut opened, hold) in self.opened.into_iter().zip(self.holds) {
             opened.hold = hold;
             let announce = match opened.hold {
                 Hold::Exclusive { .. } if opened.ends_sooner() => Announce::Sooner,
                 _ => Announce::No,
             };
-            let (ctx, key) = opened.place();
-            if opened.save(state, announce) == Message::Due {
+            let place = opened.place();
+            saved.push((place, opened.save(state, announce)));
+        }
+        drop(self.changing);
+        for ((ctx, key), (events, message)) in saved {
+            events.emit(ctx, key);
+            if message == Message::Due {
                 messages::announce(ctx, key);
             }
         }
@@ -80,8 +87,8 @@ impl<'a> OpenedAll<'a> {
 /// # Errors
 ///
 /// Which key holds something else.
-pub(crate) fn check(state: &State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
-    transact::check_writable(state)?;
+pub(crate) fn check(state: &mut State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
+    transact::check_writable(state, site)?;
     let is_lock = |key: &Text| {
         let name = Name {
             db: site.db,

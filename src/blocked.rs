@@ -30,7 +30,7 @@ pub(crate) struct Grant {
 
 /// What a blocked call is answered with.
 pub(crate) enum Outcome {
-    Granted(Grant),
+    Granted(Fence),
     Nil,
     /// The server can no longer grant: the key has moved, or it is a replica.
     TurnedAway,
@@ -99,7 +99,7 @@ unsafe extern "C" fn on_reply(
                 .as_ref()
         };
         match outcome {
-            Some(Outcome::Granted(grant)) => ctx.reply_number(grant.fence.get()),
+            Some(Outcome::Granted(fence)) => ctx.reply_number(fence.get()),
             Some(Outcome::TurnedAway) => ctx.reply_error(
                 "TRYAGAIN this server can no longer grant the lock, ask the one that can",
             ),
@@ -115,8 +115,8 @@ unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
         let outcome = unsafe { Box::from_raw(data.cast::<Outcome>()) };
         // SAFETY: the context is that of this callback.
         let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;
-        if let (true, Outcome::Granted(grant)) = (gone, *outcome) {
-            state::tell(ctx, Event::Undelivered(grant));
+        if let Outcome::Granted(fence) = *outcome {
+            state::tell(ctx, Event::GrantEnded { fence, gone });
         }
     });
 }

@@ -8,21 +8,22 @@
 use std::{
     cell::Cell,
     os::raw::{c_char, c_int, c_void},
+    time::{Duration, Instant},
 };
 
 use rlock_core::{Due, Name, Timestamp};
 
 use crate::{
-    api::{Context, MainThread, OwnedText, Text, raw},
+    api::{Context, KeyEvent, MainThread, OwnedText, Text, raw},
     blocked::Grant,
-    clock, entry,
+    clock, entry, serving,
     state::{self, Event, State},
-    transact::{self, Site, transact},
+    transact::{self, Pending, Site, change, transact},
 };
 
-/// How much is done in one turn of the event loop: whichever comes first.
-const TURN_ITEMS_MAX: usize = 256;
-const TURN_MICROS_MAX: u64 = 1000;
+/// How long one turn of the event loop may take, if it does not reach the number
+/// of its tickets before.
+const TURN_MAX: Duration = Duration::from_millis(1);
 /// How long to wait before trying again while nothing may be written, in
 /// milliseconds.
 const PAUSE_MS: u64 = 10;
@@ -42,7 +43,7 @@ pub(crate) fn subscribe_to_keys(ctx: &Context) {
 /// last while loading: a server that refuses the module then would keep
 /// calling.
 pub(crate) fn subscribe(ctx: &Context) {
-    let events: [(u64, raw::RedisModuleEventCallback); 6] = [
+    let events: [(u64, raw::RedisModuleEventCallback); 7] = [
         (
             raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
             Some(on_role_changed),
@@ -52,6 +53,7 @@ pub(crate) fn subscribe(ctx: &Context) {
         (raw::REDISMODULE_EVENT_CLIENT_CHANGE, Some(on_client_change)),
         (raw::REDISMODULE_EVENT_SWAPDB, Some(on_swap)),
         (raw::REDISMODULE_EVENT_CRON_LOOP, Some(on_cron)),
+        (raw::REDISMODULE_EVENT_CONFIG, Some(on_config)),
     ];
     // SAFETY: the callbacks live as long as the module.
     unsafe {
@@ -65,9 +67,12 @@ pub(crate) fn subscribe(ctx: &Context) {
 unsafe extern "C" fn on_key_event(
     ctx: *mut raw::RedisModuleCtx,
     class: c_int,
-    _event: *const c_char,
+    event: *const c_char,
     key: *mut raw::RedisModuleString,
 ) -> c_int {
+    if KeyEvent::is_ours(event) {
+        return raw::REDISMODULE_OK as c_int;
+    }
     let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
     // SAFETY: the server's string lives as long as this call.
     let key = unsafe { Text::from_raw(key) };
@@ -158,6 +163,16 @@ unsafe extern "C" fn on_client_change(
     });
 }
 
+/// Some setting of the server's has changed.
+unsafe extern "C" fn on_config(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::callback(ctx, serving::read_config);
+}
+
 /// Ten times a second: looks after what no command does.
 unsafe extern "C" fn on_cron(
     ctx: *mut raw::RedisModuleCtx,
@@ -165,7 +180,10 @@ unsafe extern "C" fn on_cron(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, state::look_after);
+    entry::callback(ctx, |ctx| {
+        serving::tick(clock::now());
+        state::look_after(ctx);
+    });
 }
 
 /// The timer: does what has become due, as much as one turn allows.
@@ -178,7 +196,7 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
                 // Whatever is due stays due; come back for it.
                 return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
             }
-            if flags.is_master() {
+            if flags.is_master() && !state.was_demoted {
                 state.role_changed = false;
                 turn(state, ctx, now);
             } else {
@@ -189,26 +207,35 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
 }
 
 fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
-    for grant in std::mem::take(&mut state.undelivered) {
+    let began = Instant::now();
+    while !is_over(state, began)
+        && let Some(grant) = state.undelivered.pop_front()
+    {
         take_back(state, ctx, now, &grant);
     }
-    state.locks.sweep(TURN_ITEMS_MAX);
-    for _ in 0..TURN_ITEMS_MAX {
-        let Some(due) = state.locks.next_due(now) else {
-            break;
-        };
+    state.locks.sweep();
+    while !is_over(state, began)
+        && let Some(due) = state.locks.next_due(now)
+    {
         do_due(state, ctx, now, due);
-        if clock::now().micros().saturating_sub(now.micros()) > TURN_MICROS_MAX {
-            break;
-        }
     }
+}
+
+/// Whether a turn that began at `began` has done what it may.
+fn is_over(state: &State, began: Instant) -> bool {
+    state.locks.turn_is_over() || began.elapsed() > TURN_MAX
 }
 
 /// Passes a grant on that did not reach its owner.
 fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
-    let (owner, mut taken) = (OwnedText::new(&grant.owner), false);
-    for key in &grant.keys {
-        let key = OwnedText::new(key);
+    if !ctx.select_db(grant.db) {
+        return;
+    }
+    let owner = OwnedText::new(&grant.owner);
+    let keys: Vec<_> = grant.keys.iter().map(|key| OwnedText::new(key)).collect();
+    let (mut taken, mut pending) = (false, Pending::new());
+    let mut last = None;
+    for key in &keys {
         let site = Site {
             ctx,
             now,
@@ -216,12 +243,16 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
             key: key.text(),
             caller: Some(owner.text()),
         };
-        if ctx.select_db(grant.db) && is_ours(state, &site) {
-            let done = transact(state, &site, |locks, name, hold, _| {
+        if serving::is_ours(state, &site) {
+            let done = change(state, &site, &mut pending, |locks, name, hold, _| {
                 Ok(locks.undeliver(now, name, hold, &grant.owner, grant.fence))
             });
             taken |= matches!(done, Ok(true));
         }
+        last = Some(site);
+    }
+    if let Some(site) = last {
+        transact::finish(state, &site, pending);
     }
     if taken {
         state.locks.count_undelivered();
@@ -250,7 +281,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 key: key.text(),
                 caller: Some(owner.text()),
             };
-            if ctx.select_db(db) && is_ours(state, &site) {
+            if ctx.select_db(db) && serving::is_ours(state, &site) {
                 // A key that holds no lock any more has no hold to be cut.
                 let _ = transact(state, &site, |locks, name, hold, _| {
                     Ok(locks.unbind(now, name, hold, owner.bytes()))
@@ -266,40 +297,23 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 key: key.text(),
                 caller: None,
             };
-            if ctx.select_db(db) && is_ours(state, &site) {
+            if ctx.select_db(db) && serving::is_ours(state, &site) {
                 transact::settle(state, &site);
             }
         }
     }
 }
 
-/// Whether this server may still grant the lock. In a cluster the key may have
-/// gone because its slot has: then its waiters have to ask elsewhere.
-fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
-    if !site.ctx.flags().is_cluster() || site.ctx.serves(site.key) {
-        return true;
-    }
-    for _ in 0..TURN_ITEMS_MAX {
-        let Some(ended) = state.locks.withdraw_one(site.name()) else {
-            return false;
-        };
-        transact::turn_away(state, site.ctx, &ended);
-    }
-    state.locks.settle_later(site.name());
-    false
-}
-
 /// A replica grants nothing: those who wait for a message are told so. Blocked
 /// clients the server has disconnected itself.
 fn stand_down(state: &mut State, ctx: &Context) {
     state.undelivered.clear();
-    for _ in 0..TURN_ITEMS_MAX {
-        let Some(ended) = state.locks.withdraw_any() else {
-            state.role_changed = false;
-            return;
-        };
+    while !state.locks.turn_is_over()
+        && let Some(ended) = state.locks.withdraw_any()
+    {
         transact::turn_away(state, ctx, &ended);
     }
-    // More is left: the note makes the timer ring again at once.
-    state.role_changed = true;
+    // If more is left, the note makes the timer ring again at once.
+    state.was_demoted = state.locks.has_contended();
+    state.role_changed = state.was_demoted;
 }

@@ -39,7 +39,7 @@ pub(crate) unsafe extern "C" fn on_info(
         });
         add("eviction_risk", u64::from(evicts(ctx)));
         let now = clock::now();
-        let left = state::look(|state| state.locks.grace_left_ms(now));
+        let left = state::look(|state| state.grace_ends.millis_from(now));
         add("grace_left_ms", left.unwrap_or_default());
     });
 }

@@ -9,7 +9,8 @@
 //! - `entry`, `commands`: where the server calls in, one file per command;
 //! - `transact`: the one path that every change of a lock takes; `ready`, `all`:
 //!   the same for several keys at once;
-//! - `store`, `fields`, `write`: a hold as a hash; `known`: shared holds that need not be
+//! - `serving`: whether this server may grant anything now;
+//! - `store`, `before`, `fields`, `write`: a hold as a hash; `known`: shared holds that need not be
 //!   read; `others`: who holds other locks;
 //! - `blocked`, `messages`: how others are told;
 //! - `events`, `clock`: what happens without a command; `state`: what is kept
@@ -18,6 +19,7 @@
 
 mod all;
 mod api;
+mod before;
 mod blocked;
 mod clock;
 mod commands;
@@ -30,6 +32,7 @@ mod messages;
 mod others;
 mod ready;
 mod reply;
+mod serving;
 mod settings;
 mod state;
 mod store;
@@ -62,6 +65,26 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { on_load(ctx, argv, argc, Server::Redis) }
+}
+
+/// Which server loads the module: each looks for a name of its own first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Server {
+    Redis,
+    Valkey,
+}
+
+/// # Safety
+///
+/// As for [`RedisModule_OnLoad`].
+unsafe fn on_load(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+    server: Server,
+) -> c_int {
     // SAFETY: the server's own context, before anything else is called; nothing
     // is allocated before this, as the allocator is the server's.
     let status = unsafe {
@@ -78,7 +101,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     let loaded = std::panic::catch_unwind(|| {
         // SAFETY: the server's arguments live as long as this call.
         let arguments = unsafe { Text::arguments(argv, argc) };
-        load(&Context::new(ctx), arguments)
+        load(&Context::new(ctx), arguments, server)
     });
     match loaded {
         Ok(Ok(())) => raw::REDISMODULE_OK as c_int,
@@ -98,8 +121,8 @@ pub unsafe extern "C" fn ValkeyModule_OnLoad(
     argv: *mut *mut raw::RedisModuleString,
     argc: c_int,
 ) -> c_int {
-    // SAFETY: the same call under another name.
-    unsafe { RedisModule_OnLoad(ctx, argv, argc) }
+    // SAFETY: the caller's.
+    unsafe { on_load(ctx, argv, argc, Server::Valkey) }
 }
 
 /// What is in memory would be lost: waiters, and who is to be told of a loss.
@@ -129,16 +152,39 @@ pub unsafe extern "C" fn ValkeyModule_OnUnload(ctx: *mut raw::RedisModuleCtx) ->
     unsafe { RedisModule_OnUnload(ctx) }
 }
 
-fn load(ctx: &Context, arguments: &[Text]) -> Result<(), ()> {
+/// The commands that tell replicas and the AOF what has changed.
+const REPLICATED: [&std::ffi::CStr; 6] = [
+    c"HSET",
+    c"HDEL",
+    c"DEL",
+    c"PEXPIREAT",
+    c"PUBLISH",
+    c"SPUBLISH",
+];
+
+fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
     if let Some(function) = raw::missing() {
         let text = format!("this server has no {function}, which the module needs: too old");
+        ctx.log(c"warning", &text);
+        return Err(());
+    }
+    if let Some(command) = REPLICATED.into_iter().find(|command| !ctx.knows(command)) {
+        let command = command.to_string_lossy();
+        let text = format!(
+            "this server has no command {command} (see rename-command), which replicas and the \
+             AOF need"
+        );
         ctx.log(c"warning", &text);
         return Err(());
     }
     entry::log_panics();
     let options = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
         | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
-        | OPTION_NO_IMPLICIT_SIGNAL_MODIFIED;
+        | OPTION_NO_IMPLICIT_SIGNAL_MODIFIED
+        | match server {
+            Server::Redis => 0,
+            Server::Valkey => OPTION_ATOMIC_SLOT_MIGRATION,
+        };
     // SAFETY: the context is that of loading.
     unsafe { raw::set_module_options(ctx.raw(), options as c_int) };
     settings::load(ctx, arguments)
@@ -154,6 +200,7 @@ fn load(ctx: &Context, arguments: &[Text]) -> Result<(), ()> {
              set it to noeviction",
         );
     }
+    serving::read_config(ctx);
     events::subscribe(ctx);
     Ok(())
 }
@@ -161,3 +208,8 @@ fn load(ctx: &Context, arguments: &[Text]) -> Result<(), ()> {
 /// A key that was opened for writing but not changed is not reported as
 /// changed: a refused request would abort other clients' transactions.
 const OPTION_NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
+
+/// Valkey's, since 9: one module without it keeps the whole cluster from moving
+/// slots by `CLUSTER MIGRATESLOTS`. Nothing is kept here of a lock that its hash
+/// does not say, and who waits is turned away. To Redis it may mean anything.
+const OPTION_ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;

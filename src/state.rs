@@ -7,14 +7,14 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     os::raw::c_void,
     ptr,
     time::Duration,
 };
 
 use hdrhistogram::Histogram;
-use rlock_core::{Locks, Name, TicketId, Timestamp};
+use rlock_core::{Fence, Locks, Name, TicketId, Timestamp};
 
 use crate::{
     api::{Context, MainThread, Text},
@@ -26,9 +26,9 @@ use crate::{
     transact::Site,
 };
 
-/// How many pieces of a closed connection's requests are withdrawn at once;
-/// the rest follows in later turns of the event loop.
-const SWEEP_PIECES: usize = 512;
+/// How many tickets are handled in one turn of the event loop: about a
+/// millisecond of work. The rest follows in later turns.
+const TURN_TICKETS: usize = 256;
 /// The longest wait that the histogram tells from longer ones: 30 days, in
 /// microseconds, which is the largest value of `max-lease-ms`.
 const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
@@ -47,8 +47,9 @@ pub(crate) enum Event {
     CallerGone(u64),
     /// A connection has closed.
     SessionClosed(u64),
-    /// A grant did not reach the blocked client.
-    Undelivered(Grant),
+    /// A blocked call that was granted a lock has ended; `gone` if it could not
+    /// be answered.
+    GrantEnded { fence: Fence, gone: bool },
     /// The server has become a replica, or a master.
     RoleChanged { is_master: bool },
     /// The server has read its data.
@@ -61,14 +62,23 @@ pub(crate) struct State {
     pub(crate) known: Known,
     /// Which ticket a blocked call waits on; until it is unblocked.
     pub(crate) callers: BTreeMap<u64, TicketId>,
-    pub(crate) undelivered: Vec<Grant>,
+    /// Grants to blocked calls that have not ended yet.
+    granted: BTreeMap<Fence, Grant>,
+    /// Those that did not reach their callers.
+    pub(crate) undelivered: VecDeque<Grant>,
     waits: Histogram<u32>,
     wait_usec_max: u64,
     pub(crate) evicted_locks: u64,
     pub(crate) is_master: bool,
     pub(crate) role_changed: bool,
+    /// Whether the server has become a replica, be it a master again, and what
+    /// it had queued before is still there.
+    pub(crate) was_demoted: bool,
     pub(crate) timer: Timer,
     subscribed: bool,
+    granting_from: Timestamp,
+    /// When the grace after the start ends.
+    pub(crate) grace_ends: Timestamp,
 }
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
@@ -92,14 +102,18 @@ impl State {
             locks: Locks::default(),
             known: Known::default(),
             callers: BTreeMap::new(),
-            undelivered: Vec::new(),
+            granted: BTreeMap::new(),
+            undelivered: VecDeque::new(),
             waits: waits.map_err(|error| error.to_string())?,
             wait_usec_max: 0,
             evicted_locks: 0,
             is_master: ctx.flags().is_master(),
             role_changed: false,
+            was_demoted: false,
             timer: Timer::default(),
             subscribed: false,
+            granting_from: Timestamp::from_micros(0),
+            grace_ends: Timestamp::from_micros(0),
         };
         state.begin_grace(clock::now());
         *STATE.get().borrow_mut() = Some(state);
@@ -110,9 +124,16 @@ impl State {
     fn begin_grace(&mut self, now: Timestamp) {
         let grace_ms = settings().startup_grace_ms.get();
         if grace_ms > 0 {
-            self.locks.grant_from(now.plus_millis(grace_ms));
+            self.grace_ends = now.plus_millis(grace_ms);
+            self.grant_from(self.grace_ends);
             self.locks.settle_all_later(None);
         }
+    }
+
+    /// Grants nothing before `from`, and before what was said earlier.
+    pub(crate) fn grant_from(&mut self, from: Timestamp) {
+        self.granting_from = self.granting_from.max(from);
+        self.locks.grant_from(self.granting_from);
     }
 
     /// Takes note of what callbacks have seen, in memory only: whatever has to
@@ -123,7 +144,7 @@ impl State {
                 self.note(ctx, event, now);
             }
         }
-        if !self.subscribed && self.locks.has_contended() {
+        if !self.subscribed && (self.locks.has_contended() || !self.known.is_empty()) {
             self.subscribed = true;
             events::subscribe_to_keys(ctx);
         }
@@ -157,13 +178,17 @@ impl State {
             }
             Event::SessionClosed(session) => {
                 self.locks.session_closed(now, session);
-                self.locks.sweep(SWEEP_PIECES);
+                self.locks.sweep();
             }
-            Event::Undelivered(grant) => self.undelivered.push(grant),
+            Event::GrantEnded { fence, gone } => {
+                let grant = self.granted.remove(&fence);
+                self.undelivered.extend(grant.filter(|_| gone));
+            }
             Event::RoleChanged { is_master } => {
                 self.known.clear();
                 self.is_master = is_master;
                 self.role_changed = true;
+                self.was_demoted |= !is_master;
             }
             Event::Loaded => {
                 self.known.clear();
@@ -174,6 +199,7 @@ impl State {
 
     /// Has a lock settled by the timer, as its key has changed.
     fn note_key(&mut self, ctx: &Context, name: Name<'_>, evicted: bool) {
+        self.known.forget(name);
         if self.locks.is_contended(name) {
             self.evicted_locks += u64::from(evicted);
             self.locks.settle_later(name);
@@ -206,6 +232,15 @@ impl State {
         }
     }
 
+    /// Ends a blocked call by a grant, if it has not been ended yet.
+    pub(crate) fn answer_granted(&mut self, handle: u64, grant: Grant) {
+        if self.callers.remove(&handle).is_some() {
+            let fence = grant.fence;
+            self.granted.insert(fence, grant);
+            blocked::unblock(handle, Outcome::Granted(fence));
+        }
+    }
+
     /// The connection that a hold may have to be bound to: of interest only if
     /// anything is remembered of the lock.
     pub(crate) fn session_for(&self, site: &Site<'_>) -> Option<u64> {
@@ -214,12 +249,17 @@ impl State {
     }
 
     /// Forgets that a grant may not have reached its owner: it has acted on
-    /// the hold since, so it knows.
+    /// the hold since, so it knows. There are as many grants to look through
+    /// as one turn of the event loop gives.
     pub(crate) fn confirm(&mut self, db: u32, key: &[u8], owner: &[u8]) {
+        let is_of = |it: &Grant| {
+            it.db == db && *it.owner == *owner && it.keys.iter().any(|of| **of == *key)
+        };
+        if !self.granted.is_empty() {
+            self.granted.retain(|_, it| !is_of(it));
+        }
         if !self.undelivered.is_empty() {
-            self.undelivered.retain(|it| {
-                it.db != db || !it.keys.iter().any(|of| **of == *key) || *it.owner != *owner
-            });
+            self.undelivered.retain(|it| !is_of(it));
         }
     }
 }
@@ -232,6 +272,7 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
     let state = state.as_mut()?;
     let now = clock::now();
     state.locks.yield_after(settings().yield_after.get());
+    state.locks.begin_turn(TURN_TICKETS);
     let result = act(state, now);
     state.absorb(ctx, now);
     Some(result)
@@ -284,10 +325,11 @@ pub(crate) fn look_after(ctx: &Context) {
     let Some(state) = state.as_mut() else { return };
     let now = clock::now();
     state.known.drop_ended(now);
-    if state.next_deadline(now).is_none() {
-        state.timer.disarm(ctx);
-    } else if state.timer.is_astray(now) {
-        state.timer.set_right(ctx);
+    match state.next_deadline(now) {
+        None => state.timer.disarm(ctx),
+        Some(_) if state.timer.is_astray(now) => state.timer.set_right(ctx),
+        // A panic in the timer has left it unarmed.
+        Some(deadline) => state.timer.arm(ctx, now, deadline),
     }
 }
 

@@ -14,6 +14,7 @@ use rlock_core::{
 
 use crate::{
     api::{Key, KeyKind, OwnedText, Text},
+    before::{Before, One, Owner},
     fields::{
         FENCE_FIELD, FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, MODE_SHARED, constants, holder_field,
         scan, sole_owner, stored_count, stored_holder,
@@ -21,79 +22,40 @@ use crate::{
     known::{Known, Stamp},
 };
 
-/// What a key held before an operation, as far as writing has to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Before {
-    Free,
-    Exclusive {
-        /// How often the owner who asks has entered; `None` if it is another's.
-        count: Option<u32>,
-        fence: Option<Fence>,
-        deadline: Timestamp,
-    },
-    Shared {
-        /// When the key expires.
-        deadline: Timestamp,
-        /// The fence in its own field.
-        fence: Option<Fence>,
-        fields: usize,
-    },
-    NoLock,
-}
-
-impl Before {
-    pub(crate) const fn deadline(&self) -> Option<Timestamp> {
-        match self {
-            Self::Exclusive { deadline, .. } | Self::Shared { deadline, .. } => Some(*deadline),
-            Self::Free | Self::NoLock => None,
-        }
-    }
-}
-
 /// Reads the hold of a key as `owner` sees it.
 ///
 /// Costs one look-up of two fields if the key is free or `owner`'s alone, and
 /// three if it is shared and its holders are known.
-pub(crate) fn load(
+pub(crate) fn load<'a>(
     key: &Key<'_>,
     name: Name<'_>,
-    owner: Option<Text>,
+    owner: Option<Text<'a>>,
     known: &mut Known,
     now: Timestamp,
-) -> (Hold, Before) {
-    let stored = match read(key, owner) {
-        Stored::Hold(hold) => hold,
-        Stored::Shared {
-            deadline,
-            fence,
-            count,
-        } => {
-            let caller = owner.map(|owner| (owner, count));
-            return load_shared(key, name, deadline, fence, known, caller, now);
+) -> (Hold, Before<'a>) {
+    match read(key, owner) {
+        Stored::Free => (Hold::Free, Before::Free),
+        Stored::NoLock => (Hold::NoLock, Before::NoLock),
+        Stored::Exclusive(one) => {
+            let who = match one.owner {
+                Owner::Caller(_) => Who::Caller { count: one.count },
+                Owner::Other(_) => Who::Other,
+            };
+            let hold = Hold::Exclusive {
+                who,
+                fence: one.fence,
+                deadline: one.deadline,
+            };
+            (hold, Before::One(one))
         }
-        Stored::Sole {
-            holder,
-            deadline,
-            fence,
-        } => return load_sole(owner, holder, deadline, fence),
-    };
-    let before = match &stored {
-        Hold::Exclusive {
-            who,
-            fence,
-            deadline,
-        } => Before::Exclusive {
-            count: match who {
-                Who::Caller { count } => Some(*count),
-                Who::Waiter { .. } | Who::Other => None,
-            },
-            fence: *fence,
-            deadline: *deadline,
-        },
-        Hold::NoLock => Before::NoLock,
-        Hold::Free | Hold::Shared(_) => Before::Free,
-    };
-    (stored, before)
+        Stored::Sole { one, holder } => {
+            let holder = (one.owner.bytes().into(), holder);
+            let mut shared = Shared::stored([holder], one.fence);
+            shared.cut_to(one.deadline);
+            (Hold::Shared(shared), Before::One(one))
+        }
+        Stored::Shared(stored) => load_shared(key, name, stored, known, owner, now),
+    }
 }
 
 /// The one who holds a key in exclusive mode, if it is easily told: the owner
@@ -128,25 +90,22 @@ pub(crate) fn exclusive_owner<'a>(
 /// `None` if the key holds something that is no lock.
 pub(crate) fn holders(key: &Key<'_>, now: Timestamp) -> Option<Holding> {
     let mut holding = match read(key, None) {
-        Stored::Hold(Hold::Free) => Holding::default(),
-        Stored::Hold(Hold::Exclusive {
-            fence, deadline, ..
-        }) => {
-            let (owner, count) = sole_owner(key)?;
+        Stored::Free => Holding::default(),
+        Stored::Exclusive(one) => {
             let holder = Holder {
-                count,
+                count: one.count,
                 permits: 1,
-                fence,
-                deadline,
+                fence: one.fence,
+                deadline: one.deadline,
             };
             Holding {
                 is_shared: false,
-                holders: vec![(owner, holder)],
+                holders: vec![(one.owner.bytes().into(), holder)],
             }
         }
         // Nobody asks here, so nobody is seen to be alone.
-        Stored::Hold(Hold::NoLock | Hold::Shared(_)) | Stored::Sole { .. } => return None,
-        Stored::Shared { deadline, .. } => {
+        Stored::NoLock | Stored::Sole { .. } => return None,
+        Stored::Shared(StoredShared { deadline, .. }) => {
             let mut holders = scan(key, deadline)?.holders;
             for (_, holder) in &mut holders {
                 holder.deadline = holder.deadline.min(deadline);
@@ -164,11 +123,11 @@ pub(crate) fn holders(key: &Key<'_>, now: Timestamp) -> Option<Holding> {
 /// Whether a key is free or holds a lock; told soonest if it is `owner`'s.
 pub(crate) fn is_lock(key: &Key<'_>, name: Name<'_>, owner: Option<Text>, known: &Known) -> bool {
     match read(key, owner) {
-        Stored::Hold(hold) => hold != Hold::NoLock,
-        Stored::Sole { .. } => true,
-        Stored::Shared {
+        Stored::NoLock => false,
+        Stored::Free | Stored::Exclusive(_) | Stored::Sole { .. } => true,
+        Stored::Shared(StoredShared {
             deadline, fence, ..
-        } => known.look(name, stamp(key, fence)).is_some() || scan(key, deadline).is_some(),
+        }) => known.look(name, stamp(key, fence)).is_some() || scan(key, deadline).is_some(),
     }
 }
 
@@ -180,8 +139,8 @@ pub(crate) fn known_holders<'a>(
     known: &'a Known,
 ) -> Option<&'a Shared> {
     match read(key, None) {
-        Stored::Shared { fence, .. } => known.look(name, stamp(key, fence)),
-        Stored::Hold(_) | Stored::Sole { .. } => None,
+        Stored::Shared(StoredShared { fence, .. }) => known.look(name, stamp(key, fence)),
+        Stored::Free | Stored::NoLock | Stored::Exclusive(_) | Stored::Sole { .. } => None,
     }
 }
 
@@ -192,100 +151,104 @@ pub(crate) struct Holding {
     pub(crate) holders: Vec<(Arc<[u8]>, Holder)>,
 }
 
-enum Stored {
-    Hold(Hold),
-    Shared {
-        deadline: Timestamp,
-        fence: Option<Fence>,
-        /// The count of the owner who asks.
-        count: Option<OwnedText>,
-    },
+enum Stored<'a> {
+    Free,
+    NoLock,
+    Exclusive(One<'a>),
     /// The owner who asks, alone, in shared mode.
     Sole {
+        one: One<'a>,
         holder: Holder,
-        deadline: Timestamp,
-        fence: Option<Fence>,
     },
+    Shared(StoredShared),
 }
 
-fn read(key: &Key<'_>, owner: Option<Text>) -> Stored {
+struct StoredShared {
+    deadline: Timestamp,
+    fence: Option<Fence>,
+    /// The count of the owner who asks.
+    count: Option<OwnedText>,
+}
+
+fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
     let deadline = match key.kind() {
-        KeyKind::Empty => return Stored::Hold(Hold::Free),
-        KeyKind::Other => return Stored::Hold(Hold::NoLock),
+        KeyKind::Empty => return Stored::Free,
+        KeyKind::Other => return Stored::NoLock,
         KeyKind::Hash => match key.expires_at_ms() {
             Some(at_ms) => Timestamp::from_millis(at_ms),
-            None => return Stored::Hold(Hold::NoLock),
+            None => return Stored::NoLock,
         },
     };
     let fence_field = constants().fence.text();
-    let [count, fence] = match owner {
-        Some(owner) => key.fields(owner, fence_field),
+    let [count, fence] = match caller {
+        Some(caller) => key.fields(caller, fence_field),
         None => [None, key.field(fence_field)],
     };
     let seen = usize::from(count.is_some()) + usize::from(fence.is_some());
     let fence = fence.and_then(|text| Fence::new(decimal(text.bytes())?));
-    let hold = |who| Hold::Exclusive {
-        who,
-        fence,
-        deadline,
+    let exclusive = |owner, count| {
+        Stored::Exclusive(One {
+            owner,
+            count,
+            is_shared: false,
+            fence,
+            deadline,
+        })
     };
-    if let Some(count) = &count
-        && seen == key.len()
-    {
-        let count = stored_count(count.bytes());
-        return Stored::Hold(count.map_or(Hold::NoLock, |count| hold(Who::Caller { count })));
-    }
-    if let (Some(owner), Some(count)) = (owner, &count)
-        && key.len() == FIELDS_OF_ONE
-    {
+    if let (Some(caller), Some(count)) = (caller, &count) {
+        if seen == key.len() {
+            let count = stored_count(count.bytes());
+            return count.map_or(Stored::NoLock, |count| {
+                exclusive(Owner::Caller(caller), count)
+            });
+        }
         // Most shared locks have one holder.
-        let [mode, terms] = key.fields(constants().mode.text(), holder_field(owner.bytes()).text());
-        let shared = mode.is_some_and(|mode| mode.bytes() == MODE_SHARED);
-        let holder = terms.and_then(|terms| stored_holder(count.bytes(), terms.bytes()));
-        if let Some(holder) = holder.filter(|_| shared) {
-            return Stored::Sole {
-                holder,
-                deadline,
+        if key.len() == FIELDS_OF_ONE
+            && let Some(holder) = read_sole(key, caller, count)
+        {
+            let one = One {
+                owner: Owner::Caller(caller),
+                count: holder.count,
+                is_shared: true,
                 fence,
+                deadline,
             };
+            return Stored::Sole { one, holder };
         }
     }
     match key.field(constants().mode.text()) {
-        Some(mode) if mode.bytes() == MODE_SHARED => {
-            return Stored::Shared {
-                deadline,
-                fence,
-                count,
-            };
-        }
-        Some(_) => return Stored::Hold(Hold::NoLock),
-        None => {}
+        Some(mode) if mode.bytes() == MODE_SHARED => Stored::Shared(StoredShared {
+            deadline,
+            fence,
+            count,
+        }),
+        Some(_) => Stored::NoLock,
+        None => sole_owner(key).map_or(Stored::NoLock, |(owner, count)| {
+            exclusive(Owner::new(owner, caller), count)
+        }),
     }
-    let caller = |of: &[u8]| owner.is_some_and(|owner| *owner.bytes() == *of);
-    Stored::Hold(match sole_owner(key) {
-        Some((owner, count)) if caller(&owner) => hold(Who::Caller { count }),
-        Some(_) => hold(Who::Other),
-        None => Hold::NoLock,
-    })
 }
 
-fn load_shared(
+fn read_sole(key: &Key<'_>, caller: Text, count: &OwnedText) -> Option<Holder> {
+    let field = holder_field(caller.bytes());
+    let [mode, terms] = key.fields(constants().mode.text(), field.text());
+    mode.filter(|mode| mode.bytes() == MODE_SHARED)?;
+    stored_holder(count.bytes(), terms?.bytes())
+}
+
+fn load_shared<'a>(
     key: &Key<'_>,
     name: Name<'_>,
-    deadline: Timestamp,
-    fence: Option<Fence>,
+    stored: StoredShared,
     known: &mut Known,
-    caller: Option<(Text, Option<OwnedText>)>,
+    caller: Option<Text<'a>>,
     now: Timestamp,
-) -> (Hold, Before) {
+) -> (Hold, Before<'a>) {
+    let (fence, deadline) = (stored.fence, stored.deadline);
     let stamp = stamp(key, fence);
-    let before = Before::Shared {
-        deadline,
-        fence,
-        fields: stamp.fields,
-    };
+    let asking = caller.map(|caller| (caller, stored.count));
     let shared = known.take(name, stamp);
-    let shared = shared.filter(|shared| agrees(key, shared, caller.as_ref(), now));
+    let shared = shared.filter(|shared| agrees(key, shared, asking.as_ref(), now));
     let shared = shared.or_else(|| {
         let scanned = scan(key, deadline)?;
         let mut shared = Shared::stored(scanned.holders, fence);
@@ -293,14 +256,26 @@ fn load_shared(
         scanned.bare.iter().for_each(|owner| shared.rewrite(owner));
         Some(shared)
     });
-    match shared.filter(|shared| !shared.is_empty()) {
-        Some(mut shared) => {
-            // Whoever sets the time to live of the key sets the lease.
-            shared.cut_to(deadline);
-            (Hold::Shared(shared), before)
-        }
-        None => (Hold::NoLock, Before::NoLock),
-    }
+    let Some(mut shared) = shared.filter(|shared| !shared.is_empty()) else {
+        return (Hold::NoLock, Before::NoLock);
+    };
+    let only = shared
+        .iter()
+        .next()
+        .filter(|_| stamp.fields == FIELDS_OF_ONE);
+    let before = match only {
+        Some((owner, holder)) if shared.len() == 1 => Before::One(One {
+            owner: Owner::new(owner.into(), caller),
+            count: holder.count,
+            is_shared: true,
+            fence,
+            deadline,
+        }),
+        Some(_) | None => Before::Several { fence, deadline },
+    };
+    // Whoever sets the time to live of the key sets the lease.
+    shared.cut_to(deadline);
+    (Hold::Shared(shared), before)
 }
 
 /// Whether what is known of a shared lock is what its key says of those who are
@@ -325,24 +300,6 @@ fn agrees(
             let count = key.field(OwnedText::new(owner).text());
             stored(owner, count.as_ref()) == Some(*holder)
         })
-}
-
-fn load_sole(
-    owner: Option<Text>,
-    holder: Holder,
-    deadline: Timestamp,
-    fence: Option<Fence>,
-) -> (Hold, Before) {
-    let before = Before::Shared {
-        deadline,
-        fence,
-        fields: FIELDS_OF_ONE,
-    };
-    let owner = owner.as_ref().map(|owner| owner.bytes().into());
-    let holders = owner.map(|owner| (owner, holder));
-    let mut shared = Shared::stored(holders, fence);
-    shared.cut_to(deadline);
-    (Hold::Shared(shared), before)
 }
 
 /// What a shared lock is recognised by.

@@ -6,21 +6,19 @@ use std::collections::VecDeque;
 use rlock_core::{
     Announce, Delivery, Effect, Ended, Granted, Hold, Locks, Name, Refusal, Step, Timestamp,
 };
+use smallvec::SmallVec;
 
 use crate::{
-    api::{Context, Key, Published, Text, raw},
+    api::{Context, Key, Published, Text, Word, raw},
+    before::Before,
     blocked::{Grant, Outcome},
     messages,
     others::Others,
-    ready,
+    ready, serving,
     state::{Changing, State},
-    store::{self, Before},
-    write::Writing,
+    store,
+    write::{Diff, Events},
 };
-
-/// How many waiters in a row are found gone before the rest of the queue is
-/// left for the next turn of the event loop.
-const SKIPS_MAX: usize = 64;
 
 /// Where, and when, a change is made.
 #[derive(Clone, Copy)]
@@ -76,7 +74,7 @@ pub(crate) enum Message {
 pub(crate) struct Opened<'a> {
     site: Site<'a>,
     key: Key<'a>,
-    before: Before,
+    before: Before<'a>,
     pub(crate) hold: Hold,
 }
 
@@ -94,9 +92,10 @@ impl<'a> Opened<'a> {
         }
     }
 
-    /// Writes down what has become of the hold, and answers whether an unlock
-    /// message is due, and if only as long as the lock is free.
-    pub(crate) fn save(mut self, state: &mut State, announce: Announce) -> Message {
+    /// Writes down what has become of the hold, and closes the key. Answers which
+    /// key events are due, and whether an unlock message is, and if only as
+    /// long as the lock is free.
+    pub(crate) fn save(mut self, state: &mut State, announce: Announce) -> (Events, Message) {
         let Site {
             ctx,
             now,
@@ -104,27 +103,25 @@ impl<'a> Opened<'a> {
             caller,
             ..
         } = self.site;
-        let key = &self.key;
-        Writing {
-            ctx,
-            key,
-            name,
-            caller,
-            now,
-        }
-        .save(&self.before, &mut self.hold);
+        let diff = Diff::between(&self.before, &mut self.hold, caller, now);
+        diff.write(&self.key);
         let free = self.hold == Hold::Free;
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
             state.known.keep(self.site.name(), stamp, shared);
+        } else if !state.known.is_empty() {
+            state.known.forget(self.site.name());
         }
+        drop(self.key);
+        let events = diff.replicate(ctx, name);
         let freed = free && self.before != Before::Free;
-        match announce {
+        let message = match announce {
             Announce::Sooner => Message::Due,
             Announce::IfFreed if freed => Message::DueWhileFree,
             Announce::IfFree if free => Message::DueWhileFree,
             Announce::No | Announce::IfFreed | Announce::IfFree => Message::No,
-        }
+        };
+        (events, message)
     }
 
     /// Where the lock is.
@@ -138,13 +135,42 @@ impl<'a> Opened<'a> {
     }
 }
 
-/// Changes a lock by `act`.
+/// The unlock messages that changes have made due, until all are done.
+pub(crate) type Pending<'a> = SmallVec<[(Word<'a>, Message); 1]>;
+
+/// Changes a lock by `act`, and tells what there is to be told.
 pub(crate) fn transact<R>(
     state: &mut State,
     site: &Site<'_>,
     act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &Others<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
-    check_writable(state)?;
+    let mut pending = Pending::new();
+    let done = change(state, site, &mut pending, act);
+    finish(state, site, pending);
+    done
+}
+
+/// Grants what changes have made ready, and then publishes the unlock messages
+/// of the locks that nobody has taken.
+pub(crate) fn finish(state: &mut State, site: &Site<'_>, mut pending: Pending<'_>) {
+    // A lock that was freed may be one of several that somebody waits for.
+    let granted = ready::grant_all(state, site, &mut pending);
+    for (key, message) in &pending {
+        let taken = || granted && Key::open_to_read(site.ctx, key.text()).is_some();
+        if *message == Message::Due || (*message == Message::DueWhileFree && !taken()) {
+            messages::announce(site.ctx, key.text());
+        }
+    }
+}
+
+/// Changes a lock by `act`; the rest is left to [`finish`].
+pub(crate) fn change<'a, R>(
+    state: &mut State,
+    site: &Site<'a>,
+    pending: &mut Pending<'a>,
+    act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &Others<'_>) -> Result<Step<R>, Failure>,
+) -> Result<R, Failure> {
+    check_writable(state, site)?;
     let changing = Changing::new(site.key);
     let mut opened = Opened::new(state, site);
     let mut announce = Announce::No;
@@ -165,19 +191,17 @@ pub(crate) fn transact<R>(
         announce = perform(state, site, &mut opened.hold, step.effects, announce);
         step.reply
     });
-    let message = opened.save(state, announce);
+    let (events, message) = opened.save(state, announce);
     drop(changing);
-    // A lock that was freed may be one of several that somebody waits for.
-    let granted = ready::grant_all(state, site);
-    let taken = || granted && Key::open_to_read(site.ctx, site.key).is_some();
-    if message == Message::Due || (message == Message::DueWhileFree && !taken()) {
-        messages::announce(site.ctx, site.key);
+    events.emit(site.ctx, site.key);
+    if message != Message::No {
+        pending.push((site.key.into(), message));
     }
     done
 }
 
 /// Whether anything may be changed now.
-pub(crate) fn check_writable(state: &State) -> Result<(), Failure> {
+pub(crate) fn check_writable(state: &mut State, site: &Site<'_>) -> Result<(), Failure> {
     if !state.is_master {
         return Err(Failure::Replica);
     }
@@ -187,6 +211,7 @@ pub(crate) fn check_writable(state: &State) -> Result<(), Failure> {
     if avoids_writes() {
         return Err(Failure::Paused);
     }
+    serving::check_replicas(state, site.ctx, site.now);
     Ok(())
 }
 
@@ -219,7 +244,6 @@ fn perform(
         return announce;
     }
     let mut effects = VecDeque::from(effects);
-    let mut skips = 0;
     while let Some(effect) = effects.pop_front() {
         match effect {
             Effect::HandOff(granted) => {
@@ -227,15 +251,10 @@ fn perform(
                 if tell_grant(state, site.ctx, site.db, keys, &granted) == Published::ToSomebody {
                     continue;
                 }
-                skips += 1;
-                let (now, name, locks) = (site.now, site.name(), &mut state.locks);
-                if skips < SKIPS_MAX {
-                    let step = locks.skip(now, name, hold, &granted);
-                    effects.extend(step.effects);
-                    announce = announce.max(step.announce);
-                } else {
-                    locks.skip_and_leave(now, name, hold, &granted);
-                }
+                let (now, name) = (site.now, site.name());
+                let step = state.locks.skip(now, name, hold, &granted);
+                effects.extend(step.effects);
+                announce = announce.max(step.announce);
             }
             Effect::Lost {
                 owner,
@@ -282,7 +301,7 @@ pub(crate) fn tell_grant(
                 fence,
                 place: granted.kept_place(),
             };
-            state.answer(*handle, Outcome::Granted(grant));
+            state.answer_granted(*handle, grant);
             Published::ToSomebody
         }
         Delivery::Notify(listener) => {

@@ -13,6 +13,9 @@ use crate::client::{PATIENCE, request, words};
 /// The request for a round trip.
 pub(crate) const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
+/// Few enough that the server is not busy for long with what it gets at once.
+const LINES_AT_ONCE: usize = 100;
+
 pub(crate) struct Connection {
     stream: TcpStream,
     parser: Parser,
@@ -73,6 +76,28 @@ impl Connection {
         for _ in requests {
             let reply = self.reply();
             assert_eq!(reply, *expected, "the reply is as expected");
+        }
+    }
+
+    /// Sends many commands, given as lines, a batch at a time. None may be
+    /// refused.
+    pub(crate) fn call_lines(&mut self, lines: impl IntoIterator<Item = String>) {
+        let mut lines = lines.into_iter();
+        loop {
+            let batch: Vec<_> = lines
+                .by_ref()
+                .take(LINES_AT_ONCE)
+                .map(|line| request(&words(&line)))
+                .collect();
+            if batch.is_empty() {
+                return;
+            }
+            self.send(&batch.concat());
+            for _ in batch {
+                let reply = self.reply();
+                let is_refused = matches!(reply, Value::ServerError(_) | Value::Nil);
+                assert!(!is_refused, "refused: {reply:?}");
+            }
         }
     }
 

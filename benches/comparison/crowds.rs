@@ -1,23 +1,24 @@
 //! What the server spends on many at once: readers let in, leases that end
 //! among many, deadlocks searched for, and the list of contended locks.
 
+use std::time::Duration;
+
 use redis::Value;
 
-use crate::client::{eventually, request};
+use crate::client::{request, words};
 use crate::connection::{Connection, message};
 use crate::cost::processor_time_at_rest;
-use crate::report::{Report, Section, Target, median};
+use crate::report::{Report, Section, Target, grouped, median};
 use crate::server::Server;
 
 const LEGEND: &str = "  \
 As the server itself counts the time of a command (INFO commandstats), median of the rounds; for leases, processor
-  time of its main thread while 300 of them end one after the other and a waiter is queued, least of the rounds.
-  Deadlocks: 1,000 locks with 10 waiters each; every tenth holder waits for nothing, the others for the next lock;
+  time of its main thread while some of them end one after the other and a waiter is queued, least of the rounds.
+  Deadlocks: many locks with 10 waiters each; every tenth holder waits for nothing, the others for the next lock;
   the time of an ACQUIRE that has to queue, less that with deadlock-detection no.";
 
 const CHANNEL: &str = "rlock:client:8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a";
 const ROUNDS: usize = 5;
-const BATCH: usize = 500;
 
 pub(crate) fn measure(report: &mut Report) {
     let mut section = report.section("Many at once", LEGEND);
@@ -36,23 +37,6 @@ fn crowded() -> (Server, Connection, Connection) {
     (server, connection, listening)
 }
 
-/// Sends many commands, a batch at a time.
-fn send_all(connection: &mut Connection, lines: impl Iterator<Item = String>) {
-    let requests: Vec<_> = lines
-        .map(|line| request(&line.split(' ').collect::<Vec<_>>()))
-        .collect();
-    for batch in requests.chunks(BATCH) {
-        connection.send(&batch.concat());
-        for _ in batch {
-            let reply = connection.reply();
-            assert!(
-                !matches!(reply, Value::ServerError(_)),
-                "refused: {reply:?}"
-            );
-        }
-    }
-}
-
 /// Microseconds for one call of a command since the last time.
 fn micros_per_call(server: &Server, command: &str) -> f64 {
     let stats = server.info("commandstats", &format!("cmdstat_{command}"));
@@ -65,90 +49,88 @@ fn micros_per_call(server: &Server, command: &str) -> f64 {
 }
 
 fn readers(section: &mut Section<'_>) {
+    let many = section.form().of(1000, 100);
+    let rounds = section.form().of(ROUNDS, 1);
+    let row = |section: &mut Section<'_>, what: &str, times: Vec<f64>| {
+        let millis = median(times);
+        section.row(
+            [
+                &format!("{} {what}", grouped(many)),
+                &format!("{millis:.2} ms"),
+                "",
+            ],
+            Target::AtMost(5.0, " ms").of(millis),
+        );
+    };
     let (server, mut connection, mut listening) = crowded();
-    let mut times = Vec::new();
-    for _ in 0..ROUNDS {
-        connection.call("RLOCK.ACQUIRE k writer 600000");
-        let readers = (0..1000).map(|number| {
-            format!("RLOCK.ACQUIRE k reader-{number} 600000 SHARED WAIT 0 NOTIFY {CHANNEL}")
-        });
-        send_all(&mut connection, readers);
-        server.ask("CONFIG RESETSTAT");
-        connection.call("RLOCK.RELEASE k writer");
-        times.push(micros_per_call(&server, "rlock.release") / 1000.0);
-        assert_eq!(connection.call("RLOCK.FORCE k"), Value::Int(1000));
-        // Grants and losses.
-        (0..2000).for_each(|_| drop(message(&listening.reply())));
-    }
-    let millis = median(times);
-    section.row(
-        [
-            "1,000 readers let in by messages",
-            &format!("{millis:.2} ms"),
-            "",
-        ],
-        Target::AtMost(5.0, " ms").of(millis),
-    );
-    let mut waiting: Vec<_> = (0..1000).map(|_| Connection::new(server.port())).collect();
-    let mut times = Vec::new();
-    for _ in 0..ROUNDS {
-        connection.call("RLOCK.ACQUIRE k writer 600000");
-        for (number, reader) in waiting.iter_mut().enumerate() {
-            let line = format!("RLOCK.ACQUIRE k reader-{number} 600000 SHARED WAIT 0");
-            reader.send(&request(&line.split(' ').collect::<Vec<_>>()));
-        }
-        eventually("all are queued", || server.counter("waiters") == 1000);
-        server.ask("CONFIG RESETSTAT");
-        connection.call("RLOCK.RELEASE k writer");
-        times.push(micros_per_call(&server, "rlock.release") / 1000.0);
-        for reader in &mut waiting {
-            assert!(matches!(reader.reply(), Value::Int(_)), "all are granted");
-        }
-        assert_eq!(connection.call("RLOCK.FORCE k"), Value::Int(1000));
-    }
-    let millis = median(times);
-    section.row(
-        [
-            "1,000 blocked readers let in",
-            &format!("{millis:.2} ms"),
-            "",
-        ],
-        Target::AtMost(5.0, " ms").of(millis),
-    );
+    let times =
+        (0..rounds).map(|_| let_in_by_messages(&server, &mut connection, &mut listening, many));
+    row(section, "readers let in by messages", times.collect());
+    let mut blocked: Vec<_> = (0..many).map(|_| Connection::new(server.port())).collect();
+    let times = (0..rounds).map(|_| let_in_blocked(&server, &mut connection, &mut blocked));
+    row(section, "blocked readers let in", times.collect());
 }
 
-const LEASES: usize = 300;
+/// Milliseconds that the release takes; what it leaves for later turns is not
+/// in it.
+fn release_millis(server: &Server, connection: &mut Connection) -> f64 {
+    server.ask("CONFIG RESETSTAT");
+    connection.call("RLOCK.RELEASE k writer");
+    micros_per_call(server, "rlock.release") / 1000.0
+}
+
+fn let_in_by_messages(
+    server: &Server,
+    connection: &mut Connection,
+    listening: &mut Connection,
+    many: usize,
+) -> f64 {
+    connection.call_lines(["RLOCK.ACQUIRE k writer 600000".into()]);
+    connection.call_lines((0..many).map(|number| {
+        format!("RLOCK.ACQUIRE k reader-{number} 600000 SHARED WAIT 0 NOTIFY {CHANNEL}")
+    }));
+    let millis = release_millis(server, connection);
+    let mut all_hear = |outcome: &str| {
+        for _ in 0..many {
+            let message = message(&listening.reply());
+            assert!(message.starts_with(outcome), "no {outcome}: {message}");
+        }
+    };
+    all_hear("grant");
+    connection.call("RLOCK.FORCE k");
+    all_hear("lost");
+    millis
+}
+
+fn let_in_blocked(server: &Server, connection: &mut Connection, blocked: &mut [Connection]) -> f64 {
+    connection.call_lines(["RLOCK.ACQUIRE k writer 600000".into()]);
+    for (number, reader) in blocked.iter_mut().enumerate() {
+        let line = format!("RLOCK.ACQUIRE k reader-{number} 600000 SHARED WAIT 0");
+        reader.send(&request(&words(&line)));
+    }
+    server.await_queued("k", blocked.len());
+    let millis = release_millis(server, connection);
+    for reader in blocked {
+        assert!(matches!(reader.reply(), Value::Int(_)), "all are granted");
+    }
+    connection.call("RLOCK.FORCE k");
+    millis
+}
 
 fn leases(section: &mut Section<'_>) {
-    let [few, many] = [10, 10_000].map(|holders| {
+    let (count, crowd) = section.form().of((300, 10_000), (30, 300));
+    let rounds = section.form().of(ROUNDS, 1);
+    let [few, many] = [10, crowd].map(|holders| {
         let (server, mut connection, _listening) = crowded();
-        let mut least = f64::INFINITY;
-        for _ in 0..ROUNDS {
-            let held =
-                (0..holders).map(|number| format!("RLOCK.ACQUIRE k holder-{number} 600000 SHARED"));
-            send_all(&mut connection, held);
-            let short = (0..LEASES).map(|number| {
-                let lease = 300 + 2 * number;
-                format!("RLOCK.ACQUIRE k short-{number} {lease} SHARED")
-            });
-            send_all(&mut connection, short);
-            let writer = format!("RLOCK.ACQUIRE k writer 600000 WAIT 0 NOTIFY {CHANNEL}");
-            send_all(&mut connection, std::iter::once(writer));
-            let before = processor_time_at_rest(server.process_id());
-            std::thread::sleep(std::time::Duration::from_millis(1200));
-            let spent = processor_time_at_rest(server.process_id()) - before;
-            least = least.min(spent.as_secs_f64() * 1e6 / LEASES as f64);
-            connection.call("RLOCK.CANCEL k writer");
-            connection.call("RLOCK.FORCE k");
-        }
-        least
+        let ends = (0..rounds).map(|_| end_of_a_lease(&server, &mut connection, holders, count));
+        ends.fold(f64::INFINITY, f64::min)
     });
-    let row = format!("{few:.1} µs");
-    section.row(["end of a lease among 10 holders", &row, ""], None);
+    let time = format!("{few:.1} µs");
+    section.row(["end of a lease among 10 holders", &time, ""], None);
     let ratio = many / few;
     section.row(
         [
-            "end of a lease among 10,000 holders",
+            &format!("end of a lease among {} holders", grouped(crowd)),
             &format!("{many:.1} µs"),
             &format!("{ratio:.2} × among 10"),
         ],
@@ -156,35 +138,60 @@ fn leases(section: &mut Section<'_>) {
     );
 }
 
+/// Microseconds of processor time for the end of one of `count` short leases.
+fn end_of_a_lease(
+    server: &Server,
+    connection: &mut Connection,
+    holders: usize,
+    count: usize,
+) -> f64 {
+    let held = (0..holders).map(|number| format!("RLOCK.ACQUIRE k holder-{number} 600000 SHARED"));
+    connection.call_lines(held);
+    connection.call_lines((0..count).map(|number| {
+        let lease = 300 + 2 * number;
+        format!("RLOCK.ACQUIRE k short-{number} {lease} SHARED")
+    }));
+    let writer = format!("RLOCK.ACQUIRE k writer 600000 WAIT 0 NOTIFY {CHANNEL}");
+    connection.call_lines([writer]);
+    let before = processor_time_at_rest(server.process_id());
+    let longest_ms = u64::try_from(300 + 2 * count).unwrap_or(u64::MAX);
+    std::thread::sleep(Duration::from_millis(longest_ms + 300));
+    let spent = processor_time_at_rest(server.process_id()) - before;
+    connection.call("RLOCK.CANCEL k writer");
+    connection.call("RLOCK.FORCE k");
+    spent.as_secs_f64() * 1e6 / f64::from(u32::try_from(count).unwrap_or(u32::MAX))
+}
+
 fn deadlocks(section: &mut Section<'_>) {
-    const LOCKS: usize = 1000;
+    let locks = section.form().of(1000, 50);
+    let rounds = section.form().of(ROUNDS, 1);
     let (server, mut connection, _listening) = crowded();
     let wait = format!("3600000 WAIT 0 NOTIFY {CHANNEL}");
-    let held = (0..LOCKS).map(|it| format!("RLOCK.ACQUIRE lock:{it} holder-{it} 3600000"));
-    send_all(&mut connection, held);
-    let chained = (0..LOCKS - 1).filter(|it| it % 10 != 9);
+    let held = (0..locks).map(|it| format!("RLOCK.ACQUIRE lock:{it} holder-{it} 3600000"));
+    connection.call_lines(held);
+    let chained = (0..locks - 1).filter(|it| it % 10 != 9);
     let chained = chained.map(|it| format!("RLOCK.ACQUIRE lock:{} holder-{it} {wait}", it + 1));
-    send_all(&mut connection, chained);
+    connection.call_lines(chained);
     let waiters =
-        (0..9 * LOCKS).map(|it| format!("RLOCK.ACQUIRE lock:{} waiter-{it} {wait}", it % LOCKS));
-    send_all(&mut connection, waiters);
-    let own = (0..LOCKS).map(|it| format!("RLOCK.ACQUIRE own:{it} busy-{it} 3600000"));
-    send_all(&mut connection, own);
+        (0..9 * locks).map(|it| format!("RLOCK.ACQUIRE lock:{} waiter-{it} {wait}", it % locks));
+    connection.call_lines(waiters);
+    let own = (0..locks).map(|it| format!("RLOCK.ACQUIRE own:{it} busy-{it} 3600000"));
+    connection.call_lines(own);
     for (what, owner) in [
         ("that holds nothing", "idle"),
         ("that holds a lock", "busy"),
     ] {
         let mut times = [Vec::new(), Vec::new()];
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             for (setting, times) in ["yes", "no"].iter().zip(&mut times) {
                 server.ask(&format!("CONFIG SET rlock.deadlock-detection {setting}"));
                 server.ask("CONFIG RESETSTAT");
                 let asked =
-                    (0..LOCKS).map(|it| format!("RLOCK.ACQUIRE lock:{it} {owner}-{it} {wait}"));
-                send_all(&mut connection, asked);
+                    (0..locks).map(|it| format!("RLOCK.ACQUIRE lock:{it} {owner}-{it} {wait}"));
+                connection.call_lines(asked);
                 times.push(micros_per_call(&server, "rlock.acquire"));
-                let cancelled = (0..LOCKS).map(|it| format!("RLOCK.CANCEL lock:{it} {owner}-{it}"));
-                send_all(&mut connection, cancelled);
+                let cancelled = (0..locks).map(|it| format!("RLOCK.CANCEL lock:{it} {owner}-{it}"));
+                connection.call_lines(cancelled);
             }
         }
         let [with, without] = times.map(median);
@@ -201,24 +208,30 @@ fn deadlocks(section: &mut Section<'_>) {
 }
 
 fn list(section: &mut Section<'_>) {
+    let rounds = section.form().of(ROUNDS, 1);
+    let (locks, contended) = section.form().of((100_000, 1000), (1000, 100));
     let (server, mut connection, _listening) = crowded();
-    let held = (0..100_000).map(|it| format!("RLOCK.ACQUIRE lock:{it} holder-{it} 3600000"));
-    send_all(&mut connection, held);
-    let waiters = (0..3000).map(|it| {
-        let key = it % 1000;
+    let held = (0..locks).map(|it| format!("RLOCK.ACQUIRE lock:{it} holder-{it} 3600000"));
+    connection.call_lines(held);
+    let waiters = (0..3 * contended).map(|it| {
+        let key = it % contended;
         format!("RLOCK.ACQUIRE lock:{key} waiter-{it} 3600000 WAIT 0 NOTIFY {CHANNEL}")
     });
-    send_all(&mut connection, waiters);
-    for count in [10, 1000] {
+    connection.call_lines(waiters);
+    for count in [10, contended] {
         server.ask("CONFIG RESETSTAT");
-        for _ in 0..ROUNDS {
+        for _ in 0..rounds {
             let reply = connection.call(&format!("RLOCK.LIST COUNT {count}"));
             assert!(matches!(reply, Value::Array(locks) if locks.len() == count));
         }
         let millis = micros_per_call(&server, "rlock.list") / 1000.0;
         section.row(
             [
-                &format!("LIST COUNT {count}, 1,000 of 100,000 locks contended"),
+                &format!(
+                    "LIST COUNT {count}, {} of {} locks contended",
+                    grouped(contended),
+                    grouped(locks)
+                ),
                 &format!("{millis:.2} ms"),
                 "",
             ],

@@ -1,23 +1,24 @@
 //! Many waits or leases that end together.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
 use crate::client::request;
 use crate::connection::{Connection, message};
-use crate::report::{Report, Target, median};
+use crate::pinger::Pinger;
+use crate::report::{Report, Target, grouped, median, millis};
 use crate::server::Server;
 
 const LEGEND: &str = "  \
-The longest PING round trip while 10,000 deadlines of the same millisecond are dealt with, each with a message: one
-  PING after the other on a connection of its own. Worst and median of four rounds, each on a new server. Beside it the
-  longest PING within 100 ms before that: what this machine takes without any reason. The strings are expired by the
-  server itself, in stretches of up to 25 ms; locks have a time to live as well, so it may come upon those, too.";
+The longest PING round trip while all deadlines of the same millisecond are dealt with, each with a message. Worst and
+  median of the rounds, each on a new server. Beside it the longest PING within 100 ms before that: what this machine
+  takes without any reason. The strings are expired by the server itself, in stretches of up to 25 ms; locks have a time
+  to live as well, so it may come upon those, too.";
 
-const MANY: u64 = 10_000;
+const MANY: usize = 10_000;
+const MANY_QUICK: usize = 300;
 /// The server looks for expired keys every 100 ms: a quarter of that apart, the
 /// rounds meet it at any point.
 const ROUNDS: u64 = 4;
@@ -30,8 +31,8 @@ const TARGET: Target = Target::AtMost(5.0, " ms");
 /// What it is that ends.
 struct Kind {
     what: &'static str,
-    /// Makes all ready to end in that millisecond, if there is the time.
-    prepare: fn(&mut Connection, u64) -> Option<()>,
+    /// Makes so many ready to end in that millisecond, if there is the time.
+    prepare: fn(&mut Connection, usize, u64) -> Option<()>,
     /// Where each end is told, and how the message begins.
     channel: &'static str,
     outcome: &'static str,
@@ -40,28 +41,28 @@ struct Kind {
 
 const KINDS: [Kind; 4] = [
     Kind {
-        what: "10,000 strings expire, no lock",
+        what: "strings that expire, no locks",
         prepare: set_strings,
         channel: "__keyevent@0__:expired",
         outcome: "k",
         target: None,
     },
     Kind {
-        what: "10,000 waits end",
+        what: "waits",
         prepare: queue_waits,
         channel: "c",
         outcome: "timeout",
         target: Some(TARGET),
     },
     Kind {
-        what: "10,000 leases end, each with a waiter",
+        what: "leases, each with a waiter",
         prepare: queue_behind_leases,
         channel: "c",
         outcome: "grant",
         target: Some(TARGET),
     },
     Kind {
-        what: "  the same without the server's own expiry",
+        what: "such leases without the server's own expiry",
         prepare: queue_behind_leases_without_expiry,
         channel: "c",
         outcome: "grant",
@@ -71,27 +72,31 @@ const KINDS: [Kind; 4] = [
 
 pub(crate) fn measure(report: &mut Report) {
     let mut section = report.section("Deadlines that come together", LEGEND);
+    let many = section.form().of(MANY, MANY_QUICK);
     for kind in &KINDS {
-        let rounds = (0..ROUNDS)
-            .map(|number| round(kind, number))
-            .collect::<Vec<_>>();
-        let millis = |of: fn(&Round) -> Duration| {
-            let millis = rounds.iter().map(|round| 1000.0 * of(round).as_secs_f64());
-            let worst = millis.clone().fold(0.0, f64::max);
-            (median(millis), worst)
+        let what = format!("{} {}", grouped(many), kind.what);
+        let count = section.form().of(ROUNDS, 1);
+        let rounds: Vec<_> = (0..count).map(|number| round(kind, many, number)).collect();
+        let spread = |of: fn(&Round) -> Duration| {
+            let times = rounds.iter().map(|round| millis(of(round)));
+            let worst = times.clone().fold(0.0, f64::max);
+            (median(times), worst)
         };
-        let (busy, busy_worst) = millis(|round| round.busy);
-        let (idle, idle_worst) = millis(|round| round.idle);
+        let (busy, busy_worst) = spread(|round| round.busy);
+        let (idle, idle_worst) = spread(|round| round.idle);
         section.row(
             [
-                kind.what,
+                &what,
                 &format!("{busy_worst:.1} ms, median {busy:.1}"),
                 &format!("idle {idle_worst:.1} ms, median {idle:.1}"),
             ],
             kind.target.and_then(|target| target.of(busy_worst)),
         );
-        let all = format!("{:.0} ms", millis(|round| round.all).0);
-        section.row(["  until the last is told", &all, ""], None);
+        let told = format!("{:.0} ms", spread(|round| round.all).0);
+        section.row(
+            [&format!("  {what}: until the last is told"), &told, ""],
+            None,
+        );
     }
     section.end();
 }
@@ -105,61 +110,48 @@ struct Round {
 }
 
 /// One round; on a machine that is slow today with more time to get ready.
-fn round(kind: &Kind, number: u64) -> Round {
+fn round(kind: &Kind, many: usize, number: u64) -> Round {
     let mut ahead_ms = [500, 1000, 2000, 4000, 8000].into_iter();
-    let round = ahead_ms.find_map(|ahead_ms| round_within(kind, ahead_ms + number * APART_MS));
+    let round =
+        ahead_ms.find_map(|ahead_ms| round_within(kind, many, ahead_ms + number * APART_MS));
     round.expect("the machine is fast enough to make all ready in seconds")
 }
 
-fn round_within(kind: &Kind, ahead_ms: u64) -> Option<Round> {
+fn round_within(kind: &Kind, many: usize, ahead_ms: u64) -> Option<Round> {
     let outcome = kind.outcome;
     let server = Server::configured(&["notify-keyspace-events Ex"]);
     let mut asking = Connection::new(server.port());
     let mut hearing = Connection::listening(server.port(), kind.channel);
-    let mut pinging = Connection::new(server.port());
+    let pinger = Pinger::start(server.port());
     let deadline_ms = now_ms() + ahead_ms;
-    (kind.prepare)(&mut asking, deadline_ms)?;
+    (kind.prepare)(&mut asking, many, deadline_ms)?;
     // Without anything to do, for about as long as it takes afterwards.
-    let start = Instant::now();
-    let idle = longest_ping(&mut pinging, || start.elapsed().as_millis() >= 100);
+    let idle = pinger.idle(Duration::from_millis(100));
     let left_ms = left_ms(deadline_ms)?;
     thread::sleep(Duration::from_millis(left_ms.saturating_sub(20)));
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let busy = scope.spawn(|| longest_ping(&mut pinging, || done.load(Ordering::Relaxed)));
-        for _ in 0..MANY {
+    let mut all = Duration::ZERO;
+    let busy = pinger.during(|| {
+        for _ in 0..many {
             let message = message(&hearing.reply());
             assert!(message.starts_with(outcome), "no {outcome}: {message}");
         }
-        let all = Duration::from_millis(now_ms().saturating_sub(deadline_ms));
-        done.store(true, Ordering::Relaxed);
-        let busy = busy.join().expect("the server answers all along");
-        Some(Round { idle, busy, all })
-    })
-}
-
-fn longest_ping(pinging: &mut Connection, is_over: impl Fn() -> bool) -> Duration {
-    let mut longest = Duration::ZERO;
-    while !is_over() {
-        let start = Instant::now();
-        pinging.ping();
-        longest = longest.max(start.elapsed());
-    }
-    longest
+        all = Duration::from_millis(now_ms().saturating_sub(deadline_ms));
+    });
+    Some(Round { idle, busy, all })
 }
 
 /// What the server does about the ends of plain keys, by itself.
-fn set_strings(asking: &mut Connection, deadline_ms: u64) -> Option<()> {
-    send_by_the_millisecond(asking, deadline_ms, |number, left_ms| {
+fn set_strings(asking: &mut Connection, many: usize, deadline_ms: u64) -> Option<()> {
+    send_by_the_millisecond(asking, many, deadline_ms, |number, left_ms| {
         request(&["SET", &format!("k{number}"), "holder", "PX", left_ms])
     })
 }
 
 /// Queues waits for one lock.
-fn queue_waits(asking: &mut Connection, deadline_ms: u64) -> Option<()> {
+fn queue_waits(asking: &mut Connection, many: usize, deadline_ms: u64) -> Option<()> {
     let reply = asking.call("RLOCK.ACQUIRE k holder 600000");
     assert!(matches!(reply, Value::Int(_)), "it was free");
-    send_by_the_millisecond(asking, deadline_ms, |number, left_ms| {
+    send_by_the_millisecond(asking, many, deadline_ms, |number, left_ms| {
         let owner = format!("owner-{number}");
         let words = [
             "RLOCK.ACQUIRE",
@@ -176,11 +168,11 @@ fn queue_waits(asking: &mut Connection, deadline_ms: u64) -> Option<()> {
 }
 
 /// Takes as many locks, and queues a wait for each.
-fn queue_behind_leases(asking: &mut Connection, deadline_ms: u64) -> Option<()> {
-    send_by_the_millisecond(asking, deadline_ms, |number, left_ms| {
+fn queue_behind_leases(asking: &mut Connection, many: usize, deadline_ms: u64) -> Option<()> {
+    send_by_the_millisecond(asking, many, deadline_ms, |number, left_ms| {
         request(&["RLOCK.ACQUIRE", &format!("k{number}"), "holder", left_ms])
     })?;
-    let waits = (0..MANY).map(|number| {
+    let waits = (0..many).map(|number| {
         let key = format!("k{number}");
         let words = [
             "RLOCK.ACQUIRE",
@@ -197,24 +189,29 @@ fn queue_behind_leases(asking: &mut Connection, deadline_ms: u64) -> Option<()> 
     asking.send(&waits.flatten().collect::<Vec<_>>());
     // A lease that has ended is a fence at once, and the round is too late.
     let waiting = Value::SimpleString("WAITING".into());
-    let replies = (0..MANY).filter(|_| asking.reply() == waiting);
-    (replies.count() == usize::try_from(MANY).ok()?).then_some(())
+    let replies = (0..many).filter(|_| asking.reply() == waiting);
+    (replies.count() == many).then_some(())
 }
 
 /// The same, where the server does not look for expired keys ten times a
 /// second, which it does for up to 25 ms at a stretch.
-fn queue_behind_leases_without_expiry(asking: &mut Connection, deadline_ms: u64) -> Option<()> {
+fn queue_behind_leases_without_expiry(
+    asking: &mut Connection,
+    many: usize,
+    deadline_ms: u64,
+) -> Option<()> {
     asking.call("DEBUG SET-ACTIVE-EXPIRE 0");
-    queue_behind_leases(asking, deadline_ms)
+    queue_behind_leases(asking, many, deadline_ms)
 }
 
 /// Sends requests that know how many milliseconds there are left.
 fn send_by_the_millisecond(
     asking: &mut Connection,
+    many: usize,
     deadline_ms: u64,
-    request: impl Fn(u64, &str) -> Vec<u8>,
+    request: impl Fn(usize, &str) -> Vec<u8>,
 ) -> Option<()> {
-    let numbers = (0..MANY).collect::<Vec<_>>();
+    let numbers = (0..many).collect::<Vec<_>>();
     for batch in numbers.chunks(BATCH) {
         let before_ms = now_ms();
         while now_ms() == before_ms {

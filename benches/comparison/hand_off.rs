@@ -9,7 +9,7 @@ use redis::Value;
 use crate::client::request;
 use crate::connection::{Connection, PING, message};
 use crate::processors::{Processors, bind};
-use crate::report::{Report, Section, Target, median_micros, quantiles, record, times};
+use crate::report::{Report, Section, Target, grouped, median_micros, quantiles, record, times};
 use crate::server::Server;
 use crate::setup::Setup;
 
@@ -23,11 +23,10 @@ From sending RLOCK.RELEASE on one connection to the arrival, on another one, of 
 const TARGET: Target = Target::AtMost(1.3, " ×");
 const FEW: usize = 10;
 const MANY: usize = 10_000;
-/// Connections that are blocked among the many; the others wait by message.
-/// Each takes a file in the server and here, of which 1024 are common.
-const MANY_BLOCKED: usize = 400;
-/// Once around the long queue.
-const STEPS: usize = MANY;
+const MANY_QUICK: usize = 200;
+/// Of the many, one in so many is blocked on a connection of its own; the
+/// others wait by message.
+const ONE_BLOCKED_OF: usize = 25;
 
 pub(crate) fn measure(report: &mut Report) {
     let mut section = report.section("Hand-off", LEGEND);
@@ -45,13 +44,15 @@ pub(crate) fn measure(report: &mut Report) {
 fn measure_on(section: &mut Section<'_>, [for_server, for_client]: [&str; 2]) {
     let server = Setup::new().module_arguments("max-waiters 20000").start();
     let mut control = Connection::new(server.port());
-    let mut few = Line::queue(&server, "few", FEW, FEW / 2);
-    let mut many = Line::queue(&server, "many", MANY, MANY_BLOCKED);
-    let mut lists = [FEW, MANY_BLOCKED].map(|len| List::popped_by_turns(&server, len));
+    let len = section.form().of(MANY, MANY_QUICK);
+    let mut few = Line::queue(&server, "few", FEW, 2);
+    let mut many = Line::queue(&server, "many", len, ONE_BLOCKED_OF);
+    let mut lists = [FEW, len / ONE_BLOCKED_OF].map(|len| List::popped_by_turns(&server, len));
     let mut pings = times();
     bind(server.process_id(), for_server);
     bind(std::process::id(), for_client);
-    for _ in 0..STEPS {
+    // Once around the long queue.
+    for _ in 0..len {
         few.hand_off(&mut control);
         ping(&mut control, &mut pings);
         for list in &mut lists {
@@ -69,6 +70,7 @@ fn show(
     (pings, lists): (&Histogram<u64>, &[List; 2]),
     [few, many]: [&Line; 2],
 ) {
+    let len = grouped(many.len());
     let to_ping = |times| median_micros(times) / median_micros(pings);
     section.row(["  PING", &quantiles(pings), ""], None);
     for list in lists {
@@ -87,7 +89,7 @@ fn show(
         let goal = to_ping_target.and_then(|target| target.of(ratio));
         section.row([&what, &quantiles(few), &compared], goal);
 
-        let what = format!("  {how}, {MANY} queued");
+        let what = format!("  {how}, {len} queued");
         let ratio = median_micros(many) / median_micros(few);
         let compared = format!("{ratio:.2} × {FEW} queued");
         let goal = TARGET.of(ratio);
@@ -169,7 +171,9 @@ struct Waiter {
 
 impl Waiter {
     fn new(key: &str, channel: &str, number: usize, blocks: Option<Connection>) -> Self {
-        let owner = format!("8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:{number}");
+        // Nobody is in both lines: somebody who held the one lock and waited for
+        // the other would be part of a deadlock.
+        let owner = format!("8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:{key}:{number}");
         let mut words = vec!["RLOCK.ACQUIRE", key, &owner, "600000", "WAIT", "0"];
         if blocks.is_none() {
             words.extend(["NOTIFY", channel]);
@@ -184,9 +188,9 @@ impl Waiter {
 }
 
 impl Line {
-    /// A lock that is held, with `len` waiters of whom `blocked` are blocked,
-    /// evenly among the others.
-    fn queue(server: &Server, key: &str, len: usize, blocked: usize) -> Self {
+    /// A lock that is held, with `len` waiters; one of `one_blocked_of` of them is
+    /// blocked, evenly among the others.
+    fn queue(server: &Server, key: &str, len: usize, one_blocked_of: usize) -> Self {
         let channel = format!("{key}:granted");
         let mut line = Self {
             holder: Waiter::new(key, &channel, 0, None),
@@ -202,13 +206,18 @@ impl Line {
             "a free lock is granted"
         );
         for number in 1..=len {
-            let blocks = number % (len / blocked) == 0;
+            let blocks = number % one_blocked_of == 0;
             let connection = blocks.then(|| Connection::new(server.port()));
             let waiter = Waiter::new(key, &channel, number, connection);
             line.enqueue(waiter);
         }
         server.await_queued(key, len);
         line
+    }
+
+    /// How many are queued.
+    fn len(&self) -> usize {
+        self.waiters.len()
     }
 
     /// Asks for one more, who is last.

@@ -6,6 +6,10 @@ use std::process::Command;
 
 use crate::setup::program;
 
+/// Enough for the benchmark with the most connections, and everywhere within
+/// what a process may allow itself.
+const CONNECTIONS_MAX: usize = 4096;
+
 /// The machine and the state of the source, in two lines.
 pub(crate) fn description() -> String {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -43,6 +47,28 @@ pub(crate) fn servers() -> Vec<String> {
 /// What the server that is measured says of itself.
 pub(crate) fn server_version() -> String {
     output(Command::new(program()).arg("--version"))
+}
+
+/// The same in two words: `Redis 7.0.15`.
+pub(crate) fn server_name() -> String {
+    let text = server_version();
+    let name = text.split(' ').next().unwrap_or_default();
+    let version = text.split(' ').find_map(|word| word.strip_prefix("v="));
+    format!("{name} {}", version.unwrap_or_default())
+}
+
+/// Allows this process, and the servers that it starts, some thousands of
+/// connections; 1,024 are common.
+pub(crate) fn allow_connections() {
+    let process = std::process::id().to_string();
+    let limit = format!("--nofile={CONNECTIONS_MAX}:");
+    let allowed = Command::new("prlimit")
+        .args(["--pid", &process, &limit])
+        .status();
+    assert!(
+        allowed.is_ok_and(|status| status.success()),
+        "prlimit, of util-linux, allows {CONNECTIONS_MAX} open files"
+    );
 }
 
 fn first_field(file: &str, name: &str) -> String {

@@ -4,7 +4,7 @@ use redis::Value;
 
 use crate::client::request;
 use crate::connection::Connection;
-use crate::cost::{Kind, OWNER, is_fence, is_zero, round};
+use crate::cost::{Kind, OWNER, is_fence, is_zero, micros, round};
 use crate::report::{Report, Target, median};
 use crate::server::Server;
 
@@ -25,6 +25,7 @@ pub(crate) fn measure(report: &mut Report) {
 
 fn pairs(report: &mut Report) {
     let mut section = report.section("Shared mode and several keys, uncontended", LEGEND);
+    let rounds = section.form().of(ROUNDS, 1);
     let server = Server::start();
     let mut connection = Connection::new(server.port());
     for others in [1000, 10_000] {
@@ -47,13 +48,12 @@ fn pairs(report: &mut Report) {
         eight(),
     ];
     let mut least = [f64::INFINITY; 5];
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         for (kind, least) in kinds.iter().zip(&mut least) {
             *least = least.min(round(kind, &mut connection, server.process_id()));
         }
     }
     let [exclusive, shared, thousand, ten_thousand, eight] = least;
-    let micros = |nanos: f64| format!("{:.2} µs", nanos / 1000.0);
     let mut row = |what, nanos, than: f64, name, goal: Option<f64>| {
         let ratio: f64 = nanos / than;
         let compared = format!("{ratio:.2} × {name}");
@@ -61,7 +61,7 @@ fn pairs(report: &mut Report) {
         section.row([what, &micros(nanos), &compared], goal);
     };
     row("exclusive", exclusive, exclusive, "itself", None);
-    row("shared", shared, exclusive, "exclusive", Some(1.3));
+    row("shared", shared, exclusive, "exclusive", Some(1.25));
     row(
         "shared, among 1,000 others",
         thousand,
@@ -76,7 +76,7 @@ fn pairs(report: &mut Report) {
         "shared",
         Some(1.5),
     );
-    row("eight keys", eight, exclusive, "exclusive", Some(4.0));
+    row("eight keys", eight, exclusive, "exclusive", Some(5.0));
     section.end();
 }
 
@@ -126,7 +126,7 @@ fn trips(report: &mut Report) {
         request(&words(&format!("RLOCK.MRELEASE {OWNER} 8 {keys}"))),
     ];
     let mut times = [Vec::new(), Vec::new()];
-    for _ in 0..TRIPS {
+    for _ in 0..section.form().of(TRIPS, 20) {
         for ((acquire, release), times) in requests.iter().zip(&releases).zip(&mut times) {
             let start = std::time::Instant::now();
             connection.send(acquire);

@@ -5,10 +5,39 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 
+/// How thorough the benchmarks are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Form {
+    /// Enough of everything for the figures to be worth something.
+    Full,
+    /// Just enough to see that every benchmark still works.
+    Quick,
+}
+
+impl Form {
+    /// What the full form takes, or what is enough for the quick one.
+    pub(crate) fn of<T>(self, full: T, quick: T) -> T {
+        match self {
+            Self::Full => full,
+            Self::Quick => quick,
+        }
+    }
+}
+
 /// All that was measured on one server.
 pub(crate) struct Report {
+    form: Form,
     met: usize,
     missed: Vec<String>,
+    rows: Vec<Row>,
+}
+
+/// One line of a table, told apart from those of all other tables.
+pub(crate) struct Row {
+    pub(crate) what: String,
+    pub(crate) measured: String,
+    pub(crate) target: String,
+    pub(crate) verdict: &'static str,
 }
 
 /// One part: a title, a legend, and a table.
@@ -61,11 +90,18 @@ impl Target {
 }
 
 impl Report {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(form: Form) -> Self {
         Self {
+            form,
             met: 0,
             missed: Vec::new(),
+            rows: Vec::new(),
         }
+    }
+
+    /// All lines so far.
+    pub(crate) fn rows(&self) -> &[Row] {
+        &self.rows
     }
 
     /// Begins a part; its legend says what is measured.
@@ -100,6 +136,11 @@ impl Report {
 }
 
 impl Section<'_> {
+    /// How thorough it has to be.
+    pub(crate) fn form(&self) -> Form {
+        self.report.form
+    }
+
     /// Says under which circumstances the next lines were measured.
     pub(crate) fn group(&mut self, circumstances: &str) {
         self.group = format!("{circumstances}: ");
@@ -109,12 +150,21 @@ impl Section<'_> {
     /// What was measured, how much, and compared with what; without a goal it
     /// is shown for orientation.
     pub(crate) fn row(&mut self, cells: [&str; 3], goal: Option<Goal>) {
+        let [what, measured, compared] = cells;
+        let full_name = format!("{}: {}{}", self.title, self.group, what.trim());
         let (target, verdict) = match goal {
             None => (String::new(), ""),
-            Some(goal) => (goal.target.text(), self.judge(cells[0], &goal)),
+            Some(goal) => (goal.target.text(), self.judge(&full_name, &goal)),
         };
-        let cells = cells.into_iter().chain([target.as_str(), verdict]);
-        self.table.add_row(cells);
+        self.table
+            .add_row([what, measured, compared, &target, verdict]);
+        let separator = if compared.is_empty() { "" } else { "; " };
+        self.report.rows.push(Row {
+            what: full_name,
+            measured: format!("{measured}{separator}{compared}"),
+            target,
+            verdict,
+        });
     }
 
     fn judge(&mut self, what: &str, goal: &Goal) -> &'static str {
@@ -122,12 +172,8 @@ impl Section<'_> {
             self.report.met += 1;
             return "met";
         }
-        let (title, group, target) = (self.title, &self.group, goal.target.text());
-        let missed = format!(
-            "{title}: {group}{}: {:.2}, not {target}",
-            what.trim(),
-            goal.value
-        );
+        let target = goal.target.text();
+        let missed = format!("{what}: {:.2}, not {target}", goal.value);
         self.report.missed.push(missed);
         "MISSED"
     }
@@ -169,4 +215,22 @@ pub(crate) fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
     let mut figures = figures.into_iter().collect::<Vec<_>>();
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A number of things, with commas between the thousands.
+pub(crate) fn grouped(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A time in milliseconds.
+pub(crate) fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1000.0
 }

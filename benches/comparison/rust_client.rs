@@ -42,6 +42,7 @@ fn url(server: &Server) -> String {
 }
 
 fn compare(section: &mut Section<'_>, runtime_kind: &str, runtime: &Runtime, server: &Server) {
+    let count = section.form().of(ROUNDS, 5);
     let (native, rlock, ratio) = runtime.block_on(async {
         let redis = redis::Client::open(url(server)).expect("the address is right");
         let redis = redis.get_multiplexed_async_connection().await;
@@ -49,7 +50,7 @@ fn compare(section: &mut Section<'_>, runtime_kind: &str, runtime: &Runtime, ser
         let client = connect(server).await;
         let mutex = client.mutex("lock");
         let mut rounds = Vec::new();
-        for _ in 0..ROUNDS {
+        for _ in 0..count {
             let native = native_round(&mut redis).await;
             rounds.push((native, rlock_round(&mutex).await));
         }
@@ -119,6 +120,7 @@ fn count_commands(section: &mut Section<'_>, runtime: &Runtime, server: &Server)
 }
 
 fn count_while_waiting(section: &mut Section<'_>, runtime: &Runtime, server: &Server) {
+    let seconds = section.form().of(WAITING_SECONDS, 1);
     let waited = runtime.block_on(async {
         let holder = connect(server).await;
         let held = holder.mutex("lock").lock().await.expect("it is free");
@@ -131,7 +133,7 @@ fn count_while_waiting(section: &mut Section<'_>, runtime: &Runtime, server: &Se
         server.await_queued("lock", WAITING);
         server.ask("CONFIG RESETSTAT");
         // It is the passing of time that is measured here.
-        tokio::time::sleep(Duration::from_secs(WAITING_SECONDS.into())).await;
+        tokio::time::sleep(Duration::from_secs(seconds.into())).await;
         let waited = commands(server);
         held.release().await.expect("it is held");
         while let Some(done) = tasks.join_next().await {
@@ -139,7 +141,7 @@ fn count_while_waiting(section: &mut Section<'_>, runtime: &Runtime, server: &Se
         }
         waited
     });
-    let each_second = f64::from(waited) / f64::from(WAITING_SECONDS);
+    let each_second = f64::from(waited) / f64::from(seconds);
     section.row(
         [
             "  a second while 100 tasks wait",

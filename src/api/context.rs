@@ -126,108 +126,6 @@ impl Context {
         unsafe { raw::signal_modified_key(self.0, name.raw()) };
     }
 
-    /// Emits a key event, as the native command would.
-    pub(crate) fn notify(&self, class: c_int, event: &CStr, name: Text) {
-        // SAFETY: as in `flags`.
-        unsafe { raw::notify_keyspace_event(self.0, class, event.as_ptr(), name.raw()) };
-    }
-
-    /// Replicates `command name text`, to replicas and the AOF.
-    pub(crate) fn replicate(&self, command: &CStr, name: Text) {
-        // SAFETY: the format names the one string that follows.
-        unsafe {
-            raw::RedisModule_Replicate.unwrap_unchecked()(
-                self.0,
-                command.as_ptr(),
-                c"s".as_ptr(),
-                name.raw(),
-            );
-        }
-    }
-
-    /// Replicates `command name number`, to replicas and the AOF.
-    pub(crate) fn replicate_number(&self, command: &CStr, name: Text, number: u64) {
-        let number = i64::try_from(number).unwrap_or(i64::MAX);
-        // SAFETY: the format names the string and the number that follow.
-        unsafe {
-            raw::RedisModule_Replicate.unwrap_unchecked()(
-                self.0,
-                command.as_ptr(),
-                c"sl".as_ptr(),
-                name.raw(),
-                number,
-            );
-        }
-    }
-
-    /// Replicates `command name field value`, to replicas and the AOF.
-    pub(crate) fn replicate_pair(&self, command: &CStr, name: Text, pair: (Text, Text)) {
-        // SAFETY: the format names the three strings that follow.
-        unsafe {
-            raw::RedisModule_Replicate.unwrap_unchecked()(
-                self.0,
-                command.as_ptr(),
-                c"sss".as_ptr(),
-                name.raw(),
-                pair.0.raw(),
-                pair.1.raw(),
-            );
-        }
-    }
-
-    /// Replicates `command name field value field value`.
-    pub(crate) fn replicate_pairs(
-        &self,
-        command: &CStr,
-        name: Text,
-        first: (Text, Text),
-        second: (Text, Text),
-    ) {
-        // SAFETY: the format names the five strings that follow.
-        unsafe {
-            raw::RedisModule_Replicate.unwrap_unchecked()(
-                self.0,
-                command.as_ptr(),
-                c"sssss".as_ptr(),
-                name.raw(),
-                first.0.raw(),
-                first.1.raw(),
-                second.0.raw(),
-                second.1.raw(),
-            );
-        }
-    }
-
-    /// Replicates `command name word word ...`, to replicas and the AOF.
-    pub(crate) fn replicate_words(&self, command: &CStr, name: Text, words: &[Text]) {
-        // SAFETY: the format names the string and the list that follow, and
-        // `Text` has the layout of a pointer to a string.
-        unsafe {
-            raw::RedisModule_Replicate.unwrap_unchecked()(
-                self.0,
-                command.as_ptr(),
-                c"sv".as_ptr(),
-                name.raw(),
-                words.as_ptr(),
-                words.len(),
-            );
-        }
-    }
-
-    /// Replicates a published message to replicas, but not to the AOF.
-    pub(crate) fn replicate_message(&self, command: &CStr, channel: Text, message: Text) {
-        // SAFETY: the format names the two strings that follow.
-        unsafe {
-            raw::RedisModule_Replicate.unwrap_unchecked()(
-                self.0,
-                command.as_ptr(),
-                c"Ass".as_ptr(),
-                channel.raw(),
-                message.raw(),
-            );
-        }
-    }
-
     /// Whether the server only asks where the keys of a command are.
     pub(crate) fn asks_for_keys(&self) -> bool {
         // SAFETY: as in `flags`.
@@ -239,25 +137,6 @@ impl Context {
         let position = c_int::try_from(position).unwrap_or(0);
         // SAFETY: as in `flags`; only while the server asks.
         unsafe { raw::key_at_pos(self.0, position) };
-    }
-
-    /// Whether this node of a cluster serves a key, also while its slot moves.
-    pub(crate) fn serves(&self, name: Text) -> bool {
-        // SAFETY: the format names the string that follows; the reply is freed.
-        // A key that is another node's makes the server refuse the call.
-        unsafe {
-            let reply = raw::RedisModule_Call.unwrap_unchecked()(
-                self.0,
-                c"EXISTS".as_ptr(),
-                c"s".as_ptr(),
-                name.raw(),
-            );
-            if reply.is_null() {
-                return false;
-            }
-            raw::RedisModule_FreeCallReply.unwrap_unchecked()(reply);
-            true
-        }
     }
 
     /// Writes a line to the server's log. The text is an argument, never the

@@ -25,6 +25,10 @@ pub(crate) enum Field<'a> {
     Delete(Text<'a>),
 }
 
+/// A field and its value, or null pointers.
+type Pair = (*mut raw::RedisModuleString, *mut raw::RedisModuleString);
+const NO_PAIR: Pair = (ptr::null_mut(), ptr::null_mut());
+
 pub(crate) struct Key<'a> {
     key: *mut raw::RedisModuleKey,
     context: PhantomData<&'a Context>,
@@ -115,71 +119,43 @@ impl<'a> Key<'a> {
         values.map(OwnedText::take)
     }
 
-    /// Sets one field, or deletes it.
-    pub(crate) fn change(&self, change: Field) {
-        let (field, value) = change.pair();
+    /// Changes fields, up to four in one call.
+    pub(crate) fn change<'f>(&self, changes: impl Iterator<Item = Field<'f>>) {
+        let (mut pairs, mut len) = ([NO_PAIR; 4], 0);
+        for change in changes {
+            if len == pairs.len() {
+                self.change_all(std::mem::replace(&mut pairs, [NO_PAIR; 4]));
+                len = 0;
+            }
+            if let Some(pair) = pairs.get_mut(len) {
+                *pair = change.pair();
+                len += 1;
+            }
+        }
+        if len > 0 {
+            self.change_all(pairs);
+        }
+    }
+
+    fn change_all(&self, [one, two, three, four]: [Pair; 4]) {
         // SAFETY: as in `field`, with a handle that is open for writing. The
-        // server copies field and value.
+        // server copies fields and values. The list ends at the first null
+        // pointer, which stands where there is no further field.
         unsafe {
             raw::RedisModule_HashSet.unwrap_unchecked()(
                 self.key,
                 raw::REDISMODULE_HASH_NONE as c_int,
-                field.raw(),
-                value,
+                one.0,
+                one.1,
+                two.0,
+                two.1,
+                three.0,
+                three.1,
+                four.0,
+                four.1,
                 ptr::null::<c_char>(),
             );
         }
-    }
-
-    /// Changes two fields.
-    pub(crate) fn change_both(&self, first: Field, second: Field) {
-        let ((first, one), (second, two)) = (first.pair(), second.pair());
-        // SAFETY: as in `change`.
-        unsafe {
-            raw::RedisModule_HashSet.unwrap_unchecked()(
-                self.key,
-                raw::REDISMODULE_HASH_NONE as c_int,
-                first.raw(),
-                one,
-                second.raw(),
-                two,
-                ptr::null::<c_char>(),
-            );
-        }
-    }
-
-    /// Changes up to four fields in one call, more in several.
-    pub(crate) fn change_all(&self, changes: &[Field]) {
-        for few in changes.chunks(4) {
-            let mut pairs = [(ptr::null_mut(), ptr::null_mut()); 4];
-            for (pair, change) in pairs.iter_mut().zip(few) {
-                let (field, value) = change.pair();
-                *pair = (field.raw(), value);
-            }
-            let [one, two, three, four] = pairs;
-            // SAFETY: as in `change`; the list ends at the first null pointer,
-            // which stands where there is no further field.
-            unsafe {
-                raw::RedisModule_HashSet.unwrap_unchecked()(
-                    self.key,
-                    raw::REDISMODULE_HASH_NONE as c_int,
-                    one.0,
-                    one.1,
-                    two.0,
-                    two.1,
-                    three.0,
-                    three.1,
-                    four.0,
-                    four.1,
-                    ptr::null::<c_char>(),
-                );
-            }
-        }
-    }
-
-    /// Whether a hash has a field.
-    pub(crate) fn has(&self, field: Text) -> bool {
-        self.field(field).is_some()
     }
 
     pub(crate) fn delete(&self) {
@@ -211,13 +187,13 @@ impl Drop for Key<'_> {
     }
 }
 
-impl<'a> Field<'a> {
+impl Field<'_> {
     /// The field, and the value as the variadic function wants it.
-    fn pair(self) -> (Text<'a>, *mut raw::RedisModuleString) {
+    const fn pair(self) -> Pair {
         match self {
-            Self::Set(field, value) => (field, value.raw()),
+            Self::Set(field, value) => (field.raw(), value.raw()),
             // The API's mark for "delete this field": the address 1.
-            Self::Delete(field) => (field, ptr::without_provenance_mut(1)),
+            Self::Delete(field) => (field.raw(), ptr::without_provenance_mut(1)),
         }
     }
 }

@@ -10,13 +10,17 @@
 //!   pointer: version numbers of Redis and Valkey say different things.
 
 mod context;
+mod facts;
 mod key;
+mod questions;
 pub(crate) mod raw;
 mod text;
 
 pub(crate) use context::{Context, Published};
+pub(crate) use facts::KeyEvent;
 pub(crate) use key::{Field, Key, KeyKind};
-pub(crate) use text::{OwnedText, Text};
+pub(crate) use questions::Serves;
+pub(crate) use text::{OwnedText, Text, Word};
 
 use std::cell::UnsafeCell;
 

@@ -94,6 +94,11 @@ required! {
     event_loop_add_one_shot = RedisModule_EventLoopAddOneShot(function: RedisModuleEventLoopOneShotFunc, data: *mut c_void) -> c_int;
     subscribe_to_keyspace_events = RedisModule_SubscribeToKeyspaceEvents(ctx: Ctx, classes: c_int, callback: RedisModuleNotificationFunc) -> c_int;
     subscribe_to_server_event = RedisModule_SubscribeToServerEvent(ctx: Ctx, event: RedisModuleEvent, callback: RedisModuleEventCallback) -> c_int;
+    server_info = RedisModule_GetServerInfo(ctx: Ctx, section: *const c_char) -> *mut RedisModuleServerInfoData;
+    server_info_number = RedisModule_ServerInfoGetFieldUnsigned(info: *mut RedisModuleServerInfoData, field: *const c_char, failed: *mut c_int) -> c_ulonglong;
+    free_server_info = RedisModule_FreeServerInfo(ctx: Ctx, info: *mut RedisModuleServerInfoData);
+    call_reply_array_element = RedisModule_CallReplyArrayElement(reply: *mut RedisModuleCallReply, index: usize) -> *mut RedisModuleCallReply;
+    call_reply_string_ptr = RedisModule_CallReplyStringPtr(reply: *mut RedisModuleCallReply, len: *mut usize) -> *const c_char;
     register_info_func = RedisModule_RegisterInfoFunc(ctx: Ctx, callback: RedisModuleInfoFunc) -> c_int;
     info_add_section = RedisModule_InfoAddSection(info: *mut RedisModuleInfoCtx, name: *const c_char) -> c_int;
     info_add_field = RedisModule_InfoAddFieldULongLong(info: *mut RedisModuleInfoCtx, name: *const c_char, value: c_ulonglong) -> c_int;
@@ -127,6 +132,13 @@ fn missing_variadic() -> Option<&'static str> {
         RedisModule_Log
     );
     None
+}
+
+/// The time that the server goes by until it does something else, in
+/// microseconds; `None` before Redis 7.2, which reads the clock each time.
+pub(crate) fn cached_microseconds() -> Option<i64> {
+    // SAFETY: written once by the server while the module loads; takes nothing.
+    unsafe { RedisModule_CachedMicroseconds.map(|function| function()) }
 }
 
 /// Whether the server's handling of `CLIENT UNBLOCK` for modules is mended.

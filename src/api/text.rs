@@ -106,3 +106,34 @@ impl Drop for OwnedText {
         unsafe { raw::free_string(ptr::null_mut(), self.0) }
     }
 }
+
+/// A string that somebody else keeps alive, or one of our own.
+pub(crate) enum Word<'a> {
+    Kept(Text<'a>),
+    Owned(OwnedText),
+}
+
+impl Word<'_> {
+    pub(crate) fn text(&self) -> Text<'_> {
+        match self {
+            Self::Kept(text) => *text,
+            Self::Owned(text) => text.text(),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.text().bytes()
+    }
+}
+
+impl<'a> From<Text<'a>> for Word<'a> {
+    fn from(text: Text<'a>) -> Self {
+        Self::Kept(text)
+    }
+}
+
+impl From<OwnedText> for Word<'_> {
+    fn from(text: OwnedText) -> Self {
+        Self::Owned(text)
+    }
+}

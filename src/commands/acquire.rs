@@ -7,7 +7,7 @@ use rlock_core::{
 
 use super::Call;
 use crate::{
-    api::{Context, Text},
+    api::{Context, Serves, Text},
     blocked, reply,
     settings::settings,
     state::State,
@@ -129,7 +129,8 @@ fn may_notify(ctx: &Context, channel: Text, kind: ChannelKind) -> Result<(), Str
             "NOPERM the user has no permission for the channel {shown}"
         ));
     }
-    if kind == ChannelKind::Sharded && ctx.flags().is_cluster() && !ctx.serves(channel) {
+    if kind == ChannelKind::Sharded && ctx.flags().is_cluster() && ctx.serves(channel) == Serves::No
+    {
         return Err(format!(
             "ERR SNOTIFY channel is {shown}, must be one whose slot this node serves"
         ));

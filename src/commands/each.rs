@@ -13,7 +13,7 @@ use crate::{
     reply,
     settings::settings,
     state::State,
-    transact::{Failure, Site, transact},
+    transact::{Failure, Pending, Site, change, finish},
 };
 
 pub(super) fn renew(call: &Call<'_>) {
@@ -30,13 +30,13 @@ pub(super) fn renew(call: &Call<'_>) {
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,
     };
-    each(call, *owner, keys, |state, site| {
+    each(call, *owner, keys, |state, site, pending| {
         let renewal = Renewal {
             lease_ms,
             fence: None,
             session: state.session_for(site),
         };
-        let fence = transact(state, site, |locks, name, hold, _| {
+        let fence = change(state, site, pending, |locks, name, hold, _| {
             Ok(locks.renew(site.now, name, hold, owner.bytes(), &renewal)?)
         });
         Ok(fence?.is_some())
@@ -52,8 +52,8 @@ pub(super) fn release(call: &Call<'_>) {
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,
     };
-    each(call, *owner, keys, |state, site| {
-        let left = transact(state, site, |locks, name, hold, _| {
+    each(call, *owner, keys, |state, site, pending| {
+        let left = change(state, site, pending, |locks, name, hold, _| {
             Ok(locks.release(site.now, name, hold, owner.bytes(), all))
         });
         Ok(left?.is_some())
@@ -66,20 +66,28 @@ fn each(
     call: &Call<'_>,
     owner: Text,
     keys: &[Text],
-    mut change: impl FnMut(&mut State, &Site<'_>) -> Result<bool, Failure>,
+    mut change: impl for<'a> FnMut(&mut State, &Site<'a>, &mut Pending<'a>) -> Result<bool, Failure>,
 ) {
     let Some(first) = keys.first() else { return };
     let done = call.change(*first, Some(owner), |state, site| {
         all::check(state, site, keys)?;
-        let mut held = 0;
+        let (mut held, mut pending) = (Ok(0), Pending::new());
         for key in keys {
             let site = Site { key: *key, ..*site };
-            if change(state, &site)? {
-                held += 1;
-                state.confirm(site.db, key.bytes(), owner.bytes());
+            match change(state, &site, &mut pending) {
+                Ok(true) => {
+                    held = held.map(|held| held + 1);
+                    state.confirm(site.db, key.bytes(), owner.bytes());
+                }
+                Ok(false) => {}
+                Err(failure) => {
+                    held = Err(failure);
+                    break;
+                }
             }
         }
-        Ok(held)
+        finish(state, site, pending);
+        held
     });
     match done {
         Some(Ok(held)) => call.ctx.reply_number(held),

@@ -172,19 +172,19 @@ fn options_are_refused_when_unknown_repeated_or_incomplete() {
     let options: [(&[&str], &str); 10] = [
         (&["SOON"], "SOON"),
         (&["ALL"], "ALL"),
-        (&["ONCE", "ONCE"], "ONCE"),
+        (&["REENTER", "REENTER"], "REENTER"),
         (&["WAIT", "1", "WAIT", "1"], "WAIT"),
-        (&["WAIT", "1", "ONCE", "once"], "ONCE"),
+        (&["WAIT", "1", "REENTER", "reenter"], "REENTER"),
         (&["NOTIFY", "c", "NOTIFY", "c"], "NOTIFY"),
         (&["WAIT"], "WAIT"),
         (&["NOTIFY"], "NOTIFY"),
-        (&["WAIT", "ONCE"], "wait-ms"),
+        (&["WAIT", "REENTER"], "wait-ms"),
         (&[""], ""),
     ];
     for (option, named) in options {
         refused(&a, &[&acquire[..], option].concat(), &[named]);
     }
-    for words in [&["SOME"][..], &["ALL", "ALL"], &["ONCE"], &[""]] {
+    for words in [&["SOME"][..], &["ALL", "ALL"], &["REENTER"], &[""]] {
         refused(
             &a,
             &[&["RLOCK.RELEASE", "k", "owner-a"], words].concat(),

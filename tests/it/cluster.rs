@@ -1,6 +1,6 @@
 //! Locks in a cluster: keys of one slot, and slots that move.
 
-use crate::client::{Client, eventually};
+use crate::client::{Client, Subscriber, eventually};
 use crate::contest::{Contest, wait_for};
 use crate::server::Server;
 
@@ -8,14 +8,14 @@ use crate::server::Server;
 const SLOT: u16 = 7629;
 
 #[track_caller]
-fn await_cluster(server: &Server) {
+pub(crate) fn await_cluster(server: &Server) {
     eventually("the cluster is up", || {
         server.ask("CLUSTER INFO").contains("cluster_state:ok")
     });
 }
 
 /// A cluster of one node.
-fn one_node() -> Server {
+pub(crate) fn one_node() -> Server {
     let server = Server::configured(&["cluster-enabled yes"]);
     assert_eq!(server.ask("CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
     await_cluster(&server);
@@ -23,7 +23,7 @@ fn one_node() -> Server {
 }
 
 /// A cluster of two nodes, of which the first has all slots.
-fn two_nodes() -> (Server, Server) {
+pub(crate) fn two_nodes() -> (Server, Server) {
     let (first, second) = (one_node(), Server::configured(&["cluster-enabled yes"]));
     let meet = format!("CLUSTER MEET 127.0.0.1 {}", first.port());
     assert_eq!(second.ask(&meet), "OK");
@@ -36,7 +36,7 @@ fn two_nodes() -> (Server, Server) {
 }
 
 /// Moves the slot of `k` with its keys, as a cluster's tools do, up to the last step: to tell the nodes.
-fn move_keys(from: &Server, to: &Server) {
+pub(crate) fn move_keys(from: &Server, to: &Server) {
     let id = |server: &Server| server.ask("CLUSTER MYID");
     let importing = format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", id(from));
     assert_eq!(to.ask(&importing), "OK");
@@ -47,7 +47,7 @@ fn move_keys(from: &Server, to: &Server) {
     assert!(answer == "OK" || answer == "NOKEY", "{answer}");
 }
 
-fn tell_nodes(from: &Server, to: &Server) {
+pub(crate) fn tell_nodes(from: &Server, to: &Server) {
     let owner = format!("CLUSTER SETSLOT {SLOT} NODE {}", to.ask("CLUSTER MYID"));
     assert_eq!(to.ask(&owner), "OK");
     assert_eq!(from.ask(&owner), "OK");
@@ -169,7 +169,8 @@ fn cluster_of_one_node_serves_its_slots() {
     assert_eq!(server.ask("CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
     await_cluster(&server);
     let contest = Contest::on(&server);
-    let mut heard = server.listen_to_unlocks();
+    let channel = ["redisson_lock__channel:{k}"];
+    let mut heard = Subscriber::listen(server.port(), "SSUBSCRIBE", &channel);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     assert_eq!(contest.waiter.ask("RLOCK.RELEASE k owner-b"), "0");

@@ -40,6 +40,8 @@ fn start_has_counted_nothing() {
     assert_counted(&server, &[]);
     for gauge in [
         "waiters",
+        "places_kept",
+        "grace_left_ms",
         "contended_locks",
         "bound_holds",
         "watches",
@@ -62,7 +64,7 @@ fn each_outcome_is_counted_once() {
 
     let a = server.client();
     a.ask("RLOCK.ACQUIRE k owner-c 60000");
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    a.number("RLOCK.ACQUIRE k owner-a 60000 REENTER");
     a.number("RLOCK.RENEW k owner-a 60000");
     a.ask("RLOCK.RENEW k owner-c 60000");
     a.ask("RLOCK.RELEASE k owner-a");
@@ -112,7 +114,7 @@ fn ends_of_waits_and_leases_are_counted_by_their_kind() {
     server.ask(&format!("CLIENT KILL ID {}", d.id()));
     server.await_queued("k", 1);
     let b = server.client();
-    b.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 ONCE");
+    b.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
     assert_eq!(contest.waiter.answer(), "nil");
     contest.holder.number("RLOCK.RENEW k owner-a 10");
     b.fence();
@@ -185,7 +187,7 @@ fn request_for_several_locks_counts_as_one() {
     let server = Server::start();
     let (a, b) = (server.client(), server.client());
     a.number("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3");
-    a.number("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3");
+    a.number("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3 REENTER");
     a.ask("RLOCK.MACQUIRE owner-b 60000 2 k3 k4");
     b.send("RLOCK.MACQUIRE owner-b 60000 2 k3 k4 WAIT 0");
     server.await_queued("k4", 1);
@@ -196,7 +198,7 @@ fn request_for_several_locks_counts_as_one() {
         ("waits", 1),
     ];
     assert_counted(&server, &counted);
-    assert_eq!(server.counter("waiters"), 1);
+    assert_eq!(server.counter("waiters"), 2);
     assert_eq!(server.counter("contended_locks"), 2);
     assert_eq!(a.ask("RLOCK.MRENEW owner-a 60000 3 k1 k2 k4"), "2");
     assert_eq!(a.ask("RLOCK.MRELEASE owner-a 3 k1 k2 k3"), "3");

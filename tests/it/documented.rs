@@ -36,7 +36,7 @@ fn server_finds_the_keys_of_each_command() {
     let server = Server::start();
     for line in [
         "RLOCK.ACQUIRE k owner-a 1000 WAIT 0 NOTIFY c",
-        "RLOCK.RENEW k owner-a 1000",
+        "RLOCK.RENEW k owner-a 1000 FENCE 5",
         "RLOCK.RELEASE k owner-a ALL",
         "RLOCK.ACQUIRE k owner-a 1000 SHARED LIMIT 5 PERMITS 2 BIND 0",
         "RLOCK.DOWNGRADE k owner-a",
@@ -56,7 +56,7 @@ fn server_finds_the_keys_of_each_command() {
     assert!(flags("RLOCK.FORCE k").contains("RW"));
     assert!(flags("RLOCK.INFO k").contains("RO"));
     for line in [
-        "RLOCK.MACQUIRE owner-a 1000 3 k1 k2 k3 ONCE WAIT 0 NOTIFY c",
+        "RLOCK.MACQUIRE owner-a 1000 3 k1 k2 k3 REENTER WAIT 0 KEEP 1 NOTIFY c",
         "RLOCK.MRENEW owner-a 1000 3 k1 k2 k3",
         "RLOCK.MRELEASE owner-a 3 k1 k2 k3 ALL",
     ] {
@@ -126,17 +126,17 @@ fn commands_are_documented_in_the_server() {
             .unwrap_or_default();
         let expected: &[&str] = match command {
             "rlock.acquire" => &[
-                "key", "owner", "lease-ms", "SHARED", "LIMIT", "PERMITS", "ONCE", "WAIT",
-                "wait-ms", "NOTIFY", "channel", "BIND", "grace-ms",
+                "key", "owner", "lease-ms", "SHARED", "LIMIT", "PERMITS", "REENTER", "WAIT",
+                "wait-ms", "KEEP", "NOTIFY", "SNOTIFY", "channel", "BIND", "grace-ms",
             ],
             "rlock.macquire" => &[
-                "owner", "lease-ms", "numkeys", "key", "ONCE", "WAIT", "wait-ms", "NOTIFY",
-                "channel",
+                "owner", "lease-ms", "numkeys", "key", "REENTER", "WAIT", "wait-ms", "KEEP",
+                "NOTIFY", "SNOTIFY", "channel",
             ],
             "rlock.mrenew" => &["owner", "lease-ms", "numkeys", "key"],
             "rlock.mrelease" => &["owner", "numkeys", "key", "ALL"],
             "rlock.list" => &["COUNT"],
-            "rlock.renew" => &["key", "owner", "lease-ms"],
+            "rlock.renew" => &["key", "owner", "lease-ms", "FENCE"],
             "rlock.release" => &["key", "owner", "ALL"],
             "rlock.cancel" | "rlock.downgrade" => &["key", "owner"],
             "rlock.force" | "rlock.info" => &["key"],

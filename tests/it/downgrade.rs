@@ -62,7 +62,7 @@ impl Crowd {
 fn downgrade_lets_in_the_readers_at_the_front_and_nobody_else() {
     let server = Server::start();
     let mut crowd = Crowd::on(&server);
-    let fence = crowd.holder.number("RLOCK.ACQUIRE k owner-a 60000");
+    let fence = crowd.holder.number("RLOCK.ACQUIRE k owner-a 60000 REENTER");
     assert_eq!(crowd.holder.number("RLOCK.DOWNGRADE k owner-a"), fence);
     assert_eq!(
         server.owners("k"),
@@ -77,9 +77,7 @@ fn downgrade_lets_in_the_readers_at_the_front_and_nobody_else() {
         (2, 1, Some(fence))
     );
     // One of them may be upgraded when it is alone again, before the others.
-    crowd
-        .holder
-        .send("RLOCK.ACQUIRE k owner-a 60000 ONCE WAIT 0");
+    crowd.holder.send("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");
     server.await_queued("k", 4);
     for owner in ["reader", "notified", "limited"] {
         assert_eq!(server.ask(&format!("RLOCK.RELEASE k {owner}")), "0");

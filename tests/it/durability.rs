@@ -31,7 +31,7 @@ fn append_only_file_has_plain_facts_with_absolute_times() {
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
     let contest = Contest::on(&server);
     let a = server.client();
-    a.number("RLOCK.ACQUIRE k owner-a 50000");
+    a.number("RLOCK.ACQUIRE k owner-a 50000 REENTER");
     a.number("RLOCK.RENEW k owner-a 60000");
     a.ask("RLOCK.RELEASE k owner-a");
     let next = wait_for(&server, "k", "owner-c", 2);
@@ -135,7 +135,9 @@ fn acknowledged_grant_of_a_waiter_survives_a_crash() {
 fn hold_comes_back_from_a_dump() {
     let mut server = Server::start();
     let contest = Contest::on(&server);
-    contest.holder.number("RLOCK.ACQUIRE k owner-a 60000");
+    contest
+        .holder
+        .number("RLOCK.ACQUIRE k owner-a 60000 REENTER");
     let end = server.ask("PEXPIRETIME k");
     assert_eq!(server.ask("SAVE"), "OK");
     server.kill();

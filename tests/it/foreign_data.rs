@@ -65,7 +65,7 @@ fn fence_stays_above_one_that_was_restored() {
     let server = Server::start();
     let a = server.client();
     // A server whose clock was ahead has written this lock.
-    let ahead = (1_i64 << 52) - 1000;
+    let ahead = a.number("RLOCK.ACQUIRE other owner-a 60000") + 1_800_000_000;
     a.ask(&format!("HSET k owner-z 1 rlock:fence {ahead}"));
     a.ask("PEXPIRE k 60000");
     let waiter = wait_for(&server, "k", "owner-b", 1);
@@ -92,9 +92,9 @@ fn count_goes_up_to_its_limit_and_not_past_it() {
     let a = server.client();
     a.ask("HSET k owner-a 2147483646");
     a.ask("PEXPIRE k 60000");
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    a.number("RLOCK.ACQUIRE k owner-a 60000 REENTER");
     assert_eq!(a.ask("HGET k owner-a"), "2147483647");
-    let full = a.ask("RLOCK.ACQUIRE k owner-a 30000");
+    let full = a.ask("RLOCK.ACQUIRE k owner-a 30000 REENTER");
     assert!(
         full.starts_with("ERR ") && full.contains("2147483647"),
         "{full}"
@@ -102,7 +102,7 @@ fn count_goes_up_to_its_limit_and_not_past_it() {
     assert_eq!(a.ask("HGET k owner-a"), "2147483647");
     assert!(a.number("PTTL k") > 30_000, "nothing has changed");
     // What raises nothing is fine.
-    a.number("RLOCK.ACQUIRE k owner-a 60000 ONCE");
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
     a.number("RLOCK.RENEW k owner-a 60000");
     assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "2147483646");
     assert_eq!(a.ask("RLOCK.RELEASE k owner-a ALL"), "0");

@@ -1,6 +1,8 @@
 //! A waiter that has gone delays nobody, whenever it goes; a holder that has gone keeps its lease.
 
-use crate::client::{eventually, request};
+use std::time::Duration;
+
+use crate::client::{eventually, request, words};
 use crate::contest::{Contest, wait_for};
 use crate::server::Server;
 
@@ -62,6 +64,52 @@ fn grant_to_a_waiter_killed_in_the_same_turn_is_passed_on() {
         assert_eq!(server.counter("undelivered_grants"), round);
         assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
     }
+}
+
+/// A client library asks again on another connection, and is told that it holds the lock: then it does.
+#[test]
+fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
+    let server = Server::start();
+    for (wait, again) in [
+        ("ACQUIRE k owner-b 60000", "ACQUIRE k owner-b 60000"),
+        (
+            "ACQUIRE k owner-b 60000 SHARED",
+            "ACQUIRE k owner-b 60000 SHARED WAIT 0",
+        ),
+        ("ACQUIRE k owner-b 60000", "RENEW k owner-b 60000"),
+        ("ACQUIRE k owner-b 60000", "MRENEW owner-b 60000 1 k"),
+        ("ACQUIRE k owner-b 60000", "DOWNGRADE k owner-b"),
+        (
+            "MACQUIRE owner-b 60000 2 k2 k",
+            "MACQUIRE owner-b 60000 2 k k2",
+        ),
+        ("MACQUIRE owner-b 60000 2 k2 k", "RENEW k2 owner-b 60000"),
+    ] {
+        let (a, gone) = (server.client(), server.client());
+        a.number("RLOCK.ACQUIRE k owner-a 60000");
+        gone.send(&format!("RLOCK.{wait} WAIT 0 KEEP 60000"));
+        server.await_queued("k", 1);
+        let next = wait_for(&server, "k", "owner-c", 2);
+        let turn = [
+            "RLOCK.RELEASE k owner-a",
+            &format!("CLIENT KILL ID {}", gone.id()),
+            &format!("RLOCK.{again}"),
+        ];
+        let turn = turn.map(|line| request(&words(line)));
+        a.send_bytes(&turn.concat());
+        assert_eq!((a.answer(), a.answer()), ("0".into(), "1".into()));
+        assert_ne!(a.answer(), "nil", "{again}");
+        // The end of the killed call has been dealt with when another turn is over.
+        server.ask("PING");
+        assert!(next.reply_within(Duration::from_millis(50)).is_none());
+        assert_eq!(server.owners("k"), ["owner-b"], "{again}");
+        assert_eq!(server.counter("places_kept"), 0, "{again}");
+        assert_eq!(a.ask("RLOCK.MRELEASE owner-b 1 k"), "1");
+        next.fence();
+        server.ask("RLOCK.FORCE k");
+        server.ask("RLOCK.FORCE k2");
+    }
+    assert_eq!(server.counter("undelivered_grants"), 0);
 }
 
 #[test]

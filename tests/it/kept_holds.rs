@@ -21,7 +21,7 @@ fn exercise(server: &Server) {
         ));
     }
     a.number("RLOCK.ACQUIRE shared owner-p 90000 SHARED LIMIT 50 PERMITS 7");
-    a.number("RLOCK.ACQUIRE shared owner-1 80000 SHARED");
+    a.number("RLOCK.ACQUIRE shared owner-1 80000 SHARED REENTER");
     a.number("RLOCK.RENEW shared owner-2 70000");
     a.ask("RLOCK.RELEASE shared owner-3");
     a.number("RLOCK.ACQUIRE shared short 20 SHARED");

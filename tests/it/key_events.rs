@@ -20,7 +20,10 @@ fn each_change_gives_the_events_of_its_native_commands() {
     assert_eq!(acquired, ["hset", "expire"]);
     let renewed = events(&server, || _ = a.number("RLOCK.RENEW k owner-a 70000"));
     assert_eq!(renewed, ["expire"]);
-    let entered = events(&server, || _ = a.number("RLOCK.ACQUIRE k owner-a 80000"));
+    let again = events(&server, || _ = a.number("RLOCK.ACQUIRE k owner-a 80000"));
+    assert_eq!(again, ["expire"]);
+    let enter = "RLOCK.ACQUIRE k owner-a 90000 REENTER";
+    let entered = events(&server, || _ = a.number(enter));
     assert_eq!(entered, ["hset", "expire"]);
     let left = events(&server, || _ = a.ask("RLOCK.RELEASE k owner-a"));
     assert_eq!(left, ["hset"]);

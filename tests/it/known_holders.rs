@@ -276,7 +276,7 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
     everywhere(|server, count| {
         let a = prepare(server, count);
         let mut heard = server.listen(&["c"]);
-        a.number("RLOCK.ACQUIRE k owner-0 60000 SHARED ONCE NOTIFY c");
+        a.number("RLOCK.ACQUIRE k owner-0 60000 SHARED NOTIFY c");
         assert_eq!(a.ask("PEXPIRE k 40"), "1");
         assert!(heard.message().starts_with("lost "));
         assert_eq!(a.ask("RLOCK.RENEW k owner-1 60000"), "nil");
@@ -288,4 +288,34 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
         a.ask("RLOCK.RELEASE k owner-0");
         assert!(a.number("PEXPIRETIME k") <= end);
     });
+}
+
+/// Only `UNLINK`, not a command of ours, tells that the lock is gone.
+#[test]
+fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
+    const LOCKS: usize = 4000;
+    let server = Server::start();
+    let client = server.client();
+    let used = || {
+        server
+            .info("memory", "used_memory")
+            .parse::<i64>()
+            .expect("a number")
+    };
+    let take_and_unlink = |round: usize| {
+        for number in 0..LOCKS {
+            for owner in ["owner-a", "owner-b"] {
+                client.send(&format!(
+                    "RLOCK.ACQUIRE k{round}:{number} {owner} 86400000 SHARED"
+                ));
+            }
+            client.send(&format!("UNLINK k{round}:{number}"));
+            (0..3).for_each(|_| drop(client.reply()));
+        }
+    };
+    take_and_unlink(1);
+    let before = used();
+    take_and_unlink(2);
+    let bytes = (used() - before) / LOCKS as i64;
+    assert!(bytes < 40, "{bytes} bytes are left of each lock");
 }

@@ -1,6 +1,9 @@
 //! A server that runs out of memory.
 
-use crate::client::eventually;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use crate::client::{PATIENCE, eventually, request, words};
 use crate::contest::{Contest, wait_for};
 use crate::server::Server;
 
@@ -17,7 +20,7 @@ fn out_of_memory_refuses_new_holds_and_nothing_else() {
         "RLOCK.ACQUIRE k owner-d 60000 SHARED",
         "RLOCK.MACQUIRE owner-d 60000 2 free1 free2",
         "RLOCK.MACQUIRE owner-d 60000 2 free1 k WAIT 0",
-        // A re-entry, too.
+        // A holder that asks again, too.
         "RLOCK.ACQUIRE k owner-a 60000",
     ] {
         assert!(server.ask(line).starts_with("OOM "), "{line}");
@@ -123,4 +126,79 @@ fn free_locks_leave_nothing_behind() {
     let after = round("second");
     // Two thousand names that stayed would be ten times as much.
     assert!((after - before).abs() < 50_000, "{before} {after}");
+}
+
+/// What each of the many does: takes the lock in every way, hands it over, waits, gives up, and loses it.
+const LIFE: [&str; 11] = [
+    "RLOCK.ACQUIRE {} owner-a 60000 NOTIFY c",
+    "RLOCK.ACQUIRE {} owner-b 60000 WAIT 0 KEEP 60000 SNOTIFY s",
+    "RLOCK.ACQUIRE {} owner-c 60000 WAIT 0 NOTIFY c",
+    "RLOCK.CANCEL {} owner-c",
+    // It goes to owner-b, whom nobody can tell, so that its place is kept.
+    "RLOCK.RELEASE {} owner-a",
+    "RLOCK.ACQUIRE {} owner-b 60000 SHARED",
+    "RLOCK.CANCEL {} owner-b",
+    "RLOCK.ACQUIRE {} owner-a 60000 SHARED LIMIT 9 PERMITS 2 BIND 0 NOTIFY c",
+    "RLOCK.FORCE {}",
+    "RLOCK.MACQUIRE owner-a 60000 2 {} {}-too",
+    "RLOCK.MRELEASE owner-a 2 {} {}-too",
+];
+/// How often each takes the lock and gives it back beside that.
+const PAIRS: usize = 20;
+const LIVES_AT_ONCE: usize = 50;
+
+/// The requests of so many, each with a lock of its own.
+fn lives() -> Vec<u8> {
+    let lives = (0..LIVES_AT_ONCE).flat_map(|number| {
+        let key = format!("k{number}");
+        let pair = ["RLOCK.ACQUIRE {} owner-a 60000", "RLOCK.RELEASE {} owner-a"];
+        let pairs = pair.into_iter().cycle().take(2 * PAIRS);
+        let lines = pairs.chain(LIFE).map(move |line| line.replace("{}", &key));
+        lines.flat_map(|line| request(&words(&line)))
+    });
+    let end = request(&["ECHO", "the-end"]);
+    lives.chain(end).collect()
+}
+
+/// Sends the requests and takes all their replies.
+fn live(stream: &mut TcpStream, lives: &[u8]) {
+    stream.write_all(lives).expect("it reads");
+    let (mut last, mut piece) = (Vec::new(), [0; 1 << 16]);
+    while !last.ends_with(b"the-end\r\n") {
+        let length = stream.read(&mut piece).expect("it replies");
+        last.extend_from_slice(&piece[..length]);
+        let old = last.len().saturating_sub(9);
+        last.drain(..old);
+    }
+}
+
+#[test]
+fn million_grants_leave_nothing_behind() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let mut stream = TcpStream::connect(("127.0.0.1", server.port())).expect("it listens");
+    stream
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a bound is fine");
+    let lives = lives();
+    let used = || {
+        let used = server.info("memory", "used_memory");
+        used.parse::<i64>().expect("a number")
+    };
+    let mut before = None;
+    while server.counter("grants") < 1_000_000 {
+        for _ in 0..20 {
+            live(&mut stream, &lives);
+        }
+        let told = heard.messages();
+        assert_eq!(told.len(), 20 * LIVES_AT_ONCE, "each loses one hold");
+        before = before.or_else(|| Some(used()));
+    }
+    for gauge in ["waiters", "places_kept", "watches", "contended_locks"] {
+        assert_eq!(server.counter(gauge), 0, "{gauge}");
+    }
+    assert_eq!(server.ask("DBSIZE"), "0");
+    let (before, after) = (before.unwrap_or(0), used());
+    // One byte of each grant that stayed would be ten times as much.
+    assert!((after - before).abs() < 100_000, "{before} {after}");
 }

@@ -61,7 +61,7 @@ fn request_for_several_is_granted_in_whole_within_the_last_release() {
     // Free keys stay free, and are kept from newcomers.
     assert_eq!(server.ask("EXISTS k1 k2 k3"), "1");
     assert_eq!(server.ask("RLOCK.ACQUIRE k1 owner-x 60000"), "nil");
-    assert_eq!(server.counter("waiters"), 1);
+    assert_eq!(server.counter("waiters"), 3);
     assert_eq!(server.ask("RLOCK.RELEASE k2 owner-a"), "0");
     assert_eq!(server.ask("EXISTS k1 k2 k3"), "3");
     let fence = several.waiter.fence();
@@ -89,7 +89,7 @@ fn waiter_for_several_that_ends_leaves_all_queues() {
             }
             _ => {
                 let again = server.client();
-                again.send("RLOCK.MACQUIRE owner-m 60000 3 k3 k2 k1 ONCE WAIT 20");
+                again.send("RLOCK.MACQUIRE owner-m 60000 3 k3 k2 k1 WAIT 20");
                 assert_eq!(waiter.answer(), "nil");
                 assert_eq!(again.answer(), "nil");
             }
@@ -182,7 +182,7 @@ fn request_for_several_by_channel_is_told_once_or_skipped_for_all_keys() {
         a.number("RLOCK.ACQUIRE k2 owner-a 60000");
         let line = format!("RLOCK.MACQUIRE owner-m 60000 3 k1 k2 k3 WAIT 0 NOTIFY {channel}");
         assert_eq!(n.ask(&line), "WAITING");
-        assert_eq!(server.counter("waiters"), 1);
+        assert_eq!(server.counter("waiters"), 3);
         assert_eq!(server.counter("watches"), 3);
         let next = KEYS.map(|key| wait_for(&server, key, "owner-n", 2));
         assert_eq!(a.ask("RLOCK.RELEASE k2 owner-a"), "0");
@@ -203,9 +203,9 @@ fn request_for_several_by_channel_is_told_once_or_skipped_for_all_keys() {
 }
 
 #[test]
-fn request_for_several_is_one_of_those_that_may_wait() {
+fn request_for_several_takes_a_place_for_each_key() {
     let server = Server::start();
-    server.ask("CONFIG SET rlock.max-waiters 2");
+    server.ask("CONFIG SET rlock.max-waiters 5");
     let several = Several::on(&server);
     let second = server.client();
     second.send("RLOCK.MACQUIRE owner-n 60000 2 k3 k2 WAIT 0");
@@ -216,7 +216,7 @@ fn request_for_several_is_one_of_those_that_may_wait() {
     ] {
         let full = server.ask(line);
         assert!(
-            full.starts_with("QUEUEFULL ") && full.contains(" 2"),
+            full.starts_with("QUEUEFULL ") && full.contains(" 5"),
             "{full}"
         );
     }

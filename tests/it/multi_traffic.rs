@@ -142,7 +142,7 @@ fn disturb(port: u16, number: usize) {
             }
         } else {
             client.reply();
-            client.ask(&format!("RLOCK.ACQUIRE k{key} {owner} 60000 WAIT 1 ONCE"));
+            client.ask(&format!("RLOCK.ACQUIRE k{key} {owner} 60000 WAIT 1"));
             client.ask(&format!("RLOCK.DOWNGRADE k{key} {owner}"));
         }
         assert_ne!(

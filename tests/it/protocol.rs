@@ -80,7 +80,14 @@ fn info_is_a_map_in_resp3() {
         "bound",
     ];
     assert_eq!(names_of(&fields[2].1), holder);
-    let waiter = ["owner", "mode", "waited-ms", "wait-left-ms", "client-id"];
+    let waiter = [
+        "owner",
+        "mode",
+        "waited-ms",
+        "wait-left-ms",
+        "client-id",
+        "kept-left-ms",
+    ];
     assert_eq!(names_of(&fields[4].1), waiter);
     let waiting = text(&fields[4].1);
     let id = contest.waiter.id().to_string();

@@ -114,15 +114,7 @@ impl Rendering {
             format!("{owner} count={count}{permits} fence={fence} lease-left={left}{bound}")
         });
         let holders = holders.collect::<Vec<_>>().join("; ");
-        let waiters = each(field(fields, "waiters"), |waiter| {
-            let shown = |name| text(field(waiter, name));
-            let (waited, left) = (shown("waited-ms"), shown("wait-left-ms"));
-            format!(
-                "{} {} waited={waited} wait-left={left}",
-                shown("owner"),
-                shown("mode")
-            )
-        });
+        let waiters = each(field(fields, "waiters"), waiter);
         let mode = text(field(fields, "mode"));
         let queued = text(field(fields, "queued"));
         let fence = self.fence_or_nil(field(fields, "fence"));
@@ -184,6 +176,17 @@ fn each(list: &Value, render: impl Fn(&[Value]) -> String) -> String {
     shown.collect::<Vec<_>>().join("; ")
 }
 
+/// A place in a queue: of one who waits, or kept for one who may come back.
+fn waiter(waiter: &[Value]) -> String {
+    let shown = |name| text(field(waiter, name));
+    let (owner, mode, waited) = (shown("owner"), shown("mode"), shown("waited-ms"));
+    let (wait_left, kept_left) = (shown("wait-left-ms"), shown("kept-left-ms"));
+    if kept_left == "nil" {
+        return format!("{owner} {mode} waited={waited} wait-left={wait_left}");
+    }
+    format!("{owner} kept {mode} waited={waited} kept-left={kept_left}")
+}
+
 /// A list of contended locks.
 fn locks(list: &Value) -> String {
     let shown = each(list, |lock| {
@@ -229,7 +232,7 @@ fn is_alike(expected: &str, seen: &str) -> bool {
         let (name, time) = word.split_once('=')?;
         let is_time = matches!(
             name,
-            "lease-left" | "waited" | "wait-left" | "oldest-wait" | "ttl"
+            "lease-left" | "waited" | "wait-left" | "kept-left" | "oldest-wait" | "ttl"
         );
         time.trim_end_matches([']', ';'])
             .parse::<u64>()

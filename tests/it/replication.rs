@@ -28,7 +28,7 @@ fn exercise(server: &Server) {
     let a = server.client();
     let contest = Contest::on(server);
     let next = wait_for(server, "k", "owner-c", 2);
-    a.number("RLOCK.ACQUIRE k owner-a 50000");
+    a.number("RLOCK.ACQUIRE k owner-a 50000 REENTER");
     a.number("RLOCK.RENEW k owner-a 70000");
     a.ask("RLOCK.RELEASE k owner-a");
     a.ask("RLOCK.RELEASE k owner-a");

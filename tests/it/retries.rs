@@ -4,22 +4,111 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::client::{Client, eventually, request, words};
 use crate::contest::Contest;
+use crate::scripted::{in_multi, in_script};
 use crate::server::Server;
 
 #[test]
 fn acquire_repeated_after_a_lost_reply_is_the_same_hold() {
     let server = Server::start();
     let first = server.client();
-    first.send("RLOCK.ACQUIRE k owner-a 60000 ONCE");
+    first.send("RLOCK.ACQUIRE k owner-a 60000");
     first.close();
     eventually("it has arrived", || server.ask("EXISTS k") == "1");
     let fence = server.ask("HGET k rlock:fence");
     let again = server.client();
-    assert_eq!(
-        again.ask("RLOCK.ACQUIRE k owner-a 60000 ONCE WAIT 0"),
-        fence
-    );
+    assert_eq!(again.ask("RLOCK.ACQUIRE k owner-a 60000 WAIT 0"), fence);
     assert_eq!(again.ask("RLOCK.RELEASE k owner-a"), "0");
+}
+
+/// Most client libraries send a request again when its reply is lost, without being asked to.
+#[test]
+fn request_sent_again_never_raises_the_count() {
+    let server = Server::start();
+    let outside: fn(&Client, &str) -> String = |client, line| client.ask(line);
+    let ways = [outside, in_multi, in_script];
+    for (way, run) in ways.into_iter().enumerate() {
+        for line in [
+            "RLOCK.ACQUIRE k o 60000",
+            "RLOCK.ACQUIRE k o 60000 WAIT 0",
+            "RLOCK.ACQUIRE k o 60000 SHARED",
+            "RLOCK.ACQUIRE k o 60000 SHARED LIMIT 5 PERMITS 2 WAIT 100",
+            "RLOCK.ACQUIRE k o 60000 WAIT 0 KEEP 100",
+            "RLOCK.MACQUIRE o 60000 2 k k2 WAIT 0",
+            "RLOCK.ACQUIRE k o 60000 BIND 50000",
+            "RLOCK.ACQUIRE k o 60000 NOTIFY c",
+            "RLOCK.ACQUIRE k o 60000 WAIT 0 KEEP 100 NOTIFY c",
+            "RLOCK.MACQUIRE o 60000 2 k k2 WAIT 0 SNOTIFY c",
+        ] {
+            let needs_connection = line.contains("BIND") || line.contains("NOTIFY");
+            if way == 2 && needs_connection {
+                continue;
+            }
+            let fence = run(&server.client(), line);
+            for _ in 0..3 {
+                assert_eq!(run(&server.client(), line), fence, "{line}");
+            }
+            assert_eq!(server.hash("k")["o"], "1", "{line}");
+            assert_eq!(server.ask("RLOCK.RELEASE k o"), "0", "{line}");
+            server.ask("RLOCK.RELEASE k2 o");
+            assert_eq!(server.ask("DBSIZE"), "0", "{line}");
+        }
+    }
+}
+
+#[test]
+fn wait_sent_again_after_its_grant_was_lost_is_the_same_hold() {
+    let server = Server::start();
+    let _heard = server.listen(&["c"]);
+    for (wait, key) in [
+        ("RLOCK.ACQUIRE k o 60000 WAIT 0", "k"),
+        ("RLOCK.ACQUIRE k o 60000 SHARED WAIT 0 KEEP 60000", "k"),
+        ("RLOCK.ACQUIRE k o 60000 WAIT 0 NOTIFY c", "k"),
+        ("RLOCK.MACQUIRE o 60000 2 k k2 WAIT 0", "k2"),
+        ("RLOCK.MACQUIRE o 60000 2 k k2 WAIT 0 NOTIFY c", "k2"),
+    ] {
+        let (holder, waiter) = (server.client(), server.client());
+        holder.number("RLOCK.ACQUIRE k owner-a 60000");
+        waiter.send(wait);
+        server.await_queued(key, 1);
+        holder.ask("RLOCK.RELEASE k owner-a");
+        eventually("it is granted", || server.owners(key) == ["o"]);
+        let fence = server.lock(key).fence.map(|fence| fence.to_string());
+        waiter.close();
+        let again = server.client();
+        assert_eq!(Some(again.ask(wait)), fence, "{wait}");
+        assert_eq!(server.hash(key)["o"], "1", "{wait}");
+        assert_eq!(again.ask("RLOCK.RELEASE k o"), "0");
+        again.ask("RLOCK.RELEASE k2 o");
+        assert_eq!(server.ask("DBSIZE"), "0", "{wait}");
+    }
+}
+
+#[test]
+fn each_entry_that_was_asked_for_needs_its_release() {
+    let server = Server::start();
+    let a = server.client();
+    for enter in [
+        "RLOCK.ACQUIRE k o 60000 REENTER",
+        "RLOCK.ACQUIRE k o 60000 SHARED reenter",
+        "RLOCK.MACQUIRE o 60000 1 k REENTER WAIT 0",
+    ] {
+        let fence = a.number(enter);
+        assert_eq!(server.hash("k")["o"], "1", "{enter}");
+        assert_eq!(a.number(enter), fence);
+        assert_eq!(a.number(enter), fence);
+        assert_eq!(server.hash("k")["o"], "3", "{enter}");
+        for count in ["2", "1", "0"] {
+            assert_eq!(a.ask("RLOCK.RELEASE k o"), count, "{enter}");
+        }
+        assert_eq!(server.ask("EXISTS k"), "0");
+    }
+    // An upgrade keeps the count, or raises it.
+    for (upgrade, count) in [("", "1"), (" REENTER", "2")] {
+        a.number("RLOCK.ACQUIRE k o 60000 SHARED");
+        a.number(&format!("RLOCK.ACQUIRE k o 60000{upgrade}"));
+        assert_eq!(server.hash("k")["o"], count);
+        a.ask("RLOCK.RELEASE k o ALL");
+    }
 }
 
 #[test]
@@ -28,13 +117,13 @@ fn wait_repeated_on_a_new_connection_is_one_wait() {
     let contest = Contest::on(&server);
     for _ in 0..5 {
         let again = server.client();
-        again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 ONCE");
+        again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
         // The server may learn of the end of a connection before or after its successor's request.
         server.await_queued("k", 1);
         again.close();
     }
     let last = server.client();
-    last.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 ONCE");
+    last.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
     eventually("it waits", || server.is_blocked(last.id()));
     assert_eq!(server.queued("k"), 1);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
@@ -48,7 +137,7 @@ fn end_of_the_old_connection_leaves_a_place_that_was_taken_over() {
     let server = Server::start();
     let Contest { holder, waiter, .. } = Contest::on(&server);
     let again = server.client();
-    again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 ONCE");
+    again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
     assert_eq!(waiter.answer(), "nil");
     let old = waiter.id();
     waiter.close();

@@ -4,7 +4,8 @@
 //! only if each of its steps came in time; otherwise it says nothing, and is repeated.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::Value;
@@ -38,19 +39,21 @@ fn directory() -> PathBuf {
 }
 
 /// Runs a file until it agrees with the server, or disagrees in a run without delays.
-fn holds(name: &str) {
-    let path = directory().join(name).with_extension("txt");
-    let script = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let steps = steps(&script).unwrap_or_else(|error| panic!("{name}.txt:{error}"));
-    assert!(!steps.is_empty(), "{name} has no steps");
-    for attempt in 1..=ATTEMPTS {
+fn holds(path: &Path) -> Result<(), String> {
+    let name = path.file_name().unwrap_or_default().display();
+    let script = std::fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    let steps = steps(&script).map_err(|error| format!("{name}:{error}"))?;
+    if steps.is_empty() {
+        return Err(format!("{name} has no steps"));
+    }
+    let mut attempt = 1;
+    loop {
         let server = Server::start();
         let mut run = Run::new(&server);
-        let Err(difference) = steps.iter().try_for_each(|step| run.check(step)) else {
-            return;
-        };
-        assert!(run.late && attempt < ATTEMPTS, "{name}.txt, {difference}");
+        match steps.iter().try_for_each(|step| run.check(step)) {
+            Err(_) if run.late && attempt < ATTEMPTS => attempt += 1,
+            done => return done.map_err(|difference| format!("{name}, {difference}")),
+        }
     }
 }
 
@@ -198,94 +201,37 @@ impl<'a> Run<'a> {
     }
 }
 
-macro_rules! scenarios {
-    ($($name:ident)*) => {
-        $(#[test] fn $name() { holds(stringify!($name)); })*
+/// How many scenarios are run at a time; they mostly sleep.
+const AT_A_TIME: usize = 4;
 
-        #[test]
-        fn each_scenario_file_is_run() {
-            let files = std::fs::read_dir(directory()).expect("there are scenarios").flatten();
-            let scripts = files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|end| end == "txt"));
-            let mut found = scripts.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect::<Vec<_>>();
-            found.sort();
-            assert_eq!(found, [$(stringify!($name)),*]);
+#[test]
+fn servers_do_what_the_scenarios_say() {
+    let files = std::fs::read_dir(directory()).expect("there are scenarios");
+    let paths = files.flatten().map(|file| file.path());
+    let scenarios = paths.filter(|path| path.extension().is_some_and(|end| end == "txt"));
+    let scenarios = Mutex::new(scenarios.collect::<Vec<_>>());
+    assert!(!lock(&scenarios).is_empty(), "there are no scenarios");
+    let differences = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                while let Some(path) = next(&scenarios) {
+                    if let Err(difference) = holds(&path) {
+                        lock(&differences).push(difference);
+                    }
+                }
+            });
         }
-    };
+    });
+    let differences = lock(&differences);
+    assert!(differences.is_empty(), "{}", differences.join("\n\n"));
 }
 
-scenarios! {
-    acquire_and_release
-    bad_arguments_change_nothing
-    bound_hold_is_cut
-    bound_hold_moves
-    bound_hold_without_grace
-    cancel_withdraws_a_request
-    closed_connection_leaves_the_queue
-    deadlock_across_several_locks
-    deadlock_behind_an_upgrade
-    deadlock_of_permits
-    deadlock_of_three
-    deadlock_of_two
-    deadlock_through_an_upgrade
-    deadlocks_may_be_left_alone
-    downgrade_lets_readers_in
-    exclusive_hold_covers_shared
-    force_ends_all_holds
-    force_ends_the_hold
-    hand_off_is_first_come_first_served
-    hold_of_a_foreign_client
-    key_removed_by_others
-    lapsed_hold_refuses_nobody
-    lease_end_hands_over
-    limit_is_judged_by_each_request
-    list_shows_the_most_contended_first
-    modes_in_one_queue
-    notify_ends_with_its_connection
-    notify_skips_who_cannot_be_reached
-    notify_tells_of_a_grant
-    notify_tells_of_a_loss
-    once_is_harmless_to_repeat
-    once_takes_over_its_place
-    other_data_under_the_name
-    owner_queues_once
-    partial_release_keeps_the_queue_waiting
-    permit_goes_from_hand_to_hand
-    permits_are_taken_together
-    readers_in_a_row_are_let_in_together
-    reentry_and_counts
-    reentry_keeps_permits
-    renewal_moves_the_end
-    second_upgrade_is_a_deadlock
-    several_locks_all_or_none
-    several_locks_and_other_data
-    several_locks_are_withdrawn_as_one
-    several_locks_by_message
-    several_locks_held_in_part
-    several_locks_queue_for_each
-    several_locks_renewed_and_released
-    several_locks_take_over_their_place
-    several_locks_wait_for_leases_and_deletions
-    shared_arguments_have_limits
-    shared_fields_deleted_by_hand
-    shared_holders_together
-    shared_lease_ends_alone
-    shared_lock_is_a_hash
-    shared_loss_is_told_to_its_holder
-    shared_ttl_is_the_longest_lease
-    shared_ttl_set_by_others
-    shorter_renewal_is_told
-    takeover_between_call_and_channel
-    takeover_keeps_the_mode
-    try_never_passes_the_queue
-    ttl_set_by_others
-    ttl_taken_away_by_others
-    upgrade_at_once_when_alone
-    upgrade_that_ends_leaves_the_shared_hold
-    upgrade_that_nobody_hears
-    upgrade_waits_at_the_front
-    upgrade_whose_shared_hold_ends
-    value_set_over_a_held_lock
-    wait_ends_with_nil
-    waiter_that_does_not_fit_holds_up_the_rest
-    writer_is_not_overtaken_by_later_readers
+fn next(scenarios: &Mutex<Vec<PathBuf>>) -> Option<PathBuf> {
+    lock(scenarios).pop()
+}
+
+/// What several threads share; one that has panicked ends the test anyway.
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -91,7 +91,7 @@ fn wait_in_a_function_acts_as_a_try() {
 }
 
 /// The reply to one command in a transaction.
-fn in_multi(client: &Client, line: &str) -> String {
+pub(crate) fn in_multi(client: &Client, line: &str) -> String {
     client.ask("MULTI");
     assert_eq!(client.ask(line), "QUEUED");
     let answer = client.ask("EXEC");
@@ -99,7 +99,7 @@ fn in_multi(client: &Client, line: &str) -> String {
 }
 
 /// The reply to one command in a script, or its error.
-fn in_script(client: &Client, line: &str) -> String {
+pub(crate) fn in_script(client: &Client, line: &str) -> String {
     let script = "return redis.pcall(unpack(ARGV))";
     let arguments = [&["EVAL", script, "0"][..], &words(line)].concat();
     text(&client.call(&arguments))
@@ -169,7 +169,7 @@ fn binding_in_multi_is_to_its_connection_and_renewal_in_a_script_leaves_it() {
         "RLOCK.RENEW k owner-a 60000",
         "RLOCK.MRENEW owner-a 60000 1 k",
         "RLOCK.ACQUIRE k owner-a 60000",
-        "RLOCK.ACQUIRE k owner-a 60000 ONCE",
+        "RLOCK.ACQUIRE k owner-a 60000 REENTER",
         "RLOCK.MACQUIRE owner-a 60000 1 k",
     ] {
         let answer = in_script(&c, line);

@@ -14,6 +14,10 @@ use tempfile::TempDir;
 use crate::client::{Client, PATIENCE, Subscriber, eventually, text};
 use crate::setup::{Setup, program};
 
+// By its path, since the benchmarks have this file among their modules, too.
+#[path = "signal.rs"]
+mod signal;
+
 /// A running server.
 pub(crate) struct Server {
     directory: TempDir,
@@ -110,13 +114,7 @@ impl Server {
 
     /// Sends a signal to the server, and to nobody else.
     pub(crate) fn signal(&self, name: &str) {
-        let sent = Command::new("kill")
-            .args(["-s", name, &self.process_id().to_string()])
-            .status();
-        assert!(
-            sent.is_ok_and(|status| status.success()),
-            "SIG{name} can be sent"
-        );
+        signal::send(self.process_id(), name);
     }
 
     /// Ends the server as a power failure would.
@@ -166,6 +164,7 @@ impl Server {
         let process = Command::new(program())
             .arg(&conf)
             .current_dir(directory)
+            .envs(self.setup.own_environment())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(fs::File::create(directory.join("stderr")).expect("a file can be made"))

@@ -32,7 +32,7 @@ fn settings_have_their_defaults_and_no_others_exist() {
         ("max-waiters", "10000"),
         ("max-watches", "100000"),
         ("channel-prefix", "redisson_lock__channel"),
-        ("publish", "publish"),
+        ("publish", "auto"),
         ("yield-after", "64"),
         ("deadlock-detection", "yes"),
         ("startup-grace-ms", "0"),
@@ -94,7 +94,7 @@ fn settings_are_taken_at_their_limits_and_refused_past_them() {
     limits(
         &server,
         "publish",
-        &["spublish", "both", "none", "publish"],
+        &["spublish", "both", "none", "publish", "auto"],
         &["loudly", "\"\"", "0"],
     );
 }
@@ -140,7 +140,7 @@ fn one_waiter_more_than_the_limit_is_refused() {
     assert_eq!(server.counter("watches"), 2);
     // Taking over one's own place needs no other; trying needs none.
     assert_eq!(
-        n.ask("RLOCK.ACQUIRE k owner-n1 60000 WAIT 0 ONCE NOTIFY c"),
+        n.ask("RLOCK.ACQUIRE k owner-n1 60000 WAIT 0 NOTIFY c"),
         "WAITING"
     );
     assert_eq!(n.ask("RLOCK.ACQUIRE k owner-n3 60000"), "nil");

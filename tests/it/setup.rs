@@ -2,6 +2,7 @@
 //!
 //! `RLOCK_SERVER` names the program (`redis-server`), `RLOCK_MODULE` the module (`target/release/librlock.so`).
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -14,6 +15,7 @@ use crate::server::Server;
 pub(crate) struct Setup {
     lines: Vec<String>,
     module_arguments: String,
+    environment: Vec<(String, OsString)>,
     without_module: bool,
 }
 
@@ -32,6 +34,17 @@ impl Setup {
     pub(crate) fn module_arguments(mut self, arguments: &str) -> Self {
         self.module_arguments = arguments.into();
         self
+    }
+
+    /// Adds a variable to the environment that the server inherits.
+    pub(crate) fn environment(mut self, name: &str, value: &OsStr) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// What the server's environment has beside that of the tests.
+    pub(crate) fn own_environment(&self) -> impl Iterator<Item = (&String, &OsString)> {
+        self.environment.iter().map(|(name, value)| (name, value))
     }
 
     pub(crate) fn without_module(mut self) -> Self {

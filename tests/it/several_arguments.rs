@@ -121,11 +121,13 @@ fn options_are_refused_when_repeated() {
     let a = server.client();
     for option in [
         "SHARED",
-        "ONCE",
+        "REENTER",
         "BIND 5",
         "SHARED LIMIT 5",
         "WAIT 1",
+        "WAIT 1 KEEP 5",
         "NOTIFY c",
+        "SNOTIFY c",
     ] {
         let named = option.split(' ').next().expect("a word");
         let line = format!("RLOCK.ACQUIRE k o 1000 {option} {option}");
@@ -136,7 +138,13 @@ fn options_are_refused_when_repeated() {
         let line = format!("RLOCK.ACQUIRE k o 1000 SHARED LIMIT 5 PERMITS 1 {option}");
         refused(&a, &words(&line), &[named, "twice"]);
     }
-    for option in ["ONCE", "WAIT 1", "NOTIFY c"] {
+    for option in [
+        "REENTER",
+        "WAIT 1",
+        "WAIT 1 KEEP 5",
+        "NOTIFY c",
+        "SNOTIFY c",
+    ] {
         let line = format!("RLOCK.MACQUIRE o 1000 1 k {option} {option}");
         refused(&a, &words(&line), &["twice"]);
     }
@@ -149,8 +157,8 @@ fn options_are_refused_when_repeated() {
             ("RLOCK.MACQUIRE o 1000 1 k SHARED", &["SHARED"]),
             ("RLOCK.MACQUIRE o 1000 1 k LIMIT 5", &["LIMIT"]),
             ("RLOCK.MACQUIRE o 1000 1 k ALL", &["ALL"]),
-            ("RLOCK.MRENEW o 1000 1 k ONCE", &["ONCE"]),
-            ("RLOCK.MRELEASE o 1 k ONCE", &["ONCE"]),
+            ("RLOCK.MRENEW o 1000 1 k REENTER", &["REENTER"]),
+            ("RLOCK.MRELEASE o 1 k REENTER", &["REENTER"]),
             ("RLOCK.LIST ALL", &["ALL"]),
         ],
     );
@@ -248,22 +256,22 @@ fn count_of_each_of_several_locks_goes_up_to_its_limit() {
     let a = server.client();
     let fence = a.number("RLOCK.MACQUIRE o 60000 2 k1 k2");
     a.ask("HSET k2 o 2147483647");
-    let full = a.ask("RLOCK.MACQUIRE o 30000 2 k1 k2");
+    let full = a.ask("RLOCK.MACQUIRE o 30000 2 k1 k2 REENTER");
     assert!(
         full.starts_with("ERR ") && full.contains("2147483647"),
         "{full}"
     );
     assert_eq!(server.hash("k1")["o"], "1");
     assert!(a.number("PTTL k1") > 30_000);
-    assert_eq!(a.number("RLOCK.MACQUIRE o 60000 2 k1 k2 ONCE"), fence);
+    assert_eq!(a.number("RLOCK.MACQUIRE o 60000 2 k1 k2"), fence);
     a.number("RLOCK.ACQUIRE k3 o 60000 SHARED");
     a.ask("HSET k3 o 2147483647");
-    let full = a.ask("RLOCK.ACQUIRE k3 o 60000 SHARED");
+    let full = a.ask("RLOCK.ACQUIRE k3 o 60000 SHARED REENTER");
     assert!(
         full.starts_with("ERR ") && full.contains("2147483647"),
         "{full}"
     );
-    let full = a.ask("RLOCK.ACQUIRE k3 o 60000");
+    let full = a.ask("RLOCK.ACQUIRE k3 o 60000 REENTER");
     assert!(
         full.starts_with("ERR ") && full.contains("2147483647"),
         "{full}"

@@ -60,7 +60,7 @@ fn take_part(server_port: u16, number: usize, witness: &Witness) {
             }
             1 => client.send(&format!("RLOCK.ACQUIRE k {owner} 60000")),
             2 => client.send(&format!("RLOCK.ACQUIRE k {owner} 60000 WAIT 1")),
-            3 => client.send(&format!("RLOCK.ACQUIRE k {owner} 60000 WAIT 5 ONCE")),
+            3 => client.send(&format!("RLOCK.ACQUIRE k {owner} 60000 WAIT 5")),
             _ => client.send(&format!("RLOCK.ACQUIRE k {owner} 60000 WAIT 60000")),
         }
         if let Value::Int(fence) = client.reply() {

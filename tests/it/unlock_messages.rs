@@ -98,12 +98,88 @@ fn earlier_end_is_told_once_and_a_later_one_not() {
     for earlier in [
         "RLOCK.RENEW k owner-a 60000",
         "RLOCK.ACQUIRE k owner-a 50000",
-        "RLOCK.ACQUIRE k owner-a 40000 ONCE",
-        "RLOCK.ACQUIRE k owner-a 30000 WAIT 0 NOTIFY c",
+        "RLOCK.ACQUIRE k owner-a 40000",
+        "RLOCK.ACQUIRE k owner-a 30000 WAIT 0 NOTIFY c REENTER",
     ] {
         a.number(earlier);
         assert_eq!(heard.messages().len(), 1, "{earlier}");
     }
     a.ask("RLOCK.RELEASE k owner-a");
     assert_eq!(heard.messages(), [""; 0]);
+}
+
+#[test]
+fn each_way_to_an_earlier_end_is_told_once() {
+    let server = Server::start();
+    let a = server.client();
+    let mut heard = server.listen_to_unlocks();
+    for (prepare, change, told) in [
+        (
+            "RLOCK.ACQUIRE k owner-a 60000 SHARED",
+            "RLOCK.ACQUIRE k owner-a 30000",
+            1,
+        ),
+        (
+            "RLOCK.ACQUIRE k owner-a 60000",
+            "RLOCK.RENEW k owner-a 30000 FENCE 1",
+            1,
+        ),
+        (
+            "RLOCK.ACQUIRE k owner-a 60000",
+            "RLOCK.ACQUIRE k owner-a 30000 REENTER WAIT 0 KEEP 5",
+            1,
+        ),
+        (
+            "RLOCK.MACQUIRE owner-a 60000 2 k k2",
+            "RLOCK.MACQUIRE owner-a 30000 2 k k2",
+            2,
+        ),
+        (
+            "RLOCK.MACQUIRE owner-a 60000 2 k k2",
+            "RLOCK.MRENEW owner-a 30000 2 k k2",
+            2,
+        ),
+        // None of these makes it end earlier.
+        (
+            "RLOCK.ACQUIRE k owner-a 60000",
+            "RLOCK.RENEW k owner-a 90000",
+            0,
+        ),
+        (
+            "RLOCK.ACQUIRE k owner-a 60000",
+            "RLOCK.DOWNGRADE k owner-a",
+            0,
+        ),
+        ("RLOCK.ACQUIRE k owner-a 60000", "PEXPIRE k 30000", 0),
+        (
+            "RLOCK.ACQUIRE k owner-a 60000",
+            "RLOCK.RENEW k owner-x 30000",
+            0,
+        ),
+    ] {
+        a.number(prepare);
+        assert_eq!(heard.messages(), [""; 0], "{prepare}");
+        a.ask(change);
+        assert_eq!(heard.messages().len(), told, "{prepare}, {change}");
+        server.ask("FLUSHALL");
+    }
+}
+
+#[test]
+fn shared_lock_is_told_to_end_earlier_when_its_longest_lease_is() {
+    let server = Server::start();
+    let a = server.client();
+    let mut heard = server.listen_to_unlocks();
+    a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
+    a.number("RLOCK.ACQUIRE k owner-b 40000 SHARED");
+    for (line, told) in [
+        ("RLOCK.RENEW k owner-b 20000", 0),
+        ("RLOCK.RENEW k owner-a 50000", 1),
+        ("RLOCK.RENEW k owner-a 10000", 1),
+        ("RLOCK.ACQUIRE k owner-b 5000 SHARED", 1),
+        ("RLOCK.ACQUIRE k owner-b 50000 SHARED", 0),
+    ] {
+        a.number(line);
+        assert_eq!(heard.messages().len(), told, "{line}");
+    }
 }

@@ -33,6 +33,13 @@ pub(crate) struct Holder {
 pub(crate) struct Waiter {
     pub(crate) owner: String,
     pub(crate) mode: String,
+    pub(crate) waited_ms: i64,
+    /// None for a wait without limit, and for a kept place.
+    pub(crate) wait_left_ms: Option<i64>,
+    /// The connection that waits; none for a kept place.
+    pub(crate) client_id: Option<i64>,
+    /// None while somebody waits in the place.
+    pub(crate) kept_left_ms: Option<i64>,
 }
 
 impl Lock {
@@ -44,6 +51,10 @@ impl Lock {
 
     pub(crate) fn waiting(&self) -> Vec<&str> {
         self.waiters.iter().map(|it| it.owner.as_str()).collect()
+    }
+
+    pub(crate) fn waiter(&self, owner: &str) -> Option<&Waiter> {
+        self.waiters.iter().find(|it| it.owner == owner)
     }
 
     pub(crate) fn holder(&self, owner: &str) -> Option<&Holder> {
@@ -157,5 +168,9 @@ fn waiter(value: &Value) -> Waiter {
     Waiter {
         owner: text(&fields["owner"]),
         mode: text(&fields["mode"]),
+        waited_ms: number(&fields["waited-ms"]).expect("it is a number"),
+        wait_left_ms: number(&fields["wait-left-ms"]),
+        client_id: number(&fields["client-id"]),
+        kept_left_ms: number(&fields["kept-left-ms"]),
     }
 }

@@ -1,12 +1,10 @@
 //! One line of the list of contended locks.
 
-use redis::Value;
 use serde::Serialize;
 
-use crate::readable::{milliseconds, printable};
-use crate::reply::Fields;
+use crate::readable::{milliseconds, printable, whole_ms};
 
-/// A lock that somebody waits for, of the reply to `RLOCK.LIST`.
+/// A lock with places in its queue, in the words of the JSON output.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Contended {
     /// As the server has it, for asking about it.
@@ -22,15 +20,14 @@ pub(crate) struct Contended {
 impl Contended {
     pub(crate) const HEADER: [&str; 5] = ["KEY", "MODE", "HOLDERS", "WAITERS", "OLDEST WAIT"];
 
-    pub(crate) fn read(value: &Value) -> Self {
-        let fields = Fields(value);
+    pub(crate) fn new(lock: rlock_client::Contended) -> Self {
         Self {
-            key_bytes: fields.bytes("key").to_owned(),
-            key: fields.text("key"),
-            mode: fields.text("mode"),
-            holders: fields.number("holders"),
-            waiters: fields.number("waiters"),
-            oldest_wait_ms: fields.number("oldest-wait-ms"),
+            key: String::from_utf8_lossy(&lock.key).into_owned(),
+            key_bytes: lock.key,
+            mode: lock.mode.to_string(),
+            holders: lock.holders,
+            waiters: lock.waiters,
+            oldest_wait_ms: whole_ms(lock.oldest_wait),
         }
     }
 

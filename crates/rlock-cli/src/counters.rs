@@ -6,8 +6,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 /// What is no count of something since the start, and has no rate.
-const GAUGES: [&str; 8] = [
+const GAUGES: [&str; 10] = [
     "waiters",
+    "places_kept",
     "contended_locks",
     "bound_holds",
     "watches",
@@ -15,6 +16,7 @@ const GAUGES: [&str; 8] = [
     "wait_usec_p99",
     "wait_usec_max",
     "eviction_risk",
+    "grace_left_ms",
 ];
 
 /// All numbers by name, without the module's prefix.

@@ -10,8 +10,9 @@ use crate::server::Server;
 
 /// Shows who holds a lock and who waits for it
 ///
-/// The first 100 waiters, in the order in which they will get the lock.
-/// Changes nothing.
+/// The first 100 places of its queue, in the order in which they will get the
+/// lock. A place that is kept for a waiter whose wait or connection has ended
+/// holds up nobody, and shows for how much longer it is kept. Changes nothing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Info {
     /// The lock.

@@ -1,4 +1,4 @@
-//! `rlock list`: the locks that are waited for most.
+//! `rlock list`: the locks with the longest queues.
 
 use crate::address::Address;
 use crate::contended::Contended;
@@ -9,7 +9,8 @@ use crate::server::Server;
 
 /// Lists the locks that are waited for, the most contended first
 ///
-/// Only locks of the selected database that somebody waits for.
+/// Only locks of the selected database with places in their queue. A place that
+/// is kept for a waiter whose connection was lost counts as one.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// How many locks at most, from 1 to 1000.

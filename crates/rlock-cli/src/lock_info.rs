@@ -1,12 +1,10 @@
 //! One lock: who holds it and who waits for it.
 
-use redis::Value;
 use serde::Serialize;
 
-use crate::readable::{milliseconds, milliseconds_or, printable, table};
-use crate::reply::Fields;
+use crate::readable::{milliseconds, milliseconds_or, printable, table, whole_ms};
 
-/// The reply to `RLOCK.INFO`.
+/// What the server says about a lock, in the words of the JSON output.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct LockInfo {
     pub(crate) key: String,
@@ -33,19 +31,21 @@ pub(crate) struct Waiter {
     pub(crate) mode: String,
     pub(crate) waited_ms: u64,
     pub(crate) wait_left_ms: Option<u64>,
-    pub(crate) client_id: u64,
+    /// None for a kept place.
+    pub(crate) client_id: Option<u64>,
+    /// None while somebody waits in it.
+    pub(crate) kept_left_ms: Option<u64>,
 }
 
 impl LockInfo {
-    pub(crate) fn read(key: &[u8], reply: &Value) -> Self {
-        let fields = Fields(reply);
+    pub(crate) fn new(key: &[u8], info: rlock_client::Info) -> Self {
         Self {
             key: String::from_utf8_lossy(key).into_owned(),
-            mode: fields.text("mode"),
-            fence: fields.optional("fence"),
-            holders: fields.list("holders").iter().map(Holder::read).collect(),
-            queued: fields.number("queued"),
-            waiters: fields.list("waiters").iter().map(Waiter::read).collect(),
+            mode: info.mode.to_string(),
+            fence: info.fence,
+            holders: info.holders.into_iter().map(Holder::new).collect(),
+            queued: info.queued,
+            waiters: info.waiters.into_iter().map(Waiter::new).collect(),
         }
     }
 
@@ -84,15 +84,14 @@ impl Holder {
     pub(crate) const HEADER: [&str; 6] =
         ["HOLDER", "COUNT", "PERMITS", "LEASE LEFT", "FENCE", "BOUND"];
 
-    fn read(value: &Value) -> Self {
-        let fields = Fields(value);
+    fn new(holder: rlock_client::Holder) -> Self {
         Self {
-            owner: fields.text("owner"),
-            count: fields.number("count"),
-            permits: fields.number("permits"),
-            lease_left_ms: fields.number("lease-left-ms"),
-            fence: fields.optional("fence"),
-            bound: fields.number("bound") != 0,
+            owner: holder.owner,
+            count: holder.count,
+            permits: holder.permits,
+            lease_left_ms: whole_ms(holder.lease_left),
+            fence: holder.fence,
+            bound: holder.is_bound,
         }
     }
 
@@ -113,55 +112,30 @@ impl Waiter {
     pub(crate) const HEADER: [&str; 6] =
         ["PLACE", "WAITER", "MODE", "WAITED", "WAIT LEFT", "CLIENT"];
 
-    fn read(value: &Value) -> Self {
-        let fields = Fields(value);
+    fn new(waiter: rlock_client::Waiter) -> Self {
         Self {
-            owner: fields.text("owner"),
-            mode: fields.text("mode"),
-            waited_ms: fields.number("waited-ms"),
-            wait_left_ms: fields.optional("wait-left-ms"),
-            client_id: fields.number("client-id"),
+            owner: waiter.owner,
+            mode: waiter.mode.to_string(),
+            waited_ms: whole_ms(waiter.waited),
+            wait_left_ms: waiter.wait_left.map(whole_ms),
+            client_id: waiter.client_id,
+            kept_left_ms: waiter.kept_left.map(whole_ms),
         }
     }
 
     pub(crate) fn row(&self, place: u64) -> [String; 6] {
+        let wait_left = match self.kept_left_ms {
+            Some(left) => format!("kept {}", milliseconds(left)),
+            None => milliseconds_or(self.wait_left_ms, "no limit"),
+        };
+        let client = self.client_id.map(|id| id.to_string());
         [
             place.to_string(),
             printable(&self.owner),
             self.mode.clone(),
             milliseconds(self.waited_ms),
-            milliseconds_or(self.wait_left_ms, "no limit"),
-            self.client_id.to_string(),
+            wait_left,
+            client.unwrap_or_else(|| "none".to_owned()),
         ]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_reply_leaves_out_is_none_or_empty() {
-        let text = |text: &str| Value::BulkString(text.into());
-        let holder = Value::Array(vec![
-            text("owner"),
-            text("ann"),
-            text("count"),
-            Value::Int(1),
-        ]);
-        let reply = Value::Array(vec![
-            text("mode"),
-            text("exclusive"),
-            text("holders"),
-            Value::Array(vec![holder, Value::Nil]),
-        ]);
-        let info = LockInfo::read(b"k", &reply);
-        assert_eq!((info.mode.as_str(), info.fence), ("exclusive", None));
-        assert_eq!((info.queued, info.waiters.len()), (0, 0));
-        assert_eq!(
-            (info.holders[0].owner.as_str(), info.holders[0].count),
-            ("ann", 1)
-        );
-        assert!(info.words().contains("ann"));
     }
 }

@@ -23,7 +23,6 @@ mod lock_info;
 mod man;
 mod output;
 mod readable;
-mod reply;
 mod server;
 mod signals;
 mod top;

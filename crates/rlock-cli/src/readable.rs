@@ -17,6 +17,11 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
+/// Milliseconds, at most what a `u64` holds.
+pub(crate) fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// Milliseconds: `303 ms`, `59.7 s`, `1h 2m 3s`.
 pub(crate) fn milliseconds(ms: u64) -> String {
     match ms {

@@ -33,15 +33,16 @@ impl Server {
     /// Who holds the lock at `key` and who waits for it.
     pub(crate) async fn info(&mut self, key: &[u8]) -> Result<LockInfo, Failure> {
         let reply = self.ask("RLOCK.INFO", cmd("RLOCK.INFO").arg(key)).await?;
-        Ok(LockInfo::read(key, &reply))
+        let info = self.convert("RLOCK.INFO", reply)?;
+        Ok(LockInfo::new(key, info))
     }
 
     /// The most contended locks, at most `count`.
     pub(crate) async fn list(&mut self, count: u16) -> Result<Vec<Contended>, Failure> {
         let list = cmd("RLOCK.LIST").arg("COUNT").arg(count).take();
         let reply = self.ask("RLOCK.LIST", &list).await?;
-        let locks = reply.as_sequence().unwrap_or_default();
-        Ok(locks.iter().map(Contended::read).collect())
+        let locks: Vec<_> = self.convert("RLOCK.LIST", reply)?;
+        Ok(locks.into_iter().map(Contended::new).collect())
     }
 
     /// Ends every hold of the lock at `key`; how many there were.

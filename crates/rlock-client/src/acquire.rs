@@ -1,11 +1,12 @@
 //! The way from a call for a lock to a guard.
 //!
 //! One loop for every verb and kind: ask, and while queued wait for the
-//! message; on a new connection, or after a message that this owner's turn has
-//! come, ask again. Asking again is harmless, as every request is made with
-//! `ONCE`. Wherever the loop is dropped, the background withdraws what it
-//! asked for. An upgrade is a call like the others, for a lock that its owner
-//! holds in shared mode.
+//! message; on a new connection ask again. Asking again is harmless: it finds
+//! the grant that is there already, or goes on in the place that the server
+//! has kept. Whatever ends the loop, no place stays behind: the loop withdraws
+//! it when the wait is over, the background when the loop is dropped. An
+//! upgrade is a call like the others, for a lock that its owner holds in
+//! shared mode.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +25,8 @@ use crate::terms::{Backoff, Deadline, Terms};
 
 /// How much later than its wait a request may be told that it ended.
 const NOTICE_GRACE: Duration = Duration::from_secs(1);
-/// When to ask again if an earlier connection, which might still be open on
-/// the server, could take the place in the queue with it.
+/// When to ask again if a request of an earlier connection, which might still
+/// be open on the server, could have taken the place over to that connection.
 const DOUBT: Duration = Duration::from_secs(1);
 
 /// One call for a lock.
@@ -43,6 +44,8 @@ pub(crate) struct Call {
     /// The connection that the last request was made by. While it is there,
     /// the server may know of this call.
     asked_by: Option<u64>,
+    /// Whether a request was sent that may have got a place in the queue.
+    has_waited: bool,
     doubted: bool,
 }
 
@@ -81,6 +84,7 @@ pub(crate) async fn acquire(
         backoff: Backoff::default(),
         turn: Some(turn),
         asked_by: None,
+        has_waited: false,
         doubted: false,
     };
     call.run().await
@@ -130,7 +134,10 @@ impl Call {
             let link = self.claims.inner().state.link(self.deadline).await?;
             match self.round(&link).await {
                 Ok(Round::Granted(grant)) => return Ok(Some(self.granted(grant))),
-                Ok(Round::Refused) => return Ok(self.not_granted()),
+                Ok(Round::Refused) => {
+                    self.not_granted(&link).await;
+                    return Ok(None);
+                }
                 Ok(Round::AskAgain) => {}
                 Err(Fault::Refused(error)) => return Err(error),
                 Err(Fault::Broken(error) | Fault::Passing(error)) => {
@@ -162,6 +169,7 @@ impl Call {
         let (lease, queueing) = (self.lease_at(sent), self.queueing_left());
         let cmd = protocol::acquire(&self.claims, self.ask, &self.terms, lease, queueing);
         let earlier = self.asked_by.replace(link.number);
+        self.has_waited |= !matches!(queueing, Queueing::Try);
         let reply = match link.ask(&cmd).await {
             // The first request of a call that is refused has left nothing.
             Err(Fault::Refused(error)) if earlier.is_none() => {
@@ -218,13 +226,7 @@ impl Call {
             Some(Outcome::Granted(fence)) => self.confirm(link, fence).await,
             Some(Outcome::WaitEnded) => Ok(Round::Refused),
             Some(Outcome::Disconnected) => Ok(Round::AskAgain),
-            Some(Outcome::Withdrawn) => {
-                // The server became a replica: another one may answer to its
-                // name by now.
-                link.retire();
-                self.backoff.pause(self.deadline).await;
-                Ok(Round::AskAgain)
-            }
+            Some(Outcome::Withdrawn) => self.withdrawn(link).await,
             // The server said nothing, not even that the wait is over.
             None => Err(Fault::Refused(self.deadline.unavailable(None))),
         }
@@ -251,10 +253,33 @@ impl Call {
         }))
     }
 
-    /// The server's last word was no: it has nothing of this call any more.
-    fn not_granted(&mut self) -> Option<Guard> {
+    /// Finds out why the server withdrew the request.
+    ///
+    /// A server that can no longer grant, as it became a replica or gave the
+    /// slot away, refuses to cancel too: then this call goes on as after any
+    /// refusal. One that can grant has no place of this owner any more:
+    /// somebody cancelled it.
+    async fn withdrawn(&self, link: &Link) -> Result<Round, Fault> {
+        let reply = link.ask(&protocol::cancel(&self.claims)).await?;
+        match protocol::number(&reply).map_err(Fault::Refused)? {
+            0 => Err(Fault::Refused(Error::Cancelled)),
+            // The message was about a request of an earlier connection.
+            _ => Ok(Round::AskAgain),
+        }
+    }
+
+    /// The server's last word was no. All that it may still have of this call
+    /// is the place of a wait, which is kept for some time after its end.
+    async fn not_granted(&mut self, link: &Link) {
+        if self.has_waited {
+            let cancel = protocol::cancel(&self.claims);
+            let deadline = self.deadline.extended(NOTICE_GRACE);
+            if !matches!(deadline.bound(link.ask(&cancel)).await, Some(Ok(_))) {
+                // Left to the background.
+                return;
+            }
+        }
         self.asked_by = None;
-        None
     }
 
     /// From reply to guard without a point at which the call could be dropped.

@@ -1,6 +1,7 @@
-//! Attaches a hold to a new connection, by entering again what is held: the
-//! server forgot that it was to tell of a loss by the old one. For a hold with
-//! a fixed lease, which nothing renews, that also moves the bond.
+//! Attaches a hold to a new connection, by asking again for what is held: the
+//! server forgot that it was to tell of a loss by the old one. The hold count
+//! stays as it is. For a hold with a fixed lease, which nothing renews, that
+//! also moves the bond.
 //!
 //! If the hold ended a moment ago this takes the lock anew: the fence tells,
 //! and it is given back at once.

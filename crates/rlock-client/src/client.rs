@@ -193,10 +193,10 @@ impl Client {
         MultiLockBuilder::new(Arc::clone(&self.inner), keys.collect())
     }
 
-    /// The `count` locks that most wait for, from 1 to 1000, most waited for
+    /// The `count` locks with the longest queues, from 1 to 1000, the longest
     /// first.
     ///
-    /// Only locks that somebody waits for. For operators: it shows key names,
+    /// Only locks with places in their queue, kept ones too. For operators: it shows key names,
     /// and needs the command `RLOCK.LIST`.
     ///
     /// # Errors

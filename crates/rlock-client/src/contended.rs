@@ -1,8 +1,8 @@
-//! Which locks are waited for, as the server lists them.
+//! Which locks have a queue, as the server lists them.
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::Error;
 use crate::fields::Fields;
@@ -13,7 +13,7 @@ use crate::state::State;
 /// The most locks that one question may be about.
 const COUNT_MAX: u64 = 1000;
 
-/// A lock that is waited for, as the server saw it when it was asked.
+/// A lock with places in its queue, as the server saw it when it was asked.
 ///
 /// # Examples
 ///
@@ -34,10 +34,18 @@ pub struct Contended {
     pub mode: Mode,
     /// How many hold it.
     pub holders: u64,
-    /// How many wait for it.
+    /// How many places its queue has, kept ones too.
     pub waiters: u64,
-    /// How long the one has waited who has waited longest.
+    /// How long it is since the first of them asked.
     pub oldest_wait: Duration,
+}
+
+/// Reads one lock of the reply to `RLOCK.LIST`, for those who ask on a
+/// connection of their own.
+impl FromRedisValue for Contended {
+    fn from_redis_value(reply: Value) -> Result<Self, ParsingError> {
+        contended(&reply).map_err(|error| error.to_string().into())
+    }
 }
 
 /// Asks for the `count` most contended locks.

@@ -93,11 +93,21 @@ pub enum Error {
     #[error("the lock was lost before its release: {0}")]
     Lost(Loss),
 
-    /// The server queues as many requests as its settings allow.
+    /// The server's queues have as many places as its settings allow.
     ///
-    /// Try again later, or raise `rlock.max-waiters` or `rlock.max-watches`.
+    /// Each key that is asked for is a place, and places that are kept for
+    /// lost connections count too. Try again later, or raise
+    /// `rlock.max-waiters` or `rlock.max-watches`.
     #[error("the server's queue is full: {0}")]
     QueueFull(String),
+
+    /// Somebody else ended the wait, with `RLOCK.CANCEL`.
+    ///
+    /// That is what an operator does who wants this call to give up. Nothing
+    /// is left on the server. Do without the lock, or ask again, which is last
+    /// in the queue then.
+    #[error("the wait was cancelled by somebody else")]
+    Cancelled,
 
     /// Waiting would close a cycle of owners that wait for each other.
     ///

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{FromRedisValue, ParsingError, Value};
 
 use crate::Error;
 use crate::fields::Fields;
@@ -40,9 +40,9 @@ pub struct Info {
     pub fence: Option<u64>,
     /// Who holds it.
     pub holders: Vec<Holder>,
-    /// How many wait for it.
+    /// How many places its queue has, kept ones too.
     pub queued: u64,
-    /// The first 100 who wait for it, in order.
+    /// The first 100 places of its queue, in order.
     pub waiters: Vec<Waiter>,
 }
 
@@ -66,7 +66,8 @@ pub struct Holder {
     pub is_bound: bool,
 }
 
-/// One waiter for a lock.
+/// One place in the queue of a lock: somebody waits there, or it is kept for
+/// somebody whose wait or connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Waiter {
@@ -74,12 +75,33 @@ pub struct Waiter {
     pub owner: String,
     /// How it wants the lock; never [`Mode::Free`].
     pub mode: Mode,
-    /// How long it has waited.
+    /// How long it is since it first asked.
     pub waited: Duration,
-    /// When it gives up; none without limit.
+    /// When it gives up; none without limit, and for a kept place.
     pub wait_left: Option<Duration>,
-    /// The server's number for its connection.
-    pub client_id: u64,
+    /// The server's number for its connection; none for a kept place.
+    pub client_id: Option<u64>,
+    /// When a kept place ends unless its owner asks again; none while somebody
+    /// waits there. A kept place is not granted and holds up nobody.
+    pub kept_left: Option<Duration>,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Free => "free",
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        })
+    }
+}
+
+/// Reads the reply to `RLOCK.INFO`, for those who ask on a connection of their
+/// own.
+impl FromRedisValue for Info {
+    fn from_redis_value(reply: Value) -> Result<Self, ParsingError> {
+        parse(&reply).map_err(|error| error.to_string().into())
+    }
 }
 
 /// Reads the field `mode`.
@@ -131,7 +153,8 @@ fn waiter(value: &Value) -> Result<Waiter, Error> {
         mode: mode(&fields)?,
         waited: Duration::from_millis(fields.number("waited-ms")?),
         wait_left: fields.optional("wait-left-ms")?.map(Duration::from_millis),
-        client_id: fields.number("client-id")?,
+        client_id: fields.optional("client-id")?,
+        kept_left: fields.optional("kept-left-ms")?.map(Duration::from_millis),
     })
 }
 
@@ -154,27 +177,39 @@ mod tests {
             ("fence", Value::Int(7)),
             ("bound", Value::Int(1)),
         ]);
-        let waiter = map(&[
-            ("owner", text("b")),
-            ("mode", text("exclusive")),
-            ("waited-ms", Value::Int(20)),
-            ("wait-left-ms", Value::Nil),
-            ("client-id", Value::Int(9)),
-        ]);
+        let waiter = |client: Value, kept_left: Value| {
+            map(&[
+                ("owner", text("b")),
+                ("mode", text("exclusive")),
+                ("waited-ms", Value::Int(20)),
+                ("wait-left-ms", Value::Nil),
+                ("client-id", client),
+                ("kept-left-ms", kept_left),
+            ])
+        };
+        let waiters = vec![
+            waiter(Value::Int(9), Value::Nil),
+            waiter(Value::Nil, Value::Int(8)),
+        ];
         let info = parse(&map(&[
             ("mode", text("shared")),
             ("fence", Value::Int(7)),
             ("holders", Value::Array(vec![holder])),
-            ("queued", Value::Int(1)),
-            ("waiters", Value::Array(vec![waiter])),
+            ("queued", Value::Int(2)),
+            ("waiters", Value::Array(waiters)),
         ]));
         let info = info.unwrap();
         assert_eq!((info.mode, info.fence), (Mode::Shared, Some(7)));
         let holder = &info.holders[0];
         assert_eq!((holder.permits, holder.is_bound), (3, true));
         assert_eq!(holder.lease_left, Duration::from_millis(1500));
-        let waiter = &info.waiters[0];
+        let [waiter, kept] = &info.waiters[..] else {
+            panic!("{info:?}");
+        };
         assert_eq!((waiter.mode, waiter.wait_left), (Mode::Exclusive, None));
+        assert_eq!((waiter.client_id, waiter.kept_left), (Some(9), None));
+        let kept_left = Some(Duration::from_millis(8));
+        assert_eq!((kept.client_id, kept.kept_left), (None, kept_left));
     }
 
     fn text(text: &str) -> Value {

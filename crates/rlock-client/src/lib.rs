@@ -64,7 +64,11 @@
 //! withdrawn in the background; neither a hold nor a place in a queue stays.
 //! If the connection is lost in just that moment, a hold may stay until its
 //! lease ends, but only if the server does not let this client close its own
-//! earlier connection (`CLIENT KILL`).
+//! earlier connection (`CLIENT KILL`). The places of a process that ends while
+//! it waits are kept for at most 10 s; they hold up nobody.
+//!
+//! An operator can end a wait with `RLOCK.CANCEL`: the call then fails with
+//! [`Error::Cancelled`].
 //!
 //! # Entering again
 //!
@@ -101,10 +105,11 @@
 //!
 //! # Connections
 //!
-//! A client reconnects by itself. Holds survive that as long as their lease;
-//! waiting calls go on, last in the queue. A wait without limit goes on while
-//! the server is away; all others end within a bound with
-//! [`Error::Unavailable`].
+//! A client reconnects by itself. Holds survive that as long as their lease.
+//! Waiting calls go on in their places, which the server keeps for 10 s, or as
+//! long as the wait may last if that is less; after that they are last in the
+//! queue. A wait without limit goes on while the server is away; all others
+//! end within a bound with [`Error::Unavailable`].
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
 //! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it.

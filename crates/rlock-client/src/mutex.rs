@@ -42,15 +42,17 @@ impl Mutex {
     /// Waits for the lock, without limit.
     ///
     /// Waiters get it in the order in which they asked. A broken connection
-    /// or a server that fails over does not end the wait: it is continued on
-    /// a new connection, last in the queue.
+    /// does not end the wait: it goes on in its place if there is a new one
+    /// within 10 s, and is last in the queue after that. Nor does a server that
+    /// fails over end it: its successor knows no places, so the order there is
+    /// that of asking again.
     ///
     /// # Errors
     ///
     /// [`Error::QueueFull`], [`Error::Deadlock`], [`Error::Denied`],
     /// [`Error::NotALock`], [`Error::OutOfMemory`], [`Error::ModuleMissing`],
-    /// [`Error::Refused`]: the server refuses. [`Error::Closed`]: the client
-    /// is gone.
+    /// [`Error::Refused`]: the server refuses. [`Error::Cancelled`]: somebody
+    /// else ended the wait. [`Error::Closed`]: the client is gone.
     ///
     /// # Cancel safety
     ///

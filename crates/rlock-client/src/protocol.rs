@@ -23,9 +23,20 @@ pub(crate) enum Queueing {
     Unlimited,
 }
 
-/// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`, always with `ONCE`, so that asking
-/// again after a lost reply changes nothing, and always with `NOTIFY`, for
-/// loss notices.
+/// For how long the server keeps the place of a request whose connection ends.
+///
+/// It covers a connection that cannot be made within the default response
+/// limit of 5 s, the pause after it, and one more attempt. Not longer, as the
+/// places of a process that was killed count for `rlock.max-waiters` until
+/// then.
+const KEPT_MAX: Duration = Duration::from_secs(10);
+
+/// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`, always with `NOTIFY`, for loss notices.
+///
+/// Never with `REENTER`: the entries of an owner are counted here, the server
+/// sees one. So this changes nothing if it is sent again after a lost reply. A
+/// wait always has `KEEP`, so that it goes on in its place after a lost
+/// connection; nobody comes back for the place after the end of the wait.
 pub(crate) fn acquire(
     claims: &Claims,
     ask: Ask,
@@ -41,18 +52,22 @@ pub(crate) fn acquire(
     } else {
         several("MACQUIRE", claims, Some(lease))
     };
-    cmd.arg("ONCE");
     match queueing {
         Queueing::Try => {}
         // On the wire a wait of 0 is one without limit.
-        Queueing::AtMost(wait) => drop(cmd.arg("WAIT").arg(millis(wait).max(1))),
-        Queueing::Unlimited => drop(cmd.arg("WAIT").arg(0)),
+        Queueing::AtMost(wait) => wait_and_keep(&mut cmd, millis(wait).max(1), wait),
+        Queueing::Unlimited => wait_and_keep(&mut cmd, 0, KEPT_MAX),
     }
     cmd.arg("NOTIFY").arg(&claims.inner().state.channel);
     if let Some(grace) = terms.bound {
         cmd.arg("BIND").arg(millis(grace));
     }
     cmd
+}
+
+fn wait_and_keep(cmd: &mut Cmd, wait_ms: u64, kept: Duration) {
+    cmd.arg("WAIT").arg(wait_ms);
+    cmd.arg("KEEP").arg(millis(kept.min(KEPT_MAX)).max(1));
 }
 
 fn mode(cmd: &mut Cmd, ask: Ask) {
@@ -99,7 +114,8 @@ pub(crate) fn release_each(claims: &Claims) -> redis::Pipeline {
     commands
 }
 
-/// `RLOCK.CANCEL` of the first key, which withdraws a request for several.
+/// `RLOCK.CANCEL` of the first key, which withdraws a request for several, or
+/// ends the place that was kept for it; answered with how many there were.
 pub(crate) fn cancel(claims: &Claims) -> Cmd {
     command("CANCEL", claims)
 }
@@ -239,15 +255,27 @@ mod tests {
 
     #[test]
     fn a_wait_below_a_millisecond_is_not_sent_as_without_limit() {
-        let queueing = Queueing::AtMost(Duration::from_nanos(1));
-        let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), queueing);
-        assert_eq!(sent, "RLOCK.ACQUIRE k o 5 ONCE WAIT 1 NOTIFY c");
+        for wait in [Duration::ZERO, Duration::from_nanos(1)] {
+            let queueing = Queueing::AtMost(wait);
+            let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), queueing);
+            assert_eq!(sent, "RLOCK.ACQUIRE k o 5 WAIT 1 KEEP 1 NOTIFY c");
+        }
+    }
+
+    #[test]
+    fn a_place_is_kept_for_ten_seconds_but_no_longer_than_the_wait() {
+        for (ms, kept) in [(300, 300), (10_000, 10_000), (60_000, 10_000)] {
+            let queueing = Queueing::AtMost(Duration::from_millis(ms));
+            let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), queueing);
+            let expected = format!("RLOCK.ACQUIRE k o 5 WAIT {ms} KEEP {kept} NOTIFY c");
+            assert_eq!(sent, expected);
+        }
     }
 
     #[test]
     fn a_try_has_no_wait_but_asks_for_loss_notices() {
         let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), Queueing::Try);
-        assert_eq!(sent, "RLOCK.ACQUIRE k o 5 ONCE NOTIFY c");
+        assert_eq!(sent, "RLOCK.ACQUIRE k o 5 NOTIFY c");
     }
 
     #[test]
@@ -259,14 +287,14 @@ mod tests {
         let sent = asked(&["k"], Ask::Shared, &terms, Queueing::Unlimited);
         assert_eq!(
             sent,
-            "RLOCK.ACQUIRE k o 5 SHARED ONCE WAIT 0 NOTIFY c BIND 0"
+            "RLOCK.ACQUIRE k o 5 SHARED WAIT 0 KEEP 10000 NOTIFY c BIND 0"
         );
         let (limit, permits) = (9, 2);
         let ask = Ask::Permits { limit, permits };
         let sent = asked(&["k"], ask, &Terms::default(), Queueing::Try);
         assert_eq!(
             sent,
-            "RLOCK.ACQUIRE k o 5 SHARED LIMIT 9 PERMITS 2 ONCE NOTIFY c"
+            "RLOCK.ACQUIRE k o 5 SHARED LIMIT 9 PERMITS 2 NOTIFY c"
         );
     }
 
@@ -274,7 +302,14 @@ mod tests {
     fn several_keys_are_asked_for_renewed_and_released_together() {
         let (keys, lease) = (["a", "b"], Duration::from_millis(5));
         let sent = asked(&keys, Ask::Exclusive, &Terms::default(), Queueing::Try);
-        assert_eq!(sent, "RLOCK.MACQUIRE o 5 2 a b ONCE NOTIFY c");
+        assert_eq!(sent, "RLOCK.MACQUIRE o 5 2 a b NOTIFY c");
+        let sent = asked(
+            &keys,
+            Ask::Exclusive,
+            &Terms::default(),
+            Queueing::Unlimited,
+        );
+        assert_eq!(sent, "RLOCK.MACQUIRE o 5 2 a b WAIT 0 KEEP 10000 NOTIFY c");
         let claims = claims(&keys);
         let sent = words(&renew(&claims, lease)).join(" ");
         assert_eq!(sent, "RLOCK.MRENEW o 5 2 a b");

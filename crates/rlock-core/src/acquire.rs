@@ -46,7 +46,7 @@ impl Locks {
         if is_holder && !upgrades {
             return self.enter_again(now, name, hold, request, limits);
         }
-        let fits = self.is_granting(now) && hold.admits(request.owner, request.mode);
+        let fits = self.is_granting(now, queue) && hold.admits(now, request.owner, request.mode);
         if fits && (upgrades || self.is_next(queue, request)) {
             return self.enter(now, name, hold, request, limits);
         }

@@ -79,12 +79,13 @@ impl Hold {
 
     /// Whether `owner` can be granted `mode` beside what is held now. A shared
     /// holder that is alone does not stand in its own way.
-    pub(crate) fn admits(&self, owner: &[u8], mode: Mode) -> bool {
+    /// Those whose leases have ended stand in nobody's way.
+    pub(crate) fn admits(&self, now: Timestamp, owner: &[u8], mode: Mode) -> bool {
         match (self, mode) {
             (Self::Free, _) | (Self::Shared(_), Mode::Shared { limit: None, .. }) => true,
             (Self::Exclusive { .. } | Self::NoLock, _) => false,
             (Self::Shared(shared), Mode::Exclusive) => {
-                shared.len() == 1 && shared.get(owner).is_some()
+                shared.live(now) == 1 && shared.get(owner).is_some()
             }
             (
                 Self::Shared(shared),
@@ -92,12 +93,18 @@ impl Hold {
                     permits,
                     limit: Some(limit),
                 },
-            ) => shared.permits() + u64::from(permits) <= u64::from(limit),
+            ) => shared.live_permits(now) + u64::from(permits) <= u64::from(limit),
         }
     }
 
-    /// Drops the holds whose leases have ended, and says how many there were.
-    pub(crate) fn drop_lapsed(&mut self, now: Timestamp) -> u64 {
+    /// Drops holds whose leases have ended, up to `most`, that of `owner` first,
+    /// and says how many those were.
+    pub(crate) fn drop_lapsed(
+        &mut self,
+        now: Timestamp,
+        owner: Option<&[u8]>,
+        most: usize,
+    ) -> usize {
         match self {
             Self::Free | Self::NoLock => 0,
             Self::Exclusive { deadline, .. } => {
@@ -108,9 +115,13 @@ impl Hold {
                 lapsed.into()
             }
             Self::Shared(shared) => {
-                let lapsed = shared.drop_lapsed(now);
-                self.free_if_empty();
-                lapsed
+                if shared.last_end().is_none_or(|end| end.has_passed(now)) {
+                    // So has the key.
+                    let lapsed = shared.len();
+                    *self = Self::Free;
+                    return lapsed;
+                }
+                shared.drop_lapsed(now, owner, most)
             }
         }
     }
@@ -265,11 +276,11 @@ impl Hold {
 
     /// How many hold the lock.
     #[must_use]
-    pub fn holders(&self) -> usize {
+    pub fn holders(&self, now: Timestamp) -> usize {
         match self {
             Self::Free | Self::NoLock => 0,
             Self::Exclusive { .. } => 1,
-            Self::Shared(shared) => shared.len(),
+            Self::Shared(shared) => shared.live(now),
         }
     }
 }

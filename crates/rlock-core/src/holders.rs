@@ -160,11 +160,31 @@ impl Many {
 }
 
 impl FromIterator<Held> for Many {
+    /// From many at once: ordered maps are made from ordered entries much
+    /// faster than entry by entry.
     fn from_iter<I: IntoIterator<Item = Held>>(held: I) -> Self {
-        let mut many = Self::default();
-        for (owner, holder) in held {
-            many.insert(owner, holder);
+        let by_owner: BTreeMap<_, _> = held.into_iter().collect();
+        let ends = by_owner.iter();
+        Self {
+            by_end: ends
+                .map(|(owner, it)| (it.deadline, Arc::clone(owner)))
+                .collect(),
+            by_owner,
         }
-        many
+    }
+}
+
+impl FromIterator<Held> for HolderSet {
+    /// Of an owner that comes twice the last hold counts.
+    fn from_iter<I: IntoIterator<Item = Held>>(held: I) -> Self {
+        let many: Many = held.into_iter().collect();
+        if many.by_owner.len() > FEW {
+            return Self::Many(many);
+        }
+        let mut set = Self::default();
+        for (owner, holder) in many.by_owner {
+            set.insert(owner, holder);
+        }
+        set
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{cmp::Reverse, collections::BTreeSet};
 
-use crate::{Delivery, Hold, Locks, Name, Timestamp, queue::Queue, queue::QueueId, ticket::Rank};
+use crate::{
+    Delivery, Hold, Locks, Name, Timestamp, queue::Queue, queue::QueueId, ticket::Rank,
+    wait_for::name_of,
+};
 
 impl Locks {
     /// Checks that queues, tickets, watches and indices agree with one another.
@@ -23,7 +26,7 @@ impl Locks {
         let ordered = table.waiting.len() + table.kept.len();
         ensure(tickets == ordered, "an order has a stale entry")?;
         ensure(
-            contended == table.contended.len(),
+            contended as u64 == table.queues_used && table.names.len() == table.queues.len(),
             "the number of contended locks is wrong",
         )?;
         ensure(
@@ -52,7 +55,9 @@ impl Locks {
         let front = self.table.front(id);
         let front = front.and_then(|it| self.table.tickets.get(&it));
         let admissible = front.is_some_and(|it| {
-            it.multi.is_none() && hold.admits(&it.owner, it.mode()) && self.is_granting(now)
+            it.multi.is_none()
+                && hold.admits(now, &it.owner, it.mode())
+                && self.is_granting(now, Some(id))
         });
         let excused = queue.due || self.is_offered(now, id);
         ensure(!admissible || excused, "the front waiter could be granted")
@@ -60,9 +65,8 @@ impl Locks {
 
     fn check_queue(&self, id: QueueId, queue: &Queue) -> Result<usize, String> {
         let table = &self.table;
-        let names = table.names.get(&queue.db);
-        let named = names.and_then(|names| names.get(&queue.key));
-        ensure(named == Some(&id), "a queue is not found by its name")?;
+        let named = table.find(name_of(queue));
+        ensure(named == Some(id), "a queue is not found by its name")?;
         ensure(
             !queue.is_idle(),
             "a queue without tickets and watches is kept",
@@ -85,7 +89,7 @@ impl Locks {
         }
         let entry = (queue.db, Reverse(queue.len), id);
         ensure(
-            queue.len == 0 || table.contended.contains(&entry),
+            (queue.len > 1) == table.contended.contains(&entry),
             "a contended lock is not in its index",
         )?;
         if let Some(at) = queue.look().at() {
@@ -158,8 +162,8 @@ impl Locks {
 
     fn check_multis(&self) -> Result<(), String> {
         let table = &self.table;
-        for (multi, members) in &table.multis {
-            for member in members {
+        for (multi, request) in &table.multis {
+            for member in &request.members {
                 let ticket = table.tickets.get(member);
                 ensure(
                     ticket.is_some_and(|it| it.multi == Some(*multi)),

@@ -18,14 +18,17 @@
 //! - [`ticket`](Ticket), `watch`, `queue`, `table`, `tickets`, `watches`,
 //!   `deadlines`: who waits, and what is remembered of holds; no rules;
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
+//!   `granted`: a hand-off until it has arrived;
 //! - [`lock`](Locks), `acquire`, `multi`, `grant`, `bind`: the rules of what is
-//!   asked; `settle`, `ready`, `offer`, `sweep`: of what follows from it;
+//!   asked; `settle`, `losses`, `ready`, `offer`, `sweep`: of what follows from
+//!   it; `budget`: how much of that in one turn;
 //! - `wait_for`, `graph`: deadlocks; `views`: what an operator sees;
 //! - [`syntax`]: from the words of a command to a request.
 #![forbid(unsafe_code)]
 
 mod acquire;
 mod bind;
+mod budget;
 mod changes;
 mod counters;
 mod deadlines;
@@ -37,6 +40,7 @@ mod hold;
 mod holders;
 mod invariants;
 mod lock;
+mod losses;
 mod multi;
 mod offer;
 mod queue;

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::{
     Announce, Counters, Ended, Fence, Gauges, Hold, Holder, Name, Refusal, Renewal, Step, TicketId,
-    Timestamp, fence::Fences, sweep::Sweep, table::Table,
+    Timestamp, budget::Budget, fence::Fences, queue::QueueId, sweep::Sweep, table::Table,
 };
 
 /// All locks of a server: their queues, and the sequence of their fences.
@@ -23,6 +23,7 @@ pub struct Locks {
     pub(crate) yield_after: u64,
     /// Requests for several keys whose turn has come with each.
     pub(crate) ready: VecDeque<TicketId>,
+    pub(crate) budget: Budget,
 }
 
 impl Locks {
@@ -47,15 +48,15 @@ impl Locks {
         renewal: &Renewal,
     ) -> Result<Step<Option<Fence>>, Refusal> {
         self.view(now, hold, Some(owner));
-        if renewal.fence.is_some_and(|it| it.get() > Fences::highest(now)) {
-            let limit = Fences::highest(now);
-            return Err(Refusal::FenceTooLarge { limit });
+        let limit = Fences::highest(now);
+        if let Some(fence) = renewal.fence.filter(|it| it.get() > limit) {
+            return Err(Refusal::FenceTooLarge { fence, limit });
         }
         let Some(mut held) = hold.of_caller(owner) else {
             return Ok(Step::quiet(None));
         };
-        if renewal.fence.is_some_and(|it| is_of_another(hold, owner, it)) {
-            return Err(Refusal::FenceTaken);
+        if let Some(fence) = renewal.fence.filter(|it| is_of_another(hold, owner, *it)) {
+            return Err(Refusal::FenceTaken { fence });
         }
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
@@ -149,7 +150,7 @@ impl Locks {
     /// Ends every hold, whoever has it, and answers how many there were.
     pub fn force(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<u64> {
         self.view(now, hold, None);
-        let holders = hold.holders() as u64;
+        let holders = hold.holders(now) as u64;
         if holders == 0 {
             return Step::quiet(0);
         }
@@ -166,6 +167,18 @@ impl Locks {
         let queue = self.table.find(name)?;
         let ticket = self.table.ticket_of(queue, owner)?;
         self.take_out(ticket)
+    }
+
+    /// Begins a turn, in which about so many tickets may be handled. Whatever
+    /// is left over is due at once, see [`Locks::next_due`].
+    pub const fn begin_turn(&mut self, tickets: usize) {
+        self.budget = Budget::of(tickets);
+    }
+
+    /// Whether the turn has done what it may.
+    #[must_use]
+    pub const fn turn_is_over(&self) -> bool {
+        self.budget.is_spent()
     }
 
     /// What has happened since the start.
@@ -190,12 +203,6 @@ impl Locks {
         self.granting_from = Some(from);
     }
 
-    /// For how many milliseconds nothing is granted yet.
-    #[must_use]
-    pub fn grace_left_ms(&self, now: Timestamp) -> u64 {
-        self.granting_from.map_or(0, |from| from.millis_from(now))
-    }
-
     /// After how many hand-offs in a row those who wait outside the queue get
     /// a chance; 0 for never.
     pub const fn yield_after(&mut self, hand_offs: u64) {
@@ -209,8 +216,11 @@ impl Locks {
         if let Some(fence) = hold.fence() {
             self.fences.raise(now, fence);
         }
-        let lapsed = hold.drop_lapsed(now);
-        self.counters.lease_expirations += lapsed;
+        // One who asks is told the truth, whatever is left of this turn.
+        let most = self.budget.left() / 2;
+        let lapsed = hold.drop_lapsed(now, owner, most);
+        self.counters.lease_expirations += lapsed as u64;
+        self.budget.spend(lapsed);
         if let Some(owner) = owner {
             hold.seen_by(owner);
         }
@@ -235,9 +245,11 @@ impl Locks {
         self.settle(now, name, hold).announcing(Announce::IfFreed)
     }
 
-    /// False during the grace after a start.
-    pub(crate) fn is_granting(&self, now: Timestamp) -> bool {
-        self.granting_from.is_none_or(|from| from <= now)
+    /// False during the grace after a start, and while losses of a lock are
+    /// still to be told: they come before its next grant.
+    pub(crate) fn is_granting(&self, now: Timestamp, queue: Option<QueueId>) -> bool {
+        let tells = || queue.is_some_and(|id| self.table.searches.contains_key(&id));
+        self.granting_from.is_none_or(|from| from <= now) && !tells()
     }
 
     pub(crate) fn hold_changed(&mut self, now: Timestamp, name: Name<'_>, hold: &Hold) {

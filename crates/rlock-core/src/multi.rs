@@ -48,7 +48,7 @@ impl Locks {
         }
         let free = holds.iter().all(|hold| *hold == Hold::Free);
         let own = self.own_place(names, request.owner);
-        if free && self.is_next_for_all(names, own, request) && self.is_granting(now) {
+        if free && self.is_granting_all(now, names) && self.is_next_for_all(names, own, request) {
             return self.enter_all(now, names, holds, own, request, limits);
         }
         if request.wait == Wait::No {
@@ -114,6 +114,11 @@ impl Locks {
         let earlier = earlier.and_then(|ticket| withdrawn(ticket.delivery));
         step.effects.extend(earlier);
         Ok(step)
+    }
+
+    fn is_granting_all(&self, now: Timestamp, names: &[Name<'_>]) -> bool {
+        let mut queues = names.iter().map(|name| self.table.find(*name));
+        queues.all(|queue| self.is_granting(now, queue))
     }
 
     /// The place that the owner has in the queues of just these keys, by one

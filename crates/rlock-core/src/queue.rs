@@ -1,8 +1,6 @@
 //! What is remembered of one lock beside its hold. Who waits for it is in the
 //! orders of the table.
 
-use std::sync::Arc;
-
 use crate::Timestamp;
 
 /// Names a queue; never used twice by one table.
@@ -53,7 +51,7 @@ enum Why {
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) db: u32,
-    pub(crate) key: Arc<[u8]>,
+    pub(crate) key: Box<[u8]>,
     /// How many places it has, kept ones too.
     pub(crate) len: u32,
     pub(crate) watches: u32,
@@ -68,7 +66,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) const fn new(db: u32, key: Arc<[u8]>) -> Self {
+    pub(crate) const fn new(db: u32, key: Box<[u8]>) -> Self {
         Self {
             db,
             key,

@@ -1,9 +1,11 @@
 //! When the turn of a request for several keys has come: it is first in all
 //! queues, and all locks are free.
 
-use std::sync::Arc;
-
-use crate::{Granted, Hold, Locks, Name, TicketId, Timestamp, granted::Places, queue::Look};
+use crate::{
+    Granted, Hold, Locks, Name, TicketId, Timestamp,
+    granted::Places,
+    queue::{Look, Queue},
+};
 
 impl Locks {
     /// The next request for several keys whose turn may have come with all of
@@ -14,11 +16,11 @@ impl Locks {
 
     /// The keys of a request, in its order; the first is what messages name.
     #[must_use]
-    pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Arc<[u8]>)> {
+    pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Box<[u8]>)> {
         let key = |id: &TicketId| {
             let queue = self.table.tickets.get(id)?.queue;
             let queue = self.table.queues.get(&queue)?;
-            Some((queue.db, Arc::clone(&queue.key)))
+            Some((queue.db, queue.key.clone()))
         };
         self.members_of(ticket).iter().filter_map(key).collect()
     }
@@ -42,9 +44,13 @@ impl Locks {
             let offered = self.is_offered(now, queue);
             self.look_at(now, queue, hold);
             let free = *hold == Hold::Free && !offered;
-            grantable &= free && front == Some(*member) && !over && !gone;
+            grantable &= free
+                && self.is_granting(now, Some(queue))
+                && front == Some(*member)
+                && !over
+                && !gone;
         }
-        if !grantable || !self.is_granting(now) {
+        if !grantable {
             return None;
         }
         self.hand_all(now, &members, holds)
@@ -81,23 +87,39 @@ impl Locks {
     /// Takes note that a request for several keys is first for all of them,
     /// and that all locks were free when they were last looked at.
     pub(crate) fn note_if_ready(&mut self, id: TicketId) {
-        let members = self.members_of(id);
-        let waits = |member: &TicketId| {
-            let ticket = self.table.tickets.get(member);
-            let queue = ticket.and_then(|it| self.table.queues.get(&it.queue));
-            // Of the lock that is settled now it is known, whatever was before.
-            let front = ticket.and_then(|it| self.table.front(it.queue));
-            queue.is_none_or(|it| {
-                front != Some(*member)
-                    || (*member != id && (it.look() != Look::Never || it.offered))
-            })
+        let Some(multi) = self.table.tickets.get(&id).and_then(|it| it.multi) else {
+            return;
         };
-        if let Some(leader) = members.first()
-            && !members.iter().any(waits)
-            && !self.ready.contains(leader)
-        {
-            self.ready.push_back(*leader);
+        let Some(request) = self.table.multis.get(&multi) else {
+            return;
+        };
+        let (len, from) = (request.members.len(), request.unready);
+        let mut order = (from..len).chain(0..from.min(len));
+        let unready = order.find(|at| {
+            let member = request.members.get(*at);
+            member.is_some_and(|member| !self.is_ready(*member, id))
+        });
+        match (unready, request.members.first().copied()) {
+            (Some(at), _) => {
+                if let Some(request) = self.table.multis.get_mut(&multi) {
+                    request.unready = at;
+                }
+            }
+            (None, Some(leader)) if !self.ready.contains(&leader) => self.ready.push_back(leader),
+            (None, _) => {}
         }
+    }
+
+    /// Whether a ticket is first for its lock, and that was free when it was
+    /// last looked at. Of the lock that is settled `now` it is known.
+    fn is_ready(&self, id: TicketId, now: TicketId) -> bool {
+        let Some(ticket) = self.table.tickets.get(&id) else {
+            return true;
+        };
+        let queue = self.table.queues.get(&ticket.queue);
+        let free = |queue: &Queue| queue.look() == Look::Never && !queue.offered;
+        self.table.front(ticket.queue) == Some(id)
+            && (id == now || queue.is_some_and(|it| free(it)))
     }
 
     /// All tickets of the request that a ticket belongs to.

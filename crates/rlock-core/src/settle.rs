@@ -5,12 +5,7 @@ use crate::{
     Announce, Delivery, Effect, Granted, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
     granted::Places,
     queue::{Look, QueueId},
-    watch::{Watch, WatchId},
 };
-
-/// How many ended waits one settling takes out of a queue before it leaves the
-/// rest for the next turn.
-const WAITS_ENDED_MAX: usize = 64;
 
 /// How long until a key that holds no lock is looked at again, in
 /// milliseconds. Nearly every way out of that state is told by a key event;
@@ -43,6 +38,9 @@ impl Locks {
             }
             self.tell_losses(now, id, hold, &mut step);
             self.hand_off(now, id, hold, &mut step.effects);
+            if hold.first_end().is_some_and(|end| end.has_passed(now)) {
+                self.table.mark_due(id);
+            }
             self.look_at(now, id, hold);
             self.table.drop_if_idle(id);
         }
@@ -50,8 +48,9 @@ impl Locks {
     }
 
     /// Takes a grant back that nobody was there to hear of, before it was
-    /// written down, and hands the lock to the next. The place is kept if the
-    /// request asked for that.
+    /// written down, and hands the lock to the next, in a later turn if this
+    /// one has done what it may. The place is kept if the request asked for
+    /// that.
     pub fn skip(
         &mut self,
         now: Timestamp,
@@ -62,33 +61,17 @@ impl Locks {
         if !self.take_back(now, name, hold, granted) {
             return Step::quiet(());
         }
-        let step = self.settle(now, name, hold);
         // With an upgrade goes what its owner held before.
         let announce = if granted.ticket.is_upgrade {
             Announce::IfFreed
         } else {
             Announce::No
         };
-        step.announcing(announce)
-    }
-
-    /// Takes a grant back as [`Locks::skip`] does, but leaves the next hand-off
-    /// to [`Locks::next_due`], so that a long queue of which nobody listens is
-    /// gone through in pieces.
-    pub fn skip_and_leave(
-        &mut self,
-        now: Timestamp,
-        name: Name<'_>,
-        hold: &mut Hold,
-        granted: &Granted,
-    ) {
-        if self.take_back(now, name, hold, granted)
-            && let Some(id) = self.table.find(name)
-        {
-            self.table.mark_due(id);
-            self.table.look(id, Look::Never);
-            self.table.drop_if_idle(id);
+        if self.budget.is_spent() {
+            self.settle_later(name);
+            return Step::quiet(()).announcing(announce);
         }
+        self.settle(now, name, hold).announcing(announce)
     }
 
     /// Undoes a hand-off; false, and nothing changes, if it is not the hold's.
@@ -153,51 +136,6 @@ impl Locks {
         }
     }
 
-    /// Tells of the holds that have ended since the last time. Of shared ones
-    /// only those are looked at that are known to have, if all is known.
-    fn tell_losses(&mut self, now: Timestamp, id: QueueId, hold: &mut Hold, step: &mut Step<()>) {
-        if self.table.queues.get(&id).is_none_or(|it| it.watches == 0) {
-            return;
-        }
-        let ended = match hold {
-            Hold::Shared(shared) => shared.take_ended(),
-            Hold::Free | Hold::Exclusive { .. } | Hold::NoLock => None,
-        };
-        let lost: Vec<WatchId> = match ended {
-            Some(ended) => {
-                let watches = ended.iter().map(|owner| self.table.watch_of(id, owner));
-                watches.flatten().collect()
-            }
-            None => {
-                let is_lost = |watch: &Watch| hold.fence_of(&watch.owner) != Some(watch.fence);
-                let watches = self.table.watches_of(id);
-                let lost = watches.filter(|(_, watch)| is_lost(watch));
-                lost.map(|(id, _)| id).collect()
-            }
-        };
-        for id in lost {
-            if let Some(watch) = self.table.remove_watch(id) {
-                self.tell_loss(now, watch, step);
-            }
-        }
-    }
-
-    fn tell_loss(&self, now: Timestamp, watch: Watch, step: &mut Step<()>) {
-        let binding = watch.binding.filter(|it| it.has_ended(now));
-        if binding.is_some() {
-            step.announce = step.announce.max(Announce::IfFree);
-        }
-        let notice = watch.notice;
-        let heard = notice.filter(|it| !self.sweep.closed.contains_key(&it.session));
-        if let Some(listener) = heard {
-            step.effects.push(Effect::Lost {
-                owner: watch.owner,
-                fence: watch.fence,
-                listener,
-            });
-        }
-    }
-
     fn hand_off(
         &mut self,
         now: Timestamp,
@@ -205,15 +143,15 @@ impl Locks {
         hold: &mut Hold,
         effects: &mut Vec<Effect>,
     ) {
-        if !self.is_granting(now) {
+        if !self.is_granting(now, Some(id)) {
             return;
         }
-        let mut ended = 0;
+        let mut any = false;
         while let Some(front) = self.table.front(id) {
             let Some(ticket) = self.table.tickets.get(&front) else {
                 return;
             };
-            if !hold.admits(&ticket.owner, ticket.mode()) {
+            if !hold.admits(now, &ticket.owner, ticket.mode()) {
                 return;
             }
             let over = ticket.wait_ends.has_passed(now);
@@ -222,12 +160,15 @@ impl Locks {
                 // It leaves all its queues at once, which is due already.
                 return;
             }
+            // A lock that was freed goes to the first at once, whatever is left
+            // of this turn, so that it is not free in between.
+            if any && self.budget.is_spent() {
+                self.table.mark_due(id);
+                return;
+            }
+            any = true;
+            self.budget.spend(1);
             if over || gone {
-                ended += 1;
-                if ended > WAITS_ENDED_MAX {
-                    self.table.mark_due(id);
-                    return;
-                }
                 effects.extend(self.end_front(now, front, gone));
             } else if *hold == Hold::Free && self.offers(now, id, effects) {
                 return;

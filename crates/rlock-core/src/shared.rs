@@ -62,13 +62,15 @@ impl Shared {
         holders: impl IntoIterator<Item = (Arc<[u8]>, Holder)>,
         fence: Option<Fence>,
     ) -> Self {
-        let mut shared = Self::default();
-        for (owner, holder) in holders {
-            shared.remove_silently(&owner);
-            shared.insert(owner, holder);
+        let holders: HolderSet = holders.into_iter().collect();
+        let permits = holders.iter().map(|it| u64::from(it.1.permits)).sum();
+        let largest = holders.iter().filter_map(|it| it.1.fence).max();
+        Self {
+            permits,
+            fence: largest.max(fence),
+            holders,
+            ..Self::default()
         }
-        shared.fence = shared.fence.max(fence);
-        shared
     }
 
     /// The one who holds the lock under `owner`.
@@ -121,10 +123,11 @@ impl Shared {
         self.len() == 0
     }
 
-    /// The permits that are held by all together.
+    /// The permits that are held by those whose leases have not ended.
     #[must_use]
-    pub const fn permits(&self) -> u64 {
-        self.permits
+    pub fn live_permits(&self, now: Timestamp) -> u64 {
+        let ended = self.ended(now).map(|it| u64::from(it.1.permits));
+        self.permits - ended.sum::<u64>()
     }
 
     /// The largest fence that was granted since the lock was free.
@@ -207,10 +210,29 @@ impl Shared {
         }
     }
 
-    /// Ends the holds whose leases have ended, and says how many there were.
-    pub(crate) fn drop_lapsed(&mut self, now: Timestamp) -> u64 {
+    /// Ends holds whose leases have ended, up to `most`, that of `owner` first,
+    /// and says how many those were.
+    pub(crate) fn drop_lapsed(
+        &mut self,
+        now: Timestamp,
+        owner: Option<&[u8]>,
+        most: usize,
+    ) -> usize {
+        if self.first_end().is_none_or(|end| !end.has_passed(now)) {
+            return 0;
+        }
         let mut lapsed = 0;
-        while let Some(owner) = self.first_lapsed(now) {
+        if let Some(owner) = owner
+            && self
+                .get(owner)
+                .is_some_and(|it| it.deadline.has_passed(now))
+        {
+            self.lose(owner);
+            lapsed += 1;
+        }
+        while lapsed < most
+            && let Some(owner) = self.first_lapsed(now)
+        {
             self.lose(&owner);
             lapsed += 1;
         }

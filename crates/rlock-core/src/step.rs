@@ -129,11 +129,16 @@ pub enum Refusal {
     CountOverflow,
     /// The fence to be set is further ahead of the clock than is believed.
     FenceTooLarge {
+        /// The fence that was asked for.
+        fence: Fence,
         /// The largest that may be set now.
         limit: u64,
     },
     /// The fence to be set is that of another holder.
-    FenceTaken,
+    FenceTaken {
+        /// The fence that was asked for.
+        fence: Fence,
+    },
     /// Waiting would close a cycle of owners who wait for one another.
     Deadlock {
         /// The cycle, the asker first.
@@ -225,7 +230,7 @@ impl<R> Step<R> {
 #[derive(Debug)]
 pub struct Ended {
     /// The first key of the request.
-    pub key: Arc<[u8]>,
+    pub key: Box<[u8]>,
     /// Who has waited.
     pub owner: Box<[u8]>,
     /// Through what the outcome reaches it.
@@ -240,7 +245,7 @@ pub enum Due {
         /// The number of the database.
         db: u32,
         /// The key.
-        key: Arc<[u8]>,
+        key: Box<[u8]>,
     },
     /// The wait of this ticket is over.
     WaitEnd(TicketId),
@@ -249,7 +254,7 @@ pub enum Due {
         /// The number of the database.
         db: u32,
         /// The key.
-        key: Arc<[u8]>,
+        key: Box<[u8]>,
         /// Who has it.
         owner: Box<[u8]>,
     },

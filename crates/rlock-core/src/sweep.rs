@@ -2,10 +2,7 @@
 //! connections that have closed, databases that were emptied. In pieces of a
 //! size that the caller chooses.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::{
     Delivery, Due, Ended, Locks, Name, TicketId, Timestamp,
@@ -76,7 +73,7 @@ impl Locks {
         let queue = self.table.next_due()?;
         Some(Due::Settle {
             db: queue.db,
-            key: Arc::clone(&queue.key),
+            key: queue.key.clone(),
         })
     }
 
@@ -131,10 +128,11 @@ impl Locks {
         }
     }
 
-    /// Does up to `pieces` pieces of the work that closed connections and
-    /// emptied databases have left. True if that was all.
-    pub fn sweep(&mut self, pieces: usize) -> bool {
-        for _ in 0..pieces {
+    /// Does a part of the work that closed connections and emptied databases
+    /// have left, as much as this turn allows. True if that was all.
+    pub fn sweep(&mut self) -> bool {
+        while !self.budget.is_spent() {
+            self.budget.spend(1);
             if let Some((session, at)) = self.sweep.closed.first_key_value() {
                 let (session, at) = (*session, *at);
                 if !self.withdraw_one_of(session, at) {
@@ -164,7 +162,8 @@ impl Locks {
     }
 
     /// Takes any ticket out of any queue, for a server that can grant nothing
-    /// any more. Once there is none left, the watches end too.
+    /// any more. Once there is none left, the watches end, as many as this turn
+    /// allows; [`Locks::has_contended`] tells whether there are more.
     pub fn withdraw_any(&mut self) -> Option<Ended> {
         let Some(first) = self.table.tickets.keys().next().copied() else {
             self.end_watches();
@@ -174,18 +173,22 @@ impl Locks {
     }
 
     /// Takes any ticket out of a queue that this server no longer serves. Once
-    /// there is none left, its watches end too.
+    /// there is none left, its watches end, one by one.
     pub fn withdraw_one(&mut self, name: Name<'_>) -> Option<Ended> {
         let id = self.table.find(name)?;
-        let Some(first) = self.table.first_place(id) else {
-            let watches: Vec<_> = self.table.watches_of(id).map(|it| it.0).collect();
-            for watch in watches {
-                self.table.remove_watch(watch);
-            }
-            self.table.drop_if_idle(id);
-            return None;
-        };
-        self.withdraw(first)
+        if let Some(first) = self.table.first_place(id) {
+            return self.withdraw(first);
+        }
+        let watch = self.table.watches_of(id).map(|it| it.0).next();
+        let watch = self.table.remove_watch(watch?)?;
+        let key = self.table.queues.get(&id)?.key.clone();
+        self.budget.spend(1);
+        self.table.drop_if_idle(id);
+        Some(Ended {
+            key,
+            owner: watch.owner,
+            delivery: watch.notice.map_or(Delivery::Kept, Delivery::Notify),
+        })
     }
 
     fn withdraw(&mut self, id: TicketId) -> Option<Ended> {
@@ -200,10 +203,11 @@ impl Locks {
         let Some(until) = ticket.kept_until(now) else {
             return self.take_out(id);
         };
-        let key = Arc::clone(&self.table.queues.get(&ticket.queue)?.key);
+        let key = self.table.queues.get(&ticket.queue)?.key.clone();
         let owner = ticket.owner.clone();
         let multi = ticket.multi;
         let members = self.members_of(id);
+        self.budget.spend(members.len());
         if let Some(multi) = multi {
             self.table.part(multi);
         }
@@ -237,6 +241,7 @@ impl Locks {
     /// then. Somebody behind it may fit now, so those locks become due.
     pub(crate) fn take_out(&mut self, id: TicketId) -> Option<Ended> {
         let members = self.members_of(id);
+        self.budget.spend(members.len());
         if let Some(multi) = self.table.tickets.get(&id)?.multi {
             self.table.part(multi);
         }
@@ -251,7 +256,7 @@ impl Locks {
     fn take_one_out(&mut self, id: TicketId) -> Option<Ended> {
         let was_front = self.is_front(id);
         let ticket = *self.table.remove(id)?;
-        let key = Arc::clone(&self.table.queues.get(&ticket.queue)?.key);
+        let key = self.table.queues.get(&ticket.queue)?.key.clone();
         if let Some(queue) = was_front.filter(|queue| self.table.front(*queue).is_some()) {
             self.table.mark_due(queue);
         }
@@ -274,7 +279,7 @@ impl Locks {
             if let (Some(watch), Some(queue)) = (watch, queue) {
                 return Some(Due::Unbind {
                     db: queue.db,
-                    key: Arc::clone(&queue.key),
+                    key: queue.key.clone(),
                     owner: watch.owner.clone(),
                 });
             }
@@ -312,7 +317,10 @@ impl Locks {
     }
 
     fn end_watches(&mut self) {
-        while let Some(id) = self.table.watches.keys().next().copied() {
+        while !self.budget.is_spent()
+            && let Some(id) = self.table.watches.keys().next().copied()
+        {
+            self.budget.spend(1);
             let watch = self.table.remove_watch(id);
             if let Some(watch) = watch {
                 self.table.drop_if_idle(watch.queue);

@@ -7,17 +7,17 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, VecDeque},
-    hash::RandomState,
+    hash::{BuildHasher, RandomState},
     num::NonZeroU64,
     ops::Bound,
-    sync::Arc,
 };
 
 use crate::{
     Gauges, Name, Ticket, TicketId,
     deadlines::Deadlines,
+    losses::Search,
     queue::{Look, Queue, QueueId},
-    ticket::{MultiId, Rank},
+    ticket::{Multi, MultiId, Rank},
     watch::{Watch, WatchId},
 };
 
@@ -26,13 +26,15 @@ const STALE_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    pub(crate) names: BTreeMap<u32, BTreeMap<Arc<[u8]>, QueueId>>,
+    /// Queues by a hash of their names, which costs less than the names.
+    pub(crate) names: BTreeSet<(u64, QueueId)>,
     pub(crate) queues: BTreeMap<QueueId, Box<Queue>>,
     pub(crate) tickets: BTreeMap<TicketId, Box<Ticket>>,
-    /// The tickets of each request for several keys, in the order of its keys.
-    pub(crate) multis: BTreeMap<MultiId, Vec<TicketId>>,
+    pub(crate) multis: BTreeMap<MultiId, Multi>,
     pub(crate) watches: BTreeMap<WatchId, Watch>,
     pub(crate) deadlines: Deadlines,
+    /// How far the search for lost holds has come, lock by lock.
+    pub(crate) searches: BTreeMap<QueueId, Search>,
     pub(crate) due: VecDeque<QueueId>,
     /// How many of those marked as due are still there.
     pub(crate) due_now: usize,
@@ -46,8 +48,11 @@ pub(crate) struct Table {
     pub(crate) kept: BTreeSet<(QueueId, Rank)>,
     /// Of those who wait the ones whose owners wait elsewhere too.
     pub(crate) linked: BTreeSet<(QueueId, Rank)>,
-    /// Queues with tickets by database, the longest first.
+    /// Queues with several places by database, the longest first. A queue with
+    /// one place is not in here: most have one, and each entry costs memory.
     pub(crate) contended: BTreeSet<(u32, Reverse<u32>, QueueId)>,
+    /// How many queues have places.
+    pub(crate) queues_used: u64,
     /// Requests whose outcome is a message, by connection.
     pub(crate) session_tickets: BTreeSet<(u64, TicketId)>,
     pub(crate) session_watches: BTreeSet<(u64, WatchId)>,
@@ -63,7 +68,13 @@ impl Table {
         if self.queues.is_empty() {
             return None;
         }
-        self.names.get(&name.db)?.get(name.key).copied()
+        let hash = self.hasher.hash_one((name.db, name.key));
+        let all = (hash, QueueId::MIN)..=(hash, QueueId::MAX);
+        let mut found = self.names.range(all).map(|(_, id)| *id);
+        found.find(|id| {
+            let queue = self.queues.get(id);
+            queue.is_some_and(|it| it.db == name.db && *it.key == *name.key)
+        })
     }
 
     pub(crate) fn find_or_insert(&mut self, name: Name<'_>) -> QueueId {
@@ -71,12 +82,10 @@ impl Table {
             return id;
         }
         let id = QueueId(self.next_id().get());
-        let key: Arc<[u8]> = name.key.into();
-        self.names
-            .entry(name.db)
-            .or_default()
-            .insert(Arc::clone(&key), id);
-        self.queues.insert(id, Box::new(Queue::new(name.db, key)));
+        let hash = self.hasher.hash_one((name.db, name.key));
+        self.names.insert((hash, id));
+        let queue = Queue::new(name.db, name.key.into());
+        self.queues.insert(id, Box::new(queue));
         id
     }
 
@@ -86,17 +95,13 @@ impl Table {
             return;
         }
         self.look(id, Look::Never);
+        self.searches.remove(&id);
         let Some(queue) = self.queues.remove(&id) else {
             return;
         };
         self.due_now -= usize::from(queue.due);
-        let Some(names) = self.names.get_mut(&queue.db) else {
-            return;
-        };
-        names.remove(&queue.key);
-        if names.is_empty() {
-            self.names.remove(&queue.db);
-        }
+        let hash = self.hasher.hash_one((queue.db, &*queue.key));
+        self.names.remove(&(hash, id));
     }
 
     /// Sets when the lock has to be looked at.
@@ -157,7 +162,7 @@ impl Table {
         Gauges {
             waiters: self.tickets.len() as u64,
             places_kept: self.kept.len() as u64,
-            contended_locks: self.contended.len() as u64,
+            contended_locks: self.queues_used,
             watches: self.watched_tickets + self.watches.len() as u64,
             bound_holds: self.bound,
         }

@@ -26,6 +26,16 @@ impl TicketId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MultiId(pub(crate) NonZeroU64);
 
+/// A request for several keys.
+#[derive(Debug)]
+pub(crate) struct Multi {
+    /// Its tickets, in the order of its keys.
+    pub(crate) members: Vec<TicketId>,
+    /// Which of them was last seen not to be ready: that is asked first, so
+    /// that a thousand keys are not gone through for each that becomes free.
+    pub(crate) unready: usize,
+}
+
 /// Which kind of channel a message is published on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChannelKind {

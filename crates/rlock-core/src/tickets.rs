@@ -6,7 +6,7 @@ use crate::{
     Delivery, Ticket, TicketId, Timestamp,
     queue::QueueId,
     table::Table,
-    ticket::{MultiId, Rank},
+    ticket::{Multi, MultiId, Rank},
 };
 
 /// The half of an entry that comes from the queue.
@@ -112,13 +112,14 @@ impl Table {
 
     /// The tickets of a request for several keys, in the order of its keys.
     pub(crate) fn members(&self, multi: MultiId) -> &[TicketId] {
-        self.multis.get(&multi).map_or(&[], |members| members)
+        self.multis.get(&multi).map_or(&[], |it| &it.members)
     }
 
     /// Makes tickets one request, for which the first stands.
     pub(crate) fn join(&mut self, multi: MultiId, members: Vec<TicketId>) {
         let leader = members.first().copied();
-        self.multis.insert(multi, members);
+        let unready = 0;
+        self.multis.insert(multi, Multi { members, unready });
         if let Some(leader) = leader {
             self.index(leader);
         }
@@ -126,7 +127,8 @@ impl Table {
 
     /// Forgets that tickets are one request.
     pub(crate) fn part(&mut self, multi: MultiId) {
-        let members = self.multis.remove(&multi).unwrap_or_default();
+        let members = self.multis.remove(&multi).map(|it| it.members);
+        let members = members.unwrap_or_default();
         if let Some(leader) = members.first() {
             self.unindex(*leader);
         }
@@ -227,9 +229,13 @@ impl Table {
             return;
         };
         let entry = |len| (queue.db, Reverse(len), id);
-        self.contended.remove(&entry(queue.len));
         let len = queue.len.saturating_add_signed(by);
-        if len > 0 {
+        self.queues_used -= u64::from(queue.len > 0);
+        self.queues_used += u64::from(len > 0);
+        if queue.len > 1 {
+            self.contended.remove(&entry(queue.len));
+        }
+        if len > 1 {
             self.contended.insert(entry(len));
         }
         queue.len = len;

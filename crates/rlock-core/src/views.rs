@@ -7,6 +7,9 @@ use crate::{Locks, Mode, Name, Ticket, Timestamp, queue::QueueId};
 /// How many waiters are looked at to find who has waited for longest.
 const FIRST_MAX: usize = 64;
 
+/// How many queues are looked at to list those with one place.
+const SINGLES_MAX: usize = 10_000;
+
 /// One waiter, as an operator sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct WaiterView<'a> {
@@ -54,19 +57,24 @@ impl Locks {
         queue.map_or(0, |queue| queue.len)
     }
 
-    /// The locks of a database with a queue, those with the longest first.
+    /// The locks of a database with a queue, those with the longest first, and
+    /// those with one place in the order in which their queues came to be. For
+    /// the latter no more than 10,000 queues are looked at.
     pub fn most_contended(
         &self,
         now: Timestamp,
         db: u32,
     ) -> impl Iterator<Item = ContendedView<'_>> {
         let all = (db, Reverse(u32::MAX), QueueId::MIN)..=(db, Reverse(0), QueueId::MAX);
-        let found = self.table.contended.range(all);
-        found.filter_map(move |(_, _, id)| {
-            let queue = self.table.queues.get(id)?;
+        let several = self.table.contended.range(all).map(|(_, _, id)| *id);
+        let queues = self.table.queues.iter().take(SINGLES_MAX);
+        let single = queues.filter(move |(_, it)| it.db == db && it.len == 1);
+        let found = several.chain(single.map(|(id, _)| *id));
+        found.filter_map(move |id| {
+            let queue = self.table.queues.get(&id)?;
             // Those who were put first may have come after all others.
             let mut since = Timestamp::NEVER;
-            for ticket in self.table.places(*id).take(FIRST_MAX) {
+            for ticket in self.table.places(id).take(FIRST_MAX) {
                 since = since.min(ticket.since);
                 if !ticket.is_upgrade {
                     break;

@@ -10,6 +10,11 @@ use crate::{Fence, Listener, Timestamp, queue::QueueId};
 pub(crate) struct WatchId(pub(crate) u64);
 
 impl WatchId {
+    /// The one after this, which there may be or not.
+    pub(crate) const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+
     /// Before every watch.
     pub(crate) const MIN: Self = Self(0);
     /// After every watch.

@@ -34,6 +34,17 @@ impl Table {
         found.filter_map(|(_, _, id)| Some((*id, self.watches.get(id)?)))
     }
 
+    /// The first watch of a lock from `from` on, in an order of no meaning.
+    pub(crate) fn next_watch(
+        &self,
+        queue: QueueId,
+        from: (u64, WatchId),
+    ) -> Option<((u64, WatchId), &Watch)> {
+        let range = (queue, from.0, from.1)..=(queue, u64::MAX, WatchId::MAX);
+        let mut found = self.watches_by_owner.range(range);
+        found.find_map(|(_, hash, id)| Some(((*hash, *id), self.watches.get(id)?)))
+    }
+
     /// Keeps a watch in the place of the one that its owner had.
     pub(crate) fn set_watch(&mut self, watch: Watch) {
         if let Some(earlier) = self.watch_of(watch.queue, &watch.owner) {

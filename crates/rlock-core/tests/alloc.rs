@@ -188,7 +188,7 @@ fn ten_thousand_locks_and_sessions_leave_little() {
     for n in 1..MANY.cast_unsigned() {
         locks.session_closed(at(0), n);
     }
-    while !locks.sweep(64) {}
+    while !locks.sweep() {}
     assert!(locks.next_due(at(0)).is_some());
     assert!(locks.next_due(at(0)).is_none());
     assert_eq!(locks.gauges().waiters, 1);

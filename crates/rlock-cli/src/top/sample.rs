@@ -1,6 +1,6 @@
 //! What one look at the server shows.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 use serde::Serialize;
 
@@ -8,6 +8,7 @@ use crate::contended::Contended;
 use crate::counters::{Counters, Rates};
 use crate::failure::Failure;
 use crate::lock_info::LockInfo;
+use crate::readable::whole_ms;
 use crate::server::Server;
 
 /// One look, and what has changed since the one before.
@@ -75,8 +76,4 @@ impl Sampler {
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     whole_ms(since.unwrap_or_default())
-}
-
-fn whole_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -60,11 +60,15 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
 /// No line is longer than 80 columns unless a rate has six digits.
 fn numbers(sample: &Sample) -> [String; 5] {
     let now = |name: &str| sample.counters.get(name);
+    let kept = match now("places_kept") {
+        0 => String::new(),
+        places => format!(" ({places} kept)"),
+    };
     let rate = |name: &str| sample.per_second.get(name);
     let waited = |name: &str| microseconds(now(name));
     [
         format!(
-            "now         waiters {}  contended locks {}  bound holds {}  watches {}",
+            "now         waiters {}{kept}  contended locks {}  bound holds {}  watches {}",
             now("waiters"),
             now("contended_locks"),
             now("bound_holds"),

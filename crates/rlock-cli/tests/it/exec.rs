@@ -92,6 +92,23 @@ fn a_waiter_runs_its_command_when_its_turn_comes() {
 }
 
 #[test]
+fn a_wait_that_an_operator_cancels_is_123_and_runs_nothing() {
+    let server = Server::start();
+    server.held_by("k", "somebody");
+    let waiting = Running::start(&mut exec(&server, &["k"], "echo ran"));
+    let mut admin = server.admin();
+    admin.queued(1);
+    let info = finished(rlock(&server).args(["info", "k", "--json"])).json();
+    let owner = info["waiters"][0]["owner"].as_str().unwrap();
+    let cancelled: u64 = admin.run(&format!("RLOCK.CANCEL k {owner}"));
+    assert_eq!(cancelled, 1);
+    let ended = waiting.finish();
+    ended.assert_code(123);
+    ended.assert_says("cancelled by somebody else");
+    assert_eq!(ended.stdout, "");
+}
+
+#[test]
 fn commands_under_one_lock_exclude_each_other() {
     let server = Server::start();
     let directory = tempfile::tempdir().unwrap();

@@ -13,6 +13,8 @@ mod program;
 mod questions;
 mod server;
 mod sharing;
+#[path = "../../../../tests/it/signal.rs"]
+mod signal;
 mod signals;
 mod terminal;
 mod top;

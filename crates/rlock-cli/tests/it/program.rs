@@ -3,7 +3,8 @@
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
-use super::server::{Server, eventually, send_signal};
+use super::server::{Server, eventually};
+use super::signal;
 
 /// The program, without a terminal whatever the tests have, asking `server`.
 pub(crate) fn rlock(server: &Server) -> Command {
@@ -61,7 +62,7 @@ impl Running {
     }
 
     pub(crate) fn signal(&mut self, signal: &str) {
-        send_signal(self.id(), signal);
+        signal::send(self.id(), signal);
     }
 
     /// Waits until the program has written this line; only for the first.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::program::{Finished, finished, rlock};
-use super::server::{Admin, Server};
+use super::server::{Admin, Server, eventually};
 use super::terminal::Terminal;
 
 fn ask(server: &Server, arguments: &[&str]) -> Finished {
@@ -66,6 +66,37 @@ fn info_as_json_has_every_field() {
     for field in ["waited_ms", "wait_left_ms", "client_id"] {
         assert!(waiter[field].is_u64(), "{waiter}");
     }
+}
+
+#[test]
+fn kept_places_are_shown_as_such() {
+    let server = Server::start();
+    server.held_by("k", "ann");
+    let (mut gone, mut waiting, mut admin) = (server.admin(), server.admin(), server.admin());
+    gone.enqueue("k", "bob", "KEEP 600000 ");
+    waiting.enqueue("k", "cid", "");
+    drop(gone);
+    eventually("bob's place is kept", || admin.gauge("places_kept") == 1);
+    let words = ask(&server, &["info", "k"]).stdout;
+    assert!(words.contains("2 queued"), "{words}");
+    let line = words.lines().find(|line| line.contains("bob")).unwrap();
+    assert!(
+        line.contains("kept 9m") && line.ends_with("none"),
+        "{words}"
+    );
+    let info = ask(&server, &["info", "k", "--json"]).json();
+    let [kept, waits] = [&info["waiters"][0], &info["waiters"][1]];
+    assert!(kept["kept_left_ms"].as_u64() > Some(500_000), "{info}");
+    assert!(kept["client_id"].is_null() && kept["wait_left_ms"].is_null());
+    assert!(waits["kept_left_ms"].is_null() && waits["client_id"].is_u64());
+    let locks = ask(&server, &["list", "--json"]).json();
+    assert_eq!(locks[0]["waiters"], 2);
+    let mut terminal = Terminal::start(&server, &["top", "--interval", "100ms"]);
+    terminal.until_shows("waiters 2 (1 kept)  contended locks 1");
+    terminal.types("\r");
+    terminal.until_shows("kept 9m");
+    terminal.types("q");
+    assert_eq!(terminal.finish(), 0);
 }
 
 #[test]

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use redis::{Connection, FromRedisValue};
 use tempfile::TempDir;
 
+use crate::signal;
+
 /// How long a condition may take before a test fails.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 
@@ -97,7 +99,7 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        send_signal(self.process.id(), signal);
+        signal::send(self.process.id(), signal);
     }
 }
 
@@ -111,13 +113,6 @@ impl Drop for Server {
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
-}
-
-pub(crate) fn send_signal(process: u32, signal: &str) {
-    let status = Command::new("kill")
-        .args([signal, &process.to_string()])
-        .status();
-    assert!(status.unwrap().success());
 }
 
 fn module() -> PathBuf {

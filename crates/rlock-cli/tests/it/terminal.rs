@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-use super::server::{Server, eventually, send_signal};
+use super::server::{Server, eventually};
+use super::signal;
 
 const SIZE: PtySize = PtySize {
     rows: 30,
@@ -73,7 +74,7 @@ impl Terminal {
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        send_signal(self.child.process_id().unwrap(), signal);
+        signal::send(self.child.process_id().unwrap(), signal);
     }
 
     /// Whether the program has left the terminal as it found it.

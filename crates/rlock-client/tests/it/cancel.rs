@@ -122,6 +122,27 @@ async fn a_wait_given_up_by_a_limit_of_tokio_leaves_the_queue() {
 }
 
 #[tokio::test]
+async fn a_wait_that_is_over_leaves_no_place() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let wait = Duration::from_millis(300);
+    let guard = client.mutex("k").lock().await.unwrap();
+    assert!(
+        client
+            .mutex("k")
+            .lock_timeout(wait)
+            .await
+            .unwrap()
+            .is_none()
+    );
+    assert_eq!(admin.gauge("waiters").await, 0);
+    let both = client.multi(["k", "free"]).unwrap();
+    assert!(both.lock_timeout(wait).await.unwrap().is_none());
+    assert_eq!(admin.gauge("waiters").await, 0);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_call_that_was_never_polled_sends_nothing() {
     let server = Server::start().await;
     let client = server.client().await;

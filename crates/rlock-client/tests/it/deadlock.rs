@@ -51,13 +51,13 @@ async fn a_request_refused_as_a_deadlock_leaves_nothing() {
         let multi = client.multi(["b", "c"]).unwrap();
         async move { multi.lock_as(&one).await.unwrap() }
     });
-    server.admin().await.queued(1).await;
+    server.admin().await.queued(2).await;
     let refused = client.mutex("a").lock_as(&two).await;
     assert!(
         matches!(refused, Err(Error::Deadlock { .. })),
         "{refused:?}"
     );
-    assert_eq!(server.admin().await.gauge("waiters").await, 1);
+    assert_eq!(server.admin().await.gauge("waiters").await, 2);
     second.release().await.unwrap();
     let both = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
     assert!(both.is_valid() && first.is_valid());

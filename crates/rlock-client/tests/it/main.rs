@@ -27,5 +27,7 @@ mod replica;
 mod rwlock;
 mod semaphore;
 mod server;
+#[path = "../../../../tests/it/signal.rs"]
+mod signal;
 mod stopped;
 mod upgrade;

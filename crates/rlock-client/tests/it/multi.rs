@@ -45,7 +45,8 @@ async fn nothing_is_held_unless_all_can_be() {
         let multi = multi.clone();
         async move { multi.lock_timeout(BOUND).await.unwrap().unwrap() }
     });
-    server.admin().await.queued(1).await;
+    // A place for each key.
+    server.admin().await.queued(2).await;
     // A free key of a request that waits goes to nobody else.
     assert!(!client.mutex("a").is_locked().await.unwrap());
     assert!(client.mutex("a").try_lock().await.unwrap().is_none());
@@ -131,7 +132,7 @@ async fn holds_of_several_keys_outlast_their_connection() {
         let multi = multi.clone();
         async move { multi.lock().await.unwrap() }
     });
-    admin.queued(1).await;
+    admin.queued(2).await;
     let waits = admin.gauge("waits").await;
     for id in admin.lock_clients().await {
         let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;

@@ -44,6 +44,49 @@ async fn a_full_queue_is_an_error_of_its_own() {
 }
 
 #[tokio::test]
+async fn a_wait_that_an_operator_cancels_ends_with_an_error_of_its_own() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let (one, both, owner) = (
+        client.mutex("k"),
+        client.multi(["k", "free"]).unwrap(),
+        client.owner(),
+    );
+    let guard = one.lock().await.unwrap();
+    let others = tokio::spawn({
+        let mutex = one.clone();
+        async move { mutex.lock().await }
+    });
+    admin.queued(1).await;
+    let connections = admin.lock_clients().await;
+    let cancel = format!("RLOCK.CANCEL k {owner}");
+    for several in [false, true] {
+        let waiting = tokio::spawn({
+            let (one, both, owner) = (one.clone(), both.clone(), owner.clone());
+            async move {
+                match several {
+                    false => one.lock_as(&owner).await.err(),
+                    true => both.lock_timeout_as(&owner, BOUND).await.err(),
+                }
+            }
+        });
+        eventually("cancelled", async || {
+            let found: u64 = admin.run(&cancel).await;
+            found == 1
+        })
+        .await;
+        let error = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+        assert!(matches!(error, Some(Error::Cancelled)), "{error:?}");
+    }
+    // Nobody else was disturbed.
+    assert_eq!(admin.lock_clients().await, connections);
+    admin.queued(1).await;
+    guard.release().await.unwrap();
+    let guard = tokio::time::timeout(BOUND, others).await.unwrap().unwrap();
+    assert!(guard.unwrap().is_valid());
+}
+
+#[tokio::test]
 async fn durations_out_of_range_are_refused_before_anything_is_sent() {
     let server = Server::start().await;
     let client = server.client().await;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Error};
 
-use crate::server::{BOUND, Server};
+use crate::server::{BOUND, Server, eventually};
 
 #[tokio::test]
 async fn waiters_outlast_a_change_of_role() {
@@ -20,6 +20,13 @@ async fn waiters_outlast_a_change_of_role() {
         .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port))
         .await;
     admin.queued(0).await;
+    // It can tell this from being cancelled, as a replica refuses everything.
+    eventually("asked the replica", async || {
+        let errors: String = admin.run("INFO errorstats").await;
+        errors.contains("errorstat_READONLY")
+    })
+    .await;
+    assert!(!waiting.is_finished());
     let _: () = admin.run("REPLICAOF NO ONE").await;
     let _ = held.release().await;
     let guard = tokio::time::timeout(BOUND, waiting)

@@ -11,6 +11,8 @@ use redis::aio::MultiplexedConnection;
 use rlock_client::Client;
 use tempfile::TempDir;
 
+use crate::signal;
+
 /// How long a condition may take before a test fails.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
 
@@ -120,7 +122,7 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        send_signal(self.process.id(), signal);
+        signal::send(self.process.id(), signal);
     }
 }
 
@@ -142,14 +144,6 @@ fn free_port() -> u16 {
 
 pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
-}
-
-pub(crate) fn send_signal(process: u32, signal: &str) {
-    let status = Command::new("kill")
-        .args([signal, &process.to_string()])
-        .status()
-        .unwrap();
-    assert!(status.success());
 }
 
 fn module() -> PathBuf {

@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::server::{BOUND, Server, send_signal};
+use crate::server::{BOUND, Server};
+use crate::signal;
 
 const URL: &str = "RLOCK_TEST_HOLDER_URL";
 const LEASE: Duration = Duration::from_millis(500);
@@ -56,7 +57,7 @@ async fn a_holder_stopped_past_its_lease_finds_its_guard_lost() {
     writeln!(questions, "valid").unwrap();
     assert_eq!(answer("valid "), "true");
 
-    send_signal(holder.id(), "-STOP");
+    signal::send(holder.id(), "STOP");
     let stopped = Instant::now();
     let client = server.client().await;
     let next = client
@@ -70,7 +71,7 @@ async fn a_holder_stopped_past_its_lease_finds_its_guard_lost() {
         stopped.elapsed() >= LEASE / 2,
         "not before the lease was over"
     );
-    send_signal(holder.id(), "-CONT");
+    signal::send(holder.id(), "CONT");
 
     writeln!(questions, "valid").unwrap();
     assert_eq!(answer("valid "), "false");

@@ -226,7 +226,7 @@ impl Driver {
     /// The end of a connection, and of what it asked for.
     pub(crate) fn close(&mut self, session: u64) {
         self.locks.session_closed(self.now, session);
-        while !self.locks.sweep(1) {}
+        while !self.locks.sweep() {}
     }
 
     pub(crate) fn refused(&mut self, refusal: Refusal) -> Reply<Fence> {
@@ -236,7 +236,7 @@ impl Driver {
             Refusal::OtherRequest { .. } => Error::OtherRequest,
             Refusal::PartlyHeld { .. } => Error::HeldInPart,
             Refusal::FenceTooLarge { .. } => Error::FenceTooLarge,
-            Refusal::FenceTaken => Error::FenceTaken,
+            Refusal::FenceTaken { .. } => Error::FenceTaken,
             Refusal::Deadlock { owners } => {
                 self.cycle = owners.iter().map(|it| text(it)).collect();
                 Error::Deadlock

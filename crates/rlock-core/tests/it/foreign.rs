@@ -64,7 +64,7 @@ impl Driver {
             Foreign::Flush { db } => {
                 self.store.flush(db);
                 self.locks.settle_all_later(db);
-                while !self.locks.sweep(1) {}
+                while !self.locks.sweep() {}
             }
         }
         if let Some(key) = change.key() {

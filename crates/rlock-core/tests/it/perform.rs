@@ -9,9 +9,6 @@ use crate::{
     told::{OnChannel, Outcome, Told, Word},
 };
 
-/// How many grants in a row that nobody listens to are passed on in one turn.
-const SKIPS_MAX: usize = 64;
-
 impl Driver {
     /// Does what a step asks for, in its order. A grant on a channel to which
     /// nobody listens is taken back and given to the next. Answers which
@@ -24,21 +21,15 @@ impl Driver {
         mut announce: Announce,
     ) -> Announce {
         let mut effects = VecDeque::from(effects);
-        let mut skips = 0;
         while let Some(effect) = effects.pop_front() {
             match effect {
                 Effect::HandOff(granted) if self.is_heard(&granted.ticket.delivery) => {
                     self.tell_grant(&[name], &granted);
                 }
                 Effect::HandOff(granted) => {
-                    skips += 1;
-                    if skips < SKIPS_MAX {
-                        let step = self.locks.skip(self.now, name, hold, &granted);
-                        announce = announce.max(step.announce);
-                        effects.extend(step.effects);
-                    } else {
-                        self.locks.skip_and_leave(self.now, name, hold, &granted);
-                    }
+                    let step = self.locks.skip(self.now, name, hold, &granted);
+                    announce = announce.max(step.announce);
+                    effects.extend(step.effects);
                 }
                 Effect::Lost {
                     owner,

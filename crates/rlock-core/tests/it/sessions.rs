@@ -29,7 +29,7 @@ fn closed_session_hears_of_no_loss_even_before_it_is_swept() {
     let step = locks.force(at(1), KEY, &mut hold);
     assert_eq!(step.reply, 1);
     assert!(step.effects.is_empty());
-    assert!(locks.sweep(2));
+    assert!(locks.sweep());
     assert_eq!(locks.gauges(), Gauges::default());
 }
 
@@ -38,7 +38,7 @@ fn closed_session_leaves_its_hold_to_the_lease() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
     locks.session_closed(at(0), 7);
-    while !locks.sweep(1) {}
+    while !locks.sweep() {}
     assert!(!locks.is_contended(KEY));
     let step = locks.renew(at(1), KEY, &mut hold, b"ann", &RENEWAL);
     assert!(step.is_ok_and(|step| step.reply.is_some()));
@@ -51,7 +51,7 @@ fn session_without_requests_leaves_no_work() {
     call(&mut locks, at(0), &hold, "bob", Wait::Forever, 7);
     locks.session_closed(at(0), 7);
     locks.session_closed(at(0), 8);
-    assert!(locks.sweep(0), "a blocked call has its own way to end");
+    assert!(locks.sweep(), "a blocked call has its own way to end");
     assert_eq!(locks.gauges().waiters, 1);
 }
 
@@ -62,7 +62,7 @@ fn place_taken_over_from_a_closed_session_is_kept() {
     let ticket = notified(&mut locks, at(0), &hold, "bob", 7);
     locks.session_closed(at(0), 7);
     assert_eq!(notified(&mut locks, at(1), &hold, "bob", 8), ticket);
-    while !locks.sweep(1) {}
+    while !locks.sweep() {}
     let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
     assert!(matches!(&step.effects[..], [Effect::HandOff(_)]));
 }
@@ -136,6 +136,8 @@ fn slot_that_leaves_takes_its_queue_from_the_front() {
     let mut withdraw = || locks.withdraw_one(KEY).map(|it| it.owner);
     assert_eq!(withdraw().as_deref(), Some(b"bob".as_slice()));
     assert_eq!(withdraw().as_deref(), Some(b"cid".as_slice()));
+    // Whoever was to be told of the loss of a hold is told so, too.
+    assert_eq!(withdraw().as_deref(), Some(b"ann".as_slice()));
     assert_eq!(withdraw(), None);
     assert_eq!(locks.gauges(), Gauges::default());
     assert!(!locks.is_contended(KEY));

@@ -143,7 +143,7 @@ impl Driver {
             self.locks.settle_later(Name { db, key: &key });
         }
         loop {
-            let swept = self.locks.sweep(64);
+            let swept = self.locks.sweep();
             let mut done = 0;
             changed |= !swept;
             while let Some(due) = self.locks.next_due(self.now) {

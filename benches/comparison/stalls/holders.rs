@@ -1,0 +1,98 @@
+//! Many shared locks, and locks of many shared holders.
+
+use redis::Value;
+
+use crate::connection::Connection;
+use crate::report::{Form, grouped};
+
+use super::{Scene, Stall};
+
+fn shared(lock: &str, owner: usize) -> String {
+    format!("RLOCK.ACQUIRE {lock} holder-{owner} 3600000 SHARED")
+}
+
+/// Others, and those with the locks.
+pub(super) fn databases_are_swapped(form: Form) -> Vec<Stall> {
+    let count = form.of(300_000, 1000);
+    let mut scene = Scene::new();
+    let locks = (0..count).map(|it| shared(&format!("lock:{it}"), 0));
+    scene.connection.call_lines(locks);
+    let with = format!("with {} shared locks", grouped(count));
+    let swap = |line: &'static str| {
+        move |connection: &mut Connection| assert_eq!(connection.call(line), Value::Okay)
+    };
+    let elsewhere = scene.stall(
+        format!("SWAPDB of two empty databases, {with} elsewhere"),
+        swap("SWAPDB 8 9"),
+    );
+    let there = scene.stall(format!("SWAPDB of the database {with}"), swap("SWAPDB 0 9"));
+    vec![elsewhere, there]
+}
+
+/// One after the other, beside as many hashes of the same kind.
+pub(super) fn locks_become_many(form: Form) -> Vec<Stall> {
+    let count = form.of(1_000_000, 2000);
+    let mut scene = Scene::new();
+    let what = format!("growth: {} shared locks are taken", grouped(count));
+    let stall = scene.stall(what, |connection| {
+        connection.call_lines((0..count).map(|it| shared(&format!("lock:{it}"), 0)));
+    });
+    let mut scene = Scene::new();
+    let hashes = scene.longest_ping(|connection| {
+        connection.call_lines((0..count).flat_map(|it| {
+            let fields =
+                "rlock:mode shared holder-0 1 rlock:holder-0 1790000000000000,1790000000000";
+            [
+                format!("HSET hash:{it} {fields}"),
+                format!("PEXPIRE hash:{it} 3600000"),
+            ]
+        }));
+    });
+    vec![stall.beside("as many hashes", hashes)]
+}
+
+/// By others, so that all of it has to be read anew; then all are dropped.
+pub(super) fn a_lock_of_many_holders_is_changed(form: Form) -> Vec<Stall> {
+    let count = form.of(100_000, 500);
+    let mut scene = Scene::new();
+    scene
+        .connection
+        .call_lines((0..count).map(|it| shared("lock", it)));
+    let Value::Int(fields) = scene.connection.call("HLEN lock") else {
+        panic!("it is a hash");
+    };
+    let with = format!("a lock of {} holders", grouped(count));
+    let read = scene.longest_ping(|connection| drop(connection.call("HGETALL lock")));
+
+    let swapped = scene.stall(format!("{with}: SWAPDB, next command"), |connection| {
+        connection.call("SWAPDB 0 1");
+        connection.call("SELECT 1");
+        renew(connection);
+    });
+    let changed = scene.stall(format!("{with}: HSET, next command"), |connection| {
+        connection.call("HSET lock holder-7 2");
+        renew(connection);
+    });
+    let expiring = scene.stall(format!("{with}: EXPIRE, next command"), |connection| {
+        connection.call("EXPIRE lock 3000");
+        renew(connection);
+    });
+
+    scene
+        .connection
+        .call_lines((0..fields).map(|it| format!("HSET hash field-{it} 1790000000000000")));
+    let dropped = scene.longest_ping(|connection| drop(connection.call("DEL hash")));
+    let forced = scene.stall(format!("{with}: FORCE"), |connection| {
+        let ended = connection.call("RLOCK.FORCE lock");
+        assert!(matches!(ended, Value::Int(ended) if ended > 0), "{ended:?}");
+    });
+    let read_anew = [swapped, changed, expiring].map(|stall| stall.beside("HGETALL", read));
+    let forced = forced.beside("DEL of as many fields", dropped);
+    read_anew.into_iter().chain([forced]).collect()
+}
+
+/// The command that finds that everything has changed.
+fn renew(connection: &mut Connection) {
+    let fence = connection.call("RLOCK.RENEW lock holder-0 3600000");
+    assert!(matches!(fence, Value::Int(_)), "it holds it: {fence:?}");
+}

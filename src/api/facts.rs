@@ -1,0 +1,181 @@
+//! What replicas, the AOF and those who listen to key events are told of a
+//! change: the same as of the native commands.
+
+use std::{
+    cell::Cell,
+    ffi::CStr,
+    os::raw::{c_char, c_int},
+};
+
+use super::{Context, MainThread, Text, raw};
+
+/// A key event of our own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyEvent {
+    Hset,
+    Hdel,
+    Expire,
+    Del,
+    Expired,
+}
+
+static KEY_EVENTS: [&CStr; 5] = [c"hset", c"hdel", c"expire", c"del", c"expired"];
+
+impl KeyEvent {
+    fn text(self) -> &'static CStr {
+        let [hset, hdel, expire, del, expired] = KEY_EVENTS;
+        match self {
+            Self::Hset => hset,
+            Self::Hdel => hdel,
+            Self::Expire => expire,
+            Self::Del => del,
+            Self::Expired => expired,
+        }
+    }
+
+    const fn class(self) -> c_int {
+        let class = match self {
+            Self::Hset | Self::Hdel => raw::REDISMODULE_NOTIFY_HASH,
+            Self::Expire | Self::Del => raw::REDISMODULE_NOTIFY_GENERIC,
+            Self::Expired => raw::REDISMODULE_NOTIFY_EXPIRED,
+        };
+        class as c_int
+    }
+
+    /// Whether an event that the server passes on is one of ours: the text is
+    /// the same in memory then, not only to read.
+    pub(crate) fn is_ours(event: *const c_char) -> bool {
+        KEY_EVENTS.iter().any(|ours| ours.as_ptr() == event)
+    }
+}
+
+/// Whether a line in the log has said so.
+static IS_DIVERGING: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
+
+impl Context {
+    /// Emits a key event, as the native command would.
+    pub(crate) fn notify(&self, event: KeyEvent, name: Text) {
+        let text = event.text().as_ptr();
+        // SAFETY: the context is that of the running call.
+        unsafe { raw::notify_keyspace_event(self.raw(), event.class(), text, name.raw()) };
+    }
+
+    /// Replicates `command name text`, to replicas and the AOF.
+    pub(crate) fn replicate(&self, command: &CStr, name: Text) {
+        // SAFETY: the format names the one string that follows.
+        let status = unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.raw(),
+                command.as_ptr(),
+                c"s".as_ptr(),
+                name.raw(),
+            )
+        };
+        self.replicated(command, status);
+    }
+
+    /// Replicates `command name number`, to replicas and the AOF.
+    pub(crate) fn replicate_number(&self, command: &CStr, name: Text, number: u64) {
+        let number = i64::try_from(number).unwrap_or(i64::MAX);
+        // SAFETY: the format names the string and the number that follow.
+        let status = unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.raw(),
+                command.as_ptr(),
+                c"sl".as_ptr(),
+                name.raw(),
+                number,
+            )
+        };
+        self.replicated(command, status);
+    }
+
+    /// Replicates `command name field value`, to replicas and the AOF.
+    pub(crate) fn replicate_pair(&self, command: &CStr, name: Text, pair: (Text, Text)) {
+        // SAFETY: the format names the three strings that follow.
+        let status = unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.raw(),
+                command.as_ptr(),
+                c"sss".as_ptr(),
+                name.raw(),
+                pair.0.raw(),
+                pair.1.raw(),
+            )
+        };
+        self.replicated(command, status);
+    }
+
+    /// Replicates `command name field value field value`.
+    pub(crate) fn replicate_pairs(
+        &self,
+        command: &CStr,
+        name: Text,
+        first: (Text, Text),
+        second: (Text, Text),
+    ) {
+        // SAFETY: the format names the five strings that follow.
+        let status = unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.raw(),
+                command.as_ptr(),
+                c"sssss".as_ptr(),
+                name.raw(),
+                first.0.raw(),
+                first.1.raw(),
+                second.0.raw(),
+                second.1.raw(),
+            )
+        };
+        self.replicated(command, status);
+    }
+
+    /// Replicates `command name word word ...`, to replicas and the AOF.
+    pub(crate) fn replicate_words(&self, command: &CStr, name: Text, words: &[Text]) {
+        // SAFETY: the format names the string and the list that follow, and
+        // `Text` has the layout of a pointer to a string.
+        let status = unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.raw(),
+                command.as_ptr(),
+                c"sv".as_ptr(),
+                name.raw(),
+                words.as_ptr(),
+                words.len(),
+            )
+        };
+        self.replicated(command, status);
+    }
+
+    /// Replicates a published message to replicas, but not to the AOF.
+    pub(crate) fn replicate_message(&self, command: &CStr, channel: Text, message: Text) {
+        // SAFETY: the format names the two strings that follow.
+        let status = unsafe {
+            raw::RedisModule_Replicate.unwrap_unchecked()(
+                self.raw(),
+                command.as_ptr(),
+                c"Ass".as_ptr(),
+                channel.raw(),
+                message.raw(),
+            )
+        };
+        self.replicated(command, status);
+    }
+
+    /// The server refuses to replicate a command that it does not know. The
+    /// module is not loaded then, so this is for what nobody has thought of.
+    #[inline]
+    fn replicated(&self, command: &CStr, status: c_int) {
+        if status != raw::REDISMODULE_OK as c_int {
+            self.warn_of_divergence(command);
+        }
+    }
+
+    #[cold]
+    fn warn_of_divergence(&self, command: &CStr) {
+        if !IS_DIVERGING.get().replace(true) {
+            let text = format!("{command:?} cannot be replicated: replicas and AOF will differ");
+            self.log(c"warning", &text);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What the server is asked about itself.
+
+use std::{ffi::CStr, io::ErrorKind, os::raw::c_int};
+
+use super::{Context, Text, raw};
+
+/// Whether this node of a cluster may change a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    Yes,
+    /// Another node does, or is to be asked first.
+    No,
+    /// No node does.
+    ClusterIsDown,
+}
+
+/// A reply of the server's, freed with this value.
+struct Reply(*mut raw::RedisModuleCallReply);
+
+impl Context {
+    /// Whether the server has a command under this name, which needs at least
+    /// one argument.
+    pub(crate) fn knows(&self, command: &CStr) -> bool {
+        // SAFETY: there are no arguments; the server refuses the call for the
+        // lack of them, and says so, or for the command, by the error number.
+        unsafe {
+            let reply = raw::RedisModule_Call.unwrap_unchecked()(
+                self.raw(),
+                command.as_ptr(),
+                c"".as_ptr(),
+            );
+            if !reply.is_null() {
+                raw::RedisModule_FreeCallReply.unwrap_unchecked()(reply);
+                return true;
+            }
+        }
+        std::io::Error::last_os_error().kind() != std::io::ErrorKind::NotFound
+    }
+
+    /// Whether this node of a cluster serves a key, also while its slot moves:
+    /// by a command that writes and changes nothing. No time to live ends later
+    /// than never.
+    pub(crate) fn serves(&self, name: Text) -> Serves {
+        // SAFETY: the format names the four strings that follow.
+        let reply = unsafe {
+            raw::RedisModule_Call.unwrap_unchecked()(
+                self.raw(),
+                c"PEXPIREAT".as_ptr(),
+                c"sccc".as_ptr(),
+                name.raw(),
+                c"9223372036854775807".as_ptr(),
+                c"XX".as_ptr(),
+                c"LT".as_ptr(),
+            )
+        };
+        match Reply::new(reply) {
+            Ok(_) => Serves::Yes,
+            Err(ErrorKind::ReadOnlyFilesystem | ErrorKind::NetworkDown) => Serves::ClusterIsDown,
+            Err(_) => Serves::No,
+        }
+    }
+
+    /// The value of a setting of the server's; `None` if it does not tell.
+    pub(crate) fn config_number(&self, name: &CStr) -> Option<u64> {
+        // SAFETY: the format names the two texts that follow.
+        let reply = unsafe {
+            raw::RedisModule_Call.unwrap_unchecked()(
+                self.raw(),
+                c"CONFIG".as_ptr(),
+                c"cc".as_ptr(),
+                c"GET".as_ptr(),
+                name.as_ptr(),
+            )
+        };
+        let value = Reply::new(reply).ok()?.element(1)?;
+        std::str::from_utf8(&value).ok()?.parse().ok()
+    }
+
+    /// How many replicas the server hears of, if it needs any to take writes.
+    pub(crate) fn good_replicas(&self) -> Option<u64> {
+        let mut failed: c_int = 0;
+        // SAFETY: the context is that of the running call; what the server
+        // tells is freed here.
+        let good = unsafe {
+            let info = raw::server_info(self.raw(), c"replication".as_ptr());
+            let field = c"min_slaves_good_slaves".as_ptr();
+            let good = raw::server_info_number(info, field, &raw mut failed);
+            raw::free_server_info(self.raw(), info);
+            good
+        };
+        (failed == raw::REDISMODULE_OK as c_int).then_some(good)
+    }
+}
+
+impl Reply {
+    /// Takes over a reply; the kind of error if the server has refused the call.
+    fn new(reply: *mut raw::RedisModuleCallReply) -> Result<Self, ErrorKind> {
+        if reply.is_null() {
+            Err(std::io::Error::last_os_error().kind())
+        } else {
+            Ok(Self(reply))
+        }
+    }
+
+    /// An element of a list, if the reply is one, as bytes.
+    fn element(&self, index: usize) -> Option<Box<[u8]>> {
+        // SAFETY: the element belongs to the reply, which is not freed yet.
+        unsafe {
+            let element = raw::call_reply_array_element(self.0, index);
+            if element.is_null() {
+                return None;
+            }
+            let mut len = 0;
+            let bytes = raw::call_reply_string_ptr(element, &raw mut len);
+            (!bytes.is_null()).then(|| std::slice::from_raw_parts(bytes.cast(), len).into())
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        // SAFETY: ours, and freed once.
+        unsafe { raw::RedisModule_FreeCallReply.unwrap_unchecked()(self.0) }
+    }
+}

@@ -1,0 +1,119 @@
+//! Whether this server may grant anything now. The server itself asks before a
+//! command; of what a timer does, and of other keys than a command's, it knows
+//! nothing.
+
+use std::cell::Cell;
+
+use rlock_core::Timestamp;
+
+use crate::{
+    api::{Context, MainThread, Serves},
+    state::State,
+    transact::{self, Site},
+};
+
+/// How long to wait before asking again, in milliseconds.
+const AGAIN_MS: u64 = 100;
+/// How long the server's own clock-work stands still when the whole process
+/// does, in milliseconds; it ticks ten times a second.
+const STALLED_MS: u64 = 1000;
+/// How long the server takes to count its replicas anew, in milliseconds: it
+/// does so once a second.
+const COUNTED_MS: u64 = 1100;
+/// The replicas that the server has, and those that it needs.
+#[derive(Clone, Copy)]
+struct Replicas {
+    /// `min-replicas-to-write`; `None` if `CONFIG` does not tell.
+    needed: Option<u64>,
+    are_too_few: bool,
+    asked: Timestamp,
+    /// When the server's clock-work has last ticked.
+    ticked: Timestamp,
+    /// Until when the server's count is one from before a pause.
+    stale_until: Timestamp,
+}
+
+static REPLICAS: MainThread<Cell<Replicas>> = MainThread::new(Cell::new(Replicas {
+    needed: Some(0),
+    are_too_few: false,
+    asked: Timestamp::from_micros(0),
+    ticked: Timestamp::from_micros(u64::MAX),
+    stale_until: Timestamp::from_micros(0),
+}));
+
+/// Reads how many replicas the server needs.
+pub(crate) fn read_config(ctx: &Context) {
+    let mut replicas = REPLICAS.get().get();
+    replicas.needed = ctx.config_number(c"min-replicas-to-write");
+    replicas.asked = Timestamp::from_micros(0);
+    REPLICAS.get().set(replicas);
+}
+
+/// Takes note that the server's clock-work ticks.
+pub(crate) fn tick(now: Timestamp) {
+    let mut replicas = REPLICAS.get().get();
+    note_stall(&mut replicas, now);
+    replicas.ticked = now;
+    REPLICAS.get().set(replicas);
+}
+
+/// Grants nothing for a while if this server has fewer replicas than it needs:
+/// it may have been cut off, and another one have taken its place.
+pub(crate) fn check_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
+    if REPLICAS.get().get().needed != Some(0) {
+        count_replicas(state, ctx, now);
+    }
+}
+
+#[cold]
+fn count_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
+    let mut replicas = REPLICAS.get().get();
+    note_stall(&mut replicas, now);
+    if replicas.asked.plus_millis(AGAIN_MS) <= now || now < replicas.asked {
+        let good = ctx.good_replicas();
+        replicas.are_too_few = good.is_some_and(|good| good < replicas.needed.unwrap_or(1));
+        replicas.asked = now;
+    }
+    REPLICAS.get().set(replicas);
+    if replicas.are_too_few || now < replicas.stale_until {
+        state.grant_from(now.plus_millis(AGAIN_MS));
+    }
+}
+
+fn note_stall(replicas: &mut Replicas, now: Timestamp) {
+    if replicas.ticked.plus_millis(STALLED_MS) < now {
+        replicas.stale_until = now.plus_millis(COUNTED_MS);
+    }
+}
+
+/// Whether anything may be done with the lock here. In a cluster the key may
+/// have gone because its slot has: then its waiters have to ask elsewhere. If
+/// the cluster is down they wait on, and nothing is granted for a while.
+pub(crate) fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
+    if !site.ctx.flags().is_cluster() {
+        return true;
+    }
+    match site.ctx.serves(site.key) {
+        Serves::Yes => true,
+        Serves::ClusterIsDown => {
+            state.grant_from(site.now.plus_millis(AGAIN_MS));
+            true
+        }
+        Serves::No => {
+            turn_all_away(state, site);
+            false
+        }
+    }
+}
+
+/// Turns away those who wait for the lock, and tells those who asked to be told
+/// of a loss that none will be told here any more.
+fn turn_all_away(state: &mut State, site: &Site<'_>) {
+    while !state.locks.turn_is_over() {
+        let Some(ended) = state.locks.withdraw_one(site.name()) else {
+            return;
+        };
+        transact::turn_away(state, site.ctx, &ended);
+    }
+    state.locks.settle_later(site.name());
+}

@@ -1,0 +1,292 @@
+//! Places in queues that outlive the calls that asked for them: `KEEP`.
+
+use crate::client::{Client, eventually};
+use crate::contest::{Contest, wait_for};
+use crate::server::{Server, replicated};
+
+/// Waits until the place of an owner in the queue of a lock is kept.
+#[track_caller]
+pub(crate) fn await_kept(server: &Server, key: &str, owner: &str) {
+    eventually(&format!("the place of {owner} is kept"), || {
+        let lock = server.lock(key);
+        let place = lock.waiter(owner);
+        place.is_some_and(|place| place.kept_left_ms.is_some())
+    });
+}
+
+/// `owner-a` holds `k`, the place of `owner-b` is kept for a minute, and `owner-c` waits behind it.
+struct Kept {
+    holder: Client,
+    next: Client,
+}
+
+impl Kept {
+    #[track_caller]
+    fn on(server: &Server) -> Self {
+        let holder = server.client();
+        holder.number("RLOCK.ACQUIRE k owner-a 60000");
+        let keep = "RLOCK.ACQUIRE k owner-b 60000 WAIT 1 KEEP 60000";
+        assert_eq!(server.client().ask(keep), "nil");
+        let next = wait_for(server, "k", "owner-c", 2);
+        Self { holder, next }
+    }
+}
+
+#[test]
+fn place_outlives_each_end_of_its_call_and_is_gone_on_in() {
+    let server = Server::start();
+    let mut ends = vec!["wait", "close", "kill"];
+    if server.is_at_least((7, 4), (8, 0)) {
+        ends.extend(["unblock", "unblock error"]);
+    }
+    for end in ends {
+        let holder = server.client();
+        holder.number("RLOCK.ACQUIRE k owner-a 60000");
+        let first = server.client();
+        let wait = if end == "wait" { 100 } else { 0 };
+        first.send(&format!(
+            "RLOCK.ACQUIRE k owner-b 60000 WAIT {wait} KEEP 60000"
+        ));
+        server.await_queued("k", 1);
+        let next = wait_for(&server, "k", "owner-c", 2);
+        let id = first.id();
+        match end {
+            "close" => first.close(),
+            "kill" => assert_eq!(server.ask(&format!("CLIENT KILL ID {id}")), "1"),
+            "unblock" => {
+                assert_eq!(server.ask(&format!("CLIENT UNBLOCK {id}")), "1");
+                assert_eq!(first.answer(), "nil");
+            }
+            "unblock error" => {
+                assert_eq!(server.ask(&format!("CLIENT UNBLOCK {id} ERROR")), "1");
+                assert!(first.answer().starts_with("UNBLOCKED "));
+            }
+            _ => assert_eq!(first.answer(), "nil"),
+        }
+        await_kept(&server, "k", "owner-b");
+        let lock = server.lock("k");
+        assert_eq!(lock.waiting(), ["owner-b", "owner-c"], "{end}");
+        assert_eq!(lock.queued, 2, "{end}");
+        let place = &lock.waiters[0];
+        assert_eq!((place.wait_left_ms, place.client_id), (None, None), "{end}");
+        assert_eq!(server.counter("waiters"), 2, "{end}");
+        assert_eq!(server.counter("places_kept"), 1, "{end}");
+
+        let again = server.client();
+        again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
+        eventually("it waits again", || server.counter("places_kept") == 0);
+        let lock = server.lock("k");
+        assert_eq!(lock.waiting(), ["owner-b", "owner-c"], "{end}");
+        assert!(lock.waiters[0].waited_ms >= place.waited_ms, "{end}");
+        assert_eq!(lock.waiters[0].client_id, Some(again.id()), "{end}");
+        assert_eq!(holder.ask("RLOCK.RELEASE k owner-a"), "0");
+        again.fence();
+        assert!(next.reply_by_now().is_none(), "{end}");
+        assert_eq!(again.ask("RLOCK.RELEASE k owner-b"), "0");
+        next.fence();
+        assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
+    }
+}
+
+#[test]
+fn end_of_a_call_is_counted_and_so_is_the_wait_that_goes_on() {
+    let server = Server::start();
+    let Kept { holder, next } = Kept::on(&server);
+    assert_eq!(server.counter("wait_timeouts"), 1);
+    assert_eq!(server.counter("waits"), 2);
+    let again = server.client();
+    again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 KEEP 30");
+    eventually("it waits again", || server.counter("places_kept") == 0);
+    assert_eq!(server.counter("waits"), 3);
+    again.close();
+    // The call has gone; the end of the grace is not counted once more.
+    server.await_queued("k", 1);
+    assert_eq!(server.counter("waiters_gone"), 1);
+    holder.ask("RLOCK.RELEASE k owner-a");
+    next.fence();
+    assert_eq!(server.counter("handoffs"), 1);
+}
+
+#[test]
+fn kept_place_is_granted_nothing_and_holds_nobody_up() {
+    let server = Server::start();
+    let Kept { holder, next } = Kept::on(&server);
+    assert_eq!(holder.ask("RLOCK.RELEASE k owner-a"), "0");
+    next.fence();
+    assert_eq!(server.lock("k").waiting(), ["owner-b"]);
+    assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
+    assert_eq!(server.ask("EXISTS k"), "0");
+    assert_eq!(server.admin().listed("RLOCK.LIST"), ["k free 0 1"]);
+    // Newcomers pass, whether they try or wait.
+    for wait in ["", " WAIT 0"] {
+        let newcomer = format!("RLOCK.ACQUIRE k owner-d 60000{wait}");
+        next.number(&newcomer);
+        assert_eq!(next.ask("RLOCK.RELEASE k owner-d"), "0");
+    }
+    assert_eq!(server.counter("places_kept"), 1);
+}
+
+#[test]
+fn grace_ends_by_itself_and_nobody_is_told() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (a, b) = (server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1 KEEP 200 NOTIFY c");
+    assert_eq!(heard.message(), "timeout 0 owner-b k");
+    assert_eq!(server.counter("places_kept"), 1);
+    let left = server.lock("k").waiters[0].kept_left_ms;
+    assert!(
+        left.is_some_and(|left| (0..=200).contains(&left)),
+        "{left:?}"
+    );
+    server.await_queued("k", 0);
+    assert_eq!(server.counter("places_kept"), 0);
+    assert_eq!(server.counter("contended_locks"), 0);
+    assert_eq!(heard.messages(), [""; 0]);
+    // A new request is a new one.
+    let _later = wait_for(&server, "k", "owner-c", 1);
+    b.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
+    server.await_queued("k", 2);
+    assert_eq!(server.lock("k").waiting(), ["owner-c", "owner-b"]);
+}
+
+#[test]
+fn cancel_ends_a_kept_place_without_a_message() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (a, b) = (server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1 KEEP 60000 NOTIFY c");
+    assert_eq!(heard.message(), "timeout 0 owner-b k");
+    assert_eq!(a.ask("RLOCK.CANCEL k owner-b"), "1");
+    assert_eq!(a.ask("RLOCK.CANCEL k owner-b"), "0");
+    assert_eq!(server.counter("places_kept"), 0);
+    assert_eq!(server.counter("waiters"), 0);
+    assert_eq!(heard.messages(), [""; 0]);
+}
+
+#[test]
+fn kept_places_count_up_to_the_limit_of_places() {
+    let server = Server::start();
+    let Kept { holder, next } = Kept::on(&server);
+    server.ask("CONFIG SET rlock.max-waiters 2");
+    let newcomer = holder.ask("RLOCK.ACQUIRE k owner-d 60000 WAIT 0");
+    assert!(newcomer.starts_with("QUEUEFULL "), "{newcomer}");
+    // To go on in one's own place takes no other.
+    let on = "RLOCK.ACQUIRE k owner-b 60000 WAIT 1 KEEP 60000";
+    assert_eq!(holder.ask(on), "nil");
+    assert_eq!(holder.ask("RLOCK.CANCEL k owner-b"), "1");
+    holder.send("RLOCK.ACQUIRE k owner-d 60000 WAIT 0");
+    server.await_queued("k", 2);
+    drop(next);
+}
+
+#[test]
+fn place_that_is_gone_on_in_without_keep_ends_with_its_call() {
+    let server = Server::start();
+    let Kept { holder, next } = Kept::on(&server);
+    assert_eq!(holder.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1"), "nil");
+    assert_eq!(server.lock("k").waiting(), ["owner-c"]);
+    assert_eq!(server.counter("places_kept"), 0);
+    drop(next);
+}
+
+#[test]
+fn kept_place_makes_nobody_wait_for_its_owner() {
+    let server = Server::start();
+    let (a, b, waiting) = (server.client(), server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    b.number("RLOCK.ACQUIRE k2 owner-b 60000");
+    waiting.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 KEEP 60000");
+    server.await_queued("k", 1);
+    let wait = "RLOCK.ACQUIRE k2 owner-a 60000 WAIT 0";
+    assert!(a.ask(wait).starts_with("DEADLOCK "));
+    waiting.close();
+    await_kept(&server, "k", "owner-b");
+    a.send(wait);
+    server.await_queued("k2", 1);
+    // Who goes on in the place waits again, so now it is this request that would close the cycle.
+    let on = b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
+    assert!(on.starts_with("DEADLOCK "), "{on}");
+    await_kept(&server, "k", "owner-b");
+}
+
+#[test]
+fn places_end_when_the_server_becomes_a_replica() {
+    let (primary, replica) = replicated();
+    let mut heard = primary.listen(&["c"]);
+    let kept = Kept::on(&primary);
+    let waiting = primary.client();
+    waiting.send("RLOCK.ACQUIRE k owner-d 60000 WAIT 0 KEEP 60000");
+    primary.await_queued("k", 3);
+    let n = primary.client();
+    n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 KEEP 60000 NOTIFY c");
+    replica.ask("REPLICAOF NO ONE");
+    primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
+    assert!(waiting.answer().starts_with("UNBLOCKED "));
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+    eventually("no place is left", || primary.counter("waiters") == 0);
+    assert_eq!(primary.counter("places_kept"), 0);
+    assert_eq!(heard.messages(), [""; 0]);
+    drop(kept);
+}
+
+#[test]
+fn places_end_with_the_server() {
+    let mut server = Server::configured(&["appendonly yes"]);
+    let kept = Kept::on(&server);
+    server.shut_down();
+    server.start_again();
+    assert_eq!(server.owners("k"), ["owner-a"]);
+    assert_eq!(server.queued("k"), 0);
+    drop(kept);
+}
+
+#[test]
+fn upgrade_keeps_no_place() {
+    let server = Server::start();
+    let (a, b) = (server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
+    b.number("RLOCK.ACQUIRE k owner-b 60000 SHARED");
+    let upgrade = "RLOCK.ACQUIRE k owner-a 60000 WAIT 1 KEEP 60000";
+    assert_eq!(a.ask(upgrade), "nil");
+    assert_eq!(server.queued("k"), 0);
+    a.send("RLOCK.ACQUIRE k owner-a 60000 WAIT 0 KEEP 60000");
+    server.await_queued("k", 1);
+    a.close();
+    server.await_queued("k", 0);
+    assert_eq!(server.owners("k"), ["owner-a", "owner-b"]);
+}
+
+#[test]
+fn module_with_a_kept_place_is_not_unloaded() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let keep = "RLOCK.ACQUIRE k owner-c 60000 WAIT 1 KEEP 60000";
+    assert_eq!(contest.holder.ask(keep), "nil");
+    server.ask("RLOCK.FORCE k");
+    contest.assert_handed_over();
+    server.ask("RLOCK.FORCE k");
+    let answer = server.ask("MODULE UNLOAD rlock");
+    assert!(answer.starts_with("ERR "), "{answer}");
+    assert_eq!(server.counter("places_kept"), 1);
+}
+
+#[test]
+fn places_end_with_a_role_that_is_given_back_in_the_same_turn() {
+    let server = Server::start();
+    let kept = Kept::on(&server);
+    let waiting = server.client();
+    waiting.send("RLOCK.ACQUIRE k owner-d 60000 WAIT 0 KEEP 60000");
+    server.await_queued("k", 3);
+    let nowhere = request(&words("REPLICAOF 127.0.0.1 1"));
+    let back = request(&words("REPLICAOF NO ONE"));
+    kept.holder.send_bytes(&[nowhere, back].concat());
+    assert_eq!(
+        (kept.holder.answer(), kept.holder.answer()),
+        ("OK".into(), "OK".into())
+    );
+    assert!(waiting.answer().starts_with("UNBLOCKED "));
+    eventually("no place is left", || server.counter("waiters") == 0);
+}

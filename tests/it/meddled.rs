@@ -1,0 +1,86 @@
+//! Another module that changes a lock in the callbacks of its key events.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::client::eventually;
+use crate::contest::wait_for;
+use crate::server::Server;
+use crate::setup::Setup;
+
+/// A server with a module that runs a command on a key when it has an event.
+fn meddled(event_and_command: &str) -> Server {
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let library: PathBuf = directory.path().join("meddler.so");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/meddler.c"))
+        .status();
+    assert!(
+        built.is_ok_and(|status| status.success()),
+        "cc builds the module that meddles"
+    );
+    // The server has the file open from here on.
+    Setup::new()
+        .line(&format!(
+            "loadmodule {} {event_and_command}",
+            library.display()
+        ))
+        .start()
+}
+
+/// Changes locks in every way that gives key events.
+fn exercise(server: &Server) {
+    let a = server.client();
+    for line in [
+        "RLOCK.ACQUIRE k owner-a 60000",
+        "RLOCK.ACQUIRE k owner-a 70000",
+        "RLOCK.RENEW k owner-a 80000",
+        "RLOCK.RELEASE k owner-a",
+        "RLOCK.DOWNGRADE k owner-a",
+        "RLOCK.ACQUIRE k owner-b 60000 SHARED",
+        "RLOCK.ACQUIRE k owner-c 60000 SHARED",
+        "RLOCK.RELEASE k owner-b",
+        "RLOCK.FORCE k",
+        "RLOCK.MACQUIRE owner-m 60000 3 k1 k2 k3",
+        "RLOCK.MRENEW owner-m 70000 3 k1 k2 k3",
+        "RLOCK.MRELEASE owner-m 3 k1 k2 k3",
+    ] {
+        let answer = a.ask(line);
+        assert!(!answer.starts_with("ERR "), "{line}: {answer}");
+    }
+    a.ask("DEL k k1 k2 k3");
+}
+
+#[test]
+fn module_that_changes_a_lock_in_its_key_events_does_no_harm() {
+    for command in ["DEL", "UNLINK", "PEXPIRE 1", "PERSIST", "HDEL owner-a"] {
+        for event in ["hset", "hdel", "expire", "del"] {
+            let server = meddled(&format!("{event} {command}"));
+            exercise(&server);
+            assert_eq!(server.ask("PING"), "PONG", "{command} in {event}");
+        }
+    }
+}
+
+#[test]
+fn waiters_follow_when_another_module_ends_each_hold() {
+    let server = meddled("hset DEL");
+    let a = server.client();
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    assert_eq!(server.ask("EXISTS k"), "0");
+    server.ask("HSET other owner-z 1");
+    server.ask("PEXPIRE other 60000");
+    server.ask("RENAME other k");
+    let waiters = ["owner-b", "owner-c", "owner-d"];
+    let waiters = waiters.iter().enumerate();
+    let waiters = waiters.map(|(at, owner)| wait_for(&server, "k", owner, at + 1));
+    let waiters: Vec<_> = waiters.collect();
+    server.ask("RLOCK.RELEASE k owner-z");
+    let fences: Vec<_> = waiters.iter().map(|waiter| waiter.fence()).collect();
+    assert!(fences.is_sorted());
+    eventually("the last hold has ended, too", || {
+        server.ask("EXISTS k") == "0"
+    });
+}

@@ -1,0 +1,276 @@
+//! Fences that are raised by `RENEW … FENCE`, and how far those that others have stored are believed.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::client::Client;
+use crate::contest::{Contest, wait_for};
+use crate::replication::await_in_step;
+use crate::server::{Server, replicated};
+
+/// In microseconds; the servers of the tests have the same clock.
+const MINUTE: i64 = 60_000_000;
+const HOUR: i64 = 60 * MINUTE;
+
+/// The wall clock in microseconds.
+fn clock() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("it is after 1970").as_micros();
+    i64::try_from(now).expect("it is before the year 294000")
+}
+
+/// Raises the fence of a hold of `owner-a`, and gives the one then in force.
+#[track_caller]
+fn raise(client: &Client, key: &str, fence: i64) -> i64 {
+    client.number(&format!("RLOCK.RENEW {key} owner-a 60000 FENCE {fence}"))
+}
+
+#[test]
+fn raised_fence_is_in_force_and_every_later_one_is_above_it() {
+    let server = Server::start();
+    let a = server.client();
+    a.number("RLOCK.ACQUIRE k owner-a 1000");
+    let target = clock() + 30 * MINUTE;
+    assert_eq!(raise(&a, "k", target), target);
+    assert!(a.number("PTTL k") > 50_000);
+    for same in [
+        "RLOCK.RENEW k owner-a 60000",
+        "RLOCK.ACQUIRE k owner-a 60000",
+        "RLOCK.ACQUIRE k owner-a 60000 REENTER",
+        "RLOCK.DOWNGRADE k owner-a",
+    ] {
+        assert_eq!(a.number(same), target, "{same}");
+    }
+    assert_eq!(server.hash("k")["rlock:fence"], target.to_string());
+    // A smaller one changes nothing, nor does the same.
+    for smaller in [1, target - 1, target] {
+        assert_eq!(raise(&a, "k", smaller), target);
+    }
+    assert!(a.number("RLOCK.ACQUIRE other owner-b 60000") > target);
+    assert!(a.number("RLOCK.MACQUIRE owner-b 60000 2 k1 k2") > target + 1);
+}
+
+#[test]
+fn next_holder_by_hand_off_is_above_a_raised_fence() {
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let target = clock() + 30 * MINUTE;
+    raise(&contest.holder, "k", target);
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    assert!(contest.assert_handed_over() > target);
+}
+
+#[test]
+fn fence_more_than_an_hour_ahead_is_refused_and_nothing_is_changed() {
+    let server = Server::start();
+    let a = server.client();
+    let fence = a.number("RLOCK.ACQUIRE k owner-a 30000");
+    let before = server.hash("k");
+    let end = a.ask("PEXPIRETIME k");
+    // The largest that there is; and one a little above the bound.
+    for ahead in [(1 << 53) - 1, clock() + HOUR + MINUTE] {
+        let answer = a.ask(&format!("RLOCK.RENEW k owner-a 60000 FENCE {ahead}"));
+        // It names the value, and the largest that may be set.
+        let is_clear = answer.starts_with(&format!("ERR FENCE is {ahead}, must be at most "));
+        assert!(is_clear, "{answer}");
+        let limit = answer
+            .split("at most ")
+            .nth(1)
+            .and_then(|it| it.split(',').next());
+        let limit: i64 = limit.and_then(|it| it.parse().ok()).expect("a number");
+        assert!((clock() + HOUR - limit).abs() < MINUTE, "{answer}");
+    }
+    assert_eq!(server.hash("k"), before);
+    assert_eq!(a.ask("PEXPIRETIME k"), end);
+    let next = a.number("RLOCK.ACQUIRE other owner-b 60000");
+    assert!(next > fence && next < clock() + MINUTE);
+    let target = clock() + HOUR - MINUTE;
+    assert_eq!(raise(&a, "k", target), target);
+}
+
+#[test]
+fn fence_of_no_holder_is_raised() {
+    let server = Server::start();
+    let a = server.client();
+    let target = clock() + 30 * MINUTE;
+    let renew = format!("RLOCK.RENEW k owner-a 60000 FENCE {target}");
+    assert_eq!(a.ask(&renew), "nil");
+    a.number("RLOCK.ACQUIRE k owner-b 60000");
+    assert_eq!(a.ask(&renew), "nil");
+    assert_eq!(server.owners("k"), ["owner-b"]);
+    let next = a.number("RLOCK.ACQUIRE other owner-b 60000");
+    assert!(next < clock() + MINUTE, "{next}");
+}
+
+#[test]
+fn fence_of_another_shared_holder_is_refused() {
+    let server = Server::start();
+    let a = server.client();
+    // Few holders are looked up otherwise than many.
+    for others in [1, 20] {
+        let first = a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
+        let fences =
+            (0..others).map(|it| a.number(&format!("RLOCK.ACQUIRE k owner-{it} 60000 SHARED")));
+        let fences: Vec<_> = fences.collect();
+        let before = server.hash("k");
+        for taken in [fences[0], fences[others - 1]] {
+            let answer = a.ask(&format!("RLOCK.RENEW k owner-a 50000 FENCE {taken}"));
+            let is_clear = answer.contains("FENCE") && answer.contains("'k'");
+            assert!(answer.starts_with("ERR ") && is_clear, "{answer}");
+        }
+        assert_eq!(server.hash("k"), before);
+        // One that nobody has is fine.
+        let target = clock() + MINUTE;
+        assert_eq!(raise(&a, "k", target), target);
+        let lock = server.lock("k");
+        assert_eq!(lock.holder("owner-a").and_then(|it| it.fence), Some(target));
+        let other = lock.holder("owner-0").and_then(|it| it.fence);
+        assert_eq!(other, Some(fences[0]));
+        assert_eq!(lock.fence, Some(target));
+        assert!(target > first);
+        server.ask("RLOCK.FORCE k");
+    }
+}
+
+#[test]
+fn loss_notice_stays_good_when_the_fence_is_raised() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let a = server.client();
+    for mode in ["", " SHARED"] {
+        a.number(&format!("RLOCK.ACQUIRE k owner-a 60000{mode} NOTIFY c"));
+        let target = clock() + MINUTE;
+        assert_eq!(raise(&a, "k", target), target);
+        // Whatever looks at the lock next finds nothing lost.
+        assert_eq!(a.ask("RLOCK.ACQUIRE k owner-b 60000"), "nil");
+        a.ask("EXPIRE k 60");
+        assert_eq!(a.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1"), "nil");
+        assert_eq!(server.counter("watches"), 1);
+        assert_eq!(heard.messages(), [""; 0]);
+        server.ask("DEL k");
+        assert_eq!(heard.message(), format!("lost {target} owner-a k"));
+    }
+}
+
+#[test]
+fn one_of_several_locks_gets_a_fence_of_its_own() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let a = server.client();
+    let fence = a.number("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3 NOTIFY c");
+    let target = clock() + MINUTE;
+    assert_eq!(raise(&a, "k2", target), target);
+    let fences = ["k1", "k2", "k3"].map(|key| server.lock(key).fence);
+    assert_eq!(fences, [Some(fence), Some(target), Some(fence)]);
+    assert_eq!(a.ask("RLOCK.MRENEW owner-a 60000 3 k1 k2 k3"), "3");
+    // It is no longer one hold.
+    let again = a.ask("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3");
+    assert!(again.starts_with("ERR "), "{again}");
+    assert_eq!(a.number("RLOCK.MACQUIRE owner-a 60000 2 k3 k1"), fence);
+    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(a.ask("RLOCK.MRELEASE owner-a 3 k1 k2 k3"), "3");
+    assert_eq!(server.ask("DBSIZE"), "0");
+}
+
+#[test]
+fn raised_fence_outlives_fail_over_and_restart() {
+    let (primary, replica) = replicated();
+    let target = clock() + 30 * MINUTE;
+    primary.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    raise(primary.admin(), "k", target);
+    await_in_step(&primary, &replica);
+    replica.ask("REPLICAOF NO ONE");
+    let b = replica.client();
+    assert_eq!(b.number("RLOCK.RENEW k owner-a 60000"), target);
+    assert!(b.number("RLOCK.ACQUIRE other owner-b 60000") > target);
+
+    let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
+    server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    raise(server.admin(), "k", target);
+    server.kill();
+    server.start_again();
+    let waiter = wait_for(&server, "k", "owner-b", 1);
+    assert_eq!(server.ask("RLOCK.RELEASE k owner-a"), "0");
+    assert!(waiter.fence() > target);
+}
+
+#[test]
+fn hold_of_a_foreign_client_gets_the_fence_that_it_is_given() {
+    let server = Server::start();
+    let a = server.client();
+    a.ask("HSET k owner-a 1");
+    a.ask("PEXPIRE k 60000");
+    let target = clock() + MINUTE;
+    assert_eq!(raise(&a, "k", target), target);
+    assert_eq!(server.lock("k").fence, Some(target));
+    a.ask("HSET k2 owner-a 1");
+    a.ask("PEXPIRE k2 60000");
+    assert!(raise(&a, "k2", 1) > target);
+}
+
+/// Who may write one key cannot spoil the fences of all the others.
+#[test]
+fn stored_fence_is_its_holds_own_and_raises_others_by_an_hour_at_most() {
+    let server = Server::start();
+    server.ask("ACL SETUSER eve on nopass ~eve:* resetchannels -@all +hset +pexpire +rlock.renew");
+    let eve = server.client();
+    assert_eq!(eve.ask("AUTH eve any"), "OK");
+    let huge = 1_i64 << 52;
+    for largest in [huge, (1 << 53) - 1] {
+        eve.ask(&format!("HSET eve:1 e 1 rlock:fence {largest}"));
+        eve.ask("PEXPIRE eve:1 60000");
+        assert_eq!(eve.number("RLOCK.RENEW eve:1 e 60000"), largest);
+        assert_eq!(server.lock("eve:1").fence, Some(largest));
+        // Not even the way that exists to raise one.
+        let raised = eve.ask(&format!("RLOCK.RENEW eve:1 e 60000 FENCE {huge}"));
+        assert!(raised.starts_with("ERR "), "{raised}");
+    }
+    let mut heard = server.listen(&["c"]);
+    let a = server.client();
+    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
+    assert!(fence < clock() + HOUR + MINUTE, "{fence}");
+    for same in [
+        "RLOCK.RENEW k owner-a 60000",
+        "RLOCK.RENEW k owner-a 60000",
+        "RLOCK.ACQUIRE k owner-a 60000",
+    ] {
+        assert_eq!(a.number(same), fence, "{same}");
+    }
+    let several = a.number("RLOCK.MACQUIRE owner-m 60000 2 m1 m2");
+    assert!(several > fence);
+    assert_eq!(a.number("RLOCK.MACQUIRE owner-m 60000 2 m1 m2"), several);
+    assert_eq!(server.lock("m1").fence, Some(several));
+    assert_eq!(heard.messages(), [""; 0]);
+    // The next ones go on from there, each above the one before.
+    let next = wait_for(&server, "k", "owner-b", 1);
+    a.ask("RLOCK.RELEASE k owner-a");
+    assert_eq!(next.fence(), several + 1);
+}
+
+#[test]
+fn stored_fence_less_than_an_hour_ahead_raises_all_later_ones() {
+    let server = Server::start();
+    let a = server.client();
+    // A server whose clock was ahead has written this lock.
+    let ahead = clock() + 30 * MINUTE;
+    for mode in ["", " rlock:mode shared"] {
+        a.ask(&format!("HSET k owner-a 1 rlock:fence {ahead}{mode}"));
+        a.ask("PEXPIRE k 60000");
+        a.ask("RLOCK.ACQUIRE k owner-b 60000");
+        assert!(a.number("RLOCK.ACQUIRE other owner-b 60000") > ahead);
+        server.ask("FLUSHALL");
+    }
+}
+
+#[test]
+fn stored_fence_that_can_be_none_is_replaced() {
+    let server = Server::start();
+    let a = server.client();
+    for none in ["0", "-5", "x", "9007199254740992", "99999999999999999999"] {
+        a.ask("DEL k");
+        a.ask(&format!("HSET k owner-a 1 rlock:fence {none}"));
+        a.ask("PEXPIRE k 60000");
+        let fence = a.number("RLOCK.RENEW k owner-a 60000");
+        assert!((fence - clock()).abs() < MINUTE, "{none}: {fence}");
+        assert_eq!(a.number("RLOCK.RENEW k owner-a 60000"), fence, "{none}");
+    }
+}

@@ -1,0 +1,164 @@
+//! A server that must not grant: its slot has gone or goes, its cluster is down, or it has too few replicas.
+
+use std::time::{Duration, Instant};
+
+use crate::client::eventually;
+use crate::cluster::{await_cluster, move_keys, tell_nodes, two_nodes};
+use crate::contest::wait_for;
+use crate::server::Server;
+use crate::setup::Setup;
+
+#[test]
+fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
+    let server = Server::configured(&["cluster-enabled yes", "cluster-allow-reads-when-down yes"]);
+    assert_eq!(server.ask("CLUSTER ADDSLOTSRANGE 0 16383"), "OK");
+    await_cluster(&server);
+    let mut heard = server.listen(&["c"]);
+    let a = server.client();
+    a.number("RLOCK.ACQUIRE k owner-a 700");
+    let queue = "RLOCK.ACQUIRE k owner-b 60000 WAIT 0 NOTIFY c";
+    assert_eq!(a.ask(queue), "WAITING");
+    assert_eq!(server.ask("CLUSTER DELSLOTS 0"), "OK");
+    eventually("the cluster is down", || {
+        a.ask("RLOCK.RENEW k nobody 60000")
+            .starts_with("CLUSTERDOWN ")
+    });
+    eventually("the lease has ended", || {
+        server.counter("lease_expirations") == 1
+    });
+    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(server.counter("waiters"), 1);
+    assert_eq!(server.ask("CLUSTER ADDSLOTS 0"), "OK");
+    await_cluster(&server);
+    assert!(heard.message().starts_with("grant "));
+}
+
+#[test]
+fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewhere() {
+    let (first, second) = two_nodes();
+    let a = first.client();
+    let mut heard = first.listen(&["c"]);
+    a.number("RLOCK.ACQUIRE {k}held owner-a 60000");
+    let queue = "RLOCK.MACQUIRE owner-m 60000 2 {k}held {k}free WAIT 0 NOTIFY c";
+    assert_eq!(a.ask(queue), "WAITING");
+    // Nothing is moved yet, but the newcomer is sent to the other node.
+    move_keys(&first, &second);
+    let newcomer = first.ask("RLOCK.ACQUIRE {k}free owner-n 60000");
+    assert!(newcomer.starts_with("ASK "), "{newcomer}");
+    let n = second.client();
+    assert_eq!(n.ask("ASKING"), "OK");
+    n.number("RLOCK.ACQUIRE {k}free owner-n 60000");
+    assert_eq!(a.ask("RLOCK.RELEASE {k}held owner-a"), "0");
+    assert_eq!(heard.messages(), ["c: withdrawn 0 owner-m {k}held"]);
+    assert_eq!(first.counter("waiters"), 0);
+    assert_eq!(first.ask("DBSIZE"), "0");
+    tell_nodes(&first, &second);
+}
+
+#[test]
+fn who_asked_to_be_told_of_a_loss_is_told_that_the_slot_has_moved() {
+    let (first, second) = two_nodes();
+    let mut heard = first.listen(&["c"]);
+    let (a, b) = (first.client(), first.client());
+    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
+    assert_eq!(
+        b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 NOTIFY c"),
+        "WAITING"
+    );
+    move_keys(&first, &second);
+    tell_nodes(&first, &second);
+    let mut told = [heard.message(), heard.message()];
+    told.sort();
+    assert_eq!(told, ["withdrawn 0 owner-a k", "withdrawn 0 owner-b k"]);
+    assert_eq!(first.counter("watches"), 0);
+    let there = second.client();
+    assert_eq!(
+        there.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c"),
+        fence
+    );
+}
+
+#[test]
+fn slots_can_be_migrated_where_the_server_does_it_itself() {
+    let (first, second) = two_nodes();
+    if !first.is_valkey() || !first.is_at_least((99, 0), (9, 0)) {
+        return;
+    }
+    let (a, b) = (first.client(), first.client());
+    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000");
+    b.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
+    first.await_queued("k", 1);
+    let slot = first.ask("CLUSTER KEYSLOT k");
+    let to = second.ask("CLUSTER MYID");
+    let migrated = first.ask(&format!(
+        "CLUSTER MIGRATESLOTS SLOTSRANGE {slot} {slot} NODE {to}"
+    ));
+    assert_eq!(migrated, "OK");
+    let answer = b.answer();
+    assert!(answer.starts_with("TRYAGAIN "), "{answer}");
+    let there = second.client();
+    eventually("the lock has arrived", || {
+        there.ask("RLOCK.RENEW k owner-a 60000") == fence.to_string()
+    });
+}
+
+/// A server that needs a replica that it hears of, and its replica.
+fn with_needed_replica() -> (Server, Server) {
+    let primary = Server::configured(&["min-replicas-to-write 1", "min-replicas-max-lag 1"]);
+    let replica = Setup::new().replica_of(&primary).start();
+    await_good_replicas(&primary, 1);
+    (primary, replica)
+}
+
+#[track_caller]
+fn await_good_replicas(server: &Server, count: usize) {
+    eventually("as many replicas are good", || {
+        server.info("replication", "min_slaves_good_slaves") == count.to_string()
+    });
+}
+
+#[test]
+fn server_without_the_replicas_that_it_needs_keeps_its_queue_waiting() {
+    let (primary, replica) = with_needed_replica();
+    let a = primary.client();
+    eventually("writes are taken", || {
+        !a.ask("RLOCK.ACQUIRE k owner-a 4000")
+            .starts_with("NOREPLICAS ")
+    });
+    let b = wait_for(&primary, "k", "owner-b", 1);
+    replica.signal("STOP");
+    await_good_replicas(&primary, 0);
+    eventually("the lease has ended", || {
+        primary.counter("lease_expirations") == 1
+    });
+    assert_eq!(primary.queued("k"), 1);
+    assert!(b.reply_by_now().is_none());
+    replica.signal("CONT");
+    assert!(b.fence() > 0);
+}
+
+#[test]
+fn server_that_was_paused_does_not_hand_out_before_it_has_counted_its_replicas() {
+    let (primary, mut replica) = with_needed_replica();
+    let a = primary.client();
+    eventually("writes are taken", || {
+        !a.ask("RLOCK.ACQUIRE k owner-a 1500")
+            .starts_with("NOREPLICAS ")
+    });
+    let b = wait_for(&primary, "k", "owner-b", 1);
+    primary.signal("STOP");
+    let start = Instant::now();
+    replica.kill();
+    eventually("the lease is over", || {
+        start.elapsed() > Duration::from_secs(3)
+    });
+    primary.signal("CONT");
+    eventually("the lease has ended", || {
+        primary.counter("lease_expirations") == 1
+    });
+    await_good_replicas(&primary, 0);
+    assert_eq!(primary.queued("k"), 1);
+    assert!(b.reply_by_now().is_none());
+    assert_eq!(primary.ask("CONFIG SET min-replicas-to-write 0"), "OK");
+    assert!(b.fence() > 0);
+}

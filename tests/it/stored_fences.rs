@@ -1,0 +1,101 @@
+//! Fences that are stored with a lock, which whoever may write its key can have put there.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::client::Client;
+use crate::server::Server;
+
+const HOUR_USEC: i64 = 3_600_000_000;
+/// The first number that a client may not be able to keep exactly.
+const TOO_LARGE: i64 = 1 << 53;
+
+fn clock_usec() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.ok()
+        .and_then(|now| i64::try_from(now.as_micros()).ok())
+        .expect("the clock is past 1970")
+}
+
+/// A connection of somebody who may write certain keys only.
+fn somebody(server: &Server) -> Client {
+    server.ask("ACL SETUSER eve on >x ~eve:* resetchannels -@all +hset +del +pexpire +rlock.renew");
+    let eve = server.client();
+    assert_eq!(eve.ask("AUTH eve x"), "OK");
+    eve
+}
+
+fn store(eve: &Client, fence: i64, shared: bool) {
+    eve.ask("DEL eve:1");
+    eve.ask(&format!("HSET eve:1 e 1 rlock:fence {fence}"));
+    if shared {
+        let terms = format!("{} {fence} 1", clock_usec() / 1000 + 60_000);
+        eve.call(&[
+            "HSET",
+            "eve:1",
+            "rlock:mode",
+            "shared",
+            "rlock:holder:e",
+            &terms,
+        ]);
+    }
+    eve.ask("PEXPIRE eve:1 60000");
+}
+
+#[test]
+fn stored_fence_spoils_no_others() {
+    let server = Server::start();
+    let (a, eve) = (server.client(), somebody(&server));
+    let mut heard = server.listen(&["c"]);
+    for shared in [false, true] {
+        for fence in [
+            clock_usec() + 2 * HOUR_USEC,
+            (1 << 52) - 1,
+            1 << 52,
+            (1 << 52) + 1,
+            TOO_LARGE - 1,
+        ] {
+            store(&eve, fence, shared);
+            // It is that hold's own, whatever it is.
+            assert_eq!(eve.number("RLOCK.RENEW eve:1 e 60000"), fence);
+            assert_eq!(eve.number("RLOCK.RENEW eve:1 e 60000"), fence);
+            let other = a.number("RLOCK.ACQUIRE other owner-a 60000 NOTIFY c");
+            assert!(
+                other <= clock_usec() + HOUR_USEC + HOUR_USEC / 60,
+                "{other}"
+            );
+            assert_eq!(a.number("RLOCK.RENEW other owner-a 60000"), other);
+            assert_eq!(a.number("RLOCK.RENEW other owner-a 60000"), other);
+            let several = a.number("RLOCK.MACQUIRE owner-m 60000 2 m1 m2");
+            assert!(several > other);
+            assert_eq!(a.number("RLOCK.MACQUIRE owner-m 60000 2 m1 m2"), several);
+            assert_eq!(heard.messages(), [""; 0], "nothing is lost");
+            assert_eq!(a.ask("RLOCK.RELEASE other owner-a ALL"), "0");
+            a.ask("DEL m1 m2");
+        }
+    }
+}
+
+#[test]
+fn stored_fence_that_the_clock_may_reach_is_below_all_that_follow() {
+    let server = Server::start();
+    let (a, eve) = (server.client(), somebody(&server));
+    let ahead = clock_usec() + HOUR_USEC / 2;
+    store(&eve, ahead, false);
+    assert_eq!(eve.number("RLOCK.RENEW eve:1 e 60000"), ahead);
+    assert!(a.number("RLOCK.ACQUIRE other owner-a 60000") > ahead);
+}
+
+#[test]
+fn number_that_can_be_no_fence_is_none() {
+    let server = Server::start();
+    let eve = somebody(&server);
+    for number in [0, TOO_LARGE, TOO_LARGE + 1, i64::MAX] {
+        store(&eve, number, false);
+        let fence = eve.number("RLOCK.RENEW eve:1 e 60000");
+        assert!(
+            (1..TOO_LARGE).contains(&fence) && fence != number,
+            "{fence}"
+        );
+        assert_eq!(eve.number("RLOCK.RENEW eve:1 e 60000"), fence);
+    }
+}

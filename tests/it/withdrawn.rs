@@ -1,0 +1,101 @@
+//! `CANCEL`: who is told of it.
+
+use crate::client::Client;
+use crate::contest::Contest;
+use crate::server::Server;
+
+/// A connection whose request for `k` waits by the channel `c`, behind two others.
+fn notified(server: &Server) -> (Contest, Client) {
+    let contest = Contest::on(server);
+    let n = server.client();
+    let wait = "RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c";
+    assert_eq!(n.ask(wait), "WAITING");
+    (contest, n)
+}
+
+#[test]
+fn request_cancelled_by_another_connection_is_told_to_be_withdrawn() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (_contest, n) = notified(&server);
+    assert_eq!(server.ask("RLOCK.CANCEL k owner-n"), "1");
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+    assert_eq!(server.counter("watches"), 0);
+    assert_eq!(server.counter("waiters_gone"), 0);
+    // Also with a place that would have been kept; and only once.
+    n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 KEEP 60000 NOTIFY c");
+    assert_eq!(server.ask("RLOCK.CANCEL k owner-n"), "1");
+    assert_eq!(server.ask("RLOCK.CANCEL k owner-n"), "0");
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(server.queued("k"), 1);
+}
+
+#[test]
+fn request_cancelled_by_its_own_connection_is_not_told() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (_contest, n) = notified(&server);
+    assert_eq!(n.ask("RLOCK.CANCEL k owner-n"), "1");
+    n.ask("RLOCK.MACQUIRE owner-n 60000 2 k k2 WAIT 0 NOTIFY c");
+    assert_eq!(n.ask("RLOCK.CANCEL k2 owner-n"), "1");
+    // In a transaction it is the same connection.
+    n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c");
+    n.ask("MULTI");
+    n.ask("RLOCK.CANCEL k owner-n");
+    assert_eq!(n.ask("EXEC"), "[1]");
+    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(server.counter("watches"), 0);
+}
+
+#[test]
+fn request_belongs_to_the_connection_that_asked_last() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (_contest, n) = notified(&server);
+    let later = server.client();
+    later.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c");
+    assert_eq!(n.ask("RLOCK.CANCEL k owner-n"), "1");
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+    n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c");
+    later.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c");
+    assert_eq!(later.ask("RLOCK.CANCEL k owner-n"), "1");
+    assert_eq!(heard.messages(), [""; 0]);
+}
+
+#[test]
+fn request_for_several_locks_is_told_by_its_first_key() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (_contest, n) = notified(&server);
+    n.ask("RLOCK.CANCEL k owner-n");
+    assert_eq!(
+        n.ask("RLOCK.MACQUIRE owner-n 60000 3 k1 k k3 WAIT 0 NOTIFY c"),
+        "WAITING"
+    );
+    assert_eq!(server.ask("RLOCK.CANCEL k3 owner-n"), "1");
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k1");
+    // After a takeover it is the first of the later request.
+    n.ask("RLOCK.MACQUIRE owner-n 60000 3 k1 k k3 WAIT 0 NOTIFY c");
+    n.ask("RLOCK.MACQUIRE owner-n 60000 3 k3 k1 k WAIT 0 NOTIFY c");
+    assert_eq!(server.ask("RLOCK.CANCEL k1 owner-n"), "1");
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k3");
+    assert_eq!(heard.messages(), [""; 0]);
+    for key in ["k1", "k3"] {
+        assert_eq!(server.queued(key), 0);
+    }
+}
+
+#[test]
+fn cancel_in_a_script_is_that_of_another() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (_contest, n) = notified(&server);
+    let cancel = "return redis.call('RLOCK.CANCEL', KEYS[1], 'owner-n')";
+    assert_eq!(
+        crate::client::text(&n.call(&["EVAL", cancel, "1", "k"])),
+        "1"
+    );
+    // A script has no connection of its own: the request is told to be withdrawn.
+    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+}
