@@ -1,7 +1,9 @@
 //! The core against scenarios, against a naive model of the contract, and
 //! against the clock.
 
+mod allocations;
 mod apply;
+mod decode;
 mod driver;
 mod fences;
 mod foreign;

@@ -125,7 +125,12 @@ impl Pair {
         if self.model.limits.detects_deadlocks && !passed && !foreign {
             same("who can never go on", &new, &false)?;
         }
-        self.stuck = self.model.stuck(&[]).into_iter().map(str::to_owned).collect();
+        self.stuck = self
+            .model
+            .stuck(&[])
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
         if passed && new {
             self.model.event("place", "left into a knot");
         }

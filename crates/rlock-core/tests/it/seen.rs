@@ -35,7 +35,9 @@ impl Pair {
         if !waiters.eq(queue.clone()) {
             let waiters: Vec<_> = self.driver.locks.waiters(now, name(key)).collect();
             let queue: Vec<_> = queue.collect();
-            return Err(format!("the queue differs\n{waiters:?}\nexpected {queue:?}"));
+            return Err(format!(
+                "the queue differs\n{waiters:?}\nexpected {queue:?}"
+            ));
         }
         if self.settled && self.driver.locks.is_contended(name(key)) {
             let hold = self.driver.store.peek(now, name(key), None);

@@ -1,8 +1,6 @@
 //! Much to do at once is done in pieces.
 
-use rlock_core::{
-    Channel, Due, Effect, Gauges, Hold, Locks, Name, Request, Step, Timestamp, Wait,
-};
+use rlock_core::{Channel, Due, Effect, Gauges, Hold, Locks, Name, Request, Step, Timestamp, Wait};
 
 use crate::{
     driver::{Driver, text},

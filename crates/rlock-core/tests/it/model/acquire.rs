@@ -85,7 +85,14 @@ impl Model {
             let others = keys.iter().any(|at| !self.waiting_at(*at).is_empty());
             self.passed_others |= others;
             let by_try = ask.request.wait == Wait::No;
-            self.event("place", if by_try { "left by a try" } else { "left by a request that fits" });
+            self.event(
+                "place",
+                if by_try {
+                    "left by a try"
+                } else {
+                    "left by a request that fits"
+                },
+            );
         }
         self.drop_request(own.id);
         self.answer(keys[0], &own.via, crate::told::Outcome::Superseded);

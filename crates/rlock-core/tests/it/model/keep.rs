@@ -40,7 +40,10 @@ impl Model {
             return;
         };
         let asked_anew = |at: &usize| self.place(*at, &request.owner).is_some();
-        let Some(keep) = request.keep.filter(|_| !request.keys.iter().any(asked_anew)) else {
+        let Some(keep) = request
+            .keep
+            .filter(|_| !request.keys.iter().any(asked_anew))
+        else {
             return;
         };
         self.event("place", "kept for a grant that did not arrive");

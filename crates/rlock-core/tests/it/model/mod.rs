@@ -46,8 +46,14 @@ pub(crate) struct Waiting {
 /// Through what a request is to be answered.
 #[derive(Clone, Debug)]
 pub(crate) enum Via {
-    Call { session: u64, handle: u64 },
-    Channel { session: u64, channel: OnChannel },
+    Call {
+        session: u64,
+        handle: u64,
+    },
+    Channel {
+        session: u64,
+        channel: OnChannel,
+    },
     /// Its call is over, and its place is kept.
     Kept,
 }
@@ -224,7 +230,9 @@ impl Model {
     /// Those of them who stand before a request.
     pub(crate) fn ahead_of(&self, at: usize, id: u64) -> Vec<&Waiting> {
         let queue = self.locks[at].queue.iter();
-        let ahead = queue.take_while(|it| **it != id).map(|id| self.request(*id));
+        let ahead = queue
+            .take_while(|it| **it != id)
+            .map(|id| self.request(*id));
         ahead.filter(|it| !it.is_kept()).collect()
     }
 
