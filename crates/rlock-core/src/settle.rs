@@ -160,8 +160,8 @@ impl Locks {
                 // It leaves all its queues at once, which is due already.
                 return;
             }
-            // A lock that was freed goes to somebody, whatever is left of this
-            // turn, so that it is not free in between.
+            // A lock that was freed goes to the first at once, whatever is left
+            // of this turn, so that it is not free in between.
             if any && self.budget.is_spent() {
                 self.table.mark_due(id);
                 return;

@@ -1,35 +1,30 @@
-//! Any words as a command: what is accepted is what a second, naive reading of
-//! the contract accepts, and what is refused is refused in one printable line.
+//! Any words as a command: what is accepted is within its limits, and what is
+//! refused is refused in one printable line.
 #![no_main]
-// The commands use more of these files than is used here.
-#![allow(dead_code)]
-
-#[path = "../../../../src/args.rs"]
-mod args;
-mod reading;
-#[path = "../../../../src/syntax.rs"]
-mod syntax;
-#[path = "../../../../src/syntax_all.rs"]
-mod syntax_all;
 
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
-
-use crate::{
-    args::{ArgError, Argument},
-    reading::Asked,
+use rlock_core::{
+    Mode, Wait,
+    syntax::{self, Acquire, CHANNEL_LEN_MAX, OWNER_LEN_MAX, Parsed, RESERVED_PREFIX},
 };
 
 const MILLIS_MAX: u64 = 86_400_000;
 
 /// Words that mean something, which chance alone would hardly find.
-const KNOWN: [&[u8]; 32] = [
-    b"once",
-    b"ONCE",
+const KNOWN: [&[u8]; 38] = [
+    b"reenter",
+    b"REENTER",
     b"WAIT",
     b"wait",
+    b"KEEP",
+    b"keep",
     b"NOTIFY",
     b"Notify",
+    b"SNOTIFY",
+    b"snotify",
+    b"FENCE",
+    b"fence",
     b"ALL",
     b"aLL",
     b"SHARED",
@@ -50,10 +45,10 @@ const KNOWN: [&[u8]; 32] = [
     b"-1",
     b"1000",
     b"1024",
-    b"1000000",
+    b"600001",
     b"1000001",
-    b"86400000",
     b"86400001",
+    b"9007199254740992",
     b"owner",
     b"rlock:a",
 ];
@@ -66,82 +61,99 @@ enum Word {
     Long(u8, u16),
 }
 
-#[derive(Debug)]
-struct Bytes(Vec<u8>);
-
-impl Argument for Bytes {
-    fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl From<Word> for Bytes {
+impl From<Word> for Vec<u8> {
     fn from(word: Word) -> Self {
-        Self(match word {
+        match word {
             Word::Known(at) => KNOWN[usize::from(at) % KNOWN.len()].to_vec(),
             Word::Any(bytes) => bytes,
             Word::Long(byte, length) => vec![byte; usize::from(length) % 1024],
-        })
+        }
     }
 }
 
 fuzz_target!(|words: Vec<Word>| {
-    let words: Vec<Bytes> = words.into_iter().map(Bytes::from).collect();
-    let naive: Vec<&[u8]> = words.iter().map(Argument::bytes).collect();
-    one_key(&words, &naive);
-    several_keys(&words, &naive);
-    let got = accepted(syntax::list(&words)).map(|it| it as u64);
-    assert_eq!(got, reading::list(&naive));
+    let words: Vec<Vec<u8>> = words.into_iter().map(Vec::from).collect();
+    if let Some(it) = accepted(syntax::acquire(&words, MILLIS_MAX)) {
+        check_request(&it);
+        assert_eq!(it.keys.len(), 1);
+    }
+    if let Some(it) = accepted(syntax::acquire_all(&words, MILLIS_MAX)) {
+        check_request(&it);
+        check_keys(it.keys);
+        assert_eq!(
+            (it.request.mode, it.request.grace_ms),
+            (Mode::Exclusive, None)
+        );
+    }
+    if let Some(it) = accepted(syntax::renew(&words, MILLIS_MAX)) {
+        check_owner(it.owner);
+        check_millis(it.lease_ms, 1);
+    }
+    if let Some(it) = accepted(syntax::renew_all(&words, MILLIS_MAX)) {
+        check_owner(it.owner);
+        check_millis(it.lease_ms, 1);
+        check_keys(it.keys);
+    }
+    if let Some(it) = accepted(syntax::release(&words)) {
+        check_owner(it.owner);
+    }
+    if let Some(it) = accepted(syntax::release_all(&words)) {
+        check_owner(it.owner);
+        check_keys(it.keys);
+    }
+    if let Some(it) = accepted(syntax::key_and_owner(&words)) {
+        check_owner(it.owner);
+    }
+    if let Some(count) = accepted(syntax::list(&words)) {
+        assert!((1..=1000).contains(&count));
+    }
 });
 
-fn one_key(words: &[Bytes], naive: &[&[u8]]) {
-    let got = accepted(syntax::acquire(words, MILLIS_MAX));
-    let got = got.map(|it| Asked {
-        mode: it.mode,
-        ..asked(it.lease_ms, &it.options)
-    });
-    assert_eq!(got, reading::acquire(naive));
-
-    let got = accepted(syntax::renew(words, MILLIS_MAX)).map(|it| it.lease_ms.into());
-    assert_eq!(got, reading::renew(naive));
-
-    let got = accepted(syntax::release(words)).map(|it| it.all);
-    assert_eq!(got, reading::release(naive));
-
-    let got = accepted(syntax::key_and_owner(words)).map(|it| it.owner.bytes());
-    assert_eq!(got, reading::key_and_owner(naive));
-}
-
-fn several_keys(words: &[Bytes], naive: &[&[u8]]) {
-    let got = accepted(syntax_all::acquire(words, MILLIS_MAX));
-    let got = got.map(|it| (keys(it.keys), asked(it.lease_ms, &it.options)));
-    assert_eq!(got, reading::acquire_all(naive));
-
-    let got = accepted(syntax_all::renew(words, MILLIS_MAX));
-    let got = got.map(|it| (keys(it.keys), it.lease_ms.into()));
-    assert_eq!(got, reading::renew_all(naive));
-
-    let got = accepted(syntax_all::release(words));
-    let got = got.map(|it| (keys(it.keys), it.all));
-    assert_eq!(got, reading::release_all(naive));
-}
-
-fn keys(keys: &[Bytes]) -> Vec<&[u8]> {
-    keys.iter().map(Argument::bytes).collect()
-}
-
-fn asked<'a>(lease_ms: u32, options: &syntax::Options<'a, Bytes>) -> Asked<'a> {
-    Asked {
-        lease_ms: lease_ms.into(),
-        mode: rlock_core::Mode::Exclusive,
-        once: options.once,
-        wait: options.wait,
-        channel: options.channel.map(Argument::bytes),
-        grace_ms: options.grace_ms.map(u64::from),
+fn check_request(it: &Acquire<'_, Vec<u8>>) {
+    let request = &it.request;
+    check_owner(it.owner);
+    assert_eq!(request.owner, it.owner);
+    check_millis(request.lease_ms, 1);
+    if let Some(grace_ms) = request.grace_ms {
+        check_millis(grace_ms, 0);
+    }
+    if let Wait::Millis(wait) = request.wait {
+        assert!((1..=MILLIS_MAX).contains(&wait));
+    }
+    if let Some(keep_ms) = request.keep_ms {
+        assert!((1..=600_000).contains(&keep_ms) && request.wait != Wait::No);
+    }
+    if let Mode::Shared { permits, limit } = request.mode {
+        assert!((1..=limit.unwrap_or(1)).contains(&permits));
+        assert!(limit.is_none_or(|limit| limit <= 1_000_000));
+    }
+    assert_eq!(
+        request.channel.map(|it| it.name),
+        it.channel.map(Vec::as_slice)
+    );
+    if let Some(channel) = it.channel {
+        assert!((1..=CHANNEL_LEN_MAX).contains(&channel.len()));
     }
 }
 
-fn accepted<T>(parsed: Option<Result<T, ArgError>>) -> Option<T> {
+fn check_owner(owner: &[u8]) {
+    assert!((1..=OWNER_LEN_MAX).contains(&owner.len()));
+    assert!(!owner.starts_with(RESERVED_PREFIX));
+    assert!(!owner.iter().any(|byte| matches!(byte, 0..=32 | 127)));
+}
+
+fn check_millis(millis: u32, least: u32) {
+    assert!(millis >= least && u64::from(millis) <= MILLIS_MAX);
+}
+
+fn check_keys(keys: &[Vec<u8>]) {
+    let mut once = keys.to_vec();
+    once.sort_unstable();
+    once.dedup();
+    assert!((1..=1024).contains(&keys.len()) && once.len() == keys.len());
+}
+
+fn accepted<T>(parsed: Parsed<T>) -> Option<T> {
     match parsed? {
         Ok(it) => Some(it),
         Err(error) => {

@@ -7,14 +7,14 @@
 
 #[path = "../../tests/it/apply.rs"]
 mod apply;
+#[path = "../../tests/it/decode.rs"]
+mod decode;
 #[path = "../../tests/it/driver.rs"]
 mod driver;
 #[path = "../../tests/it/foreign.rs"]
 mod foreign;
 #[path = "../../tests/it/in_order.rs"]
 mod in_order;
-#[path = "../../tests/it/ledger.rs"]
-mod ledger;
 #[path = "../../tests/it/model/mod.rs"]
 mod model;
 #[path = "../../tests/it/operation.rs"]

@@ -1,8 +1,10 @@
 //! The core against scenarios, against a naive model of the contract, and
 //! against the clock.
 
+mod allocations;
 mod apply;
 mod crowds;
+mod decode;
 mod driver;
 mod fences;
 mod foreign;

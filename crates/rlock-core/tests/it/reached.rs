@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::Fence;
+use rlock_core::{ChannelKind, Fence};
 
 use crate::{
     operation::Operation,
@@ -23,6 +23,8 @@ impl Pair {
     ) {
         let own = (operation.name(), reply.name());
         let others = told.iter().map(|it| ("others", it.name()));
+        let sharded = told.iter().filter(|it| it.is_sharded());
+        let others = others.chain(sharded.map(|_| ("others", "told on a sharded channel")));
         let events = std::mem::take(&mut self.model.events);
         for what in others.chain([own]).chain(events) {
             *self.reached.entry(what).or_default() += 1;
@@ -78,6 +80,10 @@ impl Reply<Fence> {
 }
 
 impl Told<Fence> {
+    const fn is_sharded(&self) -> bool {
+        matches!(self, Self::Message { channel, .. } if matches!(channel.0, ChannelKind::Sharded))
+    }
+
     const fn name(&self) -> &'static str {
         match self {
             Self::Answer { outcome, .. } => match outcome {

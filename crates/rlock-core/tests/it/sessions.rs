@@ -176,3 +176,30 @@ fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
     let refused = Err(Refusal::TooManyWatches { limit: 0 });
     assert_eq!(ask(&mut locks, &notified), refused);
 }
+
+#[test]
+fn lock_of_a_place_that_was_given_back_is_looked_at_when_its_lease_ends() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    let asked = Request {
+        keep_ms: Some(5000),
+        ..request("bob", Wait::Forever)
+    };
+    let delivery = Delivery::Blocked {
+        session: 7,
+        handle: 7,
+    };
+    locks.enqueue(at(0), KEY, &of_somebody_else(&hold), &asked, delivery);
+    let step = locks.release(at(0), KEY, &mut hold, b"ann", false);
+    let [Effect::HandOff(granted)] = &step.effects[..] else {
+        panic!("bob is next, not {:?}", step.effects);
+    };
+    let place = granted.kept_place().expect("it asked for that");
+    let step = locks.undeliver(at(1), KEY, &mut hold, b"bob", granted.fence);
+    assert!(step.reply);
+    hold = taken(&mut locks, at(1), "cid");
+    locks.keep_place(at(1), &[KEY], &place);
+    assert!(locks.next_due(at(1)).is_some());
+    locks.settle(at(1), KEY, &mut hold);
+    assert_eq!(locks.next_deadline(at(1)), Some(at(1002)));
+}

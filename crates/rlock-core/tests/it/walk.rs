@@ -59,7 +59,7 @@ fn walks(setup: Setup, rare: &[(&'static str, &'static str)]) {
 const OFTEN: u64 = 3;
 
 /// What operations can come to, whatever the limits.
-const OUTCOMES: [(&str, &str); 65] = [
+const OUTCOMES: [(&str, &str); 66] = [
     ("ACQUIRE", "blocked"),
     ("ACQUIRE", "fence"),
     ("ACQUIRE", "nil"),
@@ -112,6 +112,7 @@ const OUTCOMES: [(&str, &str); 65] = [
     ("others", "told of a loss"),
     ("others", "told of a withdrawal"),
     ("others", "told of the end of a wait"),
+    ("others", "told on a sharded channel"),
     ("others", "unlock"),
     ("close", "nil"),
     ("fence", "raised"),

@@ -6,10 +6,9 @@ use std::{
     cell::Cell,
 };
 
-use rlock_core::{
-    Admission, Channel, ChannelKind, Due, Hold, Holders, Limits, Locks, Mode, Name, Renewal,
-    Request, Timestamp, VisitHolder, Wait, Who,
-};
+use rlock_core::{Admission, Due, Hold, Locks, Name, Renewal, Request, Wait, Who};
+
+use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, RENEWAL, at, request};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -40,53 +39,20 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-const KEY: Name<'static> = Name { db: 0, key: b"k" };
-const CHANNEL: Channel<'static> = Channel {
-    kind: ChannelKind::Plain,
-    name: b"channel",
-};
-const LIMITS: Limits = Limits {
-    waiters_max: u64::MAX,
-    watches_max: u64::MAX,
-    detects_deadlocks: true,
-};
-
-const fn at(ms: u64) -> Timestamp {
-    Timestamp::from_millis(1_700_000_000_000 + ms)
-}
-
-const fn request(owner: &[u8]) -> Request<'_> {
-    Request {
-        owner,
-        mode: Mode::Exclusive,
-        lease_ms: 1000,
-        reenter: true,
-        wait: Wait::Millis(1000),
-        keep_ms: None,
-        session: None,
-        channel: None,
-        grace_ms: None,
-    }
-}
-
-/// Nobody holds any other lock.
-struct Nobody;
-
-impl Holders for Nobody {
-    fn visit(&self, _name: Name<'_>, _visit: &mut VisitHolder<'_>) {}
-}
-
 /// Takes a lock, enters again, renews, is in somebody's way, gives it back.
 fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
     let mut hold = Hold::Free;
+    let entered = Request {
+        reenter: true,
+        ..request("ann", Wait::Millis(1000))
+    };
     for _ in 0..2 {
-        let step = locks.acquire(at(0), name, &mut hold, &request(b"ann"), &LIMITS, &Nobody);
+        let step = locks.acquire(at(0), name, &mut hold, &entered, &NO_LIMITS, &Nobody);
         assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
     }
     let renewal = Renewal {
         lease_ms: 500,
-        fence: None,
-        session: None,
+        ..RENEWAL
     };
     let step = locks.renew(at(1), name, &mut hold, b"ann", &renewal);
     assert!(step.is_ok_and(|step| step.reply.is_some()));
@@ -95,11 +61,15 @@ fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
         fence: hold.fence(),
         deadline: at(500),
     };
-    let tried = Request {
-        wait: Wait::No,
-        ..request(b"bob")
-    };
-    let step = locks.acquire(at(1), name, &mut seen_by_another, &tried, &LIMITS, &Nobody);
+    let tried = request("bob", Wait::No);
+    let step = locks.acquire(
+        at(1),
+        name,
+        &mut seen_by_another,
+        &tried,
+        &NO_LIMITS,
+        &Nobody,
+    );
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Busy)));
     for left in [1, 0] {
         let step = locks.release(at(2), name, &mut hold, b"ann", false);
@@ -123,7 +93,7 @@ fn uncontended_lock_allocates_nothing() {
 #[test]
 fn uncontended_lock_beside_a_contended_one_allocates_nothing() {
     let mut locks = Locks::default();
-    queue(&mut locks, b"w");
+    queue(&mut locks, "w");
     let other = Name {
         db: 0,
         key: b"other",
@@ -140,14 +110,15 @@ fn counting_allocator_counts() {
 }
 
 /// A held lock, and one more waiter for a message on a channel.
-fn queue(locks: &mut Locks, owner: &[u8]) {
+fn queue(locks: &mut Locks, owner: &str) {
     let hold = Hold::Exclusive {
         who: Who::Other,
         fence: None,
         deadline: at(100_000),
     };
     let delivery = locks.by_message(1, CHANNEL);
-    locks.enqueue(at(0), KEY, &hold, &request(owner), delivery);
+    let asked = request(owner, Wait::Millis(1000));
+    locks.enqueue(at(0), KEY, &hold, &asked, delivery);
 }
 
 const MANY: i64 = 10_000;
@@ -159,7 +130,7 @@ fn waiter_costs_little_and_leaves_nothing() {
     for n in 0..MANY {
         queue(
             &mut locks,
-            format!("0c7ad1c2-5f0e-4a4b-9d3a-3f1f0a5b6c7d:{n}").as_bytes(),
+            &format!("0c7ad1c2-5f0e-4a4b-9d3a-3f1f0a5b6c7d:{n}"),
         );
     }
     let each = (LIVE.get() - before) / MANY;
@@ -182,7 +153,8 @@ fn ten_thousand_locks_and_sessions_leave_little() {
             key: key.as_bytes(),
         };
         let delivery = locks.by_message(n, CHANNEL);
-        locks.enqueue(at(0), name, &Hold::NoLock, &request(b"w"), delivery);
+        let asked = request("w", Wait::Millis(1000));
+        locks.enqueue(at(0), name, &Hold::NoLock, &asked, delivery);
         locks.settle_later(name);
     }
     for n in 1..MANY.cast_unsigned() {
