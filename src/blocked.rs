@@ -10,8 +10,7 @@ use std::os::raw::{c_int, c_void};
 use rlock_core::{Delivery, Fence, KeptPlace, Locks, Request};
 
 use crate::{
-    api::{Context, raw},
-    entry,
+    api::{Context, entry, raw},
     state::{self, Event},
     transact::Failure,
 };

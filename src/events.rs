@@ -13,9 +13,9 @@ use std::{
 use rlock_core::{Due, Name, Timestamp};
 
 use crate::{
-    api::{Context, KeyEvent, MainThread, OwnedText, Text, raw},
+    api::{Context, KeyEvent, MainThread, OwnedText, Text, entry, raw},
     blocked::Grant,
-    clock, entry, serving,
+    clock, serving,
     state::{self, Event, State},
     transact::{self, Pending, Site, change, transact},
 };

@@ -5,8 +5,8 @@ use std::{ffi::CString, os::raw::c_int};
 use rlock_core::Locks;
 
 use crate::{
-    api::{Context, raw},
-    clock, entry, state,
+    api::{Context, entry, raw},
+    clock, state,
 };
 
 /// Fills the section of the module. Not while the server writes a report of

@@ -19,29 +19,23 @@
 
 mod all;
 mod api;
-mod before;
 mod blocked;
 mod clock;
 mod commands;
-mod entry;
 mod events;
-mod fields;
 mod info;
-mod known;
 mod messages;
-mod others;
+mod other_holders;
 mod ready;
-mod reply;
 mod serving;
 mod settings;
 mod state;
 mod store;
 mod transact;
-mod write;
 
 use std::os::raw::c_int;
 
-use api::{Context, Text, raw};
+use api::{Context, Text, entry, raw};
 
 /// The server's own memory, so that its limits and statistics count ours.
 #[global_allocator]

@@ -21,8 +21,8 @@ use crate::{
     blocked::{self, Grant, Outcome},
     clock::{self, Timer},
     events,
-    known::Known,
     settings::settings,
+    store::Known,
     transact::Site,
 };
 

@@ -10,14 +10,12 @@ use smallvec::SmallVec;
 
 use crate::{
     api::{Context, Key, Published, Text, Word, raw},
-    before::Before,
     blocked::{Grant, Outcome},
     messages,
-    others::Others,
+    other_holders::OtherHolders,
     ready, serving,
     state::{Changing, State},
-    store,
-    write::{Diff, Events},
+    store::{self, Before, Diff, Events},
 };
 
 /// Where, and when, a change is made.
@@ -142,7 +140,7 @@ pub(crate) type Pending<'a> = SmallVec<[(Word<'a>, Message); 1]>;
 pub(crate) fn transact<R>(
     state: &mut State,
     site: &Site<'_>,
-    act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &Others<'_>) -> Result<Step<R>, Failure>,
+    act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &OtherHolders<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
     let mut pending = Pending::new();
     let done = change(state, site, &mut pending, act);
@@ -168,7 +166,7 @@ pub(crate) fn change<'a, R>(
     state: &mut State,
     site: &Site<'a>,
     pending: &mut Pending<'a>,
-    act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &Others<'_>) -> Result<Step<R>, Failure>,
+    act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &OtherHolders<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
     check_writable(state, site)?;
     let changing = Changing::new(site.key);
@@ -182,7 +180,7 @@ pub(crate) fn change<'a, R>(
     let done = match opened.hold {
         Hold::NoLock => Err(Failure::WrongType { key: 0 }),
         Hold::Free | Hold::Exclusive { .. } | Hold::Shared(_) => {
-            let others = Others::new(site, &state.known);
+            let others = OtherHolders::new(site, &state.known);
             act(&mut state.locks, site.name(), &mut opened.hold, &others)
         }
     };

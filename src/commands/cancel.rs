@@ -2,11 +2,11 @@
 
 use rlock_core::syntax::{self, KeyAndOwner};
 
-use super::Call;
-use crate::{
+use super::{
+    Call,
     reply::{self, Answer},
-    transact,
 };
+use crate::transact;
 
 /// The key is not opened: a request is withdrawn whatever the key holds.
 pub(super) fn run(call: &Call<'_>) {

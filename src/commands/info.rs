@@ -2,10 +2,10 @@
 
 use rlock_core::{Fence, Holder, Mode, Name, Timestamp, WaiterView};
 
-use super::Call;
+use super::{Call, reply};
 use crate::{
     api::{Context, Key},
-    clock, reply, state,
+    clock, state,
     store::{self, Holding},
     transact::Failure,
 };

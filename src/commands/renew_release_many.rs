@@ -6,11 +6,10 @@ use rlock_core::{
     syntax::{self, ReleaseAll, RenewAll},
 };
 
-use super::Call;
+use super::{Call, reply};
 use crate::{
     all,
     api::Text,
-    reply,
     settings::settings,
     state::State,
     transact::{Failure, Pending, Site, change, finish},
