@@ -11,8 +11,9 @@ use rlock_core::{Delivery, Fence, KeptPlace, Locks, Request};
 
 use crate::{
     api::{Context, entry, raw},
-    state::{self, Event},
-    transact::Failure,
+    notes::Note,
+    site::Failure,
+    state,
 };
 
 /// A grant to a blocked call, until it is known to have been delivered.
@@ -115,7 +116,7 @@ unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
         // SAFETY: the context is that of this callback.
         let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;
         if let Outcome::Granted(fence) = *outcome {
-            state::tell(ctx, Event::GrantEnded { fence, gone });
+            state::leave_note(ctx, Note::GrantEnded { fence, gone });
         }
     });
 }
@@ -127,7 +128,7 @@ unsafe extern "C" fn on_disconnect(
     client: *mut raw::RedisModuleBlockedClient,
 ) {
     entry::callback(ctx, |ctx| {
-        state::tell(ctx, Event::CallerGone(client.expose_provenance() as u64));
+        state::leave_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
     });
 }
 
@@ -140,7 +141,7 @@ unsafe extern "C" fn on_client_unblock(
     entry::command(ctx, |ctx| {
         // SAFETY: the context is that of a blocked client's callback.
         let client = unsafe { raw::blocked_client_handle(ctx.raw()) };
-        state::tell(ctx, Event::CallerGone(client.expose_provenance() as u64));
+        state::leave_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
         ctx.reply_nil();
     })
 }

@@ -15,9 +15,14 @@ use rlock_core::{Due, Name, Timestamp};
 use crate::{
     api::{Context, KeyEvent, MainThread, OwnedText, Text, entry, raw},
     blocked::Grant,
-    clock, serving,
-    state::{self, Event, State},
-    transact::{self, Pending, Site, change, transact},
+    clock,
+    notes::Note,
+    opened::Pending,
+    serving,
+    site::Site,
+    state::{self, State},
+    tell,
+    transact::{self, change, transact},
 };
 
 /// How long one turn of the event loop may take, in microseconds, if it does not
@@ -87,7 +92,7 @@ unsafe extern "C" fn on_role_changed(
 ) {
     let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
     entry::callback(ctx, |ctx| {
-        state::tell(ctx, Event::RoleChanged { is_master });
+        state::leave_note(ctx, Note::RoleChanged { is_master });
     });
 }
 
@@ -104,7 +109,7 @@ unsafe extern "C" fn on_flush(
     let flush = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
     // A negative number means all databases.
     let db = flush.and_then(|flush| u32::try_from(flush.dbnum).ok());
-    entry::callback(ctx, |ctx| state::tell(ctx, Event::KeysChanged(db)));
+    entry::callback(ctx, |ctx| state::leave_note(ctx, Note::KeysChanged(db)));
 }
 
 unsafe extern "C" fn on_swap(
@@ -118,7 +123,7 @@ unsafe extern "C" fn on_swap(
     let Some(swap) = swap else { return };
     entry::callback(ctx, |ctx| {
         for db in [swap.dbnum_first, swap.dbnum_second] {
-            state::tell(ctx, Event::KeysChanged(u32::try_from(db).ok()));
+            state::leave_note(ctx, Note::KeysChanged(u32::try_from(db).ok()));
         }
     });
 }
@@ -136,7 +141,7 @@ unsafe extern "C" fn on_loading(
         raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => FROM_MASTER.get().set(true),
         // What a master sends is no start of this server.
         raw::REDISMODULE_SUBEVENT_LOADING_ENDED if !FROM_MASTER.get().replace(false) => {
-            state::tell(ctx, Event::Loaded);
+            state::leave_note(ctx, Note::Loaded);
         }
         raw::REDISMODULE_SUBEVENT_LOADING_FAILED => FROM_MASTER.get().set(false),
         _ => {}
@@ -157,7 +162,7 @@ unsafe extern "C" fn on_client_change(
     let Some(client) = client else { return };
     entry::callback(ctx, |ctx| {
         if state::look(|state| state.locks.has_contended()) != Some(false) {
-            state::tell(ctx, Event::SessionClosed(client.id));
+            state::leave_note(ctx, Note::SessionClosed(client.id));
         }
     });
 }
@@ -191,7 +196,7 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
         state::with(ctx, |state, now| {
             state.timer.rung();
             let flags = ctx.flags();
-            if flags.is_loading() || transact::avoids_writes() {
+            if flags.is_loading() || ctx.avoids_writes() {
                 // Whatever is due stays due; come back for it.
                 return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
             }
@@ -268,7 +273,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
         Due::WaitEnd(ticket) => {
             if let Some(ended) = state.locks.end_wait(now, ticket) {
                 let (owner, key) = (&ended.owner, &ended.key);
-                transact::end_wait(state, ctx, &ended.delivery, owner, key);
+                tell::end_wait(state, ctx, &ended.delivery, owner, key);
             }
         }
         Due::Unbind { db, key, owner } => {
@@ -310,7 +315,7 @@ fn stand_down(state: &mut State, ctx: &Context) {
     while !state.locks.turn_is_over()
         && let Some(ended) = state.locks.withdraw_any()
     {
-        transact::turn_away(state, ctx, &ended);
+        tell::turn_away(state, ctx, &ended);
     }
     // If more is left, the note makes the timer ring again at once.
     state.role_changed = state.locks.has_contended();

@@ -17,20 +17,24 @@
 //!   between calls;
 //! - `api`: the server's API, and nearly all `unsafe`.
 
-mod all;
 mod api;
 mod blocked;
 mod clock;
 mod commands;
 mod events;
+mod grant_many;
 mod info;
 mod messages;
+mod notes;
+mod open_many;
+mod opened;
 mod other_holders;
-mod ready;
 mod serving;
 mod settings;
+mod site;
 mod state;
 mod store;
+mod tell;
 mod transact;
 
 use std::os::raw::c_int;

@@ -4,8 +4,8 @@ use rlock_core::{Holders, Name, Timestamp, VisitHolder, syntax::OWNER_LEN_MAX};
 
 use crate::{
     api::{Context, Key, OwnedText},
+    site::Site,
     store::{self, Known},
-    transact::Site,
 };
 
 pub(crate) struct OtherHolders<'a> {

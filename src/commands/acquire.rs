@@ -7,13 +7,15 @@ use rlock_core::{
 
 use super::{Call, reply};
 use crate::{
-    all::OpenedAll,
     api::{Context, Serves, Text},
     blocked,
+    open_many::OpenedMany,
     other_holders::OtherHolders,
     settings::settings,
+    site::{Failure, Site},
     state::State,
-    transact::{self, Failure, Site, transact},
+    tell,
+    transact::{self, transact},
 };
 
 /// What has become of a request.
@@ -200,7 +202,7 @@ fn request_locks(
     keys: &[Text],
     mut request: Request<'_>,
 ) -> Result<Outcome, Failure> {
-    let mut opened = OpenedAll::new(state, site, keys)?;
+    let mut opened = transact::open_many(state, site, keys)?;
     request.session = request.session.or_else(|| state.session_for(site));
     let names: Vec<_> = keys
         .iter()
@@ -233,7 +235,7 @@ fn queue_many(
     state: &mut State,
     site: &Site<'_>,
     names: &[Name<'_>],
-    opened: &OpenedAll<'_>,
+    opened: &OpenedMany<'_>,
     request: &Request<'_>,
 ) -> Result<Outcome, Failure> {
     let (delivery, handle) = blocked::delivery(&state.locks, site.ctx, request)?;
@@ -253,7 +255,7 @@ fn queue_many(
 fn end_earlier(state: &mut State, effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         if let Effect::Withdrawn(delivery) = effect {
-            transact::withdraw(state, &delivery);
+            tell::withdraw(state, &delivery);
         }
     }
 }

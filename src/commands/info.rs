@@ -5,9 +5,10 @@ use rlock_core::{Fence, Holder, Mode, Name, Timestamp, WaiterView};
 use super::{Call, reply};
 use crate::{
     api::{Context, Key},
-    clock, state,
+    clock,
+    site::Failure,
+    state,
     store::{self, Holding},
-    transact::Failure,
 };
 
 /// How many waiters are shown.

@@ -22,8 +22,8 @@ use rlock_core::syntax::{self, Argument};
 
 use crate::{
     api::{Context, Text, entry, raw},
+    site::Site,
     state::{self, State},
-    transact::Site,
 };
 
 impl Argument for Text<'_> {

@@ -8,11 +8,13 @@ use rlock_core::{
 
 use super::{Call, reply};
 use crate::{
-    all,
     api::Text,
+    open_many,
+    opened::Pending,
     settings::settings,
+    site::{Failure, Site},
     state::State,
-    transact::{Failure, Pending, Site, change, finish},
+    transact::{change, finish},
 };
 
 pub(super) fn renew(call: &Call<'_>) {
@@ -69,7 +71,7 @@ fn each(
 ) {
     let Some(first) = keys.first() else { return };
     let done = call.change(*first, Some(owner), |state, site| {
-        all::check(state, site, keys)?;
+        open_many::check(state, site, keys)?;
         let (mut held, mut pending) = (Ok(0), Pending::new());
         for key in keys {
             let site = Site { key: *key, ..*site };
