@@ -26,8 +26,13 @@ const AHEAD_MAX_MS: u64 = 20 * 60 * 1000;
 /// How late the timer may be before it is taken to be astray, in milliseconds.
 const OVERDUE_MS: u64 = 200;
 
-/// The server's wall clock, which the expiry of keys goes by.
+/// The server's wall clock, which the expiry of keys goes by. Where the server
+/// looks at the clock only now and then it is asked: a key that is given an end
+/// by another clock could have expired at once.
 pub(crate) fn now() -> Timestamp {
+    if let Some(micros) = raw::cached_microseconds() {
+        return Timestamp::from_micros(u64::try_from(micros).unwrap_or(0));
+    }
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

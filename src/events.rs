@@ -8,6 +8,7 @@
 use std::{
     cell::Cell,
     os::raw::{c_char, c_int, c_void},
+    time::{Duration, Instant},
 };
 
 use rlock_core::{Due, Name, Timestamp};
@@ -25,9 +26,9 @@ use crate::{
     transact::{self, change, transact},
 };
 
-/// How long one turn of the event loop may take, in microseconds, if it does not
-/// reach the number of its tickets before.
-const TURN_MICROS_MAX: u64 = 1000;
+/// How long one turn of the event loop may take, if it does not reach the number
+/// of its tickets before.
+const TURN_MAX: Duration = Duration::from_millis(1);
 /// How long to wait before trying again while nothing may be written, in
 /// milliseconds.
 const PAUSE_MS: u64 = 10;
@@ -200,7 +201,7 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
                 // Whatever is due stays due; come back for it.
                 return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
             }
-            if flags.is_master() {
+            if flags.is_master() && !state.was_demoted {
                 state.role_changed = false;
                 turn(state, ctx, now);
             } else {
@@ -211,13 +212,14 @@ pub(crate) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *
 }
 
 fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
-    while !is_over(state, now)
+    let began = Instant::now();
+    while !is_over(state, began)
         && let Some(grant) = state.undelivered.pop_front()
     {
         take_back(state, ctx, now, &grant);
     }
     state.locks.sweep();
-    while !is_over(state, now)
+    while !is_over(state, began)
         && let Some(due) = state.locks.next_due(now)
     {
         do_due(state, ctx, now, due);
@@ -225,9 +227,8 @@ fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
 }
 
 /// Whether a turn that began at `began` has done what it may.
-fn is_over(state: &State, began: Timestamp) -> bool {
-    let micros = clock::now().micros().saturating_sub(began.micros());
-    state.locks.turn_is_over() || micros > TURN_MICROS_MAX
+fn is_over(state: &State, began: Instant) -> bool {
+    state.locks.turn_is_over() || began.elapsed() > TURN_MAX
 }
 
 /// Passes a grant on that did not reach its owner.
@@ -318,5 +319,6 @@ fn stand_down(state: &mut State, ctx: &Context) {
         tell::turn_away(state, ctx, &ended);
     }
     // If more is left, the note makes the timer ring again at once.
-    state.role_changed = state.locks.has_contended();
+    state.was_demoted = state.locks.has_contended();
+    state.role_changed = state.was_demoted;
 }

@@ -47,6 +47,9 @@ pub(crate) struct State {
     pub(crate) evicted_locks: u64,
     pub(crate) is_master: bool,
     pub(crate) role_changed: bool,
+    /// Whether the server has become a replica, be it a master again, and what
+    /// it had queued before is still there.
+    pub(crate) was_demoted: bool,
     pub(crate) timer: Timer,
     subscribed: bool,
     granting_from: Timestamp,
@@ -75,6 +78,7 @@ impl State {
             evicted_locks: 0,
             is_master: ctx.flags().is_master(),
             role_changed: false,
+            was_demoted: false,
             timer: Timer::default(),
             subscribed: false,
             granting_from: Timestamp::from_micros(0),
@@ -157,6 +161,7 @@ impl State {
                 self.known.clear();
                 self.is_master = is_master;
                 self.role_changed = true;
+                self.was_demoted |= !is_master;
             }
             Note::Loaded => {
                 self.known.clear();

@@ -7,7 +7,7 @@ use rlock_core::{Announce, Effect, Hold, Locks, Name, Step};
 
 use crate::{
     api::{Key, OwnedText, Published, Text},
-    clock, grant_many, messages,
+    grant_many, messages,
     notes::Changing,
     open_many::OpenedMany,
     opened::{Message, Opened, Pending},
@@ -17,10 +17,6 @@ use crate::{
     state::State,
     tell::{end_wait, tell_grant, withdraw},
 };
-
-/// For how long requests that nobody hears of are passed over in one go, in
-/// microseconds; the rest follows in later turns of the event loop.
-const PASSED_OVER_MICROS: u64 = 1000;
 
 /// Changes a lock by `act`, and tells what there is to be told.
 pub(crate) fn transact<R>(
@@ -101,8 +97,7 @@ pub(crate) fn settle(state: &mut State, site: &Site<'_>) {
 fn settle_many(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>, keys: &[OwnedText]) {
     let mut more = Pending::new();
     for key in keys {
-        let spent = clock::now().micros().saturating_sub(site.now.micros());
-        if spent > PASSED_OVER_MICROS {
+        if state.locks.turn_is_over() {
             break;
         }
         let site = Site {

@@ -134,6 +134,13 @@ fn missing_variadic() -> Option<&'static str> {
     None
 }
 
+/// The time that the server goes by until it does something else, in
+/// microseconds; `None` before Redis 7.2, which reads the clock each time.
+pub(crate) fn cached_microseconds() -> Option<i64> {
+    // SAFETY: written once by the server while the module loads; takes nothing.
+    unsafe { RedisModule_CachedMicroseconds.map(|function| function()) }
+}
+
 /// Whether the server's handling of `CLIENT UNBLOCK` for modules is mended.
 ///
 /// It is since Redis 7.4 and Valkey 8. Both have had this function since.

@@ -85,8 +85,8 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
         Refusal::FenceTooLarge { fence, limit } => format!(
             "ERR FENCE is {fence}, must be at most {limit}, an hour ahead of the server's clock"
         ),
-        Refusal::FenceTaken => format!(
-            "ERR FENCE is the fence of another holder of key {}, must be one of its own",
+        Refusal::FenceTaken { fence } => format!(
+            "ERR FENCE is {fence}, which another holder of key {} has, must be another number",
             key(0)
         ),
         Refusal::Deadlock { owners } => format!(

@@ -272,3 +272,21 @@ fn module_with_a_kept_place_is_not_unloaded() {
     assert!(answer.starts_with("ERR "), "{answer}");
     assert_eq!(server.counter("places_kept"), 1);
 }
+
+#[test]
+fn places_end_with_a_role_that_is_given_back_in_the_same_turn() {
+    let server = Server::start();
+    let kept = Kept::on(&server);
+    let waiting = server.client();
+    waiting.send("RLOCK.ACQUIRE k owner-d 60000 WAIT 0 KEEP 60000");
+    server.await_queued("k", 3);
+    let nowhere = request(&words("REPLICAOF 127.0.0.1 1"));
+    let back = request(&words("REPLICAOF NO ONE"));
+    kept.holder.send_bytes(&[nowhere, back].concat());
+    assert_eq!(
+        (kept.holder.answer(), kept.holder.answer()),
+        ("OK".into(), "OK".into())
+    );
+    assert!(waiting.answer().starts_with("UNBLOCKED "));
+    eventually("no place is left", || server.counter("waiters") == 0);
+}

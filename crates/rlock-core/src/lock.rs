@@ -88,7 +88,7 @@ impl Locks {
             Hold::Free | Hold::NoLock => false,
         };
         if taken {
-            return Err(Refusal::FenceTaken);
+            return Err(Refusal::FenceTaken { fence });
         }
         Ok(Some(fence))
     }

@@ -135,7 +135,10 @@ pub enum Refusal {
         limit: u64,
     },
     /// The fence to be set is that of another holder.
-    FenceTaken,
+    FenceTaken {
+        /// The fence that was asked for.
+        fence: Fence,
+    },
     /// Waiting would close a cycle of owners who wait for one another.
     Deadlock {
         /// The cycle, the asker first.
