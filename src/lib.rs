@@ -23,7 +23,6 @@ mod clock;
 mod commands;
 mod events;
 mod grant_many;
-mod info;
 mod messages;
 mod notes;
 mod open_many;
@@ -185,13 +184,11 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
         };
     // SAFETY: the context is that of loading.
     unsafe { raw::set_module_options(ctx.raw(), options as c_int) };
-    settings::load(ctx, arguments)
+    events::load_settings(ctx, arguments)
         .and_then(|()| commands::register(ctx))
-        .and_then(|()| state::State::start(ctx))
+        .and_then(|()| events::start(ctx))
         .map_err(|text| ctx.log(c"warning", &text))?;
-    // SAFETY: the callback lives as long as the module.
-    unsafe { raw::register_info_func(ctx.raw(), Some(info::on_info)) };
-    if info::evicts(ctx) {
+    if ctx.flags().may_evict() {
         ctx.log(
             c"warning",
             "maxmemory-policy may evict locks when memory is full, and then two owners hold one; \

@@ -18,7 +18,6 @@ use crate::{
     api::{Context, MainThread, Text},
     blocked::{self, Grant, Outcome},
     clock::{self, Timer},
-    events,
     notes::{self, Note},
     settings::settings,
     site::Site,
@@ -51,7 +50,8 @@ pub(crate) struct State {
     /// it had queued before is still there.
     pub(crate) was_demoted: bool,
     pub(crate) timer: Timer,
-    subscribed: bool,
+    /// Subscribes to key events, which is done once.
+    subscribe_to_keys: Option<fn(&Context)>,
     granting_from: Timestamp,
     /// When the grace after the start ends.
     pub(crate) grace_ends: Timestamp,
@@ -65,7 +65,11 @@ impl State {
     /// # Errors
     ///
     /// The text of the histogram's refusal of its bounds.
-    pub(crate) fn start(ctx: &Context) -> Result<(), String> {
+    pub(crate) fn start(
+        ctx: &Context,
+        timer: Timer,
+        subscribe_to_keys: fn(&Context),
+    ) -> Result<(), String> {
         let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
         let mut state = Self {
             locks: Locks::default(),
@@ -79,8 +83,8 @@ impl State {
             is_master: ctx.flags().is_master(),
             role_changed: false,
             was_demoted: false,
-            timer: Timer::default(),
-            subscribed: false,
+            timer,
+            subscribe_to_keys: Some(subscribe_to_keys),
             granting_from: Timestamp::from_micros(0),
             grace_ends: Timestamp::from_micros(0),
         };
@@ -117,9 +121,11 @@ impl State {
                 self.note(ctx, note, now);
             }
         }
-        if !self.subscribed && (self.locks.has_contended() || !self.known.is_empty()) {
-            self.subscribed = true;
-            events::subscribe_to_keys(ctx);
+        if let Some(subscribe) = self.subscribe_to_keys
+            && (self.locks.has_contended() || !self.known.is_empty())
+        {
+            self.subscribe_to_keys = None;
+            subscribe(ctx);
         }
         if let Some(deadline) = self.next_deadline(now) {
             self.timer.arm(ctx, now, deadline);
