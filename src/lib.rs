@@ -5,17 +5,26 @@
 //!
 //! # Layout
 //!
-//! - `lib`: loading; `settings`, `commands::table`: what the server is told;
-//! - `entry`, `commands`: where the server calls in, one file per command;
-//! - `transact`: the one path that every change of a lock takes; `ready`, `all`:
-//!   the same for several keys at once;
+//! Each file or folder uses only those above it in this list, which a test checks:
+//!
+//! - `api`: the server's API, nearly all `unsafe`, and where a panic ends;
+//! - `settings`: the values, and their limits;
+//! - `store`: a hold as a hash, read and written; shared holds that need not be read;
+//! - `site`: where a lock is, and why a request is refused;
+//! - `other_holders`: who holds other locks, for the search for deadlocks;
+//! - `opened`: a lock whose key is open;
+//! - `notes`: what callbacks have seen while the state was in use;
+//! - `clock`: the time, and the one timer;
+//! - `blocked`: calls that wait, and how they are answered;
+//! - `messages`: outcomes and unlock messages;
+//! - `state`: what is kept between calls;
+//! - `tell`: outcomes of requests, by reply or by message;
 //! - `serving`: whether this server may grant anything now;
-//! - `store`, `before`, `fields`, `write`: a hold as a hash; `known`: shared holds that need not be
-//!   read; `others`: who holds other locks;
-//! - `blocked`, `messages`: how others are told;
-//! - `events`, `clock`: what happens without a command; `state`: what is kept
-//!   between calls;
-//! - `api`: the server's API, and nearly all `unsafe`.
+//! - `open_many`: several locks whose keys are open;
+//! - `grant_many`: requests for several keys, when it is their turn;
+//! - `transact`: the one path that every change of a lock takes;
+//! - `commands`: their table, and a file for each or for two that are alike;
+//! - `events`: what happens without a command, and all that the server calls then.
 
 mod api;
 mod blocked;
