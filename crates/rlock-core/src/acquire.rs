@@ -72,18 +72,30 @@ impl Locks {
         delivery: Delivery,
     ) -> (TicketId, Option<Effect>) {
         let queue = self.table.find_or_insert(name);
-        let place = if let Some(id) = self.table.ticket_of(queue, request.owner) {
+        let upgrades = hold.of_caller(request.owner).is_some();
+        let own = self.table.ticket_of(queue, request.owner);
+        let place = if let Some(id) = own.filter(|id| !upgrades || self.is_upgrade(*id)) {
             let earlier = self.take_over(now, id, request, delivery);
             (id, earlier.and_then(withdrawn))
         } else {
-            self.counters.waits += 1;
-            let upgrades = hold.of_caller(request.owner).is_some();
             let mut ticket = Ticket::new(now, queue, request, delivery);
             ticket.is_upgrade = upgrades;
-            (self.table.push(ticket), None)
+            // A place that its owner had before it came to hold is given up.
+            let earlier = own.and_then(|id| self.table.remove(id));
+            if let Some(earlier) = &earlier {
+                ticket.since = earlier.since;
+            }
+            let was_waiting = earlier.as_ref().is_some_and(|it| !it.is_kept());
+            self.counters.waits += u64::from(!was_waiting);
+            let earlier = earlier.and_then(|it| withdrawn(it.delivery));
+            (self.table.push(ticket), earlier)
         };
         self.look_at(now, queue, hold);
         place
+    }
+
+    fn is_upgrade(&self, id: TicketId) -> bool {
+        self.table.tickets.get(&id).is_some_and(|it| it.is_upgrade)
     }
 
     /// The delivery of a request by messages on a channel. Requests of one
@@ -233,9 +245,9 @@ impl Locks {
             });
         }
         let place = match own {
-            Some(own) => Place::At(own),
-            None if upgrades => Place::First,
-            None => Place::Last,
+            Some(own) if !upgrades || self.is_upgrade(own) => Place::At(own),
+            _ if upgrades => Place::First,
+            _ => Place::Last,
         };
         let target = Target {
             name,

@@ -81,11 +81,16 @@ impl Locks {
         }
         let multi = ticket.multi.map(|_| MultiId(self.table.next_id()));
         for (name, id) in names.iter().zip(places) {
+            let is_new = self.table.find(*name).is_none();
             let queue = self.table.find_or_insert(*name);
             let mut ticket = Box::new(ticket.clone());
             (ticket.queue, ticket.multi) = (queue, multi);
             ticket.keep_until(until);
             self.table.insert(*id, ticket);
+            if is_new {
+                // It is not known yet when the lock has to be looked at.
+                self.table.mark_due(queue);
+            }
         }
         if let Some(multi) = multi {
             self.table.join(multi, places.to_vec());

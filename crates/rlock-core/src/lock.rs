@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use crate::{
     Announce, Counters, Ended, Fence, Gauges, Hold, Holder, Name, Refusal, Renewal, Step, TicketId,
-    Timestamp, Who, budget::Budget, fence::Fences, queue::QueueId, sweep::Sweep, table::Table,
+    Timestamp, budget::Budget, fence::Fences, queue::QueueId, sweep::Sweep, table::Table,
 };
 
 /// All locks of a server: their queues, and the sequence of their fences.
@@ -30,14 +30,14 @@ impl Locks {
     /// Sets the lease of the caller's hold to `lease_ms` from now. A bound
     /// hold belongs to the caller's connection from then on, if it has one.
     ///
-    /// Raises the fence of the hold to `raise_to`, if that is larger.
+    /// Raises the fence of the hold to that of the renewal, if that is larger.
     ///
     /// `None` if the caller is not a holder; a hold that has ended is never
     /// revived.
     ///
     /// # Errors
     ///
-    /// [`Refusal::FenceTooLarge`] if `raise_to` is more than an hour ahead of
+    /// [`Refusal::FenceTooLarge`] if that fence is more than an hour ahead of
     /// the clock, [`Refusal::FenceTaken`] if another holder has it.
     pub fn renew(
         &mut self,
@@ -48,14 +48,21 @@ impl Locks {
         renewal: &Renewal,
     ) -> Result<Step<Option<Fence>>, Refusal> {
         self.view(now, hold, Some(owner));
-        let raise_to = self.check_fence(now, hold, owner, renewal.fence)?;
+        let limit = Fences::highest(now);
+        if let Some(fence) = renewal.fence.filter(|it| it.get() > limit) {
+            return Err(Refusal::FenceTooLarge { fence, limit });
+        }
         let Some(mut held) = hold.of_caller(owner) else {
             return Ok(Step::quiet(None));
         };
+        let is_taken = |fence: &Fence| is_of_another(hold, owner, *fence);
+        if let Some(fence) = renewal.fence.filter(is_taken) {
+            return Err(Refusal::FenceTaken { fence });
+        }
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
         let fence = held.fence.unwrap_or_else(|| self.fences.next(now));
-        let fence = raise_to.map_or(fence, |to| fence.max(to));
+        let fence = renewal.fence.map_or(fence, |to| fence.max(to));
         self.fences.raise(now, fence);
         held.fence = Some(fence);
         hold.set_of_caller(owner, held);
@@ -64,33 +71,6 @@ impl Locks {
         self.hold_changed(now, name, hold);
         let step = Step::quiet(Some(fence));
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
-    }
-
-    /// The fence that a hold is to be raised to.
-    fn check_fence(
-        &self,
-        now: Timestamp,
-        hold: &Hold,
-        owner: &[u8],
-        fence: Option<Fence>,
-    ) -> Result<Option<Fence>, Refusal> {
-        let Some(fence) = fence else { return Ok(None) };
-        let limit = Fences::highest(now);
-        if fence.get() > limit {
-            return Err(Refusal::FenceTooLarge { fence, limit });
-        }
-        let holds_it = |(of, it): (&[u8], &Holder)| *of != *owner && it.fence == Some(fence);
-        let taken = match hold {
-            Hold::Shared(shared) => shared.fence() >= Some(fence) && shared.iter().any(holds_it),
-            Hold::Exclusive { who, fence: of, .. } => {
-                !matches!(who, Who::Caller { .. }) && *of == Some(fence)
-            }
-            Hold::Free | Hold::NoLock => false,
-        };
-        if taken {
-            return Err(Refusal::FenceTaken { fence });
-        }
-        Ok(Some(fence))
     }
 
     /// Gives back one entry of the caller's hold, or `all` of them.
@@ -278,4 +258,14 @@ impl Locks {
             self.look_at(now, id, hold);
         }
     }
+}
+
+/// Whether a fence is that of another shared holder. Beside an exclusive one
+/// there is none.
+fn is_of_another(hold: &Hold, owner: &[u8], fence: Fence) -> bool {
+    let Hold::Shared(shared) = hold else {
+        return false;
+    };
+    let holds_it = |(of, it): (&[u8], &Holder)| *of != *owner && it.fence == Some(fence);
+    shared.fence() >= Some(fence) && shared.iter().any(holds_it)
 }

@@ -166,6 +166,7 @@ impl Locks {
                 self.table.mark_due(id);
                 return;
             }
+            any = true;
             self.budget.spend(1);
             if over || gone {
                 effects.extend(self.end_front(now, front, gone));
@@ -175,7 +176,6 @@ impl Locks {
                 self.note_if_ready(front);
                 return;
             } else if let Some(ticket) = self.table.remove(front) {
-                any = true;
                 let place = Places::One(front);
                 effects.push(Effect::HandOff(self.grant(now, id, hold, ticket, place)));
             }

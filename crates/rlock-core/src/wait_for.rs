@@ -11,7 +11,7 @@
 use std::{collections::BTreeMap, ops::ControlFlow, rc::Rc};
 
 use crate::{
-    Hold, Mode, Name, TicketId, Who,
+    Hold, Mode, Name, Ticket, TicketId, Who,
     graph::Graph,
     queue::{Queue, QueueId},
     table::Table,
@@ -85,12 +85,13 @@ struct OneWait {
 pub(crate) struct Search<'a> {
     table: &'a Table,
     holders: &'a dyn Holders,
+    asker: &'a [u8],
     mode: Mode,
     targets: &'a [Target<'a>],
     graph: Graph,
     queues: BTreeMap<QueueId, Rc<InTheWay>>,
-    /// Where the asker waits, or would.
-    asker_at: BTreeMap<QueueId, Rank>,
+    /// Where the asker waits, or would, and whether it would only.
+    asker_at: BTreeMap<QueueId, (Rank, bool)>,
     steps: usize,
 }
 
@@ -103,12 +104,14 @@ impl<'a> Search<'a> {
         targets: &'a [Target<'a>],
     ) -> Self {
         let waits = table.waits_of(asker).take(STEPS_MAX);
-        let waits = waits.map(|(id, ticket)| (ticket.queue, table.rank(id)));
+        let waits = waits.map(|(id, ticket)| (ticket.queue, (table.rank(id), false)));
         let targets_at = targets.iter();
-        let targets_at = targets_at.filter_map(|it| Some((it.queue?, rank(table, it.place))));
+        let targets_at =
+            targets_at.filter_map(|it| Some((it.queue?, (rank(table, it.place), true))));
         Self {
             table,
             holders,
+            asker,
             mode,
             targets,
             graph: Graph::new(asker),
@@ -150,9 +153,7 @@ impl<'a> Search<'a> {
             if self.is_over() {
                 return;
             }
-            let asked = |target: &Target<'_>| target.queue == Some(ticket.queue);
-            if node == 0 && self.targets.iter().any(asked) {
-                // The asker takes this place over.
+            if self.is_given_up(ticket) {
                 continue;
             }
             if let Some(queue) = table.queues.get(&ticket.queue) {
@@ -189,6 +190,9 @@ impl<'a> Search<'a> {
         }
         if let Some(queue) = wait.queue {
             self.depend_on_queue(queue, wait);
+            if holders.nodes.iter().any(|it| it.0 == wait.node) {
+                self.depend_on_all_ahead(queue, wait);
+            }
         }
         self.steps += 2;
     }
@@ -196,19 +200,48 @@ impl<'a> Search<'a> {
     /// Adds whom a waiter waits for as they are ahead of it. One of those who
     /// wait elsewhere too is enough: it waits for the others itself.
     fn depend_on_queue(&mut self, queue: QueueId, wait: OneWait) {
-        let asker = self.asker_at.get(&queue).filter(|at| **at < wait.rank);
+        if let Some((at, is_new)) = self.asker_at.get(&queue).copied()
+            && at < wait.rank
+        {
+            let blocked = self.graph.wait(wait.node, 0, wait.is_new || is_new);
+            self.graph.in_the_way(blocked, 0, 1);
+        }
         let ahead = self
             .table
             .linked
             .range((queue, Rank::MIN)..(queue, wait.rank));
-        let nearest = ahead.map(|(_, rank)| rank.id()).next_back();
-        let nearest = nearest.and_then(|id| self.table.tickets.get(&id));
-        let asker = asker.map(|_| 0);
-        let nearest = nearest.map(|ticket| self.graph.node(&ticket.owner));
-        for ahead in asker.into_iter().chain(nearest) {
+        let mut ahead = ahead.rev().filter_map(|(_, rank)| {
+            let ticket = self.table.tickets.get(&rank.id())?;
+            (!self.is_given_up(ticket)).then_some(&ticket.owner)
+        });
+        if let Some(nearest) = ahead.next() {
+            let nearest = self.graph.node(nearest);
             let blocked = self.graph.wait(wait.node, 0, wait.is_new);
-            self.graph.in_the_way(blocked, ahead, 1);
+            self.graph.in_the_way(blocked, nearest, 1);
         }
+    }
+
+    /// Adds whom a waiter waits for as they are ahead of it, if it holds the
+    /// lock itself, as it may after a rename: they may wait for that hold.
+    fn depend_on_all_ahead(&mut self, queue: QueueId, wait: OneWait) {
+        let table = self.table;
+        for (id, ticket) in table.in_order(queue) {
+            if table.rank(id) >= wait.rank || self.is_over() {
+                return;
+            }
+            self.steps += 1;
+            if !self.is_given_up(ticket) {
+                let ahead = self.graph.node(&ticket.owner);
+                let blocked = self.graph.wait(wait.node, 0, wait.is_new);
+                self.graph.in_the_way(blocked, ahead, 1);
+            }
+        }
+    }
+
+    /// Whether the asker would give a ticket up for what it asks for.
+    fn is_given_up(&self, ticket: &Ticket) -> bool {
+        let asked = |target: &Target<'_>| target.queue == Some(ticket.queue);
+        *ticket.owner == *self.asker && self.targets.iter().any(asked)
     }
 
     /// What a waiter needs: what those ahead of it need, and what it needs
@@ -230,6 +263,9 @@ impl<'a> Search<'a> {
                 break;
             }
             self.steps += 1;
+            if self.is_given_up(ticket) {
+                continue;
+            }
             if ticket.mode() == Mode::Exclusive {
                 return Need::All;
             }

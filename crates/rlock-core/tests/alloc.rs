@@ -7,7 +7,8 @@ use std::{
 };
 
 use rlock_core::{
-    Admission, Due, Hold, Holders, Limits, Locks, Mode, Name, Request, Timestamp, Wait, Who,
+    Admission, Channel, ChannelKind, Due, Hold, Holders, Limits, Locks, Mode, Name, Renewal,
+    Request, Timestamp, VisitHolder, Wait, Who,
 };
 
 thread_local! {
@@ -40,6 +41,10 @@ unsafe impl GlobalAlloc for Counting {
 static COUNTING: Counting = Counting;
 
 const KEY: Name<'static> = Name { db: 0, key: b"k" };
+const CHANNEL: Channel<'static> = Channel {
+    kind: ChannelKind::Plain,
+    name: b"channel",
+};
 const LIMITS: Limits = Limits {
     waiters_max: u64::MAX,
     watches_max: u64::MAX,
@@ -55,8 +60,9 @@ const fn request(owner: &[u8]) -> Request<'_> {
         owner,
         mode: Mode::Exclusive,
         lease_ms: 1000,
-        once: false,
+        reenter: true,
         wait: Wait::Millis(1000),
+        keep_ms: None,
         session: None,
         channel: None,
         grace_ms: None,
@@ -67,7 +73,7 @@ const fn request(owner: &[u8]) -> Request<'_> {
 struct Nobody;
 
 impl Holders for Nobody {
-    fn visit(&self, _name: Name<'_>, _visit: &mut dyn FnMut(&[u8], Option<u32>)) {}
+    fn visit(&self, _name: Name<'_>, _visit: &mut VisitHolder<'_>) {}
 }
 
 /// Takes a lock, enters again, renews, is in somebody's way, gives it back.
@@ -77,12 +83,13 @@ fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
         let step = locks.acquire(at(0), name, &mut hold, &request(b"ann"), &LIMITS, &Nobody);
         assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
     }
-    assert!(
-        locks
-            .renew(at(1), name, &mut hold, b"ann", 500, None)
-            .reply
-            .is_some()
-    );
+    let renewal = Renewal {
+        lease_ms: 500,
+        fence: None,
+        session: None,
+    };
+    let step = locks.renew(at(1), name, &mut hold, b"ann", &renewal);
+    assert!(step.is_ok_and(|step| step.reply.is_some()));
     let mut seen_by_another = Hold::Exclusive {
         who: Who::Other,
         fence: hold.fence(),
@@ -139,7 +146,7 @@ fn queue(locks: &mut Locks, owner: &[u8]) {
         fence: None,
         deadline: at(100_000),
     };
-    let delivery = locks.by_message(1, b"channel");
+    let delivery = locks.by_message(1, CHANNEL);
     locks.enqueue(at(0), KEY, &hold, &request(owner), delivery);
 }
 
@@ -174,14 +181,14 @@ fn ten_thousand_locks_and_sessions_leave_little() {
             db: 0,
             key: key.as_bytes(),
         };
-        let delivery = locks.by_message(n, b"channel");
+        let delivery = locks.by_message(n, CHANNEL);
         locks.enqueue(at(0), name, &Hold::NoLock, &request(b"w"), delivery);
         locks.settle_later(name);
     }
     for n in 1..MANY.cast_unsigned() {
         locks.session_closed(at(0), n);
     }
-    while !locks.sweep(64) {}
+    while !locks.sweep() {}
     assert!(locks.next_due(at(0)).is_some());
     assert!(locks.next_due(at(0)).is_none());
     assert_eq!(locks.gauges().waiters, 1);

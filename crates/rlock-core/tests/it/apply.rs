@@ -1,12 +1,13 @@
 //! Each operation, done to the core and to the naive model.
 
-use rlock_core::{Fence, Name, Timestamp, Wait};
+use rlock_core::{Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
 
 use crate::{
+    driver::text,
     foreign::name,
-    operation::{Asked, CHANNELS, OWNERS, Operation, Pass, SETS},
+    operation::{Asked, CHANNELS, OWNERS, Operation, Pass, Raise, SETS},
     pair::{NOTHING, Pair},
-    told::{Ask, Mode, Reply, Via},
+    told::{Ask, Reply},
 };
 
 impl Pair {
@@ -23,9 +24,14 @@ impl Pair {
                 let reply = self.driver.downgrade(name(key), OWNERS[owner]);
                 (reply, self.model.downgrade(key, OWNERS[owner]))
             }
-            Operation::Cancel { key, owner } => {
-                let reply = self.driver.cancel(name(key), OWNERS[owner]);
-                (reply, self.model.cancel(key, OWNERS[owner]))
+            Operation::Cancel {
+                key,
+                owner,
+                connection,
+            } => {
+                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let reply = self.driver.cancel(name(key), owner, session);
+                (reply, self.model.cancel(key, owner, session))
             }
             Operation::Force { key } => (self.driver.force(name(key)), self.model.force(key)),
             Operation::Undeliver { recent } => self.undeliver(recent),
@@ -73,27 +79,24 @@ impl Pair {
             self.last_session += 1;
             self.last_session
         };
-        let via = if let Some(channel) = asked.channel {
-            let channel = CHANNELS[channel].to_owned();
-            Via::Channel { session, channel }
-        } else {
-            self.last_call += 1;
-            let handle = self.last_call;
-            if asked.wait != Wait::No || asked.grace_ms.is_some() {
-                self.calls.push_front((handle, session));
-                self.calls.truncate(6);
-            }
-            Via::Call { session, handle }
-        };
-        Ask {
-            owner: OWNERS[asked.owner],
+        self.last_call += 1;
+        let call = self.last_call;
+        if asked.channel.is_none() && (asked.wait != Wait::No || asked.grace_ms.is_some()) {
+            self.calls.push_front((call, session));
+            self.calls.truncate(6);
+        }
+        let request = Request {
+            owner: OWNERS[asked.owner].as_bytes(),
             mode,
             lease_ms: asked.lease_ms,
-            once: asked.once,
+            reenter: asked.reenter,
             wait: asked.wait,
-            via,
+            keep_ms: asked.keep_ms,
+            session: Some(session),
+            channel: asked.channel.map(|channel| CHANNELS[channel]),
             grace_ms: asked.grace_ms,
-        }
+        };
+        Ask { request, call }
     }
 
     fn keep_or_give_up(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
@@ -103,11 +106,25 @@ impl Pair {
                 key,
                 owner,
                 lease_ms,
+                raise,
                 connection,
             } => {
                 let (owner, session) = (OWNERS[owner], self.sessions[connection]);
-                let reply = driver.renew(name(key), owner, lease_ms, session);
-                (reply, model.renew(key, owner, lease_ms.into(), session))
+                let (fence, expected) = raise.map(|it| self.raise_to(it, key, owner)).unzip();
+                let renewal = Renewal {
+                    lease_ms,
+                    fence,
+                    session: Some(session),
+                };
+                let reply = self.driver.renew(name(key), owner, &renewal);
+                let model = &mut self.model;
+                let answer = model.renew(key, owner, lease_ms, expected, session);
+                if let (Some(fence), Some(expected)) = (fence, expected)
+                    && answer == Reply::Fence(expected)
+                {
+                    self.fences.entry(expected).or_insert(fence);
+                }
+                (reply, answer)
             }
             Operation::RenewAll {
                 set,
@@ -116,9 +133,13 @@ impl Pair {
                 connection,
             } => {
                 let (owner, session) = (OWNERS[owner], self.sessions[connection]);
-                let reply = driver.renew_all(&names(set), owner, lease_ms, session);
-                let lease = lease_ms.into();
-                (reply, model.renew_all(SETS[set], owner, lease, session))
+                let renewal = Renewal {
+                    lease_ms,
+                    fence: None,
+                    session: Some(session),
+                };
+                let reply = driver.renew_all(&names(set), owner, &renewal);
+                (reply, model.renew_all(SETS[set], owner, lease_ms, session))
             }
             Operation::Release { key, owner, all } => {
                 let reply = driver.release(name(key), OWNERS[owner], all);
@@ -132,17 +153,47 @@ impl Pair {
         }
     }
 
+    /// The number that a fence is to be raised to, in the driver and in the
+    /// model. What is not a fence of theirs is the same in both.
+    fn raise_to(&self, raise: Raise, key: usize, owner: &str) -> (Fence, u64) {
+        let clock = self.model.now * 1000;
+        let number = match raise {
+            Raise::Least => 1,
+            Raise::OfAnother => {
+                if let Some(both) = self.fence_of_another(key, owner) {
+                    return both;
+                }
+                1
+            }
+            // By an odd number, so that it is nobody's fence already.
+            Raise::Ahead => clock + 20_000_567,
+            Raise::Most => self.model.highest_fence(),
+            Raise::TooFar => self.model.highest_fence() + 1,
+        };
+        let fence = Fence::new(number).expect("it is in range");
+        (fence, number)
+    }
+
+    /// The fence of another holder, unless it is just about too large.
+    fn fence_of_another(&self, key: usize, owner: &str) -> Option<(Fence, u64)> {
+        let mut others = self.model.locks[key].data.holders().iter();
+        let expected = others.find(|it| it.owner != owner)?.fence?;
+        let fence = self.fence(expected)?;
+        let highest = self.model.highest_fence();
+        ((fence.get() > highest) == (expected > highest)).then_some((fence, expected))
+    }
+
     fn undeliver(&mut self, recent: usize) -> (Reply<Fence>, Reply<u64>) {
         let Some(granted) = self.granted.get(recent).cloned() else {
             return NOTHING;
         };
-        let Some(fence) = self.fence(granted.grant) else {
+        let Some(fence) = self.fence(granted.fence) else {
             return NOTHING;
         };
         let owner = OWNERS[granted.owner];
         let names: Vec<_> = granted.keys.iter().map(|at| name(*at)).collect();
         let reply = self.driver.undeliver(&names, owner, fence);
-        let expected = self.model.undeliver(&granted.keys, owner, granted.grant);
+        let expected = self.model.undeliver(&granted.keys, owner, granted.fence);
         (reply, expected)
     }
 
@@ -151,6 +202,7 @@ impl Pair {
             return NOTHING;
         };
         let gone = self.driver.hang_up(call);
+        self.open_calls.remove(&call);
         let expected = self.model.hang_up(call);
         if !self.sessions.contains(&session) {
             self.end_session(session);
@@ -161,7 +213,9 @@ impl Pair {
     fn close(&mut self, connection: usize) -> (Reply<Fence>, Reply<u64>) {
         self.last_session += 1;
         let session = std::mem::replace(&mut self.sessions[connection], self.last_session);
-        for call in self.model.calls_of(session) {
+        let calls = self.model.calls().filter(|it| it.0 == session);
+        for (_, call) in calls.collect::<Vec<_>>() {
+            self.open_calls.remove(&call);
             self.driver.hang_up(call);
             self.model.hang_up(call);
         }
@@ -178,7 +232,7 @@ impl Pair {
     }
 
     pub(crate) fn listen(&mut self, channel: usize, on: bool) -> (Reply<Fence>, Reply<u64>) {
-        let channel = CHANNELS[channel].to_owned();
+        let channel = (CHANNELS[channel].kind, text(CHANNELS[channel].name));
         self.model.listened.retain(|it| *it != channel);
         self.driver.listened.remove(&channel);
         if on {

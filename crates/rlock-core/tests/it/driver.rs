@@ -5,23 +5,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rlock_core::{
-    Admission, Announce, Delivery, Effect, Fence, Hold, Limits, Locks, Name, Refusal, Request,
-    Step, TicketId, Timestamp,
+    Admission, Announce, Delivery, Effect, Fence, Hold, KeptPlace, Limits, Locks, Name, Refusal,
+    Renewal, Step, TicketId, Timestamp,
 };
 
 use crate::{
     store::Store,
     stored::Others,
-    told::{Ask, Mode, Outcome, Reply, Told, Via},
+    told::{Ask, Error, OnChannel, Outcome, Reply, Told, Word},
 };
 
-/// A request that was given a place in a queue.
-#[derive(Debug)]
-pub(crate) struct Queued {
-    /// Its first key.
-    pub(crate) key: String,
-    pub(crate) owner: String,
-    pub(crate) ticket: TicketId,
+/// The place of a hand-off that may yet turn out not to have arrived.
+pub(crate) struct HandedOff {
+    keys: Vec<(u32, Box<[u8]>)>,
+    place: Box<KeptPlace>,
 }
 
 pub(crate) struct Driver {
@@ -29,19 +26,19 @@ pub(crate) struct Driver {
     pub(crate) store: Store,
     pub(crate) now: Timestamp,
     pub(crate) limits: Limits,
-    pub(crate) listened: BTreeSet<String>,
+    pub(crate) listened: BTreeSet<OnChannel>,
     /// Whether somebody listens on the unlock channels.
     pub(crate) overheard: bool,
     /// What others were told since somebody looked.
     pub(crate) told: Vec<Told<Fence>>,
-    /// What was queued since somebody looked.
-    pub(crate) queued: Vec<Queued>,
     /// Locks that a command has left free.
     pub(crate) freed: Vec<(u32, Box<[u8]>)>,
     /// The owners of the last refusal that was a cycle.
     pub(crate) cycle: Vec<String>,
     /// Blocked calls, those that have been answered too, and their tickets.
     pub(crate) calls: BTreeMap<u64, TicketId>,
+    /// The hand-offs whose places are to be kept, by their fences.
+    handed_off: BTreeMap<Fence, HandedOff>,
 }
 
 impl Driver {
@@ -54,24 +51,23 @@ impl Driver {
             listened: BTreeSet::new(),
             overheard: true,
             told: Vec::new(),
-            queued: Vec::new(),
             freed: Vec::new(),
             cycle: Vec::new(),
             calls: BTreeMap::new(),
+            handed_off: BTreeMap::new(),
         }
     }
 
     pub(crate) fn acquire(&mut self, name: Name<'_>, ask: &Ask<'_>) -> Reply<Fence> {
-        let request = request(ask);
-        self.command(name, Some(ask.owner), |driver, hold| {
+        self.command(name, Some(ask.owner()), |driver, hold| {
             let others = Others {
                 store: &driver.store,
                 now: driver.now,
             };
-            let (now, limits) = (driver.now, &driver.limits);
+            let (now, limits, request) = (driver.now, &driver.limits, &ask.request);
             let step = driver
                 .locks
-                .acquire(now, name, hold, &request, limits, &others);
+                .acquire(now, name, hold, request, limits, &others);
             let step = match step {
                 Ok(step) => step,
                 Err(refusal) => return (driver.refused(refusal), Announce::No),
@@ -80,95 +76,93 @@ impl Driver {
             let reply = match step.reply {
                 Admission::Granted(fence) => Reply::Fence(fence),
                 Admission::Busy => Reply::Nil,
-                Admission::MustWait => driver.enqueue(name, hold, &request, &ask.via),
+                Admission::MustWait => {
+                    let delivery = driver.delivery(ask);
+                    let placed = driver.locks.enqueue(now, name, hold, request, delivery);
+                    driver.place(name, ask, placed)
+                }
             };
             (reply, announce)
         })
     }
 
-    fn enqueue(
-        &mut self,
-        name: Name<'_>,
-        hold: &Hold,
-        request: &Request<'_>,
-        via: &Via,
-    ) -> Reply<Fence> {
-        let delivery = self.delivery(via);
-        let placed = self.locks.enqueue(self.now, name, hold, request, delivery);
-        self.place(name, request, via, placed)
-    }
-
-    pub(crate) fn delivery(&self, via: &Via) -> Delivery {
-        match via {
-            Via::Call { session, handle } => Delivery::Blocked {
-                session: *session,
-                handle: *handle,
-            },
-            Via::Channel { session, channel } => {
-                self.locks.by_message(*session, channel.as_bytes())
-            }
+    pub(crate) fn delivery(&self, ask: &Ask<'_>) -> Delivery {
+        let (session, handle) = (ask.session(), ask.call);
+        match ask.request.channel {
+            Some(channel) => self.locks.by_message(session, channel),
+            None => Delivery::Blocked { session, handle },
         }
     }
 
-    /// Takes note of a place in a queue, and tells whoever had it.
+    /// Takes note of a place in a queue, and answers the call that had it.
     pub(crate) fn place(
         &mut self,
         name: Name<'_>,
-        request: &Request<'_>,
-        via: &Via,
+        ask: &Ask<'_>,
         (ticket, effect): (TicketId, Option<Effect>),
     ) -> Reply<Fence> {
         if let Some(Effect::Withdrawn(earlier)) = effect {
             self.answer(name, &earlier, Outcome::Superseded);
         }
-        self.queued.push(Queued {
-            key: text(name.key),
-            owner: text(request.owner),
-            ticket,
-        });
-        match via {
-            Via::Call { handle, .. } => {
-                self.calls.insert(*handle, ticket);
-                Reply::Blocked
-            }
-            Via::Channel { .. } => Reply::Waiting,
+        if ask.request.channel.is_some() {
+            return Reply::Waiting;
         }
+        self.calls.insert(ask.call, ticket);
+        Reply::Blocked
     }
 
-    pub(crate) fn renew(
-        &mut self,
-        name: Name<'_>,
-        owner: &str,
-        lease_ms: u32,
-        session: u64,
-    ) -> Reply<Fence> {
-        self.step(name, Some(owner), |locks, now, hold| {
-            let owner = owner.as_bytes();
-            let step = locks.renew(now, name, hold, owner, lease_ms, Some(session));
-            reply(step, |fence| fence.map_or(Reply::Nil, Reply::Fence))
+    pub(crate) fn renew(&mut self, name: Name<'_>, owner: &str, renewal: &Renewal) -> Reply<Fence> {
+        self.command(name, Some(owner), |driver, hold| {
+            let now = driver.now;
+            let step = driver
+                .locks
+                .renew(now, name, hold, owner.as_bytes(), renewal);
+            match step {
+                Ok(step) => {
+                    let announce = driver.perform(name, hold, step.effects, step.announce);
+                    (step.reply.map_or(Reply::Nil, Reply::Fence), announce)
+                }
+                Err(refusal) => (driver.refused(refusal), Announce::No),
+            }
         })
     }
 
     pub(crate) fn release(&mut self, name: Name<'_>, owner: &str, all: bool) -> Reply<Fence> {
         self.step(name, Some(owner), |locks, now, hold| {
             let step = locks.release(now, name, hold, owner.as_bytes(), all);
-            reply(step, |left| {
-                left.map_or(Reply::Nil, |it| Reply::Number(it.into()))
-            })
+            let left = step.reply;
+            step.with(left.map_or(Reply::Nil, |it| Reply::Number(it.into())))
         })
     }
 
     pub(crate) fn downgrade(&mut self, name: Name<'_>, owner: &str) -> Reply<Fence> {
         self.step(name, Some(owner), |locks, now, hold| {
             let step = locks.downgrade(now, name, hold, owner.as_bytes());
-            reply(step, |fence| fence.map_or(Reply::Nil, Reply::Fence))
+            let fence = step.reply;
+            step.with(fence.map_or(Reply::Nil, Reply::Fence))
         })
     }
 
     pub(crate) fn force(&mut self, name: Name<'_>) -> Reply<Fence> {
         self.step(name, None, |locks, now, hold| {
-            reply(locks.force(now, name, hold), Reply::Number)
+            let step = locks.force(now, name, hold);
+            let removed = step.reply;
+            step.with(Reply::Number(removed))
         })
+    }
+
+    /// Takes note of a hand-off whose place is to be kept if it does not
+    /// arrive.
+    pub(crate) fn may_come_back(
+        &mut self,
+        names: &[Name<'_>],
+        fence: Fence,
+        place: Option<Box<KeptPlace>>,
+    ) {
+        if let Some(place) = place {
+            let keys = names.iter().map(|it| (it.db, it.key.into())).collect();
+            self.handed_off.insert(fence, HandedOff { keys, place });
+        }
     }
 
     /// What the shell does when the reply of a grant could not be written.
@@ -186,25 +180,39 @@ impl Driver {
                 let owner = owner.as_bytes();
                 let step = self.locks.undeliver(now, *name, hold, owner, fence);
                 taken |= step.reply;
-                self.carry_on(*name, &mut opened, step.with(Reply::Nil));
+                self.carry_on(*name, &mut opened, step.with(()));
             }
             self.close_up(*name, Some(owner), opened);
         }
+        self.finish();
         if taken {
             self.locks.count_undelivered();
+            if let Some(HandedOff { keys, place }) = self.handed_off.remove(&fence) {
+                let names = keys.iter().map(|(db, key)| Name { db: *db, key });
+                let names: Vec<_> = names.collect();
+                self.locks.keep_place(self.now, &names, &place);
+            }
         }
-        self.finish();
         Reply::Number(taken.into())
     }
 
     /// Looks at no hold, so that it works whatever the key holds.
-    pub(crate) fn cancel(&mut self, name: Name<'_>, owner: &str) -> Reply<Fence> {
+    pub(crate) fn cancel(&mut self, name: Name<'_>, owner: &str, session: u64) -> Reply<Fence> {
         let cancelled = self.locks.cancel(name, owner.as_bytes());
         self.locks.settle_later(name);
-        let Some(delivery) = cancelled else {
+        let Some(ended) = cancelled else {
             return Reply::Number(0);
         };
-        self.answer(name, &delivery, Outcome::Cancelled);
+        let name = Name {
+            key: &ended.key,
+            ..name
+        };
+        match &ended.delivery {
+            Delivery::Notify(listener) if listener.session != session => {
+                self.publish(name, listener, Word::Withdrawn, &ended.owner, None);
+            }
+            delivery => self.answer(name, delivery, Outcome::Cancelled),
+        }
         Reply::Number(1)
     }
 
@@ -212,59 +220,44 @@ impl Driver {
     /// answered before.
     pub(crate) fn hang_up(&mut self, handle: u64) -> bool {
         let ticket = self.calls.get(&handle).copied();
-        ticket.is_some_and(|ticket| self.locks.caller_gone(ticket, handle))
+        ticket.is_some_and(|ticket| self.locks.caller_gone(self.now, ticket, handle))
     }
 
     /// The end of a connection, and of what it asked for.
     pub(crate) fn close(&mut self, session: u64) {
         self.locks.session_closed(self.now, session);
-        while !self.locks.sweep(1) {}
+        while !self.locks.sweep() {}
     }
 
     pub(crate) fn refused(&mut self, refusal: Refusal) -> Reply<Fence> {
-        match refusal {
-            Refusal::AlreadyQueued { .. } => Reply::AlreadyQueued,
-            Refusal::TooManyWaiters { .. } | Refusal::TooManyWatches { .. } => Reply::QueueFull,
-            Refusal::CountOverflow => Reply::CountFull,
-            Refusal::OtherRequest { .. } => Reply::Conflict,
-            Refusal::PartlyHeld { .. } => Reply::HeldInPart,
+        Reply::Error(match refusal {
+            Refusal::TooManyWaiters { .. } | Refusal::TooManyWatches { .. } => Error::QueueFull,
+            Refusal::CountOverflow => Error::CountFull,
+            Refusal::OtherRequest { .. } => Error::OtherRequest,
+            Refusal::PartlyHeld { .. } => Error::HeldInPart,
+            Refusal::FenceTooLarge { .. } => Error::FenceTooLarge,
+            Refusal::FenceTaken { .. } => Error::FenceTaken,
             Refusal::Deadlock { owners } => {
                 self.cycle = owners.iter().map(|it| text(it)).collect();
-                Reply::Deadlock
+                Error::Deadlock
             }
             Refusal::UpgradeDeadlock { owners } => {
                 self.cycle = owners.iter().map(|it| text(it)).collect();
-                Reply::SecondUpgrade
+                Error::SecondUpgrade
             }
-        }
+        })
     }
-}
 
-pub(crate) fn request<'a>(ask: &'a Ask<'_>) -> Request<'a> {
-    let channel = match &ask.via {
-        Via::Channel { channel, .. } => Some(channel.as_bytes()),
-        Via::Call { .. } => None,
-    };
-    Request {
-        owner: ask.owner.as_bytes(),
-        mode: match ask.mode {
-            Mode::Exclusive => rlock_core::Mode::Exclusive,
-            Mode::Shared { permits, limit } => rlock_core::Mode::Shared { permits, limit },
-        },
-        lease_ms: ask.lease_ms,
-        once: ask.once,
-        wait: ask.wait,
-        session: Some(ask.via.session()),
-        channel,
-        grace_ms: ask.grace_ms,
-    }
-}
-
-pub(crate) fn reply<T>(step: Step<T>, with: impl FnOnce(T) -> Reply<Fence>) -> Step<Reply<Fence>> {
-    Step {
-        reply: with(step.reply),
-        effects: step.effects,
-        announce: step.announce,
+    /// Does what a step that concerns nobody else but its lock asks for.
+    pub(crate) fn carry_on<R>(
+        &mut self,
+        name: Name<'_>,
+        opened: &mut crate::transact::Opened,
+        step: Step<R>,
+    ) -> R {
+        let announce = self.perform(name, &mut opened.hold, step.effects, step.announce);
+        opened.announce = opened.announce.max(announce);
+        step.reply
     }
 }
 

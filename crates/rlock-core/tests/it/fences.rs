@@ -1,8 +1,8 @@
 //! Fences: their seed, their growth, and what is believed of the store.
 
-use rlock_core::{Admission, Fence, Hold, Locks, Refusal, Timestamp, Wait, Who};
+use rlock_core::{Admission, Fence, Hold, Locks, Refusal, Renewal, Timestamp, Wait, Who};
 
-use crate::requests::{KEY, NO_LIMITS, Nobody, at, request};
+use crate::requests::{KEY, NO_LIMITS, Nobody, RENEWAL, at, request, taken};
 
 /// Takes a lock that is free.
 fn grant(locks: &mut Locks, now: Timestamp) -> Fence {
@@ -60,7 +60,7 @@ fn fences_grow_when_the_clock_goes_back() {
 #[test]
 fn fence_of_a_held_lock_is_passed_by_the_next_after_a_restart() {
     let mut locks = Locks::default();
-    let before_the_restart = Fence::from_stored(at(3_600_000).micros());
+    let before_the_restart = Fence::new(at(3_600_000).micros());
     look(&mut locks, at(0), before_the_restart);
     assert!(Some(grant(&mut locks, at(0))) > before_the_restart);
 }
@@ -68,7 +68,7 @@ fn fence_of_a_held_lock_is_passed_by_the_next_after_a_restart() {
 #[test]
 fn fence_of_a_lapsed_hold_is_passed_by_the_next_too() {
     let mut locks = Locks::default();
-    let stored = Fence::from_stored(at(3_600_000).micros());
+    let stored = Fence::new(at(3_600_000).micros());
     let mut hold = held(Who::Other, stored, at(0));
     let asked = request("bob", Wait::No);
     let step = locks.acquire(at(1), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
@@ -92,27 +92,90 @@ fn lapsed_hold_is_counted_once_however_it_is_seen() {
 }
 
 #[test]
-fn stored_fence_that_cannot_be_is_not_believed() {
-    assert_eq!(Fence::from_stored(0), None);
-    assert_eq!(Fence::from_stored(1).map(Fence::get), Some(1));
-    let most = Fence::from_stored(Fence::STORED_MAX);
-    assert_eq!(most.map(Fence::get), Some(Fence::STORED_MAX));
-    assert_eq!(Fence::from_stored(Fence::STORED_MAX + 1), None);
-    assert_eq!(Fence::from_stored(u64::MAX), None);
-    let mut locks = Locks::default();
-    look(&mut locks, at(0), Fence::from_stored(u64::MAX));
-    assert_eq!(grant(&mut locks, at(0)).get(), at(0).micros());
+fn number_that_can_be_no_fence_is_none() {
+    assert_eq!(Fence::new(0), None);
+    assert_eq!(Fence::new(1).map(Fence::get), Some(1));
+    assert_eq!(Fence::new(Fence::MAX).map(Fence::get), Some(Fence::MAX));
+    assert_eq!(Fence::new(Fence::MAX + 1), None);
+    assert_eq!(Fence::new(u64::MAX), None);
+}
+
+const HOUR: u64 = 3_600_000_000;
+
+#[test]
+fn stored_fence_raises_the_next_up_to_an_hour_ahead_of_the_clock() {
+    for ahead in [1, HOUR] {
+        let mut locks = Locks::default();
+        let stored = at(0).micros() + ahead;
+        look(&mut locks, at(0), Fence::new(stored));
+        assert_eq!(grant(&mut locks, at(0)).get(), stored + 1);
+    }
+    for stored in [at(0).micros() + HOUR + 1, Fence::MAX] {
+        let mut locks = Locks::default();
+        look(&mut locks, at(0), Fence::new(stored));
+        let next = grant(&mut locks, at(0)).get();
+        assert_eq!(next, at(0).micros() + HOUR + 1, "after {stored}");
+    }
 }
 
 #[test]
-fn largest_stored_fence_leaves_room_for_the_next() {
+fn stored_fence_is_believed_as_that_of_its_hold() {
     let mut locks = Locks::default();
-    look(&mut locks, at(0), Fence::from_stored(Fence::STORED_MAX));
-    assert_eq!(grant(&mut locks, at(0)).get(), Fence::STORED_MAX + 1);
-    assert_eq!(
-        grant(&mut locks, Timestamp::NEVER).get(),
-        Fence::STORED_MAX + 2
-    );
+    let huge = Fence::new(Fence::MAX);
+    let who = Who::Caller { count: 1 };
+    let mut hold = held(who, huge, at(1000));
+    let step = locks.renew(at(0), KEY, &mut hold, b"ann", &RENEWAL);
+    assert_eq!(step.map(|it| it.reply), Ok(huge));
+    assert!(grant(&mut locks, at(0)).get() < Fence::MAX);
+}
+
+/// Renews the hold of `ann`, and answers what its fence is then.
+fn raise(locks: &mut Locks, hold: &mut Hold, fence: u64) -> Result<Option<u64>, Refusal> {
+    let renewal = Renewal {
+        fence: Fence::new(fence),
+        ..RENEWAL
+    };
+    let step = locks.renew(at(0), KEY, hold, b"ann", &renewal);
+    step.map(|step| step.reply.map(Fence::get))
+}
+
+#[test]
+fn renewal_raises_the_fence_and_all_that_come_after() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    let first = hold.fence().map(Fence::get).expect("it was granted here");
+    let fence = |hold: &Hold| hold.fence().map(Fence::get);
+    assert_eq!(raise(&mut locks, &mut hold, first - 1), Ok(Some(first)));
+    assert_eq!(raise(&mut locks, &mut hold, first), Ok(Some(first)));
+    assert_eq!(raise(&mut locks, &mut hold, first + 7), Ok(Some(first + 7)));
+    assert_eq!(fence(&hold), Some(first + 7));
+    assert_eq!(raise(&mut locks, &mut hold, first), Ok(Some(first + 7)));
+    assert_eq!(grant(&mut locks, at(0)).get(), first + 8);
+}
+
+#[test]
+fn fence_may_be_raised_to_an_hour_ahead_of_the_clock() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    let before = hold.clone();
+    let limit = at(0).micros() + HOUR;
+    let fence = Fence::new(limit + 1).expect("a fence");
+    let refused = Err(Refusal::FenceTooLarge { fence, limit });
+    assert_eq!(raise(&mut locks, &mut hold, limit + 1), refused);
+    assert_eq!(hold, before);
+    assert_eq!(raise(&mut locks, &mut hold, limit), Ok(Some(limit)));
+    assert_eq!(grant(&mut locks, at(0)).get(), limit + 1);
+}
+
+#[test]
+fn fence_is_not_raised_for_one_who_does_not_hold() {
+    let mut locks = Locks::default();
+    let last = grant(&mut locks, at(0)).get();
+    assert_eq!(raise(&mut locks, &mut Hold::Free, last + 50), Ok(None));
+    assert_eq!(grant(&mut locks, at(0)).get(), last + 1);
+    // The fence is that of the one who holds the lock now.
+    let mut hold = held(Who::Other, Fence::new(last), at(1000));
+    assert_eq!(raise(&mut locks, &mut hold, last), Ok(None));
 }
 
 #[test]
@@ -120,13 +183,13 @@ fn absurd_clock_gives_fences_that_fit_into_53_bits() {
     let mut locks = Locks::default();
     let first = grant(&mut locks, Timestamp::NEVER);
     let second = grant(&mut locks, Timestamp::NEVER);
-    assert!(first < second && second.get() < 1 << 53);
+    assert!(first <= second && second.get() <= Fence::MAX);
 }
 
 #[test]
 fn hold_count_ends_at_its_limit() {
     let mut locks = Locks::default();
-    let fence = Fence::from_stored(7);
+    let fence = Fence::new(7);
     let full = held(
         Who::Caller {
             count: 2_147_483_647,
@@ -135,7 +198,10 @@ fn hold_count_ends_at_its_limit() {
         at(1000),
     );
     let mut hold = full.clone();
-    let again = request("ann", Wait::No);
+    let again = rlock_core::Request {
+        reenter: true,
+        ..request("ann", Wait::No)
+    };
     let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS, &Nobody);
     assert_eq!(step.map(|it| it.reply), Err(Refusal::CountOverflow));
     assert_eq!(hold, full);
@@ -160,10 +226,7 @@ fn hold_count_ends_at_its_limit() {
         )
     );
 
-    let once = rlock_core::Request {
-        once: true,
-        ..again
-    };
+    let once = request("ann", Wait::No);
     assert!(
         locks
             .acquire(at(2), KEY, &mut hold, &once, &NO_LIMITS, &Nobody)

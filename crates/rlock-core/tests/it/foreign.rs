@@ -1,13 +1,13 @@
 //! What others do to keys, done to the driver's keyspace and to the naive
 //! model's, each in its own way.
 
-use rlock_core::Name;
+use rlock_core::{Fence, Name};
 
 use crate::{
     driver::Driver,
     model::{Data, Hash, HashMode, Holder, Model},
     operation::{Foreign, KEYS, OWNERS},
-    store::Value,
+    store::{FENCE, Value},
 };
 
 pub(crate) fn name(key: usize) -> Name<'static> {
@@ -57,10 +57,14 @@ impl Driver {
                 self.store.rename(now, name(from), name(1 - from));
                 self.locks.settle_later(name(1 - from));
             }
+            Foreign::Poison { key } => {
+                let huge = Fence::MAX.to_string();
+                self.store.set_field(now, name(key), FENCE, &huge);
+            }
             Foreign::Flush { db } => {
                 self.store.flush(db);
                 self.locks.settle_all_later(db);
-                while !self.locks.sweep(1) {}
+                while !self.locks.sweep() {}
             }
         }
         if let Some(key) = change.key() {
@@ -78,7 +82,8 @@ impl Foreign {
             | Self::Set { key }
             | Self::Take { key, .. }
             | Self::DropCount { key, .. }
-            | Self::Rename { from: key } => Some(key),
+            | Self::Rename { from: key }
+            | Self::Poison { key } => Some(key),
             Self::Flush { .. } => None,
         }
     }
@@ -112,7 +117,7 @@ impl Model {
                 let data = &mut self.locks[key].data;
                 if let Data::Hash(hash) = data {
                     hash.holders.retain(|it| it.owner != OWNERS[owner]);
-                    let bare = hash.mode == HashMode::Exclusive && hash.largest.is_none();
+                    let bare = hash.mode == HashMode::Exclusive && hash.fence.is_none();
                     if bare && hash.holders.is_empty() {
                         *data = Data::Absent;
                     }
@@ -124,11 +129,34 @@ impl Model {
                     self.locks[1 - from].data = data;
                 }
             }
+            Foreign::Poison { key } => self.locks[key].data.poison(),
             Foreign::Flush { db } => {
                 for lock in &mut self.locks {
                     if db.is_none_or(|db| db == lock.db) {
                         lock.data = Data::Absent;
                     }
+                }
+            }
+        }
+    }
+}
+
+impl Data {
+    fn poison(&mut self) {
+        if *self == Self::Absent {
+            *self = Self::Hash(Hash {
+                mode: HashMode::Exclusive,
+                holders: Vec::new(),
+                fence: None,
+                ends: None,
+            });
+        }
+        if let Self::Hash(hash) = self {
+            hash.fence = Some(Fence::MAX);
+            if hash.mode == HashMode::Exclusive {
+                // It is that of the hold, too.
+                for holder in &mut hash.holders {
+                    holder.fence = hash.fence;
                 }
             }
         }
@@ -143,10 +171,10 @@ fn taken(owner: &str, ends: u64) -> Data {
             owner: owner.to_owned(),
             count: 1,
             permits: 1,
-            grant: None,
+            fence: None,
             ends,
         }],
-        largest: None,
+        fence: None,
         ends: Some(ends),
     })
 }

@@ -2,11 +2,11 @@
 //! against the clock.
 
 mod apply;
+mod crowds;
 mod driver;
 mod fences;
 mod foreign;
 mod in_order;
-mod ledger;
 mod model;
 mod native;
 mod operation;
@@ -28,7 +28,6 @@ mod stage;
 mod store;
 mod stored;
 mod sweeps;
-mod syntax;
 mod told;
 mod transact;
 mod walk;

@@ -1,13 +1,16 @@
 //! What may happen to locks, made from eight bytes, so that random walks,
 //! shrinking and fuzzing all speak of the same operations.
 
-use rlock_core::Wait;
-
-use crate::told::Mode;
+use rlock_core::{Channel, ChannelKind, Mode, Wait};
 
 pub(crate) const KEYS: [(u32, &str); 4] = [(0, "k0"), (0, "k1"), (0, "k2"), (1, "k3")];
 pub(crate) const OWNERS: [&str; 5] = ["ann", "bob", "cid", "dee", "eve"];
-pub(crate) const CHANNELS: [&str; 2] = ["c0", "c1"];
+/// Two of them have the same name, and nothing else in common.
+pub(crate) const CHANNELS: [Channel<'static>; 3] = [
+    channel(ChannelKind::Plain, "c0"),
+    channel(ChannelKind::Plain, "c1"),
+    channel(ChannelKind::Sharded, "c0"),
+];
 /// Connections on which several requests are made.
 pub(crate) const CONNECTIONS: usize = 3;
 /// What is asked for at once, all of it in one database.
@@ -24,14 +27,30 @@ pub(crate) const SETS: [&[usize]; 8] = [
 
 const LEASES: [u32; 5] = [1, 5, 20, 60, 200];
 const GRACES: [u32; 3] = [0, 3, 30];
+const KEEPS: [u32; 3] = [2, 15, 80];
+pub(crate) const SHARED: Mode = Mode::Shared {
+    permits: 1,
+    limit: None,
+};
 const MODES: [Mode; 8] = [
     Mode::Exclusive,
-    Mode::SHARED,
+    SHARED,
     Mode::Exclusive,
     limited(1, 2),
     Mode::Exclusive,
     limited(2, 3),
-    Mode::SHARED,
+    SHARED,
+    limited(1, 3),
+];
+/// For many who ask for permits, and few for anything else.
+const OF_PERMITS: [Mode; 8] = [
+    limited(1, 2),
+    limited(1, 3),
+    limited(2, 3),
+    Mode::Exclusive,
+    limited(1, 2),
+    limited(2, 2),
+    SHARED,
     limited(1, 3),
 ];
 const WAITS: [Wait; 6] = [
@@ -42,6 +61,11 @@ const WAITS: [Wait; 6] = [
     Wait::Millis(20),
     Wait::Millis(70),
 ];
+
+const fn channel(kind: ChannelKind, name: &'static str) -> Channel<'static> {
+    let name = name.as_bytes();
+    Channel { kind, name }
+}
 
 const fn limited(permits: u32, limit: u32) -> Mode {
     let limit = Some(limit);
@@ -63,6 +87,7 @@ pub(crate) enum Operation {
         key: usize,
         owner: usize,
         lease_ms: u32,
+        raise: Option<Raise>,
         connection: usize,
     },
     RenewAll {
@@ -88,6 +113,7 @@ pub(crate) enum Operation {
     Cancel {
         key: usize,
         owner: usize,
+        connection: usize,
     },
     Force {
         key: usize,
@@ -129,13 +155,28 @@ pub(crate) enum Operation {
 pub(crate) struct Asked {
     pub(crate) owner: usize,
     pub(crate) lease_ms: u32,
-    pub(crate) once: bool,
+    pub(crate) reenter: bool,
     pub(crate) wait: Wait,
+    pub(crate) keep_ms: Option<u32>,
     /// One of several connections; `None` for one of its own.
     pub(crate) connection: Option<usize>,
     /// Needs one of the connections.
     pub(crate) channel: Option<usize>,
     pub(crate) grace_ms: Option<u32>,
+}
+
+/// What a fence is to be raised to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Raise {
+    /// The smallest there is.
+    Least,
+    /// That of another holder of the key, if there is one.
+    OfAnother,
+    /// Some seconds ahead of the clock.
+    Ahead,
+    /// As far ahead of the clock as may be.
+    Most,
+    TooFar,
 }
 
 /// What others do to keys.
@@ -168,6 +209,10 @@ pub(crate) enum Foreign {
     Rename {
         from: usize,
     },
+    /// The largest fence that there is is written beside whatever is there.
+    Poison {
+        key: usize,
+    },
     Flush {
         db: Option<u32>,
     },
@@ -185,17 +230,26 @@ impl Operation {
     /// Total: every eight bytes are an operation, and zeros are a plain one, so
     /// that shrinking ends in what is easily read.
     pub(crate) fn decode(bytes: [u8; 8]) -> Self {
+        Self::decode_with(&MODES, bytes)
+    }
+
+    /// The same, for those who mostly ask for permits.
+    pub(crate) fn decode_of_permits(bytes: [u8; 8]) -> Self {
+        Self::decode_with(&OF_PERMITS, bytes)
+    }
+
+    fn decode_with(modes: &[Mode; 8], bytes: [u8; 8]) -> Self {
         let [what, a, b, c, d, e, f, g] = bytes.map(usize::from);
         let key = [0, 0, 0, 1, 1, 2, 2, 3][a % 8];
         let set = a / 8 % SETS.len();
         let owner = b % OWNERS.len();
         let lease_ms = LEASES[c % LEASES.len()];
         let connection = f % CONNECTIONS;
-        let asked = Asked::decode([owner, c, d, e, f]);
+        let asked = Asked::decode([owner, c, d, e, f, g / 8]);
         match what % 64 {
             0..=19 => Self::Acquire {
                 key,
-                mode: MODES[g % MODES.len()],
+                mode: modes[g % modes.len()],
                 asked,
             },
             20..=23 => Self::AcquireAll { set, asked },
@@ -203,6 +257,7 @@ impl Operation {
                 key,
                 owner,
                 lease_ms,
+                raise: Raise::decode(d),
                 connection,
             },
             26 => Self::RenewAll {
@@ -222,7 +277,11 @@ impl Operation {
                 all: c % 3 == 1,
             },
             38 | 39 => Self::Downgrade { key, owner },
-            40 => Self::Cancel { key, owner },
+            40 => Self::Cancel {
+                key,
+                owner,
+                connection,
+            },
             41 => Self::Force { key },
             42 => Self::Undeliver { recent: a % 4 },
             43 | 44 => Self::HangUp { recent: a % 6 },
@@ -249,14 +308,17 @@ impl Operation {
 }
 
 impl Asked {
-    fn decode([owner, c, d, e, f]: [usize; 5]) -> Self {
+    fn decode([owner, c, d, e, f, g]: [usize; 6]) -> Self {
         let connection = (f / 4 % 4 > 0).then_some(f % CONNECTIONS);
         let channel = (e / 4 % 3 == 1).then_some(e / 32 % CHANNELS.len());
+        let wait = WAITS[d % WAITS.len()];
+        let keep = (g % 2 == 1).then_some(KEEPS[g / 2 % KEEPS.len()]);
         Self {
             owner,
             lease_ms: LEASES[c % LEASES.len()],
-            once: e % 4 == 1,
-            wait: WAITS[d % WAITS.len()],
+            reenter: e % 4 == 1,
+            wait,
+            keep_ms: keep.filter(|_| wait != Wait::No),
             connection,
             channel: channel.filter(|_| connection.is_some()),
             grace_ms: (f / 16 % 4 == 1).then_some(GRACES[f / 64 % GRACES.len()]),
@@ -264,9 +326,22 @@ impl Asked {
     }
 }
 
+impl Raise {
+    const fn decode(what: usize) -> Option<Self> {
+        match what % 16 {
+            0 => Some(Self::Least),
+            1 => Some(Self::OfAnother),
+            2 => Some(Self::Ahead),
+            3 => Some(Self::Most),
+            4 => Some(Self::TooFar),
+            _ => None,
+        }
+    }
+}
+
 impl Foreign {
     fn decode(what: usize, key: usize, owner: usize, ms: u32) -> Self {
-        match what % 20 {
+        match what % 21 {
             0..=2 => Self::Del { key },
             3..=6 => Self::Pexpire { key, ms },
             7 => Self::Persist { key },
@@ -274,7 +349,8 @@ impl Foreign {
             9..=11 => Self::Take { key, owner, ms },
             12..=15 => Self::DropCount { key, owner },
             16 | 17 => Self::Rename { from: key % 2 },
-            18 => Self::Flush { db: Some(0) },
+            18 => Self::Poison { key },
+            19 => Self::Flush { db: Some(0) },
             _ => Self::Flush { db: None },
         }
     }

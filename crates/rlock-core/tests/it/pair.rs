@@ -1,12 +1,11 @@
 //! The core and the naive model, doing the same things side by side.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rlock_core::{Fence, Timestamp};
 
 use crate::{
     driver::Driver,
-    ledger::Ledger,
     model::{Kind, Limits, Lock, Model},
     operation::{CHANNELS, CONNECTIONS, KEYS, OWNERS, Operation, Pass},
     reached::Reached,
@@ -69,18 +68,22 @@ impl Setup {
 pub(crate) struct Granted {
     pub(crate) keys: Vec<usize>,
     pub(crate) owner: usize,
-    pub(crate) grant: u64,
+    pub(crate) fence: u64,
 }
 
 pub(crate) struct Pair {
     pub(crate) driver: Driver,
     pub(crate) model: Model,
-    pub(crate) ledger: Ledger,
-    /// The fence of each grant by the grant's number.
-    pub(crate) fences: Vec<Option<Fence>>,
+    /// Blocked calls that have not been answered.
+    pub(crate) open_calls: BTreeSet<u64>,
+    /// The core's fence for each of the model's: of those that are given in
+    /// one step the order is not promised.
+    pub(crate) fences: BTreeMap<u64, Fence>,
     pub(crate) fence_max: Option<Fence>,
     /// Whether all that was due has been done.
     pub(crate) settled: bool,
+    /// Who could go on no more after the last operation.
+    pub(crate) stuck: Vec<String>,
     /// How often each kind of operation had each kind of outcome.
     pub(crate) reached: Reached,
     pub(crate) granted: VecDeque<Granted>,
@@ -109,10 +112,11 @@ impl Pair {
         let mut pair = Self {
             driver,
             model: Model::new(START_MS, locks, setup.limits, grants_from),
-            ledger: Ledger::default(),
-            fences: Vec::new(),
+            open_calls: BTreeSet::new(),
+            fences: BTreeMap::new(),
             fence_max: None,
             settled: true,
+            stuck: Vec::new(),
             reached: Reached::new(),
             granted: VecDeque::new(),
             sessions: [1, 2, 3],
@@ -120,6 +124,8 @@ impl Pair {
             last_call: 0,
             calls: VecDeque::new(),
         };
+        let huge = Fence::new(Fence::MAX).expect("it is in range");
+        pair.fences.insert(huge.get(), huge);
         for channel in 0..CHANNELS.len() {
             pair.listen(channel, true);
         }
@@ -132,21 +138,34 @@ impl Pair {
         let settled = self.settled && !self.asks_beside_several(operation);
         let replies = self.apply(operation);
         if operation.may_leave_work() {
-            return self.compare(operation, replies);
-        }
-        if settled {
-            self.check_cycle(operation, replies.0)?;
-            // Nothing that a command brings about is left to the timer.
             self.compare(operation, replies)?;
+        } else {
+            if settled {
+                self.check_cycle(operation, replies.0)?;
+                // Nothing that a command brings about is left to the timer.
+                self.compare(operation, replies)?;
+                self.compare_all()?;
+            }
+            let changed = self.turn();
+            if !settled {
+                self.compare(operation, replies)?;
+            } else if changed {
+                self.compare(Operation::TURN, NOTHING)?;
+            } else {
+                return self.check_knots(operation);
+            }
         }
-        self.driver.turn();
+        self.compare_all()?;
+        self.check_knots(operation)
+    }
+
+    /// All that is due is done; true if there was anything.
+    fn turn(&mut self) -> bool {
+        let before = *self.driver.locks.counters();
+        let changed = self.driver.turn();
         self.model.turn();
         self.settled = true;
-        let (operation, replies) = match settled {
-            true => (Operation::TURN, NOTHING),
-            false => (operation, replies),
-        };
-        self.compare(operation, replies)
+        changed || before != self.model.counters || !self.model.told.is_empty()
     }
 
     /// Where the timer is late, and with it the end of another lock's lease, a
@@ -155,9 +174,7 @@ impl Pair {
     fn end_lateness_of_several(&mut self) -> Result<(), String> {
         let several = self.model.requests.iter().any(|it| it.kind == Kind::Many);
         if several && !self.settled {
-            self.driver.turn();
-            self.model.turn();
-            self.settled = true;
+            self.turn();
             self.compare(Operation::TURN, NOTHING)?;
         }
         Ok(())
@@ -174,8 +191,9 @@ impl Pair {
         place.is_some_and(|it| it.kind == Kind::Many)
     }
 
-    pub(crate) fn fence(&self, grant: u64) -> Option<Fence> {
-        self.fences.get(usize::try_from(grant).ok()?).copied()?
+    /// The core's fence that is this one of the model's.
+    pub(crate) fn fence(&self, expected: u64) -> Option<Fence> {
+        self.fences.get(&expected).copied()
     }
 }
 

@@ -2,15 +2,12 @@
 
 use std::collections::VecDeque;
 
-use rlock_core::{Announce, Delivery, Effect, Fence, Hold, Name};
+use rlock_core::{Announce, Delivery, Effect, Fence, Granted, Hold, Listener, Name};
 
 use crate::{
     driver::{Driver, text},
-    told::{Outcome, Told, Word},
+    told::{OnChannel, Outcome, Told, Word},
 };
-
-/// How many grants in a row that nobody listens to are passed on in one turn.
-const SKIPS_MAX: usize = 64;
 
 impl Driver {
     /// Does what a step asks for, in its order. A grant on a channel to which
@@ -24,40 +21,24 @@ impl Driver {
         mut announce: Announce,
     ) -> Announce {
         let mut effects = VecDeque::from(effects);
-        let mut skips = 0;
         while let Some(effect) = effects.pop_front() {
             match effect {
-                Effect::HandOff { ticket, fence, .. } => match &ticket.delivery {
-                    Delivery::Notify { channel, .. } if !self.listened.contains(&text(channel)) => {
-                        skips += 1;
-                        if skips < SKIPS_MAX {
-                            let step = self.locks.skip(self.now, name, hold, &ticket, fence);
-                            announce = announce.max(step.announce);
-                            effects.extend(step.effects);
-                        } else {
-                            self.locks.skip_and_leave(name, hold, &ticket, fence);
-                        }
-                    }
-                    Delivery::Notify { channel, .. } => {
-                        self.publish(name, channel, Word::Grant, &ticket.owner, Some(fence));
-                    }
-                    delivery @ Delivery::Blocked { .. } => {
-                        self.answer(name, delivery, Outcome::Granted(fence));
-                    }
-                },
+                Effect::HandOff(granted) if self.is_heard(&granted.ticket.delivery) => {
+                    self.tell_grant(&[name], &granted);
+                }
+                Effect::HandOff(granted) => {
+                    let step = self.locks.skip(self.now, name, hold, &granted);
+                    announce = announce.max(step.announce);
+                    effects.extend(step.effects);
+                }
                 Effect::Lost {
                     owner,
                     fence,
-                    channel,
-                } => self.publish(name, &channel, Word::Lost, &owner, Some(fence)),
-                Effect::WaitEnded(ticket) => match &ticket.delivery {
-                    Delivery::Notify { channel, .. } => {
-                        self.publish(name, channel, Word::WaitOver, &ticket.owner, None);
-                    }
-                    delivery @ Delivery::Blocked { .. } => {
-                        self.answer(name, delivery, Outcome::WaitOver);
-                    }
-                },
+                    listener,
+                } => self.publish(name, &listener, Word::Lost, &owner, Some(fence)),
+                Effect::WaitEnded { owner, delivery } => {
+                    self.tell_wait_over(name, &owner, &delivery);
+                }
                 Effect::Withdrawn(delivery) => self.answer(name, &delivery, Outcome::Superseded),
                 Effect::Offer if self.overheard => {
                     self.unlocked(name);
@@ -70,6 +51,32 @@ impl Driver {
             }
         }
         announce
+    }
+
+    /// Whether a waiter would hear of its grant.
+    pub(crate) fn is_heard(&self, delivery: &Delivery) -> bool {
+        match delivery {
+            Delivery::Blocked { .. } => true,
+            Delivery::Notify(listener) => self.listened.contains(&on_channel(listener)),
+            Delivery::Kept => panic!("a kept place is granted nothing"),
+        }
+    }
+
+    pub(crate) fn tell_grant(&mut self, names: &[Name<'_>], granted: &Granted) {
+        self.may_come_back(names, granted.fence, granted.kept_place());
+        let (owner, fence) = (&granted.ticket.owner, granted.fence);
+        let delivery = &granted.ticket.delivery;
+        if let Some(listener) = delivery.listener() {
+            self.publish(names[0], listener, Word::Grant, owner, Some(fence));
+        }
+        self.answer(names[0], delivery, Outcome::Granted(fence));
+    }
+
+    pub(crate) fn tell_wait_over(&mut self, name: Name<'_>, owner: &[u8], delivery: &Delivery) {
+        if let Some(listener) = delivery.listener() {
+            self.publish(name, listener, Word::WaitOver, owner, None);
+        }
+        self.answer(name, delivery, Outcome::WaitOver);
     }
 
     pub(crate) fn answer(&mut self, name: Name<'_>, delivery: &Delivery, outcome: Outcome<Fence>) {
@@ -86,12 +93,12 @@ impl Driver {
     pub(crate) fn publish(
         &mut self,
         name: Name<'_>,
-        channel: &[u8],
+        listener: &Listener,
         word: Word,
         owner: &[u8],
         fence: Option<Fence>,
     ) {
-        let channel = text(channel);
+        let channel = on_channel(listener);
         if self.listened.contains(&channel) {
             self.told.push(Told::Message {
                 key: text(name.key),
@@ -102,4 +109,8 @@ impl Driver {
             });
         }
     }
+}
+
+fn on_channel(listener: &Listener) -> OnChannel {
+    (listener.kind, text(&listener.channel))
 }

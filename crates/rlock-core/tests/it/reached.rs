@@ -8,7 +8,7 @@ use rlock_core::Fence;
 use crate::{
     operation::Operation,
     pair::Pair,
-    told::{Outcome, Reply, Told, Word},
+    told::{Error, Outcome, Reply, Told, Word},
 };
 
 /// By the names of operation and outcome.
@@ -23,7 +23,8 @@ impl Pair {
     ) {
         let own = (operation.name(), reply.name());
         let others = told.iter().map(|it| ("others", it.name()));
-        for what in others.chain([own]) {
+        let events = std::mem::take(&mut self.model.events);
+        for what in others.chain([own]).chain(events) {
             *self.reached.entry(what).or_default() += 1;
         }
     }
@@ -61,14 +62,17 @@ impl Reply<Fence> {
             Self::Number(0) => "0",
             Self::Number(1) => "1",
             Self::Number(_) => "more",
-            Self::WrongType => "wrong type",
-            Self::AlreadyQueued => "already queued",
-            Self::QueueFull => "queue full",
-            Self::CountFull => "count full",
-            Self::Conflict => "other request",
-            Self::HeldInPart => "held in part",
-            Self::Deadlock => "deadlock",
-            Self::SecondUpgrade => "second upgrade",
+            Self::Error(error) => match error {
+                Error::WrongType => "wrong type",
+                Error::QueueFull => "queue full",
+                Error::CountFull => "count full",
+                Error::OtherRequest => "other request",
+                Error::HeldInPart => "held in part",
+                Error::FenceTooLarge => "fence too large",
+                Error::FenceTaken => "fence taken",
+                Error::Deadlock => "deadlock",
+                Error::SecondUpgrade => "second upgrade",
+            },
         }
     }
 }
@@ -85,6 +89,7 @@ impl Told<Fence> {
             Self::Message { word, .. } => match word {
                 Word::Grant => "told of a grant",
                 Word::WaitOver => "told of the end of a wait",
+                Word::Withdrawn => "told of a withdrawal",
                 Word::Lost => "told of a loss",
             },
             Self::Unlock { .. } => "unlock",

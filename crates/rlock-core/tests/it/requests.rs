@@ -1,7 +1,8 @@
 //! Requests as the direct tests make them, short to write.
 
 use rlock_core::{
-    Delivery, Hold, Holders, Limits, Locks, Mode, Name, Request, TicketId, Timestamp, Wait, Who,
+    Channel, ChannelKind, Delivery, Hold, Holders, Limits, Locks, Mode, Name, Renewal, Request,
+    TicketId, Timestamp, VisitHolder, Wait, Who,
 };
 
 pub(crate) const KEY: Name<'static> = Name { db: 0, key: b"k" };
@@ -11,11 +12,16 @@ pub(crate) const NO_LIMITS: Limits = Limits {
     detects_deadlocks: true,
 };
 
+pub(crate) const CHANNEL: Channel<'static> = Channel {
+    kind: ChannelKind::Plain,
+    name: b"c",
+};
+
 /// No other lock is held by anybody.
 pub(crate) struct Nobody;
 
 impl Holders for Nobody {
-    fn visit(&self, _: Name<'_>, _: &mut dyn FnMut(&[u8], Option<u32>)) {}
+    fn visit(&self, _: Name<'_>, _: &mut VisitHolder<'_>) {}
 }
 
 pub(crate) const fn at(ms: u64) -> Timestamp {
@@ -28,13 +34,21 @@ pub(crate) const fn request(owner: &str, wait: Wait) -> Request<'_> {
         owner: owner.as_bytes(),
         mode: Mode::Exclusive,
         lease_ms: 1000,
-        once: false,
+        reenter: false,
         wait,
+        keep_ms: None,
         session: None,
         channel: None,
         grace_ms: None,
     }
 }
+
+/// A renewal for one second.
+pub(crate) const RENEWAL: Renewal = Renewal {
+    lease_ms: 1000,
+    fence: None,
+    session: None,
+};
 
 /// Queues a call, which is known by the number of its session.
 pub(crate) fn call(
@@ -62,7 +76,7 @@ pub(crate) fn notified(
     owner: &str,
     session: u64,
 ) -> TicketId {
-    let delivery = locks.by_message(session, b"c");
+    let delivery = locks.by_message(session, CHANNEL);
     let request = request(owner, Wait::Forever);
     let hold = of_somebody_else(hold);
     locks.enqueue(now, KEY, &hold, &request, delivery).0

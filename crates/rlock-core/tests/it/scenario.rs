@@ -41,7 +41,7 @@ fn differs_in_order_only(got: &[String], expected: &[String]) -> bool {
         let (reply, rest) = lines.split_at(lines.len().min(1));
         let told = rest.iter().cloned();
         let (messages, mut others): (Vec<_>, Vec<_>) =
-            told.partition(|line| line.starts_with("channel "));
+            told.partition(|line| line.starts_with("channel ") || line.starts_with("schannel "));
         others.sort();
         (reply.to_vec(), messages, others)
     };

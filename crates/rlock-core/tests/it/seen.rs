@@ -1,89 +1,61 @@
 //! What is to be seen of each lock: who holds it, who waits, and how many.
 
-use std::collections::BTreeMap;
-
-use rlock_core::Fence;
+use rlock_core::{Mode, Timestamp};
 
 use crate::{
     driver::text,
     foreign::name,
-    model::{Contended, Data, Lock},
+    model::{Contended, Data, Hash, Holder, Waiting},
     operation::KEYS,
     pair::Pair,
     pair_checks::same,
-    stored,
-    told::Mode,
+    stored::Held,
 };
 
-/// What a key is seen to hold.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Seen {
-    Free,
-    Other,
-    Held {
-        shared: bool,
-        fence: Option<Fence>,
-        holders: BTreeMap<String, SeenHolder>,
-    },
-}
-
-impl Seen {
-    /// The fence of a shared lock may be larger than all that were granted: one
-    /// may have been taken back, as nobody heard of it.
-    fn beside(mut self, expected: &Self) -> Self {
-        if let (
-            Self::Held {
-                shared: true,
-                fence,
-                ..
-            },
-            Self::Held { fence: granted, .. },
-        ) = (&mut self, expected)
-            && *fence >= *granted
-        {
-            *fence = *granted;
-        }
-        self
-    }
-}
-
-#[derive(Debug, PartialEq)]
-pub(crate) struct SeenHolder {
-    count: u32,
-    permits: u32,
-    pub(crate) fence: Option<Fence>,
-    ends: u64,
-}
+/// A waiter by owner, mode, how long it has waited, what is left of its wait or
+/// of the grace of its place, and the connection.
+type SeenWaiter<'a> = (&'a [u8], Mode, u128, [Option<u64>; 2], Option<u64>);
 
 impl Pair {
     pub(crate) fn compare_lock(&mut self, key: usize) -> Result<(), String> {
         self.model.expire_key(key);
         let now = self.driver.now;
-        let expected = self.expected(&self.model.locks[key]);
-        same(KEYS[key].1, &self.seen(key).beside(&expected), &expected)?;
-        let waiters = self.driver.locks.waiters(now, name(key)).map(|it| {
-            let waited = it.waited.as_millis();
-            let mode = mode(it.mode);
-            (text(it.owner), mode, waited, it.wait_left_ms, it.session)
+        if !self.is_held_alike(key) {
+            let stored = self.driver.store.get(now, name(key));
+            let (key, expected) = (KEYS[key].1, &self.model.locks[key].data);
+            return Err(format!("{key} differs\n{stored:?}\nexpected {expected:?}"));
+        }
+        let waiters = self.driver.locks.waiters(now, name(key));
+        let waiters = waiters.map(|it| -> SeenWaiter<'_> {
+            let left = [it.wait_left_ms, it.kept_left_ms];
+            (it.owner, it.mode, it.waited.as_millis(), left, it.session)
         });
         let queue = self.model.locks[key].queue.iter();
-        let expected = queue.map(|id| {
-            let it = self.model.request(*id);
-            let left = it.ends.map(|ends| ends.saturating_sub(self.model.now));
-            let waited = u128::from(self.model.now - it.since);
-            (it.owner.clone(), it.mode, waited, left, it.via.session())
-        });
-        same(
-            "the queue",
-            &waiters.collect::<Vec<_>>(),
-            &expected.collect(),
-        )?;
-        if self.settled {
-            let hold = self.driver.store.load(now, name(key), None);
+        let queue = queue.map(|id| self.waiter(self.model.request(*id)));
+        if !waiters.eq(queue.clone()) {
+            let waiters: Vec<_> = self.driver.locks.waiters(now, name(key)).collect();
+            let queue: Vec<_> = queue.collect();
+            return Err(format!(
+                "the queue differs\n{waiters:?}\nexpected {queue:?}"
+            ));
+        }
+        if self.settled && self.driver.locks.is_contended(name(key)) {
+            let hold = self.driver.store.peek(now, name(key), None);
             self.driver.locks.check_front(now, name(key), &hold)?;
         }
         self.remember(key);
         Ok(())
+    }
+
+    fn waiter<'a>(&self, it: &'a Waiting) -> SeenWaiter<'a> {
+        let left = it.ends.map(|ends| ends.saturating_sub(self.model.now));
+        let waited = u128::from(self.model.now - it.since);
+        let left = match it.is_kept() {
+            true => [None, left],
+            false => [left, None],
+        };
+        let owner = it.owner.as_bytes();
+        (owner, it.mode, waited, left, it.via.session())
     }
 
     pub(crate) fn compare_list(&self, db: u32) -> Result<(), String> {
@@ -106,68 +78,47 @@ impl Pair {
         same("the list of contended locks", &got, &expected)
     }
 
-    pub(crate) fn seen(&self, key: usize) -> Seen {
+    /// Whether driver and model have the same living holders of a lock. Where
+    /// there are none it may be held no more, or not have been looked at since.
+    fn is_held_alike(&self, key: usize) -> bool {
         let now = self.driver.now;
-        let Some(stored) = self.driver.store.get(now, name(key)) else {
-            return Seen::Free;
-        };
-        let Some(held) = stored::read(stored) else {
-            return Seen::Other;
-        };
-        let holders: BTreeMap<_, _> = held
-            .lives(now)
-            .map(|(owner, it)| {
-                let holder = SeenHolder {
-                    count: it.count,
-                    permits: it.permits,
-                    fence: it.fence,
-                    ends: it.deadline.millis(),
-                };
-                (owner.clone(), holder)
-            })
-            .collect();
-        if holders.is_empty() {
-            return Seen::Free;
-        }
-        Seen::Held {
-            shared: held.shared,
-            fence: held.fence,
-            holders,
+        let data = &self.model.locks[key].data;
+        let stored = self.driver.store.get(now, name(key));
+        let held = stored.map(|it| it.held());
+        let nobody = |held: &Held| held.lives(now).next().is_none();
+        match (held, data.lock()) {
+            (None, None) => *data == Data::Absent,
+            (Some(None), None) => *data != Data::Absent,
+            (Some(None), Some(_)) => false,
+            (None, Some(hash)) => self.lives(hash).next().is_none(),
+            (Some(Some(held)), None) => *data == Data::Absent && nobody(held),
+            (Some(Some(held)), Some(hash)) if nobody(held) => self.lives(hash).next().is_none(),
+            (Some(Some(held)), Some(hash)) => self.is_alike(now, held, hash),
         }
     }
 
-    fn expected(&self, lock: &Lock) -> Seen {
-        let Some(hash) = lock.data.lock() else {
-            let free = lock.data == Data::Absent;
-            return if free { Seen::Free } else { Seen::Other };
-        };
-        let lives = hash.holders.iter();
-        let lives = lives.filter(|it| hash.end_of(it) >= self.model.now);
-        let holders: BTreeMap<_, _> = lives
-            .map(|it| {
-                let holder = SeenHolder {
-                    count: it.count,
-                    permits: it.permits,
-                    fence: it.grant.and_then(|grant| self.fence(grant)),
-                    ends: hash.end_of(it),
-                };
-                (it.owner.clone(), holder)
+    fn is_alike(&self, now: Timestamp, held: &Held, hash: &Hash) -> bool {
+        let fence = hash.fence.and_then(|it| self.fence(it));
+        // That of a shared lock may be larger than all that were granted: one
+        // may have been taken back, as nobody heard of it.
+        let fences = held.fence == fence || (held.shared && held.fence > fence);
+        let has = |it: &Holder| {
+            let lives = held.live(now, &it.owner);
+            lives.is_some_and(|other| {
+                (other.count, other.permits) == (it.count, it.permits)
+                    && other.fence == it.fence.and_then(|it| self.fence(it))
+                    && other.deadline.millis() == hash.end_of(it)
             })
-            .collect();
-        if holders.is_empty() {
-            return Seen::Free;
-        }
-        Seen::Held {
-            shared: lock.data.is_shared(),
-            fence: hash.largest.and_then(|grant| self.fence(grant)),
-            holders,
-        }
+        };
+        fences
+            && held.shared == hash.is_shared()
+            && held.lives(now).count() == self.lives(hash).count()
+            && self.lives(hash).all(has)
     }
-}
 
-const fn mode(mode: rlock_core::Mode) -> Mode {
-    match mode {
-        rlock_core::Mode::Exclusive => Mode::Exclusive,
-        rlock_core::Mode::Shared { permits, limit } => Mode::Shared { permits, limit },
+    fn lives<'a>(&'a self, hash: &'a Hash) -> impl Iterator<Item = &'a Holder> {
+        let now = self.model.now;
+        let holders = hash.holders.iter();
+        holders.filter(move |it| hash.end_of(it) >= now)
     }
 }

@@ -5,7 +5,7 @@ use rlock_core::{
 };
 
 use crate::requests::{
-    KEY, NO_LIMITS, Nobody, at, call, notified, of_somebody_else, request, taken,
+    CHANNEL, KEY, NO_LIMITS, Nobody, RENEWAL, at, call, notified, of_somebody_else, request, taken,
 };
 
 /// Takes the lock and asks to be told of its loss.
@@ -13,7 +13,7 @@ fn watched(locks: &mut Locks, owner: &str, session: u64) -> Hold {
     let mut hold = Hold::Free;
     let asked = Request {
         session: Some(session),
-        channel: Some(b"c"),
+        channel: Some(CHANNEL),
         ..request(owner, Wait::No)
     };
     let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
@@ -29,7 +29,7 @@ fn closed_session_hears_of_no_loss_even_before_it_is_swept() {
     let step = locks.force(at(1), KEY, &mut hold);
     assert_eq!(step.reply, 1);
     assert!(step.effects.is_empty());
-    assert!(locks.sweep(2));
+    assert!(locks.sweep());
     assert_eq!(locks.gauges(), Gauges::default());
 }
 
@@ -38,10 +38,10 @@ fn closed_session_leaves_its_hold_to_the_lease() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
     locks.session_closed(at(0), 7);
-    while !locks.sweep(1) {}
+    while !locks.sweep() {}
     assert!(!locks.is_contended(KEY));
-    let step = locks.renew(at(1), KEY, &mut hold, b"ann", 1000, None);
-    assert!(step.reply.is_some());
+    let step = locks.renew(at(1), KEY, &mut hold, b"ann", &RENEWAL);
+    assert!(step.is_ok_and(|step| step.reply.is_some()));
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn session_without_requests_leaves_no_work() {
     call(&mut locks, at(0), &hold, "bob", Wait::Forever, 7);
     locks.session_closed(at(0), 7);
     locks.session_closed(at(0), 8);
-    assert!(locks.sweep(0), "a blocked call has its own way to end");
+    assert!(locks.sweep(), "a blocked call has its own way to end");
     assert_eq!(locks.gauges().waiters, 1);
 }
 
@@ -62,9 +62,9 @@ fn place_taken_over_from_a_closed_session_is_kept() {
     let ticket = notified(&mut locks, at(0), &hold, "bob", 7);
     locks.session_closed(at(0), 7);
     assert_eq!(notified(&mut locks, at(1), &hold, "bob", 8), ticket);
-    while !locks.sweep(1) {}
+    while !locks.sweep() {}
     let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
-    assert!(matches!(&step.effects[..], [Effect::HandOff { .. }]));
+    assert!(matches!(&step.effects[..], [Effect::HandOff(_)]));
 }
 
 #[test]
@@ -76,10 +76,10 @@ fn call_whose_place_was_taken_over_takes_nothing_along() {
         call(&mut locks, at(0), &hold, "bob", Wait::Forever, 8),
         ticket
     );
-    assert!(!locks.caller_gone(ticket, 7));
+    assert!(!locks.caller_gone(at(1), ticket, 7));
     assert_eq!(locks.queued(KEY), 1);
-    assert!(locks.caller_gone(ticket, 8));
-    assert!(!locks.caller_gone(ticket, 8));
+    assert!(locks.caller_gone(at(1), ticket, 8));
+    assert!(!locks.caller_gone(at(1), ticket, 8));
     assert_eq!(locks.queued(KEY), 0);
     assert_eq!(locks.counters().waiters_gone, 1);
 }
@@ -114,9 +114,9 @@ fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
     call(&mut locks, at(0), &hold, "bob", Wait::Millis(10), 1);
     notified(&mut locks, at(0), &hold, "cid", 7);
     let mut owners = Vec::new();
-    while let Some((ticket, key)) = locks.withdraw_any() {
-        assert_eq!(&*key, KEY.key);
-        owners.push(ticket.owner);
+    while let Some(ended) = locks.withdraw_any() {
+        assert_eq!(&*ended.key, KEY.key);
+        owners.push(ended.owner);
     }
     assert_eq!(owners, [b"bob".as_slice().into(), b"cid".as_slice().into()]);
     assert_eq!(locks.gauges(), Gauges::default());
@@ -127,15 +127,16 @@ fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
 }
 
 #[test]
-fn slot_that_leaves_takes_its_queue_from_the_front() {
+fn slot_that_leaves_takes_its_queue_from_the_front_and_then_the_watches() {
     let mut locks = Locks::default();
     let hold = watched(&mut locks, "ann", 7);
     for (n, owner) in ["bob", "cid"].into_iter().enumerate() {
         call(&mut locks, at(0), &hold, owner, Wait::Forever, n as u64);
     }
-    let mut withdraw = || locks.withdraw_front(KEY).map(|it| it.0.owner);
+    let mut withdraw = || locks.withdraw_one(KEY).map(|it| it.owner);
     assert_eq!(withdraw().as_deref(), Some(b"bob".as_slice()));
     assert_eq!(withdraw().as_deref(), Some(b"cid".as_slice()));
+    assert_eq!(withdraw().as_deref(), Some(b"ann".as_slice()));
     assert_eq!(withdraw(), None);
     assert_eq!(locks.gauges(), Gauges::default());
     assert!(!locks.is_contended(KEY));
@@ -165,15 +166,12 @@ fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
     }
     let refused = Err(Refusal::TooManyWaiters { limit: 2 });
     assert_eq!(ask(&mut locks, &request("dee", Wait::Forever)), refused);
-    let once = Request {
-        once: true,
-        ..request("cid", Wait::Forever)
-    };
-    assert_eq!(ask(&mut locks, &once), Ok(Admission::MustWait));
+    let again = request("cid", Wait::Forever);
+    assert_eq!(ask(&mut locks, &again), Ok(Admission::MustWait));
     let notified = Request {
         session: Some(2),
-        channel: Some(b"c"),
-        ..once
+        channel: Some(CHANNEL),
+        ..again
     };
     let refused = Err(Refusal::TooManyWatches { limit: 0 });
     assert_eq!(ask(&mut locks, &notified), refused);

@@ -1,42 +1,20 @@
 //! Commands for several keys.
 
-use rlock_core::{Admission, Announce, Effect, Fence, Hold, Name, TicketId};
+use rlock_core::{Admission, Announce, Fence, Hold, Name, Renewal, TicketId};
 
 use crate::{
-    driver::{Driver, reply, request, text},
+    driver::Driver,
     stored::Others,
-    told::{Ask, Outcome, Reply, Via, Word},
+    told::{Ask, Reply},
     transact::Opened,
 };
 
 impl Driver {
     pub(crate) fn acquire_all(&mut self, names: &[Name<'_>], ask: &Ask<'_>) -> Reply<Fence> {
-        let request = request(ask);
-        self.commands(names, ask.owner, |driver, opened| {
+        self.commands(names, ask.owner(), |driver, opened| {
             let ends: Vec<_> = opened.iter().map(|it| it.hold.deadline()).collect();
             let mut holds: Vec<Hold> = opened.iter_mut().map(|it| it.hold.take()).collect();
-            let others = Others {
-                store: &driver.store,
-                now: driver.now,
-            };
-            let (now, limits) = (driver.now, &driver.limits);
-            let step = driver
-                .locks
-                .acquire_all(now, names, &mut holds, &request, limits, &others);
-            let (answer, announce) = match step {
-                Err(refusal) => (driver.refused(refusal), Announce::No),
-                Ok(step) => {
-                    assert!(step.effects.is_empty(), "it concerns nobody else");
-                    let reply = match step.reply {
-                        Admission::Granted(fence) => Reply::Fence(fence),
-                        Admission::Busy => Reply::Nil,
-                        Admission::MustWait => {
-                            driver.enqueue_all(names, &holds, &request, &ask.via)
-                        }
-                    };
-                    (reply, step.announce)
-                }
-            };
+            let (answer, announce) = driver.ask_for_all(names, &mut holds, ask);
             for ((opened, hold), before) in opened.iter_mut().zip(holds).zip(ends) {
                 if announce == Announce::Sooner && hold.deadline() < before {
                     opened.announce = Announce::Sooner;
@@ -47,39 +25,53 @@ impl Driver {
         })
     }
 
-    fn enqueue_all(
+    fn ask_for_all(
         &mut self,
         names: &[Name<'_>],
-        holds: &[Hold],
-        request: &rlock_core::Request<'_>,
-        via: &Via,
-    ) -> Reply<Fence> {
-        let (now, delivery) = (self.now, self.delivery(via));
-        let placed = self
+        holds: &mut [Hold],
+        ask: &Ask<'_>,
+    ) -> (Reply<Fence>, Announce) {
+        let others = Others {
+            store: &self.store,
+            now: self.now,
+        };
+        let (now, limits, request) = (self.now, &self.limits, &ask.request);
+        let step = self
             .locks
-            .enqueue_all(now, names, holds, request, &delivery);
-        let placed = placed.expect("there are keys");
-        self.place(names[0], request, via, placed)
+            .acquire_all(now, names, holds, request, limits, &others);
+        let step = match step {
+            Err(refusal) => return (self.refused(refusal), Announce::No),
+            Ok(step) => step,
+        };
+        self.perform(names[0], &mut Hold::Free, step.effects, Announce::No);
+        let reply = match step.reply {
+            Admission::Granted(fence) => Reply::Fence(fence),
+            Admission::Busy => Reply::Nil,
+            Admission::MustWait => {
+                let delivery = self.delivery(ask);
+                let placed = self
+                    .locks
+                    .enqueue_all(now, names, holds, request, &delivery);
+                self.place(names[0], ask, placed.expect("there are keys"))
+            }
+        };
+        (reply, step.announce)
     }
 
     pub(crate) fn renew_all(
         &mut self,
         names: &[Name<'_>],
         owner: &str,
-        lease_ms: u32,
-        session: u64,
+        renewal: &Renewal,
     ) -> Reply<Fence> {
         self.commands(names, owner, |driver, opened| {
             let mut renewed = 0;
             for (name, opened) in names.iter().zip(opened) {
                 let (now, hold) = (driver.now, &mut opened.hold);
                 let owner = owner.as_bytes();
-                let session = Some(session);
-                let step = driver
-                    .locks
-                    .renew(now, *name, hold, owner, lease_ms, session);
-                renewed += u64::from(step.reply.is_some());
-                driver.carry_on(*name, opened, reply(step, |_| Reply::Nil));
+                let step = driver.locks.renew(now, *name, hold, owner, renewal);
+                let step = step.expect("only a fence could be refused");
+                renewed += u64::from(driver.carry_on(*name, opened, step).is_some());
             }
             Reply::Number(renewed)
         })
@@ -97,22 +89,10 @@ impl Driver {
                 let (now, hold) = (driver.now, &mut opened.hold);
                 let owner = owner.as_bytes();
                 let step = driver.locks.release(now, *name, hold, owner, all);
-                released += u64::from(step.reply.is_some());
-                driver.carry_on(*name, opened, reply(step, |_| Reply::Nil));
+                released += u64::from(driver.carry_on(*name, opened, step).is_some());
             }
             Reply::Number(released)
         })
-    }
-
-    /// Tells what one step of several has brought about.
-    pub(crate) fn carry_on(
-        &mut self,
-        name: Name<'_>,
-        opened: &mut Opened,
-        step: rlock_core::Step<Reply<Fence>>,
-    ) {
-        let announce = self.perform(name, &mut opened.hold, step.effects, step.announce);
-        opened.announce = opened.announce.max(announce);
     }
 
     /// The way of a command for several keys: none is changed if one of them
@@ -126,13 +106,13 @@ impl Driver {
         let opened = names.iter().map(|name| self.open(*name, Some(owner)));
         let mut opened: Vec<_> = opened.collect();
         let reply = if opened.iter().any(|it| it.hold == Hold::NoLock) {
-            Reply::WrongType
+            Reply::WRONG_TYPE
         } else {
             operation(self, &mut opened)
         };
         for (name, opened) in names.iter().zip(opened) {
             // Beside other data nothing is changed but what was due anyhow.
-            if reply != Reply::WrongType || opened.settled {
+            if reply != Reply::WRONG_TYPE || opened.settled {
                 self.close_up(*name, Some(owner), opened);
             }
         }
@@ -155,23 +135,13 @@ impl Driver {
             .map(|name| self.store.load(self.now, *name, None));
         let before: Vec<_> = before.collect();
         let mut holds = before.clone();
-        let granted = self.locks.grant_all(self.now, id, &mut holds);
         let mut skipped = false;
-        if let Some(Effect::HandOff { ticket, fence, .. }) = granted {
-            match &ticket.delivery {
-                rlock_core::Delivery::Notify { channel, .. }
-                    if !self.listened.contains(&text(channel)) =>
-                {
-                    self.locks.skip_all(&names, &mut holds, &ticket);
-                    skipped = true;
-                }
-                rlock_core::Delivery::Notify { channel, .. } => {
-                    let (owner, fence) = (&ticket.owner, Some(fence));
-                    self.publish(names[0], channel, Word::Grant, owner, fence);
-                }
-                delivery @ rlock_core::Delivery::Blocked { .. } => {
-                    self.answer(names[0], delivery, Outcome::Granted(fence));
-                }
+        if let Some(granted) = self.locks.grant_all(self.now, id, &mut holds) {
+            if self.is_heard(&granted.ticket.delivery) {
+                self.tell_grant(&names, &granted);
+            } else {
+                self.locks.skip_all(self.now, &names, &mut holds, &granted);
+                skipped = true;
             }
         }
         for ((name, before), hold) in names.iter().zip(before).zip(holds) {
@@ -185,7 +155,7 @@ impl Driver {
             self.close_up(*name, None, opened);
         }
         if skipped {
-            // Whoever was behind it is served by the timer, in the same turn.
+            // The next in the queue is served by the timer, in the same turn.
             self.turn();
         }
     }

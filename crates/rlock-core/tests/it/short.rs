@@ -1,28 +1,29 @@
 //! All short sequences of a few operations.
 
-use rlock_core::Wait;
+use rlock_core::{Mode, Wait};
 
 use crate::{
-    operation::{Asked, Foreign, Operation, Pass},
+    operation::{Asked, Foreign, Operation, Pass, SHARED as TOGETHER},
     pair::{Pair, Setup},
-    told::Mode,
 };
 
 const fn asked(owner: usize, wait: Wait) -> Asked {
     Asked {
         owner,
         lease_ms: 5,
-        once: false,
+        reenter: false,
         wait,
+        keep_ms: None,
         connection: None,
         channel: None,
         grace_ms: None,
     }
 }
 
-const fn again(owner: usize) -> Asked {
+/// Waits without end, and keeps its place for as long as a lease.
+const fn keeping(owner: usize) -> Asked {
     Asked {
-        once: true,
+        keep_ms: Some(5),
         ..asked(owner, Wait::Forever)
     }
 }
@@ -47,14 +48,14 @@ const PAST_NEXT_END: Operation = Operation::Pass {
 /// What two owners and a bystander may do to one lock.
 const EXCLUSIVE: [Operation; 11] = [
     ask(0, Mode::Exclusive, asked(0, Wait::Millis(3))),
-    ask(0, Mode::Exclusive, again(1)),
+    ask(0, Mode::Exclusive, keeping(1)),
     ask(
         0,
         Mode::Exclusive,
         Asked {
             connection: Some(0),
             channel: Some(0),
-            ..again(1)
+            ..keeping(1)
         },
     ),
     Operation::Release {
@@ -67,9 +68,14 @@ const EXCLUSIVE: [Operation; 11] = [
         key: 0,
         owner: 0,
         lease_ms: 1,
+        raise: None,
         connection: 0,
     },
-    Operation::Cancel { key: 0, owner: 1 },
+    Operation::Cancel {
+        key: 0,
+        owner: 1,
+        connection: 1,
+    },
     Operation::HangUp { recent: 0 },
     Operation::Undeliver { recent: 0 },
     Operation::Foreign {
@@ -86,14 +92,14 @@ const LIMITED: Mode = Mode::Shared {
 
 /// What three owners may do to one lock that they share, or would have alone.
 const SHARED: [Operation; 11] = [
-    ask(0, Mode::SHARED, asked(0, Wait::Forever)),
+    ask(0, TOGETHER, asked(0, Wait::Forever)),
     ask(0, LIMITED, asked(1, Wait::Forever)),
-    ask(0, LIMITED, again(2)),
-    ask(0, Mode::Exclusive, again(0)),
+    ask(0, LIMITED, keeping(2)),
+    ask(0, Mode::Exclusive, keeping(0)),
     ask(0, Mode::Exclusive, asked(1, Wait::Millis(3))),
     ask(
         0,
-        Mode::SHARED,
+        TOGETHER,
         Asked {
             lease_ms: 1,
             connection: Some(0),
@@ -116,7 +122,7 @@ const SEVERAL: [Operation; 10] = [
     },
     Operation::AcquireAll {
         set: 1,
-        asked: again(0),
+        asked: keeping(0),
     },
     Operation::AcquireAll {
         set: 1,
@@ -124,8 +130,8 @@ const SEVERAL: [Operation; 10] = [
     },
     ask(0, Mode::Exclusive, asked(1, Wait::Forever)),
     ask(1, Mode::Exclusive, asked(1, Wait::Forever)),
-    ask(0, Mode::SHARED, again(2)),
-    ask(1, Mode::SHARED, again(2)),
+    ask(0, TOGETHER, keeping(2)),
+    ask(1, TOGETHER, keeping(2)),
     Operation::ReleaseAll {
         set: 0,
         owner: 0,

@@ -1,13 +1,13 @@
 //! What there is to see on a stage, as text: locks and messages, with their
 //! fences counted.
 
-use rlock_core::{Fence, Mode, Name};
+use rlock_core::{ChannelKind, Fence, Mode, Name};
 
 use crate::{
     driver::text,
     stage::{Shown, Stage},
     store::{FENCE, HOLDER, Stored, decimal},
-    stored::{self, Held},
+    stored::Held,
     told::{Outcome, Told, Word},
 };
 
@@ -18,7 +18,7 @@ impl Stage {
             return "error WRONGTYPE".to_owned();
         };
         let lives: Vec<_> = held.iter().flat_map(|held| held.lives(now)).collect();
-        let mode = mode(held.as_ref(), lives.is_empty());
+        let mode = mode(held, lives.is_empty());
         let fence = self.fence_or_nil(lives.iter().filter_map(|it| it.1.fence).max());
         let holders = lives.iter().map(|(owner, it)| {
             let mut shown = format!("{owner} count={}", it.count);
@@ -38,13 +38,16 @@ impl Stage {
         let queued = self.driver.locks.queued(name);
         assert_eq!(queued as usize, waiters.len(), "all are shown");
         let waiters = waiters.iter().map(|it| {
-            let left = it.wait_left_ms.map(|left| left.to_string());
-            let left = left.unwrap_or_else(|| "nil".to_owned());
             let (owner, waited) = (text(it.owner), it.waited.as_millis());
             let mode = match it.mode {
                 Mode::Exclusive => "exclusive",
                 Mode::Shared { .. } => "shared",
             };
+            if let Some(left) = it.kept_left_ms {
+                return format!("{owner} kept {mode} waited={waited} kept-left={left}");
+            }
+            let left = it.wait_left_ms.map(|left| left.to_string());
+            let left = left.unwrap_or_else(|| "nil".to_owned());
             format!("{owner} {mode} waited={waited} wait-left={left}")
         });
         let waiters = waiters.collect::<Vec<_>>().join("; ");
@@ -58,7 +61,7 @@ impl Stage {
             let name = Name { db: 0, key: it.key };
             let held = self.held(name).unwrap_or_default();
             let holders = held.iter().flat_map(|held| held.lives(now)).count();
-            let mode = mode(held.as_ref(), holders == 0);
+            let mode = mode(held, holders == 0);
             let (key, waiters) = (text(it.key), it.waiters);
             let oldest = it.oldest_wait.as_millis();
             format!("{key} mode={mode} holders={holders} waiters={waiters} oldest-wait={oldest}")
@@ -72,15 +75,15 @@ impl Stage {
     }
 
     /// Who holds a lock, if anybody does; `Err` if the key holds no lock.
-    fn held(&self, name: Name<'_>) -> Result<Option<Held>, ()> {
+    fn held(&self, name: Name<'_>) -> Result<Option<&Held>, ()> {
         let stored: Option<&Stored> = self.driver.store.get(self.driver.now, name);
-        stored.map(|it| stored::read(it).ok_or(())).transpose()
+        stored.map(|it| it.held().ok_or(())).transpose()
     }
 
     pub(crate) fn all_fields(&self, name: Name<'_>) -> String {
         let fields = self.driver.store.fields(self.driver.now, name);
         let fields = fields.iter().map(|(field, value)| {
-            let fence = decimal(value).and_then(Fence::from_stored);
+            let fence = decimal(value).and_then(Fence::new);
             match fence.filter(|_| field == FENCE) {
                 Some(fence) => format!("{field}={}", self.number(fence)),
                 None if field.starts_with(HOLDER) => format!("{field}={}", self.terms(value)),
@@ -102,7 +105,7 @@ impl Stage {
             return value.to_owned();
         };
         let left = ends.saturating_sub(self.driver.now.millis());
-        let fence = Fence::from_stored(fence).map_or(0, |fence| self.number(fence));
+        let fence = Fence::new(fence).map_or(0, |fence| self.number(fence));
         format!("( lease-left={left} fence={fence} permits={permits} )")
     }
 
@@ -129,10 +132,15 @@ impl Stage {
                 let word = match word {
                     Word::Grant => "grant",
                     Word::WaitOver => "timeout",
+                    Word::Withdrawn => "withdrawn",
                     Word::Lost => "lost",
                 };
                 let fence = fence.map_or(0, |fence| self.number(fence));
-                format!("channel {channel}: {word} {fence} {owner} {key}")
+                let (kind, channel) = match channel {
+                    (ChannelKind::Plain, channel) => ("channel", channel),
+                    (ChannelKind::Sharded, channel) => ("schannel", channel),
+                };
+                format!("{kind} {channel}: {word} {fence} {owner} {key}")
             }
             Told::Unlock { key } => format!("unlock {key}"),
         }
@@ -140,7 +148,10 @@ impl Stage {
 
     /// Numbers the fences that appear for the first time in this step.
     pub(crate) fn number_fences(&mut self, reply: Option<&Shown>, told: &[Told<Fence>]) {
-        let told = told.iter().filter_map(fence);
+        let told = told.iter().filter_map(|told| match told {
+            Told::Message { fence, .. } => *fence,
+            other => other.granted().copied(),
+        });
         let reply = reply.and_then(|reply| match reply {
             Shown::Fence(fence) => Some(*fence),
             Shown::Text(_) => None,
@@ -170,16 +181,5 @@ fn mode(held: Option<&Held>, free: bool) -> &'static str {
         Some(held) if held.shared && !free => "shared",
         Some(_) if !free => "exclusive",
         _ => "free",
-    }
-}
-
-fn fence(told: &Told<Fence>) -> Option<Fence> {
-    match told {
-        Told::Answer {
-            outcome: Outcome::Granted(fence),
-            ..
-        } => Some(*fence),
-        Told::Message { fence, .. } => *fence,
-        _ => None,
     }
 }

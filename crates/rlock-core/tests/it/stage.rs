@@ -3,17 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::{Fence, Limits, Name, Timestamp};
+use rlock_core::{
+    ChannelKind, Fence, Limits, Name, Renewal, Timestamp,
+    syntax::{self, Acquire, Parsed},
+};
 
 use crate::{
     driver::Driver,
     script::Step,
-    syntax::{self, Acquire, BadArgument},
-    told::{Ask, Reply, Via},
+    told::{Ask, Error, Reply},
 };
 
 /// When every scenario begins, in milliseconds since the Unix epoch.
 const START_MS: u64 = 1_700_000_000_000;
+const LEASE_MAX_MS: u64 = 86_400_000;
 
 /// A reply as a scenario shows it; a fence gets its number later.
 pub(crate) enum Shown {
@@ -29,6 +32,13 @@ impl Shown {
     fn error(code: &str) -> Self {
         Self::Text(format!("error {code}"))
     }
+}
+
+/// A command that there is not, or whose words are not as they have to be.
+struct BadCommand;
+
+fn read<T>(parsed: Parsed<T>) -> Result<T, BadCommand> {
+    parsed.and_then(Result::ok).ok_or(BadCommand)
 }
 
 /// A server on which one scenario is played.
@@ -63,13 +73,10 @@ impl Stage {
     pub(crate) fn play(&mut self, step: &Step) -> Vec<String> {
         let at = Timestamp::from_millis(START_MS + step.at_ms);
         self.driver.advance(at);
-        let words: Vec<_> = step.command.iter().map(String::as_str).collect();
-        let reply = match words.split_first() {
-            Some((command, arguments)) => self
-                .command(&step.client, command, arguments)
-                .unwrap_or_else(|BadArgument| Some(Shown::error("ERR"))),
-            None => None,
-        };
+        let words: Vec<_> = step.command.iter().map(|it| self.word(it)).collect();
+        let words: Vec<_> = words.iter().map(String::as_str).collect();
+        let reply = self.command(&step.client, &words);
+        let reply = reply.unwrap_or_else(|BadCommand| Some(Shown::error("ERR")));
         self.driver.turn();
         let told = std::mem::take(&mut self.driver.told);
         self.number_fences(reply.as_ref(), &told);
@@ -84,136 +91,101 @@ impl Stage {
         lines
     }
 
-    fn command(
-        &mut self,
-        client: &str,
-        command: &str,
-        arguments: &[&str],
-    ) -> Result<Option<Shown>, BadArgument> {
-        match (command, arguments) {
-            ("CLOSE", []) => self.close(client),
-            ("LISTEN", [channel]) => drop(self.driver.listened.insert((*channel).to_owned())),
-            ("UNLISTEN", [channel]) => drop(self.driver.listened.remove(*channel)),
-            ("FLUSHALL", []) => {
+    fn command(&mut self, client: &str, words: &[&str]) -> Result<Option<Shown>, BadCommand> {
+        match words {
+            [] => {}
+            ["CLOSE"] => self.close(client),
+            ["LISTEN", channel] => self.listen(ChannelKind::Plain, channel, true),
+            ["UNLISTEN", channel] => self.listen(ChannelKind::Plain, channel, false),
+            ["SLISTEN", channel] => self.listen(ChannelKind::Sharded, channel, true),
+            ["FLUSHALL"] => {
                 self.driver.store.flush(None);
                 self.driver.locks.settle_all_later(None);
                 return Ok(Some(Shown::text("OK")));
             }
-            ("CONFIG", ["SET", name, value]) => {
+            ["CONFIG", "SET", name, value] => {
                 self.set(name, value)?;
                 return Ok(Some(Shown::text("OK")));
             }
-            ("LIST", arguments) => {
-                let count = syntax::list(arguments)?;
-                return Ok(Some(Shown::Text(self.list(count))));
+            ["LIST", ..] => return Ok(Some(Shown::Text(self.list(read(syntax::list(words))?)))),
+            ["INFO", key] => return Ok(Some(Shown::Text(self.info(named(key))))),
+            [command, key, arguments @ ..] => {
+                if let Some(reply) = self.native(named(key), command, arguments) {
+                    return Ok(Some(Shown::Text(reply)));
+                }
+                return self.lock_command(client, words).map(Some);
             }
-            ("MACQUIRE" | "MRENEW" | "MRELEASE", arguments) => {
-                return self.several(client, command, arguments).map(Some);
-            }
-            (_, [key, arguments @ ..]) => {
-                let name = named(key);
-                let native = self.native(name, command, arguments);
-                return match native {
-                    Some(reply) => Ok(Some(Shown::Text(reply))),
-                    None => self
-                        .lock_command(client, name, command, arguments)
-                        .map(Some),
-                };
-            }
-            _ => return Err(BadArgument),
+            [_] => return Err(BadCommand),
         }
         Ok(None)
     }
 
-    fn lock_command(
-        &mut self,
-        client: &str,
-        name: Name<'_>,
-        command: &str,
-        arguments: &[&str],
-    ) -> Result<Shown, BadArgument> {
-        let reply = match (command, arguments) {
-            ("ACQUIRE", arguments) => {
-                let asked = syntax::acquire(arguments)?;
-                let ask = self.ask(client, &asked);
-                self.driver.acquire(name, &ask)
-            }
-            ("RENEW", [owner, lease]) => {
-                let (owner, lease_ms) = (syntax::owner(owner)?, syntax::lease_ms(lease)?);
-                let session = self.session(client);
-                self.driver.renew(name, &owner, lease_ms, session)
-            }
-            ("RELEASE", arguments) => {
-                let (owner, all) = syntax::release(arguments)?;
-                self.driver.release(name, &owner, all)
-            }
-            ("DOWNGRADE", [owner]) => self.driver.downgrade(name, &syntax::owner(owner)?),
-            ("CANCEL", [owner]) => self.driver.cancel(name, &syntax::owner(owner)?),
-            ("FORCE", []) => self.driver.force(name),
-            ("INFO", []) => return Ok(Shown::Text(self.info(name))),
-            _ => return Err(BadArgument),
-        };
-        Ok(self.shown(name, reply))
-    }
-
-    fn several(
-        &mut self,
-        client: &str,
-        command: &str,
-        arguments: &[&str],
-    ) -> Result<Shown, BadArgument> {
-        let (keys, reply) = match (command, arguments) {
-            ("MACQUIRE", arguments) => {
-                let (keys, asked) = syntax::acquire_all(arguments)?;
-                let ask = self.ask(client, &asked);
-                let reply = self.driver.acquire_all(&names(&keys), &ask);
-                (keys, reply)
-            }
-            ("MRENEW", [owner, lease, rest @ ..]) => {
-                let (owner, lease_ms) = (syntax::owner(owner)?, syntax::lease_ms(lease)?);
-                let (keys, []) = syntax::keys(rest)? else {
-                    return Err(BadArgument);
-                };
-                let (names, session) = (names(&keys), self.session(client));
-                let reply = self.driver.renew_all(&names, &owner, lease_ms, session);
-                (keys, reply)
-            }
-            ("MRELEASE", [owner, rest @ ..]) => {
-                let owner = syntax::owner(owner)?;
-                let (keys, rest) = syntax::keys(rest)?;
-                let all = syntax::all(rest)?;
-                let reply = self.driver.release_all(&names(&keys), &owner, all);
-                (keys, reply)
-            }
-            _ => return Err(BadArgument),
-        };
-        Ok(self.shown(named(keys[0]), reply))
-    }
-
-    fn ask<'a>(&mut self, client: &str, asked: &'a Acquire) -> Ask<'a> {
+    fn lock_command(&mut self, client: &str, words: &[&str]) -> Result<Shown, BadCommand> {
         let session = self.session(client);
-        let via = if let Some(channel) = asked.channel.clone() {
-            Via::Channel { session, channel }
-        } else {
-            self.last_id += 1;
-            let handle = self.last_id;
-            self.calls.insert(handle, (client.to_owned(), session));
-            Via::Call { session, handle }
+        let driver = &mut self.driver;
+        let (key, reply) = match words[0] {
+            "ACQUIRE" => {
+                let asked = read(syntax::acquire(words, LEASE_MAX_MS))?;
+                let ask = self.ask(client, session, &asked);
+                let key = asked.keys[0];
+                (key, self.driver.acquire(named(key), &ask))
+            }
+            "MACQUIRE" => {
+                let asked = read(syntax::acquire_all(words, LEASE_MAX_MS))?;
+                let ask = self.ask(client, session, &asked);
+                let reply = self.driver.acquire_all(&names(asked.keys), &ask);
+                (asked.keys[0], reply)
+            }
+            "RENEW" => {
+                let it = read(syntax::renew(words, LEASE_MAX_MS))?;
+                let renewal = renewal(session, it.lease_ms, it.fence);
+                (*it.key, driver.renew(named(it.key), it.owner, &renewal))
+            }
+            "MRENEW" => {
+                let it = read(syntax::renew_all(words, LEASE_MAX_MS))?;
+                let renewal = renewal(session, it.lease_ms, None);
+                let reply = driver.renew_all(&names(it.keys), it.owner, &renewal);
+                (it.keys[0], reply)
+            }
+            "RELEASE" => {
+                let it = read(syntax::release(words))?;
+                (*it.key, driver.release(named(it.key), it.owner, it.all))
+            }
+            "MRELEASE" => {
+                let it = read(syntax::release_all(words))?;
+                let reply = driver.release_all(&names(it.keys), it.owner, it.all);
+                (it.keys[0], reply)
+            }
+            "DOWNGRADE" => {
+                let it = read(syntax::key_and_owner(words))?;
+                (*it.key, driver.downgrade(named(it.key), it.owner))
+            }
+            "CANCEL" => {
+                let it = read(syntax::key_and_owner(words))?;
+                (*it.key, driver.cancel(named(it.key), it.owner, session))
+            }
+            "FORCE" if words.len() == 2 => (words[1], driver.force(named(words[1]))),
+            _ => return Err(BadCommand),
         };
+        Ok(self.shown(key, reply))
+    }
+
+    fn ask<'a>(&mut self, client: &str, session: u64, asked: &Acquire<'a, &str>) -> Ask<'a> {
+        let mut request = asked.request;
+        request.session = Some(session);
+        self.last_id += 1;
+        if request.channel.is_none() {
+            let call = (client.to_owned(), session);
+            self.calls.insert(self.last_id, call);
+        }
         Ask {
-            owner: &asked.owner,
-            mode: asked.mode,
-            lease_ms: asked.lease_ms,
-            once: asked.once,
-            wait: asked.wait,
-            via,
-            grace_ms: asked.grace_ms,
+            request,
+            call: self.last_id,
         }
     }
 
-    fn shown(&self, name: Name<'_>, reply: Reply<Fence>) -> Shown {
+    fn shown(&self, key: &str, reply: Reply<Fence>) -> Shown {
         let cycle = |what| {
-            let key = String::from_utf8_lossy(name.key);
             let owners = self.driver.cycle.iter().map(|owner| format!(" '{owner}'"));
             let owners: String = owners.collect();
             Shown::error(&format!(
@@ -226,24 +198,31 @@ impl Stage {
             Reply::Blocked => Shown::text("blocked"),
             Reply::Waiting => Shown::text("WAITING"),
             Reply::Number(number) => Shown::Text(number.to_string()),
-            Reply::WrongType => Shown::error("WRONGTYPE"),
-            Reply::AlreadyQueued => Shown::error("ALREADYQUEUED"),
-            Reply::QueueFull => Shown::error("QUEUEFULL"),
-            Reply::CountFull | Reply::Conflict | Reply::HeldInPart => Shown::error("ERR"),
-            Reply::Deadlock => cycle("waiting for"),
-            Reply::SecondUpgrade => cycle("upgrading"),
+            Reply::Error(Error::WrongType) => Shown::error("WRONGTYPE"),
+            Reply::Error(Error::QueueFull) => Shown::error("QUEUEFULL"),
+            Reply::Error(Error::Deadlock) => cycle("waiting for"),
+            Reply::Error(Error::SecondUpgrade) => cycle("upgrading"),
+            Reply::Error(_) => Shown::error("ERR"),
         }
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), BadArgument> {
+    fn listen(&mut self, kind: ChannelKind, channel: &str, on: bool) {
+        let channel = (kind, channel.to_owned());
+        if on {
+            self.driver.listened.insert(channel);
+        } else {
+            self.driver.listened.remove(&channel);
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), BadCommand> {
+        let number = value.parse().map_err(|_| BadCommand);
         match (name, value) {
             ("deadlock-detection", "yes") => self.driver.limits.detects_deadlocks = true,
             ("deadlock-detection", "no") => self.driver.limits.detects_deadlocks = false,
-            ("yield-after", number) => {
-                let number = number.parse().map_err(|_| BadArgument)?;
-                self.driver.locks.yield_after(number);
-            }
-            _ => return Err(BadArgument),
+            ("max-waiters", _) => self.driver.limits.waiters_max = number?,
+            ("yield-after", _) => self.driver.locks.yield_after(number?),
+            _ => return Err(BadCommand),
         }
         Ok(())
     }
@@ -264,6 +243,26 @@ impl Stage {
         }
         self.driver.close(session);
         self.clients.remove(client);
+    }
+
+    /// A word of a command; `fence:2+10` stands for the second fence and ten
+    /// more.
+    fn word(&self, word: &str) -> String {
+        let Some(sum) = word.strip_prefix("fence:") else {
+            return word.to_owned();
+        };
+        let (number, more) = sum.split_once('+').unwrap_or((sum, "0"));
+        let number: usize = number.parse().expect("a fence has a number");
+        let more: u64 = more.parse().expect("what is added is a number");
+        (self.fences[number - 1].get() + more).to_string()
+    }
+}
+
+const fn renewal(session: u64, lease_ms: u32, fence: Option<Fence>) -> Renewal {
+    Renewal {
+        lease_ms,
+        fence,
+        session: Some(session),
     }
 }
 

@@ -2,9 +2,14 @@
 //!
 //! A key is gone once the clock is past its deadline, as in Redis.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use rlock_core::{Name, Shared, Timestamp};
+
+use crate::stored::Held;
 
 pub(crate) const FENCE: &str = "rlock:fence";
 pub(crate) const MODE: &str = "rlock:mode";
@@ -16,10 +21,12 @@ pub(crate) enum Value {
     Text(String),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) value: Value,
     pub(crate) ends_ms: Option<u64>,
+    /// What was read of it, once it was.
+    pub(crate) read: OnceCell<Option<Held>>,
 }
 
 #[derive(Debug, Default)]
@@ -44,9 +51,12 @@ impl Store {
         (!gone).then_some(stored)
     }
 
+    /// To be changed.
     pub(crate) fn get_mut(&mut self, now: Timestamp, name: Name<'_>) -> Option<&mut Stored> {
         self.get(now, name)?;
-        self.keys.get_mut(&(name.db, name.key.to_vec()))
+        let stored = self.keys.get_mut(&(name.db, name.key.to_vec()))?;
+        stored.read.take();
+        Some(stored)
     }
 
     /// The fields of a hash; none if the key holds anything else.
@@ -59,7 +69,13 @@ impl Store {
 
     pub(crate) fn put(&mut self, name: Name<'_>, value: Value, ends_ms: Option<u64>) {
         let key = (name.db, name.key.to_vec());
-        self.keys.insert(key, Stored { value, ends_ms });
+        let read = OnceCell::new();
+        let stored = Stored {
+            value,
+            ends_ms,
+            read,
+        };
+        self.keys.insert(key, stored);
     }
 
     /// Sets a field of a hash, which is made if there is no such key. True if

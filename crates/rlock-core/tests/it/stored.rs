@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::{Fence, Hold, Holder, Holders, Name, Shared, Timestamp, Who};
+use rlock_core::{Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who};
 
 use crate::store::{FENCE, HOLDER, Known, MODE, Store, Stored, Value, decimal, owners};
 
@@ -19,19 +19,35 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// The holders whose leases go on, each until it ends or the key does.
-    pub(crate) fn lives(&self, now: Timestamp) -> impl Iterator<Item = (&String, Holder)> {
-        let cut = |it: &Holder| Holder {
+    /// What an owner holds, if its lease goes on.
+    pub(crate) fn live(&self, now: Timestamp, owner: &str) -> Option<Holder> {
+        let cut = self.cut(self.holders.get(owner)?);
+        (!cut.deadline.has_passed(now)).then_some(cut)
+    }
+
+    fn cut(&self, it: &Holder) -> Holder {
+        Holder {
             deadline: it.deadline.min(self.ends),
             ..*it
-        };
-        let all = self.holders.iter().map(move |(owner, it)| (owner, cut(it)));
+        }
+    }
+
+    /// The holders whose leases go on, each until it ends or the key does.
+    pub(crate) fn lives(&self, now: Timestamp) -> impl Iterator<Item = (&String, Holder)> {
+        let all = self.holders.iter();
+        let all = all.map(|(owner, it)| (owner, self.cut(it)));
         all.filter(move |it| !it.1.deadline.has_passed(now))
     }
 }
 
-/// `None` if the key holds something that is no lock.
-pub(crate) fn read(stored: &Stored) -> Option<Held> {
+impl Stored {
+    /// `None` if the key holds something that is no lock.
+    pub(crate) fn held(&self) -> Option<&Held> {
+        self.read.get_or_init(|| read(self)).as_ref()
+    }
+}
+
+fn read(stored: &Stored) -> Option<Held> {
     let (Value::Hash(fields), Some(ends_ms)) = (&stored.value, stored.ends_ms) else {
         return None;
     };
@@ -45,7 +61,7 @@ pub(crate) fn read(stored: &Stored) -> Option<Held> {
         return None;
     }
     let fence = fields.get(FENCE).and_then(|text| decimal(text));
-    let fence = fence.and_then(Fence::from_stored);
+    let fence = fence.and_then(Fence::new);
     let end = Timestamp::from_millis(ends_ms);
     let mut holders = BTreeMap::new();
     for owner in owners {
@@ -77,41 +93,51 @@ fn read_terms(text: &str) -> Option<(Timestamp, Option<Fence>, u32)> {
         return None;
     };
     let permits = u32::try_from(permits).ok().filter(|it| *it > 0)?;
-    let fence = Fence::from_stored(fence);
+    let fence = Fence::new(fence);
     Some((Timestamp::from_millis(ends), fence, permits))
 }
 
 impl Store {
     /// The hold as `owner` sees it.
     pub(crate) fn load(&mut self, now: Timestamp, name: Name<'_>, owner: Option<&str>) -> Hold {
+        let known = self.known(now, name);
+        let held = self.get(now, name).and_then(Stored::held);
+        match (held.filter(|held| held.shared), known) {
+            (Some(held), Some(mut known)) => {
+                known.cut_to(held.ends);
+                Hold::Shared(known)
+            }
+            _ => self.peek(now, name, owner),
+        }
+    }
+
+    /// The same, of which nothing is remembered.
+    pub(crate) fn peek(&self, now: Timestamp, name: Name<'_>, owner: Option<&str>) -> Hold {
         let Some(stored) = self.get(now, name) else {
             return Hold::Free;
         };
-        let ends = Timestamp::from_millis(stored.ends_ms.unwrap_or(0));
-        let Some(held) = read(stored) else {
+        let Some(held) = stored.held() else {
             return Hold::NoLock;
         };
         if held.shared {
-            let mut shared = self.known(now, name).unwrap_or_else(|| {
-                let holders = held.holders.into_iter();
-                let holders = holders.map(|(owner, it)| (owner.into_bytes().into(), it));
-                Shared::stored(holders, held.fence)
-            });
-            shared.cut_to(ends);
+            let holders = held.holders.iter();
+            let holders = holders.map(|(owner, it)| (owner.as_bytes().into(), *it));
+            let mut shared = Shared::stored(holders, held.fence);
+            shared.cut_to(held.ends);
             return Hold::Shared(shared);
         }
         let count = owner.and_then(|owner| held.holders.get(owner));
         Hold::Exclusive {
             who: count.map_or(Who::Other, |it| Who::Caller { count: it.count }),
             fence: held.fence,
-            deadline: ends,
+            deadline: held.ends,
         }
     }
 
     /// When the first of the keys that are no locks is gone. That is told by an
     /// event; the end of a lease is not.
     pub(crate) fn next_expiry_of_others(&self) -> Option<Timestamp> {
-        let others = self.keys.values().filter(|it| read(it).is_none());
+        let others = self.keys.values().filter(|it| it.held().is_none());
         let ends = others.filter_map(|it| it.ends_ms).min()?;
         Some(Timestamp::from_millis(ends + 1))
     }
@@ -119,7 +145,7 @@ impl Store {
     /// Takes away those that are past their end, and names them.
     pub(crate) fn expire_others(&mut self, now: Timestamp) -> Vec<(u32, Vec<u8>)> {
         let over = |it: &Stored| it.ends_ms.is_some_and(|ends| ends < now.millis());
-        let gone = |it: &Stored| over(it) && read(it).is_none();
+        let gone = |it: &Stored| over(it) && it.held().is_none();
         let expired = self.keys.iter().filter(|it| gone(it.1));
         let expired: Vec<_> = expired.map(|it| it.0.clone()).collect();
         self.keys.retain(|_, it| !gone(it));
@@ -214,12 +240,13 @@ pub(crate) struct Others<'a> {
 }
 
 impl Holders for Others<'_> {
-    fn visit(&self, name: Name<'_>, visit: &mut dyn FnMut(&[u8], Option<u32>)) {
-        let held = self.store.get(self.now, name).and_then(read);
+    fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
+        let held = self.store.get(self.now, name).and_then(Stored::held);
         if let Some(held) = held {
-            for (owner, it) in held.lives(self.now) {
-                visit(owner.as_bytes(), held.shared.then_some(it.permits));
-            }
+            let mut lives = held.lives(self.now);
+            let _ = lives.try_for_each(|(owner, it)| {
+                visit(owner.as_bytes(), held.shared.then_some(it.permits))
+            });
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Much to do at once is done in pieces.
 
-use rlock_core::{Due, Effect, Gauges, Hold, Locks, Name, Step, Timestamp, Wait};
+use rlock_core::{Channel, Due, Effect, Gauges, Hold, Locks, Name, Request, Step, Timestamp, Wait};
 
 use crate::{
     driver::{Driver, text},
-    requests::{KEY, NO_LIMITS, Nobody, at, call, notified, of_somebody_else, request, taken},
-    told::{Ask, Mode, Outcome, Reply, Told, Via},
+    requests::{
+        CHANNEL, KEY, NO_LIMITS, Nobody, at, call, notified, of_somebody_else, request, taken,
+    },
+    told::{Ask, Outcome, Told},
 };
 
 const MANY: u64 = 10_000;
@@ -27,6 +29,7 @@ fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> (Vec<usize>
     let (mut sizes, mut granted) = (Vec::new(), None);
     while let Some(due) = locks.next_due(now) {
         assert!(matches!(due, Due::Settle { .. }), "only the lock is due");
+        locks.begin_turn(PIECE);
         let step = locks.settle(now, KEY, hold);
         sizes.push(step.effects.len());
         granted = granted.or_else(|| granted_to(&step));
@@ -36,9 +39,15 @@ fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> (Vec<usize>
     (sizes, granted)
 }
 
+/// A piece of the sweep, of so many tickets.
+fn sweep(locks: &mut Locks, tickets: usize) -> bool {
+    locks.begin_turn(tickets);
+    locks.sweep()
+}
+
 fn granted_to<R>(step: &Step<R>) -> Option<String> {
     step.effects.iter().find_map(|effect| match effect {
-        Effect::HandOff { ticket, .. } => Some(text(&ticket.owner)),
+        Effect::HandOff(granted) => Some(text(&granted.ticket.owner)),
         _ => None,
     })
 }
@@ -92,8 +101,9 @@ fn waits_that_end_together_end_one_by_one() {
             panic!("{n} waits are over");
         };
         assert!(locks.end_wait(at(100), ticket).is_none(), "not yet");
-        let (ended, key) = locks.end_wait(at(101), ticket).expect("the wait is over");
-        assert_eq!((&*key, text(&ended.owner)), (KEY.key, format!("w{n}")));
+        let ended = locks.end_wait(at(101), ticket).expect("the wait is over");
+        let (key, owner) = (&*ended.key, text(&ended.owner));
+        assert_eq!((key, owner), (KEY.key, format!("w{n}")));
         assert!(locks.end_wait(at(101), ticket).is_none(), "it has ended");
     }
     assert_eq!(locks.counters().wait_timeouts, MANY);
@@ -117,6 +127,7 @@ fn late_settling_ends_waits_in_pieces_before_it_grants() {
     call(&mut locks, at(0), &hold, "last", Wait::Forever, 200);
 
     // The timer was late: the release comes before the ends of the waits.
+    locks.begin_turn(PIECE);
     let step = locks.release(at(50), KEY, &mut hold, b"ann", false);
     assert_eq!(step.effects.len(), PIECE);
     assert_eq!(hold, Hold::Free);
@@ -131,6 +142,7 @@ fn late_settling_ends_waits_in_pieces_before_it_grants() {
     locks.settle_later(KEY);
     let mut sizes = Vec::new();
     while hold == Hold::Free {
+        locks.begin_turn(PIECE);
         let step = locks.settle(at(50), KEY, &mut hold);
         sizes.push(step.effects.len());
     }
@@ -148,17 +160,18 @@ fn closed_session_is_withdrawn_in_pieces_and_granted_nothing_meanwhile() {
     }
     notified(&mut locks, at(0), &hold, "last", 8);
     locks.session_closed(at(0), 7);
-    assert!(!locks.sweep(10), "there is more");
+    assert!(!sweep(&mut locks, 10), "there is more");
     assert_eq!(locks.gauges().waiters, 191);
     assert_eq!(locks.counters().waiters_gone, 10);
 
+    locks.begin_turn(PIECE);
     let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
     assert_eq!((step.effects.len(), granted_to(&step)), (PIECE, None));
     let (sizes, granted) = settle_all(&mut locks, at(1), &mut hold);
     assert_eq!(sizes, [PIECE, 190 - 2 * PIECE + 1]);
     assert_eq!(granted.as_deref(), Some("last"));
     assert_eq!(locks.counters().waiters_gone, 200);
-    assert!(locks.sweep(PIECE));
+    assert!(sweep(&mut locks, PIECE));
 
     locks.release(at(1), KEY, &mut hold, b"last", false);
     assert_empty(&mut locks, at(1));
@@ -198,8 +211,8 @@ fn flush_settles_the_locks_of_its_database_in_pieces() {
     fifty_in_each_of_two(&mut locks);
     locks.settle_all_later(Some(1));
     assert_eq!(locks.next_deadline(at(0)), Some(at(0)));
-    assert!(!locks.sweep(50));
-    assert!(locks.sweep(51));
+    assert!(!sweep(&mut locks, 50));
+    assert!(sweep(&mut locks, 51));
     let mut settled = 0;
     while let Some(due) = locks.next_due(at(0)) {
         assert!(matches!(due, Due::Settle { db: 1, .. }));
@@ -216,54 +229,35 @@ fn flushes_in_a_row_are_one_work() {
         locks.settle_all_later(None);
         locks.settle_all_later(Some(0));
     }
-    assert!(locks.sweep(101));
+    assert!(sweep(&mut locks, 101));
     // One that comes while the work is under way has to begin anew.
     locks.settle_all_later(Some(0));
-    assert!(!locks.sweep(1));
+    assert!(!sweep(&mut locks, 1));
     locks.settle_all_later(Some(0));
-    assert!(!locks.sweep(100));
-    assert!(locks.sweep(101));
+    assert!(!sweep(&mut locks, 100));
+    assert!(sweep(&mut locks, 101));
 }
 
-/// A driver in which `ann` holds the lock.
-fn driver() -> Driver {
-    let mut driver = Driver::new(at(0), NO_LIMITS);
-    let via = Via::Call {
-        session: 1,
-        handle: 1,
+/// Asks for the lock of a driver, by a call or on a channel that is silent.
+fn ask(driver: &mut Driver, owner: &str, session: u64, channel: Option<Channel<'_>>) {
+    let request = Request {
+        session: Some(session),
+        channel,
+        ..request(owner, Wait::Forever)
     };
-    let reply = driver.acquire(KEY, &ask("ann", via));
-    assert!(matches!(reply, Reply::Fence(_)));
-    driver
-}
-
-const fn ask(owner: &str, via: Via) -> Ask<'_> {
-    Ask {
-        owner,
-        mode: Mode::Exclusive,
-        lease_ms: 1000,
-        once: false,
-        wait: Wait::Forever,
-        via,
-        grace_ms: None,
-    }
+    let call = session;
+    driver.acquire(KEY, &Ask { request, call });
 }
 
 #[test]
 fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
-    let mut driver = driver();
+    let mut driver = Driver::new(at(0), NO_LIMITS);
+    ask(&mut driver, "ann", 1, None);
     for n in 0..1000 {
-        let via = Via::Channel {
-            session: 2,
-            channel: "silent".to_owned(),
-        };
-        driver.acquire(KEY, &ask(&format!("w{n}"), via));
+        ask(&mut driver, &format!("w{n}"), 2, Some(CHANNEL));
     }
-    let via = Via::Call {
-        session: 3,
-        handle: 3,
-    };
-    driver.acquire(KEY, &ask("last", via));
+    ask(&mut driver, "last", 3, None);
+    driver.locks.begin_turn(PIECE);
     driver.release(KEY, "ann", false);
     assert_eq!(driver.locks.counters().waiters_gone, PIECE as u64);
     assert_eq!(driver.locks.gauges().watches, 1000 - PIECE as u64);

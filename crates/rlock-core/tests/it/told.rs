@@ -1,5 +1,28 @@
-//! What a command answers and what others are told, in a form that the driver
-//! (with real fences) and the naive model (with numbered grants) share.
+//! What is asked, what a command answers and what others are told, in a form
+//! that the driver and the naive model share.
+
+use rlock_core::{ChannelKind, Request};
+
+/// A request to acquire, and what a call that it blocks is known by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) request: Request<'a>,
+    pub(crate) call: u64,
+}
+
+impl<'a> Ask<'a> {
+    pub(crate) fn owner(&self) -> &'a str {
+        std::str::from_utf8(self.request.owner).expect("owners are texts here")
+    }
+
+    /// The connection that asks.
+    pub(crate) fn session(&self) -> u64 {
+        self.request.session.expect("no script asks here")
+    }
+}
+
+/// Where a message is published.
+pub(crate) type OnChannel = (ChannelKind, String);
 
 /// What became of a blocked call. On the wire all but a grant are nil; they
 /// are kept apart here to see that each place in a queue ends only once.
@@ -11,11 +34,23 @@ pub(crate) enum Outcome<F> {
     Cancelled,
 }
 
+impl<F> Outcome<F> {
+    fn map<G>(self, with: impl FnOnce(F) -> G) -> Outcome<G> {
+        match self {
+            Self::Granted(fence) => Outcome::Granted(with(fence)),
+            Self::WaitOver => Outcome::WaitOver,
+            Self::Superseded => Outcome::Superseded,
+            Self::Cancelled => Outcome::Cancelled,
+        }
+    }
+}
+
 /// The first word of a message on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
     Grant,
     WaitOver,
+    Withdrawn,
     Lost,
 }
 
@@ -31,7 +66,7 @@ pub(crate) enum Told<F> {
     /// A message that somebody listened to.
     Message {
         key: String,
-        channel: String,
+        channel: OnChannel,
         word: Word,
         owner: String,
         fence: Option<F>,
@@ -58,12 +93,7 @@ impl<F> Told<F> {
                 key,
                 session,
                 handle,
-                outcome: match outcome {
-                    Outcome::Granted(fence) => Outcome::Granted(with(fence)),
-                    Outcome::WaitOver => Outcome::WaitOver,
-                    Outcome::Superseded => Outcome::Superseded,
-                    Outcome::Cancelled => Outcome::Cancelled,
-                },
+                outcome: outcome.map(with),
             },
             Self::Message {
                 key,
@@ -81,6 +111,22 @@ impl<F> Told<F> {
             Self::Unlock { key } => Told::Unlock { key },
         }
     }
+
+    /// The fence of a grant.
+    pub(crate) fn granted(&self) -> Option<&F> {
+        match self {
+            Self::Answer {
+                outcome: Outcome::Granted(fence),
+                ..
+            } => Some(fence),
+            Self::Message {
+                word: Word::Grant,
+                fence,
+                ..
+            } => fence.as_ref(),
+            _ => None,
+        }
+    }
 }
 
 /// The reply of a command.
@@ -91,21 +137,33 @@ pub(crate) enum Reply<F> {
     Blocked,
     Waiting,
     Number(u64),
+    /// An error, by what it is about.
+    Error(Error),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Error {
     WrongType,
-    AlreadyQueued,
     QueueFull,
     /// The hold count is at its largest.
     CountFull,
     /// The owner waits with another request.
-    Conflict,
+    OtherRequest,
     /// The owner holds a part of several keys, or not all as one.
     HeldInPart,
+    /// The fence to be set is too far ahead of the clock.
+    FenceTooLarge,
+    /// The fence to be set is that of another holder.
+    FenceTaken,
     Deadlock,
     /// Another holder waits to be upgraded.
     SecondUpgrade,
 }
 
 impl<F> Reply<F> {
+    pub(crate) const QUEUE_FULL: Self = Self::Error(Error::QueueFull);
+    pub(crate) const WRONG_TYPE: Self = Self::Error(Error::WrongType);
+
     pub(crate) fn map<G>(self, with: impl FnOnce(F) -> G) -> Reply<G> {
         match self {
             Self::Fence(fence) => Reply::Fence(with(fence)),
@@ -113,48 +171,7 @@ impl<F> Reply<F> {
             Self::Blocked => Reply::Blocked,
             Self::Waiting => Reply::Waiting,
             Self::Number(number) => Reply::Number(number),
-            Self::WrongType => Reply::WrongType,
-            Self::AlreadyQueued => Reply::AlreadyQueued,
-            Self::QueueFull => Reply::QueueFull,
-            Self::CountFull => Reply::CountFull,
-            Self::Conflict => Reply::Conflict,
-            Self::HeldInPart => Reply::HeldInPart,
-            Self::Deadlock => Reply::Deadlock,
-            Self::SecondUpgrade => Reply::SecondUpgrade,
+            Self::Error(error) => Reply::Error(error),
         }
     }
-}
-
-/// How a lock is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    Exclusive,
-    Shared { permits: u32, limit: Option<u32> },
-}
-
-impl Mode {
-    pub(crate) const SHARED: Self = Self::Shared {
-        permits: 1,
-        limit: None,
-    };
-}
-
-/// Through what a request is to be answered, if it has to wait.
-#[derive(Clone, Debug)]
-pub(crate) enum Via {
-    Call { session: u64, handle: u64 },
-    Channel { session: u64, channel: String },
-}
-
-/// A request to acquire, as it comes over the wire.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask<'a> {
-    pub(crate) owner: &'a str,
-    pub(crate) mode: Mode,
-    pub(crate) lease_ms: u32,
-    pub(crate) once: bool,
-    pub(crate) wait: rlock_core::Wait,
-    pub(crate) via: Via,
-    /// How long the hold outlives its connection, if it is bound to one.
-    pub(crate) grace_ms: Option<u32>,
 }

@@ -1,7 +1,7 @@
 //! The way of every command: load, settle if somebody waits, do it, write down
 //! what changed, tell those who only listen. And what is done without one.
 
-use rlock_core::{Announce, Due, Effect, Fence, Hold, Locks, Name, Step, TicketId, Timestamp};
+use rlock_core::{Announce, Due, Fence, Hold, Locks, Name, Step, TicketId, Timestamp};
 
 use crate::{
     driver::{Driver, text},
@@ -40,7 +40,7 @@ impl Driver {
     ) -> Reply<Fence> {
         let mut opened = self.open(name, owner);
         let reply = if opened.hold == Hold::NoLock {
-            Reply::WrongType
+            Reply::WRONG_TYPE
         } else {
             let (reply, announce) = operation(self, &mut opened.hold);
             opened.announce = opened.announce.max(announce);
@@ -135,16 +135,20 @@ impl Driver {
         self.now = to;
     }
 
-    /// One turn of the timer: all that is due is done.
-    pub(crate) fn turn(&mut self) {
+    /// One turn of the timer: all that is due is done; true if there was
+    /// anything.
+    pub(crate) fn turn(&mut self) -> bool {
+        let mut changed = false;
         for (db, key) in self.store.expire_others(self.now) {
             self.locks.settle_later(Name { db, key: &key });
         }
         loop {
-            let swept = self.locks.sweep(64);
+            let swept = self.locks.sweep();
             let mut done = 0;
+            changed |= !swept;
             while let Some(due) = self.locks.next_due(self.now) {
                 done += 1;
+                changed = true;
                 assert!(done < 20_000, "what is due stays due");
                 match due {
                     Due::WaitEnd(ticket) => self.end_wait(ticket),
@@ -155,7 +159,7 @@ impl Driver {
             if swept && done == 0 {
                 let next = self.locks.next_deadline(self.now);
                 assert_ne!(next, Some(self.now), "the timer would fire for nothing");
-                return;
+                return changed;
             }
         }
     }
@@ -169,10 +173,12 @@ impl Driver {
     }
 
     fn end_wait(&mut self, ticket: TicketId) {
-        if let Some((ticket, key)) = self.locks.end_wait(self.now, ticket) {
-            let name = Name { db: 0, key: &key };
-            let effects = vec![Effect::WaitEnded(ticket)];
-            self.perform(name, &mut Hold::NoLock, effects, Announce::No);
+        if let Some(ended) = self.locks.end_wait(self.now, ticket) {
+            let name = Name {
+                db: 0,
+                key: &ended.key,
+            };
+            self.tell_wait_over(name, &ended.owner, &ended.delivery);
         }
     }
 }

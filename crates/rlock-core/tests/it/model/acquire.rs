@@ -1,38 +1,57 @@
 //! A request for one key: granted, queued or refused.
 
-use rlock_core::Wait;
+use rlock_core::{Mode, Wait};
 
 use super::{Kind, Model, grant::Taken};
-use crate::told::{Ask, Mode, Reply};
+use crate::told::{Ask, Reply};
 
 impl Model {
-    pub(crate) fn acquire(&mut self, at: usize, ask: &Ask<'_>) -> Reply<u64> {
+    pub(crate) fn acquire(&mut self, at: usize, ask: &Ask<'static>) -> Reply<u64> {
         self.settle(at);
         let data = &self.locks[at].data;
         if data.is_other() {
-            return Reply::WrongType;
+            return Reply::WRONG_TYPE;
         }
         self.counters.acquires += 1;
-        let covers = data.is_exclusive() || ask.mode != Mode::Exclusive;
-        let reply = match data.holder(ask.owner) {
+        let covers = data.is_exclusive() || ask.request.mode != Mode::Exclusive;
+        let reply = match data.holder(ask.owner()) {
             Some(_) if covers => self.enter_again(&[at], ask),
             Some(_) => self.upgrade(at, ask),
-            None => self.enter(at, ask),
+            None => self.enter(&[at], ask, Kind::One),
         };
         self.settle_all();
         reply
     }
 
-    fn enter(&mut self, at: usize, ask: &Ask<'_>) -> Reply<u64> {
-        let lock = &self.locks[at];
-        let open = self.now >= self.grants_from;
-        if open && lock.queue.is_empty() && lock.data.admits(ask.owner, ask.mode) {
-            self.admit(&[at], ask)
-        } else if ask.wait == Wait::No {
+    /// The owner holds none of the keys.
+    pub(super) fn enter(&mut self, keys: &[usize], ask: &Ask<'static>, kind: Kind) -> Reply<u64> {
+        let fits = |at: &usize| {
+            let data = &self.locks[*at].data;
+            data.admits(ask.owner(), ask.request.mode)
+        };
+        let open = self.now >= self.grants_from && keys.iter().all(fits);
+        if open && self.is_its_turn(keys, ask, kind) {
+            self.admit(keys, ask, kind)
+        } else if ask.request.wait == Wait::No {
             self.refuse()
         } else {
-            self.queue_up(&[at], ask, Kind::One)
+            self.queue_up(keys, ask, kind)
         }
+    }
+
+    /// Whether nobody who waits stands before the request. An owner with a
+    /// place asks from there; but a try leaves a request that waits alone, and
+    /// of a place of another kind it knows nothing.
+    fn is_its_turn(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
+        let is_try = ask.request.wait == Wait::No;
+        let Some(own) = self.place_of_any(keys, ask.owner()) else {
+            return keys.iter().all(|at| self.waiting_at(*at).is_empty());
+        };
+        if own.is_like(keys, ask, kind) && (own.is_kept() || !is_try) {
+            let first = |at: &usize| self.ahead_of(*at, own.id).is_empty();
+            return keys.iter().all(first);
+        }
+        is_try && keys.iter().all(|at| self.waiting_at(*at).is_empty())
     }
 
     pub(super) fn refuse(&mut self) -> Reply<u64> {
@@ -41,58 +60,86 @@ impl Model {
     }
 
     /// Grants all keys at once, which nothing stands against but the limits.
-    pub(super) fn admit(&mut self, keys: &[usize], ask: &Ask<'_>) -> Reply<u64> {
-        if self.lacks_watches(keys, ask) {
-            return Reply::QueueFull;
+    fn admit(&mut self, keys: &[usize], ask: &Ask<'static>, kind: Kind) -> Reply<u64> {
+        if self.lacks_watches(keys, ask, kind) {
+            return Reply::QUEUE_FULL;
         }
-        let grant = self.next_grant();
+        self.use_up_place(keys, ask, kind);
+        let fence = self.next_fence();
         self.counters.grants += 1;
         for at in keys {
-            let taken = Taken {
-                owner: ask.owner,
-                mode: ask.mode,
-                once: ask.once,
-                lease: ask.lease_ms.into(),
-            };
-            self.take(*at, grant, &taken);
-            self.watch(*at, grant, ask);
+            let taken = Taken::asked(ask);
+            self.take(*at, fence, &taken);
+            self.watch(*at, fence, ask);
         }
-        Reply::Fence(grant)
+        Reply::Fence(fence)
+    }
+
+    /// What the owner asks for it need not wait for any more.
+    pub(super) fn use_up_place(&mut self, keys: &[usize], ask: &Ask<'_>, kind: Kind) {
+        let own = self.place_of_any(keys, ask.owner());
+        let Some(own) = own.filter(|it| it.is_like(keys, ask, kind)).cloned() else {
+            return;
+        };
+        if own.is_kept() {
+            let others = keys.iter().any(|at| !self.waiting_at(*at).is_empty());
+            self.passed_others |= others;
+            let by_try = ask.request.wait == Wait::No;
+            self.event(
+                "place",
+                if by_try {
+                    "left by a try"
+                } else {
+                    "left by a request that fits"
+                },
+            );
+        }
+        self.drop_request(own.id);
+        self.answer(keys[0], &own.via, crate::told::Outcome::Superseded);
     }
 
     /// The owner holds all keys already.
     pub(super) fn enter_again(&mut self, keys: &[usize], ask: &Ask<'_>) -> Reply<u64> {
         if self.lacks_watches_to_stay(keys, ask) {
-            return Reply::QueueFull;
+            return Reply::QUEUE_FULL;
         }
         self.counters.grants += 1;
-        let mut grant = 0;
+        let mut fence = 0;
         for at in keys {
-            let holder = self.locks[*at].data.holder_mut(ask.owner);
-            let holder = holder.expect("it is a re-entry");
-            holder.count += u32::from(!ask.once);
-            grant = self.set_lease(*at, ask.owner, ask.lease_ms.into());
-            self.watch(*at, grant, ask);
+            let holder = self.locks[*at].data.holder_mut(ask.owner());
+            let holder = holder.expect("it asks again");
+            holder.count += u32::from(ask.request.reenter);
+            fence = self.set_lease(*at, ask.owner(), ask.request.lease_ms, None);
+            self.watch(*at, fence, ask);
         }
-        Reply::Fence(grant)
+        Reply::Fence(fence)
     }
 
-    /// Sets the lease of a hold, which gets a number if it has none yet.
-    pub(super) fn set_lease(&mut self, at: usize, owner: &str, lease: u64) -> u64 {
-        let (now, next) = (self.now, self.last_grant + 1);
-        let data = &mut self.locks[at].data;
-        let before = data.lock().and_then(|it| it.ends);
-        let holder = data.holder_mut(owner).expect("it holds");
-        holder.ends = now + lease;
-        let grant = *holder.grant.get_or_insert(next);
-        let hash = data.lock_mut().expect("it holds");
-        hash.largest = hash.largest.max(Some(grant));
+    /// Sets the lease of a hold, which gets a fence if it has none yet, and
+    /// raises the fence if that is asked for.
+    pub(super) fn set_lease(
+        &mut self,
+        at: usize,
+        owner: &str,
+        lease_ms: u32,
+        raise_to: Option<u64>,
+    ) -> u64 {
+        let now = self.now;
+        let before = self.locks[at].data.lock().and_then(|it| it.ends);
+        let holder = self.locks[at].data.holder(owner).expect("it holds");
+        let own = holder.fence.unwrap_or_else(|| self.next_fence());
+        let fence = raise_to.map_or(own, |to| own.max(to));
+        self.believe(fence);
+        let hash = self.locks[at].data.lock_mut().expect("it holds");
+        hash.fence = hash.fence.max(Some(fence));
+        let mut holders = hash.holders.iter_mut();
+        let holder = holders.find(|it| it.owner == owner).expect("it holds");
+        holder.ends = now + u64::from(lease_ms);
+        holder.fence = Some(fence);
         hash.end_with_the_last();
-        let after = hash.ends;
-        self.last_grant = self.last_grant.max(grant);
-        if after < before {
+        if hash.ends < before {
             self.unlock(at);
         }
-        grant
+        fence
     }
 }

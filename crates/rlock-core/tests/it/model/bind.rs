@@ -1,23 +1,25 @@
 //! Holds whose loss is told, or that end with a connection.
 
-use super::{Bind, Model, Watching};
-use crate::told::{Ask, Via};
+use super::{Bind, Kind, Model, Via, Watching};
+use crate::told::Ask;
 
 impl Via {
     pub(crate) const fn is_channel(&self) -> bool {
         matches!(self, Self::Channel { .. })
     }
 
-    pub(crate) const fn session(&self) -> u64 {
-        let (Self::Call { session, .. } | Self::Channel { session, .. }) = self;
-        *session
+    pub(crate) const fn session(&self) -> Option<u64> {
+        match self {
+            Self::Call { session, .. } | Self::Channel { session, .. } => Some(*session),
+            Self::Kept => None,
+        }
     }
 }
 
 impl Model {
-    pub(super) fn watch(&mut self, at: usize, grant: u64, ask: &Ask<'_>) {
-        let grace = ask.grace_ms.map(u64::from);
-        self.watch_as(at, ask.owner, grant, &ask.via, grace);
+    pub(super) fn watch(&mut self, at: usize, fence: u64, ask: &Ask<'_>) {
+        let grace = ask.request.grace_ms.map(u64::from);
+        self.watch_as(at, ask.owner(), fence, &Via::asked(ask), grace);
     }
 
     /// Channel and grace replace those of the hold; left out, these stay. A
@@ -26,7 +28,7 @@ impl Model {
         &mut self,
         at: usize,
         owner: &str,
-        grant: u64,
+        fence: u64,
         via: &Via,
         grace: Option<u64>,
     ) {
@@ -37,11 +39,11 @@ impl Model {
         let (channel, bind) = earlier.map_or((None, None), |it| (it.channel, it.bind));
         let channel = match via {
             Via::Channel { session, channel } => Some((*session, channel.clone())),
-            Via::Call { .. } => channel,
+            Via::Call { .. } | Via::Kept => channel,
         };
         let grace = grace.or(bind.map(|bind| bind.grace));
-        let bind = grace.map(|grace| Bind {
-            session: via.session(),
+        let bind = grace.zip(via.session()).map(|(grace, session)| Bind {
+            session,
             grace,
             closed: None,
         });
@@ -49,7 +51,7 @@ impl Model {
             let owner = owner.to_owned();
             let new = Watching {
                 owner,
-                grant,
+                fence,
                 channel,
                 bind,
             };
@@ -57,43 +59,46 @@ impl Model {
         }
     }
 
-    /// The hold was renewed: if it is bound, then to this connection.
-    pub(super) fn bind_to(&mut self, at: usize, owner: &str, session: u64) {
+    /// The hold was renewed: it may have another fence, and if it is bound,
+    /// then to this connection.
+    pub(super) fn follow_renewal(&mut self, at: usize, owner: &str, fence: u64, session: u64) {
         let mut watching = self.locks[at].watching.iter_mut();
-        let bind = watching.find(|it| it.owner == owner);
-        if let Some(bind) = bind.and_then(|it| it.bind.as_mut()) {
-            (bind.session, bind.closed) = (session, None);
+        if let Some(it) = watching.find(|it| it.owner == owner) {
+            it.fence = fence;
+            if let Some(bind) = it.bind.as_mut() {
+                (bind.session, bind.closed) = (session, None);
+            }
         }
     }
 
     /// Whether there would be more watches than may be if all were granted, and
     /// what the owner waits for were not waited for any more.
-    pub(super) fn lacks_watches(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
-        let replaced = self.watched_holds(keys, ask) + self.watched_places(keys, ask);
+    pub(super) fn lacks_watches(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
+        let replaced = self.watched_holds(keys, ask) + self.watched_places(keys, ask, kind);
         self.lacks_watches_beside(replaced, keys, ask)
     }
 
-    /// The same, if the owner holds all and enters again.
+    /// The same, if the owner holds all and asks again.
     pub(super) fn lacks_watches_to_stay(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
         self.lacks_watches_beside(self.watched_holds(keys, ask), keys, ask)
     }
 
     /// The same, if the request were queued: what it holds is kept beside it.
-    pub(super) fn lacks_watches_to_queue(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
-        self.lacks_watches_beside(self.watched_places(keys, ask), keys, ask)
+    pub(super) fn lacks_watches_to_queue(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
+        self.lacks_watches_beside(self.watched_places(keys, ask, kind), keys, ask)
     }
 
     fn watched_holds(&self, keys: &[usize], ask: &Ask<'_>) -> usize {
         let watched = |at: &&usize| {
             let mut watching = self.locks[**at].watching.iter();
-            watching.any(|it| it.owner == ask.owner)
+            watching.any(|it| it.owner == ask.owner())
         };
         keys.iter().filter(watched).count()
     }
 
-    fn watched_places(&self, keys: &[usize], ask: &Ask<'_>) -> usize {
-        let place = keys.iter().find_map(|at| self.place(*at, ask.owner));
-        let place = place.filter(|it| it.watches());
+    fn watched_places(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> usize {
+        let place = self.place_of_any(keys, ask.owner());
+        let place = place.filter(|it| it.is_like(keys, ask, kind) && it.watches());
         place.map_or(0, |it| it.keys.len())
     }
 
@@ -106,17 +111,12 @@ impl Model {
 
     /// A connection ends, apart from its blocked calls.
     pub(crate) fn close(&mut self, closed: u64) {
-        let before = self.requests.len();
-        let gone: Vec<u64> = self
-            .requests
-            .iter()
-            .filter(|it| it.via.is_channel() && it.via.session() == closed)
-            .map(|it| it.id)
-            .collect();
-        for id in gone {
-            self.drop_request(id);
+        let of_it = |via: &Via| via.is_channel() && via.session() == Some(closed);
+        let gone = self.requests.iter().filter(|it| of_it(&it.via));
+        for id in gone.map(|it| it.id).collect::<Vec<_>>() {
+            self.counters.waiters_gone += 1;
+            self.end_call(id, "kept for a closed connection");
         }
-        self.counters.waiters_gone += (before - self.requests.len()) as u64;
         for lock in &mut self.locks {
             for it in &mut lock.watching {
                 it.channel = it.channel.take().filter(|it| it.0 != closed);

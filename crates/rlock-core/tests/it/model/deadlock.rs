@@ -1,36 +1,107 @@
 //! Who could never go on if a request were to wait.
 //!
-//! The owner that asks is taken to be stuck. Then everybody is who waits for
-//! somebody stuck, until there is nobody more. If one of those is in the way
-//! of the request, its waiting would close a cycle.
+//! At first everybody who waits is taken to be stuck. Then those are let go
+//! whom nobody stuck is in the way of, in any of their waits, until nobody is
+//! left to be let go. What remains is a knot: even if everybody else gave back
+//! all they hold, none of those in it could go on.
+
+use rlock_core::Mode;
 
 use super::{Kind, Model, Waiting};
-use crate::told::Mode;
 
 impl Model {
+    /// Whether the one who asks would become part of a knot by waiting. An old
+    /// knot does not count: nobody has looked for those, or others have
+    /// changed keys.
     pub(super) fn closes_cycle(&self, asked: &Waiting) -> bool {
         if !self.limits.detects_deadlocks {
             return false;
         }
         let others = self.requests.iter().filter(|it| it.id != asked.id);
-        let waiting: Vec<&Waiting> = others.chain([asked]).collect();
-        let mut stuck = vec![asked.owner.as_str()];
+        let mut waiting: Vec<_> = others.filter(|it| !it.is_kept()).collect();
+        let old = self.stuck_of(&waiting, &[]);
+        waiting.push(asked);
+        let stuck = self.stuck_of(&waiting, &old);
+        stuck.contains(&asked.owner.as_str())
+    }
+
+    /// The owners who can never go on as things are, whatever becomes of those
+    /// who are `free`.
+    pub(crate) fn stuck(&self, free: &[&str]) -> Vec<&str> {
+        let waiting = self.requests.iter().filter(|it| !it.is_kept());
+        self.stuck_of(&waiting.collect::<Vec<_>>(), free)
+    }
+
+    fn stuck_of<'a>(&self, waiting: &[&'a Waiting], free: &[&str]) -> Vec<&'a str> {
+        if waiting.len() < 2 {
+            return Vec::new();
+        }
+        let owners = waiting.iter().map(|it| it.owner.as_str());
+        let mut stuck: Vec<_> = owners.filter(|it| !free.contains(it)).collect();
         loop {
-            let mut more = waiting.iter().filter(|it| {
-                !stuck.contains(&it.owner.as_str()) && self.is_stuck(it, asked, &stuck)
-            });
-            match more.next() {
-                Some(found) => stuck.push(&found.owner),
-                None => return self.is_stuck(asked, asked, &stuck),
-            }
+            let goes_on = |owner: &&str| {
+                let mut own = waiting.iter().filter(|it| it.owner == **owner);
+                !own.any(|it| self.is_blocked(it, waiting, &stuck))
+            };
+            let Some(gone) = stuck.iter().copied().find(goes_on) else {
+                return stuck;
+            };
+            stuck.retain(|it| *it != gone);
         }
     }
 
-    /// The owner of a request that waits for itself, if there is one.
-    pub(crate) fn cycle(&self) -> Option<String> {
-        let mut requests = self.requests.iter();
-        let found = requests.find(|it| self.closes_cycle(it));
-        found.map(|it| it.owner.clone())
+    /// Whether somebody stuck is in the way of a request at any of its keys.
+    fn is_blocked(&self, request: &Waiting, waiting: &[&Waiting], stuck: &[&str]) -> bool {
+        request.keys.iter().any(|at| {
+            let mut up_to = self.in_order(*at, waiting).into_iter();
+            let mut found = false;
+            while let Some(it) = up_to.next().filter(|_| !found) {
+                let ahead = it.owner != request.owner && stuck.contains(&it.owner.as_str());
+                found = ahead || self.holders_block(*at, it.mode, &request.owner, stuck);
+                if it.id == request.id {
+                    break;
+                }
+            }
+            found
+        })
+    }
+
+    /// Those of them who wait for a lock in the order of their places; one
+    /// that has none yet comes last, or first to be upgraded.
+    fn in_order<'a>(&self, at: usize, waiting: &[&'a Waiting]) -> Vec<&'a Waiting> {
+        let queue = &self.locks[at].queue;
+        let place = |it: &&Waiting| {
+            let known = self.requests.iter().find(|old| old.id == it.id);
+            let moves = known.is_none_or(|old| old.kind != it.kind);
+            match queue.iter().position(|id| *id == it.id) {
+                Some(place) if !moves => (1, place),
+                _ if it.kind == Kind::Upgrade => (0, 0),
+                _ => (2, 0),
+            }
+        };
+        let here = waiting.iter().filter(|it| it.keys.contains(&at));
+        let mut here: Vec<_> = here.copied().collect();
+        here.sort_by_key(place);
+        here
+    }
+
+    /// Whether those holders that are stuck keep others than `owner` from
+    /// holding in this mode.
+    fn holders_block(&self, at: usize, mode: Mode, owner: &str, stuck: &[&str]) -> bool {
+        let data = &self.locks[at].data;
+        let Some(hash) = data.lock() else {
+            return false;
+        };
+        let lives = hash.holders.iter().filter(|it| hash.end_of(it) >= self.now);
+        let others = lives.filter(|it| it.owner != owner);
+        let mut others = others.filter(|it| stuck.contains(&it.owner.as_str()));
+        match mode {
+            Mode::Shared { permits, limit } if data.is_shared() => {
+                let held: u32 = others.map(|it| it.permits).sum();
+                held > 0 && limit.is_some_and(|limit| held + permits > limit)
+            }
+            _ => others.next().is_some(),
+        }
     }
 
     /// Whether one of those who are waited for by `waiter`, which asks for
@@ -47,44 +118,5 @@ impl Model {
     /// Whether somebody waits for one of these keys.
     pub(crate) fn may_wait_at(&self, waiter: &str, keys: &[usize]) -> bool {
         keys.iter().any(|at| self.place(*at, waiter).is_some())
-    }
-
-    fn is_stuck(&self, waiting: &Waiting, asked: &Waiting, stuck: &[&str]) -> bool {
-        let mut keys = waiting.keys.iter();
-        keys.any(|at| {
-            self.stuck_ahead(*at, waiting, asked, stuck) || self.stuck_holders(*at, waiting, stuck)
-        })
-    }
-
-    /// Whether somebody stuck is ahead of it in the queue, where the request
-    /// that is asked for has its place already.
-    fn stuck_ahead(&self, at: usize, waiting: &Waiting, asked: &Waiting, stuck: &[&str]) -> bool {
-        let queue = self.locks[at].queue.iter();
-        let mut queue: Vec<&Waiting> = queue.map(|id| self.request(*id)).collect();
-        if asked.keys.contains(&at) && !queue.iter().any(|it| it.id == asked.id) {
-            let front = asked.kind == Kind::Upgrade;
-            let place = if front { 0 } else { queue.len() };
-            queue.insert(place, asked);
-        }
-        let ahead = queue.iter().take_while(|it| it.id != waiting.id);
-        let mut ahead = ahead.filter(|it| it.owner != waiting.owner);
-        ahead.any(|it| stuck.contains(&it.owner.as_str()))
-    }
-
-    fn stuck_holders(&self, at: usize, waiting: &Waiting, stuck: &[&str]) -> bool {
-        let data = &self.locks[at].data;
-        let Some(hash) = data.lock() else {
-            return false;
-        };
-        let lives = hash.holders.iter().filter(|it| hash.end_of(it) >= self.now);
-        let others = lives.filter(|it| it.owner != waiting.owner);
-        let mut others = others.filter(|it| stuck.contains(&it.owner.as_str()));
-        match waiting.mode {
-            Mode::Shared { permits, limit } if data.is_shared() => {
-                let held: u32 = others.map(|it| it.permits).sum();
-                limit.is_some_and(|limit| held + permits > limit)
-            }
-            _ => others.next().is_some(),
-        }
     }
 }

@@ -1,14 +1,36 @@
 //! Becoming a holder: at once, or when it is one's turn.
 
-use super::{Data, Hash, HashMode, Holder, Kind, Model, Waiting};
-use crate::told::{Mode, Outcome, Via, Word};
+use rlock_core::Mode;
+
+use super::{Data, Hash, HashMode, Holder, Kind, Model, Via, Waiting};
+use crate::told::{Ask, Outcome, Word};
 
 /// What is granted to whom.
 pub(super) struct Taken<'a> {
-    pub(super) owner: &'a str,
-    pub(super) mode: Mode,
-    pub(super) once: bool,
-    pub(super) lease: u64,
+    owner: &'a str,
+    mode: Mode,
+    reenter: bool,
+    lease: u64,
+}
+
+impl<'a> Taken<'a> {
+    pub(super) fn asked(ask: &Ask<'a>) -> Self {
+        Self {
+            owner: ask.owner(),
+            mode: ask.request.mode,
+            reenter: ask.request.reenter,
+            lease: ask.request.lease_ms.into(),
+        }
+    }
+
+    fn waited(waiting: &'a Waiting) -> Self {
+        Self {
+            owner: &waiting.owner,
+            mode: waiting.mode,
+            reenter: waiting.reenter,
+            lease: waiting.lease,
+        }
+    }
 }
 
 /// How long a queue waits for a taker from elsewhere.
@@ -17,7 +39,7 @@ const YIELD_MS: u64 = 5;
 impl Model {
     /// Adds a holder. One that has come to hold the lock while it was queued,
     /// by a rename, enters once more and has what it was queued for.
-    pub(super) fn take(&mut self, at: usize, grant: u64, taken: &Taken<'_>) {
+    pub(super) fn take(&mut self, at: usize, fence: u64, taken: &Taken<'_>) {
         let Taken { owner, mode, .. } = *taken;
         let ends = self.now + taken.lease;
         let data = &mut self.locks[at].data;
@@ -28,28 +50,28 @@ impl Model {
                     Mode::Shared { .. } => HashMode::Shared,
                 },
                 holders: Vec::new(),
-                largest: None,
+                fence: None,
                 ends: Some(ends),
             });
         }
         let Data::Hash(hash) = data else {
             unreachable!("what is no lock is never taken");
         };
-        hash.largest = Some(grant);
+        hash.fence = Some(fence);
         let permits = match mode {
             Mode::Exclusive => 1,
             Mode::Shared { permits, .. } => permits,
         };
         if let Some(holder) = hash.holders.iter_mut().find(|it| it.owner == owner) {
-            holder.count += u32::from(!taken.once);
-            (holder.ends, holder.grant) = (ends, Some(grant));
+            holder.count += u32::from(taken.reenter);
+            (holder.ends, holder.fence) = (ends, Some(fence));
             holder.permits = permits;
         } else {
             hash.holders.push(Holder {
                 owner: owner.to_owned(),
                 count: 1,
                 permits,
-                grant: Some(grant),
+                fence: Some(fence),
                 ends,
             });
         }
@@ -58,10 +80,9 @@ impl Model {
 
     /// Lets the first in the queue have its outcome, if there is one for it.
     pub(super) fn serve_front(&mut self, at: usize) -> bool {
-        let Some(id) = self.locks[at].queue.first() else {
+        let Some(front) = self.waiting_at(at).first().map(|it| (*it).clone()) else {
             return false;
         };
-        let front = self.request(*id).clone();
         for key in &front.keys {
             self.lose(*key);
         }
@@ -79,30 +100,36 @@ impl Model {
         if yields || !self.is_next(&front) {
             return false;
         }
-        self.drop_request(front.id);
-        let Via::Channel { channel, .. } = &front.via else {
-            self.hand_off(&front);
-            return true;
-        };
-        if self.listened.contains(channel) {
-            self.hand_off(&front);
-        } else {
-            self.counters.waiters_gone += 1;
-            if self.locks[at].data.holder(&front.owner).is_some() {
-                // It is as gone as the holder of an undelivered grant.
-                let upgrade = front.kind == Kind::Upgrade;
-                self.give_back(at, &front.owner, upgrade);
+        match &front.via {
+            Via::Channel { channel, .. } if !self.listened.contains(channel) => {
+                self.skip(at, &front);
+            }
+            _ => {
+                self.drop_request(front.id);
+                self.hand_off(&front);
             }
         }
         true
+    }
+
+    /// Nobody would hear of the grant.
+    fn skip(&mut self, at: usize, front: &Waiting) {
+        self.counters.waiters_gone += 1;
+        let upgrade = front.kind == Kind::Upgrade;
+        self.end_call(front.id, "kept for a grant that nobody heard");
+        if self.locks[at].data.holder(&front.owner).is_some() {
+            // It is as gone as the holder of an undelivered grant.
+            self.give_back(at, &front.owner, upgrade);
+        }
     }
 
     /// Whether a free lock is left to those who only listen, for a moment.
     fn yields(&mut self, at: usize, front: u64) -> bool {
         let after = self.limits.yield_after;
         let (now, overheard) = (self.now, self.overheard);
+        let first = self.waiting_at(at).first().map(|it| it.id);
         let lock = &mut self.locks[at];
-        if lock.data != Data::Absent || lock.queue.first() != Some(&front) {
+        if lock.data != Data::Absent || first != Some(front) {
             return false;
         }
         if let Some(until) = lock.yields_until {
@@ -124,23 +151,17 @@ impl Model {
     }
 
     fn hand_off(&mut self, front: &Waiting) {
-        let grant = self.next_grant();
+        let fence = self.next_fence();
         self.counters.grants += 1;
         self.counters.handoffs += 1;
         let upgrade = self.is_upgrade(front);
         for at in &front.keys {
             if upgrade {
-                self.make_exclusive(*at, &front.owner, front.once, front.lease, grant);
+                self.make_exclusive(*at, &front.owner, front.reenter, front.lease, fence);
             } else {
-                let taken = Taken {
-                    owner: &front.owner,
-                    mode: front.mode,
-                    once: front.once,
-                    lease: front.lease,
-                };
-                self.take(*at, grant, &taken);
+                self.take(*at, fence, &Taken::waited(front));
             }
-            self.watch_as(*at, &front.owner, grant, &front.via, front.grace);
+            self.watch_as(*at, &front.owner, fence, &front.via, front.grace);
             self.locks[*at].in_a_row += 1;
             self.see(*at);
         }
@@ -148,16 +169,22 @@ impl Model {
             let keys = front.keys.iter().map(|at| self.locks[*at].key);
             self.given_together.extend(keys);
         }
+        self.may_come_back(fence, front);
         let at = front.keys[0];
-        self.answer(at, &front.via, Outcome::Granted(grant));
-        self.publish_to(at, &front.via, Word::Grant, &front.owner, Some(grant));
+        self.answer(at, &front.via, Outcome::Granted(fence));
+        self.publish_to(at, &front.via, Word::Grant, &front.owner, Some(fence));
     }
 
     pub(super) fn end_wait(&mut self, waiting: &Waiting) {
-        self.drop_request(waiting.id);
+        if waiting.is_kept() {
+            self.event("place", "lost at the end of its grace");
+            self.drop_request(waiting.id);
+            return;
+        }
         self.counters.wait_timeouts += 1;
         let at = waiting.keys[0];
         self.answer(at, &waiting.via, Outcome::WaitOver);
         self.publish_to(at, &waiting.via, Word::WaitOver, &waiting.owner, None);
+        self.end_call(waiting.id, "kept at the end of a wait");
     }
 }

@@ -1,6 +1,6 @@
 //! What a key holds, as far as locks are concerned.
 
-use crate::told::Mode;
+use rlock_core::Mode;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
@@ -14,8 +14,8 @@ pub(crate) enum Data {
 pub(crate) struct Hash {
     pub(crate) mode: HashMode,
     pub(crate) holders: Vec<Holder>,
-    /// The largest number that was granted in it.
-    pub(crate) largest: Option<u64>,
+    /// The fence of an exclusive hold; of shared ones the largest granted.
+    pub(crate) fence: Option<u64>,
     /// The key's own end.
     pub(crate) ends: Option<u64>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Holder {
     pub(crate) owner: String,
     pub(crate) count: u32,
     pub(crate) permits: u32,
-    pub(crate) grant: Option<u64>,
+    pub(crate) fence: Option<u64>,
     pub(crate) ends: u64,
 }
 
@@ -51,6 +51,10 @@ impl Hash {
             HashMode::Shared => holder.ends.min(key),
             HashMode::Exclusive => key,
         }
+    }
+
+    pub(crate) const fn is_shared(&self) -> bool {
+        matches!(self.mode, HashMode::Shared)
     }
 
     /// The key ends with its longest lease.
@@ -94,13 +98,11 @@ impl Data {
     }
 
     pub(crate) fn is_exclusive(&self) -> bool {
-        let mode = self.lock().map(|it| it.mode);
-        mode == Some(HashMode::Exclusive)
+        self.lock().is_some_and(|it| !it.is_shared())
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        let mode = self.lock().map(|it| it.mode);
-        mode == Some(HashMode::Shared)
+        self.lock().is_some_and(Hash::is_shared)
     }
 
     /// Whether `owner` can hold in this mode beside those who hold already.

@@ -1,20 +1,18 @@
 //! Several locks at once: all or none.
 
-use rlock_core::Wait;
-
 use super::{Kind, Model};
-use crate::told::{Ask, Mode, Reply};
+use crate::told::{Ask, Error, Reply};
 
 impl Model {
-    pub(crate) fn acquire_all(&mut self, keys: &[usize], ask: &Ask<'_>) -> Reply<u64> {
+    pub(crate) fn acquire_all(&mut self, keys: &[usize], ask: &Ask<'static>) -> Reply<u64> {
         if !self.are_locks(keys) {
-            return Reply::WrongType;
+            return Reply::WRONG_TYPE;
         }
         self.counters.acquires += 1;
-        let reply = match self.odd_one(keys, ask.owner) {
-            Some(_) => Reply::HeldInPart,
-            None if self.holds(keys[0], ask.owner) => self.enter_again(keys, ask),
-            None => self.enter_all(keys, ask),
+        let reply = match self.odd_one(keys, ask.owner()) {
+            Some(_) => Reply::Error(Error::HeldInPart),
+            None if self.holds(keys[0], ask.owner()) => self.enter_again(keys, ask),
+            None => self.enter(keys, ask, Kind::Many),
         };
         self.settle_all();
         reply
@@ -44,10 +42,10 @@ impl Model {
     /// The key that keeps the owner from holding all of them exclusively by
     /// one grant, or none of them.
     fn odd_one(&self, keys: &[usize], owner: &str) -> Option<usize> {
-        let grant = |at: usize| {
+        let fence = |at: usize| {
             let data = &self.locks[at].data;
             let holder = data.holder(owner).filter(|_| data.is_exclusive());
-            holder.and_then(|it| it.grant)
+            holder.and_then(|it| it.fence)
         };
         let held: Vec<usize> = keys
             .iter()
@@ -55,40 +53,24 @@ impl Model {
             .filter(|at| self.holds(*at, owner))
             .collect();
         let first = *held.first()?;
-        let alike = |at: &usize| grant(*at).is_some() && grant(*at) == grant(first);
+        let alike = |at: &usize| fence(*at).is_some() && fence(*at) == fence(first);
         keys.iter().copied().find(|at| !alike(at))
-    }
-
-    fn enter_all(&mut self, keys: &[usize], ask: &Ask<'_>) -> Reply<u64> {
-        let open = self.now >= self.grants_from
-            && keys.iter().all(|at| {
-                let lock = &self.locks[*at];
-                let free = lock.data.admits(ask.owner, Mode::Exclusive);
-                free && lock.queue.is_empty()
-            });
-        if open {
-            self.admit(keys, ask)
-        } else if ask.wait == Wait::No {
-            self.refuse()
-        } else {
-            self.queue_up(keys, ask, Kind::Many)
-        }
     }
 
     pub(crate) fn renew_all(
         &mut self,
         keys: &[usize],
         owner: &str,
-        lease: u64,
+        lease_ms: u32,
         session: u64,
     ) -> Reply<u64> {
         if !self.are_locks(keys) {
-            return Reply::WrongType;
+            return Reply::WRONG_TYPE;
         }
         let mut renewed = 0;
         for at in keys {
             if self.holds(*at, owner) {
-                self.renew_held(*at, owner, lease, session);
+                self.renew_held(*at, owner, lease_ms, None, session);
                 renewed += 1;
             }
         }
@@ -99,7 +81,7 @@ impl Model {
     pub(crate) fn release_all(&mut self, keys: &[usize], owner: &str, all: bool) -> Reply<u64> {
         let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
         if !self.are_locks(keys) {
-            return Reply::WrongType;
+            return Reply::WRONG_TYPE;
         }
         let mut released = 0;
         for (at, held) in keys.iter().zip(held) {

@@ -2,14 +2,14 @@
 //!
 //! Written from the contract alone, and meant to be read beside it: everything
 //! is a plain list and is searched from its start, nothing is kept that can be
-//! worked out anew, time is a number of milliseconds, and a grant has a running
-//! number where the server has a fence. Fast it is not.
+//! worked out anew, and time is a number of milliseconds. Fast it is not.
 
 mod acquire;
 mod bind;
 mod deadlock;
 mod grant;
 mod hash;
+mod keep;
 mod many;
 mod queue;
 mod release;
@@ -20,12 +20,12 @@ mod upgrade;
 mod views;
 
 pub(crate) use hash::{Data, Hash, HashMode, Holder};
-use rlock_core::Counters;
+use rlock_core::{Counters, Mode};
 pub(crate) use views::Contended;
 
-use crate::told::{Ask, Mode, Told, Via};
+use crate::told::{Ask, OnChannel, Told};
 
-/// A request that waits in the queue of each of its keys.
+/// A request with a place in the queue of each of its keys.
 #[derive(Clone, Debug)]
 pub(crate) struct Waiting {
     pub(crate) id: u64,
@@ -33,12 +33,51 @@ pub(crate) struct Waiting {
     pub(crate) keys: Vec<usize>,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    pub(crate) once: bool,
+    pub(crate) reenter: bool,
     pub(crate) lease: u64,
     pub(crate) since: u64,
+    /// When the wait ends, or, of a kept place, its grace.
     pub(crate) ends: Option<u64>,
     pub(crate) via: Via,
     pub(crate) grace: Option<u64>,
+    pub(crate) keep: Option<u64>,
+}
+
+/// Through what a request is to be answered.
+#[derive(Clone, Debug)]
+pub(crate) enum Via {
+    Call {
+        session: u64,
+        handle: u64,
+    },
+    Channel {
+        session: u64,
+        channel: OnChannel,
+    },
+    /// Its call is over, and its place is kept.
+    Kept,
+}
+
+impl Via {
+    fn asked(ask: &Ask<'_>) -> Self {
+        let session = ask.session();
+        match ask.request.channel {
+            None => Self::Call {
+                session,
+                handle: ask.call,
+            },
+            Some(it) => Self::Channel {
+                session,
+                channel: (it.kind, crate::driver::text(it.name)),
+            },
+        }
+    }
+}
+
+impl Waiting {
+    pub(crate) const fn is_kept(&self) -> bool {
+        matches!(self.via, Via::Kept)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +94,9 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Watching {
     pub(crate) owner: String,
-    pub(crate) grant: u64,
+    pub(crate) fence: u64,
     /// Connection and channel.
-    pub(crate) channel: Option<(u64, String)>,
+    pub(crate) channel: Option<(u64, OnChannel)>,
     pub(crate) bind: Option<Bind>,
 }
 
@@ -95,7 +134,7 @@ pub(crate) struct Model {
     pub(crate) now: u64,
     pub(crate) locks: Vec<Lock>,
     pub(crate) requests: Vec<Waiting>,
-    pub(crate) listened: Vec<String>,
+    pub(crate) listened: Vec<OnChannel>,
     /// Whether somebody listens on the unlock channels.
     pub(crate) overheard: bool,
     pub(crate) counters: Counters,
@@ -105,8 +144,15 @@ pub(crate) struct Model {
     pub(crate) limits: Limits,
     /// Before this nothing is granted.
     pub(crate) grants_from: u64,
-    pub(crate) last_grant: u64,
+    pub(crate) last_fence: u64,
     pub(crate) last_request: u64,
+    /// The hand-offs whose places are to be kept, by their fences.
+    pub(crate) handed_off: Vec<(u64, Waiting)>,
+    /// Whether somebody was let in from a kept place before others who wait
+    /// since somebody looked.
+    pub(crate) passed_others: bool,
+    /// What has become of kept places, and of fences, since somebody looked.
+    pub(crate) events: Vec<(&'static str, &'static str)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -151,8 +197,11 @@ impl Model {
             given_together: Vec::new(),
             limits,
             grants_from,
-            last_grant: 0,
+            last_fence: 0,
             last_request: 0,
+            handed_off: Vec::new(),
+            passed_others: false,
+            events: Vec::new(),
         }
     }
 
@@ -161,21 +210,50 @@ impl Model {
         found.expect("who is in a queue has asked")
     }
 
-    /// The request by which the owner waits for the key.
+    /// The request by which the owner has a place in the queue of the key.
     pub(crate) fn place(&self, at: usize, owner: &str) -> Option<&Waiting> {
-        let mut waiting = self.requests.iter();
-        waiting.find(|it| it.owner == owner && it.keys.contains(&at))
+        let mut requests = self.requests.iter();
+        requests.find(|it| it.owner == owner && it.keys.contains(&at))
     }
 
-    pub(crate) fn next_grant(&mut self) -> u64 {
-        self.last_grant += 1;
-        self.last_grant
+    /// The same for the first of the keys for which it has one.
+    pub(crate) fn place_of_any(&self, keys: &[usize], owner: &str) -> Option<&Waiting> {
+        keys.iter().find_map(|at| self.place(*at, owner))
     }
 
-    pub(crate) fn waits_to(&self, ask: &Ask<'_>) -> Option<u64> {
-        match ask.wait {
-            rlock_core::Wait::Millis(wait) => Some(self.now + wait),
-            rlock_core::Wait::Forever | rlock_core::Wait::No => None,
-        }
+    /// Those who wait for a lock, in order. Nobody waits in a kept place.
+    pub(crate) fn waiting_at(&self, at: usize) -> Vec<&Waiting> {
+        let queue = self.locks[at].queue.iter().map(|id| self.request(*id));
+        queue.filter(|it| !it.is_kept()).collect()
+    }
+
+    /// Those of them who stand before a request.
+    pub(crate) fn ahead_of(&self, at: usize, id: u64) -> Vec<&Waiting> {
+        let queue = self.locks[at].queue.iter();
+        let ahead = queue
+            .take_while(|it| **it != id)
+            .map(|id| self.request(*id));
+        ahead.filter(|it| !it.is_kept()).collect()
+    }
+
+    /// Above all that were given, and never behind the clock in microseconds.
+    pub(crate) fn next_fence(&mut self) -> u64 {
+        self.last_fence = (self.last_fence + 1).max(self.now * 1000);
+        self.last_fence
+    }
+
+    /// A fence was met that is in force: what comes later is above it, as far
+    /// as it is to be believed.
+    pub(crate) fn believe(&mut self, fence: u64) {
+        self.last_fence = self.last_fence.max(fence.min(self.highest_fence()));
+    }
+
+    /// One hour ahead of the clock.
+    pub(crate) const fn highest_fence(&self) -> u64 {
+        (self.now + 3_600_000) * 1000
+    }
+
+    pub(crate) fn event(&mut self, of: &'static str, what: &'static str) {
+        self.events.push((of, what));
     }
 }

@@ -1,31 +1,41 @@
 //! Getting a place in the queue, taking it over, and losing it.
 
-use super::{Kind, Model, Waiting};
-use crate::told::{Ask, Mode, Outcome, Reply, Via};
+use rlock_core::{Mode, Wait};
+
+use super::{Kind, Model, Via, Waiting};
+use crate::told::{Ask, Error, Outcome, Reply, Word};
+
+impl Waiting {
+    /// Whether a request is this one, once more. An upgrade asks for one key
+    /// in exclusive mode.
+    pub(super) fn is_like(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
+        let exclusive = |mode| mode == Mode::Exclusive;
+        let same_mode = exclusive(self.mode) == exclusive(ask.request.mode);
+        let same_kind = (self.kind == Kind::Many) == (kind == Kind::Many);
+        same_kind && same_mode && sorted(&self.keys) == sorted(keys)
+    }
+}
 
 impl Model {
     /// Queues a request that has to wait, or refuses it. An upgrade waits at
     /// the front.
-    pub(super) fn queue_up(&mut self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> Reply<u64> {
-        let mut places = keys.iter().filter_map(|at| self.place(*at, ask.owner));
-        if let Some(place) = places.next().cloned() {
-            if !ask.once {
-                return Reply::AlreadyQueued;
-            }
+    pub(super) fn queue_up(
+        &mut self,
+        keys: &[usize],
+        ask: &Ask<'static>,
+        kind: Kind,
+    ) -> Reply<u64> {
+        if let Some(place) = self.place_of_any(keys, ask.owner()).cloned() {
             return self.take_over(&place, keys, ask, kind);
         }
         let waiting = self.new_waiting(keys, ask, kind);
-        if self.requests.len() >= self.limits.waiters_max || self.lacks_watches_to_queue(keys, ask)
+        if self.places() + keys.len() > self.limits.waiters_max
+            || self.lacks_watches_to_queue(keys, ask, kind)
         {
-            return Reply::QueueFull;
+            return Reply::QUEUE_FULL;
         }
-        if kind == Kind::Upgrade && self.has_upgrade(keys[0]) {
-            self.counters.deadlocks += 1;
-            return Reply::SecondUpgrade;
-        }
-        if self.closes_cycle(&waiting) {
-            self.counters.deadlocks += 1;
-            return Reply::Deadlock;
+        if let Some(refused) = self.knots(&waiting, kind) {
+            return refused;
         }
         self.counters.waits += 1;
         for at in keys {
@@ -39,72 +49,88 @@ impl Model {
         waits(ask)
     }
 
-    fn has_upgrade(&self, at: usize) -> bool {
-        let mut queue = self.locks[at].queue.iter();
-        queue.any(|id| {
-            let waiting = self.request(*id);
-            waiting.kind == Kind::Upgrade && self.is_upgrade(waiting)
-        })
+    /// The refusal of a request whose waiting nobody could end.
+    fn knots(&mut self, waiting: &Waiting, kind: Kind) -> Option<Reply<u64>> {
+        let error = if kind == Kind::Upgrade && self.has_upgrade(waiting) {
+            Error::SecondUpgrade
+        } else if self.closes_cycle(waiting) {
+            Error::Deadlock
+        } else {
+            return None;
+        };
+        self.counters.deadlocks += 1;
+        Some(Reply::Error(error))
     }
 
-    fn new_waiting(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> Waiting {
+    fn has_upgrade(&self, waiting: &Waiting) -> bool {
+        let queue = self.waiting_at(waiting.keys[0]);
+        let mut others = queue.iter().filter(|it| it.owner != waiting.owner);
+        others.any(|it| it.kind == Kind::Upgrade && self.is_upgrade(it))
+    }
+
+    fn new_waiting(&self, keys: &[usize], ask: &Ask<'static>, kind: Kind) -> Waiting {
+        let request = &ask.request;
         Waiting {
             id: self.last_request + 1,
-            owner: ask.owner.to_owned(),
+            owner: ask.owner().to_owned(),
             keys: keys.to_vec(),
             kind,
-            mode: ask.mode,
-            once: ask.once,
-            lease: ask.lease_ms.into(),
+            mode: request.mode,
+            reenter: request.reenter,
+            lease: request.lease_ms.into(),
             since: self.now,
-            ends: self.waits_to(ask),
-            via: ask.via.clone(),
-            grace: ask.grace_ms.map(u64::from),
+            ends: match request.wait {
+                Wait::Millis(wait) => Some(self.now + wait),
+                Wait::Forever | Wait::No => None,
+            },
+            via: Via::asked(ask),
+            grace: request.grace_ms.map(u64::from),
+            keep: request.keep_ms.map(u64::from),
         }
     }
 
-    /// The owner asks again by `WAIT … ONCE`.
+    /// The owner asks again, and goes on in its place.
     fn take_over(
         &mut self,
         place: &Waiting,
         keys: &[usize],
-        ask: &Ask<'_>,
+        ask: &Ask<'static>,
         kind: Kind,
     ) -> Reply<u64> {
-        let same_mode = (place.mode == Mode::Exclusive) == (ask.mode == Mode::Exclusive);
-        let same_kind = (place.kind == Kind::Many) == (kind == Kind::Many);
-        if !same_kind || !same_mode || sorted(&place.keys) != sorted(keys) {
-            return Reply::Conflict;
+        if !place.is_like(keys, ask, kind) {
+            return Reply::Error(Error::OtherRequest);
         }
-        if self.lacks_watches_to_queue(keys, ask) {
-            return Reply::QueueFull;
+        if self.lacks_watches_to_queue(keys, ask, kind) {
+            return Reply::QUEUE_FULL;
         }
+        let comes_first = kind == Kind::Upgrade && place.kind != Kind::Upgrade;
         let taken = Waiting {
             id: place.id,
             since: place.since,
-            kind: place.kind,
+            kind: if comes_first { kind } else { place.kind },
             ..self.new_waiting(keys, ask, kind)
         };
-        // What is left to others for a moment goes to the front waiter all the
-        // same if it asks; several keys that were all free would be its own.
-        if kind == Kind::One && self.is_next(&taken) && !self.is_upgrade(&taken) {
-            self.drop_request(place.id);
-            self.answer(keys[0], &place.via, Outcome::Superseded);
-            return self.admit(keys, ask);
+        if let Some(refused) = self.knots(&taken, kind) {
+            return refused;
         }
-        if self.closes_cycle(&taken) {
-            self.counters.deadlocks += 1;
-            return Reply::Deadlock;
+        if place.is_kept() {
+            self.event("place", "waited in again");
+            self.counters.waits += 1;
+        }
+        if comes_first {
+            let queue = &mut self.locks[keys[0]].queue;
+            queue.retain(|id| *id != place.id);
+            queue.insert(0, place.id);
         }
         let old = self.requests.iter_mut().find(|it| it.id == place.id);
-        *old.expect("it waits") = taken;
+        *old.expect("it has a place") = taken;
         self.answer(keys[0], &place.via, Outcome::Superseded);
         waits(ask)
     }
 
     /// Whether it is the request's turn in all of its queues, and it fits.
     pub(super) fn is_next(&self, waiting: &Waiting) -> bool {
-        let first = |at: &usize| self.locks[*at].queue.first() == Some(&waiting.id);
+        let first = |at: &usize| self.ahead_of(*at, waiting.id).is_empty();
         let fits = |at: &usize| self.fits(*at, waiting);
         waiting.keys.iter().all(first) && waiting.keys.iter().all(fits)
     }
@@ -129,11 +155,18 @@ impl Model {
         self.requests.retain(|it| it.id != id);
     }
 
-    pub(crate) fn cancel(&mut self, at: usize, owner: &str) -> Reply<u64> {
+    pub(crate) fn cancel(&mut self, at: usize, owner: &str, session: u64) -> Reply<u64> {
         let Some(place) = self.place(at, owner).cloned() else {
             return Reply::Number(0);
         };
         self.drop_request(place.id);
+        let at = place.keys[0];
+        if place.is_kept() {
+            self.event("place", "cancelled");
+        }
+        if place.via.session() != Some(session) {
+            self.publish_to(at, &place.via, Word::Withdrawn, owner, None);
+        }
         self.answer(at, &place.via, Outcome::Cancelled);
         Reply::Number(1)
     }
@@ -145,17 +178,17 @@ impl Model {
             .find(|it| matches!(it.via, Via::Call { handle, .. } if handle == call))
             .map(|it| it.id);
         if let Some(id) = gone {
-            self.drop_request(id);
             self.counters.waiters_gone += 1;
+            self.end_call(id, "kept for a call that is gone");
         }
         gone.is_some()
     }
 }
 
 fn waits(ask: &Ask<'_>) -> Reply<u64> {
-    match ask.via {
-        Via::Channel { .. } => Reply::Waiting,
-        Via::Call { .. } => Reply::Blocked,
+    match ask.request.channel {
+        Some(_) => Reply::Waiting,
+        None => Reply::Blocked,
     }
 }
 

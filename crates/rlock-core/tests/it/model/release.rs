@@ -1,27 +1,53 @@
 //! Keeping a hold, and giving it up.
 
 use super::{Data, Model};
-use crate::told::Reply;
+use crate::told::{Error, Reply};
 
 impl Model {
-    pub(crate) fn renew(&mut self, at: usize, owner: &str, lease: u64, session: u64) -> Reply<u64> {
+    pub(crate) fn renew(
+        &mut self,
+        at: usize,
+        owner: &str,
+        lease_ms: u32,
+        raise_to: Option<u64>,
+        session: u64,
+    ) -> Reply<u64> {
         self.settle(at);
         let data = &self.locks[at].data;
         if data.is_other() {
-            return Reply::WrongType;
+            return Reply::WRONG_TYPE;
+        }
+        if raise_to.is_some_and(|to| to > self.highest_fence()) {
+            return self.done(Reply::Error(Error::FenceTooLarge));
         }
         if data.holder(owner).is_none() {
             return self.done(Reply::Nil);
         }
-        let grant = self.renew_held(at, owner, lease, session);
+        let mut others = data.holders().iter().filter(|it| it.owner != owner);
+        if raise_to.is_some() && others.any(|it| it.fence == raise_to) {
+            return self.done(Reply::Error(Error::FenceTaken));
+        }
+        let before = data.holder(owner).and_then(|it| it.fence);
+        let fence = self.renew_held(at, owner, lease_ms, raise_to, session);
+        if raise_to == Some(fence) && before < raise_to {
+            self.event("fence", "raised");
+        }
         self.settle_all();
-        Reply::Fence(grant)
+        Reply::Fence(fence)
     }
 
-    pub(super) fn renew_held(&mut self, at: usize, owner: &str, lease: u64, session: u64) -> u64 {
+    pub(super) fn renew_held(
+        &mut self,
+        at: usize,
+        owner: &str,
+        lease_ms: u32,
+        raise_to: Option<u64>,
+        session: u64,
+    ) -> u64 {
         self.counters.renewals += 1;
-        self.bind_to(at, owner, session);
-        self.set_lease(at, owner, lease)
+        let fence = self.set_lease(at, owner, lease_ms, raise_to);
+        self.follow_renewal(at, owner, fence, session);
+        fence
     }
 
     pub(crate) fn release(&mut self, at: usize, owner: &str, all: bool) -> Reply<u64> {
@@ -29,7 +55,7 @@ impl Model {
         self.settle(at);
         let data = &self.locks[at].data;
         if data.is_other() {
-            return Reply::WrongType;
+            return Reply::WRONG_TYPE;
         }
         if data.holder(owner).is_none() {
             return self.done(Reply::Nil);
@@ -80,7 +106,7 @@ impl Model {
         }
         for (at, held) in keys.iter().zip(held) {
             let holder = self.locks[*at].data.holder(owner);
-            if holder.is_some_and(|it| it.grant == Some(undone)) {
+            if holder.is_some_and(|it| it.fence == Some(undone)) {
                 self.end_hold(*at, owner);
                 self.locks[*at].owes_message |= held;
                 taken = 1;
@@ -89,6 +115,9 @@ impl Model {
         self.counters.undelivered_grants += taken;
         self.counters.waiters_gone += taken;
         self.settle_all();
+        if taken > 0 {
+            self.give_place_back(undone);
+        }
         Reply::Number(taken)
     }
 
@@ -97,7 +126,7 @@ impl Model {
         self.settle(at);
         let data = &self.locks[at].data;
         if data.is_other() {
-            return Reply::WrongType;
+            return Reply::WRONG_TYPE;
         }
         let removed = data.holders().len() as u64;
         if removed > 0 {

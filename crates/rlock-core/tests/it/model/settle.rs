@@ -18,6 +18,9 @@ impl Model {
         let Some(hash) = data.lock_mut() else {
             return;
         };
+        if hash.holders.iter().all(|it| hash.end_of(it) >= now) {
+            return;
+        }
         let before = hash.clone();
         hash.holders.retain(|it| before.end_of(it) >= now);
         let lapsed = before.holders.len() - hash.holders.len();
@@ -37,8 +40,9 @@ impl Model {
         self.forget_idle();
         self.lose(at);
         while self.serve_front(at) {}
+        let nobody_waits = self.waiting_at(at).is_empty();
         let lock = &mut self.locks[at];
-        if lock.queue.is_empty() && self.now >= self.grants_from {
+        if nobody_waits && self.now >= self.grants_from {
             (lock.in_a_row, lock.yields_until) = (0, None);
         }
         self.see(at);
@@ -48,13 +52,14 @@ impl Model {
     /// several keys that ends gives way in all of their queues.
     pub(crate) fn settle_all(&mut self) {
         loop {
-            let before = (self.requests.len(), self.last_grant);
+            let before = (self.requests.len(), self.places_kept(), self.last_fence);
             for at in 0..self.locks.len() {
                 if self.locks[at].touched {
                     self.settle(at);
                 }
             }
-            if before == (self.requests.len(), self.last_grant) {
+            let after = (self.requests.len(), self.places_kept(), self.last_fence);
+            if before == after {
                 break;
             }
         }
@@ -76,30 +81,31 @@ impl Model {
     /// Drops those whose lease is over, and tells those who asked for it.
     pub(super) fn lose(&mut self, at: usize) {
         self.expire_key(at);
+        if let Some(fence) = self.locks[at].data.lock().and_then(|it| it.fence) {
+            self.believe(fence);
+        }
         self.drop_lapsed(at);
         self.cut_by_key(at);
         let now = self.now;
-        let data = self.locks[at].data.clone();
-        let seen_end = self.locks[at].seen_end.take();
-        if data == Data::Absent && seen_end.is_some_and(|end| end < now) {
+        let lock = &mut self.locks[at];
+        let seen_end = lock.seen_end.take();
+        if lock.data == Data::Absent && seen_end.is_some_and(|end| end < now) {
             self.counters.lease_expirations += 1;
         }
+        let watching = std::mem::take(&mut lock.watching);
         let holds = |it: &Watching| {
-            let holder = data.holder(&it.owner);
-            holder.is_some_and(|holder| holder.grant == Some(it.grant))
+            let holder = lock.data.holder(&it.owner);
+            holder.is_some_and(|holder| holder.fence == Some(it.fence))
         };
-        let (kept, lost) = std::mem::take(&mut self.locks[at].watching)
-            .into_iter()
-            .partition(holds);
-        self.locks[at].watching = kept;
+        let (kept, lost): (_, Vec<_>) = watching.into_iter().partition(holds);
+        lock.watching = kept;
         for it in lost {
-            let it: Watching = it;
             let closed = it.bind.as_ref().and_then(|it| Some(it.closed? + it.grace));
             if closed.is_some_and(|end| end < now) {
                 self.locks[at].owes_message = true;
             }
             if let Some((_, channel)) = &it.channel {
-                self.publish(at, channel, Word::Lost, &it.owner, Some(it.grant));
+                self.publish(at, channel, Word::Lost, &it.owner, Some(it.fence));
             }
         }
         self.see(at);
@@ -107,7 +113,9 @@ impl Model {
 
     /// The key's end cuts longer leases, and is that of the longest again.
     fn cut_by_key(&mut self, at: usize) {
-        if let Some(hash) = self.locks[at].data.lock_mut() {
+        if let Some(hash) = self.locks[at].data.lock_mut()
+            && hash.holders.iter().any(|it| Some(it.ends) != hash.ends)
+        {
             let before = hash.clone();
             for holder in &mut hash.holders {
                 holder.ends = before.end_of(holder);

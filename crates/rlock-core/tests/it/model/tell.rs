@@ -1,7 +1,7 @@
 //! Answers to blocked calls, and messages on channels.
 
-use super::Model;
-use crate::told::{Outcome, Told, Via, Word};
+use super::{Model, Via};
+use crate::told::{OnChannel, Outcome, Told, Word};
 
 impl Model {
     pub(super) fn answer(&mut self, at: usize, via: &Via, outcome: Outcome<u64>) {
@@ -21,28 +21,28 @@ impl Model {
         via: &Via,
         word: Word,
         owner: &str,
-        grant: Option<u64>,
+        fence: Option<u64>,
     ) {
         if let Via::Channel { channel, .. } = via {
-            self.publish(at, channel, word, owner, grant);
+            self.publish(at, channel, word, owner, fence);
         }
     }
 
     pub(super) fn publish(
         &mut self,
         at: usize,
-        channel: &str,
+        channel: &OnChannel,
         word: Word,
         owner: &str,
-        grant: Option<u64>,
+        fence: Option<u64>,
     ) {
         if self.listened.iter().any(|it| it == channel) {
             self.told.push(Told::Message {
                 key: self.locks[at].key.to_owned(),
-                channel: channel.to_owned(),
+                channel: channel.clone(),
                 word,
                 owner: owner.to_owned(),
-                fence: grant,
+                fence,
             });
         }
     }

@@ -6,8 +6,9 @@ impl Model {
     /// Everything that is due now: first the waits, then the locks.
     pub(crate) fn turn(&mut self) {
         let now = self.now;
-        let mut over: Vec<_> = self.requests.clone();
-        over.retain(|it| it.ends.is_some_and(|ends| ends < now));
+        let over = self.requests.iter();
+        let over = over.filter(|it| it.ends.is_some_and(|ends| ends < now));
+        let mut over: Vec<_> = over.cloned().collect();
         over.sort_by_key(|it| (it.ends, it.id));
         for it in over {
             self.end_wait(&it);

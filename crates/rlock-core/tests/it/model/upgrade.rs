@@ -1,41 +1,39 @@
 //! A holder that changes its mode: from shared to exclusive, and back.
 
-use rlock_core::Wait;
+use rlock_core::{Mode, Wait};
 
 use super::{HashMode, Kind, Model, Waiting};
-use crate::told::{Ask, Mode, Outcome, Reply};
+use crate::told::{Ask, Reply};
 
 impl Model {
     /// A shared holder asks for exclusive.
-    pub(super) fn upgrade(&mut self, at: usize, ask: &Ask<'_>) -> Reply<u64> {
-        let alone = self.locks[at].data.admits(ask.owner, Mode::Exclusive);
+    pub(super) fn upgrade(&mut self, at: usize, ask: &Ask<'static>) -> Reply<u64> {
+        let alone = self.locks[at].data.admits(ask.owner(), Mode::Exclusive);
         if alone && self.now >= self.grants_from {
             return self.upgrade_now(at, ask);
         }
-        if ask.wait == Wait::No {
+        if ask.request.wait == Wait::No {
             return self.refuse();
         }
         self.queue_up(&[at], ask, Kind::Upgrade)
     }
 
-    fn upgrade_now(&mut self, at: usize, ask: &Ask<'_>) -> Reply<u64> {
-        if self.lacks_watches(&[at], ask) {
-            return Reply::QueueFull;
+    fn upgrade_now(&mut self, at: usize, ask: &Ask<'static>) -> Reply<u64> {
+        if self.lacks_watches(&[at], ask, Kind::Upgrade) {
+            return Reply::QUEUE_FULL;
         }
-        // It may have been queued before it came to hold, by a rename.
-        if let Some(place) = self.place(at, ask.owner).cloned() {
-            self.drop_request(place.id);
-            self.answer(at, &place.via, Outcome::Superseded);
-        }
+        // It may have had a place before it came to hold.
+        self.use_up_place(&[at], ask, Kind::Upgrade);
         let before = self.locks[at].data.lock().and_then(|it| it.ends);
-        let grant = self.next_grant();
+        let fence = self.next_fence();
         self.counters.grants += 1;
-        self.make_exclusive(at, ask.owner, ask.once, ask.lease_ms.into(), grant);
-        self.watch(at, grant, ask);
+        let (reenter, lease) = (ask.request.reenter, ask.request.lease_ms.into());
+        self.make_exclusive(at, ask.owner(), reenter, lease, fence);
+        self.watch(at, fence, ask);
         if self.locks[at].data.lock().and_then(|it| it.ends) < before {
             self.unlock(at);
         }
-        Reply::Fence(grant)
+        Reply::Fence(fence)
     }
 
     /// The one shared holder becomes the exclusive one.
@@ -43,21 +41,21 @@ impl Model {
         &mut self,
         at: usize,
         owner: &str,
-        once: bool,
+        reenter: bool,
         lease: u64,
-        grant: u64,
+        fence: u64,
     ) {
         let ends = self.now + lease;
         let hash = self.locks[at].data.lock_mut().expect("it holds");
         hash.mode = HashMode::Exclusive;
         hash.ends = Some(ends);
-        hash.largest = Some(grant);
+        hash.fence = Some(fence);
         let holder = hash.holders.iter_mut().find(|it| it.owner == owner);
         let holder = holder.expect("it holds");
-        holder.count += u32::from(!once);
+        holder.count += u32::from(reenter);
         holder.permits = 1;
         holder.ends = ends;
-        holder.grant = Some(grant);
+        holder.fence = Some(fence);
     }
 
     /// Whether the request waits for the others to leave the lock to its owner.
@@ -73,21 +71,21 @@ impl Model {
         self.settle(at);
         let data = &self.locks[at].data;
         if data.is_other() {
-            return Reply::WrongType;
+            return Reply::WRONG_TYPE;
         }
         if !data.is_exclusive() || data.holder(owner).is_none() {
             return self.done(Reply::Nil);
         }
-        let next = self.last_grant + 1;
+        let own = self.locks[at].data.holder(owner).and_then(|it| it.fence);
+        let fence = own.unwrap_or_else(|| self.next_fence());
         let hash = self.locks[at].data.lock_mut().expect("it holds");
         hash.mode = HashMode::Shared;
+        hash.fence = Some(fence);
         let ends = hash.ends.expect("it is a lock");
         let holder = hash.holders.first_mut().expect("it holds");
         holder.ends = ends;
-        let grant = *holder.grant.get_or_insert(next);
-        hash.largest = Some(grant);
-        self.last_grant = self.last_grant.max(grant);
+        holder.fence = Some(fence);
         self.settle_all();
-        Reply::Fence(grant)
+        Reply::Fence(fence)
     }
 }

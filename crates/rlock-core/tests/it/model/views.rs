@@ -2,8 +2,8 @@
 
 use rlock_core::Gauges;
 
-use super::{Data, Model, Waiting};
-use crate::told::{Ask, Via};
+use super::{Data, Model, Via, Waiting};
+use crate::told::Ask;
 
 /// One line of the list of contended locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) struct Contended {
 
 impl Ask<'_> {
     pub(crate) const fn watches(&self) -> bool {
-        self.via.is_channel() || self.grace_ms.is_some()
+        self.request.channel.is_some() || self.request.grace_ms.is_some()
     }
 }
 
@@ -35,13 +35,22 @@ impl Data {
 }
 
 impl Model {
-    /// The blocked calls of a connection.
-    pub(crate) fn calls_of(&self, connection: u64) -> Vec<u64> {
-        let calls = self.requests.iter().filter_map(|it| match it.via {
-            Via::Call { session, handle } if session == connection => Some(handle),
-            _ => None,
-        });
-        calls.collect()
+    /// Places in queues, kept ones too.
+    pub(super) fn places(&self) -> usize {
+        self.requests.iter().map(|it| it.keys.len()).sum()
+    }
+
+    pub(super) fn places_kept(&self) -> usize {
+        let kept = self.requests.iter().filter(|it| it.is_kept());
+        kept.map(|it| it.keys.len()).sum()
+    }
+
+    /// The blocked calls, each with its connection.
+    pub(crate) fn calls(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.requests.iter().filter_map(|it| match it.via {
+            Via::Call { session, handle } => Some((session, handle)),
+            Via::Channel { .. } | Via::Kept => None,
+        })
     }
 
     /// The locks of a database with waiters, first those with the most.
@@ -74,7 +83,8 @@ impl Model {
         let contended = self.locks.iter().filter(|it| !it.queue.is_empty());
         let watching = self.locks.iter().flat_map(|it| &it.watching);
         Gauges {
-            waiters: self.requests.len() as u64,
+            waiters: self.places() as u64,
+            places_kept: self.places_kept() as u64,
             contended_locks: contended.count() as u64,
             watches: self.watches() as u64,
             bound_holds: watching.filter(|it| it.bind.is_some()).count() as u64,

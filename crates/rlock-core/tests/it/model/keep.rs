@@ -1,0 +1,64 @@
+//! Places that outlive their calls.
+
+use super::{Kind, Model, Via, Waiting};
+
+impl Model {
+    /// The call of a request is over, and the request with it, unless its
+    /// place is kept: nobody waits there then, until the grace ends.
+    pub(super) fn end_call(&mut self, id: u64, kept: &'static str) {
+        let request = self.request(id);
+        let keep = request.keep.filter(|_| request.kind != Kind::Upgrade);
+        let Some(keep) = keep else {
+            self.drop_request(id);
+            return;
+        };
+        self.event("place", kept);
+        let ends = self.now + keep;
+        for lock in &mut self.locks {
+            lock.touched |= lock.queue.contains(&id);
+        }
+        let mut requests = self.requests.iter_mut();
+        let request = requests.find(|it| it.id == id).expect("it has a place");
+        request.via = Via::Kept;
+        request.ends = Some(ends);
+        request.grace = None;
+    }
+
+    /// Takes note of a hand-off whose place is to be kept if it turns out not
+    /// to have arrived.
+    pub(super) fn may_come_back(&mut self, fence: u64, granted: &Waiting) {
+        if granted.keep.is_some() && granted.kind != Kind::Upgrade {
+            self.handed_off.push((fence, granted.clone()));
+        }
+    }
+
+    /// The hand-off under this fence did not arrive: its place is kept, unless
+    /// its owner has asked anew.
+    pub(super) fn give_place_back(&mut self, fence: u64) {
+        let found = self.handed_off.iter().position(|it| it.0 == fence);
+        let Some((_, mut request)) = found.map(|at| self.handed_off.swap_remove(at)) else {
+            return;
+        };
+        let asked_anew = |at: &usize| self.place(*at, &request.owner).is_some();
+        let Some(keep) = request
+            .keep
+            .filter(|_| !request.keys.iter().any(asked_anew))
+        else {
+            return;
+        };
+        self.event("place", "kept for a grant that did not arrive");
+        request.via = Via::Kept;
+        request.ends = Some(self.now + keep);
+        request.grace = None;
+        for at in &request.keys {
+            let stands_before = |id: &u64| {
+                let other = self.request(*id);
+                other.kind == Kind::Upgrade || other.id < request.id
+            };
+            let queue = &self.locks[*at].queue;
+            let place = queue.iter().take_while(|id| stands_before(id)).count();
+            self.locks[*at].queue.insert(place, request.id);
+        }
+        self.requests.push(request);
+    }
+}
