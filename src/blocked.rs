@@ -5,15 +5,13 @@
 //! loses that race is never answered, or the server stops). So waits end by
 //! our own deadlines, and every call is unblocked exactly once.
 
-use std::os::raw::{c_int, c_void};
+use std::cell::Cell;
 
 use rlock_core::{Delivery, Fence, KeptPlace, Locks, Request};
 
 use crate::{
-    api::{Context, raw},
-    entry,
-    state::{self, Event},
-    transact::Failure,
+    api::{Context, MainThread, raw},
+    site::Failure,
 };
 
 /// A grant to a blocked call, until it is known to have been delivered.
@@ -36,24 +34,39 @@ pub(crate) enum Outcome {
     TurnedAway,
 }
 
+/// What the server calls for a blocked client.
+#[derive(Clone, Copy)]
+pub(crate) struct Callbacks {
+    /// Replies when the call was unblocked.
+    pub(crate) reply: raw::RedisModuleCmdFunc,
+    /// Replies when it was by `CLIENT UNBLOCK`.
+    pub(crate) unblocked: raw::RedisModuleCmdFunc,
+    /// Frees the outcome, which was replied with or not.
+    pub(crate) free: raw::FreeFn,
+    /// Is told that the client has gone.
+    pub(crate) gone: raw::RedisModuleDisconnectFunc,
+}
+
+static CALLBACKS: MainThread<Cell<Option<Callbacks>>> = MainThread::new(Cell::new(None));
+
+/// Sets what the server is to call. Before that no client is blocked.
+pub(crate) fn start(callbacks: Callbacks) {
+    CALLBACKS.get().set(Some(callbacks));
+}
+
 /// Blocks the calling client. `None` if the server cannot block it.
 fn block(ctx: &Context) -> Option<u64> {
-    // SAFETY: the functions are ours and live as long as the module. A time-out
-    // callback makes `CLIENT UNBLOCK` work, which is safe only where the race
-    // is mended.
-    let client = unsafe {
-        let on_unblock: raw::RedisModuleCmdFunc = if raw::has_mended_unblock() {
-            Some(on_client_unblock)
-        } else {
-            None
-        };
-        raw::block_client(ctx.raw(), Some(on_reply), on_unblock, Some(on_free), 0)
-    };
+    let on = CALLBACKS.get().get()?;
+    // A time-out callback makes `CLIENT UNBLOCK` work, which is safe only where
+    // the race is mended.
+    let unblocked = on.unblocked.filter(|_| raw::has_mended_unblock());
+    // SAFETY: the functions are ours and live as long as the module.
+    let client = unsafe { raw::block_client(ctx.raw(), on.reply, unblocked, on.free, 0) };
     if client.is_null() {
         return None;
     }
     // SAFETY: the handle is good until it is unblocked.
-    unsafe { raw::set_disconnect_callback(client, Some(on_disconnect)) };
+    unsafe { raw::set_disconnect_callback(client, on.gone) };
     Some(client.expose_provenance() as u64)
 }
 
@@ -81,67 +94,6 @@ pub(crate) fn unblock(handle: u64, outcome: Outcome) {
     let client = std::ptr::with_exposed_provenance_mut(handle as usize);
     let outcome = Box::into_raw(Box::new(outcome));
     // SAFETY: the table of callers gives every handle away once, and a handle
-    // is good until then. The server passes the outcome to `on_free`, once.
+    // is good until then. The server passes the outcome to `free`, once.
     unsafe { raw::unblock_client(client, outcome.cast()) };
-}
-
-/// The reply of an unblocked call.
-unsafe extern "C" fn on_reply(
-    ctx: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    _argc: c_int,
-) -> c_int {
-    entry::command(ctx, |ctx| {
-        // SAFETY: what `unblock` passed, before `on_free` is called.
-        let outcome = unsafe {
-            raw::blocked_client_data(ctx.raw())
-                .cast::<Outcome>()
-                .as_ref()
-        };
-        match outcome {
-            Some(Outcome::Granted(fence)) => ctx.reply_number(fence.get()),
-            Some(Outcome::TurnedAway) => ctx.reply_error(
-                "TRYAGAIN this server can no longer grant the lock, ask the one that can",
-            ),
-            Some(Outcome::Nil) | None => ctx.reply_nil(),
-        }
-    })
-}
-
-/// The end of an unblocked call, whether or not it could be answered.
-unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
-    entry::callback(ctx, |ctx| {
-        // SAFETY: made by `unblock`, and passed here once.
-        let outcome = unsafe { Box::from_raw(data.cast::<Outcome>()) };
-        // SAFETY: the context is that of this callback.
-        let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;
-        if let Outcome::Granted(fence) = *outcome {
-            state::tell(ctx, Event::GrantEnded { fence, gone });
-        }
-    });
-}
-
-/// The client has gone, or waits no more for another reason. Also called when
-/// it goes after it was unblocked; then nobody knows the handle any more.
-unsafe extern "C" fn on_disconnect(
-    ctx: *mut raw::RedisModuleCtx,
-    client: *mut raw::RedisModuleBlockedClient,
-) {
-    entry::callback(ctx, |ctx| {
-        state::tell(ctx, Event::CallerGone(client.expose_provenance() as u64));
-    });
-}
-
-/// `CLIENT UNBLOCK`: the wait ends with nil.
-unsafe extern "C" fn on_client_unblock(
-    ctx: *mut raw::RedisModuleCtx,
-    _argv: *mut *mut raw::RedisModuleString,
-    _argc: c_int,
-) -> c_int {
-    entry::command(ctx, |ctx| {
-        // SAFETY: the context is that of a blocked client's callback.
-        let client = unsafe { raw::blocked_client_handle(ctx.raw()) };
-        state::tell(ctx, Event::CallerGone(client.expose_provenance() as u64));
-        ctx.reply_nil();
-    })
 }

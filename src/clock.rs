@@ -11,7 +11,7 @@
 
 use std::{
     cell::Cell,
-    os::raw::{c_int, c_void},
+    os::raw::c_int,
     ptr,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -40,14 +40,32 @@ pub(crate) fn now() -> Timestamp {
 }
 
 /// The timer: not armed, or armed for a point in time.
-#[derive(Default)]
 pub(crate) struct Timer {
+    /// What the server calls when it rings.
+    on_ring: raw::RedisModuleTimerProc,
+    /// What it calls when the event loop was woken.
+    on_wake: raw::RedisModuleEventLoopOneShotFunc,
     armed: Option<(Timestamp, raw::RedisModuleTimerID)>,
     held_off: bool,
     at_once: bool,
 }
 
 impl Timer {
+    /// A timer that is not armed. Its callbacks have to begin with
+    /// [`Timer::rung`] and [`woken`].
+    pub(crate) const fn new(
+        on_ring: raw::RedisModuleTimerProc,
+        on_wake: raw::RedisModuleEventLoopOneShotFunc,
+    ) -> Self {
+        Self {
+            on_ring,
+            on_wake,
+            armed: None,
+            held_off: false,
+            at_once: false,
+        }
+    }
+
     /// Makes sure that the timer rings at `deadline`, or before.
     pub(crate) fn arm(&mut self, ctx: &Context, now: Timestamp, deadline: Timestamp) {
         let deadline = deadline.min(now.plus_millis(AHEAD_MAX_MS));
@@ -68,14 +86,14 @@ impl Timer {
             raw::create_timer(
                 ctx.raw(),
                 i64::try_from(delay_ms).unwrap_or(0),
-                Some(crate::events::on_timer),
+                self.on_ring,
                 ptr::null_mut(),
             )
         };
         self.armed = Some((deadline, id));
         self.at_once = delay_ms == 0;
         if self.at_once {
-            wake_event_loop();
+            wake_event_loop(self.on_wake);
         }
     }
 
@@ -141,19 +159,20 @@ pub(crate) fn is_waking() -> bool {
     IS_WAKING.get().get()
 }
 
+/// Takes note that the one-shot event has come.
+pub(crate) fn woken() {
+    IS_WAKING.get().set(false);
+}
+
 /// Redis 7.0 computes how long it will sleep before it runs what may create a
 /// timer, so a timer for "now" would ring only after that sleep. A one-shot
 /// event ends the sleep; it does nothing else, as it has no context to act in.
-fn wake_event_loop() {
+fn wake_event_loop(on_wake: raw::RedisModuleEventLoopOneShotFunc) {
     if IS_WAKING.get().replace(true) {
         return;
     }
     // SAFETY: the function lives as long as the module, which is not unloaded
     // before the event has come.
-    let added = unsafe { raw::event_loop_add_one_shot(Some(on_wake), ptr::null_mut()) };
+    let added = unsafe { raw::event_loop_add_one_shot(on_wake, ptr::null_mut()) };
     IS_WAKING.get().set(added == raw::REDISMODULE_OK as c_int);
-}
-
-unsafe extern "C" fn on_wake(_data: *mut c_void) {
-    IS_WAKING.get().set(false);
 }

@@ -5,43 +5,49 @@
 //!
 //! # Layout
 //!
-//! - `lib`: loading; `settings`, `commands::table`: what the server is told;
-//! - `entry`, `commands`: where the server calls in, one file per command;
-//! - `transact`: the one path that every change of a lock takes; `ready`, `all`:
-//!   the same for several keys at once;
+//! Each file or folder uses only those above it in this list, which a test checks:
+//!
+//! - `api`: the server's API, nearly all `unsafe`, and where a panic ends;
+//! - `settings`: the values, and their limits;
+//! - `store`: a hold as a hash, read and written; shared holds that need not be read;
+//! - `site`: where a lock is, and why a request is refused;
+//! - `other_holders`: who holds other locks, for the search for deadlocks;
+//! - `opened`: a lock whose key is open;
+//! - `notes`: what callbacks have seen while the state was in use;
+//! - `clock`: the time, and the one timer;
+//! - `blocked`: calls that wait, and how they are answered;
+//! - `messages`: outcomes and unlock messages;
+//! - `state`: what is kept between calls;
+//! - `tell`: outcomes of requests, by reply or by message;
 //! - `serving`: whether this server may grant anything now;
-//! - `store`, `before`, `fields`, `write`: a hold as a hash; `known`: shared holds that need not be
-//!   read; `others`: who holds other locks;
-//! - `blocked`, `messages`: how others are told;
-//! - `events`, `clock`: what happens without a command; `state`: what is kept
-//!   between calls;
-//! - `api`: the server's API, and nearly all `unsafe`.
+//! - `open_many`: several locks whose keys are open;
+//! - `grant_many`: requests for several keys, when it is their turn;
+//! - `transact`: the one path that every change of a lock takes;
+//! - `commands`: their table, and a file for each or for two that are alike;
+//! - `events`: what happens without a command, and all that the server calls then.
 
-mod all;
 mod api;
-mod before;
 mod blocked;
 mod clock;
 mod commands;
-mod entry;
 mod events;
-mod fields;
-mod info;
-mod known;
+mod grant_many;
 mod messages;
-mod others;
-mod ready;
-mod reply;
+mod notes;
+mod open_many;
+mod opened;
+mod other_holders;
 mod serving;
 mod settings;
+mod site;
 mod state;
 mod store;
+mod tell;
 mod transact;
-mod write;
 
 use std::os::raw::c_int;
 
-use api::{Context, Text, raw};
+use api::{Context, Text, entry, raw};
 
 /// The server's own memory, so that its limits and statistics count ours.
 #[global_allocator]
@@ -187,13 +193,11 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
         };
     // SAFETY: the context is that of loading.
     unsafe { raw::set_module_options(ctx.raw(), options as c_int) };
-    settings::load(ctx, arguments)
+    events::load_settings(ctx, arguments)
         .and_then(|()| commands::register(ctx))
-        .and_then(|()| state::State::start(ctx))
+        .and_then(|()| events::start(ctx))
         .map_err(|text| ctx.log(c"warning", &text))?;
-    // SAFETY: the callback lives as long as the module.
-    unsafe { raw::register_info_func(ctx.raw(), Some(info::on_info)) };
-    if info::evicts(ctx) {
+    if ctx.flags().may_evict() {
         ctx.log(
             c"warning",
             "maxmemory-policy may evict locks when memory is full, and then two owners hold one; \

@@ -8,8 +8,9 @@ use rlock_core::Timestamp;
 
 use crate::{
     api::{Context, MainThread, Serves},
+    site::{Failure, Site},
     state::State,
-    transact::{self, Site},
+    tell,
 };
 
 /// How long to wait before asking again, in milliseconds.
@@ -57,9 +58,24 @@ pub(crate) fn tick(now: Timestamp) {
     REPLICAS.get().set(replicas);
 }
 
+/// Whether anything may be changed now.
+pub(crate) fn check_writable(state: &mut State, site: &Site<'_>) -> Result<(), Failure> {
+    if !state.is_master {
+        return Err(Failure::Replica);
+    }
+    // A command that is in one transaction with `CLIENT PAUSE` still runs. The
+    // server would not delete a key that has expired, and then not bear that
+    // it is written again.
+    if site.ctx.avoids_writes() {
+        return Err(Failure::Paused);
+    }
+    check_replicas(state, site.ctx, site.now);
+    Ok(())
+}
+
 /// Grants nothing for a while if this server has fewer replicas than it needs:
 /// it may have been cut off, and another one have taken its place.
-pub(crate) fn check_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
+fn check_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
     if REPLICAS.get().get().needed != Some(0) {
         count_replicas(state, ctx, now);
     }
@@ -113,7 +129,7 @@ fn turn_all_away(state: &mut State, site: &Site<'_>) {
         let Some(ended) = state.locks.withdraw_one(site.name()) else {
             return;
         };
-        transact::turn_away(state, site.ctx, &ended);
+        tell::turn_away(state, site.ctx, &ended);
     }
     state.locks.settle_later(site.name());
 }

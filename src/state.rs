@@ -6,10 +6,8 @@
 //! time, and nothing changes under the feet of whoever has it.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::RefCell,
     collections::{BTreeMap, VecDeque},
-    os::raw::c_void,
-    ptr,
     time::Duration,
 };
 
@@ -20,10 +18,10 @@ use crate::{
     api::{Context, MainThread, Text},
     blocked::{self, Grant, Outcome},
     clock::{self, Timer},
-    events,
-    known::Known,
+    notes::{self, Note},
     settings::settings,
-    transact::Site,
+    site::Site,
+    store::Known,
 };
 
 /// How many tickets are handled in one turn of the event loop: about a
@@ -32,29 +30,6 @@ const TURN_TICKETS: usize = 256;
 /// The longest wait that the histogram tells from longer ones: 30 days, in
 /// microseconds, which is the largest value of `max-lease-ms`.
 const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
-
-/// What a callback has seen.
-pub(crate) enum Event {
-    /// A key was deleted, expired, renamed, or given another time to live.
-    KeyChanged {
-        db: u32,
-        key: Box<[u8]>,
-        evicted: bool,
-    },
-    /// A database, or all of them, has other keys than before.
-    KeysChanged(Option<u32>),
-    /// A blocked call has ended without us.
-    CallerGone(u64),
-    /// A connection has closed.
-    SessionClosed(u64),
-    /// A blocked call that was granted a lock has ended; `gone` if it could not
-    /// be answered.
-    GrantEnded { fence: Fence, gone: bool },
-    /// The server has become a replica, or a master.
-    RoleChanged { is_master: bool },
-    /// The server has read its data.
-    Loaded,
-}
 
 pub(crate) struct State {
     pub(crate) locks: Locks,
@@ -75,20 +50,14 @@ pub(crate) struct State {
     /// it had queued before is still there.
     pub(crate) was_demoted: bool,
     pub(crate) timer: Timer,
-    subscribed: bool,
+    /// Subscribes to key events, which is done once.
+    subscribe_to_keys: Option<fn(&Context)>,
     granting_from: Timestamp,
     /// When the grace after the start ends.
     pub(crate) grace_ends: Timestamp,
 }
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
-static NOTES: MainThread<RefCell<Vec<Event>>> = MainThread::new(RefCell::new(Vec::new()));
-/// Where the name of the key is that is being changed by us; events that name
-/// it are our own doing.
-static CHANGING: MainThread<Cell<*const c_void>> = MainThread::new(Cell::new(ptr::null()));
-/// The same for several keys at once.
-static CHANGING_ALL: MainThread<RefCell<Vec<*const c_void>>> =
-    MainThread::new(RefCell::new(Vec::new()));
 
 impl State {
     /// The state of a server that has just loaded the module.
@@ -96,7 +65,11 @@ impl State {
     /// # Errors
     ///
     /// The text of the histogram's refusal of its bounds.
-    pub(crate) fn start(ctx: &Context) -> Result<(), String> {
+    pub(crate) fn start(
+        ctx: &Context,
+        timer: Timer,
+        subscribe_to_keys: fn(&Context),
+    ) -> Result<(), String> {
         let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
         let mut state = Self {
             locks: Locks::default(),
@@ -110,8 +83,8 @@ impl State {
             is_master: ctx.flags().is_master(),
             role_changed: false,
             was_demoted: false,
-            timer: Timer::default(),
-            subscribed: false,
+            timer,
+            subscribe_to_keys: Some(subscribe_to_keys),
             granting_from: Timestamp::from_micros(0),
             grace_ends: Timestamp::from_micros(0),
         };
@@ -139,14 +112,20 @@ impl State {
     /// Takes note of what callbacks have seen, in memory only: whatever has to
     /// be written is left to the timer.
     fn absorb(&mut self, ctx: &Context, now: Timestamp) {
-        while !NOTES.get().borrow().is_empty() {
-            for event in NOTES.get().take() {
-                self.note(ctx, event, now);
+        loop {
+            let notes = notes::take();
+            if notes.is_empty() {
+                break;
+            }
+            for note in notes {
+                self.note(ctx, note, now);
             }
         }
-        if !self.subscribed && (self.locks.has_contended() || !self.known.is_empty()) {
-            self.subscribed = true;
-            events::subscribe_to_keys(ctx);
+        if let Some(subscribe) = self.subscribe_to_keys
+            && (self.locks.has_contended() || !self.known.is_empty())
+        {
+            self.subscribe_to_keys = None;
+            subscribe(ctx);
         }
         if let Some(deadline) = self.next_deadline(now) {
             self.timer.arm(ctx, now, deadline);
@@ -161,36 +140,36 @@ impl State {
         self.locks.next_deadline(now)
     }
 
-    fn note(&mut self, ctx: &Context, event: Event, now: Timestamp) {
-        match event {
-            Event::KeyChanged { db, key, evicted } => {
+    fn note(&mut self, ctx: &Context, note: Note, now: Timestamp) {
+        match note {
+            Note::KeyChanged { db, key, evicted } => {
                 self.note_key(ctx, Name { db, key: &key }, evicted);
             }
-            Event::KeysChanged(db) => {
+            Note::KeysChanged(db) => {
                 self.known.clear();
                 self.locks.settle_all_later(db);
             }
-            Event::CallerGone(handle) => {
+            Note::CallerGone(handle) => {
                 if let Some(ticket) = self.callers.remove(&handle) {
                     self.locks.caller_gone(now, ticket, handle);
                     blocked::unblock(handle, Outcome::Nil);
                 }
             }
-            Event::SessionClosed(session) => {
+            Note::SessionClosed(session) => {
                 self.locks.session_closed(now, session);
                 self.locks.sweep();
             }
-            Event::GrantEnded { fence, gone } => {
+            Note::GrantEnded { fence, gone } => {
                 let grant = self.granted.remove(&fence);
                 self.undelivered.extend(grant.filter(|_| gone));
             }
-            Event::RoleChanged { is_master } => {
+            Note::RoleChanged { is_master } => {
                 self.known.clear();
                 self.is_master = is_master;
                 self.role_changed = true;
                 self.was_demoted |= !is_master;
             }
-            Event::Loaded => {
+            Note::Loaded => {
                 self.known.clear();
                 self.begin_grace(now);
             }
@@ -285,8 +264,8 @@ pub(crate) fn look<R>(act: impl FnOnce(&State) -> R) -> Option<R> {
 }
 
 /// Leaves a note, which is read at once if nothing is going on.
-pub(crate) fn tell(ctx: &Context, event: Event) {
-    NOTES.get().borrow_mut().push(event);
+pub(crate) fn leave_note(ctx: &Context, note: Note) {
+    notes::push(note);
     with(ctx, |_, _| ());
 }
 
@@ -295,12 +274,9 @@ pub(crate) fn tell(ctx: &Context, event: Event) {
 pub(crate) fn key_changed(ctx: &Context, key: Text, evicted: bool) {
     let db = ctx.db();
     let Ok(mut state) = STATE.get().try_borrow_mut() else {
-        if !is_changing(key) {
+        if !notes::is_changing(key) {
             let key = key.bytes().into();
-            NOTES
-                .get()
-                .borrow_mut()
-                .push(Event::KeyChanged { db, key, evicted });
+            notes::push(Note::KeyChanged { db, key, evicted });
         }
         return;
     };
@@ -330,48 +306,5 @@ pub(crate) fn look_after(ctx: &Context) {
         Some(_) if state.timer.is_astray(now) => state.timer.set_right(ctx),
         // A panic in the timer has left it unarmed.
         Some(deadline) => state.timer.arm(ctx, now, deadline),
-    }
-}
-
-/// Whether it is us who are changing a key.
-fn is_changing(key: Text) -> bool {
-    let key = address(key);
-    CHANGING.get().get() == key || CHANGING_ALL.get().borrow().contains(&key)
-}
-
-fn address(name: Text) -> *const c_void {
-    name.raw().cast_const().cast()
-}
-
-/// Marks a key as being changed by us until the value is dropped.
-pub(crate) struct Changing(());
-
-impl Changing {
-    pub(crate) fn new(name: Text) -> Self {
-        CHANGING.get().set(address(name));
-        Self(())
-    }
-}
-
-impl Drop for Changing {
-    fn drop(&mut self) {
-        CHANGING.get().set(ptr::null());
-    }
-}
-
-/// Marks several keys as being changed by us until the value is dropped.
-pub(crate) struct ChangingAll(());
-
-impl ChangingAll {
-    pub(crate) fn new(names: &[Text]) -> Self {
-        let addresses = names.iter().map(|name| address(*name)).collect();
-        CHANGING_ALL.get().replace(addresses);
-        Self(())
-    }
-}
-
-impl Drop for ChangingAll {
-    fn drop(&mut self) {
-        CHANGING_ALL.get().take();
     }
 }

@@ -54,6 +54,13 @@ impl Context {
         Flags(unsafe { raw::context_flags(self.0) }.cast_unsigned())
     }
 
+    /// Whether writing is an error now: while writes are paused, the server
+    /// asserts that nothing is replicated.
+    pub(crate) fn avoids_writes(&self) -> bool {
+        // SAFETY: takes nothing.
+        unsafe { raw::avoid_replica_traffic() != 0 }
+    }
+
     /// The number of the selected database.
     pub(crate) fn db(&self) -> u32 {
         // SAFETY: as in `flags`.

@@ -10,6 +10,7 @@
 //!   pointer: version numbers of Redis and Valkey say different things.
 
 mod context;
+pub(crate) mod entry;
 mod facts;
 mod key;
 mod questions;

@@ -38,7 +38,7 @@ type Ctx = *mut RedisModuleCtx;
 type Str = *mut RedisModuleString;
 type Key = *mut RedisModuleKey;
 type Blocked = *mut RedisModuleBlockedClient;
-type FreeFn = Option<unsafe extern "C" fn(Ctx, *mut c_void)>;
+pub(crate) type FreeFn = Option<unsafe extern "C" fn(Ctx, *mut c_void)>;
 
 required! {
     create_command = RedisModule_CreateCommand(ctx: Ctx, name: *const c_char, function: RedisModuleCmdFunc, flags: *const c_char, first: c_int, last: c_int, step: c_int) -> c_int;

@@ -1,21 +1,25 @@
-//! `RLOCK.ACQUIRE`
+//! `RLOCK.ACQUIRE` and `RLOCK.MACQUIRE`
 
 use rlock_core::{
-    Admission, ChannelKind, Hold, Limits, Locks, Name, Request, Step, TicketId, Wait,
+    Admission, ChannelKind, Effect, Hold, Limits, Locks, Name, Request, Step, TicketId, Wait,
     syntax::{self, Acquire, Shown},
 };
 
-use super::Call;
+use super::{Call, reply};
 use crate::{
     api::{Context, Serves, Text},
-    blocked, reply,
+    blocked,
+    open_many::OpenedMany,
+    other_holders::OtherHolders,
     settings::settings,
+    site::{Failure, Site},
     state::State,
-    transact::{Failure, Site, transact},
+    tell,
+    transact::{self, transact},
 };
 
 /// What has become of a request.
-pub(super) enum Outcome {
+enum Outcome {
     Granted(rlock_core::Fence),
     Busy,
     /// The outcome will be the reply to the blocked call.
@@ -53,7 +57,7 @@ fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
 }
 
 /// The request that a command makes, as far as this connection may make it.
-pub(super) fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, String> {
+fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, String> {
     let mut request = syntax.request;
     if request.channel.is_some() || request.grace_ms.is_some() {
         let option = match request.channel.map(|it| it.kind) {
@@ -75,7 +79,7 @@ pub(super) fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Re
 }
 
 /// What may be queued now.
-pub(super) fn limits() -> Limits {
+fn limits() -> Limits {
     Limits {
         waiters_max: settings().max_waiters.get(),
         watches_max: settings().max_watches.get(),
@@ -84,7 +88,7 @@ pub(super) fn limits() -> Limits {
 }
 
 /// Counts a request that did not come as far as the core.
-pub(super) const fn count_refused(locks: &mut Locks, failure: &Failure) {
+const fn count_refused(locks: &mut Locks, failure: &Failure) {
     if matches!(
         failure,
         Failure::WrongType { .. } | Failure::Paused | Failure::Replica
@@ -94,7 +98,7 @@ pub(super) const fn count_refused(locks: &mut Locks, failure: &Failure) {
 }
 
 /// Takes note of what the outcome means for answers that are still due.
-pub(super) fn confirm(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
+fn confirm(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
     match outcome {
         Outcome::Blocked { handle, ticket } => drop(state.callers.insert(*handle, *ticket)),
         Outcome::Granted(_) => {
@@ -106,12 +110,7 @@ pub(super) fn confirm(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
 }
 
 /// Replies with what has become of a request for `keys`.
-pub(super) fn answer(
-    ctx: &Context,
-    done: Option<Result<Outcome, Failure>>,
-    keys: &[Text],
-    owner: Text,
-) {
+fn answer(ctx: &Context, done: Option<Result<Outcome, Failure>>, keys: &[Text], owner: Text) {
     match done {
         Some(Ok(Outcome::Granted(fence))) => ctx.reply_number(fence.get()),
         Some(Ok(Outcome::Busy)) => ctx.reply_nil(),
@@ -168,4 +167,95 @@ fn queue(
         ticket,
     });
     Ok(Step::telling(outcome, superseded))
+}
+
+pub(super) fn run_many(call: &Call<'_>) {
+    if call.tells_keys(3) {
+        return;
+    }
+    match syntax::acquire_all(call.arguments, settings().max_lease_ms.get()) {
+        None => call.wrong_arity(),
+        Some(Err(error)) => reply::bad_argument(call.ctx, &error),
+        Some(Ok(syntax)) => acquire_many(call, syntax),
+    }
+}
+
+fn acquire_many(call: &Call<'_>, syntax: Acquire<'_, Text>) {
+    let (ctx, keys, owner) = (call.ctx, syntax.keys, *syntax.owner);
+    let Some(first) = keys.first() else { return };
+    let request = match request(ctx, syntax) {
+        Ok(request) => request,
+        Err(text) => return ctx.reply_error(&text),
+    };
+    let done = call.change(*first, Some(owner), |state, site| {
+        let outcome = request_locks(state, site, keys, request)
+            .inspect_err(|failure| count_refused(&mut state.locks, failure))?;
+        confirm(state, site, &outcome);
+        Ok(outcome)
+    });
+    answer(ctx, done, keys, owner);
+}
+
+fn request_locks(
+    state: &mut State,
+    site: &Site<'_>,
+    keys: &[Text],
+    mut request: Request<'_>,
+) -> Result<Outcome, Failure> {
+    let mut opened = transact::open_many(state, site, keys)?;
+    request.session = request.session.or_else(|| state.session_for(site));
+    let names: Vec<_> = keys
+        .iter()
+        .map(|key| Name {
+            db: site.db,
+            key: key.bytes(),
+        })
+        .collect();
+    let (now, holds) = (site.now, &mut opened.holds);
+    let others = OtherHolders::new(site, &state.known);
+    let locks = &mut state.locks;
+    let step = locks.acquire_all(now, &names, holds, &request, &limits(), &others);
+    let outcome = match step {
+        Err(refusal) => Err(Failure::Refused(refusal)),
+        Ok(step) => {
+            end_earlier(state, step.effects);
+            match step.reply {
+                Admission::Granted(fence) => Ok(Outcome::Granted(fence)),
+                Admission::Busy => Ok(Outcome::Busy),
+                Admission::MustWait => queue_many(state, site, &names, &opened, &request),
+            }
+        }
+    };
+    opened.save(state);
+    outcome
+}
+
+/// Queues the request, once it is sure that the caller can be told.
+fn queue_many(
+    state: &mut State,
+    site: &Site<'_>,
+    names: &[Name<'_>],
+    opened: &OpenedMany<'_>,
+    request: &Request<'_>,
+) -> Result<Outcome, Failure> {
+    let (delivery, handle) = blocked::delivery(&state.locks, site.ctx, request)?;
+    let locks = &mut state.locks;
+    let queued = locks.enqueue_all(site.now, names, &opened.holds, request, &delivery);
+    let Some((ticket, superseded)) = queued else {
+        return Ok(Outcome::Busy);
+    };
+    end_earlier(state, superseded);
+    Ok(handle.map_or(Outcome::Queued, |handle| Outcome::Blocked {
+        handle,
+        ticket,
+    }))
+}
+
+/// Ends the earlier call of an owner that has asked again.
+fn end_earlier(state: &mut State, effects: impl IntoIterator<Item = Effect>) {
+    for effect in effects {
+        if let Effect::Withdrawn(delivery) = effect {
+            tell::withdraw(state, &delivery);
+        }
+    }
 }

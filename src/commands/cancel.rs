@@ -2,11 +2,11 @@
 
 use rlock_core::syntax::{self, KeyAndOwner};
 
-use super::Call;
-use crate::{
+use super::{
+    Call,
     reply::{self, Answer},
-    transact,
 };
+use crate::{tell, transact};
 
 /// The key is not opened: a request is withdrawn whatever the key holds.
 pub(super) fn run(call: &Call<'_>) {
@@ -19,10 +19,10 @@ pub(super) fn run(call: &Call<'_>) {
         let Some(ended) = state.locks.cancel(site.name(), owner.bytes()) else {
             return false;
         };
-        transact::withdraw(state, &ended.delivery);
+        tell::withdraw(state, &ended.delivery);
         // The connection that asked knows from the reply.
         if ended.delivery.session() != site.ctx.session() {
-            transact::tell_withdrawn(site.ctx, &ended);
+            tell::tell_withdrawn(site.ctx, &ended);
         }
         // Somebody behind it may fit now. Other keys of the request follow in
         // this turn of the event loop.

@@ -2,8 +2,8 @@
 
 use rlock_core::syntax::{self, KeyAndOwner};
 
-use super::Call;
-use crate::{reply, transact::transact};
+use super::{Call, reply};
+use crate::transact::transact;
 
 pub(super) fn run(call: &Call<'_>) {
     let KeyAndOwner { key, owner } = match syntax::key_and_owner(call.arguments) {

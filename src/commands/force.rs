@@ -1,10 +1,10 @@
 //! `RLOCK.FORCE key`
 
-use super::Call;
-use crate::{
+use super::{
+    Call,
     reply::{self, Answer},
-    transact::transact,
 };
+use crate::transact::transact;
 
 pub(super) fn run(call: &Call<'_>) {
     let [_, key] = call.arguments else {

@@ -1,7 +1,10 @@
 //! `RLOCK.HELP`
 
-use super::{Call, table::COMMANDS};
-use crate::reply::{self, Answer};
+use super::{
+    Call,
+    reply::{self, Answer},
+    table::COMMANDS,
+};
 
 pub(super) fn run(call: &Call<'_>) {
     if call.arguments.len() != 1 {

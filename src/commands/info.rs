@@ -2,12 +2,13 @@
 
 use rlock_core::{Fence, Holder, Mode, Name, Timestamp, WaiterView};
 
-use super::Call;
+use super::{Call, reply};
 use crate::{
     api::{Context, Key},
-    clock, reply, state,
+    clock,
+    site::Failure,
+    state,
     store::{self, Holding},
-    transact::Failure,
 };
 
 /// How many waiters are shown.

@@ -1,9 +1,9 @@
 //! `RLOCK.LIST [COUNT n]`
 
-use super::Call;
+use super::{Call, reply};
 use crate::{
     api::{Context, Key, OwnedText},
-    clock, reply, state, store,
+    clock, state, store,
 };
 use rlock_core::{ContendedView, Name, Timestamp, syntax};
 

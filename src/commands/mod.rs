@@ -1,10 +1,8 @@
 //! The commands, a file each: parse, change the lock, reply.
 
 mod acquire;
-mod acquire_all;
 mod cancel;
 mod downgrade;
-mod each;
 mod force;
 mod help;
 mod info;
@@ -12,6 +10,8 @@ mod list;
 mod register;
 mod release;
 mod renew;
+mod renew_release_many;
+mod reply;
 mod table;
 
 pub(crate) use register::register;
@@ -21,10 +21,9 @@ use std::os::raw::c_int;
 use rlock_core::syntax::{self, Argument};
 
 use crate::{
-    api::{Context, Text, raw},
-    entry,
+    api::{Context, Text, entry, raw},
+    site::Site,
     state::{self, State},
-    transact::Site,
 };
 
 impl Argument for Text<'_> {
@@ -81,7 +80,7 @@ impl<'a> Call<'a> {
             act(state, &site)
         });
         if done.is_none() {
-            crate::reply::busy(self.ctx);
+            reply::busy(self.ctx);
         }
         done
     }
@@ -111,7 +110,7 @@ mod entry_point {
 
     entry_points! {
         acquire = super::acquire::run;
-        acquire_all = super::acquire_all::run;
+        acquire_all = super::acquire::run_many;
         cancel = super::cancel::run;
         downgrade = super::downgrade::run;
         force = super::force::run;
@@ -119,8 +118,8 @@ mod entry_point {
         info = super::info::run;
         list = super::list::run;
         release = super::release::run;
-        release_all = super::each::release;
+        release_all = super::renew_release_many::release;
         renew = super::renew::run;
-        renew_all = super::each::renew;
+        renew_all = super::renew_release_many::renew;
     }
 }

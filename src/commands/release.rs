@@ -2,8 +2,8 @@
 
 use rlock_core::syntax::{self, Release};
 
-use super::Call;
-use crate::{reply, transact::transact};
+use super::{Call, reply};
+use crate::transact::transact;
 
 pub(super) fn run(call: &Call<'_>) {
     let Release { key, owner, all } = match syntax::release(call.arguments) {

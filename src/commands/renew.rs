@@ -5,8 +5,8 @@ use rlock_core::{
     syntax::{self, Renew},
 };
 
-use super::Call;
-use crate::{reply, settings::settings, transact::transact};
+use super::{Call, reply};
+use crate::{settings::settings, transact::transact};
 
 pub(super) fn run(call: &Call<'_>) {
     let parsed = syntax::renew(call.arguments, settings().max_lease_ms.get());

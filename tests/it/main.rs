@@ -56,6 +56,7 @@ mod several_arguments;
 mod sharded_messages;
 mod shared;
 mod stored_fences;
+mod structure;
 mod traffic;
 mod unload;
 mod unlock_messages;

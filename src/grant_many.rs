@@ -3,48 +3,46 @@
 use rlock_core::{Name, TicketId};
 
 use crate::{
-    all::OpenedAll,
     api::{OwnedText, Published, Text},
+    open_many::OpenedMany,
     serving,
+    site::Site,
     state::State,
-    transact::{self, Pending, Site, tell_grant},
+    tell::tell_grant,
 };
 
-/// Grants the requests that changes have made first in all their queues. True
-/// if there were any.
-pub(crate) fn grant_all(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>) -> bool {
-    let mut any = false;
-    while let Some(ticket) = state.locks.next_ready() {
-        let keys = state.locks.keys_of(ticket);
-        grant(state, site, pending, ticket, &keys);
-        any = true;
-    }
-    any
+/// Grants the next of the requests that changes have made first in all their
+/// queues. Answers which locks are to be settled then: those of a request that
+/// nobody heard of. `None` if there is no such request.
+pub(crate) fn grant_next(state: &mut State, site: &Site<'_>) -> Option<Vec<OwnedText>> {
+    let ticket = state.locks.next_ready()?;
+    let keys = state.locks.keys_of(ticket);
+    Some(grant(state, site, ticket, &keys))
 }
 
 fn grant(
     state: &mut State,
     site: &Site<'_>,
-    pending: &mut Pending<'_>,
     ticket: TicketId,
     keys: &[(u32, Box<[u8]>)],
-) {
+) -> Vec<OwnedText> {
     if keys.iter().any(|(db, _)| *db != site.db) {
         // To be done where that database is selected.
         for (db, key) in keys {
             state.locks.settle_later(Name { db: *db, key });
         }
-        return;
+        return Vec::new();
     }
     let texts: Vec<_> = keys.iter().map(|(_, key)| OwnedText::new(key)).collect();
     let keys: Vec<_> = texts.iter().map(OwnedText::text).collect();
     // The server has asked for the keys of the command only.
     let is_ours = |key: &Text<'_>| serving::is_ours(state, &Site { key: *key, ..*site });
     if !keys.iter().all(is_ours) {
-        return;
+        return Vec::new();
     }
-    if hand_over(state, site, ticket, &keys) == Some(Published::ToNobody) {
-        settle(state, site, pending, &keys);
+    match hand_over(state, site, ticket, &keys) {
+        Some(Published::ToNobody) => texts,
+        Some(Published::ToSomebody) | None => Vec::new(),
     }
 }
 
@@ -59,7 +57,7 @@ fn hand_over(
         caller: None,
         ..*site
     };
-    let mut opened = OpenedAll::open(state, &nobody, keys);
+    let mut opened = OpenedMany::open(state, &nobody, keys);
     let granted = state.locks.grant_all(site.now, ticket, &mut opened.holds);
     let mut told = None;
     if let Some(granted) = granted {
@@ -78,29 +76,4 @@ fn hand_over(
     }
     opened.save(state);
     told
-}
-
-/// Hands the locks of a request that was passed over to whoever is behind it.
-/// All are due, so what there is no time for is done later.
-fn settle(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>, keys: &[Text<'_>]) {
-    let mut more = Pending::new();
-    for key in keys {
-        if state.locks.turn_is_over() {
-            break;
-        }
-        let site = Site {
-            caller: None,
-            key: *key,
-            ..*site
-        };
-        // A key that holds no lock is left alone, and its waiters wait on.
-        let _ = transact::change(state, &site, &mut more, |locks, name, hold, _| {
-            Ok(locks.settle(site.now, name, hold))
-        });
-    }
-    let kept = |key: &[u8]| OwnedText::new(key).into();
-    pending.extend(
-        more.iter()
-            .map(|(key, message)| (kept(key.bytes()), *message)),
-    );
 }

@@ -8,7 +8,7 @@ use rlock_core::{
 
 use crate::{
     api::{Context, Text},
-    transact::Failure,
+    site::Failure,
 };
 
 /// The reply of a command that is not called often.

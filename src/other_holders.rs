@@ -4,19 +4,18 @@ use rlock_core::{Holders, Name, Timestamp, VisitHolder, syntax::OWNER_LEN_MAX};
 
 use crate::{
     api::{Context, Key, OwnedText},
-    known::Known,
-    store,
-    transact::Site,
+    site::Site,
+    store::{self, Known},
 };
 
-pub(crate) struct Others<'a> {
+pub(crate) struct OtherHolders<'a> {
     ctx: &'a Context,
     now: Timestamp,
     db: u32,
     known: &'a Known,
 }
 
-impl<'a> Others<'a> {
+impl<'a> OtherHolders<'a> {
     pub(crate) fn new(site: &Site<'a>, known: &'a Known) -> Self {
         Self {
             ctx: site.ctx,
@@ -50,7 +49,7 @@ impl<'a> Others<'a> {
     }
 }
 
-impl Holders for Others<'_> {
+impl Holders for OtherHolders<'_> {
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
         // An owner may wait in another database than the one that is selected.
         let elsewhere = name.db != self.db;

@@ -1,9 +1,4 @@
-//! The hold as the server keeps it: a hash with a time to live.
-//!
-//! An exclusive hold is the field of its owner, with the hold count, and the
-//! field of its fence. A shared one says so in the field of its mode; each
-//! holder has a field with its count, and one with the end of its lease, its
-//! fence and its permits. This file reads; `write` writes; `fields` has the names.
+//! Reads the hold of a key.
 
 use std::sync::Arc;
 
@@ -12,15 +7,15 @@ use rlock_core::{
     syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
 };
 
-use crate::{
-    api::{Key, KeyKind, OwnedText, Text},
+use super::{
     before::{Before, One, Owner},
     fields::{
         FENCE_FIELD, FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, MODE_SHARED, constants, holder_field,
         scan, sole_owner, stored_count, stored_holder,
     },
-    known::{Known, Stamp},
+    shared_cache::{Known, Stamp},
 };
+use crate::api::{Key, KeyKind, OwnedText, Text};
 
 /// Reads the hold of a key as `owner` sees it.
 ///

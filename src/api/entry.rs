@@ -11,7 +11,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
 };
 
-use crate::api::{Context, MainThread, raw};
+use super::{Context, MainThread, raw};
 
 static PANICS: MainThread<Cell<u64>> = MainThread::new(Cell::new(0));
 

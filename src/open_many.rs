@@ -1,55 +1,30 @@
-//! A change of several locks at once.
+//! Several locks while they are changed together: all their keys are open.
 
 use rlock_core::{Announce, Hold, Name};
 
 use crate::{
     api::{Key, Text},
     messages,
-    state::{ChangingAll, State},
+    notes::ChangingAll,
+    opened::{Message, Opened},
+    serving,
+    site::{Failure, Site},
+    state::State,
     store,
-    transact::{self, Failure, Message, Opened, Site},
 };
 
 /// Several locks that are being changed: all opened, none written yet.
-pub(crate) struct OpenedAll<'a> {
+pub(crate) struct OpenedMany<'a> {
     opened: Vec<Opened<'a>>,
     pub(crate) holds: Vec<Hold>,
     changing: ChangingAll,
 }
 
-impl<'a> OpenedAll<'a> {
-    /// Opens all keys, having settled those with waiters.
-    ///
-    /// # Errors
-    ///
-    /// One of the keys holds no lock; then nothing has changed but what had to
-    /// without being asked.
-    pub(crate) fn new(
-        state: &mut State,
-        site: &Site<'a>,
-        keys: &[Text<'a>],
-    ) -> Result<Self, Failure> {
-        transact::check_writable(state, site)?;
-        for key in keys {
-            let site = Site { key: *key, ..*site };
-            if state.locks.is_contended(site.name()) {
-                transact::settle(state, &site);
-            }
-        }
-        let all = Self::open(state, site, keys);
-        match all.holds.iter().position(|hold| *hold == Hold::NoLock) {
-            None => Ok(all),
-            Some(key) => {
-                all.save(state);
-                Err(Failure::WrongType { key })
-            }
-        }
-    }
-
+impl<'a> OpenedMany<'a> {
     /// Opens all keys as they are.
     pub(crate) fn open(state: &mut State, site: &Site<'a>, keys: &[Text<'a>]) -> Self {
         let changing = ChangingAll::new(keys);
-        let open = |key: &Text<'a>| Opened::new(state, &Site { key: *key, ..*site });
+        let open = |key: &Text<'a>| Opened::new(&mut state.known, &Site { key: *key, ..*site });
         let mut opened: Vec<_> = keys.iter().map(open).collect();
         let holds = opened.iter_mut().map(|it| it.hold.take()).collect();
         Self {
@@ -57,6 +32,11 @@ impl<'a> OpenedAll<'a> {
             holds,
             changing,
         }
+    }
+
+    /// The first of the keys that holds no lock.
+    pub(crate) fn no_lock(&self) -> Option<usize> {
+        self.holds.iter().position(|hold| *hold == Hold::NoLock)
     }
 
     /// Writes down what has become of the holds. All keys are closed when the
@@ -70,7 +50,7 @@ impl<'a> OpenedAll<'a> {
                 _ => Announce::No,
             };
             let place = opened.place();
-            saved.push((place, opened.save(state, announce)));
+            saved.push((place, opened.save(&mut state.known, announce)));
         }
         drop(self.changing);
         for ((ctx, key), (events, message)) in saved {
@@ -88,7 +68,7 @@ impl<'a> OpenedAll<'a> {
 ///
 /// Which key holds something else.
 pub(crate) fn check(state: &mut State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
-    transact::check_writable(state, site)?;
+    serving::check_writable(state, site)?;
     let is_lock = |key: &Text| {
         let name = Name {
             db: site.db,

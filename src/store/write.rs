@@ -8,11 +8,11 @@
 use rlock_core::{Fence, Hold, Holder, Shared, Timestamp, Who};
 use smallvec::SmallVec;
 
-use crate::{
-    api::{Context, Field, Key, KeyEvent, OwnedText, Text, Word},
+use super::{
     before::Before,
     fields::{constants, holder_field, holder_terms},
 };
+use crate::api::{Context, Field, Key, KeyEvent, OwnedText, Text, Word};
 
 /// How many fields one command in the replication stream is about at most.
 const FIELDS_AT_ONCE: usize = 128;

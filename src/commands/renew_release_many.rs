@@ -6,14 +6,15 @@ use rlock_core::{
     syntax::{self, ReleaseAll, RenewAll},
 };
 
-use super::Call;
+use super::{Call, reply};
 use crate::{
-    all,
     api::Text,
-    reply,
+    open_many,
+    opened::Pending,
     settings::settings,
+    site::{Failure, Site},
     state::State,
-    transact::{Failure, Pending, Site, change, finish},
+    transact::{change, finish},
 };
 
 pub(super) fn renew(call: &Call<'_>) {
@@ -70,7 +71,7 @@ fn each(
 ) {
     let Some(first) = keys.first() else { return };
     let done = call.change(*first, Some(owner), |state, site| {
-        all::check(state, site, keys)?;
+        open_many::check(state, site, keys)?;
         let (mut held, mut pending) = (Ok(0), Pending::new());
         for key in keys {
             let site = Site { key: *key, ..*site };

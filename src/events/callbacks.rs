@@ -1,0 +1,233 @@
+//! Every function that the server calls without having been sent a command.
+//! Those of the commands are in [`crate::commands`], those of the settings in
+//! [`super::settings`].
+
+use std::{
+    cell::Cell,
+    ffi::CString,
+    os::raw::{c_char, c_int, c_void},
+    ptr,
+};
+
+use super::{info, turn};
+use crate::{
+    api::{KeyEvent, MainThread, Text, entry, raw},
+    blocked::Outcome,
+    clock,
+    notes::Note,
+    serving, state,
+};
+
+pub(super) unsafe extern "C" fn on_key_event(
+    ctx: *mut raw::RedisModuleCtx,
+    class: c_int,
+    event: *const c_char,
+    key: *mut raw::RedisModuleString,
+) -> c_int {
+    if KeyEvent::is_ours(event) {
+        return raw::REDISMODULE_OK as c_int;
+    }
+    let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
+    // SAFETY: the server's string lives as long as this call.
+    let key = unsafe { Text::from_raw(key) };
+    entry::callback(ctx, |ctx| state::key_changed(ctx, key, evicted));
+    raw::REDISMODULE_OK as c_int
+}
+
+pub(super) unsafe extern "C" fn on_role_changed(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    let is_master = subevent == raw::REDISMODULE_EVENT_REPLROLECHANGED_NOW_MASTER;
+    entry::callback(ctx, |ctx| {
+        state::leave_note(ctx, Note::RoleChanged { is_master });
+    });
+}
+
+pub(super) unsafe extern "C" fn on_flush(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    if subevent != raw::REDISMODULE_SUBEVENT_FLUSHDB_END {
+        return;
+    }
+    // SAFETY: the server passes this structure with this event.
+    let flush = unsafe { data.cast::<raw::RedisModuleFlushInfo>().as_ref() };
+    // A negative number means all databases.
+    let db = flush.and_then(|flush| u32::try_from(flush.dbnum).ok());
+    entry::callback(ctx, |ctx| state::leave_note(ctx, Note::KeysChanged(db)));
+}
+
+pub(super) unsafe extern "C" fn on_swap(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    data: *mut c_void,
+) {
+    // SAFETY: the server passes this structure with this event.
+    let swap = unsafe { data.cast::<raw::RedisModuleSwapDbInfo>().as_ref() };
+    let Some(swap) = swap else { return };
+    entry::callback(ctx, |ctx| {
+        for db in [swap.dbnum_first, swap.dbnum_second] {
+            state::leave_note(ctx, Note::KeysChanged(u32::try_from(db).ok()));
+        }
+    });
+}
+
+/// Whether the data that is being read comes from a master.
+static FROM_MASTER: MainThread<Cell<bool>> = MainThread::new(Cell::new(false));
+
+pub(super) unsafe extern "C" fn on_loading(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::callback(ctx, |ctx| match subevent {
+        raw::REDISMODULE_SUBEVENT_LOADING_REPL_START => FROM_MASTER.get().set(true),
+        // What a master sends is no start of this server.
+        raw::REDISMODULE_SUBEVENT_LOADING_ENDED if !FROM_MASTER.get().replace(false) => {
+            state::leave_note(ctx, Note::Loaded);
+        }
+        raw::REDISMODULE_SUBEVENT_LOADING_FAILED => FROM_MASTER.get().set(false),
+        _ => {}
+    });
+}
+
+pub(super) unsafe extern "C" fn on_client_change(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    data: *mut c_void,
+) {
+    if subevent != raw::REDISMODULE_SUBEVENT_CLIENT_CHANGE_DISCONNECTED {
+        return;
+    }
+    // SAFETY: the server passes this structure with this event.
+    let client = unsafe { data.cast::<raw::RedisModuleClientInfo>().as_ref() };
+    let Some(client) = client else { return };
+    entry::callback(ctx, |ctx| {
+        if state::look(|state| state.locks.has_contended()) != Some(false) {
+            state::leave_note(ctx, Note::SessionClosed(client.id));
+        }
+    });
+}
+
+/// Some setting of the server's has changed.
+pub(super) unsafe extern "C" fn on_config(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::callback(ctx, serving::read_config);
+}
+
+/// Ten times a second: looks after what no command does.
+pub(super) unsafe extern "C" fn on_cron(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    entry::callback(ctx, |ctx| {
+        serving::tick(clock::now());
+        state::look_after(ctx);
+    });
+}
+
+/// The timer rings.
+pub(super) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
+    entry::callback(ctx, turn::ring);
+}
+
+/// The event loop goes on, which is all that this event is for.
+pub(super) unsafe extern "C" fn on_wake(_data: *mut c_void) {
+    clock::woken();
+}
+
+/// The reply of an unblocked call.
+pub(super) unsafe extern "C" fn on_reply(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    entry::command(ctx, |ctx| {
+        // SAFETY: what `blocked::unblock` passed, before `on_free` is called.
+        let outcome = unsafe {
+            raw::blocked_client_data(ctx.raw())
+                .cast::<Outcome>()
+                .as_ref()
+        };
+        match outcome {
+            Some(Outcome::Granted(fence)) => ctx.reply_number(fence.get()),
+            Some(Outcome::TurnedAway) => ctx.reply_error(
+                "TRYAGAIN this server can no longer grant the lock, ask the one that can",
+            ),
+            Some(Outcome::Nil) | None => ctx.reply_nil(),
+        }
+    })
+}
+
+/// The end of an unblocked call, whether or not it could be answered.
+pub(super) unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
+    entry::callback(ctx, |ctx| {
+        // SAFETY: made by `blocked::unblock`, and passed here once.
+        let outcome = unsafe { Box::from_raw(data.cast::<Outcome>()) };
+        // SAFETY: the context is that of this callback.
+        let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;
+        if let Outcome::Granted(fence) = *outcome {
+            state::leave_note(ctx, Note::GrantEnded { fence, gone });
+        }
+    });
+}
+
+/// The client has gone, or waits no more for another reason. Also called when
+/// it goes after it was unblocked; then nobody knows the handle any more.
+pub(super) unsafe extern "C" fn on_disconnect(
+    ctx: *mut raw::RedisModuleCtx,
+    client: *mut raw::RedisModuleBlockedClient,
+) {
+    entry::callback(ctx, |ctx| {
+        state::leave_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
+    });
+}
+
+/// `CLIENT UNBLOCK`: the wait ends with nil.
+pub(super) unsafe extern "C" fn on_client_unblock(
+    ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    entry::command(ctx, |ctx| {
+        // SAFETY: the context is that of a blocked client's callback.
+        let client = unsafe { raw::blocked_client_handle(ctx.raw()) };
+        state::leave_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
+        ctx.reply_nil();
+    })
+}
+
+/// Fills the section of the module. Not while the server writes a report of
+/// its own crash: then the heap is not to be touched.
+pub(super) unsafe extern "C" fn on_info(
+    section: *mut raw::RedisModuleInfoCtx,
+    for_crash_report: c_int,
+) {
+    if for_crash_report != 0 {
+        return;
+    }
+    entry::callback(ptr::null_mut(), |ctx| {
+        // SAFETY: the server passes a context for this call; without a name the
+        // section has the module's.
+        unsafe { raw::info_add_section(section, ptr::null()) };
+        info::report(ctx, &|name, value| {
+            let name = CString::new(name).unwrap_or_default();
+            // SAFETY: as above; the server copies the name.
+            unsafe { raw::info_add_field(section, name.as_ptr(), value) };
+        });
+    });
+}

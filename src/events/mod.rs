@@ -1,0 +1,79 @@
+//! What happens without a command: what the server tells us unasked, the
+//! timer, `INFO` and the settings.
+//!
+//! Callbacks only take notes; all that has to be written is written by the
+//! timer, in pieces. Writing in a key event would come before the event's own
+//! change in the replication stream; and nothing may be written while writes
+//! are paused or the server is a replica.
+
+mod callbacks;
+mod info;
+mod settings;
+mod turn;
+
+pub(crate) use settings::load as load_settings;
+
+use crate::{
+    api::{Context, raw},
+    blocked,
+    clock::Timer,
+    state::State,
+};
+
+/// Makes the state, and says what the server is to call because of it.
+///
+/// # Errors
+///
+/// Why there can be no state, in words.
+pub(crate) fn start(ctx: &Context) -> Result<(), String> {
+    blocked::start(blocked::Callbacks {
+        reply: Some(callbacks::on_reply),
+        unblocked: Some(callbacks::on_client_unblock),
+        free: Some(callbacks::on_free),
+        gone: Some(callbacks::on_disconnect),
+    });
+    let timer = Timer::new(Some(callbacks::on_timer), Some(callbacks::on_wake));
+    State::start(ctx, timer, subscribe_to_keys)?;
+    // SAFETY: the callback lives as long as the module.
+    unsafe { raw::register_info_func(ctx.raw(), Some(callbacks::on_info)) };
+    Ok(())
+}
+
+/// Subscribes to the key events that change who holds. Done when somebody
+/// waits for the first time: each event costs the server about 50 ns, also
+/// those of other keys, and there is no way back before Redis 8.2.
+fn subscribe_to_keys(ctx: &Context) {
+    let classes = raw::REDISMODULE_NOTIFY_GENERIC
+        | raw::REDISMODULE_NOTIFY_EXPIRED
+        | raw::REDISMODULE_NOTIFY_EVICTED;
+    // SAFETY: the callback lives as long as the module.
+    unsafe { raw::subscribe_to_keyspace_events(ctx.raw(), classes, Some(callbacks::on_key_event)) };
+}
+
+/// Subscribes to everything else that changes who holds or who waits. Comes
+/// last while loading: a server that refuses the module then would keep
+/// calling.
+pub(crate) fn subscribe(ctx: &Context) {
+    let events: [(u64, raw::RedisModuleEventCallback); 7] = [
+        (
+            raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+            Some(callbacks::on_role_changed),
+        ),
+        (raw::REDISMODULE_EVENT_FLUSHDB, Some(callbacks::on_flush)),
+        (raw::REDISMODULE_EVENT_LOADING, Some(callbacks::on_loading)),
+        (
+            raw::REDISMODULE_EVENT_CLIENT_CHANGE,
+            Some(callbacks::on_client_change),
+        ),
+        (raw::REDISMODULE_EVENT_SWAPDB, Some(callbacks::on_swap)),
+        (raw::REDISMODULE_EVENT_CRON_LOOP, Some(callbacks::on_cron)),
+        (raw::REDISMODULE_EVENT_CONFIG, Some(callbacks::on_config)),
+    ];
+    // SAFETY: the callbacks live as long as the module.
+    unsafe {
+        for (id, callback) in events {
+            let event = raw::RedisModuleEvent { id, dataver: 1 };
+            raw::subscribe_to_server_event(ctx.raw(), event, callback);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The timer's turn: all that has become due is done here, in pieces.
+
+use std::time::{Duration, Instant};
+
+use rlock_core::{Due, Name, Timestamp};
+
+use crate::{
+    api::{Context, OwnedText},
+    blocked::Grant,
+    opened::Pending,
+    serving,
+    site::Site,
+    state::{self, State},
+    tell,
+    transact::{self, change, transact},
+};
+
+/// How long one turn of the event loop may take, if it does not reach the number
+/// of its tickets before.
+const TURN_MAX: Duration = Duration::from_millis(1);
+/// How long to wait before trying again while nothing may be written, in
+/// milliseconds.
+const PAUSE_MS: u64 = 10;
+
+/// Does what has become due, as much as one turn allows.
+pub(super) fn ring(ctx: &Context) {
+    state::with(ctx, |state, now| {
+        state.timer.rung();
+        let flags = ctx.flags();
+        if flags.is_loading() || ctx.avoids_writes() {
+            // Whatever is due stays due; come back for it.
+            return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
+        }
+        if flags.is_master() && !state.was_demoted {
+            state.role_changed = false;
+            turn(state, ctx, now);
+        } else {
+            stand_down(state, ctx);
+        }
+    });
+}
+
+fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
+    let began = Instant::now();
+    while !is_over(state, began)
+        && let Some(grant) = state.undelivered.pop_front()
+    {
+        take_back(state, ctx, now, &grant);
+    }
+    state.locks.sweep();
+    while !is_over(state, began)
+        && let Some(due) = state.locks.next_due(now)
+    {
+        do_due(state, ctx, now, due);
+    }
+}
+
+/// Whether a turn that began at `began` has done what it may.
+fn is_over(state: &State, began: Instant) -> bool {
+    state.locks.turn_is_over() || began.elapsed() > TURN_MAX
+}
+
+/// Passes a grant on that did not reach its owner.
+fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
+    if !ctx.select_db(grant.db) {
+        return;
+    }
+    let owner = OwnedText::new(&grant.owner);
+    let keys: Vec<_> = grant.keys.iter().map(|key| OwnedText::new(key)).collect();
+    let (mut taken, mut pending) = (false, Pending::new());
+    let mut last = None;
+    for key in &keys {
+        let site = Site {
+            ctx,
+            now,
+            db: grant.db,
+            key: key.text(),
+            caller: Some(owner.text()),
+        };
+        if serving::is_ours(state, &site) {
+            let done = change(state, &site, &mut pending, |locks, name, hold, _| {
+                Ok(locks.undeliver(now, name, hold, &grant.owner, grant.fence))
+            });
+            taken |= matches!(done, Ok(true));
+        }
+        last = Some(site);
+    }
+    if let Some(site) = last {
+        transact::finish(state, &site, pending);
+    }
+    if taken {
+        state.locks.count_undelivered();
+        if let Some(place) = &grant.place {
+            let names = grant.keys.iter().map(|key| Name { db: grant.db, key });
+            let names: Vec<_> = names.collect();
+            state.locks.keep_place(now, &names, place);
+        }
+    }
+}
+
+fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
+    match due {
+        Due::WaitEnd(ticket) => {
+            if let Some(ended) = state.locks.end_wait(now, ticket) {
+                let (owner, key) = (&ended.owner, &ended.key);
+                tell::end_wait(state, ctx, &ended.delivery, owner, key);
+            }
+        }
+        Due::Unbind { db, key, owner } => {
+            let (key, owner) = (OwnedText::new(&key), OwnedText::new(&owner));
+            let site = Site {
+                ctx,
+                now,
+                db,
+                key: key.text(),
+                caller: Some(owner.text()),
+            };
+            if ctx.select_db(db) && serving::is_ours(state, &site) {
+                // A key that holds no lock any more has no hold to be cut.
+                let _ = transact(state, &site, |locks, name, hold, _| {
+                    Ok(locks.unbind(now, name, hold, owner.bytes()))
+                });
+            }
+        }
+        Due::Settle { db, key } => {
+            let key = OwnedText::new(&key);
+            let site = Site {
+                ctx,
+                now,
+                db,
+                key: key.text(),
+                caller: None,
+            };
+            if ctx.select_db(db) && serving::is_ours(state, &site) {
+                transact::settle(state, &site);
+            }
+        }
+    }
+}
+
+/// A replica grants nothing: those who wait for a message are told so. Blocked
+/// clients the server has disconnected itself.
+fn stand_down(state: &mut State, ctx: &Context) {
+    state.undelivered.clear();
+    while !state.locks.turn_is_over()
+        && let Some(ended) = state.locks.withdraw_any()
+    {
+        tell::turn_away(state, ctx, &ended);
+    }
+    // If more is left, the note makes the timer ring again at once.
+    state.was_demoted = state.locks.has_contended();
+    state.role_changed = state.was_demoted;
+}

@@ -1,0 +1,96 @@
+//! What callbacks have seen while the state was in use, and which keys are
+//! being changed by us.
+
+use std::{
+    cell::{Cell, RefCell},
+    os::raw::c_void,
+    ptr,
+};
+
+use rlock_core::Fence;
+
+use crate::api::{MainThread, Text};
+
+/// What a callback has seen.
+pub(crate) enum Note {
+    /// A key was deleted, expired, renamed, or given another time to live.
+    KeyChanged {
+        db: u32,
+        key: Box<[u8]>,
+        evicted: bool,
+    },
+    /// A database, or all of them, has other keys than before.
+    KeysChanged(Option<u32>),
+    /// A blocked call has ended without us.
+    CallerGone(u64),
+    /// A connection has closed.
+    SessionClosed(u64),
+    /// A blocked call that was granted a lock has ended; `gone` if it could not
+    /// be answered.
+    GrantEnded { fence: Fence, gone: bool },
+    /// The server has become a replica, or a master.
+    RoleChanged { is_master: bool },
+    /// The server has read its data.
+    Loaded,
+}
+
+static NOTES: MainThread<RefCell<Vec<Note>>> = MainThread::new(RefCell::new(Vec::new()));
+/// Where the name of the key is that is being changed by us; events that name
+/// it are our own doing.
+static CHANGING: MainThread<Cell<*const c_void>> = MainThread::new(Cell::new(ptr::null()));
+/// The same for several keys at once.
+static CHANGING_ALL: MainThread<RefCell<Vec<*const c_void>>> =
+    MainThread::new(RefCell::new(Vec::new()));
+
+/// Leaves a note.
+pub(crate) fn push(note: Note) {
+    NOTES.get().borrow_mut().push(note);
+}
+
+/// Takes the notes that have been left.
+pub(crate) fn take() -> Vec<Note> {
+    NOTES.get().take()
+}
+
+/// Whether it is us who are changing a key.
+pub(crate) fn is_changing(key: Text) -> bool {
+    let key = address(key);
+    CHANGING.get().get() == key || CHANGING_ALL.get().borrow().contains(&key)
+}
+
+fn address(name: Text) -> *const c_void {
+    name.raw().cast_const().cast()
+}
+
+/// Marks a key as being changed by us until the value is dropped.
+pub(crate) struct Changing(());
+
+impl Changing {
+    pub(crate) fn new(name: Text) -> Self {
+        CHANGING.get().set(address(name));
+        Self(())
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        CHANGING.get().set(ptr::null());
+    }
+}
+
+/// Marks several keys as being changed by us until the value is dropped.
+pub(crate) struct ChangingAll(());
+
+impl ChangingAll {
+    pub(crate) fn new(names: &[Text]) -> Self {
+        let addresses = names.iter().map(|name| address(*name)).collect();
+        CHANGING_ALL.get().replace(addresses);
+        Self(())
+    }
+}
+
+impl Drop for ChangingAll {
+    fn drop(&mut self) {
+        CHANGING_ALL.get().take();
+    }
+}

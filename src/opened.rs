@@ -1,0 +1,86 @@
+//! A lock while it is changed: its key is open, and its hold is in memory.
+
+use rlock_core::{Announce, Hold};
+use smallvec::SmallVec;
+
+use crate::{
+    api::{Context, Key, Text, Word},
+    site::Site,
+    store::{self, Before, Diff, Events, Known},
+};
+
+/// Whether an unlock message is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    No,
+    /// Unless the lock is taken first.
+    DueWhileFree,
+    Due,
+}
+
+/// A lock that is being changed: its open key, and its hold before and now.
+pub(crate) struct Opened<'a> {
+    site: Site<'a>,
+    key: Key<'a>,
+    before: Before<'a>,
+    pub(crate) hold: Hold,
+}
+
+impl<'a> Opened<'a> {
+    /// Opens a key and reads its hold.
+    pub(crate) fn new(known: &mut Known, site: &Site<'a>) -> Self {
+        let key = Key::open(site.ctx, site.key);
+        let (hold, before) = store::load(&key, site.name(), site.caller, known, site.now);
+        Self {
+            site: *site,
+            key,
+            before,
+            hold,
+        }
+    }
+
+    /// Writes down what has become of the hold, and closes the key. Answers which
+    /// key events are due, and whether an unlock message is, and if only as
+    /// long as the lock is free.
+    pub(crate) fn save(mut self, known: &mut Known, announce: Announce) -> (Events, Message) {
+        let Site {
+            ctx,
+            now,
+            key: name,
+            caller,
+            ..
+        } = self.site;
+        let diff = Diff::between(&self.before, &mut self.hold, caller, now);
+        diff.write(&self.key);
+        let free = self.hold == Hold::Free;
+        if let Hold::Shared(shared) = self.hold {
+            let stamp = store::stamp(&self.key, shared.fence());
+            known.keep(self.site.name(), stamp, shared);
+        } else if !known.is_empty() {
+            known.forget(self.site.name());
+        }
+        drop(self.key);
+        let events = diff.replicate(ctx, name);
+        let freed = free && self.before != Before::Free;
+        let message = match announce {
+            Announce::Sooner => Message::Due,
+            Announce::IfFreed if freed => Message::DueWhileFree,
+            Announce::IfFree if free => Message::DueWhileFree,
+            Announce::No | Announce::IfFreed | Announce::IfFree => Message::No,
+        };
+        (events, message)
+    }
+
+    /// Where the lock is.
+    pub(crate) const fn place(&self) -> (&'a Context, Text<'a>) {
+        (self.site.ctx, self.site.key)
+    }
+
+    /// Whether the hold ends earlier than before.
+    pub(crate) fn ends_sooner(&self) -> bool {
+        self.hold.deadline() < self.before.deadline()
+    }
+}
+
+/// The unlock messages that changes have made due, until all are done.
+pub(crate) type Pending<'a> = SmallVec<[(Word<'a>, Message); 1]>;

@@ -1,0 +1,46 @@
+//! Where a lock is that is worked on, and why a request for it is refused.
+
+use rlock_core::{Name, Refusal, Timestamp};
+
+use crate::api::{Context, Text};
+
+/// Where, and when, a change is made.
+#[derive(Clone, Copy)]
+pub(crate) struct Site<'a> {
+    pub(crate) ctx: &'a Context,
+    pub(crate) now: Timestamp,
+    pub(crate) db: u32,
+    pub(crate) key: Text<'a>,
+    /// The owner who asks; nobody does when a deadline has come.
+    pub(crate) caller: Option<Text<'a>>,
+}
+
+impl Site<'_> {
+    pub(crate) fn name(&self) -> Name<'_> {
+        Name {
+            db: self.db,
+            key: self.key.bytes(),
+        }
+    }
+}
+
+/// Why a command is refused; nothing has changed.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// A key, this one of those named, holds something that is no lock.
+    WrongType { key: usize },
+    /// The core has refused it.
+    Refused(Refusal),
+    /// The server cannot block this connection.
+    CannotBlock,
+    /// Writes are paused, and this command runs all the same.
+    Paused,
+    /// The server is a replica that accepts writes, but grants no locks.
+    Replica,
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
