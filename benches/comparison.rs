@@ -56,6 +56,8 @@ mod pinger;
 mod processors;
 #[path = "comparison/report.rs"]
 mod report;
+#[path = "comparison/rounds.rs"]
+mod rounds;
 #[path = "comparison/rust_client.rs"]
 mod rust_client;
 #[path = "comparison/stalls.rs"]
