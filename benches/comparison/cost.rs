@@ -120,7 +120,7 @@ impl Kind {
     /// The same, one command after the other.
     pub(crate) fn nanos_one_by_one(&self, connection: &mut Connection, server: &Server) -> f64 {
         nanos_for_one(server.process_id(), BATCH, || {
-            self.run_one_by_one(connection)
+            self.run_one_by_one(connection);
         })
     }
 
