@@ -56,6 +56,8 @@ mod pinger;
 mod processors;
 #[path = "comparison/report.rs"]
 mod report;
+#[path = "comparison/rounds.rs"]
+mod rounds;
 #[path = "comparison/rust_client.rs"]
 mod rust_client;
 #[path = "comparison/stalls.rs"]
@@ -197,13 +199,10 @@ fn measure(arguments: &Arguments) {
         if wanted(part) {
             part.measure(&mut report);
         }
+        if let Some(file) = &arguments.markdown {
+            markdown::add(file, &machine::server_name(), &report.take_rows());
+        }
     }
-    println!(
-        "{} ({:.0} s)",
-        report.verdict(),
-        start.elapsed().as_secs_f64()
-    );
-    if let Some(file) = &arguments.markdown {
-        markdown::add(file, &machine::server_name(), report.rows());
-    }
+    let seconds = start.elapsed().as_secs_f64();
+    println!("{}\nin {seconds:.0} s", report.verdict());
 }

@@ -7,8 +7,8 @@ use redis::Value;
 
 use crate::client::{request, words};
 use crate::connection::{Connection, message};
-use crate::cost::processor_time_at_rest;
 use crate::report::{Report, Section, Target, grouped, median};
+use crate::rounds::processor_time_at_rest;
 use crate::server::Server;
 
 const LEGEND: &str = "  \

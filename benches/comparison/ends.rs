@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use crate::client::request;
+use crate::client::{request, words};
 use crate::connection::{Connection, message};
 use crate::pinger::Pinger;
 use crate::report::{Report, Target, grouped, median, millis};
@@ -152,18 +152,8 @@ fn queue_waits(asking: &mut Connection, many: usize, deadline_ms: u64) -> Option
     let reply = asking.call("RLOCK.ACQUIRE k holder 600000");
     assert!(matches!(reply, Value::Int(_)), "it was free");
     send_by_the_millisecond(asking, many, deadline_ms, |number, left_ms| {
-        let owner = format!("owner-{number}");
-        let words = [
-            "RLOCK.ACQUIRE",
-            "k",
-            &owner,
-            "600000",
-            "WAIT",
-            left_ms,
-            "NOTIFY",
-            "c",
-        ];
-        request(&words)
+        let line = format!("RLOCK.ACQUIRE k owner-{number} 600000 WAIT {left_ms} NOTIFY c");
+        request(&words(&line))
     })
 }
 
@@ -173,18 +163,8 @@ fn queue_behind_leases(asking: &mut Connection, many: usize, deadline_ms: u64) -
         request(&["RLOCK.ACQUIRE", &format!("k{number}"), "holder", left_ms])
     })?;
     let waits = (0..many).map(|number| {
-        let key = format!("k{number}");
-        let words = [
-            "RLOCK.ACQUIRE",
-            &key,
-            "waiter",
-            "600000",
-            "WAIT",
-            "0",
-            "NOTIFY",
-            "c",
-        ];
-        request(&words)
+        let line = format!("RLOCK.ACQUIRE k{number} waiter-{number} 600000 WAIT 0 NOTIFY c");
+        request(&words(&line))
     });
     asking.send(&waits.flatten().collect::<Vec<_>>());
     // A lease that has ended is a fence at once, and the round is too late.

@@ -119,7 +119,8 @@ fn blocked(section: &mut Section<'_>) {
     let one = each_blocked(&server, places / KEYS_MAX, |number| {
         format!("RLOCK.ACQUIRE {} {} 30000 WAIT 0", key(0), owner(number))
     });
-    let cells = ["blocked in ACQUIRE … WAIT", &kilobytes(one), ""];
+    let more = format!("{} more", kilobytes(one - native));
+    let cells = ["blocked in ACQUIRE … WAIT", &kilobytes(one), &more];
     section.row(cells, None);
     let all = each_blocked(&server, places / KEYS_MAX, |number| {
         let owner = owner(number);

@@ -2,20 +2,21 @@
 
 use redis::Value;
 
-use crate::client::request;
+use crate::client::{request, words};
 use crate::connection::Connection;
-use crate::cost::{Kind, OWNER, is_fence, is_zero, micros, round};
+use crate::cost::{Kind, OWNER, is_fence, is_zero};
 use crate::report::{Report, Target, median};
+use crate::rounds::{Rounds, micros};
 use crate::server::Server;
 
 const LEGEND: &str = "  \
-Processor time of the server's main thread for one pair, least of the rounds, as for the exclusive pair above. Among
+Processor time of the server's main thread for one pair, pipelined, as for the exclusive pair above. Among
   others: the lock is held in shared mode by so many other owners already. Eight keys: MACQUIRE and MRELEASE.";
 
 const TRIP_LEGEND: &str = "  \
 One connection, one command at a time, all kinds in turns: medians. Of eight keys, and of one.";
 
-const ROUNDS: usize = 7;
+const ROUNDS: usize = 15;
 const TRIPS: usize = 2000;
 
 pub(crate) fn measure(report: &mut Report) {
@@ -25,20 +26,14 @@ pub(crate) fn measure(report: &mut Report) {
 
 fn pairs(report: &mut Report) {
     let mut section = report.section("Shared mode and several keys, uncontended", LEGEND);
-    let rounds = section.form().of(ROUNDS, 1);
     let server = Server::start();
     let mut connection = Connection::new(server.port());
     for others in [1000, 10_000] {
-        let held = (0..others).map(|number| {
-            let (key, owner) = (format!("crowd:{others}"), format!("{OWNER}:{number}"));
-            request(&["RLOCK.ACQUIRE", &key, &owner, "3600000", "SHARED"])
-        });
-        for batch in held.collect::<Vec<_>>().chunks(500) {
-            connection.send(&batch.concat());
-            for _ in batch {
-                assert!(is_fence(&connection.reply()), "it is shared");
-            }
-        }
+        connection.call_lines(
+            (0..others).map(|number| {
+                format!("RLOCK.ACQUIRE crowd:{others} {OWNER}:{number} 3600000 SHARED")
+            }),
+        );
     }
     let kinds = [
         pair(|key| key.to_owned(), ""),
@@ -47,46 +42,32 @@ fn pairs(report: &mut Report) {
         pair(|_| "crowd:10000".to_owned(), " SHARED"),
         eight(),
     ];
-    let mut least = [f64::INFINITY; 5];
-    for _ in 0..rounds {
-        for (kind, least) in kinds.iter().zip(&mut least) {
-            *least = least.min(round(kind, &mut connection, server.process_id()));
-        }
-    }
-    let [exclusive, shared, thousand, ten_thousand, eight] = least;
-    let mut row = |what, nanos, than: f64, name, goal: Option<f64>| {
-        let ratio: f64 = nanos / than;
+    let rounds = Rounds::of(section.form().of(ROUNDS, 1), || {
+        kinds
+            .each_ref()
+            .map(|kind| kind.nanos(&mut connection, &server))
+    });
+    section.row(["exclusive", &micros(rounds.nanos(0)), ""], None);
+    let mut row = |what, kind, (to, name), most: f64| {
+        let ratio = rounds.ratio(kind, to);
         let compared = format!("{ratio:.2} × {name}");
-        let goal = goal.and_then(|most| Target::AtMost(most, " ×").of(ratio));
-        section.row([what, &micros(nanos), &compared], goal);
+        let goal = Target::AtMost(most, " ×").of(ratio);
+        section.row([what, &micros(rounds.nanos(kind)), &compared], goal);
     };
-    row("exclusive", exclusive, exclusive, "itself", None);
-    row("shared", shared, exclusive, "exclusive", Some(1.25));
-    row(
-        "shared, among 1,000 others",
-        thousand,
-        shared,
-        "shared",
-        Some(1.5),
-    );
-    row(
-        "shared, among 10,000 others",
-        ten_thousand,
-        shared,
-        "shared",
-        Some(1.5),
-    );
-    row("eight keys", eight, exclusive, "exclusive", Some(5.0));
+    let (exclusive, shared) = ((0, "exclusive"), (1, "shared"));
+    row("shared", 1, exclusive, 1.25);
+    row("shared, among 1,000 others", 2, shared, 1.5);
+    row("shared, among 10,000 others", 3, shared, 1.5);
+    row("eight keys", 4, exclusive, 5.0);
     section.end();
 }
 
 fn pair(key: impl Fn(&str) -> String, mode: &str) -> Kind {
     Kind::new([is_fence, is_zero], |one| {
         let key = key(one);
-        let acquire = format!("RLOCK.ACQUIRE {key} {OWNER} 30000{mode}");
         [
-            words(&acquire),
-            words(&format!("RLOCK.RELEASE {key} {OWNER}")),
+            format!("RLOCK.ACQUIRE {key} {OWNER} 30000{mode}"),
+            format!("RLOCK.RELEASE {key} {OWNER}"),
         ]
     })
 }
@@ -95,20 +76,15 @@ fn eight() -> Kind {
     let is_eight = |reply: &Value| *reply == Value::Int(8);
     Kind::new([is_fence, is_eight], |one| {
         let keys = eight_keys(one);
-        let acquire = format!("RLOCK.MACQUIRE {OWNER} 30000 8 {keys}");
         [
-            words(&acquire),
-            words(&format!("RLOCK.MRELEASE {OWNER} 8 {keys}")),
+            format!("RLOCK.MACQUIRE {OWNER} 30000 8 {keys}"),
+            format!("RLOCK.MRELEASE {OWNER} 8 {keys}"),
         ]
     })
 }
 
 fn eight_keys(one: &str) -> String {
     (0..8).map(|number| format!("{one}:{number} ")).collect()
-}
-
-fn words(line: &str) -> Vec<String> {
-    line.split_ascii_whitespace().map(str::to_owned).collect()
 }
 
 /// How long a caller waits who sends one command at a time.

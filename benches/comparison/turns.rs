@@ -7,19 +7,18 @@ use redis::Value;
 
 use crate::client::request;
 use crate::connection::Connection;
-use crate::cost::{micros, nanos_for_one};
 use crate::processors::{Processors, bind};
-use crate::report::{Report, Target, median};
+use crate::report::{Report, Target};
+use crate::rounds::{Rounds, micros, nanos_for_one};
 use crate::server::Server;
 
 const LEGEND: &str = "  \
 16 clients take turns: whoever has the lock (the token) gives it to the next one, who is blocked, and queues again.
   Processor time of the server's main thread for one turn, which is two commands and one hand-off: RLOCK.RELEASE and
-  RLOCK.ACQUIRE … WAIT, or RPUSH and BLPOP. Both in turns, in many short rounds; medians of rounds and ratios. Server
-  and clients on one processor each, where there are two.";
+  RLOCK.ACQUIRE … WAIT, or RPUSH and BLPOP; rounds and medians as above. Server and clients on one processor each,
+  where there are two.";
 
 const CLIENTS: usize = 16;
-/// A round is 50 ms of the server's time for each kind.
 const ROUNDS: usize = 21;
 /// Turns between two looks at the clock.
 const BATCH: usize = 100;
@@ -34,19 +33,16 @@ pub(crate) fn measure(report: &mut Report) {
         bind(server.process_id(), for_server);
         bind(std::process::id(), for_client);
     }
-    let mut rounds = Vec::new();
-    for _ in 0..section.form().of(ROUNDS, 1) {
-        let [native, rlock] = [&mut token, &mut lock].map(|circle| circle.round(&server));
-        rounds.push((native, rlock));
-    }
-    let native = median(rounds.iter().map(|round| round.0));
-    section.row(["BLPOP, RPUSH", &micros(native), ""], None);
-    let rlock = median(rounds.iter().map(|round| round.1));
-    let ratio = median(rounds.iter().map(|round| round.1 / round.0));
+    let rounds = Rounds::of(section.form().of(ROUNDS, 1), || {
+        [&mut token, &mut lock].map(|circle| circle.nanos(&server))
+    });
+    let [native, rlock] = [0, 1].map(|kind| micros(rounds.nanos(kind)));
+    section.row(["BLPOP, RPUSH", &native, ""], None);
+    let ratio = rounds.ratio(1, 0);
     section.row(
         [
             "RLOCK.ACQUIRE … WAIT, RLOCK.RELEASE",
-            &micros(rlock),
+            &rlock,
             &format!("{ratio:.2} × BLPOP, RPUSH"),
         ],
         Target::AtMost(1.15, " ×").of(ratio),
@@ -123,7 +119,7 @@ impl Circle {
     }
 
     /// Nanoseconds of the server's time for one turn.
-    fn round(&mut self, server: &Server) -> f64 {
+    fn nanos(&mut self, server: &Server) -> f64 {
         nanos_for_one(server.process_id(), BATCH, || {
             (0..BATCH).for_each(|_| self.turn());
         })

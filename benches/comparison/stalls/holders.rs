@@ -64,18 +64,18 @@ pub(super) fn a_lock_of_many_holders_is_changed(form: Form) -> Vec<Stall> {
     let with = format!("a lock of {} holders", grouped(count));
     let read = scene.longest_ping(|connection| drop(connection.call("HGETALL lock")));
 
-    let swapped = scene.stall(format!("{with}: SWAPDB, next command"), |connection| {
+    let swapped = scene.stall(format!("{with}: SWAPDB, next commands"), |connection| {
         connection.call("SWAPDB 0 1");
         connection.call("SELECT 1");
-        renew(connection);
+        look_anew(connection);
     });
-    let changed = scene.stall(format!("{with}: HSET, next command"), |connection| {
+    let changed = scene.stall(format!("{with}: HSET, next commands"), |connection| {
         connection.call("HSET lock holder-7 2");
-        renew(connection);
+        look_anew(connection);
     });
-    let expiring = scene.stall(format!("{with}: EXPIRE, next command"), |connection| {
+    let expiring = scene.stall(format!("{with}: EXPIRE, next commands"), |connection| {
         connection.call("EXPIRE lock 3000");
-        renew(connection);
+        look_anew(connection);
     });
 
     scene
@@ -91,8 +91,11 @@ pub(super) fn a_lock_of_many_holders_is_changed(form: Form) -> Vec<Stall> {
     read_anew.into_iter().chain([forced]).collect()
 }
 
-/// The command that finds that everything has changed.
-fn renew(connection: &mut Connection) {
+/// The commands that find that everything has changed: of a holder, and of
+/// somebody for whom all permits are counted.
+fn look_anew(connection: &mut Connection) {
     let fence = connection.call("RLOCK.RENEW lock holder-0 3600000");
     assert!(matches!(fence, Value::Int(_)), "it holds it: {fence:?}");
+    let refused = connection.call("RLOCK.ACQUIRE lock other 3600000 SHARED LIMIT 1");
+    assert_eq!(refused, Value::Nil, "all permits are taken");
 }

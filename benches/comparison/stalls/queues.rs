@@ -122,25 +122,31 @@ fn owners() -> impl Iterator<Item = String> {
 /// Somebody queues for a lock that it holds.
 pub(super) fn one_owner_waits_for_many_locks(form: Form) -> Vec<Stall> {
     let counts = form.of([9_990, 100_000], [100, 1000]);
-    let stalls = counts.map(|count| {
-        let mut scene = Scene::new();
-        let _hearing = Connection::listening(scene.server.port(), "c");
-        let connection = &mut scene.connection;
-        connection
-            .call_lines((0..count).map(|it| format!("RLOCK.ACQUIRE lock:{it} h{it} 3600000")));
-        let wait = "3600000 WAIT 0 NOTIFY c";
-        connection.call_lines((0..count).map(|it| format!("RLOCK.ACQUIRE lock:{it} owner {wait}")));
-        let own = owners().map(|owner| format!("RLOCK.ACQUIRE own:{owner} {owner} 3600000"));
-        connection.call_lines(own.chain(["RLOCK.ACQUIRE lock owner 3600000".into()]));
-        let what = format!(
-            "its owner waits for {} locks: queue for a lock",
-            grouped(count)
-        );
-        scene.stall(what, |connection| {
-            for owner in owners().chain(["idle".into()]) {
-                connection.call_lines([format!("RLOCK.ACQUIRE lock {owner} {wait}")]);
-            }
-        })
-    });
-    stalls.into()
+    counts.map(queue_behind_one_who_waits).into()
+}
+
+fn queue_behind_one_who_waits(count: usize) -> Stall {
+    let mut scene = Scene::new();
+    let _hearing = Connection::listening(scene.server.port(), "c");
+    let connection = &mut scene.connection;
+    // Each of the many waits would be searched, too, which is not what is
+    // measured here.
+    connection.call("CONFIG SET rlock.deadlock-detection no");
+    let wait = "3600000 WAIT 0 NOTIFY c";
+    let held = (0..count).map(|it| format!("RLOCK.ACQUIRE lock:{it} h{it} 3600000"));
+    connection.call_lines(held);
+    let waits = (0..count).map(|it| format!("RLOCK.ACQUIRE lock:{it} owner {wait}"));
+    connection.call_lines(waits);
+    let own = owners().map(|owner| format!("RLOCK.ACQUIRE own:{owner} {owner} 3600000"));
+    connection.call_lines(own.chain(["RLOCK.ACQUIRE lock owner 3600000".into()]));
+    connection.call("CONFIG SET rlock.deadlock-detection yes");
+    let what = format!(
+        "its owner waits for {} locks: queue for a lock",
+        grouped(count)
+    );
+    scene.stall(what, |connection| {
+        for owner in owners().chain(["idle".into()]) {
+            connection.call_lines([format!("RLOCK.ACQUIRE lock {owner} {wait}")]);
+        }
+    })
 }
