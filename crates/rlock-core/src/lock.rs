@@ -55,7 +55,8 @@ impl Locks {
         let Some(mut held) = hold.of_caller(owner) else {
             return Ok(Step::quiet(None));
         };
-        if let Some(fence) = renewal.fence.filter(|it| is_of_another(hold, owner, *it)) {
+        let is_taken = |fence: &Fence| is_of_another(hold, owner, *fence);
+        if let Some(fence) = renewal.fence.filter(is_taken) {
             return Err(Refusal::FenceTaken { fence });
         }
         let before = hold.deadline();

@@ -132,13 +132,13 @@ impl Locks {
     /// have left, as much as this turn allows. True if that was all.
     pub fn sweep(&mut self) -> bool {
         while !self.budget.is_spent() {
-            self.budget.spend(1);
             if let Some((session, at)) = self.sweep.closed.first_key_value() {
                 let (session, at) = (*session, *at);
                 if !self.withdraw_one_of(session, at) {
                     self.sweep.closed.remove(&session);
                 }
             } else if let Some(recheck) = self.sweep.rechecks.front_mut() {
+                self.budget.spend(1);
                 let (db, from) = (recheck.db, recheck.from);
                 let next = self
                     .table
@@ -301,6 +301,7 @@ impl Locks {
             return false;
         };
         let mut queue = None;
+        self.budget.spend(1);
         self.table.change_watch(id, |watch| {
             queue = Some(watch.queue);
             watch.notice = watch.notice.take().filter(|it| it.session != session);

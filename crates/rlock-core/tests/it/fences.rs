@@ -159,7 +159,7 @@ fn fence_may_be_raised_to_an_hour_ahead_of_the_clock() {
     let mut hold = taken(&mut locks, at(0), "ann");
     let before = hold.clone();
     let limit = at(0).micros() + HOUR;
-    let fence = Fence::new(limit + 1).expect("it is in range");
+    let fence = Fence::new(limit + 1).expect("a fence");
     let refused = Err(Refusal::FenceTooLarge { fence, limit });
     assert_eq!(raise(&mut locks, &mut hold, limit + 1), refused);
     assert_eq!(hold, before);

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod apply;
+mod crowds;
 mod decode;
 mod driver;
 mod fences;

@@ -127,7 +127,7 @@ fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
 }
 
 #[test]
-fn slot_that_leaves_takes_its_queue_from_the_front() {
+fn slot_that_leaves_takes_its_queue_from_the_front_and_then_the_watches() {
     let mut locks = Locks::default();
     let hold = watched(&mut locks, "ann", 7);
     for (n, owner) in ["bob", "cid"].into_iter().enumerate() {
@@ -136,7 +136,6 @@ fn slot_that_leaves_takes_its_queue_from_the_front() {
     let mut withdraw = || locks.withdraw_one(KEY).map(|it| it.owner);
     assert_eq!(withdraw().as_deref(), Some(b"bob".as_slice()));
     assert_eq!(withdraw().as_deref(), Some(b"cid".as_slice()));
-    // Whoever was to be told of the loss of a hold is told so, too.
     assert_eq!(withdraw().as_deref(), Some(b"ann".as_slice()));
     assert_eq!(withdraw(), None);
     assert_eq!(locks.gauges(), Gauges::default());

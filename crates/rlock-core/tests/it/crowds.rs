@@ -1,0 +1,164 @@
+//! What concerns many holders at once is done in pieces, and nobody is wronged
+//! in between.
+
+use rlock_core::{
+    Admission, Due, Effect, Gauges, Hold, Locks, Mode, Request, Step, Timestamp, Wait,
+};
+
+use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, at, request, taken};
+
+const MANY: usize = 200;
+/// How much a turn may do.
+const PIECE: usize = 64;
+
+fn shared(owner: &str, limit: Option<u32>) -> Request<'_> {
+    Request {
+        mode: Mode::Shared { permits: 1, limit },
+        ..request(owner, Wait::No)
+    }
+}
+
+fn acquire(
+    locks: &mut Locks,
+    now: Timestamp,
+    hold: &mut Hold,
+    asked: &Request<'_>,
+) -> Step<Admission> {
+    let step = locks.acquire(now, KEY, hold, asked, &NO_LIMITS, &Nobody);
+    step.expect("the request is in order")
+}
+
+/// Many shared holders, each of whom is to be told of a loss.
+fn many_watched(locks: &mut Locks) -> Hold {
+    let mut hold = Hold::Free;
+    for n in 0..MANY {
+        let owner = format!("r{n}");
+        let asked = Request {
+            session: Some(7),
+            channel: Some(CHANNEL),
+            ..shared(&owner, None)
+        };
+        acquire(locks, at(0), &mut hold, &asked);
+    }
+    hold
+}
+
+/// Many shared holders whose leases end at 1000, and one, `last`, whose lease
+/// goes on.
+fn many_about_to_lapse(locks: &mut Locks) -> Hold {
+    let mut hold = Hold::Free;
+    for n in 0..MANY {
+        acquire(locks, at(0), &mut hold, &shared(&format!("r{n}"), None));
+    }
+    acquire(locks, at(500), &mut hold, &shared("last", None));
+    hold
+}
+
+fn is_granted(step: &Step<Admission>) -> bool {
+    matches!(step.reply, Admission::Granted(_))
+}
+
+/// Settles the lock as often as it is due, in small turns, and answers how many
+/// effects each turn had.
+fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    while let Some(Due::Settle { .. }) = locks.next_due(now) {
+        locks.begin_turn(PIECE);
+        sizes.push(locks.settle(now, KEY, hold).effects.len());
+        assert_eq!(locks.check_indices(), Ok(()));
+    }
+    sizes
+}
+
+#[test]
+fn readers_are_let_in_in_pieces_and_newcomers_wait_behind_them() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    for n in 0..MANY {
+        let owner = format!("r{n}");
+        let asked = Request {
+            wait: Wait::Forever,
+            ..shared(&owner, None)
+        };
+        let delivery = rlock_core::Delivery::Blocked {
+            session: n as u64,
+            handle: n as u64,
+        };
+        locks.enqueue(at(0), KEY, &hold, &asked, delivery);
+    }
+    locks.begin_turn(PIECE);
+    let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
+    assert_eq!(step.effects.len(), PIECE);
+    let newcomer = acquire(&mut locks, at(1), &mut hold, &shared("new", None));
+    assert_eq!(newcomer.reply, Admission::Busy);
+    let sizes = settle_all(&mut locks, at(1), &mut hold);
+    assert_eq!(sizes, [PIECE, PIECE, MANY - 3 * PIECE]);
+    assert_eq!(hold.holders(at(1)), MANY);
+    assert_eq!(locks.gauges(), Gauges::default());
+    assert!(is_granted(&acquire(
+        &mut locks,
+        at(1),
+        &mut hold,
+        &shared("new", None)
+    )));
+}
+
+#[test]
+fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
+    let mut locks = Locks::default();
+    let mut hold = many_watched(&mut locks);
+    locks.begin_turn(PIECE);
+    let step = locks.force(at(1), KEY, &mut hold);
+    assert_eq!(step.reply, MANY as u64);
+    let mut told = step.effects.len();
+    assert!(told >= PIECE && told < MANY, "{told}");
+    while told < MANY {
+        let asked = request("bob", Wait::No);
+        let early = acquire(&mut locks, at(1), &mut hold, &asked);
+        assert_eq!(early.reply, Admission::Busy, "{told} have been told");
+        assert!(matches!(locks.next_due(at(1)), Some(Due::Settle { .. })));
+        locks.begin_turn(PIECE);
+        let step = locks.settle(at(1), KEY, &mut hold);
+        let losses = |effect: &Effect| matches!(effect, Effect::Lost { .. });
+        assert!(step.effects.iter().all(losses));
+        told += step.effects.len();
+    }
+    assert_eq!(told, MANY, "each is told once");
+    settle_all(&mut locks, at(1), &mut hold);
+    assert_eq!(locks.gauges(), Gauges::default());
+    let asked = request("bob", Wait::No);
+    assert!(is_granted(&acquire(&mut locks, at(1), &mut hold, &asked)));
+}
+
+#[test]
+fn ended_leases_stand_in_nobodys_way_before_they_are_dropped() {
+    let mut locks = Locks::default();
+    let hold = many_about_to_lapse(&mut locks);
+    let now = at(1001);
+    let in_small_turn = |asked: &Request<'_>| {
+        let (mut locks, mut hold) = (Locks::default(), hold.clone());
+        locks.begin_turn(2);
+        let granted = is_granted(&acquire(&mut locks, now, &mut hold, asked));
+        (granted, hold)
+    };
+    assert!(!in_small_turn(&request("bob", Wait::No)).0, "one is left");
+    assert!(
+        !in_small_turn(&shared("bob", Some(1))).0,
+        "one permit is taken"
+    );
+    assert!(in_small_turn(&shared("bob", Some(2))).0, "and no other");
+    let (granted, hold) = in_small_turn(&request("last", Wait::No));
+    assert!(granted, "it is alone, and upgraded");
+    assert!(matches!(hold, Hold::Exclusive { .. }));
+}
+
+#[test]
+fn ended_lease_is_never_revived_however_little_a_turn_may_do() {
+    let mut locks = Locks::default();
+    let mut hold = many_about_to_lapse(&mut locks);
+    locks.begin_turn(0);
+    let owner = format!("r{}", MANY / 2);
+    let step = locks.release(at(1001), KEY, &mut hold, owner.as_bytes(), false);
+    assert_eq!(step.reply, None);
+    assert_eq!(hold.holders(at(1001)), 1);
+}
