@@ -111,7 +111,7 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
     let step = locks.force(at(1), KEY, &mut hold);
     assert_eq!(step.reply, MANY as u64);
     let mut told = step.effects.len();
-    assert!(told >= PIECE && told < MANY, "{told}");
+    assert!((PIECE..MANY).contains(&told), "{told}");
     while told < MANY {
         let asked = request("bob", Wait::No);
         let early = acquire(&mut locks, at(1), &mut hold, &asked);
