@@ -71,8 +71,9 @@ pub(crate) struct Scanned {
 
 /// Looks through a hash for all its shared holders; `None` if it is no lock.
 pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Scanned> {
-    let mut counts: Vec<(Arc<[u8]>, u32)> = Vec::new();
-    let mut terms = HashMap::new();
+    let most = key.len() / 2;
+    let mut counts: Vec<(Arc<[u8]>, u32)> = Vec::with_capacity(most);
+    let mut terms = HashMap::with_capacity(most);
     let mut sound = true;
     key.for_each_field(&mut |field, value| {
         if let Some(owner) = field.strip_prefix(HOLDER_PREFIX) {

@@ -280,9 +280,13 @@ impl Subscriber {
         }
     }
 
+    /// The channel of a message, a sharded one as `s:<channel>`, and its text.
     fn message_of(reply: &Value) -> (String, String) {
         match reply {
             Value::Array(parts) => match parts.as_slice() {
+                [kind, channel, message] if text(kind) == "smessage" => {
+                    (format!("s:{}", text(channel)), text(message))
+                }
                 [.., channel, message] => (text(channel), text(message)),
                 _ => panic!("no message: {}", text(reply)),
             },

@@ -27,6 +27,15 @@ impl Rendering {
         }
     }
 
+    /// An argument, in which `fence:2` stands for a fence that was met, and `fence:2+5` for a larger number.
+    pub(crate) fn argument(&self, word: &str) -> Option<String> {
+        let (fence, more) = word
+            .strip_prefix("fence:")
+            .map(|it| it.split_once('+').unwrap_or((it, "0")))?;
+        let fence = self.0.get(fence.parse::<usize>().ok()?.checked_sub(1)?)?;
+        Some((fence + more.parse::<i64>().ok()?).to_string())
+    }
+
     /// A reply to this command.
     pub(crate) fn reply(&mut self, command: &str, reply: &Value) -> String {
         match (command, reply) {
@@ -149,7 +158,9 @@ impl Rendering {
         {
             words[1] = self.fence(real);
         }
-        format!("channel {channel}: {}", words.join(" "))
+        let kind = if channel.starts_with("s:") { "s" } else { "" };
+        let channel = channel.trim_start_matches("s:");
+        format!("{kind}channel {channel}: {}", words.join(" "))
     }
 }
 
@@ -210,7 +221,7 @@ pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> b
         let (messages, mut others): (Vec<_>, Vec<_>) = outcomes
             .iter()
             .cloned()
-            .partition(|line| line.starts_with("channel "));
+            .partition(|line| line.starts_with("channel ") || line.starts_with("schannel "));
         others.sort();
         [reply.to_vec(), messages, others].concat()
     };

@@ -122,6 +122,11 @@ impl<'a> Run<'a> {
     /// Carries out the command of a step, and gives its reply, if it has one.
     fn perform(&mut self, step: &Step) -> Option<String> {
         let mut arguments = step.command.clone();
+        for argument in &mut arguments {
+            if let Some(fence) = self.rendering.argument(argument) {
+                *argument = fence;
+            }
+        }
         match arguments.first()?.as_str() {
             "CLOSE" => {
                 let client = self.clients.remove(&step.client)?;
@@ -133,6 +138,7 @@ impl<'a> Run<'a> {
                 return None;
             }
             "LISTEN" => self.subscriber.change("SUBSCRIBE", &arguments[1]),
+            "SLISTEN" => self.subscriber.change("SSUBSCRIBE", &arguments[1]),
             "UNLISTEN" => self.subscriber.change("UNSUBSCRIBE", &arguments[1]),
             "CONFIG" => arguments[2].insert_str(0, "rlock."),
             command if OURS.contains(&command) => arguments[0].insert_str(0, "RLOCK."),

@@ -85,6 +85,17 @@ impl HolderSet {
         }
     }
 
+    /// How many leases have ended.
+    pub(crate) fn ended_count(&self, now: Timestamp) -> usize {
+        match self.kept() {
+            Kept::List(_) => self.ended(now).count(),
+            Kept::Sets(many) => {
+                let ended = many.by_end.iter().take_while(|it| it.0.has_passed(now));
+                ended.count()
+            }
+        }
+    }
+
     /// The owner whose lease ends first, and when that is.
     pub(crate) fn first(&self) -> Option<(Timestamp, &Arc<[u8]>)> {
         match self.kept() {

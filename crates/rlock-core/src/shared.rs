@@ -108,7 +108,7 @@ impl Shared {
     /// How many leases have not ended.
     #[must_use]
     pub fn live(&self, now: Timestamp) -> usize {
-        self.len() - self.ended(now).count()
+        self.len() - self.holders.ended_count(now)
     }
 
     /// Those whose leases have ended, and who are holders no more.
