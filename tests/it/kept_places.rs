@@ -1,6 +1,6 @@
 //! Places in queues that outlive the calls that asked for them: `KEEP`.
 
-use crate::client::{Client, eventually};
+use crate::client::{Client, eventually, request, words};
 use crate::contest::{Contest, wait_for};
 use crate::server::{Server, replicated};
 
