@@ -284,7 +284,10 @@ impl Subscriber {
     fn message_of(reply: &Value) -> (String, String) {
         match reply {
             Value::Array(parts) => match parts.as_slice() {
-                [kind, channel, message] if text(kind) == "smessage" => {
+                // Unlock messages have one channel, whichever its kind is.
+                [kind, channel, message]
+                    if text(kind) == "smessage" && !text(channel).starts_with("redisson") =>
+                {
                     (format!("s:{}", text(channel)), text(message))
                 }
                 [.., channel, message] => (text(channel), text(message)),

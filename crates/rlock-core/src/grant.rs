@@ -7,6 +7,7 @@ use crate::{
     Fence, Hold, Holder, Holders, Limits, Listener, Locks, Mode, Name, Refusal, Request, Ticket,
     Timestamp, Who,
     acquire::COUNT_MAX,
+    graph::Verdict,
     queue::QueueId,
     ticket::Grace,
     wait_for::{Search, Target},
@@ -221,10 +222,14 @@ impl Locks {
         if !limits.detects_deadlocks {
             return Ok(());
         }
-        let search = Search::new(&self.table, holders, request.owner, request.mode, targets);
-        match search.cycle() {
-            None => Ok(()),
-            Some(owners) => {
+        let search = || Search::new(&self.table, holders, request.owner, request.mode, targets);
+        let verdict = match search().verdict() {
+            Verdict::OldKnot => search().whole().verdict(),
+            verdict => verdict,
+        };
+        match verdict {
+            Verdict::NoCycle | Verdict::OldKnot => Ok(()),
+            Verdict::Cycle(owners) => {
                 self.counters.deadlocks += 1;
                 Err(Refusal::Deadlock { owners })
             }

@@ -43,6 +43,21 @@ struct Edge {
     permits: u32,
 }
 
+/// What a graph says of an asker.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// It may wait.
+    NoCycle,
+    /// It would close this cycle: the asker first, each waiting for the next,
+    /// the last for the asker.
+    Cycle(Vec<Box<[u8]>>),
+    /// Others could never go on before, and the graph is not whole: those who
+    /// stand in it for others may be among them.
+    OldKnot,
+}
+
+struct OldKnot;
+
 impl Graph {
     pub(crate) fn new(asker: &[u8]) -> Self {
         let asker: Rc<[u8]> = asker.into();
@@ -92,29 +107,39 @@ impl Graph {
         }
     }
 
-    /// A cycle that the asker would close by waiting, if it would: the asker
-    /// first, each waiting for the next, the last for the asker.
-    pub(crate) fn cycle(mut self) -> Option<Vec<Box<[u8]>>> {
+    /// A cycle that the asker would close by waiting, if it would.
+    pub(crate) fn verdict(self, is_whole: bool) -> Verdict {
+        match self.cycle(is_whole) {
+            Ok(None) => Verdict::NoCycle,
+            Ok(Some(owners)) => Verdict::Cycle(owners),
+            Err(OldKnot) => Verdict::OldKnot,
+        }
+    }
+
+    fn cycle(mut self, is_whole: bool) -> Result<Option<Vec<Box<[u8]>>>, OldKnot> {
         if !self.edges.iter().any(|edge| edge.by == 0) {
-            return None;
+            return Ok(None);
         }
         self.edges.sort_unstable_by_key(|edge| edge.by);
         let nobody = vec![false; self.owners.len()];
-        let stuck = self.stuck(true, &nobody);
-        if !*stuck.first()? {
-            return None;
+        let asker_is = |stuck: &[bool]| stuck.first() == Some(&true);
+        if !asker_is(&self.stuck(true, &nobody)) {
+            return Ok(None);
         }
         // Who was stuck before is not so because of the asker, and to wait for
         // them closes no cycle.
         let before = self.stuck(false, &nobody);
-        if *before.first()? {
-            return None;
+        if asker_is(&before) {
+            return Ok(None);
+        }
+        if !is_whole && before.contains(&true) {
+            return Err(OldKnot);
         }
         let stuck = self.stuck(true, &before);
-        if !*stuck.first()? {
-            return None;
+        if !asker_is(&stuck) {
+            return Ok(None);
         }
-        self.path(&stuck)
+        Ok(self.path(&stuck))
     }
 
     /// The largest set of owners who are stuck, with or without the wait that

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, ops::ControlFlow, rc::Rc};
 
 use crate::{
     Hold, Mode, Name, Ticket, TicketId, Who,
-    graph::Graph,
+    graph::{Graph, Verdict},
     queue::{Queue, QueueId},
     table::Table,
     ticket::Rank,
@@ -92,6 +92,9 @@ pub(crate) struct Search<'a> {
     queues: BTreeMap<QueueId, Rc<InTheWay>>,
     /// Where the asker waits, or would, and whether it would only.
     asker_at: BTreeMap<QueueId, (Rank, bool)>,
+    /// Whether everybody ahead in a queue is looked at, not only the nearest
+    /// who waits elsewhere too.
+    is_whole: bool,
     steps: usize,
 }
 
@@ -117,13 +120,21 @@ impl<'a> Search<'a> {
             graph: Graph::new(asker),
             queues: BTreeMap::new(),
             asker_at: waits.chain(targets_at).collect(),
+            is_whole: false,
             steps: 0,
         }
     }
 
-    /// The owners of a cycle that would be closed, the asker first, each
-    /// waiting for the next and the last for the first.
-    pub(crate) fn cycle(mut self) -> Option<Vec<Box<[u8]>>> {
+    /// The same search, in which nobody stands for others.
+    pub(crate) fn whole(self) -> Self {
+        Self {
+            is_whole: true,
+            ..self
+        }
+    }
+
+    /// Whether waiting would close a cycle.
+    pub(crate) fn verdict(mut self) -> Verdict {
         for target in self.targets {
             let holders = self.in_the_way(target.name, target.queue, Some(target.hold));
             let wait = OneWait {
@@ -143,7 +154,7 @@ impl<'a> Search<'a> {
             }
             node += 1;
         }
-        self.graph.cycle()
+        self.graph.verdict(self.is_whole)
     }
 
     /// Adds all waits of an owner that are there.
@@ -190,7 +201,8 @@ impl<'a> Search<'a> {
         }
         if let Some(queue) = wait.queue {
             self.depend_on_queue(queue, wait);
-            if holders.nodes.iter().any(|it| it.0 == wait.node) {
+            let holds_it = || holders.nodes.iter().any(|it| it.0 == wait.node);
+            if self.is_whole || holds_it() {
                 self.depend_on_all_ahead(queue, wait);
             }
         }
@@ -221,8 +233,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds whom a waiter waits for as they are ahead of it, if it holds the
-    /// lock itself, as it may after a rename: they may wait for that hold.
+    /// Adds whom a waiter waits for as they are ahead of it, each of them: if
+    /// others are stuck already, and if it holds the lock itself, as it may
+    /// after a rename, since they may wait for that hold.
     fn depend_on_all_ahead(&mut self, queue: QueueId, wait: OneWait) {
         let table = self.table;
         for (id, ticket) in table.in_order(queue) {
@@ -254,6 +267,9 @@ impl<'a> Search<'a> {
             return Need::All;
         }
         let mut least = spare(wait.mode);
+        if self.is_whole {
+            return least.map_or(Need::Nothing, Need::AtMost);
+        }
         let queued = wait
             .queue
             .into_iter()

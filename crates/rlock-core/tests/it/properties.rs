@@ -2,8 +2,10 @@
 
 use proptest::{collection::vec, prelude::*};
 
+use rlock_core::{Mode, Wait};
+
 use crate::{
-    operation::Operation,
+    operation::{Asked, Foreign, Operation, Pass},
     pair::{Pair, Setup},
 };
 
@@ -24,5 +26,64 @@ proptest! {
             let checked = pair.check(operation);
             prop_assert!(checked.is_ok(), "{}\nby {:?}", checked.unwrap_err(), operation);
         }
+    }
+}
+
+/// `ann` and `dee` wait for one another, since a hold was written by hand. That `bob` waits for both, too, must not hide
+/// that `cid` and `eve` would.
+#[test]
+fn old_knot_hides_no_new_one() {
+    let asked = |owner, lease_ms, wait| Asked {
+        owner,
+        lease_ms,
+        reenter: false,
+        wait,
+        keep_ms: None,
+        connection: None,
+        channel: None,
+        grace_ms: None,
+    };
+    let one = |key, owner, lease_ms, wait| Operation::Acquire {
+        key,
+        mode: Mode::Exclusive,
+        asked: asked(owner, lease_ms, wait),
+    };
+    let all = |set, owner, wait| Operation::AcquireAll {
+        set,
+        asked: asked(owner, 1, wait),
+    };
+    let pass = Operation::Pass {
+        time: Pass::PastNextEnd,
+        punctual: true,
+    };
+    let take = Foreign::Take {
+        key: 0,
+        owner: 3,
+        ms: 1,
+    };
+    let soon = Wait::Millis(20);
+    let mut pair = Pair::new(Setup::WIDE);
+    for operation in [
+        all(3, 1, Wait::No),
+        one(3, 0, 20, Wait::No),
+        one(1, 2, 1, soon),
+        all(3, 4, soon),
+        one(1, 1, 20, Wait::No),
+        one(3, 1, 1, soon),
+        one(2, 3, 1, soon),
+        pass,
+        Operation::Foreign {
+            change: take,
+            settled: true,
+        },
+        one(2, 0, 1, Wait::Millis(4)),
+        pass,
+        all(2, 1, soon),
+        one(1, 1, 1, Wait::No),
+        one(3, 3, 1, soon),
+        pass,
+        one(2, 2, 1, Wait::Forever),
+    ] {
+        assert_eq!(pair.check(operation), Ok(()), "{operation:?}");
     }
 }
