@@ -141,7 +141,10 @@ pub unsafe extern "C" fn ValkeyModule_OnLoad(
 #[allow(non_snake_case)]
 pub unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_int {
     match state::look(|state| state.locks.has_contended()) {
-        Some(false) if !clock::is_waking() => raw::REDISMODULE_OK as c_int,
+        Some(false) if !clock::is_waking() => {
+            state::State::end();
+            raw::REDISMODULE_OK as c_int
+        }
         Some(_) | None => raw::REDISMODULE_ERR as c_int,
     }
 }

@@ -93,6 +93,13 @@ impl State {
         Ok(())
     }
 
+    /// Gives the memory of the state back, as the module is about to go.
+    pub(crate) fn end() {
+        if let Ok(mut state) = STATE.get().try_borrow_mut() {
+            *state = None;
+        }
+    }
+
     /// Grants nothing for as long as the setting says.
     fn begin_grace(&mut self, now: Timestamp) {
         let grace_ms = settings().startup_grace_ms.get();

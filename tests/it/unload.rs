@@ -194,3 +194,24 @@ fn example_configuration_gives_its_users_what_it_says() {
     );
     assert_eq!(operator.ask("RLOCK.FORCE lock:k"), "1");
 }
+
+#[test]
+fn module_that_comes_and_goes_leaves_no_memory_behind() {
+    const TIMES: i64 = 20;
+    let mut server = Server::start();
+    let load = format!("MODULE LOAD {}", module().display());
+    let used = || {
+        let used = server.info("memory", "used_memory");
+        used.parse::<i64>().expect("a number")
+    };
+    let come_and_go = || {
+        assert_eq!(server.ask("MODULE UNLOAD rlock"), "OK");
+        assert_eq!(server.ask(&load), "OK");
+    };
+    come_and_go();
+    let before = used();
+    (0..TIMES).for_each(|_| come_and_go());
+    let bytes = (used() - before) / TIMES;
+    assert!(bytes < 4096, "{bytes} bytes are left of each time");
+    server.assert_well();
+}

@@ -166,7 +166,7 @@ impl From<PackedMode> for Mode {
 /// A waiter's place in a queue, and what it asks for.
 ///
 /// The place is *kept* while nobody waits in it: its owner's call has ended,
-/// and the owner may come back until [`Ticket::wait_ends`].
+/// and the owner may come back until its grace is over.
 #[derive(Clone, Debug)]
 pub struct Ticket {
     /// Who waits.
