@@ -153,7 +153,8 @@ fn leases_that_end_one_by_one_free_the_lock_with_the_last() {
     let server = Server::start();
     let a = server.client();
     for number in 0..50 {
-        let lease = 100 + 5 * number;
+        // The last ends well after the others: of those that end with the key only one is seen.
+        let lease = if number < 49 { 100 + 5 * number } else { 600 };
         a.number(&format!("RLOCK.ACQUIRE k owner-{number} {lease} SHARED"));
     }
     let end = a.number("PEXPIRETIME k");
