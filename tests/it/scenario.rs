@@ -98,6 +98,10 @@ impl<'a> Run<'a> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+        if missing == 0 {
+            // What is seen by now may have happened since.
+            self.note_delay(at);
+        }
         seen.append(&mut self.outcomes(replies, &messages));
         if agree(&step.expected, &seen, has_reply) {
             return Ok(());
