@@ -3,7 +3,7 @@
 //! The server may call back while a command of ours runs: a key event for a
 //! key that we open, a client that goes. Such a call only leaves a note, which
 //! is read when the command is through. So the state is borrowed once at a
-//! time, and nothing changes under the feet of whoever has it.
+//! time, and nothing changes under the feet of the code that has it.
 
 use std::{
     cell::RefCell,

@@ -92,7 +92,7 @@ pub(crate) fn settle(state: &mut State, site: &Site<'_>) {
     });
 }
 
-/// Hands the locks of a request that was passed over to whoever is behind it.
+/// Hands the locks of a request that was passed over to those behind it.
 /// All are due, so what there is no time for is done later.
 fn settle_many(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>, keys: &[OwnedText]) {
     let mut more = Pending::new();

@@ -13,7 +13,7 @@ use crate::rounds::{Rounds, micros, nanos_for_one};
 use crate::server::Server;
 
 const LEGEND: &str = "  \
-16 clients take turns: whoever has the lock (the token) gives it to the next one, who is blocked, and queues again.
+16 clients take turns: the one that has the lock (the token) gives it to the next one, which is blocked, and queues again.
   Processor time of the server's main thread for one turn, which is two commands and one hand-off: RLOCK.RELEASE and
   RLOCK.ACQUIRE … WAIT, or RPUSH and BLPOP; rounds and medians as above. Server and clients on one processor each,
   where there are two.";

@@ -11,7 +11,7 @@ pub(super) fn run(call: &Call<'_>) {
         return call.wrong_arity();
     };
     let done = call.change(*key, None, |state, site| {
-        // Whoever deletes other people's holds looks at them first.
+        // An operator looks at other people's holds before deleting them.
         state.known.forget(site.name());
         transact(state, site, |locks, name, hold, _| {
             Ok(locks.force(site.now, name, hold))

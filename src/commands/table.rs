@@ -141,7 +141,7 @@ const MRELEASE_SUMMARY: (&str, &CStr) =
     summary!("Gives several locks back; replies with how many were held.");
 const LIST_SUMMARY: (&str, &CStr) = summary!("Lists the locks with the most waiters.");
 const CANCEL_SUMMARY: (&str, &CStr) = summary!("Withdraws a queued request.");
-const FORCE_SUMMARY: (&str, &CStr) = summary!("Ends every hold of a lock, whoever has it.");
+const FORCE_SUMMARY: (&str, &CStr) = summary!("Ends every hold of a lock, of any owner.");
 const INFO_SUMMARY: (&str, &CStr) = summary!("Shows who holds a lock and who waits for it.");
 const HELP_SUMMARY: (&str, &CStr) = summary!("Lists the commands of this module.");
 

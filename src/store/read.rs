@@ -268,7 +268,7 @@ fn load_shared<'a>(
         }),
         Some(_) | None => Before::Several { fence, deadline },
     };
-    // Whoever sets the time to live of the key sets the lease.
+    // To set the time to live of the key is to set the lease.
     shared.cut_to(deadline);
     (Hold::Shared(shared), before)
 }

@@ -98,7 +98,7 @@ fn keys_of_another_node_are_pointed_to() {
     assert_eq!(second.counter("acquires"), 0);
 }
 
-/// Who waits for a lock that leaves is told so, or at least never granted it here.
+/// The waiters of a lock that leaves are told so, or at least never granted it here.
 fn assert_not_granted(client: &Client, what: &str) {
     if let Some(answer) = client.reply_by_now() {
         let answer = crate::client::text(&answer);

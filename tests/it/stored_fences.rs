@@ -1,4 +1,4 @@
-//! Fences that are stored with a lock, which whoever may write its key can have put there.
+//! Fences that are stored with a lock. Anybody who may write the key can have put them there.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

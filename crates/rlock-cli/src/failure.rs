@@ -9,7 +9,7 @@ use rlock_client::Error;
 /// The exit codes that are not a command's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
-    /// Whoever read the output has seen enough.
+    /// The reader of the output has seen enough.
     Done,
     NotConfirmed,
     Usage,

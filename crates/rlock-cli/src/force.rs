@@ -1,4 +1,4 @@
-//! `rlock force`: ends the holds of a lock, whoever has it.
+//! `rlock force`: ends the holds of a lock, of any owner.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -13,7 +13,7 @@ use crate::output::Output;
 use crate::readable::printable;
 use crate::server::Server;
 
-/// Ends every hold of a lock, whoever has it
+/// Ends every hold of a lock, of any owner
 ///
 /// Shows the holders and asks first. They are told that they lost the lock, but
 /// may still be at work. The next waiter is granted the lock.

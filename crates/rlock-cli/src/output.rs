@@ -51,7 +51,7 @@ impl Output {
 
     /// Something to be said that is no result.
     pub(crate) fn say(self, words: &str) {
-        // Whoever closed stderr does not want to know.
+        // A closed stderr means that nobody wants to know.
         let _ = writeln!(io::stderr(), "{words}");
     }
 

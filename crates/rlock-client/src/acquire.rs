@@ -71,7 +71,7 @@ pub(crate) async fn acquire(
     let Some((turn, live)) = take_turn(&claims, queueing, deadline).await? else {
         return Ok(None);
     };
-    // Whoever enters a lock again gets the terms of the hold that is there:
+    // To enter a lock again is to get the terms of the hold that is there:
     // a shorter lease would end under the guards that hold it already.
     let terms = live.as_ref().map_or(terms, |hold| hold.terms);
     let mut call = Call {
@@ -159,7 +159,7 @@ impl Call {
 
     async fn round(&mut self, link: &Link) -> Result<Round, Fault> {
         // A loss must be told before the grant that an upgrade may still get
-        // after it; so whoever waits for one sees to that on each connection.
+        // after it. So a call that waits for one sees to that on each connection.
         if let Some(hold) = self.upgraded().filter(|hold| hold.loss().is_none())
             && hold.notices_by() != link.number
         {

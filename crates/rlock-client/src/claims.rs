@@ -14,7 +14,7 @@ use crate::hold::Hold;
 use crate::owner::Owner;
 use crate::state::Inner;
 
-/// The right to work on all keys of a request. Whoever has it may send
+/// The right to work on all keys of a request. The call that has it may send
 /// `ACQUIRE` and `RELEASE` for this owner there; everybody else waits for it.
 pub(crate) type Turn = Vec<OwnedMutexGuard<()>>;
 

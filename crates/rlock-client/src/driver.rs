@@ -75,6 +75,6 @@ async fn work(state: &State, mut inbox: mpsc::UnboundedReceiver<Order>) {
             }
         }
     }
-    // Whoever sends orders is gone; what was ordered is finished.
+    // Nobody sends orders any more; what was ordered is finished.
     while cleanups.join_next().await.is_some() {}
 }

@@ -186,7 +186,7 @@ impl Hold {
         true
     }
 
-    /// Whoever waited for the reply may run only after its connection ended.
+    /// The task that waited for the reply may run only after its connection ended.
     fn cut_if_over(&self, standing: &mut Standing, grant: Grant) {
         if let Some(grace) = self.terms.bound
             && self.claims.inner().state.is_over(grant.link)

@@ -30,7 +30,7 @@
 //! # Losing a lock
 //!
 //! A lock on a server rests on a lease, 30 s unless chosen otherwise, that the
-//! watchdog renews about every third of it. Whoever cannot renew it loses the
+//! watchdog renews about every third of it. A client that cannot renew it loses the
 //! lock: a process that was stopped, a network that was cut. An operator can
 //! take it away. The holder knows before anybody else can have it, as its
 //! lease counts here from before the request was sent: [`Guard::is_valid`]
@@ -81,7 +81,7 @@
 //!
 //! # Deadlocks
 //!
-//! Whoever would wait for itself through others is refused with
+//! A call that would wait for itself through others is refused with
 //! [`Error::Deadlock`], which names them. The server sees it by the owners: it
 //! can only if those who hold one lock and wait for another do so as one
 //! [`Owner`], by the calls that end in `_as`.

@@ -29,8 +29,8 @@ const KEYS_MAX: usize = 1024;
 ///
 /// On a server that is no cluster, and in a cluster if all keys are in one
 /// slot (they are if they have the same `{tag}`), the server takes them in one
-/// step, under one fence: whoever waits has a place in every queue, holds
-/// nothing meanwhile, and never waits in a circle with another such request.
+/// step, under one fence. A waiting call has a place in every queue and holds
+/// nothing meanwhile. Two such requests never wait for each other in a cycle.
 ///
 /// Otherwise they are taken one after the other, in the order of their names
 /// as bytes, and so none is ever waited for in a circle either. Those that

@@ -235,7 +235,7 @@ impl Mutex {
         self.lock.info().await
     }
 
-    /// Takes the lock from whoever holds it; the number of holders removed.
+    /// Takes the lock from its holders; the number of holders removed.
     ///
     /// The next waiter gets it. The holder is told that it lost the lock, but
     /// may still be at work: this is for operators.

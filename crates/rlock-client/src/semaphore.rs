@@ -23,8 +23,8 @@ const PERMITS_MAX: u32 = 1_000_000;
 /// holder that dies come back by themselves. Everybody is served in the order
 /// of asking; one who waits for many holds up those behind it who want few.
 ///
-/// The number belongs to the caller, not to the key: whoever asks is granted
-/// `k` permits if those held now and `k` make at most its own number. Use the
+/// The number belongs to the caller, not to the key. A caller is granted `k`
+/// permits if those held now and `k` make at most its own number. Use the
 /// same number everywhere; to change it, change it there. Each acquisition is
 /// an owner of its own, and there is no entering again.
 ///

@@ -16,7 +16,7 @@ impl Locks {
     /// - A holder has its lease started anew; its fence stays, and its count
     ///   too, unless it asks to `reenter`. It never queues.
     /// - A shared holder that asks for exclusive mode is upgraded if it is
-    ///   alone, whoever is queued.
+    ///   alone, also if others are queued.
     /// - A lock without a queue is granted if it is free, or shared and asked
     ///   for in shared mode.
     /// - An owner whose place is kept is answered as if it stood there, if it
@@ -117,7 +117,7 @@ impl Locks {
         let earlier = self
             .table
             .change(id, |ticket| ticket.take_over(now, request, delivery))?;
-        // Whoever goes on in a kept place waits anew: the earlier wait has
+        // To go on in a kept place is to wait anew: the earlier wait has
         // been counted as ended.
         self.counters.waits += u64::from(earlier == Delivery::Kept);
         Some(earlier)

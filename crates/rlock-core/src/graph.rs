@@ -126,8 +126,8 @@ impl Graph {
         if !asker_is(&self.stuck(true, &nobody)) {
             return Ok(None);
         }
-        // Who was stuck before is not so because of the asker, and to wait for
-        // them closes no cycle.
+        // Owners that were stuck before are not so because of the asker, and to
+        // wait for them closes no cycle.
         let before = self.stuck(false, &nobody);
         if asker_is(&before) {
             return Ok(None);

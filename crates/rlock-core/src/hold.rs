@@ -182,14 +182,14 @@ impl Hold {
         }
     }
 
-    /// Adds a shared holder, or changes one. Whoever else held the lock does no
-    /// more, unless in shared mode.
+    /// Grants shared mode. An exclusive hold of another owner
+    /// ends.
     pub(crate) fn share(&mut self, owner: &[u8], holder: Holder) {
         if let Self::Shared(shared) = self {
-            shared.put(owner, holder);
+            shared.grant(owner, holder);
         } else {
             let mut shared = Shared::begun();
-            shared.put(owner, holder);
+            shared.grant(owner, holder);
             *self = Self::Shared(shared);
         }
     }

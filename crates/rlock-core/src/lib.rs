@@ -3,7 +3,7 @@
 //! Hand-off is a function of three things: the [`Hold`] that the store keeps,
 //! the queue of tickets that this crate keeps, and the time that the caller
 //! passes in. Every operation of [`Locks`] changes one of the three and then
-//! *settles*: what lapsed is dropped, and whoever is first in the queue and
+//! *settles*: what lapsed is dropped, and those who are first in the queue and
 //! fits becomes a holder.
 //!
 //! Nothing here reads a clock, does I/O, knows Redis, or runs in a thread. The

@@ -76,7 +76,7 @@ impl Locks {
     /// Gives back one entry of the caller's hold, or `all` of them.
     ///
     /// Answers the count that is left, `None` if the caller is not a holder.
-    /// With the last one the hold ends, and the lock goes to whoever fits.
+    /// With the last one the hold ends, and the lock goes to those who fit.
     pub fn release(
         &mut self,
         now: Timestamp,
@@ -99,7 +99,7 @@ impl Locks {
     }
 
     /// From exclusive to shared mode, with one permit: count, lease and fence
-    /// stay, and whoever fits now is let in.
+    /// stay, and those who fit now are let in.
     ///
     /// `None` if the caller is not the exclusive holder.
     pub fn downgrade(
@@ -148,7 +148,7 @@ impl Locks {
         self.counters.waiters_gone += 1;
     }
 
-    /// Ends every hold, whoever has it, and answers how many there were.
+    /// Ends every hold, of any owner, and answers how many there were.
     pub fn force(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<u64> {
         self.view(now, hold, None);
         let holders = hold.holders(now) as u64;

@@ -57,7 +57,7 @@ impl Locks {
     }
 
     /// Takes a grant of several keys back that nobody was there to hear of,
-    /// before it was written down. Who was behind it comes next.
+    /// before it was written down. Those who were behind it come next.
     pub fn skip_all(
         &mut self,
         now: Timestamp,

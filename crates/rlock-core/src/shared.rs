@@ -55,8 +55,8 @@ impl Shared {
         }
     }
 
-    /// What the store says: the holders as it has them, and the largest fence
-    /// that was granted among them.
+    /// What the store says: the holders as it has them, and the fence that was
+    /// granted last, without which the largest of theirs counts.
     #[must_use]
     pub fn stored(
         holders: impl IntoIterator<Item = (Arc<[u8]>, Holder)>,
@@ -64,10 +64,10 @@ impl Shared {
     ) -> Self {
         let holders: HolderSet = holders.into_iter().collect();
         let permits = holders.iter().map(|it| u64::from(it.1.permits)).sum();
-        let largest = holders.iter().filter_map(|it| it.1.fence).max();
+        let largest = || holders.iter().filter_map(|it| it.1.fence).max();
         Self {
             permits,
-            fence: largest.max(fence),
+            fence: fence.or_else(largest),
             holders,
             ..Self::default()
         }
@@ -130,7 +130,8 @@ impl Shared {
         self.permits - ended.sum::<u64>()
     }
 
-    /// The largest fence that was granted since the lock was free.
+    /// The largest fence that was granted since the lock was free; or what
+    /// somebody has set in its place since then.
     #[must_use]
     pub const fn fence(&self) -> Option<Fence> {
         self.fence
@@ -185,14 +186,25 @@ impl Shared {
         Some((owner, holder))
     }
 
+    /// Grants an owner what it holds from now on. Its fence is the largest,
+    /// whatever somebody has set before.
+    pub(crate) fn grant(&mut self, owner: &[u8], holder: Holder) {
+        self.put(owner, holder);
+        self.fence = holder.fence.or(self.fence);
+    }
+
     /// Sets what an owner holds.
     pub(crate) fn put(&mut self, owner: &[u8], holder: Holder) {
-        let (owner, was_held) = match self.remove_silently(owner) {
-            Some((owner, _)) => (owner, true),
-            None => (owner.into(), false),
+        let (owner, before) = match self.remove_silently(owner) {
+            Some((owner, before)) => (owner, Some(before)),
+            None => (owner.into(), None),
         };
-        self.changed.push(Arc::clone(&owner), was_held);
-        self.insert(owner, holder);
+        self.changed.push(Arc::clone(&owner), before.is_some());
+        if before.is_none_or(|before| before.fence != holder.fence) {
+            self.fence = self.fence.max(holder.fence);
+        }
+        self.permits += u64::from(holder.permits);
+        self.holders.insert(owner, holder);
     }
 
     /// Ends the hold of an owner.
@@ -244,12 +256,6 @@ impl Shared {
     pub(crate) fn take_ended(&mut self) -> Option<Vec<Arc<[u8]>>> {
         let ended = std::mem::take(&mut self.ended);
         std::mem::replace(&mut self.known, true).then_some(ended)
-    }
-
-    fn insert(&mut self, owner: Arc<[u8]>, holder: Holder) {
-        self.permits += u64::from(holder.permits);
-        self.fence = self.fence.max(holder.fence);
-        self.holders.insert(owner, holder);
     }
 
     fn remove_silently(&mut self, owner: &[u8]) -> Option<(Arc<[u8]>, Holder)> {

@@ -131,7 +131,7 @@ impl Mutex {
         wait_for(&self.runtime, async move { mutex.info().await })
     }
 
-    /// Takes the lock from whoever holds it; see [`crate::Mutex::force_release`].
+    /// Takes the lock from its holders; see [`crate::Mutex::force_release`].
     ///
     /// # Errors
     ///

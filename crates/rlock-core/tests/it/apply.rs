@@ -167,11 +167,20 @@ impl Pair {
             }
             // By an odd number, so that it is nobody's fence already.
             Raise::Ahead => clock + 20_000_567,
+            Raise::Most if self.is_other_elsewhere(self.model.highest_fence()) => 1,
             Raise::Most => self.model.highest_fence(),
             Raise::TooFar => self.model.highest_fence() + 1,
         };
         let fence = Fence::new(number).expect("it is in range");
         (fence, number)
+    }
+
+    /// Whether one has given a fence below this number where the other has not:
+    /// by a fence far ahead each is raised as far as may be, but at times that
+    /// differ by how often it looks at a lock.
+    fn is_other_elsewhere(&self, number: u64) -> bool {
+        let mut fences = self.fences.iter();
+        fences.any(|(model, core)| model.cmp(&number) != core.get().cmp(&number))
     }
 
     /// The fence of another holder, unless it is just about too large.

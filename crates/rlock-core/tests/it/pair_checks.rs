@@ -107,7 +107,7 @@ impl Pair {
         let next = cycle.iter().cycle().skip(1);
         for (waiter, other) in cycle.iter().zip(next) {
             let asked: &[usize] = if waiter == OWNERS[asker] { &keys } else { &[] };
-            // Whoever comes first waits ahead of those who are queued there.
+            // An upgrade waits ahead of those who are queued there.
             let waits = self.model.may_wait_for(waiter, asked, other)
                 || (other == OWNERS[asker] && self.model.may_wait_at(waiter, &keys));
             same("the cycle is one", &(waits && waiter != other), &true)?;

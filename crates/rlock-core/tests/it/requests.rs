@@ -82,7 +82,7 @@ pub(crate) fn notified(
     locks.enqueue(now, KEY, &hold, &request, delivery).0
 }
 
-/// The hold as whoever does not have it sees it.
+/// The hold as an owner sees it who does not have it.
 pub(crate) fn of_somebody_else(hold: &Hold) -> Hold {
     match hold.clone() {
         Hold::Exclusive {

@@ -7,7 +7,7 @@ use rlock_core::{Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHol
 
 use crate::store::{FENCE, HOLDER, Known, MODE, Store, Stored, Value, decimal, owners};
 
-/// What is read from a hash, whoever asks.
+/// What is read from a hash, for any owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) shared: bool,
@@ -200,7 +200,7 @@ impl Store {
 
     fn save_shared(&mut self, now: Timestamp, name: Name<'_>, before: &Hold, mut shared: Shared) {
         let mut fields = match before {
-            // Whoever held it before has left, and the lock was free meanwhile.
+            // The earlier holder has left, and the lock was free meanwhile.
             Hold::Shared(_) if !shared.is_new() => self.fields(now, name),
             _ => BTreeMap::new(),
         };

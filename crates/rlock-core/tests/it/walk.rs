@@ -149,8 +149,8 @@ fn core_and_model_agree_on_a_long_walk_where_nobody_minds_deadlocks() {
     walks(Setup::HEEDLESS, &[]);
 }
 
-/// Nobody changes keys from outside, and nearly all ask for permits: whoever
-/// waits is refused if that ties a knot, and no knot comes to be otherwise.
+/// Nobody changes keys from outside, and nearly all ask for permits. A request
+/// that would tie a knot by waiting is refused, and no knot comes to be otherwise.
 fn walk_for_permits(seeds: &[u64]) {
     for seed in seeds {
         let mut pair = Pair::new(Setup::WIDE);

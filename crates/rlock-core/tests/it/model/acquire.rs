@@ -126,12 +126,15 @@ impl Model {
     ) -> u64 {
         let now = self.now;
         let before = self.locks[at].data.lock().and_then(|it| it.ends);
-        let holder = self.locks[at].data.holder(owner).expect("it holds");
-        let own = holder.fence.unwrap_or_else(|| self.next_fence());
+        let stored = self.locks[at].data.holder(owner).expect("it holds").fence;
+        let own = stored.unwrap_or_else(|| self.next_fence());
         let fence = raise_to.map_or(own, |to| own.max(to));
+        let is_new = stored != Some(fence);
         self.believe(fence);
         let hash = self.locks[at].data.lock_mut().expect("it holds");
-        hash.fence = hash.fence.max(Some(fence));
+        if is_new {
+            hash.fence = hash.fence.max(Some(fence));
+        }
         let mut holders = hash.holders.iter_mut();
         let holder = holders.find(|it| it.owner == owner).expect("it holds");
         holder.ends = now + u64::from(lease_ms);

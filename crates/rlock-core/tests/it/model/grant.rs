@@ -112,8 +112,15 @@ impl Model {
         true
     }
 
-    /// Nobody would hear of the grant.
+    /// Nobody would hear of the grant. What is left of it is its fence, in the
+    /// place of the last one.
     fn skip(&mut self, at: usize, front: &Waiting) {
+        let fence = self.next_fence();
+        for key in &front.keys {
+            if let Some(hash) = self.locks[*key].data.lock_mut().filter(|it| it.is_shared()) {
+                hash.fence = Some(fence);
+            }
+        }
         self.counters.waiters_gone += 1;
         let upgrade = front.kind == Kind::Upgrade;
         self.end_call(front.id, "kept for a grant that nobody heard");
