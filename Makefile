@@ -23,7 +23,7 @@ test: ## Every test, on the system's Redis and on all that `make servers` instal
 	tests/run-all
 
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
-	cargo bench --package rlock -- $(ARGS)
+	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)
 
 servers: ## Put Redis 8 and Valkey 8 and 9 into .servers/, for `make test`
 	tests/install-servers .servers
