@@ -17,7 +17,7 @@ pub(crate) enum Note {
     KeyChanged {
         db: u32,
         key: Box<[u8]>,
-        evicted: bool,
+        change: KeyChange,
     },
     /// A database, or all of them, has other keys than before.
     KeysChanged(Option<u32>),
@@ -32,6 +32,16 @@ pub(crate) enum Note {
     RoleChanged { is_master: bool },
     /// The server has read its data.
     Loaded,
+}
+
+/// What has been done to a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum KeyChange {
+    /// It was given another time to live.
+    TimeToLive,
+    /// The server took it for its memory.
+    Evicted,
+    Other,
 }
 
 static NOTES: MainThread<RefCell<Vec<Note>>> = MainThread::new(RefCell::new(Vec::new()));

@@ -18,7 +18,7 @@ use crate::{
     api::{Context, MainThread, Text},
     blocked::{self, Grant, Outcome},
     clock::{self, Timer},
-    notes::{self, Note},
+    notes::{self, KeyChange, Note},
     settings::settings,
     site::Site,
     store::Known,
@@ -149,8 +149,8 @@ impl State {
 
     fn note(&mut self, ctx: &Context, note: Note, now: Timestamp) {
         match note {
-            Note::KeyChanged { db, key, evicted } => {
-                self.note_key(ctx, Name { db, key: &key }, evicted);
+            Note::KeyChanged { db, key, change } => {
+                self.note_key(ctx, Name { db, key: &key }, change);
             }
             Note::KeysChanged(db) => {
                 self.known.clear();
@@ -184,10 +184,14 @@ impl State {
     }
 
     /// Has a lock settled by the timer, as its key has changed.
-    fn note_key(&mut self, ctx: &Context, name: Name<'_>, evicted: bool) {
-        self.known.forget(name);
+    fn note_key(&mut self, ctx: &Context, name: Name<'_>, change: KeyChange) {
+        // With the time to live, only the ends of leases have changed, and that
+        // is seen when the key is read.
+        if change != KeyChange::TimeToLive {
+            self.known.forget(name);
+        }
         if self.locks.is_contended(name) {
-            self.evicted_locks += u64::from(evicted);
+            self.evicted_locks += u64::from(change == KeyChange::Evicted);
             self.locks.settle_later(name);
             self.timer.arm_at_once(ctx);
         }
@@ -278,12 +282,12 @@ pub(crate) fn leave_note(ctx: &Context, note: Note) {
 
 /// Takes note of a key event. Ten thousand keys may expire in one millisecond,
 /// so this is short: it costs next to nothing if nobody waits for the key.
-pub(crate) fn key_changed(ctx: &Context, key: Text, evicted: bool) {
+pub(crate) fn key_changed(ctx: &Context, key: Text, change: KeyChange) {
     let db = ctx.db();
     let Ok(mut state) = STATE.get().try_borrow_mut() else {
         if !notes::is_changing(key) {
             let key = key.bytes().into();
-            notes::push(Note::KeyChanged { db, key, evicted });
+            notes::push(Note::KeyChanged { db, key, change });
         }
         return;
     };
@@ -294,7 +298,7 @@ pub(crate) fn key_changed(ctx: &Context, key: Text, evicted: bool) {
                 db,
                 key: key.bytes(),
             },
-            evicted,
+            change,
         );
     }
 }

@@ -110,6 +110,17 @@ impl Stall {
     }
 }
 
+/// The longest PING while so many plain keys are set by one command, and while
+/// they are deleted by another.
+fn as_many_keys(scene: &mut Scene, count: usize) -> [Duration; 2] {
+    let keys = |after: &'static str| (0..count).map(move |it| format!(" plain:{it}{after}"));
+    let [set, del] = [("MSET", " 1790000000000000"), ("DEL", "")];
+    [set, del].map(|(command, after)| {
+        let line = keys(after).fold(command.to_owned(), |line, key| line + &key);
+        scene.longest_ping(|connection| drop(connection.call(&line)))
+    })
+}
+
 /// A new server, somebody who pings it, and a connection to do things with.
 struct Scene {
     connection: Connection,

@@ -4,15 +4,20 @@ use super::{
     Call,
     reply::{self, Answer},
 };
-use crate::transact::transact;
+use crate::{api::Key, store, transact::transact};
 
 pub(super) fn run(call: &Call<'_>) {
     let [_, key] = call.arguments else {
         return call.wrong_arity();
     };
     let done = call.change(*key, None, |state, site| {
-        // An operator looks at other people's holds before deleting them.
-        state.known.forget(site.name());
+        // What is deleted here is other people's, so all of it is looked at.
+        let key = Key::open_to_read(site.ctx, site.key);
+        let confirms = |key: &Key<'_>| store::confirms(key, site.name(), &state.known, site.now);
+        if !key.as_ref().is_some_and(confirms) {
+            state.known.forget(site.name());
+        }
+        drop(key);
         transact(state, site, |locks, name, hold, _| {
             Ok(locks.force(site.now, name, hold))
         })

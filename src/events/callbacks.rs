@@ -4,7 +4,7 @@
 
 use std::{
     cell::Cell,
-    ffi::CString,
+    ffi::{CStr, CString},
     os::raw::{c_char, c_int, c_void},
     ptr,
 };
@@ -14,7 +14,7 @@ use crate::{
     api::{KeyEvent, MainThread, Text, entry, raw},
     blocked::Outcome,
     clock,
-    notes::Note,
+    notes::{KeyChange, Note},
     serving, state,
 };
 
@@ -27,10 +27,16 @@ pub(super) unsafe extern "C" fn on_key_event(
     if KeyEvent::is_ours(event) {
         return raw::REDISMODULE_OK as c_int;
     }
-    let evicted = class & raw::REDISMODULE_NOTIFY_EVICTED != 0;
-    // SAFETY: the server's string lives as long as this call.
-    let key = unsafe { Text::from_raw(key) };
-    entry::callback(ctx, |ctx| state::key_changed(ctx, key, evicted));
+    // SAFETY: both strings of the server live as long as this call.
+    let (event, key) = unsafe { (CStr::from_ptr(event), Text::from_raw(key)) };
+    let change = if class & raw::REDISMODULE_NOTIFY_EVICTED != 0 {
+        KeyChange::Evicted
+    } else if event == c"expire" {
+        KeyChange::TimeToLive
+    } else {
+        KeyChange::Other
+    };
+    entry::callback(ctx, |ctx| state::key_changed(ctx, key, change));
     raw::REDISMODULE_OK as c_int
 }
 

@@ -104,6 +104,25 @@ pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Scanned> {
     (sound && !holders.is_empty()).then_some(Scanned { holders, bare })
 }
 
+/// Looks through a hash for how many shared holders it has, and how many of them
+/// have leases that have not ended; `None` if that has to be looked at closely.
+pub(crate) fn count_holders(key: &Key<'_>, now: Timestamp) -> Option<[usize; 2]> {
+    let (mut owners, mut terms, mut live) = (0, 0, 0);
+    let mut sound = true;
+    key.for_each_field(&mut |field, value| {
+        if field.starts_with(HOLDER_PREFIX) {
+            let stored = stored_terms(value);
+            sound &= stored.is_some();
+            terms += 1;
+            live += usize::from(stored.is_some_and(|it| !it.0.has_passed(now)));
+        } else if !field.starts_with(RESERVED_PREFIX) {
+            sound &= stored_count(value).is_some();
+            owners += 1;
+        }
+    });
+    (sound && owners == terms).then_some([owners, live])
+}
+
 pub(crate) fn stored_count(bytes: &[u8]) -> Option<u32> {
     let count = decimal(bytes).filter(|count| (1..=COUNT_MAX).contains(count))?;
     u32::try_from(count).ok()

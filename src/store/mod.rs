@@ -15,6 +15,8 @@ mod shared_cache;
 mod write;
 
 pub(crate) use before::Before;
-pub(crate) use read::{Holding, exclusive_owner, holders, is_lock, known_holders, load, stamp};
+pub(crate) use read::{
+    Holding, confirms, exclusive_owner, holders, is_lock, known_holders, load, stamp,
+};
 pub(crate) use shared_cache::Known;
 pub(crate) use write::{Diff, Events};

@@ -10,8 +10,8 @@ use rlock_core::{
 use super::{
     before::{Before, One, Owner},
     fields::{
-        FENCE_FIELD, FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, MODE_SHARED, constants, holder_field,
-        scan, sole_owner, stored_count, stored_holder,
+        FENCE_FIELD, FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, MODE_SHARED, constants, count_holders,
+        holder_field, scan, sole_owner, stored_count, stored_holder,
     },
     shared_cache::{Known, Stamp},
 };
@@ -137,6 +137,14 @@ pub(crate) fn known_holders<'a>(
         Stored::Shared(StoredShared { fence, .. }) => known.look(name, stamp(key, fence)),
         Stored::Free | Stored::NoLock | Stored::Exclusive(_) | Stored::Sole { .. } => None,
     }
+}
+
+/// Whether a key has as many shared holders as are known, having looked at all
+/// of its fields.
+pub(crate) fn confirms(key: &Key<'_>, name: Name<'_>, known: &Known, now: Timestamp) -> bool {
+    let counted = || count_holders(key, now);
+    known_holders(key, name, known)
+        .is_some_and(|shared| counted() == Some([shared.len(), shared.live(now)]))
 }
 
 /// Who holds a lock.

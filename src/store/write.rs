@@ -112,11 +112,11 @@ impl<'a> Diff<'a> {
         }
         self.put_fence(shared.fence(), fence);
         let first = shared.take_first();
-        let first = first.map(|(owner, holder)| (owner, Some(holder)));
-        for (owner, holder) in first.into_iter().chain(shared.take_changes()) {
-            match holder {
-                Some(holder) => self.put_holder(word(&owner, caller), &holder),
-                None => self.drop_holder(word(&owner, caller)),
+        for change in first.into_iter().chain(shared.take_changes()) {
+            let owner = word(&change.owner, caller);
+            match change.holder {
+                Some(holder) => self.put_holder(owner, change.stored_count, &holder),
+                None => self.drop_holder(owner),
             }
         }
         // A lock that was free for a moment knows nothing of its last holder.
@@ -147,9 +147,11 @@ impl<'a> Diff<'a> {
         }
     }
 
-    fn put_holder(&mut self, owner: Word<'a>, holder: &Holder) {
+    fn put_holder(&mut self, owner: Word<'a>, stored_count: Option<u32>, holder: &Holder) {
         let field = holder_field(owner.bytes());
-        self.put.push((owner, number(holder.count)));
+        if stored_count != Some(holder.count) {
+            self.put.push((owner, number(holder.count)));
+        }
         self.put.push((field.into(), holder_terms(holder).into()));
     }
 

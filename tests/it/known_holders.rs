@@ -281,6 +281,19 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
         assert!(heard.message().starts_with("lost "));
         assert_eq!(a.ask("RLOCK.RENEW k owner-1 60000"), "nil");
         assert_eq!(a.ask("EXISTS k"), "0");
+        // One that is renewed has its own again; the others stay cut.
+        let a = prepare(server, count);
+        assert_eq!(a.ask("PEXPIRE k 20000"), "1");
+        let end = a.number("PEXPIRETIME k");
+        a.number("RLOCK.RENEW k owner-1 60000");
+        assert!(a.number("PEXPIRETIME k") > end + 30_000);
+        let hash = server.hash("k");
+        for number in 0..count {
+            let terms = &hash[&format!("rlock:holder:owner-{number}")];
+            let is_cut = terms.starts_with(&format!("{end} "));
+            assert_eq!(is_cut, number != 1, "owner-{number}: {terms}");
+            assert_eq!(hash[&format!("owner-{number}")], "1");
+        }
         // Longer than the longest lease it is of no use.
         let a = prepare(server, count);
         let end = a.number("PEXPIRETIME k");

@@ -5,7 +5,7 @@ use redis::Value;
 use crate::connection::Connection;
 use crate::report::{Form, grouped};
 
-use super::{Scene, Stall};
+use super::{Scene, Stall, as_many_keys};
 
 fn shared(lock: &str, owner: usize) -> String {
     format!("RLOCK.ACQUIRE {lock} holder-{owner} 3600000 SHARED")
@@ -65,9 +65,6 @@ pub(super) fn a_lock_of_many_holders_is_changed(form: Form) -> Vec<Stall> {
     scene
         .connection
         .call_lines((0..count).map(|it| shared("lock", it)));
-    let Value::Int(fields) = scene.connection.call("HLEN lock") else {
-        panic!("it is a hash");
-    };
     let with = format!("a lock of {} holders", grouped(count));
     let read = scene.longest_ping(|connection| drop(connection.call("HGETALL lock")));
 
@@ -85,16 +82,13 @@ pub(super) fn a_lock_of_many_holders_is_changed(form: Form) -> Vec<Stall> {
         look_anew(connection);
     });
 
-    scene
-        .connection
-        .call_lines((0..fields).map(|it| format!("HSET hash field-{it} 1790000000000000")));
-    let dropped = scene.longest_ping(|connection| drop(connection.call("DEL hash")));
+    let [_, dropped] = as_many_keys(&mut scene, count);
     let forced = scene.stall(format!("{with}: FORCE"), |connection| {
         let ended = connection.call("RLOCK.FORCE lock");
         assert!(matches!(ended, Value::Int(ended) if ended > 0), "{ended:?}");
     });
     let read_anew = [swapped, changed, expiring].map(|stall| stall.beside("HGETALL", read));
-    let forced = forced.beside("DEL of as many fields", dropped);
+    let forced = forced.beside("DEL of as many keys", dropped);
     read_anew.into_iter().chain([forced]).collect()
 }
 

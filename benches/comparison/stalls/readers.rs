@@ -8,7 +8,7 @@ use crate::client::{request, words};
 use crate::connection::{Connection, PING, message};
 use crate::report::{Form, grouped};
 
-use super::{Scene, Stall};
+use super::{Scene, Stall, as_many_keys};
 
 const MANY: usize = 10_000;
 const MANY_QUICK: usize = 300;
@@ -67,6 +67,8 @@ pub(super) fn many_are_let_in_and_lose_it(form: Form) -> Vec<Stall> {
     readers.queue();
     readers.let_in();
     let deleted = readers.stall("lose the lock by DEL", "DEL lock", "lost");
+    let [_, del] = as_many_keys(&mut readers.scene, readers.count);
+    let [forced, deleted] = [forced, deleted].map(|it| it.beside("DEL of as many keys", del));
     vec![let_in, forced, deleted]
 }
 
@@ -75,7 +77,9 @@ pub(super) fn leases_of_many_end_together(form: Form) -> Vec<Stall> {
     let mut readers = Readers::new(form);
     readers.queue();
     readers.let_in();
-    vec![readers.stall("whose leases end together", "PEXPIRE lock 100", "lost")]
+    let ended = readers.stall("whose leases end together", "PEXPIRE lock 100", "lost");
+    let [mset, _] = as_many_keys(&mut readers.scene, readers.count);
+    vec![ended.beside("MSET of as many keys", mset)]
 }
 
 /// All are blocked, and all connections are closed in the turn in which they

@@ -2,29 +2,44 @@
 
 use std::sync::Arc;
 
-/// Owners, and whether the store had them before their first change. The first
-/// needs no allocation of its own: most operations change one hold.
+use crate::Holder;
+
+/// A hold that is not as the store has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Whose it is.
+    pub owner: Arc<[u8]>,
+    /// The hold count that the store has, if it has the hold.
+    pub stored_count: Option<u32>,
+    /// What the owner holds now, if anything.
+    pub holder: Option<Holder>,
+}
+
+type Stored = (Arc<[u8]>, Option<u32>);
+
+/// Owners, and the hold counts that the store had before their first change.
+/// The first needs no allocation of its own: most operations change one hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
-    first: Option<(Arc<[u8]>, bool)>,
-    more: Vec<(Arc<[u8]>, bool)>,
+    first: Option<Stored>,
+    more: Vec<Stored>,
 }
 
 impl Changes {
-    pub(crate) fn push(&mut self, owner: Arc<[u8]>, was_stored: bool) {
+    pub(crate) fn push(&mut self, owner: Arc<[u8]>, stored_count: Option<u32>) {
         match self.first {
-            None => self.first = Some((owner, was_stored)),
-            Some(_) => self.more.push((owner, was_stored)),
+            None => self.first = Some((owner, stored_count)),
+            Some(_) => self.more.push((owner, stored_count)),
         }
     }
 
     /// The only owner there is, if there is only one.
-    pub(crate) fn only(&self) -> Option<&(Arc<[u8]>, bool)> {
+    pub(crate) fn only(&self) -> Option<&Stored> {
         self.first.as_ref().filter(|_| self.more.is_empty())
     }
 
     /// Each owner once.
-    pub(crate) fn take(&mut self) -> Vec<(Arc<[u8]>, bool)> {
+    pub(crate) fn take(&mut self) -> Vec<Stored> {
         let mut all = std::mem::take(&mut self.more);
         if let Some(first) = self.first.take() {
             all.insert(0, first);

@@ -13,6 +13,8 @@ pub struct Granted {
     pub fence: Fence,
     /// How long it has waited.
     pub waited: Duration,
+    /// Whether it held the lock already, and has been upgraded.
+    pub(crate) was_upgraded: bool,
     /// The numbers of its places, in the order of the keys.
     pub(crate) places: Places,
 }

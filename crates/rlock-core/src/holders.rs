@@ -107,14 +107,11 @@ impl HolderSet {
         }
     }
 
-    /// The owner whose lease ends last, and when that is.
-    pub(crate) fn last(&self) -> Option<(Timestamp, &Arc<[u8]>)> {
+    /// When the last lease ends.
+    pub(crate) fn last_end(&self) -> Option<Timestamp> {
         match self.kept() {
-            Kept::List(list) => {
-                let last = list.iter().max_by_key(|it| it.1.deadline)?;
-                Some((last.1.deadline, &last.0))
-            }
-            Kept::Sets(many) => many.by_end.last().map(|it| (it.0, &it.1)),
+            Kept::List(list) => list.iter().map(|it| it.1.deadline).max(),
+            Kept::Sets(many) => many.by_end.last().map(|it| it.0),
         }
     }
 
@@ -137,6 +134,19 @@ impl HolderSet {
                     Self::Many(list.into_iter().collect())
                 };
             }
+        }
+    }
+
+    /// Has those leases end at `end` that would end later, and tells of each.
+    pub(crate) fn cut_to(&mut self, end: Timestamp, mut cut: impl FnMut(&Arc<[u8]>, &Holder)) {
+        let list = match self {
+            Self::One(held) => slice::from_mut(held),
+            Self::Few(list) => list,
+            Self::Many(many) => return many.cut_to(end, cut),
+        };
+        for (owner, holder) in list.iter_mut().filter(|it| it.1.deadline > end) {
+            holder.deadline = end;
+            cut(owner, holder);
         }
     }
 
@@ -167,6 +177,23 @@ impl Many {
         let end = (holder.deadline, owner);
         self.by_end.remove(&end);
         Some((end.1, holder))
+    }
+
+    fn cut_to(&mut self, end: Timestamp, mut cut: impl FnMut(&Arc<[u8]>, &Holder)) {
+        // Nearly always nothing is to be done.
+        if self.by_end.last().is_none_or(|it| it.0 <= end) {
+            return;
+        }
+        // No owner is empty, so this comes before all those that end then.
+        let later = self.by_end.split_off(&(end, Arc::default()));
+        for (_, owner) in later.iter().filter(|it| it.0 > end) {
+            if let Some(holder) = self.by_owner.get_mut(owner) {
+                holder.deadline = end;
+                cut(owner, holder);
+            }
+        }
+        let cut = later.into_iter().map(|(_, owner)| (end, owner));
+        self.by_end.append(&mut cut.collect());
     }
 }
 

@@ -59,6 +59,7 @@ mod wait_for;
 mod watch;
 mod watches;
 
+pub use changes::Change;
 pub use counters::{Counters, Gauges};
 pub use fence::Fence;
 pub use granted::{Granted, KeptPlace};

@@ -156,6 +156,7 @@ impl Locks {
             waited: now.since(ticket.since),
             ticket,
             fence,
+            was_upgraded: false,
             places: Places::Several(members.into()),
         })
     }

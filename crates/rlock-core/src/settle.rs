@@ -62,7 +62,7 @@ impl Locks {
             return Step::quiet(());
         }
         // With an upgrade goes what its owner held before.
-        let announce = if granted.ticket.is_upgrade {
+        let announce = if granted.was_upgraded {
             Announce::IfFreed
         } else {
             Announce::No
@@ -215,6 +215,7 @@ impl Locks {
         ticket: Box<Ticket>,
         places: Places,
     ) -> Granted {
+        let was_held = matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
         let fence = self.give(now, hold, &ticket.owner, &ticket.terms());
         hold.seen_from_elsewhere(&ticket.owner);
         self.counters.grants += 1;
@@ -223,6 +224,7 @@ impl Locks {
         self.remember_ticket(id, &ticket, fence);
         Granted {
             waited: now.since(ticket.since),
+            was_upgraded: was_held && ticket.is_upgrade,
             ticket,
             fence,
             places,

@@ -6,7 +6,11 @@
 
 use std::sync::Arc;
 
-use crate::{Fence, Timestamp, changes::Changes, holders::HolderSet};
+use crate::{
+    Fence, Timestamp,
+    changes::{Change, Changes},
+    holders::HolderSet,
+};
 
 /// One of the holders of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,15 +150,15 @@ impl Shared {
     /// When the last lease ends, and the lock with it.
     #[must_use]
     pub fn last_end(&self) -> Option<Timestamp> {
-        self.holders.last().map(|it| it.0)
+        self.holders.last_end()
     }
 
     /// Cuts every lease that ends after `end`, as the key itself ends then.
     pub fn cut_to(&mut self, end: Timestamp) {
-        while let Some((owner, mut holder)) = self.last().filter(|it| it.1.deadline > end) {
-            holder.deadline = end;
-            self.put(&owner, holder);
-        }
+        let changed = &mut self.changed;
+        self.holders.cut_to(end, |owner, holder| {
+            changed.push(Arc::clone(owner), Some(holder.count));
+        });
     }
 
     /// Takes note that the holders have been written, and are those that were
@@ -165,25 +169,33 @@ impl Shared {
         self.ended.clear();
     }
 
-    /// The owners whose holds are not as the store has them, each once, and
-    /// what they hold now, if anything. They are taken to be written.
-    pub fn take_changes(&mut self) -> Vec<(Arc<[u8]>, Option<Holder>)> {
+    /// The holds that are not as the store has them, each once. They are taken
+    /// to be written.
+    pub fn take_changes(&mut self) -> Vec<Change> {
         let changed = self.changed.take();
-        let now = |(owner, was_stored): (Arc<[u8]>, bool)| {
+        let now = |(owner, stored_count): (Arc<[u8]>, Option<u32>)| {
             let holder = self.get(&owner).copied();
-            (was_stored || holder.is_some()).then_some((owner, holder))
+            (stored_count.is_some() || holder.is_some()).then_some(Change {
+                owner,
+                stored_count,
+                holder,
+            })
         };
         changed.into_iter().filter_map(now).collect()
     }
 
-    /// The only hold that is not as the store has it, if the store has none at
-    /// all. It is taken to be written.
-    pub fn take_first(&mut self) -> Option<(Arc<[u8]>, Holder)> {
-        let (owner, _) = self.changed.only()?;
+    /// The hold that is not as the store has it, if there is no other hold. It
+    /// is taken to be written.
+    pub fn take_first(&mut self) -> Option<Change> {
+        let (owner, stored_count) = self.changed.only()?;
         let holder = self.get(owner).copied().filter(|_| self.len() == 1)?;
-        let owner = Arc::clone(owner);
+        let change = Change {
+            owner: Arc::clone(owner),
+            stored_count: *stored_count,
+            holder: Some(holder),
+        };
         self.changed.clear();
-        Some((owner, holder))
+        Some(change)
     }
 
     /// Grants an owner what it holds from now on. Its fence is the largest,
@@ -199,7 +211,8 @@ impl Shared {
             Some((owner, before)) => (owner, Some(before)),
             None => (owner.into(), None),
         };
-        self.changed.push(Arc::clone(&owner), before.is_some());
+        let stored_count = before.map(|it| it.count);
+        self.changed.push(Arc::clone(&owner), stored_count);
         if before.is_none_or(|before| before.fence != holder.fence) {
             self.fence = self.fence.max(holder.fence);
         }
@@ -210,14 +223,14 @@ impl Shared {
     /// Ends the hold of an owner.
     pub(crate) fn remove(&mut self, owner: &[u8]) -> Option<Holder> {
         let (owner, holder) = self.remove_silently(owner)?;
-        self.changed.push(owner, true);
+        self.changed.push(owner, Some(holder.count));
         Some(holder)
     }
 
     /// Ends the hold of an owner who does not know.
     pub(crate) fn lose(&mut self, owner: &[u8]) {
-        if let Some((owner, _)) = self.remove_silently(owner) {
-            self.changed.push(Arc::clone(&owner), true);
+        if let Some((owner, holder)) = self.remove_silently(owner) {
+            self.changed.push(Arc::clone(&owner), Some(holder.count));
             self.ended.push(owner);
         }
     }
@@ -267,10 +280,5 @@ impl Shared {
     fn first_lapsed(&self, now: Timestamp) -> Option<Arc<[u8]>> {
         let first = self.holders.first().filter(|it| it.0.has_passed(now));
         first.map(|it| Arc::clone(it.1))
-    }
-
-    fn last(&self) -> Option<(Arc<[u8]>, Holder)> {
-        let owner = self.holders.last()?.1;
-        self.get(owner).map(|it| (Arc::clone(owner), *it))
     }
 }

@@ -208,14 +208,16 @@ impl Store {
         if let Some(fence) = shared.fence() {
             fields.insert(FENCE.to_owned(), fence.to_string());
         }
-        for (owner, holder) in shared.take_changes() {
-            let owner = String::from_utf8_lossy(&owner).into_owned();
+        for change in shared.take_changes() {
+            let owner = String::from_utf8_lossy(&change.owner).into_owned();
             let terms = format!("{HOLDER}{owner}");
-            if let Some(it) = holder {
+            if let Some(it) = change.holder {
                 let fence = it.fence.map_or(0, Fence::get);
                 let text = format!("{} {fence} {}", it.deadline.millis(), it.permits);
                 fields.insert(terms, text);
-                fields.insert(owner, it.count.to_string());
+                if change.stored_count != Some(it.count) {
+                    fields.insert(owner, it.count.to_string());
+                }
             } else {
                 fields.remove(&terms);
                 fields.remove(&owner);
