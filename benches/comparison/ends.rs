@@ -26,7 +26,7 @@ const APART_MS: u64 = 25;
 /// Requests sent at the beginning of a millisecond: the server is done with
 /// them before the next one, so that all deadlines are the same.
 const BATCH: usize = 100;
-const TARGET: Target = Target::AtMost(5.0, " ms");
+const TARGET_MS: f64 = 5.0;
 
 /// What it is that ends.
 struct Kind {
@@ -36,7 +36,15 @@ struct Kind {
     /// Where each end is told, and how the message begins.
     channel: &'static str,
     outcome: &'static str,
-    target: Option<Target>,
+    target: Goal,
+}
+
+/// What is wanted of the worst round.
+enum Goal {
+    Nothing,
+    Milliseconds(f64),
+    /// As for so many milliseconds, or what the strings took if that is more.
+    MillisecondsOrStrings(f64),
 }
 
 const KINDS: [Kind; 4] = [
@@ -45,34 +53,35 @@ const KINDS: [Kind; 4] = [
         prepare: set_strings,
         channel: "__keyevent@0__:expired",
         outcome: "k",
-        target: None,
+        target: Goal::Nothing,
     },
     Kind {
         what: "waits",
         prepare: queue_waits,
         channel: "c",
         outcome: "timeout",
-        target: Some(TARGET),
+        target: Goal::Milliseconds(TARGET_MS),
     },
     Kind {
         what: "leases, each with a waiter",
         prepare: queue_behind_leases,
         channel: "c",
         outcome: "grant",
-        target: Some(TARGET),
+        target: Goal::MillisecondsOrStrings(TARGET_MS),
     },
     Kind {
         what: "such leases without the server's own expiry",
         prepare: queue_behind_leases_without_expiry,
         channel: "c",
         outcome: "grant",
-        target: None,
+        target: Goal::Milliseconds(TARGET_MS),
     },
 ];
 
 pub(crate) fn measure(report: &mut Report) {
     let mut section = report.section("Deadlines that come together", LEGEND);
     let many = section.form().of(MANY, MANY_QUICK);
+    let mut strings_ms = 0.0_f64;
     for kind in &KINDS {
         let what = format!("{} {}", grouped(many), kind.what);
         let count = section.form().of(ROUNDS, 1);
@@ -84,13 +93,22 @@ pub(crate) fn measure(report: &mut Report) {
         };
         let (busy, busy_worst) = spread(|round| round.busy);
         let (idle, idle_worst) = spread(|round| round.idle);
+        let most_ms = match kind.target {
+            Goal::Nothing => None,
+            Goal::Milliseconds(ms) => Some(ms),
+            // As it is shown.
+            Goal::MillisecondsOrStrings(ms) => Some(((strings_ms * 10.0).round() / 10.0).max(ms)),
+        };
+        if most_ms.is_none() {
+            strings_ms = busy_worst;
+        }
         section.row(
             [
                 &what,
                 &format!("{busy_worst:.1} ms, median {busy:.1}"),
                 &format!("idle {idle_worst:.1} ms, median {idle:.1}"),
             ],
-            kind.target.and_then(|target| target.of(busy_worst)),
+            most_ms.and_then(|ms| Target::AtMost(ms, " ms").of(busy_worst)),
         );
         let told = format!("{:.0} ms", spread(|round| round.all).0);
         section.row(
