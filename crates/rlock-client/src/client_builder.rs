@@ -3,15 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::driver;
+use crate::engine::terms::whole_ms;
 use crate::error::{Error, Fault};
-use crate::link::{self, Link};
-use crate::state::{Connection, Inner, Limits, State};
-use crate::terms::whole_ms;
+use crate::net::driver;
+use crate::net::link::{self, Link};
+use crate::net::state::{Connection, Inner, Limits, State};
 
 /// Settings of a [`Client`], from [`Client::builder`].
 ///
@@ -101,13 +100,13 @@ impl ClientBuilder {
         whole_ms("response_limit", self.limits.response)?;
         whole_ms("patience", self.limits.patience)?;
         let redis = link::prepared(redis).map_err(Error::Connect)?;
-        let state = Arc::new(State::new(redis, self.limits));
+        let (state, inbox) = State::new(redis, self.limits);
+        let state = Arc::new(state);
         let link = Link::first(&state).await.map_err(Error::Connect)?;
         check_module(&link).await?;
         state.set_connection(Connection::Up(Arc::clone(&link)));
-        let (orders, inbox) = mpsc::unbounded_channel();
         let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, link));
-        Ok((Client::new(Inner { state, orders }), task))
+        Ok((Client::new(Inner { state }), task))
     }
 }
 

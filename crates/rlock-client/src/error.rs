@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 
 use crate::deadlock;
-use crate::owner::Owner;
+use crate::engine::owner::Owner;
 
 /// Why a hold ended before its guard was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

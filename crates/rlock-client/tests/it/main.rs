@@ -30,4 +30,5 @@ mod server;
 #[path = "../../../../tests/it/signal.rs"]
 mod signal;
 mod stopped;
+mod structure;
 mod upgrade;
