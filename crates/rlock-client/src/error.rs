@@ -196,7 +196,7 @@ impl Fault {
         match error.code() {
             Some(
                 "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED"
-                | "BUSY",
+                | "BUSY" | "NOREPLICAS" | "MISCONF",
             ) => Self::Passing(error),
             Some(code) => Self::Refused(refusal(code, &error)),
             None if error.kind() == ErrorKind::Extension => Self::Refused(Error::Refused(error)),

@@ -47,8 +47,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The clock is the system's monotonic one. Where it stands still while the
-//! whole machine is suspended, nothing in the process can tell: see fences.
+//! The clock is one that nobody sets. On Linux it also runs while the machine
+//! is suspended (`CLOCK_BOOTTIME`), so a lock is lost then as well. A virtual
+//! machine that was stopped by its host cannot tell: see fences.
 //!
 //! # Fences
 //!
@@ -88,9 +89,11 @@
 //!
 //! # Dropping
 //!
-//! A dropped [`Guard`] is released by the client's background task. That never
-//! blocks, and works anywhere; but it takes place a little later, and if the
-//! runtime or the process ends first, when the lease ends. Call
+//! A dropped [`Guard`] is released without waiting for the server's word. The
+//! request is on its way before what the task asks for next, unless there is no
+//! connection just then. The background task awaits the reply and repeats what
+//! has failed. That never blocks, and works anywhere; but if the runtime or the
+//! process ends first, the lock is free when its lease ends. Call
 //! [`Guard::release`] where that matters, or [`Client::flush`] before the end.
 //! A lock that is [bound](MutexBuilder::bound) is free soon after its process
 //! has ended, however that came.
@@ -110,6 +113,14 @@
 //! long as the wait may last if that is less; after that they are last in the
 //! queue. A wait without limit goes on while the server is away; all others
 //! end within a bound with [`Error::Unavailable`].
+//!
+//! While somebody waits, a quiet connection is asked for a sign of life four
+//! times in a lease, once for all waiting calls of the client.
+//!
+//! A server that refuses all writes for a while, as it has too few good
+//! replicas or cannot save its data, is asked again like one that is away.
+//! When it can remember no more (`rlock.max-watches`), a lock that is free is
+//! still granted; its loss is then known at the next renewal.
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
 //! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Notify;
 
+use crate::engine::clock::Instant;
 use crate::engine::hold::Hold;
 use crate::engine::owner::Owner;
 use crate::engine::sync::lock;
@@ -24,11 +25,27 @@ pub(crate) enum Event {
     Lost,
 }
 
+/// Something that the server has said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said {
+    pub(crate) event: Event,
+    pub(crate) fence: u64,
+    /// The connection that it came by.
+    pub(crate) link: u64,
+    /// A moment before the server said it: when a request was sent by that
+    /// connection that was answered before.
+    pub(crate) not_before: Instant,
+}
+
 /// What ends the waiting of a queued request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// With the fence that the message named.
-    Granted(u64),
+    Granted {
+        /// The one that the message named.
+        fence: u64,
+        /// A moment that was before the grant.
+        not_before: Instant,
+    },
     WaitEnded,
     Withdrawn,
     Disconnected,
@@ -36,6 +53,8 @@ pub(crate) enum Outcome {
 
 #[derive(Debug, Default)]
 struct Mailbox {
+    /// The connection that the request came by whose outcome is awaited.
+    expects: Option<u64>,
     outcome: Option<Outcome>,
     /// The largest fence that the server said was lost. It may arrive before
     /// the task that was granted this fence has run again.
@@ -75,9 +94,16 @@ impl Claim {
         }
     }
 
-    /// Forgets outcomes of earlier requests. Comes before a request is sent.
-    pub(crate) fn empty_mailbox(&self) {
-        lock(&self.mailbox).outcome = None;
+    /// Awaits the outcome of a request that is about to be sent by connection
+    /// `link`, and forgets those of earlier ones.
+    pub(crate) fn expect(&self, link: u64) {
+        let mut mailbox = lock(&self.mailbox);
+        (mailbox.expects, mailbox.outcome) = (Some(link), None);
+    }
+
+    /// Awaits no outcome any more.
+    pub(crate) fn expect_nothing(&self) {
+        lock(&self.mailbox).expects = None;
     }
 
     /// Waits for the outcome of a queued request.
@@ -90,24 +116,47 @@ impl Claim {
         }
     }
 
-    /// Takes what the server says about this owner and key.
-    pub(crate) fn deliver(&self, event: Event, fence: u64) {
+    /// Takes what the server says about this owner and key; false if that is a
+    /// grant that nobody waits for.
+    pub(crate) fn deliver(&self, said: Said) -> bool {
+        let Said {
+            event,
+            fence,
+            link,
+            not_before,
+        } = said;
         match event {
-            Event::Grant => self.post(Outcome::Granted(fence)),
-            Event::WaitEnded => self.post(Outcome::WaitEnded),
-            Event::Withdrawn => self.post(Outcome::Withdrawn),
+            Event::Grant => {
+                let is_awaited = self.post(link, Outcome::Granted { fence, not_before });
+                return is_awaited || self.hold().is_some_and(|hold| hold.fence() == fence);
+            }
+            Event::WaitEnded => drop(self.post(link, Outcome::WaitEnded)),
+            Event::Withdrawn => drop(self.post(link, Outcome::Withdrawn)),
             Event::Lost => self.lost(fence),
         }
+        true
     }
 
     /// Tells a waiter that the connection that its request came by is gone.
-    pub(crate) fn disconnected(&self) {
-        self.post(Outcome::Disconnected);
+    pub(crate) fn disconnected(&self, link: u64) {
+        self.post(link, Outcome::Disconnected);
     }
 
-    fn post(&self, outcome: Outcome) {
-        lock(&self.mailbox).outcome = Some(outcome);
+    /// Tells a waiter that no message will come any more.
+    pub(crate) fn closed(&self) {
+        lock(&self.mailbox).outcome = Some(Outcome::Disconnected);
         self.bell.notify_one();
+    }
+
+    /// Whether anybody awaits an outcome. One that came by another connection
+    /// than the request is about an earlier request, and is left alone.
+    fn post(&self, link: u64, outcome: Outcome) -> bool {
+        let mut mailbox = lock(&self.mailbox);
+        if mailbox.expects == Some(link) {
+            mailbox.outcome = Some(outcome);
+            self.bell.notify_one();
+        }
+        mailbox.expects.is_some()
     }
 
     fn lost(&self, fence: u64) {

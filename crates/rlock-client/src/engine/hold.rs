@@ -2,7 +2,9 @@
 //! how many guards, lost or not.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use tokio::sync::Notify;
 

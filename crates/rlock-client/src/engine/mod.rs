@@ -3,6 +3,7 @@
 pub(crate) mod ask;
 pub(crate) mod claim;
 pub(crate) mod claims;
+pub(crate) mod clock;
 pub(crate) mod hold;
 pub(crate) mod owner;
 pub(crate) mod pulse;

@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::Instant;
+
+use crate::engine::clock::Instant;
 
 use tokio::sync::Notify;
 

@@ -3,7 +3,9 @@
 //! All durations become whole milliseconds here, rounded up, as the wire has
 //! no others.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use crate::Error;
 

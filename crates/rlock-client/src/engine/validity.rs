@@ -4,7 +4,9 @@
 //! task has to run for it, so none can be too late. A loss is final, also if
 //! the server later turns out to have renewed in time.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use crate::engine::hold::Grant;
 use crate::engine::terms::validity_end;

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::engine::claim::{Claim, Event};
+use crate::engine::claim::{Claim, Event, Said};
 use crate::engine::claims::Claims;
 use crate::engine::hold::Hold;
 use crate::engine::owner::Owner;
@@ -71,15 +71,28 @@ impl Wakeups {
         lock(&self.0).values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Hands what the server says to the claim of that name.
-    pub(crate) fn deliver(&self, name: &[u8], event: Event, fence: u64) {
+    /// Hands what the server says to the claim of that name. If it is a grant
+    /// that nobody waits for, its claims come back.
+    pub(crate) fn deliver(self: &Arc<Self>, name: &[u8], said: Said) -> Option<Claims> {
         // The guard of the map is gone before the claim is used: dropping the
         // last handle on it comes back here.
         let claim = lock(&self.0).get(name).and_then(Weak::upgrade);
-        if let Some(claim) = claim {
-            claim.deliver(event, fence);
+        match claim {
+            Some(claim) => (!claim.deliver(said)).then(|| Claims::new(claim, Vec::new())),
+            None if said.event == Event::Grant => {
+                let (owner, key) = split(name)?;
+                Some(self.claims(&key.into(), &[], &owner))
+            }
+            None => None,
         }
     }
+}
+
+/// The owner and the key of a name.
+fn split(name: &[u8]) -> Option<(Owner, &[u8])> {
+    let end = name.iter().position(|byte| *byte == b' ')?;
+    let owner = std::str::from_utf8(name.get(..end)?).ok()?;
+    Some((Owner::new(owner).ok()?, name.get(end + 1..)?))
 }
 
 /// The name under which messages speak of `owner` at `key`.

@@ -2,24 +2,26 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use crate::engine::ask::Ask;
 use crate::engine::hold::Hold;
 use crate::engine::owner::Owner;
+use crate::engine::terms::Deadline;
 use crate::error::{Error, Loss};
 use crate::net::acquire::acquire;
-use crate::net::driver::Order;
 use crate::net::release;
 use crate::net::state::{Inner, State};
 use crate::wire::protocol::Queueing;
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
-/// [`release`](Self::release) is the way to end it. Dropping it hands the
-/// release to the background: that never blocks and never fails, in or out of
-/// a runtime, also in a panic; if the runtime is gone, the lock is free when
-/// its lease ends.
+/// [`release`](Self::release) is the way to end it. Dropping it sends the
+/// release and leaves the reply to the background: that never blocks and never
+/// fails, in or out of a runtime, also in a panic; if the runtime is gone, the
+/// lock is free when its lease ends.
 ///
 /// A lock that rests on a lease can be lost: see [`lost`](Self::lost), and
 /// [`fence`](Self::fence) for what to do about it.
@@ -154,7 +156,8 @@ impl Guard {
     /// # Errors
     ///
     /// - [`Error::Lost`]: the lock was lost before; the server changed nothing;
-    /// - [`Error::Unavailable`]: no answer within the client's patience; the
+    /// - [`Error::Unavailable`]: no answer within the client's patience, or
+    ///   another call of the same owner has been at work for as long; the
     ///   background goes on trying until the lease ends;
     /// - [`Error::Denied`], [`Error::NotALock`]: the server refuses.
     ///
@@ -175,7 +178,10 @@ impl Guard {
         if let Some(loss) = self.loss() {
             return Err(Error::Lost(loss));
         }
-        let _turn = self.hold.claims.turn().await;
+        let deadline = Deadline::after(self.inner.state.limits.patience);
+        let Some(_turn) = deadline.bound(self.hold.claims.turn()).await else {
+            return Err(deadline.unavailable(None));
+        };
         if self.hold.leave_unless_last(self.ask) {
             self.open = false;
             return Ok(());
@@ -224,8 +230,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if self.open && self.hold.leave(self.ask) {
-            let order = Order::Release(Arc::clone(&self.hold));
-            self.inner.state.order(order);
+            release::dropped(&self.inner.state, Arc::clone(&self.hold));
         }
     }
 }

@@ -9,13 +9,15 @@
 //! shared mode.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use crate::engine::ask::Ask;
 use crate::engine::claim::Outcome;
 use crate::engine::claims::{Claims, Held, Turn};
 use crate::engine::hold::{Grant, Hold};
-use crate::engine::terms::{Backoff, Deadline, Terms};
+use crate::engine::terms::{Backoff, Deadline, Terms, validity_end};
 use crate::error::{Error, Fault, Loss};
 use crate::net::attach::attach;
 use crate::net::driver::Order;
@@ -139,8 +141,8 @@ impl Call {
             hold.set_upgrading(true);
         }
         loop {
-            self.claims.first().empty_mailbox();
             let link = self.state.link(self.deadline).await?;
+            self.claims.first().expect(link.number);
             match self.round(&link).await {
                 Ok(Round::Granted(grant)) => return Ok(Some(self.granted(grant))),
                 Ok(Round::Refused) => {
@@ -176,11 +178,14 @@ impl Call {
         }
         let sent = Instant::now();
         let (lease, queueing) = (self.lease_at(sent), self.queueing_left());
-        let (ask, channel) = (self.ask, &self.state.channel);
+        let (ask, channel) = (self.ask, Some(&*self.state.channel));
         let cmd = protocol::acquire(&self.claims, ask, &self.terms, lease, queueing, channel);
         let earlier = self.asked_by.replace(link.number);
         self.has_waited |= !matches!(queueing, Queueing::Try);
         let reply = match link.ask(&cmd).await {
+            Err(Fault::Refused(full @ Error::QueueFull(_))) if self.terms.bound.is_none() => {
+                return self.without_notices(link, earlier, full).await;
+            }
             // The first request of a call that is refused has left nothing.
             Err(Fault::Refused(error)) if earlier.is_none() => {
                 self.asked_by = None;
@@ -196,7 +201,37 @@ impl Call {
                 link: link.number,
             })),
             Acquired::Refused => Ok(Round::Refused),
-            Acquired::Queued => self.wait(link, earlier).await,
+            Acquired::Queued => self.wait(link, earlier, lease).await,
+        }
+    }
+
+    /// Asks for what can be had at once, for which the server has to remember
+    /// nothing: it can remember no more. A loss is then known by the clock, or
+    /// at the next renewal.
+    async fn without_notices(
+        &mut self,
+        link: &Link,
+        earlier: Option<u64>,
+        full: Error,
+    ) -> Result<Round, Fault> {
+        let sent = Instant::now();
+        let (lease, queueing) = (self.lease_at(sent), Queueing::Try);
+        let cmd = protocol::acquire(&self.claims, self.ask, &self.terms, lease, queueing, None);
+        let reply = link.ask(&cmd).await?;
+        match protocol::acquired(&reply).map_err(Fault::Refused)? {
+            Acquired::Granted(fence) => Ok(Round::Granted(Grant {
+                fence,
+                sent,
+                lease,
+                // No connection has to tell of its loss.
+                link: 0,
+            })),
+            Acquired::Refused | Acquired::Queued => {
+                if earlier.is_none() {
+                    self.asked_by = None;
+                }
+                Err(Fault::Refused(full))
+            }
         }
     }
 
@@ -215,12 +250,18 @@ impl Call {
         }
     }
 
-    async fn wait(&mut self, link: &Link, earlier: Option<u64>) -> Result<Round, Fault> {
+    async fn wait(
+        &mut self,
+        link: &Link,
+        earlier: Option<u64>,
+        lease: Duration,
+    ) -> Result<Round, Fault> {
         let (key, owner) = (self.claims.label(), self.claims.owner());
         tracing::debug!(%key, %owner, "waiting");
         let in_doubt =
             !self.doubted && !link.is_sole && earlier.is_some_and(|number| number != link.number);
         let claim = self.claims.first();
+        let _waiting = self.state.pulse.wait(lease);
         let outcome = if link.is_retired() {
             // Its end was announced before this call could hear of it.
             Some(Outcome::Disconnected)
@@ -233,7 +274,18 @@ impl Call {
             deadline.bound(claim.outcome()).await
         };
         match outcome {
-            Some(Outcome::Granted(fence)) => self.confirm(link, fence).await,
+            Some(Outcome::Granted { fence, not_before }) => {
+                let grant = Grant {
+                    fence,
+                    sent: not_before,
+                    lease,
+                    link: link.number,
+                };
+                if self.is_fresh(&grant) {
+                    return Ok(Round::Granted(grant));
+                }
+                self.confirm(link, fence).await
+            }
             Some(Outcome::WaitEnded) => Ok(Round::Refused),
             Some(Outcome::Disconnected) => Ok(Round::AskAgain),
             Some(Outcome::Withdrawn) => self.withdrawn(link).await,
@@ -242,10 +294,23 @@ impl Call {
         }
     }
 
+    /// Whether a grant that a message told of can be used without asking once
+    /// more: at least half of its lease is left for certain.
+    ///
+    /// A request was sent at `sent` and answered before the message came, by
+    /// the same connection, so the grant was made after that. The lease is that
+    /// of the request, as all requests of one call have the same, unless it
+    /// enters a hold or has a limit.
+    fn is_fresh(&self, grant: &Grant) -> bool {
+        let left = validity_end(grant.sent, grant.lease).saturating_duration_since(Instant::now());
+        let is_plain = self.live.is_none() && self.terms.max_hold.is_none();
+        is_plain && left >= grant.lease / 2 && !self.claims.is_lost(grant.fence)
+    }
+
     /// Makes sure that a grant still stands that a message told of.
     ///
     /// How old the message is cannot be known, as this process may have been
-    /// stopped since; so validity counts from before this request.
+    /// stopped since. So validity counts from before this request.
     async fn confirm(&mut self, link: &Link, told: u64) -> Result<Round, Fault> {
         let sent = Instant::now();
         let lease = self.lease_at(sent);
@@ -284,8 +349,10 @@ impl Call {
         if self.has_waited {
             let cancel = protocol::cancel(&self.claims);
             let deadline = self.deadline.extended(NOTICE_GRACE);
-            if !matches!(deadline.bound(link.ask(&cancel)).await, Some(Ok(_))) {
-                // Left to the background.
+            let reply = deadline.bound(link.ask(&cancel)).await;
+            let places = reply.and_then(|reply| protocol::number(&reply.ok()?).ok());
+            if places != Some(1) {
+                // It may have been granted. That is left to the background.
                 return;
             }
         }
@@ -327,6 +394,7 @@ impl Drop for Call {
     /// Withdraws what the server may still know of this call.
     fn drop(&mut self) {
         let upgraded = self.upgraded().cloned();
+        self.claims.first().expect_nothing();
         if let (Some(link), Some(turn)) = (self.asked_by, self.turn.take()) {
             let withdrawal = Withdrawal::new(self.claims.clone(), turn, self.terms.lease);
             let withdrawal = withdrawal.asked_by(link, upgraded);

@@ -7,7 +7,9 @@
 //! and it is given back at once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use crate::engine::hold::{Grant, Hold};
 use crate::error::{Error, Fault};
@@ -29,7 +31,8 @@ pub(crate) async fn attach(state: &State, hold: &Arc<Hold>, link: &Link) -> Resu
     };
     let (ask, asked_under) = (hold.ask(), hold.fence());
     let (claims, terms, queueing) = (&hold.claims, &hold.terms, Queueing::Try);
-    let cmd = protocol::acquire(claims, ask, terms, lease, queueing, &state.channel);
+    let channel = Some(&*state.channel);
+    let cmd = protocol::acquire(claims, ask, terms, lease, queueing, channel);
     let reply = match link.ask(&cmd).await {
         // A full server still renews: only the early notice is missing.
         Err(Fault::Refused(Error::OutOfMemory(_) | Error::QueueFull(_))) => return Ok(()),

@@ -15,7 +15,7 @@ use crate::engine::claims::Claims;
 use crate::engine::hold::Hold;
 use crate::net::link::{Link, keep_connected};
 use crate::net::pulse;
-use crate::net::release::{self, Withdrawal};
+use crate::net::release::{self, Releasing, Withdrawal};
 use crate::net::state::{Connection, State};
 use crate::net::watchdog;
 
@@ -24,6 +24,8 @@ use crate::net::watchdog;
 pub(crate) enum Order {
     /// The last guard of this hold is gone.
     Release(Arc<Hold>),
+    /// The same, and the request has been sent.
+    AwaitRelease(Releasing),
     /// A call for a lock was dropped, or gave up.
     Withdraw(Withdrawal),
     /// The server has granted something, for so long, that nobody waits for.
@@ -55,6 +57,10 @@ struct Closing(Arc<State>);
 impl Drop for Closing {
     fn drop(&mut self) {
         self.0.set_connection(Connection::Closed);
+        // Those who wait for a message ask for the connection then.
+        for claim in self.0.wakeups.all() {
+            claim.closed();
+        }
     }
 }
 
@@ -69,6 +75,9 @@ async fn work(state: &Arc<State>, mut inbox: mpsc::UnboundedReceiver<Order>) {
         tokio::select! {
             Some(order) = inbox.recv() => match order {
                 Order::Release(hold) => drop(cleanups.spawn(release::unused(state, hold))),
+                Order::AwaitRelease(releasing) => {
+                    drop(cleanups.spawn(release::await_release(state, releasing)));
+                }
                 Order::Withdraw(withdrawal) => drop(cleanups.spawn(withdrawal.carry_out(state))),
                 Order::GiveBack(claims, lease) => {
                     drop(cleanups.spawn(release::give_back(state, claims, lease)));

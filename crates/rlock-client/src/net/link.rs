@@ -7,22 +7,28 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::Notify;
 
+use crate::engine::claim::Said;
 use crate::engine::sync::lock;
-use crate::engine::terms::Backoff;
+use crate::engine::terms::{Backoff, LEASE_DEFAULT};
 use crate::error::Fault;
+use crate::net::driver::Order;
 use crate::net::state::{Connection, State};
 use crate::net::watchdog;
 use crate::wire::notice;
 
 /// How many requests may be under way before callers wait to send theirs.
 const REQUESTS_MAX: usize = 1024;
+/// After how long a connection counts as one that works.
+const SETTLED: Duration = Duration::from_secs(5);
 
 /// One live connection.
 #[derive(Debug)]
@@ -32,10 +38,8 @@ pub(crate) struct Link {
     /// Whether no request of an earlier connection can still be carried out.
     pub(crate) is_sole: bool,
     connection: MultiplexedConnection,
-    retirement: Arc<Retirement>,
+    life: Arc<Life>,
     identity: Option<Identity>,
-    /// When the last request was sent that was answered.
-    known_good: Mutex<Instant>,
 }
 
 /// A connection as its server calls it.
@@ -45,16 +49,39 @@ struct Identity {
     addr: String,
 }
 
-#[derive(Debug, Default)]
-struct Retirement {
+/// What is known of a connection, also by those who take its messages.
+#[derive(Debug)]
+struct Life {
+    number: u64,
     retired: AtomicBool,
     bell: Notify,
+    /// When the last request was sent that was answered.
+    known_good: Mutex<Instant>,
 }
 
-impl Retirement {
+impl Life {
+    fn new(number: u64) -> Self {
+        Self {
+            number,
+            retired: AtomicBool::new(false),
+            bell: Notify::new(),
+            known_good: Mutex::new(Instant::now()),
+        }
+    }
+
     fn retire(&self) {
         self.retired.store(true, Ordering::Release);
         self.bell.notify_one();
+    }
+
+    /// Notes that a request was answered that had been sent then.
+    fn was_good(&self, sent: Instant) {
+        let mut known_good = lock(&self.known_good);
+        *known_good = sent.max(*known_good);
+    }
+
+    fn known_good(&self) -> Instant {
+        *lock(&self.known_good)
     }
 }
 
@@ -65,27 +92,27 @@ impl Link {
         number: u64,
         earlier: &[Option<Identity>],
     ) -> Result<Arc<Self>, RedisError> {
-        let retirement = Arc::new(Retirement::default());
+        let life = Arc::new(Life::new(number));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(state.limits.response))
             .set_response_timeout(Some(state.limits.response))
             .set_pipeline_buffer_size(REQUESTS_MAX)
-            .set_push_sender(receiver(Arc::downgrade(state), Arc::clone(&retirement)));
+            .set_push_sender(receiver(Arc::downgrade(state), Arc::clone(&life)));
         let mut connection = state
             .redis
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
         let identity = identify(&mut connection).await;
         let is_sole = close_earlier(&mut connection, earlier).await;
-        let known_good = Mutex::new(Instant::now());
+        let sent = Instant::now();
         connection.subscribe(&state.channel).await?;
+        life.was_good(sent);
         Ok(Arc::new(Self {
             number,
             is_sole,
             connection,
-            retirement,
+            life,
             identity,
-            known_good,
         }))
     }
 
@@ -121,8 +148,7 @@ impl Link {
     fn sorted<T>(&self, sent: Instant, reply: Result<T, RedisError>) -> Result<T, Fault> {
         let reply = reply.map_err(Fault::from_redis);
         if !matches!(reply, Err(Fault::Broken(_))) {
-            let mut known_good = lock(&self.known_good);
-            *known_good = sent.max(*known_good);
+            self.life.was_good(sent);
         }
         reply.inspect_err(|fault| {
             // A demoted server keeps its connections open, while the address
@@ -136,21 +162,21 @@ impl Link {
     /// The latest moment at which this connection is known to have been open:
     /// the server received what was sent then, and later answered.
     pub(crate) fn known_good(&self) -> Instant {
-        *lock(&self.known_good)
+        self.life.known_good()
     }
 
     /// Gives the connection up; a new one is made.
     pub(crate) fn retire(&self) {
-        self.retirement.retire();
+        self.life.retire();
     }
 
     pub(crate) fn is_retired(&self) -> bool {
-        self.retirement.retired.load(Ordering::Acquire)
+        self.life.retired.load(Ordering::Acquire)
     }
 
     async fn retired(&self) {
         while !self.is_retired() {
-            self.retirement.bell.notified().await;
+            self.life.bell.notified().await;
         }
     }
 }
@@ -159,14 +185,14 @@ impl Link {
 /// task, in the order of the wire, so it must not block.
 fn receiver(
     state: Weak<State>,
-    retirement: Arc<Retirement>,
+    life: Arc<Life>,
 ) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static {
     move |push| {
         match (push.kind, push.data.as_slice()) {
-            (PushKind::Disconnection, _) => retirement.retire(),
+            (PushKind::Disconnection, _) => life.retire(),
             (PushKind::Message, [_, Value::BulkString(message)]) => {
                 if let Some(state) = state.upgrade() {
-                    deliver(&state, message);
+                    deliver(&state, &life, message);
                 }
             }
             _ => {}
@@ -175,15 +201,22 @@ fn receiver(
     }
 }
 
-fn deliver(state: &State, message: &[u8]) {
-    match notice::read(message) {
-        Some(notice) => state
-            .wakeups
-            .deliver(notice.name, notice.event, notice.fence),
-        None => {
-            let message = String::from_utf8_lossy(message);
-            tracing::warn!(%message, "unknown message");
-        }
+/// Hands a message on. It came after the replies that have been read by now:
+/// messages and replies are in one order.
+fn deliver(state: &State, life: &Life, message: &[u8]) {
+    let Some(notice) = notice::read(message) else {
+        let message = String::from_utf8_lossy(message);
+        return tracing::warn!(%message, "unknown message");
+    };
+    let said = Said {
+        event: notice.event,
+        fence: notice.fence,
+        link: life.number,
+        not_before: life.known_good(),
+    };
+    // If nobody waits for a grant, the lock would be held for a lease.
+    if let Some(claims) = state.wakeups.deliver(notice.name, said) {
+        state.order(Order::GiveBack(claims, LEASE_DEFAULT));
     }
 }
 
@@ -237,8 +270,15 @@ async fn close_earlier(
 /// Replaces the connection whenever it breaks. Ends only with its task.
 pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
     let mut earlier = Vec::new();
+    // One that connects, and is given up at once, is as bad as one that does
+    // not: a demoted server, for example.
+    let mut backoff = Backoff::default();
+    let mut since = Instant::now();
     loop {
         link.retired().await;
+        if since.elapsed() >= SETTLED {
+            backoff = Backoff::default();
+        }
         tracing::warn!("connection to the server lost");
         earlier.push(link.identity.clone());
         let (number, known_good) = (link.number + 1, link.known_good());
@@ -246,12 +286,13 @@ pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
         drop(link);
         state.set_connection(Connection::Down(None));
         for claim in state.wakeups.all() {
-            claim.disconnected();
+            claim.disconnected(number - 1);
         }
         for hold in state.wakeups.live_holds() {
             hold.disconnected(known_good);
         }
-        link = reconnect(state, number, &mut earlier).await;
+        link = reconnect(state, number, &mut earlier, &mut backoff).await;
+        since = Instant::now();
         tracing::info!(number, "connected to the server again");
         state.set_connection(Connection::Up(Arc::clone(&link)));
         watchdog::look_at_all(state);
@@ -262,8 +303,8 @@ async fn reconnect(
     state: &Arc<State>,
     number: u64,
     earlier: &mut Vec<Option<Identity>>,
+    backoff: &mut Backoff,
 ) -> Arc<Link> {
-    let mut backoff = Backoff::default();
     loop {
         tokio::time::sleep(backoff.next()).await;
         match Link::open(state, number, earlier).await {

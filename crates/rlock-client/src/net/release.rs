@@ -5,7 +5,9 @@
 //! nothing is answered nil, and another owner is never touched.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use redis::Value;
 
@@ -13,8 +15,9 @@ use crate::engine::claims::{Claims, Held, Turn};
 use crate::engine::hold::Hold;
 use crate::engine::terms::{Backoff, Deadline};
 use crate::error::{Error, Fault, Loss};
+use crate::net::driver::Order;
 use crate::net::link::Link;
-use crate::net::state::State;
+use crate::net::state::{Asking, State};
 use crate::wire::protocol;
 
 /// Releases a hold of which the caller has the last guard and the turn.
@@ -71,6 +74,70 @@ async fn release_each(claims: &Claims, link: &Link) {
     }
 }
 
+/// A release that has been asked for.
+pub(crate) struct Releasing {
+    hold: Arc<Hold>,
+    asking: Asking,
+    /// Kept until it is over.
+    _turn: Turn,
+}
+
+impl std::fmt::Debug for Releasing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Releasing").field(&self.hold).finish()
+    }
+}
+
+/// Releases a hold whose last guard is being dropped: at once if nothing stands
+/// in the way, so that what is asked for next by the same task comes after.
+pub(crate) fn dropped(state: &Arc<State>, hold: Arc<Hold>) {
+    let order = match begin(state, &hold) {
+        Some(releasing) => Order::AwaitRelease(releasing),
+        None => Order::Release(hold),
+    };
+    state.order(order);
+}
+
+fn begin(state: &Arc<State>, hold: &Arc<Hold>) -> Option<Releasing> {
+    let turn = hold.claims.try_turn()?;
+    let link = state.link_now()?;
+    if !hold.claims.are_held_by(hold) || !hold.is_unused() || hold.loss().is_some() {
+        return None;
+    }
+    hold.end();
+    state.schedule.remove(hold);
+    let asking = state.begin_to_ask(link, protocol::release(&hold.claims));
+    Some(Releasing {
+        hold: Arc::clone(hold),
+        asking,
+        _turn: turn,
+    })
+}
+
+/// Awaits a release, and repeats it until it is known to have been made.
+pub(crate) async fn await_release(state: Arc<State>, releasing: Releasing) {
+    let Releasing {
+        hold,
+        asking,
+        _turn,
+    } = releasing;
+    let outcome = match asking.await {
+        Ok(_) => Ok(()),
+        Err(Fault::Refused(_) | Fault::Broken(_) | Fault::Passing(_)) => {
+            let deadline = until_the_lease_ends(&state, &hold);
+            send_release(&state, &hold, deadline).await
+        }
+    };
+    let (key, owner, fence) = (hold.claims.label(), hold.claims.owner(), hold.fence());
+    tracing::debug!(%key, %owner, fence, ?outcome, "dropped");
+}
+
+/// After its lease the server has ended a hold by itself.
+fn until_the_lease_ends(state: &State, hold: &Hold) -> Deadline {
+    let left = hold.lease_end().saturating_duration_since(Instant::now());
+    Deadline::after(left.max(state.limits.patience))
+}
+
 /// Releases a hold whose last guard was dropped, unless it was entered again
 /// since, or the same owner has a newer hold.
 pub(crate) async fn unused(state: Arc<State>, hold: Arc<Hold>) {
@@ -86,9 +153,7 @@ pub(crate) async fn unused(state: Arc<State>, hold: Arc<Hold>) {
     if over {
         return;
     }
-    // Later the server has ended it by itself.
-    let left = hold.lease_end().saturating_duration_since(Instant::now());
-    let deadline = Deadline::after(left.max(state.limits.patience));
+    let deadline = until_the_lease_ends(&state, &hold);
     let outcome = send_release(&state, &hold, deadline).await;
     let (key, owner, fence) = (hold.claims.label(), hold.claims.owner(), hold.fence());
     tracing::debug!(%key, %owner, fence, ?outcome, "dropped");

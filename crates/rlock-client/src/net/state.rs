@@ -1,7 +1,10 @@
 //! What the calls of a client and its background task work with together.
 
+use std::panic::{self, AssertUnwindSafe};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, Value};
@@ -23,6 +26,9 @@ pub(crate) struct Limits {
     pub(crate) response: Duration,
     pub(crate) patience: Duration,
 }
+
+/// A request that has been sent, and is to be awaited.
+pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send>>;
 
 /// Whether there is a connection.
 #[derive(Clone, Debug)]
@@ -48,6 +54,8 @@ pub(crate) struct State {
     numbers: AtomicU64,
     is_cluster: OnceCell<bool>,
     connection: watch::Sender<Connection>,
+    /// The runtime of the background task.
+    runtime: tokio::runtime::Handle,
     orders: mpsc::UnboundedSender<Order>,
 }
 
@@ -69,7 +77,8 @@ impl State {
         let state = Self {
             redis,
             limits,
-            channel: format!("rlock:client:{id}"),
+            // No owner shows it, so nobody else can speak on it by knowing one.
+            channel: format!("rlock:client:{}", uuid::Uuid::new_v4()),
             wakeups: Arc::default(),
             schedule: Schedule::default(),
             pulse: Arc::default(),
@@ -77,6 +86,7 @@ impl State {
             numbers: AtomicU64::new(0),
             is_cluster: OnceCell::new(),
             connection: watch::Sender::new(Connection::Down(None)),
+            runtime: tokio::runtime::Handle::current(),
             orders,
         };
         (state, inbox)
@@ -86,6 +96,21 @@ impl State {
     /// the background is gone, the lease is what ends a hold.
     pub(crate) fn order(&self, order: Order) {
         let _ = self.orders.send(order);
+    }
+
+    /// Begins to ask, so that the request comes before all that are made
+    /// afterwards. The answer is what has to be awaited for the reply.
+    pub(crate) fn begin_to_ask(&self, link: Arc<Link>, cmd: Cmd) -> Asking {
+        let mut asking: Asking = Box::pin(async move { link.ask(&cmd).await });
+        // Its time-out belongs to the background's runtime, which may be about
+        // to end: then there is nobody to await the reply either.
+        let _entered = self.runtime.enter();
+        let mut nobody = Context::from_waker(Waker::noop());
+        let begin = AssertUnwindSafe(|| asking.as_mut().poll(&mut nobody));
+        match panic::catch_unwind(begin) {
+            Ok(Poll::Ready(reply)) => Box::pin(async move { reply }),
+            Ok(Poll::Pending) | Err(_) => asking,
+        }
     }
 
     pub(crate) fn next_number(&self) -> u64 {

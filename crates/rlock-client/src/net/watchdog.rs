@@ -6,7 +6,9 @@
 //! one before.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
 
 use crate::engine::hold::{Grant, Hold};
 use crate::engine::terms::Backoff;
@@ -123,7 +125,7 @@ pub(crate) fn look_at_all(state: &State) {
             Some(_) => Duration::from_nanos(1),
             None => SPACING,
         };
-        due += step;
+        due = due + step;
         let left = hold.valid_until().saturating_duration_since(now);
         state.schedule.set(&hold, due.min(now + left / 4));
     }

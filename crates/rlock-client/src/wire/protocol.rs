@@ -31,7 +31,8 @@ pub(crate) enum Queueing {
 /// then.
 const KEPT_MAX: Duration = Duration::from_secs(10);
 
-/// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`, always with `NOTIFY`, for loss notices.
+/// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`, with `NOTIFY` for the outcome of a wait
+/// and for loss notices.
 ///
 /// Never with `REENTER`: the entries of an owner are counted here, the server
 /// sees one. So this changes nothing if it is sent again after a lost reply. A
@@ -43,7 +44,7 @@ pub(crate) fn acquire(
     terms: &Terms,
     lease: Duration,
     queueing: Queueing,
-    channel: &str,
+    channel: Option<&str>,
 ) -> Cmd {
     let mut cmd = if claims.is_single() {
         let mut cmd = command("ACQUIRE", claims);
@@ -59,7 +60,9 @@ pub(crate) fn acquire(
         Queueing::AtMost(wait) => wait_and_keep(&mut cmd, millis(wait).max(1), wait),
         Queueing::Unlimited => wait_and_keep(&mut cmd, 0, KEPT_MAX),
     }
-    cmd.arg("NOTIFY").arg(channel);
+    if let Some(channel) = channel {
+        cmd.arg("NOTIFY").arg(channel);
+    }
     if let Some(grace) = terms.bound {
         cmd.arg("BIND").arg(millis(grace));
     }
@@ -238,7 +241,15 @@ mod tests {
 
     fn asked(keys: &[&str], ask: Ask, terms: &Terms, queueing: Queueing) -> String {
         let lease = Duration::from_millis(5);
-        words(&acquire(&claims(keys), ask, terms, lease, queueing, "c")).join(" ")
+        words(&acquire(
+            &claims(keys),
+            ask,
+            terms,
+            lease,
+            queueing,
+            Some("c"),
+        ))
+        .join(" ")
     }
 
     #[test]

@@ -241,3 +241,22 @@ async fn the_background_task_ends_with_the_last_handle() {
     let exists: bool = admin.run("EXISTS k").await;
     assert!(!exists, "the last guard was released before the end");
 }
+
+/// The release is on its way before the guard is gone.
+#[tokio::test]
+async fn what_is_asked_for_after_a_drop_comes_after_the_release() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let mutex = client.mutex("k");
+    for _ in 0..1000 {
+        let guard = mutex.try_lock().await.unwrap();
+        drop(guard.expect("it was released before"));
+    }
+    client.flush().await;
+    admin.untouched("k").await;
+    let calls = admin.calls().await;
+    assert_eq!(
+        (calls["rlock.acquire"], calls["rlock.release"]),
+        (1000, 1000)
+    );
+}
