@@ -178,6 +178,29 @@ pub enum Error {
     Closed,
 }
 
+impl Error {
+    /// Whether the same call may succeed later, without anybody changing
+    /// anything: the server was away, full, or out of memory.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// match mutex.try_lock().await {
+    ///     Err(error) if error.is_transient() => eprintln!("trying again later: {error}"),
+    ///     outcome => drop(outcome?),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(_) | Self::Unavailable { .. } | Self::QueueFull(_) | Self::OutOfMemory(_)
+        )
+    }
+}
+
 /// Why one request on one connection has no answer.
 #[derive(Debug)]
 pub(crate) enum Fault {

@@ -102,6 +102,12 @@ impl Link {
             .redis
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
+        if let Some(name) = &state.name {
+            let mut cmd = redis::cmd("CLIENT");
+            cmd.arg("SETNAME").arg(name);
+            // Without the right to it, the owners still have the name.
+            let _ = connection.send_packed_command(&cmd).await;
+        }
         let identity = identify(&mut connection).await;
         let is_sole = close_earlier(&mut connection, earlier).await;
         let sent = Instant::now();

@@ -45,6 +45,8 @@ pub(crate) enum Connection {
 pub(crate) struct State {
     pub(crate) redis: redis::Client,
     pub(crate) limits: Limits,
+    /// What the client's connections are called on the server.
+    pub(crate) name: Option<String>,
     /// The channel that the server speaks to this client on.
     pub(crate) channel: String,
     pub(crate) wakeups: Arc<Wakeups>,
@@ -71,12 +73,18 @@ impl State {
     pub(crate) fn new(
         redis: redis::Client,
         limits: Limits,
+        name: Option<String>,
     ) -> (Self, mpsc::UnboundedReceiver<Order>) {
         let id = uuid::Uuid::new_v4().to_string();
+        let id = match &name {
+            Some(name) => format!("{name}:{id}"),
+            None => id,
+        };
         let (orders, inbox) = mpsc::unbounded_channel();
         let state = Self {
             redis,
             limits,
+            name,
             // No owner shows it, so nobody else can speak on it by knowing one.
             channel: format!("rlock:client:{}", uuid::Uuid::new_v4()),
             wakeups: Arc::default(),
