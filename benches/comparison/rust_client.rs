@@ -12,12 +12,18 @@ use crate::server::Server;
 
 const LEGEND: &str = "  \
 lock().await and release().await, beside awaiting SET NX PX and DEL by a connection of the same redis crate: time of a
-  pair, one after the other, both in turns, medians of the rounds and of their ratios. Commands: as the server counts them.";
+  pair, one after the other, both in turns, medians of the rounds and of their ratios. Commands: as the server counts them.
+  Contended: 16 tasks lock and release one lock, by one client; beside them 16 tasks that pass a token around by BLPOP and
+  RPUSH, on a connection each, as BLPOP needs one for itself.";
 
 /// Many short rounds: a round in which the processor was taken away for a tick
 /// says nothing, and there are few of those if a round is shorter than a tick.
 const ROUNDS: usize = 600;
 const ROUND_PAIRS: u32 = 20;
+const TASKS: usize = 16;
+const TURNS_ROUNDS: usize = 20;
+/// How often each task has its turn in one round.
+const TURNS: usize = 50;
 const WAITING: usize = 100;
 const WAITING_SECONDS: u32 = 3;
 const VALUE: &str = "8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:7";
@@ -31,6 +37,8 @@ pub(crate) fn measure(report: &mut Report) {
     let one = Builder::new_current_thread().enable_all().build();
     let one = one.expect("a runtime can be made");
     compare(&mut section, "one thread", &one, &server);
+    section.group("16 tasks in turn");
+    compare_contended(&mut section, &threads, &server);
     section.group("commands");
     count_commands(&mut section, &one, &server);
     count_while_waiting(&mut section, &threads, &server);
@@ -103,6 +111,83 @@ async fn rlock_round(mutex: &Mutex) -> f64 {
 
 fn micros_each(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6 / f64::from(ROUND_PAIRS)
+}
+
+fn compare_contended(section: &mut Section<'_>, runtime: &Runtime, server: &Server) {
+    let count = section.form().of(TURNS_ROUNDS, 2);
+    let rounds: Vec<_> = runtime.block_on(async {
+        let client = connect(server).await;
+        let tokens = tokens(server).await;
+        let mut rounds = Vec::new();
+        for _ in 0..count {
+            let native = in_turn(tokens.iter().map(|it| pass_token(it.clone()))).await;
+            let mutexes = (0..TASKS).map(|_| client.mutex("contended"));
+            rounds.push((native, in_turn(mutexes.map(lock_in_turn)).await));
+        }
+        rounds
+    });
+    let [native, rlock] = [
+        median(rounds.iter().map(|round| round.0)),
+        median(rounds.iter().map(|round| round.1)),
+    ];
+    let ratio = median(rounds.iter().map(|round| round.1 / round.0));
+    let of = |rate: f64| format!("{rate:.0} a second");
+    section.row(["  BLPOP, RPUSH", &of(native), ""], None);
+    section.row(
+        [
+            "  lock, release",
+            &of(rlock),
+            &format!("{ratio:.2} × BLPOP, RPUSH"),
+        ],
+        Target::AtLeast(0.9, " ×").of(ratio),
+    );
+}
+
+/// A connection for each task, and the token that they pass around.
+async fn tokens(server: &Server) -> Vec<MultiplexedConnection> {
+    let redis = redis::Client::open(url(server)).expect("the address is right");
+    let mut connections = Vec::new();
+    for _ in 0..TASKS {
+        let connection = redis.get_multiplexed_async_connection().await;
+        connections.push(connection.expect("the server takes connections"));
+    }
+    server.ask("RPUSH token it");
+    connections
+}
+
+async fn pass_token(mut redis: MultiplexedConnection) {
+    for _ in 0..TURNS {
+        let mut take = redis::cmd("BLPOP");
+        let taken = take
+            .arg("token")
+            .arg(0)
+            .query_async::<(String, String)>(&mut redis);
+        taken.await.expect("its turn comes");
+        let mut give = redis::cmd("RPUSH");
+        let given = give.arg("token").arg("it").query_async::<u32>(&mut redis);
+        given.await.expect("it is a list");
+    }
+}
+
+async fn lock_in_turn(mutex: Mutex) {
+    for _ in 0..TURNS {
+        let guard = mutex.lock().await.expect("its turn comes");
+        guard.release().await.expect("it is held");
+    }
+}
+
+/// How many turns a second all tasks have together.
+async fn in_turn<F>(tasks: impl Iterator<Item = F>) -> f64
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let start = Instant::now();
+    let mut running: JoinSet<()> = tasks.collect();
+    let count = running.len() * TURNS;
+    while let Some(done) = running.join_next().await {
+        done.expect("no task fails");
+    }
+    count as f64 / start.elapsed().as_secs_f64()
 }
 
 fn count_commands(section: &mut Section<'_>, runtime: &Runtime, server: &Server) {

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::client_builder::ClientBuilder;
-use crate::contended::{self, Contended};
-use crate::driver::Order;
+use crate::engine::owner::Owner;
+use crate::engine::terms::Terms;
 use crate::error::Error;
-use crate::lock::Lock;
-use crate::multi_lock::{MultiLock, MultiLockBuilder};
-use crate::mutex::Mutex;
-use crate::mutex_builder::MutexBuilder;
-use crate::owner::Owner;
-use crate::rwlock::RwLock;
-use crate::rwlock_builder::RwLockBuilder;
-use crate::semaphore::{Semaphore, SemaphoreBuilder};
-use crate::state::Inner;
-use crate::terms::Terms;
+use crate::locks::lock::Lock;
+use crate::locks::multi_lock::{MultiLock, MultiLockBuilder};
+use crate::locks::mutex::Mutex;
+use crate::locks::mutex_builder::MutexBuilder;
+use crate::locks::rwlock::RwLock;
+use crate::locks::rwlock_builder::RwLockBuilder;
+use crate::locks::semaphore::{Semaphore, SemaphoreBuilder};
+use crate::net::driver::Order;
+use crate::net::state::Inner;
+use crate::wire::contended::{self, Contended};
 
 /// A connection to one server, from which locks are made.
 ///
@@ -213,7 +213,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn list(&self, count: u64) -> Result<Vec<Contended>, Error> {
-        contended::list(&self.inner.state, count).await
+        contended::parse(&self.inner.state.ask(&contended::list(count)?).await?)
     }
 
     /// A new owner, for entering a lock more than once.
@@ -250,7 +250,7 @@ impl Client {
     /// ```
     pub async fn flush(&self) {
         let (done, idle) = oneshot::channel();
-        self.inner.order(Order::Flush(done));
+        self.inner.state.order(Order::Flush(done));
         // An error means that the background is gone: nothing is left to do.
         let _ = idle.await;
     }

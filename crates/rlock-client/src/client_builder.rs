@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::driver;
+use crate::engine::owner::Owner;
+use crate::engine::terms::whole_ms;
 use crate::error::{Error, Fault};
-use crate::link::{self, Link};
-use crate::state::{Connection, Inner, Limits, State};
-use crate::terms::whole_ms;
+use crate::net::driver;
+use crate::net::link::{self, Link};
+use crate::net::state::{Connection, Inner, Limits, State};
+
+/// The longest name of a client, in bytes.
+const NAME_LEN_MAX: usize = 64;
 
 /// Settings of a [`Client`], from [`Client::builder`].
 ///
@@ -31,6 +34,7 @@ use crate::terms::whole_ms;
 #[must_use]
 pub struct ClientBuilder {
     limits: Limits,
+    name: Option<String>,
 }
 
 impl Default for ClientBuilder {
@@ -39,15 +43,15 @@ impl Default for ClientBuilder {
             response: Duration::from_secs(5),
             patience: Duration::from_secs(10),
         };
-        Self { limits }
+        Self { limits, name: None }
     }
 }
 
 impl ClientBuilder {
     /// How long the server may take for one reply; default 5 s, up to 30 days.
     ///
-    /// A connection that takes longer is given up and made anew: places in
-    /// queues are lost by that, holds are not. Choose it well below the
+    /// A connection that takes longer is given up and made anew: holds and
+    /// places in queues survive that. Choose it well below the
     /// leases in use, so that a vanished server is noticed in time to renew.
     pub fn response_limit(mut self, limit: Duration) -> Self {
         self.limits.response = limit;
@@ -61,6 +65,18 @@ impl ClientBuilder {
     /// a lock go on as long as their wait. Up to 30 days.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.limits.patience = patience;
+        self
+    }
+
+    /// Names this client to those who look for it on the server; by default it
+    /// has no name. For example `billing@host-7`.
+    ///
+    /// The name comes first in all owners that the client makes, so it is seen
+    /// in `RLOCK.INFO` and in deadlocks, and it is the name of the connection
+    /// in `CLIENT LIST`. From 1 to 64 bytes without spaces, not starting with
+    /// `rlock:`. Several clients may have the same.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
         self
     }
 
@@ -100,15 +116,30 @@ impl ClientBuilder {
     ) -> Result<(Client, JoinHandle<()>), Error> {
         whole_ms("response_limit", self.limits.response)?;
         whole_ms("patience", self.limits.patience)?;
+        if let Some(name) = &self.name {
+            check_name(name)?;
+        }
         let redis = link::prepared(redis).map_err(Error::Connect)?;
-        let state = Arc::new(State::new(redis, self.limits));
+        let (state, inbox) = State::new(redis, self.limits, self.name);
+        let state = Arc::new(state);
         let link = Link::first(&state).await.map_err(Error::Connect)?;
         check_module(&link).await?;
         state.set_connection(Connection::Up(Arc::clone(&link)));
-        let (orders, inbox) = mpsc::unbounded_channel();
         let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, link));
-        Ok((Client::new(Inner { state, orders }), task))
+        Ok((Client::new(Inner { state }), task))
     }
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    if name.len() <= NAME_LEN_MAX && Owner::new(name).is_ok() {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        argument: "name",
+        value: format!("{name:?}"),
+        limit: format!("1 to {NAME_LEN_MAX} bytes without spaces, not starting with `rlock:`")
+            .into(),
+    })
 }
 
 /// Asks for something that only the module knows and that changes nothing.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError};
 
 use crate::deadlock;
-use crate::owner::Owner;
+use crate::engine::owner::Owner;
 
 /// Why a hold ended before its guard was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -178,6 +178,29 @@ pub enum Error {
     Closed,
 }
 
+impl Error {
+    /// Whether the same call may succeed later, without anybody changing
+    /// anything: the server was away, full, or out of memory.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// match mutex.try_lock().await {
+    ///     Err(error) if error.is_transient() => eprintln!("trying again later: {error}"),
+    ///     outcome => drop(outcome?),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub const fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(_) | Self::Unavailable { .. } | Self::QueueFull(_) | Self::OutOfMemory(_)
+        )
+    }
+}
+
 /// Why one request on one connection has no answer.
 #[derive(Debug)]
 pub(crate) enum Fault {
@@ -196,7 +219,7 @@ impl Fault {
         match error.code() {
             Some(
                 "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED"
-                | "BUSY",
+                | "BUSY" | "NOREPLICAS" | "MISCONF",
             ) => Self::Passing(error),
             Some(code) => Self::Refused(refusal(code, &error)),
             None if error.kind() == ErrorKind::Extension => Self::Refused(Error::Refused(error)),

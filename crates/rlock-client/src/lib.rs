@@ -47,8 +47,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The clock is the system's monotonic one. Where it stands still while the
-//! whole machine is suspended, nothing in the process can tell: see fences.
+//! The clock is one that nobody sets. On Linux it also runs while the machine
+//! is suspended (`CLOCK_BOOTTIME`), so a lock is lost then as well. A virtual
+//! machine that was stopped by its host cannot tell: see fences.
 //!
 //! # Fences
 //!
@@ -88,9 +89,11 @@
 //!
 //! # Dropping
 //!
-//! A dropped [`Guard`] is released by the client's background task. That never
-//! blocks, and works anywhere; but it takes place a little later, and if the
-//! runtime or the process ends first, when the lease ends. Call
+//! A dropped [`Guard`] is released without waiting for the server's word. The
+//! request is on its way before what the task asks for next, unless there is no
+//! connection just then. The background task awaits the reply and repeats what
+//! has failed. That never blocks, and works anywhere; but if the runtime or the
+//! process ends first, the lock is free when its lease ends. Call
 //! [`Guard::release`] where that matters, or [`Client::flush`] before the end.
 //! A lock that is [bound](MutexBuilder::bound) is free soon after its process
 //! has ended, however that came.
@@ -111,84 +114,66 @@
 //! queue. A wait without limit goes on while the server is away; all others
 //! end within a bound with [`Error::Unavailable`].
 //!
+//! While somebody waits, a quiet connection is asked for a sign of life four
+//! times in a lease, once for all waiting calls of the client.
+//!
+//! A server that refuses all writes for a while, as it has too few good
+//! replicas or cannot save its data, is asked again like one that is away.
+//! When it can remember no more (`rlock.max-watches`), a lock that is free is
+//! still granted; its loss is then known at the next renewal.
+//!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
 //! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it.
 //!
 //! # Layout
 //!
-//! `mutex`, `rwlock`, `semaphore`, `multi_lock` and the guards are what users
-//! see; `lock` and `ask` what the kinds have in common and where they differ;
-//! `acquire` and `release` the way of a request; `claims`, `hold` and
-//! `validity` what is known about it; `wakeups`, `schedule` and `watchdog`
-//! what happens to it from outside; `link`, `attach` and `driver` the
-//! connection and the task behind all; `protocol` and `notice` the bytes.
+//! Each of these uses only those below it:
+//!
+//! - `blocking`: the same for code without async;
+//! - `client`, `locks`: what users see;
+//! - `net`: the connection, and the tasks that ask: the way of a call
+//!   (`acquire`), of a release, of a renewal (`watchdog`); `driver` is the
+//!   client's own task;
+//! - `wire`: commands, replies and messages as bytes;
+//! - `engine`: what is known of owners and holds, without I/O: `claims` and
+//!   their turns, `hold` and its validity, `wakeups`, the `schedule` of
+//!   renewals.
 
 #![forbid(unsafe_code)]
 
 pub mod blocking;
 
-mod acquire;
-mod ask;
-mod attach;
-mod change;
-mod choose_terms;
-mod claim;
-mod claims;
 mod client;
 mod client_builder;
-mod contended;
 mod deadlock;
-mod driver;
+mod engine;
 mod error;
-mod fields;
-mod guard;
-mod held;
-mod hold;
-mod info;
-mod link;
-mod lock;
-mod multi_guard;
-mod multi_lock;
-mod mutex;
-mod mutex_builder;
-mod notice;
-mod owner;
-mod permits;
-mod protocol;
-mod pulse;
-mod read_guard;
-mod release;
-mod rwlock;
-mod rwlock_builder;
-mod schedule;
-mod semaphore;
-mod slot;
-mod state;
-mod sync;
-mod terms;
-mod validity;
-mod wakeups;
-mod watchdog;
-mod write_guard;
+mod locks;
+mod net;
+mod wire;
 
-pub use change::{ChangeError, Upgrade};
 pub use client::Client;
 pub use client_builder::ClientBuilder;
-pub use contended::Contended;
+pub use engine::owner::Owner;
 pub use error::{Error, Loss};
-pub use guard::Guard;
-pub use info::{Holder, Info, Mode, Waiter};
-pub use multi_guard::MultiGuard;
-pub use multi_lock::{MultiLock, MultiLockBuilder};
-pub use mutex::Mutex;
-pub use mutex_builder::MutexBuilder;
-pub use owner::Owner;
-pub use permits::Permits;
-pub use read_guard::ReadGuard;
-pub use rwlock::RwLock;
-pub use rwlock_builder::RwLockBuilder;
-pub use semaphore::{Semaphore, SemaphoreBuilder};
-pub use write_guard::WriteGuard;
+pub use locks::{
+    change::{ChangeError, Upgrade},
+    guard::Guard,
+    multi_guard::MultiGuard,
+    multi_lock::{MultiLock, MultiLockBuilder},
+    mutex::Mutex,
+    mutex_builder::MutexBuilder,
+    permits::Permits,
+    read_guard::ReadGuard,
+    rwlock::RwLock,
+    rwlock_builder::RwLockBuilder,
+    semaphore::{Semaphore, SemaphoreBuilder},
+    write_guard::WriteGuard,
+};
+pub use wire::{
+    contended::Contended,
+    info::{Holder, Info, Mode, Waiter},
+};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::on_thread::{OnThread, wait_for};
 use super::run;
-use crate::multi_guard::first_loss;
+use crate::locks::multi_guard::first_loss;
 use crate::{Error, Loss, Owner};
 
 /// Several locks that are held together or not at all; see

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::server::Server;
+use rlock_client::Client;
+
+use crate::server::{BOUND, Server};
 
 #[tokio::test]
 async fn an_uncontended_lock_and_release_are_two_commands() {
@@ -52,4 +54,50 @@ async fn waiting_costs_no_commands() {
     for task in waiting {
         task.abort();
     }
+}
+
+/// All that it needs to know of the grant is in the message, and in what was answered before it came.
+#[tokio::test]
+async fn a_contended_lock_and_release_are_two_commands() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let held = client.mutex("k").lock().await.unwrap();
+    let waiting: Vec<_> = (0..50)
+        .map(|_| {
+            let mutex = client.mutex("k");
+            tokio::spawn(async move { mutex.lock().await.unwrap().release().await })
+        })
+        .collect();
+    admin.queued(50).await;
+    held.release().await.unwrap();
+    for waiting in waiting {
+        waiting.await.unwrap().unwrap();
+    }
+    let calls = admin.calls().await;
+    assert_eq!((calls["rlock.acquire"], calls["rlock.release"]), (51, 51));
+    assert_eq!(calls.get("rlock.renew"), None, "{calls:?}");
+}
+
+/// A grant counts from the last sign of life, for which the connection is asked while somebody waits.
+#[tokio::test]
+async fn a_grant_after_a_long_wait_needs_no_confirmation() {
+    let server = Server::start().await;
+    let (client, other) = (server.client().await, server.client().await);
+    let mut admin = server.admin().await;
+    let lease = Duration::from_secs(2);
+    // Nothing is renewed here, so that a renewal would be seen.
+    let fixed = |client: &Client, lease| client.mutex_builder("k").fixed_lease(lease).build();
+    let held = fixed(&other, BOUND).unwrap().lock().await.unwrap();
+    let mutex = fixed(&client, lease).unwrap();
+    let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
+    admin.queued(1).await;
+    // Time is what is measured here: longer than the lease.
+    tokio::time::sleep(lease + lease / 4).await;
+    held.release().await.unwrap();
+    let guard = waiting.await.unwrap();
+    assert!(guard.remaining() >= lease / 2, "{:?}", guard.remaining());
+    let calls = admin.calls().await;
+    assert_eq!(calls.get("rlock.renew"), None, "{calls:?}");
+    assert!((3..=10).contains(&calls["ping"]), "{calls:?}");
+    guard.release().await.unwrap();
 }

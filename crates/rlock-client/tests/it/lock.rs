@@ -241,3 +241,43 @@ async fn the_background_task_ends_with_the_last_handle() {
     let exists: bool = admin.run("EXISTS k").await;
     assert!(!exists, "the last guard was released before the end");
 }
+
+/// The release is on its way before the guard is gone.
+#[tokio::test]
+async fn what_is_asked_for_after_a_drop_comes_after_the_release() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let mutex = client.mutex("k");
+    for _ in 0..1000 {
+        let guard = mutex.try_lock().await.unwrap();
+        drop(guard.expect("it was released before"));
+    }
+    client.flush().await;
+    admin.untouched("k").await;
+    let calls = admin.calls().await;
+    assert_eq!(
+        (calls["rlock.acquire"], calls["rlock.release"]),
+        (1000, 1000)
+    );
+}
+
+#[tokio::test]
+async fn a_client_with_a_name_is_found_by_it() {
+    let server = Server::start().await;
+    let mut admin = server.admin().await;
+    let named = |name: &str| Client::builder().name(name);
+    let client = named("billing@host-7")
+        .connect(&server.url())
+        .await
+        .unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    assert!(guard.owner().as_str().starts_with("billing@host-7:"));
+    let list: String = admin.run("CLIENT LIST").await;
+    assert!(list.contains(" name=billing@host-7 "), "{list}");
+    guard.release().await.unwrap();
+    for name in ["", "two words", "rlock:x", &"n".repeat(65)] {
+        let refused = named(name).connect(&server.url()).await.unwrap_err();
+        assert!(refused.to_string().starts_with("name is "), "{refused}");
+    }
+    assert!(named(&"n".repeat(64)).connect(&server.url()).await.is_ok());
+}

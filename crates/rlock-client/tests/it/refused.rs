@@ -186,3 +186,52 @@ async fn a_user_without_the_channel_cannot_connect() {
     let error = as_locker(&server, "resetchannels").await.unwrap_err();
     assert!(matches!(error, Error::Connect(_)), "{error:?}");
 }
+
+/// A server that has too few good replicas refuses all writes, for as long as that lasts.
+#[tokio::test]
+async fn a_release_outlasts_a_server_that_refuses_writes() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let guard = client.mutex("k").lock().await.unwrap();
+    let dropped = client.mutex("k2").lock().await.unwrap();
+    let _: () = admin.run("CONFIG SET min-replicas-to-write 1").await;
+    drop(dropped);
+    let releasing = tokio::spawn(guard.release());
+    eventually("both are refused", async || {
+        let errors: String = admin.run("INFO errorstats").await;
+        errors
+            .split("errorstat_NOREPLICAS:count=")
+            .nth(1)
+            .and_then(|count| count.trim().lines().next()?.parse::<u64>().ok())
+            .is_some_and(|count| count >= 4)
+    })
+    .await;
+    let _: () = admin.run("CONFIG SET min-replicas-to-write 0").await;
+    tokio::time::timeout(BOUND, releasing)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    client.flush().await;
+    admin.untouched("k").await;
+    admin.untouched("k2").await;
+}
+
+/// The server has to remember something of a hold only to tell of its loss.
+#[tokio::test]
+async fn a_lock_that_is_free_is_granted_when_the_server_can_remember_no_more() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let _: () = admin.run("CONFIG SET rlock.max-watches 1").await;
+    let first = client.mutex("k").lock().await.unwrap();
+    let second = client.mutex("k2").lock().await.unwrap();
+    let third = client.mutex("k3").try_lock().await.unwrap().unwrap();
+    assert!(second.is_valid() && third.is_valid());
+    // Nobody could be told when it is free.
+    let full = client.mutex("k").lock().await;
+    assert!(matches!(full, Err(Error::QueueFull(_))), "{full:?}");
+    for guard in [first, second, third] {
+        guard.release().await.unwrap();
+    }
+    admin.untouched("k2").await;
+}

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Error};
 
-use crate::server::{BOUND, Server, eventually};
+use crate::server::{Admin, BOUND, Server, eventually};
 
 #[tokio::test]
 async fn waiters_outlast_a_change_of_role() {
@@ -86,4 +86,32 @@ async fn a_wait_without_limit_outlasts_a_server_that_is_gone() {
         .unwrap()
         .unwrap();
     guard.release().await.unwrap();
+}
+
+/// Each connection is as good as the one before, and is given up as soon.
+#[tokio::test]
+async fn a_demoted_server_is_not_connected_to_in_a_storm() {
+    let (server, primary) = (Server::start().await, Server::start().await);
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let _: () = admin
+        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port))
+        .await;
+    let before = received(&mut admin).await;
+    let mutex = client.mutex("k");
+    let begun = Instant::now();
+    // Time is what is measured here.
+    while begun.elapsed() < Duration::from_secs(4) {
+        let wait = Duration::from_millis(500);
+        let _ = mutex.lock_timeout(wait).await;
+    }
+    let connections = received(&mut admin).await - before;
+    assert!(connections <= 20, "{connections} in four seconds");
+}
+
+async fn received(admin: &mut Admin) -> u64 {
+    let stats: String = admin.run("INFO stats").await;
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.unwrap().parse().unwrap()
 }

@@ -1,0 +1,300 @@
+//! For how long a lock is asked: the lease, who renews it, and its bounds.
+//!
+//! All durations become whole milliseconds here, rounded up, as the wire has
+//! no others.
+
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
+
+use crate::Error;
+
+/// The lease where none is named.
+pub(crate) const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+/// The largest value that any server setting allows for lease and wait.
+const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// What a grant is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// How long a grant lasts unless renewed; whole milliseconds, from 1.
+    pub(crate) lease: Duration,
+    /// Whether the watchdog renews it.
+    pub(crate) renewed: bool,
+    /// How long the watchdog goes on at most, from the grant.
+    pub(crate) max_hold: Option<Duration>,
+    /// How long it lasts after its connection has ended, if it is bound to it.
+    pub(crate) bound: Option<Duration>,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            lease: LEASE_DEFAULT,
+            renewed: true,
+            max_hold: None,
+            bound: None,
+        }
+    }
+}
+
+impl Terms {
+    /// Checks and rounds what the caller gave.
+    pub(crate) fn checked(self) -> Result<Self, Error> {
+        let max_hold = self
+            .max_hold
+            .map(|bound| whole_ms("max_hold", bound))
+            .transpose()?;
+        // A grace of zero is one: the hold ends with the connection.
+        let grace = |grace: Duration| match grace.is_zero() {
+            true => Ok(grace),
+            false => whole_ms("grace", grace),
+        };
+        Ok(Self {
+            lease: whole_ms("lease", self.lease)?,
+            max_hold,
+            bound: self.bound.map(grace).transpose()?,
+            ..self
+        })
+    }
+
+    /// The lease to ask for at `now`, for a hold that began at `taken`.
+    ///
+    /// The last renewal before `max_hold` asks for the rest only, so that the
+    /// server ends the hold then. `None` once there is no rest.
+    pub(crate) fn lease_at(&self, taken: Instant, now: Instant) -> Option<Duration> {
+        let Some(max_hold) = self.max_hold else {
+            return Some(self.lease);
+        };
+        let left = max_hold.saturating_sub(now.saturating_duration_since(taken));
+        let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        (!left.is_zero()).then(|| left.min(self.lease))
+    }
+
+    /// When a hold that began at `taken` is to be renewed next, after a lease
+    /// that was asked for at `sent`.
+    ///
+    /// Renewals are a third of the lease apart, at a phase that differs from
+    /// hold to hold: so those of holds that were taken together, or renewed
+    /// together on a new connection, do not stay together. The first one, and
+    /// one after a renewal out of turn, comes a twelfth to five twelfths of
+    /// the lease later.
+    pub(crate) fn renewal_due(
+        &self,
+        hold: u64,
+        taken: Instant,
+        sent: Instant,
+        lease: Duration,
+    ) -> Option<Instant> {
+        let period = nanos(self.lease / 3).max(1);
+        let soonest = nanos(sent.saturating_duration_since(taken) + self.lease / 12);
+        let periods = soonest.saturating_sub(phase(hold, period)).div_ceil(period);
+        let due = phase(hold, period).saturating_add(periods.saturating_mul(period));
+        let latest = sent + lease / 12 * 5;
+        self.renewed
+            .then(|| (taken + Duration::from_nanos(due)).min(latest))
+    }
+}
+
+/// Where in a period of `period` a hold has its renewals. Consecutive numbers
+/// are spread by the golden ratio, which leaves no part of the period out.
+fn phase(hold: u64, period: u64) -> u64 {
+    let turn = u128::from(hold.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    u64::try_from((turn * u128::from(period)) >> 64).unwrap_or(0)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Until when a lease that was asked for at `sent` counts on this machine.
+///
+/// It began on the server after `sent`, so it ends there later than counted
+/// here, but for the server's rounding to its whole milliseconds, this
+/// machine's timers, and two clocks that do not run equally fast. What is
+/// taken off for these is what Redlock takes off: 2 ms and a hundredth.
+pub(crate) fn validity_end(sent: Instant, lease: Duration) -> Instant {
+    let margin = Duration::from_millis(2) + lease / 100;
+    sent + lease.saturating_sub(margin)
+}
+
+/// `duration` in whole milliseconds, rounded up; 1 ms to 30 days.
+pub(crate) fn whole_ms(argument: &'static str, duration: Duration) -> Result<Duration, Error> {
+    if duration.is_zero() || duration > DURATION_MAX {
+        return Err(Error::OutOfRange {
+            argument,
+            value: format!("{duration:?}"),
+            limit: "more than zero and at most 30 days".into(),
+        });
+    }
+    Ok(Duration::from_millis(millis(duration)))
+}
+
+/// `duration` in milliseconds, rounded up, as the wire has it.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    begun: Instant,
+    end: Option<Instant>,
+}
+
+impl Deadline {
+    pub(crate) fn unlimited() -> Self {
+        Self {
+            begun: Instant::now(),
+            end: None,
+        }
+    }
+
+    pub(crate) fn after(limit: Duration) -> Self {
+        let begun = Instant::now();
+        Self {
+            begun,
+            end: Some(begun + limit),
+        }
+    }
+
+    /// This deadline, later by `grace`.
+    pub(crate) fn extended(self, grace: Duration) -> Self {
+        Self {
+            end: self.end.map(|end| end + grace),
+            ..self
+        }
+    }
+
+    /// What is left; `None` is without limit.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.end
+            .map(|end| end.saturating_duration_since(Instant::now()))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
+    /// The error of a call that came to its deadline.
+    pub(crate) fn unavailable(&self, source: Option<redis::RedisError>) -> Error {
+        Error::Unavailable {
+            waited: self.begun.elapsed(),
+            source,
+        }
+    }
+
+    /// Runs `future` until this deadline.
+    pub(crate) async fn bound<F: Future>(&self, future: F) -> Option<F::Output> {
+        match self.end {
+            Some(end) => tokio::time::timeout_at(end.into(), future).await.ok(),
+            None => Some(future.await),
+        }
+    }
+}
+
+/// Growing pauses between attempts: 10 ms, doubled up to 1 s, with a random
+/// half so that many clients do not come back in step.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    pub(crate) fn next(&mut self) -> Duration {
+        let pause = Self::nth(self.attempts);
+        self.attempts = self.attempts.saturating_add(1);
+        pause
+    }
+
+    /// The pause after so many others.
+    pub(crate) fn nth(attempts: u32) -> Duration {
+        let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
+        let random = uuid::Uuid::new_v4().as_u128() % 1000;
+        full / 2 + full / 2000 * u32::try_from(random).unwrap_or(0)
+    }
+
+    /// Waits for the next pause, but not past `deadline`.
+    pub(crate) async fn pause(&mut self, deadline: Deadline) {
+        let _ = deadline.bound(tokio::time::sleep(self.next())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_millisecond_are_rounded_up() {
+        assert_eq!(millis(Duration::from_micros(1)), 1);
+        assert_eq!(millis(Duration::from_micros(1001)), 2);
+        assert_eq!(millis(Duration::from_millis(7)), 7);
+    }
+
+    #[test]
+    fn zero_and_more_than_thirty_days_are_out_of_range() {
+        assert!(whole_ms("lease", Duration::ZERO).is_err());
+        assert!(whole_ms("lease", DURATION_MAX).is_ok());
+        assert!(whole_ms("lease", DURATION_MAX + Duration::from_nanos(1)).is_err());
+    }
+
+    #[test]
+    fn validity_ends_before_the_lease() {
+        let sent = Instant::now();
+        let lease = Duration::from_secs(10);
+        assert_eq!(
+            validity_end(sent, lease),
+            sent + lease - Duration::from_millis(102)
+        );
+        assert_eq!(validity_end(sent, Duration::from_millis(1)), sent);
+    }
+
+    #[test]
+    fn renewals_are_a_third_of_the_lease_apart() {
+        let (terms, taken) = (Terms::default(), Instant::now());
+        for hold in 0..100 {
+            let due = |sent| terms.renewal_due(hold, taken, sent, terms.lease).unwrap();
+            let first = due(taken);
+            assert!(first >= taken + terms.lease / 12, "{:?}", first - taken);
+            assert!(first <= taken + terms.lease / 12 * 5);
+            assert_eq!(due(first), first + terms.lease / 3);
+            // Also if it was late, and after one that was out of turn.
+            let late = first + Duration::from_secs(1);
+            assert_eq!(due(late), first + terms.lease / 3);
+            let early = first - Duration::from_secs(1);
+            assert!(due(early) == first + terms.lease / 3 || due(early) == first);
+        }
+    }
+
+    #[test]
+    fn holds_taken_at_once_are_renewed_evenly() {
+        let (terms, taken) = (Terms::default(), Instant::now());
+        let mut per_second = [0; 10];
+        // A hold takes every other number, as its owner has one too.
+        for hold in (0..20_000).step_by(2) {
+            let due = terms.renewal_due(hold, taken, taken, terms.lease).unwrap();
+            let later = due - taken - terms.lease / 12;
+            per_second[usize::try_from(later.as_secs()).unwrap().min(9)] += 1;
+        }
+        assert!(
+            per_second.iter().all(|count| (990..=1010).contains(count)),
+            "{per_second:?}"
+        );
+    }
+
+    #[test]
+    fn the_last_renewal_asks_for_the_rest_of_max_hold_only() {
+        let max_hold = Some(Duration::from_secs(10));
+        let terms = Terms {
+            lease: Duration::from_secs(6),
+            max_hold,
+            ..Terms::default()
+        };
+        let taken = Instant::now();
+        let at = |seconds| terms.lease_at(taken, taken + Duration::from_secs(seconds));
+        assert_eq!(at(0), Some(Duration::from_secs(6)));
+        assert_eq!(at(7), Some(Duration::from_secs(3)));
+        assert_eq!(at(10), None);
+        assert_eq!(at(11), None);
+    }
+}

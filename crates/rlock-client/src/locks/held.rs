@@ -1,0 +1,76 @@
+//! What every kind of guard can be asked, in the same words.
+
+/// For a guard type around a [`Guard`](crate::Guard) in its field `guard`.
+macro_rules! held {
+    ($kind:ident) => {
+        impl $kind {
+            /// The fencing token; see [`Guard::fence`](crate::Guard::fence).
+            pub fn fence(&self) -> u64 {
+                self.guard.fence()
+            }
+
+            /// Who holds it.
+            pub fn owner(&self) -> &$crate::Owner {
+                self.guard.owner()
+            }
+
+            /// The lock's key.
+            pub fn key(&self) -> &[u8] {
+                self.guard.key()
+            }
+
+            /// For how long it is held for certain; zero if it was lost. See
+            /// [`Guard::remaining`](crate::Guard::remaining).
+            pub fn remaining(&self) -> std::time::Duration {
+                self.guard.remaining()
+            }
+
+            /// Whether it is held for certain at this moment; once false it
+            /// stays false. See [`Guard::is_valid`](crate::Guard::is_valid).
+            pub fn is_valid(&self) -> bool {
+                self.guard.is_valid()
+            }
+
+            /// Why it was lost; `None` while it is held.
+            pub fn loss(&self) -> Option<$crate::Loss> {
+                self.guard.loss()
+            }
+
+            /// Waits until it is lost; see [`Guard::lost`](crate::Guard::lost).
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future changes nothing.
+            pub async fn lost(&self) -> $crate::Loss {
+                self.guard.lost().await
+            }
+
+            /// Releases it and waits for the server's word; see
+            /// [`Guard::release`](crate::Guard::release).
+            ///
+            /// # Errors
+            ///
+            /// Those of [`Guard::release`](crate::Guard::release).
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future leaves the release to the background.
+            pub async fn release(self) -> Result<(), $crate::Error> {
+                self.guard.release().await
+            }
+
+            /// The hold, for waiting for its loss elsewhere.
+            pub(crate) fn hold(&self) -> &std::sync::Arc<$crate::engine::hold::Hold> {
+                self.guard.hold()
+            }
+        }
+
+        impl std::fmt::Debug for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_tuple(stringify!($kind)).field(&self.guard).finish()
+            }
+        }
+    };
+}
+
+pub(crate) use held;

@@ -1,0 +1,105 @@
+//! What every kind of lock is made of: its keys, and the terms on which they
+//! are asked for. The kinds differ in what they ask for, and in their guards.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use crate::engine::ask::Ask;
+use crate::engine::owner::Owner;
+use crate::engine::terms::{Terms, whole_ms};
+use crate::error::Error;
+use crate::locks::guard::Guard;
+use crate::net::acquire::acquire;
+use crate::net::state::Inner;
+use crate::wire::info::{self, Info};
+use crate::wire::protocol::{self, Queueing};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Lock {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) key: Arc<[u8]>,
+    /// The further keys, in order, where several are asked for together.
+    rest: Arc<[Arc<[u8]>]>,
+    pub(crate) terms: Terms,
+}
+
+impl Lock {
+    pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>, terms: Terms) -> Self {
+        let rest = Arc::default();
+        Self {
+            inner,
+            key,
+            rest,
+            terms,
+        }
+    }
+
+    /// The same with further keys, which come after the first in order.
+    pub(crate) fn with(self, rest: &[Arc<[u8]>]) -> Self {
+        Self {
+            rest: rest.into(),
+            ..self
+        }
+    }
+
+    pub(crate) fn next_owner(&self) -> Owner {
+        self.inner.next_owner()
+    }
+
+    /// Waits without limit. The server never answers such a request with no;
+    /// if it did, asking again would be right.
+    pub(crate) async fn wait_for(&self, ask: Ask, owner: Owner) -> Result<Guard, Error> {
+        loop {
+            let queueing = Queueing::Unlimited;
+            if let Some(guard) = self.ask(ask, owner.clone(), queueing).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    pub(crate) async fn ask(
+        &self,
+        ask: Ask,
+        owner: Owner,
+        queueing: Queueing,
+    ) -> Result<Option<Guard>, Error> {
+        let key = String::from_utf8_lossy(&self.key);
+        let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?ask, ?queueing);
+        let claims = self
+            .inner
+            .state
+            .wakeups
+            .claims(&self.key, &self.rest, &owner);
+        let hold = acquire(&self.inner.state, claims, ask, self.terms, queueing);
+        let hold = hold.instrument(span).await?;
+        Ok(hold.map(|hold| Guard::new(Arc::clone(&self.inner), hold, ask)))
+    }
+
+    pub(crate) async fn info(&self) -> Result<Info, Error> {
+        info::parse(&self.inner.state.ask(&protocol::info(&self.key)).await?)
+    }
+
+    pub(crate) async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
+        let info = self.info().await?;
+        Ok(info
+            .holders
+            .iter()
+            .any(|holder| holder.owner == owner.as_str()))
+    }
+
+    pub(crate) async fn force(&self) -> Result<u64, Error> {
+        protocol::number(&self.inner.state.ask(&protocol::force(&self.key)).await?)
+    }
+}
+
+/// A limited wait; none at all if it is zero, which on the wire would be one
+/// without limit.
+pub(crate) fn at_most(wait: Duration) -> Result<Queueing, Error> {
+    if wait.is_zero() {
+        Ok(Queueing::Try)
+    } else {
+        Ok(Queueing::AtMost(whole_ms("wait", wait)?))
+    }
+}

@@ -1,0 +1,162 @@
+//! The proof of holding several locks together.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::engine::hold::Hold;
+use crate::engine::owner::Owner;
+use crate::error::{Error, Loss};
+use crate::locks::guard::Guard;
+
+/// Holds several locks until they are released, dropped, or one of them is
+/// lost.
+///
+/// As good as its weakest part: if one lock is lost, the guard is. Nothing
+/// renews the others then; release or drop it, so that they need not end with
+/// their lease.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(both: rlock_client::MultiLock) -> Result<(), rlock_client::Error> {
+/// let guard = both.lock().await?;
+/// println!("held, fence {}", guard.fence());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[must_use = "locks are released as soon as their guard is dropped"]
+pub struct MultiGuard {
+    first: Guard,
+    /// The others, where each key was taken by itself.
+    rest: Vec<Guard>,
+}
+
+impl MultiGuard {
+    /// All keys by one grant.
+    pub(crate) fn together(guard: Guard) -> Self {
+        let rest = Vec::new();
+        Self { first: guard, rest }
+    }
+
+    /// Each key by a grant of its own; `None` if there is none.
+    pub(crate) fn apart(guards: Vec<Guard>) -> Option<Self> {
+        let mut guards = guards.into_iter();
+        let first = guards.next()?;
+        let rest = guards.collect();
+        Some(Self { first, rest })
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Guard> {
+        std::iter::once(&self.first).chain(&self.rest)
+    }
+
+    /// The fencing token: the one fence of all, where the server took them in
+    /// one step; else the largest of their fences.
+    ///
+    /// In the second case it is larger than all earlier ones for the lock that
+    /// was taken last only: use [`fence_of`](Self::fence_of) there, which is
+    /// right in both.
+    pub fn fence(&self) -> u64 {
+        self.parts().map(Guard::fence).max().unwrap_or_default()
+    }
+
+    /// The fencing token of one of the locks; `None` for a key that is not
+    /// among them. See [`Guard::fence`].
+    pub fn fence_of(&self, key: impl AsRef<[u8]>) -> Option<u64> {
+        let key = key.as_ref();
+        let part = self.parts().find(|part| keys(part).any(|held| held == key));
+        part.map(Guard::fence)
+    }
+
+    /// Who holds them.
+    pub fn owner(&self) -> &Owner {
+        self.first.owner()
+    }
+
+    /// The keys, in the order of their names.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.parts().flat_map(keys)
+    }
+
+    /// For how long all of them are held for certain; zero if one was lost.
+    ///
+    /// See [`Guard::remaining`].
+    pub fn remaining(&self) -> Duration {
+        self.parts().map(Guard::remaining).min().unwrap_or_default()
+    }
+
+    /// Whether all of them are held for certain at this moment; once false it
+    /// stays false. See [`Guard::is_valid`].
+    pub fn is_valid(&self) -> bool {
+        self.loss().is_none()
+    }
+
+    /// Why one of them was lost; `None` while all are held.
+    pub fn loss(&self) -> Option<Loss> {
+        self.parts().find_map(Guard::loss)
+    }
+
+    /// Waits until one of them is lost; see [`Guard::lost`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn lost(&self) -> Loss {
+        first_loss(self.holds()).await
+    }
+
+    /// Releases all of them and waits for the server's word.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guard::release`], of the first that could not be released;
+    /// the others are, or the background goes on with them.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the release to the background.
+    pub async fn release(self) -> Result<(), Error> {
+        let mut outcome = self.first.release().await;
+        for part in self.rest {
+            outcome = outcome.and(part.release().await);
+        }
+        outcome
+    }
+
+    /// The holds, for waiting for a loss elsewhere.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.parts().map(|part| Arc::clone(part.hold())).collect()
+    }
+}
+
+fn keys(part: &Guard) -> impl Iterator<Item = &[u8]> {
+    part.hold().claims.keys()
+}
+
+/// Waits until one of `holds` is lost.
+pub(crate) async fn first_loss(holds: Vec<Arc<Hold>>) -> Loss {
+    let mut losses: Vec<Pin<Box<dyn Future<Output = Loss> + Send>>> = Vec::new();
+    for hold in holds {
+        losses.push(Box::pin(async move { hold.lost().await }));
+    }
+    std::future::poll_fn(|context| {
+        let mut polled = losses.iter_mut().map(|loss| loss.as_mut().poll(context));
+        polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    })
+    .await
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keys = self.keys().map(String::from_utf8_lossy);
+        f.debug_struct("MultiGuard")
+            .field("keys", &keys.collect::<Vec<_>>())
+            .field("owner", self.owner())
+            .field("fence", &self.fence())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}

@@ -1,0 +1,283 @@
+//! Several locks as one, all or none: the verbs.
+//!
+//! Decides whether the server can take them in one step. If not, they are
+//! taken one after the other in the order of their names, so that two calls
+//! never wait for each other, and given back if one cannot be had.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::ask::Ask;
+use crate::engine::owner::Owner;
+use crate::engine::terms::{Deadline, Terms};
+use crate::error::Error;
+use crate::locks::choose_terms::choose_terms;
+use crate::locks::guard::Guard;
+use crate::locks::lock::{Lock, at_most};
+use crate::locks::multi_guard::MultiGuard;
+use crate::net::state::Inner;
+use crate::wire::protocol::Queueing;
+use crate::wire::slot;
+
+/// The most keys that one request may have.
+const KEYS_MAX: usize = 1024;
+
+/// Several locks that are held together or not at all.
+///
+/// Made by [`Client::multi`](crate::Client::multi); cheap to clone. Each is
+/// the same lock as a [`Mutex`](crate::Mutex) with its key.
+///
+/// On a server that is no cluster, and in a cluster if all keys are in one
+/// slot (they are if they have the same `{tag}`), the server takes them in one
+/// step, under one fence. A waiting call has a place in every queue and holds
+/// nothing meanwhile. Two such requests never wait for each other in a cycle.
+///
+/// Otherwise they are taken one after the other, in the order of their names
+/// as bytes, and so none is ever waited for in a circle either. Those that
+/// were had already are kept and renewed while the next is waited for, so
+/// others may wait for them too; they are given back if the wait ends first.
+/// Each has its own fence. The client speaks to one server: keys that another
+/// node of the cluster serves are refused with [`Error::Refused`] (`MOVED`).
+///
+/// These holds are not bound to a connection: the server cannot do it for
+/// several keys.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// let both = client.multi(["account:1", "account:2"])?;
+/// let guard = both.lock().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiLock {
+    /// All keys as one request.
+    lock: Lock,
+    keys: Arc<[Arc<[u8]>]>,
+    is_one_slot: bool,
+}
+
+/// Terms of a [`MultiLock`], from
+/// [`Client::multi_builder`](crate::Client::multi_builder).
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// let both = client
+///     .multi_builder(["account:1", "account:2"])
+///     .lease(Duration::from_secs(10))
+///     .build()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct MultiLockBuilder {
+    inner: Arc<Inner>,
+    keys: Vec<Arc<[u8]>>,
+    terms: Terms,
+}
+
+impl MultiLockBuilder {
+    pub(crate) fn new(inner: Arc<Inner>, keys: Vec<Arc<[u8]>>) -> Self {
+        let terms = Terms::default();
+        Self { inner, keys, terms }
+    }
+
+    choose_terms!();
+
+    /// Makes the lock. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for no keys, for more than 1024, for one that is
+    /// named twice, and for a duration that is zero or above 30 days.
+    pub fn build(self) -> Result<MultiLock, Error> {
+        let mut keys = self.keys;
+        keys.sort_unstable();
+        let twice = keys.iter().zip(keys.iter().skip(1)).find(|(a, b)| a == b);
+        if let Some((key, _)) = twice {
+            let key = String::from_utf8_lossy(key);
+            return Err(out_of_range(format!("`{key}` more than once")));
+        }
+        let first = match keys.first() {
+            Some(first) if keys.len() <= KEYS_MAX => Arc::clone(first),
+            _ => return Err(out_of_range(format!("{} keys", keys.len()))),
+        };
+        let slot = slot::of(&first);
+        let is_one_slot = keys.iter().all(|key| slot::of(key) == slot);
+        let lock = Lock::new(self.inner, first, self.terms.checked()?);
+        Ok(MultiLock {
+            lock: lock.with(keys.get(1..).unwrap_or_default()),
+            keys: keys.into(),
+            is_one_slot,
+        })
+    }
+}
+
+fn out_of_range(value: String) -> Error {
+    Error::OutOfRange {
+        argument: "keys",
+        value,
+        limit: format!("1 to {KEYS_MAX} different keys").into(),
+    }
+}
+
+impl MultiLock {
+    /// The keys, in the order of their names.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.iter().map(|key| &**key)
+    }
+
+    /// Waits for all of them, without limit.
+    ///
+    /// Goes on over broken connections as
+    /// [`Mutex::lock`](crate::Mutex::lock) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::lock`](crate::Mutex::lock). None of the locks is held
+    /// then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses the places in the queues and leaves nothing
+    /// on the server.
+    pub async fn lock(&self) -> Result<MultiGuard, Error> {
+        self.lock_as(&self.lock.next_owner()).await
+    }
+
+    /// Takes all of them if all are free and nobody waits for any.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing on the server.
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        self.try_lock_as(&self.lock.next_owner()).await
+    }
+
+    /// Waits for all of them for at most `wait`; `None` if that was not
+    /// enough.
+    ///
+    /// Range and rounding as for
+    /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Self::lock).
+    pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+        self.lock_timeout_as(&self.lock.next_owner(), wait).await
+    }
+
+    /// Waits for all of them as `owner`, who may hold them already.
+    ///
+    /// If it holds exactly these by guards of such a lock, they are entered
+    /// again, at once, under the same fence.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Self::lock). [`Error::HeldOtherwise`] if the owner
+    /// holds some of them by other guards; where the keys are taken one after
+    /// the other, those are entered again instead.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Self::lock). Guards that the owner has are untouched.
+    pub async fn lock_as(&self, owner: &Owner) -> Result<MultiGuard, Error> {
+        loop {
+            if let Some(guard) = self.ask(owner, Queueing::Unlimited).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Takes all of them as `owner` if that can be done at once; `None` if
+    /// not, and while another call of this owner for one of them is under way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_lock`](Self::try_lock) and [`lock_as`](Self::lock_as).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`try_lock`](Self::try_lock).
+    pub async fn try_lock_as(&self, owner: &Owner) -> Result<Option<MultiGuard>, Error> {
+        self.ask(owner, Queueing::Try).await
+    }
+
+    /// Waits for all of them as `owner` for at most `wait`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock_timeout`](Self::lock_timeout) and
+    /// [`lock_as`](Self::lock_as).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Self::lock).
+    pub async fn lock_timeout_as(
+        &self,
+        owner: &Owner,
+        wait: Duration,
+    ) -> Result<Option<MultiGuard>, Error> {
+        self.ask(owner, at_most(wait)?).await
+    }
+
+    async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
+        if self.is_one_slot || !self.lock.inner.state.is_cluster().await? {
+            let guard = self.lock.ask(Ask::Exclusive, owner.clone(), queueing);
+            return Ok(guard.await?.map(MultiGuard::together));
+        }
+        let deadline = match queueing {
+            Queueing::AtMost(wait) => Deadline::after(wait),
+            Queueing::Try | Queueing::Unlimited => Deadline::unlimited(),
+        };
+        loop {
+            let Some(guards) = self.in_order(owner, queueing, deadline).await? else {
+                return Ok(None);
+            };
+            // The first may have been lost while the last was waited for.
+            if guards.iter().all(Guard::is_valid) {
+                return Ok(MultiGuard::apart(guards));
+            }
+            if matches!(queueing, Queueing::Try) || deadline.is_over() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes one after the other. Wherever this is left, what was had is
+    /// dropped, and so given back.
+    async fn in_order(
+        &self,
+        owner: &Owner,
+        queueing: Queueing,
+        deadline: Deadline,
+    ) -> Result<Option<Vec<Guard>>, Error> {
+        let mut guards = Vec::with_capacity(self.keys.len());
+        for key in &*self.keys {
+            let left = match (queueing, deadline.left()) {
+                (Queueing::AtMost(_), Some(left)) => at_most(left)?,
+                (queueing, _) => queueing,
+            };
+            let (inner, key) = (Arc::clone(&self.lock.inner), Arc::clone(key));
+            let lock = Lock::new(inner, key, self.lock.terms);
+            match lock.ask(Ask::Exclusive, owner.clone(), left).await? {
+                Some(guard) => guards.push(guard),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(guards))
+    }
+}

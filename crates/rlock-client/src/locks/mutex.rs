@@ -1,0 +1,271 @@
+//! The exclusive lock: its verbs and its questions.
+
+use std::time::Duration;
+
+use crate::engine::ask::Ask;
+use crate::engine::owner::Owner;
+use crate::error::Error;
+use crate::locks::guard::Guard;
+use crate::locks::lock::{Lock, at_most};
+use crate::wire::info::{Info, Mode};
+use crate::wire::protocol::Queueing;
+
+/// A lock that one owner at a time can hold, in the order of asking.
+///
+/// Made by [`Client::mutex`](crate::Client::mutex); cheap to clone. Waiting
+/// takes place in the server's queue and costs no commands.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// let mutex = client.mutex("invoice:7");
+/// let guard = mutex.lock().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Mutex {
+    lock: Lock,
+}
+
+impl Mutex {
+    pub(crate) fn new(lock: Lock) -> Self {
+        Self { lock }
+    }
+
+    /// The lock's key.
+    pub fn key(&self) -> &[u8] {
+        &self.lock.key
+    }
+
+    /// Waits for the lock, without limit.
+    ///
+    /// Waiters get it in the order in which they asked. A broken connection
+    /// does not end the wait: it goes on in its place if there is a new one
+    /// within 10 s, and is last in the queue after that. Nor does a server that
+    /// fails over end it: its successor knows no places, so the order there is
+    /// that of asking again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::QueueFull`], [`Error::Deadlock`], [`Error::Denied`],
+    /// [`Error::NotALock`], [`Error::OutOfMemory`], [`Error::ModuleMissing`],
+    /// [`Error::Refused`]: the server refuses. [`Error::Cancelled`]: somebody
+    /// else ended the wait. [`Error::Closed`]: the client is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses the place in the queue and leaves nothing on
+    /// the server: what was asked for is withdrawn in the background. It may
+    /// so be put into `tokio::select!` and `tokio::time::timeout`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// let guard = mutex.lock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn lock(&self) -> Result<Guard, Error> {
+        self.wait_for(self.lock.next_owner()).await
+    }
+
+    /// Takes the lock if it is free and nobody waits for it.
+    ///
+    /// `None` if not. Never waits for the lock, only for the server's reply,
+    /// and for a connection at most as long as the client's patience.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if there was
+    /// no usable answer within the client's patience.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing on the server.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// match mutex.try_lock().await? {
+    ///     Some(guard) => guard.release().await?,
+    ///     None => println!("somebody else is at it"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
+        self.ask(self.lock.next_owner(), Queueing::Try).await
+    }
+
+    /// Waits for the lock for at most `wait`; `None` if that was not enough.
+    ///
+    /// `wait` is rounded up to whole milliseconds, at most what the server
+    /// allows (24 h by default); a `wait` of zero is [`try_lock`](Self::try_lock).
+    /// If the server does not tell the end of the wait, the call ends 1 s later.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if the server
+    /// could not be reached in that time.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// let Some(guard) = mutex.lock_timeout(Duration::from_secs(5)).await? else {
+    ///     return Ok(()); // Still taken after 5 s.
+    /// };
+    /// # Ok(()) }
+    /// ```
+    pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
+        self.ask(self.lock.next_owner(), at_most(wait)?).await
+    }
+
+    /// Waits for the lock as `owner`, who may hold it already.
+    ///
+    /// Then it is entered again: at once, past every waiter, with the terms
+    /// and the fence of the hold that is there, and its lease set anew. It is
+    /// free when the last of the owner's guards is gone. Calls of one owner
+    /// for one key take turns.
+    ///
+    /// Where the owner has only read guards of an [`RwLock`](crate::RwLock)
+    /// with this key, this is an upgrade of what it holds: it waits for all
+    /// other readers, and the fence of its guards is the new one then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock`](Self::lock). [`Error::HeldOtherwise`] if the owner
+    /// holds the key by a guard of several keys.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Self::lock). Guards that the owner has are untouched.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let owner = client.owner();
+    /// let outer = client.mutex("invoice:7").lock_as(&owner).await?;
+    /// let inner = client.mutex("invoice:7").lock_as(&owner).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn lock_as(&self, owner: &Owner) -> Result<Guard, Error> {
+        self.wait_for(owner.clone()).await
+    }
+
+    /// Takes the lock as `owner` if that can be done at once.
+    ///
+    /// `None` if not, and also while another call of this owner for this key
+    /// is under way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_lock`](Self::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`try_lock`](Self::try_lock).
+    pub async fn try_lock_as(&self, owner: &Owner) -> Result<Option<Guard>, Error> {
+        self.ask(owner.clone(), Queueing::Try).await
+    }
+
+    /// Waits for the lock as `owner` for at most `wait`.
+    ///
+    /// As [`lock_as`](Self::lock_as), with the limit of
+    /// [`lock_timeout`](Self::lock_timeout).
+    ///
+    /// # Errors
+    ///
+    /// As for [`lock_timeout`](Self::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Self::lock).
+    pub async fn lock_timeout_as(
+        &self,
+        owner: &Owner,
+        wait: Duration,
+    ) -> Result<Option<Guard>, Error> {
+        self.ask(owner.clone(), at_most(wait)?).await
+    }
+
+    /// Whether anybody holds the lock, at the moment of asking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub async fn is_locked(&self) -> Result<bool, Error> {
+        Ok(self.info().await?.mode != Mode::Free)
+    }
+
+    /// Whether `owner` holds the lock, at the moment of asking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
+        self.lock.is_held_by(owner).await
+    }
+
+    /// Who holds the lock, for how long, and who waits for it.
+    ///
+    /// Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Unavailable`]: no answer within the client's patience;
+    /// - [`Error::NotALock`], [`Error::Denied`]: the server refuses.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// println!("{:?}", mutex.info().await?);
+    /// # Ok(()) }
+    /// ```
+    pub async fn info(&self) -> Result<Info, Error> {
+        self.lock.info().await
+    }
+
+    /// Takes the lock from its holders; the number of holders removed.
+    ///
+    /// The next waiter gets it. The holder is told that it lost the lock, but
+    /// may still be at work: this is for operators.
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    ///
+    /// # Cancel safety
+    ///
+    /// Whether it is done is not known then.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// if mutex.force_release().await? == 0 {
+    ///     println!("it was free");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn force_release(&self) -> Result<u64, Error> {
+        self.lock.force().await
+    }
+
+    async fn wait_for(&self, owner: Owner) -> Result<Guard, Error> {
+        self.lock.wait_for(Ask::Exclusive, owner).await
+    }
+
+    async fn ask(&self, owner: Owner, queueing: Queueing) -> Result<Option<Guard>, Error> {
+        self.lock.ask(Ask::Exclusive, owner, queueing).await
+    }
+}

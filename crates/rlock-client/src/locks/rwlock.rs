@@ -1,0 +1,291 @@
+//! The lock that readers share and a writer has alone: its verbs and its
+//! questions.
+
+use std::time::Duration;
+
+use crate::engine::ask::Ask;
+use crate::engine::owner::Owner;
+use crate::error::Error;
+use crate::locks::lock::{Lock, at_most};
+use crate::locks::read_guard::ReadGuard;
+use crate::locks::write_guard::WriteGuard;
+use crate::wire::info::Info;
+use crate::wire::protocol::Queueing;
+
+/// A lock that any number of readers can hold together, or one writer alone.
+///
+/// Made by [`Client::rwlock`](crate::Client::rwlock); cheap to clone. Everybody
+/// is served in the order of asking: readers that ask one after the other get
+/// it together, and nobody who asks after a writer gets it before that writer.
+/// Each reader has its own lease and its own fence.
+///
+/// It is the same lock as a [`Mutex`](crate::Mutex) with the same key, which
+/// counts as a writer.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// let catalogue = client.rwlock("catalogue");
+/// let reading = catalogue.read().await?; // Others may read too.
+/// reading.release().await?;
+/// let writing = catalogue.write().await?; // Nobody else is at it now.
+/// writing.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RwLock {
+    lock: Lock,
+}
+
+impl RwLock {
+    pub(crate) fn new(lock: Lock) -> Self {
+        Self { lock }
+    }
+
+    /// The lock's key.
+    pub fn key(&self) -> &[u8] {
+        &self.lock.key
+    }
+
+    /// Waits to read, without limit.
+    ///
+    /// Goes on over broken connections as
+    /// [`Mutex::lock`](crate::Mutex::lock) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses the place in the queue and leaves nothing on
+    /// the server.
+    pub async fn read(&self) -> Result<ReadGuard, Error> {
+        self.wait_to_read(self.lock.next_owner()).await
+    }
+
+    /// Reads if nobody writes and nobody waits; `None` if not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing on the server.
+    pub async fn try_read(&self) -> Result<Option<ReadGuard>, Error> {
+        self.ask_to_read(self.lock.next_owner(), Queueing::Try)
+            .await
+    }
+
+    /// Waits to read for at most `wait`; `None` if that was not enough.
+    ///
+    /// Range and rounding as for
+    /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`read`](Self::read).
+    pub async fn read_timeout(&self, wait: Duration) -> Result<Option<ReadGuard>, Error> {
+        self.ask_to_read(self.lock.next_owner(), at_most(wait)?)
+            .await
+    }
+
+    /// Waits to read as `owner`, who may hold the lock already.
+    ///
+    /// Then it is entered again, at once, with the terms and the fence of the
+    /// hold that is there, and is free when the last of the owner's guards is
+    /// gone. A writer may read as well; the lock stays exclusive meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read`](Self::read). [`Error::HeldOtherwise`] if the owner
+    /// holds the key by a guard of several keys.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`read`](Self::read). Guards that the owner has are untouched.
+    pub async fn read_as(&self, owner: &Owner) -> Result<ReadGuard, Error> {
+        self.wait_to_read(owner.clone()).await
+    }
+
+    /// Reads as `owner` if that can be done at once; `None` if not, and while
+    /// another call of this owner for this key is under way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_read`](Self::try_read) and [`read_as`](Self::read_as).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`try_read`](Self::try_read).
+    pub async fn try_read_as(&self, owner: &Owner) -> Result<Option<ReadGuard>, Error> {
+        self.ask_to_read(owner.clone(), Queueing::Try).await
+    }
+
+    /// Waits to read as `owner` for at most `wait`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`read_timeout`](Self::read_timeout) and
+    /// [`read_as`](Self::read_as).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`read_as`](Self::read_as).
+    pub async fn read_timeout_as(
+        &self,
+        owner: &Owner,
+        wait: Duration,
+    ) -> Result<Option<ReadGuard>, Error> {
+        self.ask_to_read(owner.clone(), at_most(wait)?).await
+    }
+
+    /// Waits to write, without limit.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`read`](Self::read).
+    pub async fn write(&self) -> Result<WriteGuard, Error> {
+        self.wait_to_write(self.lock.next_owner()).await
+    }
+
+    /// Writes if nobody holds the lock and nobody waits; `None` if not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing on the server.
+    pub async fn try_write(&self) -> Result<Option<WriteGuard>, Error> {
+        self.ask_to_write(self.lock.next_owner(), Queueing::Try)
+            .await
+    }
+
+    /// Waits to write for at most `wait`; `None` if that was not enough.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`read`](Self::read).
+    pub async fn write_timeout(&self, wait: Duration) -> Result<Option<WriteGuard>, Error> {
+        self.ask_to_write(self.lock.next_owner(), at_most(wait)?)
+            .await
+    }
+
+    /// Waits to write as `owner`, who may hold the lock already.
+    ///
+    /// A writer enters it again, at once, under the same fence. For a reader
+    /// this is an upgrade of what it holds, as [`ReadGuard::upgrade`] is: it
+    /// waits for all other readers, and all its guards have the new fence
+    /// then. The lock stays exclusive until the last of the owner's guards is
+    /// gone, or the last of its write guards is downgraded.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write`](Self::write). [`Error::HeldOtherwise`] if the owner
+    /// holds the key by a guard of several keys.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`read`](Self::read). Guards that the owner has stay what they
+    /// are; if the upgrade was just granted, they may have a new fence.
+    pub async fn write_as(&self, owner: &Owner) -> Result<WriteGuard, Error> {
+        self.wait_to_write(owner.clone()).await
+    }
+
+    /// Writes as `owner` if that can be done at once; `None` if not, and
+    /// while another call of this owner for this key is under way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_write`](Self::try_write) and [`write_as`](Self::write_as).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`write_as`](Self::write_as).
+    pub async fn try_write_as(&self, owner: &Owner) -> Result<Option<WriteGuard>, Error> {
+        self.ask_to_write(owner.clone(), Queueing::Try).await
+    }
+
+    /// Waits to write as `owner` for at most `wait`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`write_timeout`](Self::write_timeout) and
+    /// [`write_as`](Self::write_as).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`write_as`](Self::write_as).
+    pub async fn write_timeout_as(
+        &self,
+        owner: &Owner,
+        wait: Duration,
+    ) -> Result<Option<WriteGuard>, Error> {
+        self.ask_to_write(owner.clone(), at_most(wait)?).await
+    }
+
+    /// Whether `owner` reads or writes, at the moment of asking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
+        self.lock.is_held_by(owner).await
+    }
+
+    /// Who holds the lock, for how long, and who waits for it; see
+    /// [`Mutex::info`](crate::Mutex::info).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::info`](crate::Mutex::info).
+    pub async fn info(&self) -> Result<Info, Error> {
+        self.lock.info().await
+    }
+
+    /// Takes the lock from all who hold it; the number of holders removed. See
+    /// [`Mutex::force_release`](crate::Mutex::force_release).
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub async fn force_release(&self) -> Result<u64, Error> {
+        self.lock.force().await
+    }
+
+    async fn wait_to_read(&self, owner: Owner) -> Result<ReadGuard, Error> {
+        let guard = self.lock.wait_for(Ask::Shared, owner).await?;
+        Ok(ReadGuard::new(guard))
+    }
+
+    async fn ask_to_read(&self, owner: Owner, how: Queueing) -> Result<Option<ReadGuard>, Error> {
+        let guard = self.lock.ask(Ask::Shared, owner, how).await?;
+        Ok(guard.map(ReadGuard::new))
+    }
+
+    async fn wait_to_write(&self, owner: Owner) -> Result<WriteGuard, Error> {
+        let guard = self.lock.wait_for(Ask::Exclusive, owner).await?;
+        Ok(WriteGuard::new(guard))
+    }
+
+    async fn ask_to_write(&self, owner: Owner, how: Queueing) -> Result<Option<WriteGuard>, Error> {
+        let guard = self.lock.ask(Ask::Exclusive, owner, how).await?;
+        Ok(guard.map(WriteGuard::new))
+    }
+}

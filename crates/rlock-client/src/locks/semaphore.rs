@@ -1,0 +1,255 @@
+//! A number of permits for everybody together: its verbs and its questions.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::ask::Ask;
+use crate::engine::terms::Terms;
+use crate::error::Error;
+use crate::locks::choose_terms::{choose_bound, choose_terms};
+use crate::locks::lock::{Lock, at_most};
+use crate::locks::permits::Permits;
+use crate::net::state::Inner;
+use crate::wire::info::Info;
+use crate::wire::protocol::Queueing;
+
+/// The most permits that a semaphore may have.
+const PERMITS_MAX: u32 = 1_000_000;
+
+/// A number of permits that many can share: so many may be at it together.
+///
+/// Made by [`Client::semaphore`](crate::Client::semaphore); cheap to clone.
+/// Permits are held on a lease, renewed and lost like a mutex: those of a
+/// holder that dies come back by themselves. Everybody is served in the order
+/// of asking; one who waits for many holds up those behind it who want few.
+///
+/// The number belongs to the caller, not to the key. A caller is granted `k`
+/// permits if those held now and `k` make at most its own number. Use the
+/// same number everywhere; to change it, change it there. Each acquisition is
+/// an owner of its own, and there is no entering again.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// let downloads = client.semaphore("downloads", 10)?;
+/// let permit = downloads.acquire().await?; // At most ten at a time.
+/// permit.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    lock: Lock,
+    limit: u32,
+}
+
+/// Terms of a [`Semaphore`], from
+/// [`Client::semaphore_builder`](crate::Client::semaphore_builder).
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// let workers = client
+///     .semaphore_builder("workers", 20)
+///     .bound(Duration::from_secs(5)) // Those of a dead process come back soon.
+///     .build()?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct SemaphoreBuilder {
+    inner: Arc<Inner>,
+    key: Arc<[u8]>,
+    limit: u32,
+    terms: Terms,
+}
+
+impl SemaphoreBuilder {
+    pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>, limit: u32) -> Self {
+        let terms = Terms::default();
+        Self {
+            inner,
+            key,
+            limit,
+            terms,
+        }
+    }
+
+    choose_terms!();
+    choose_bound!();
+
+    /// Makes the semaphore. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a number of permits that is 0 or above
+    /// 1,000,000, and for a duration that is zero or above 30 days.
+    pub fn build(self) -> Result<Semaphore, Error> {
+        in_range("permits", self.limit, PERMITS_MAX)?;
+        let lock = Lock::new(self.inner, self.key, self.terms.checked()?);
+        let limit = self.limit;
+        Ok(Semaphore { lock, limit })
+    }
+}
+
+impl Semaphore {
+    /// The semaphore's key.
+    pub fn key(&self) -> &[u8] {
+        &self.lock.key
+    }
+
+    /// How many permits there are, held or not.
+    pub fn permits(&self) -> u32 {
+        self.limit
+    }
+
+    /// Waits for one permit, without limit.
+    ///
+    /// Goes on over broken connections as
+    /// [`Mutex::lock`](crate::Mutex::lock) does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses the place in the queue and leaves nothing on
+    /// the server.
+    pub async fn acquire(&self) -> Result<Permits, Error> {
+        self.acquire_many(1).await
+    }
+
+    /// Waits for `permits` permits together, without limit; from 1 to all.
+    ///
+    /// # Errors
+    ///
+    /// As for [`acquire`](Self::acquire). [`Error::OutOfRange`] for 0, and for
+    /// more permits than there are.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Self::acquire).
+    pub async fn acquire_many(&self, permits: u32) -> Result<Permits, Error> {
+        let (ask, owner) = (self.ask_for(permits)?, self.lock.next_owner());
+        let guard = self.lock.wait_for(ask, owner).await?;
+        Ok(Permits::new(guard))
+    }
+
+    /// Takes one permit if one is free and nobody waits; `None` if not.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing on the server.
+    pub async fn try_acquire(&self) -> Result<Option<Permits>, Error> {
+        self.try_acquire_many(1).await
+    }
+
+    /// Takes `permits` permits if so many are free and nobody waits.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_acquire`](Self::try_acquire), and [`Error::OutOfRange`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`try_acquire`](Self::try_acquire).
+    pub async fn try_acquire_many(&self, permits: u32) -> Result<Option<Permits>, Error> {
+        self.ask(permits, Queueing::Try).await
+    }
+
+    /// Waits for one permit for at most `wait`; `None` if that was not enough.
+    ///
+    /// Range and rounding as for
+    /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Self::acquire).
+    pub async fn acquire_timeout(&self, wait: Duration) -> Result<Option<Permits>, Error> {
+        self.acquire_many_timeout(1, wait).await
+    }
+
+    /// Waits for `permits` permits together for at most `wait`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`acquire_timeout`](Self::acquire_timeout), and
+    /// [`Error::OutOfRange`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire`](Self::acquire).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(semaphore: rlock_client::Semaphore) -> Result<(), rlock_client::Error> {
+    /// let wait = Duration::from_secs(5);
+    /// let Some(permits) = semaphore.acquire_many_timeout(3, wait).await? else {
+    ///     return Ok(()); // Never three free in 5 s.
+    /// };
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire_many_timeout(
+        &self,
+        permits: u32,
+        wait: Duration,
+    ) -> Result<Option<Permits>, Error> {
+        self.ask(permits, at_most(wait)?).await
+    }
+
+    /// Who holds permits, how many, and who waits; see
+    /// [`Mutex::info`](crate::Mutex::info).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::info`](crate::Mutex::info).
+    pub async fn info(&self) -> Result<Info, Error> {
+        self.lock.info().await
+    }
+
+    /// Takes all permits from those who hold them; the number of holders
+    /// removed. See [`Mutex::force_release`](crate::Mutex::force_release).
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub async fn force_release(&self) -> Result<u64, Error> {
+        self.lock.force().await
+    }
+
+    async fn ask(&self, permits: u32, queueing: Queueing) -> Result<Option<Permits>, Error> {
+        let (ask, owner) = (self.ask_for(permits)?, self.lock.next_owner());
+        let guard = self.lock.ask(ask, owner, queueing).await?;
+        Ok(guard.map(Permits::new))
+    }
+
+    fn ask_for(&self, permits: u32) -> Result<Ask, Error> {
+        let limit = self.limit;
+        in_range("permits", permits, limit)?;
+        Ok(Ask::Permits { limit, permits })
+    }
+}
+
+fn in_range(argument: &'static str, permits: u32, most: u32) -> Result<(), Error> {
+    if (1..=most).contains(&permits) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        argument,
+        value: permits.to_string(),
+        limit: format!("from 1 to {most}").into(),
+    })
+}

@@ -1,0 +1,348 @@
+//! The one connection of a client, and how it comes back when it breaks.
+//!
+//! Requests and messages use the same connection: when it ends, the server
+//! withdraws what was queued and what was to be told by it, so nothing is
+//! granted to somebody who no longer listens. A new connection is handed out
+//! only after its subscription is confirmed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::engine::clock::Instant;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::socket2::TcpKeepalive;
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
+use tokio::sync::Notify;
+
+use crate::engine::claim::Said;
+use crate::engine::sync::lock;
+use crate::engine::terms::{Backoff, LEASE_DEFAULT};
+use crate::error::Fault;
+use crate::net::driver::Order;
+use crate::net::state::{Connection, State};
+use crate::net::watchdog;
+use crate::wire::notice;
+
+/// How many requests may be under way before callers wait to send theirs.
+const REQUESTS_MAX: usize = 1024;
+/// After how long a connection counts as one that works.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// One live connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// Counts the connections of a client, from 1.
+    pub(crate) number: u64,
+    /// Whether no request of an earlier connection can still be carried out.
+    pub(crate) is_sole: bool,
+    connection: MultiplexedConnection,
+    life: Arc<Life>,
+    identity: Option<Identity>,
+}
+
+/// A connection as its server calls it.
+#[derive(Clone, Debug)]
+struct Identity {
+    id: String,
+    addr: String,
+}
+
+/// What is known of a connection, also by those who take its messages.
+#[derive(Debug)]
+struct Life {
+    number: u64,
+    retired: AtomicBool,
+    bell: Notify,
+    /// When the last request was sent that was answered.
+    known_good: Mutex<Instant>,
+}
+
+impl Life {
+    fn new(number: u64) -> Self {
+        Self {
+            number,
+            retired: AtomicBool::new(false),
+            bell: Notify::new(),
+            known_good: Mutex::new(Instant::now()),
+        }
+    }
+
+    fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+        self.bell.notify_one();
+    }
+
+    /// Notes that a request was answered that had been sent then.
+    fn was_good(&self, sent: Instant) {
+        let mut known_good = lock(&self.known_good);
+        *known_good = sent.max(*known_good);
+    }
+
+    fn known_good(&self) -> Instant {
+        *lock(&self.known_good)
+    }
+}
+
+impl Link {
+    /// Connects, makes sure that `earlier` connections are closed, subscribes.
+    async fn open(
+        state: &Arc<State>,
+        number: u64,
+        earlier: &[Option<Identity>],
+    ) -> Result<Arc<Self>, RedisError> {
+        let life = Arc::new(Life::new(number));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(state.limits.response))
+            .set_response_timeout(Some(state.limits.response))
+            .set_pipeline_buffer_size(REQUESTS_MAX)
+            .set_push_sender(receiver(Arc::downgrade(state), Arc::clone(&life)));
+        let mut connection = state
+            .redis
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        if let Some(name) = &state.name {
+            let mut cmd = redis::cmd("CLIENT");
+            cmd.arg("SETNAME").arg(name);
+            // Without the right to it, the owners still have the name.
+            let _ = connection.send_packed_command(&cmd).await;
+        }
+        let identity = identify(&mut connection).await;
+        let is_sole = close_earlier(&mut connection, earlier).await;
+        let sent = Instant::now();
+        connection.subscribe(&state.channel).await?;
+        life.was_good(sent);
+        Ok(Arc::new(Self {
+            number,
+            is_sole,
+            connection,
+            life,
+            identity,
+        }))
+    }
+
+    /// The first connection of a client.
+    pub(crate) async fn first(state: &Arc<State>) -> Result<Arc<Self>, RedisError> {
+        Self::open(state, 1, &[]).await
+    }
+
+    /// Sends one request and waits for its reply.
+    ///
+    /// A connection that does not answer in time is given up, as it cannot be
+    /// told from one whose other end has vanished.
+    ///
+    /// # Cancel safety
+    ///
+    /// Whether the request is sent is not known then. If it is, it is sent
+    /// before any request that is made on this connection afterwards.
+    pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Fault> {
+        let sent = Instant::now();
+        let reply = self.connection.clone().send_packed_command(cmd).await;
+        self.sorted(sent, reply.and_then(Value::extract_error))
+    }
+
+    /// Sends requests together and waits for all replies; a refusal of one is
+    /// among the replies and does not keep the others from being carried out.
+    pub(crate) async fn ask_all(&self, cmds: &redis::Pipeline) -> Result<Vec<Value>, Fault> {
+        let (sent, count) = (Instant::now(), cmds.cmd_iter().count());
+        let mut connection = self.connection.clone();
+        let replies = connection.send_packed_commands(cmds, 0, count).await;
+        self.sorted(sent, replies)
+    }
+
+    fn sorted<T>(&self, sent: Instant, reply: Result<T, RedisError>) -> Result<T, Fault> {
+        let reply = reply.map_err(Fault::from_redis);
+        if !matches!(reply, Err(Fault::Broken(_))) {
+            self.life.was_good(sent);
+        }
+        reply.inspect_err(|fault| {
+            // A demoted server keeps its connections open, while the address
+            // may lead to the new one by now.
+            if matches!(fault, Fault::Broken(_)) || fault.is_demotion() {
+                self.retire();
+            }
+        })
+    }
+
+    /// The latest moment at which this connection is known to have been open:
+    /// the server received what was sent then, and later answered.
+    pub(crate) fn known_good(&self) -> Instant {
+        self.life.known_good()
+    }
+
+    /// Gives the connection up; a new one is made.
+    pub(crate) fn retire(&self) {
+        self.life.retire();
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.life.retired.load(Ordering::Acquire)
+    }
+
+    async fn retired(&self) {
+        while !self.is_retired() {
+            self.life.bell.notified().await;
+        }
+    }
+}
+
+/// Takes the messages of one connection. It runs on the connection's own
+/// task, in the order of the wire, so it must not block.
+fn receiver(
+    state: Weak<State>,
+    life: Arc<Life>,
+) -> impl Fn(PushInfo) -> Result<(), redis::aio::SendError> + Send + Sync + 'static {
+    move |push| {
+        match (push.kind, push.data.as_slice()) {
+            (PushKind::Disconnection, _) => life.retire(),
+            (PushKind::Message, [_, Value::BulkString(message)]) => {
+                if let Some(state) = state.upgrade() {
+                    deliver(&state, &life, message);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Hands a message on. It came after the replies that have been read by now:
+/// messages and replies are in one order.
+fn deliver(state: &State, life: &Life, message: &[u8]) {
+    let Some(notice) = notice::read(message) else {
+        let message = String::from_utf8_lossy(message);
+        return tracing::warn!(%message, "unknown message");
+    };
+    let said = Said {
+        event: notice.event,
+        fence: notice.fence,
+        link: life.number,
+        not_before: life.known_good(),
+    };
+    // If nobody waits for a grant, the lock would be held for a lease.
+    if let Some(claims) = state.wakeups.deliver(notice.name, said) {
+        state.order(Order::GiveBack(claims, LEASE_DEFAULT));
+    }
+}
+
+/// Asks the server what it calls this connection; `None` where it may not say.
+async fn identify(connection: &mut MultiplexedConnection) -> Option<Identity> {
+    let info: String = redis::cmd("CLIENT")
+        .arg("INFO")
+        .query_async(connection)
+        .await
+        .ok()?;
+    let field = |name| {
+        info.split_whitespace()
+            .find_map(|field: &str| field.strip_prefix(name))
+    };
+    Some(Identity {
+        id: field("id=")?.to_owned(),
+        addr: field("addr=")?.to_owned(),
+    })
+}
+
+/// Has the server close this client's earlier connections, true if they are.
+///
+/// Requests that are still on their way there would otherwise be carried out
+/// after those of the new connection: an `ACQUIRE` after the clean-up that
+/// was to undo it, or a `RENEW` that takes a bound hold back to a connection
+/// which is about to end. So it comes before anything is renewed, though the
+/// grace of bound holds may begin with it: that is later than counted here,
+/// from when the earlier connection was last known to be there.
+///
+/// Both number and address must match: after a fail-over the number alone may
+/// be a stranger's.
+async fn close_earlier(
+    connection: &mut MultiplexedConnection,
+    earlier: &[Option<Identity>],
+) -> bool {
+    let mut closed = true;
+    for identity in earlier {
+        let Some(Identity { id, addr }) = identity else {
+            closed = false;
+            continue;
+        };
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
+        // 0 is as good as 1: it is closed already.
+        let reply = connection.send_packed_command(&kill).await;
+        closed &= matches!(reply, Ok(Value::Int(_)));
+    }
+    closed
+}
+
+/// Replaces the connection whenever it breaks. Ends only with its task.
+pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
+    let mut earlier = Vec::new();
+    // One that connects, and is given up at once, is as bad as one that does
+    // not: a demoted server, for example.
+    let mut backoff = Backoff::default();
+    let mut since = Instant::now();
+    loop {
+        link.retired().await;
+        if since.elapsed() >= SETTLED {
+            backoff = Backoff::default();
+        }
+        tracing::warn!("connection to the server lost");
+        earlier.push(link.identity.clone());
+        let (number, known_good) = (link.number + 1, link.known_good());
+        state.pulse.set_over(link.number);
+        drop(link);
+        state.set_connection(Connection::Down(None));
+        for claim in state.wakeups.all() {
+            claim.disconnected(number - 1);
+        }
+        for hold in state.wakeups.live_holds() {
+            hold.disconnected(known_good);
+        }
+        link = reconnect(state, number, &mut earlier, &mut backoff).await;
+        since = Instant::now();
+        tracing::info!(number, "connected to the server again");
+        state.set_connection(Connection::Up(Arc::clone(&link)));
+        watchdog::look_at_all(state);
+    }
+}
+
+async fn reconnect(
+    state: &Arc<State>,
+    number: u64,
+    earlier: &mut Vec<Option<Identity>>,
+    backoff: &mut Backoff,
+) -> Arc<Link> {
+    loop {
+        tokio::time::sleep(backoff.next()).await;
+        match Link::open(state, number, earlier).await {
+            Ok(link) => {
+                earlier.clear();
+                return link;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no connection to the server yet");
+                state.set_connection(Connection::Down(Some(error)));
+            }
+        }
+    }
+}
+
+/// Makes a `redis` client speak RESP3, without which there are no messages
+/// beside replies, and notice a vanished server without sending commands.
+pub(crate) fn prepared(client: &redis::Client) -> Result<redis::Client, RedisError> {
+    let info = client.get_connection_info().clone();
+    let settings = info
+        .redis_settings()
+        .clone()
+        .set_protocol(redis::ProtocolVersion::RESP3)
+        .set_lib_name("rlock-client", env!("CARGO_PKG_VERSION"));
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(5))
+        .with_interval(Duration::from_secs(2))
+        .with_retries(3);
+    let tcp = info
+        .tcp_settings()
+        .clone()
+        .set_nodelay(true)
+        .set_keepalive(keepalive);
+    redis::Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp))
+}

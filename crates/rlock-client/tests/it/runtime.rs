@@ -1,0 +1,45 @@
+//! The runtime that a client was made on ends, while others use the client.
+
+use std::sync::mpsc;
+use std::thread;
+
+use rlock_client::Error;
+
+use crate::server::{BOUND, Server};
+
+#[tokio::test]
+async fn a_waiting_call_ends_with_its_client_s_runtime() {
+    let server = Server::start().await;
+    let (holder, mut admin) = (server.client().await, server.admin().await);
+    let held = holder.mutex("k").lock().await.unwrap();
+    let url = server.url();
+    let (made, client) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let elsewhere = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let client = rlock_client::Client::connect(&url).await.unwrap();
+            made.send(client).unwrap();
+            // Runs the client's task until it is told to end.
+            while ended.try_recv().is_err() {
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        });
+    });
+    let client = client.recv().unwrap();
+    let waiting = tokio::spawn({
+        let mutex = client.mutex("k");
+        async move { mutex.lock().await }
+    });
+    admin.queued(1).await;
+    end.send(()).unwrap();
+    let outcome = tokio::time::timeout(BOUND, waiting).await.unwrap();
+    assert!(matches!(outcome.unwrap(), Err(Error::Closed)));
+    assert!(matches!(
+        client.mutex("k").try_lock().await,
+        Err(Error::Closed)
+    ));
+    elsewhere.join().unwrap();
+    held.release().await.unwrap();
+}
