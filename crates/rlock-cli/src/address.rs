@@ -4,6 +4,9 @@ use rlock_client::Client;
 
 use crate::failure::{Code, Failure};
 
+/// How much of the name of the host is shown.
+const HOST_MAX: usize = 40;
+
 /// The server that all commands are about.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
@@ -18,7 +21,7 @@ impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, Failure> {
         let redis = redis::Client::open(url).map_err(|error| {
             let message = format!(
-                "the server's address (--url or RLOCK_URL) cannot be read: {error}; it must be \
+                "the server's address (--url, RLOCK_URL or REDIS_URL) cannot be read: {error}; it must be \
                  redis://[user:password@]host[:port][/database]"
             );
             Failure::new(Code::Usage, message)
@@ -30,7 +33,8 @@ impl Address {
 
     /// Connects the lock client.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
-        let client = Client::builder().connect_with(&self.redis).await;
+        let client = Client::builder().name(process_name());
+        let client = client.connect_with(&self.redis).await;
         client.map_err(|error| self.failure(&error))
     }
 
@@ -38,6 +42,16 @@ impl Address {
     pub(crate) fn failure(&self, error: &rlock_client::Error) -> Failure {
         Failure::client(&self.shown, error)
     }
+}
+
+/// Host and process, by which an operator finds who holds a lock.
+fn process_name() -> String {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let is_plain =
+        |letter: &char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '-' | '_');
+    let host: String = host.chars().filter(is_plain).take(HOST_MAX).collect();
+    format!("{host}:{}", std::process::id())
 }
 
 #[cfg(test)]

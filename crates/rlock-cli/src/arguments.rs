@@ -1,5 +1,8 @@
 //! What can be said on the command line.
 
+use std::borrow::Cow;
+use std::env;
+
 use clap::{Parser, Subcommand};
 
 use crate::bench::Bench;
@@ -20,7 +23,7 @@ Exit codes:
   121  `exec`: the lock was lost before the command had ended
   122  the server cannot be reached, or does not have the module
   123  the server refused the request
-  124  `exec`: not granted within the wait
+  124  `exec`: not granted within the wait, unless -E says otherwise
   125  rlock itself failed
   126  `exec`: the command cannot be run
   127  `exec`: the command was not found
@@ -37,14 +40,11 @@ pub(crate) struct Arguments {
     ///
     /// A password is safer in the environment: arguments can be seen by every
     /// user of the machine.
-    #[arg(
-        long,
-        global = true,
-        env = "RLOCK_URL",
-        hide_env_values = true,
-        default_value = "redis://127.0.0.1/"
-    )]
-    pub(crate) url: String,
+    ///
+    /// Without it and without RLOCK_URL, REDIS_URL is taken, and at last
+    /// redis://127.0.0.1/.
+    #[arg(long, global = true, env = "RLOCK_URL", hide_env_values = true)]
+    url: Option<String>,
 
     /// Writes JSON: results to stdout, errors and events to stderr.
     #[arg(long, global = true)]
@@ -52,6 +52,17 @@ pub(crate) struct Arguments {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Arguments {
+    /// The server's address.
+    pub(crate) fn url(&self) -> Cow<'_, str> {
+        match (&self.url, env::var("REDIS_URL")) {
+            (Some(url), _) => url.into(),
+            (None, Ok(url)) => url.into(),
+            (None, Err(_)) => "redis://127.0.0.1/".into(),
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]

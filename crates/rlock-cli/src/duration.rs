@@ -28,12 +28,22 @@ fn within(
     longest: Duration,
     range: &str,
 ) -> Result<Duration, String> {
-    let duration = humantime::parse_duration(text)
+    let duration = seconds(text).map_or_else(|| humantime::parse_duration(text), Ok);
+    let duration = duration
         .map_err(|error| format!("{error}; a duration is for example 30s, 1m 30s or 500ms"))?;
     if (shortest..=longest).contains(&duration) {
         return Ok(duration);
     }
     Err(format!("must be {range}"))
+}
+
+/// A number without a unit is seconds, as for `timeout` and `flock`.
+fn seconds(text: &str) -> Option<Duration> {
+    let is_plain = text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds = text.parse().ok().filter(|_| is_plain)?;
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 #[cfg(test)]
@@ -52,8 +62,12 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_unit_is_refused() {
-        assert!(from_zero("30").unwrap_err().contains("unit"));
+    fn a_number_without_unit_is_seconds() {
+        assert_eq!(from_zero("30"), Ok(Duration::from_secs(30)));
+        assert_eq!(from_zero("0.5"), Ok(Duration::from_millis(500)));
+        assert!(from_zero("1e3").is_err());
+        assert!(from_zero("2592001").unwrap_err().contains("30days"));
+        assert!(from_zero("99999999999999999999999").is_err());
         assert!(from_zero("-1s").is_err());
         assert!(from_zero("").is_err());
     }

@@ -160,7 +160,7 @@ impl Session<'_> {
             Some(Duration::ZERO) => format!("{}: not to be had at once", self.key()),
             _ => format!("{}: not granted within {wait}", self.key()),
         };
-        Failure::new(Code::NotGranted, message)
+        Failure::new(Code::NotGranted(self.exec.conflict_exit_code()), message)
     }
 
     fn key(&self) -> String {

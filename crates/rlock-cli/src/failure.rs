@@ -16,7 +16,8 @@ pub(crate) enum Code {
     Lost,
     Unreachable,
     Refused,
-    NotGranted,
+    /// What the user wants it to be.
+    NotGranted(u8),
     Internal,
     CannotRun,
     NotFound,
@@ -31,7 +32,7 @@ impl Code {
             Self::Lost => 121,
             Self::Unreachable => 122,
             Self::Refused => 123,
-            Self::NotGranted => 124,
+            Self::NotGranted(code) => code,
             Self::Internal => 125,
             Self::CannotRun => 126,
             Self::NotFound => 127,

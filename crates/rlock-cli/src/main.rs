@@ -51,7 +51,7 @@ async fn main() -> ExitCode {
 
 /// Runs the command; its exit code.
 async fn run(arguments: &Arguments, output: Output) -> Result<u8, Failure> {
-    let address = || Address::parse(&arguments.url);
+    let address = || Address::parse(&arguments.url());
     match &arguments.command {
         Command::Exec(exec) => exec::run(exec, &address()?, output).await,
         Command::Info(info) => info::run(info, address()?, output).await,

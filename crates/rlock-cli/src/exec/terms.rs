@@ -18,11 +18,11 @@ pub(crate) struct Exec {
     key: OsString,
 
     /// How long to wait for the lock; 0 does not wait [default: without limit]
-    #[arg(long, value_name = "DURATION", value_parser = duration::from_zero)]
+    #[arg(short, long, value_name = "DURATION", value_parser = duration::from_zero)]
     wait: Option<Duration>,
 
     /// Does not wait: as `--wait 0`.
-    #[arg(long = "try", conflicts_with = "wait")]
+    #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     at_once: bool,
 
     /// How long the lock outlives rlock, should it be killed or cut off; it is
@@ -31,7 +31,7 @@ pub(crate) struct Exec {
     lease: Duration,
 
     /// Shares the lock with others who share it.
-    #[arg(long)]
+    #[arg(short, long)]
     shared: bool,
 
     /// Shares the lock, but only while at most this many permits are taken,
@@ -54,8 +54,16 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::from_zero)]
     kill_after: Duration,
 
+    /// The exit code if the lock is not granted within the wait.
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 124)]
+    conflict_exit_code: u8,
+
+    /// Runs this by the shell (`sh -c`), instead of a command.
+    #[arg(short = 'c', long, value_name = "STRING", conflicts_with = "command")]
+    shell: Option<OsString>,
+
     /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "shell", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -109,11 +117,17 @@ impl Exec {
         }
     }
 
+    pub(super) fn conflict_exit_code(&self) -> u8 {
+        self.conflict_exit_code
+    }
+
     /// The program and its arguments.
-    pub(super) fn command(&self) -> (&OsStr, &[OsString]) {
-        match self.command.split_first() {
-            Some((program, arguments)) => (program, arguments),
-            None => (OsStr::new(""), &[]),
+    pub(super) fn command(&self) -> (&OsStr, Vec<&OsStr>) {
+        if let Some(text) = &self.shell {
+            return (OsStr::new("sh"), vec![OsStr::new("-c"), text]);
         }
+        let mut words = self.command.iter().map(|word| &**word);
+        let program = words.next().unwrap_or_default();
+        (program, words.collect())
     }
 }

@@ -152,3 +152,45 @@ fn events_are_lines_of_json_on_stderr() {
         (&"ended".into(), &4.into())
     );
 }
+
+/// As `flock` has them, for those who have it in their fingers.
+#[test]
+fn short_options_mean_what_they_mean_for_flock() {
+    let server = Server::start();
+    let run = |arguments: &[&str]| finished(rlock(&server).args(arguments));
+    let ended = run(&[
+        "exec",
+        "k",
+        "-s",
+        "-w",
+        "5",
+        "-c",
+        "echo $RLOCK_KEY; exit 7",
+    ]);
+    ended.assert_code(7);
+    assert_eq!(ended.stdout, "k\n");
+    server.held_by("k", "somebody");
+    for options in [&["-n", "-E", "75"][..], &["-w", "0.05", "-E", "75"]] {
+        run(&[&["exec", "k"], options, &["--", "true"]].concat()).assert_code(75);
+    }
+    run(&["exec", "k", "-n", "-E", "256", "--", "true"]).assert_code(2);
+    run(&["exec", "k", "-c", "true", "--", "true"]).assert_code(2);
+    run(&["exec", "k"]).assert_code(2);
+}
+
+#[test]
+fn an_owner_names_host_and_process() {
+    let server = Server::start();
+    let ended = finished(&mut exec(&server, &["k"], "echo $PPID $RLOCK_OWNER"));
+    let (process, owner) = ended.stdout.trim().split_once(' ').unwrap();
+    assert_eq!(owner.split(':').nth(1), Some(process), "{owner}");
+}
+
+#[test]
+fn the_usual_variable_names_the_server_where_ours_does_not() {
+    let server = Server::start();
+    let mut command = rlock(&server);
+    command.env_remove("RLOCK_URL");
+    command.env("REDIS_URL", server.url());
+    finished(command.args(["info", "k"])).assert_code(0);
+}

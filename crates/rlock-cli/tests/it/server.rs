@@ -58,12 +58,26 @@ impl Server {
                 eprintln!("the server ended: {}", log.unwrap_or_default());
                 return None;
             }
-            if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            if server.is_up() {
                 return Some(server);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         None
+    }
+
+    /// Whether it answers at its port, and no other server does: that one may
+    /// have taken the port before, and this one is about to end.
+    fn is_up(&self) -> bool {
+        if TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            return false;
+        }
+        let client = redis::Client::open(self.url()).unwrap();
+        let connection = client.get_connection();
+        let info = connection.and_then(|mut it| redis::cmd("INFO").query::<String>(&mut it));
+        let is_ours = |info: &String| info.contains(&format!("process_id:{}\r", self.process.id()));
+        // Another server of these tests would not refuse to say.
+        info.as_ref().map_or(true, is_ours)
     }
 
     pub(crate) fn url(&self) -> String {

@@ -107,8 +107,8 @@ fn arguments_out_of_range_are_2_and_named_with_their_range() {
             "from 0 to 30days",
         ),
         (
-            &["exec", "k", "--wait", "5", "--", "true"],
-            "time unit needed",
+            &["exec", "k", "--wait", "5q", "--", "true"],
+            "unknown time unit",
         ),
         (&["exec", "k", "--limit", "0", "--", "true"], "1..=1000000"),
         (&["exec", "k", "--permits", "2", "--", "true"], "--limit"),
@@ -128,6 +128,6 @@ fn arguments_out_of_range_are_2_and_named_with_their_range() {
 fn an_address_that_cannot_be_read_is_2_and_not_repeated() {
     let ended = finished(rlock_at("http://ann:secret@host/").args(["info", "k"]));
     ended.assert_code(2);
-    ended.assert_says("--url or RLOCK_URL");
+    ended.assert_says("--url, RLOCK_URL or REDIS_URL");
     assert!(!ended.stderr.contains("secret"));
 }

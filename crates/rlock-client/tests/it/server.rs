@@ -96,15 +96,30 @@ impl Server {
             if server.process.try_wait().unwrap().is_some() {
                 return None;
             }
-            if tokio::net::TcpStream::connect(("127.0.0.1", port))
-                .await
-                .is_ok()
-            {
+            if server.is_up().await {
                 return Some(server);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         None
+    }
+
+    /// Whether it answers at its port, and no other server does: that one may
+    /// have taken the port before, and this one is about to end.
+    async fn is_up(&self) -> bool {
+        let address = ("127.0.0.1", self.port);
+        if tokio::net::TcpStream::connect(address).await.is_err() {
+            return false;
+        }
+        let client = redis::Client::open(self.url()).unwrap();
+        let Ok(mut connection) = client.get_multiplexed_async_connection().await else {
+            return true;
+        };
+        let info = redis::cmd("INFO");
+        let info = info.query_async::<String>(&mut connection).await;
+        let is_ours = |info: &String| info.contains(&format!("process_id:{}\r", self.process.id()));
+        // Another server of these tests would not refuse to say.
+        info.as_ref().map_or(true, is_ours)
     }
 
     pub(crate) fn url(&self) -> String {
