@@ -75,7 +75,7 @@ pub(crate) async fn acquire(
         Queueing::AtMost(wait) => Deadline::after(wait),
         Queueing::Unlimited => Deadline::unlimited(),
     };
-    let Some((turn, live)) = take_turn(state, &claims, queueing, deadline).await? else {
+    let Some((turn, live)) = take_turn(state, &claims, ask, queueing, deadline).await? else {
         return Ok(None);
     };
     // To enter a lock again is to get the terms of the hold that is there:
@@ -103,6 +103,7 @@ pub(crate) async fn acquire(
 async fn take_turn(
     state: &Arc<State>,
     claims: &Claims,
+    ask: Ask,
     queueing: Queueing,
     deadline: Deadline,
 ) -> Result<Option<(Turn, Option<Arc<Hold>>)>, Error> {
@@ -117,6 +118,8 @@ async fn take_turn(
         let Some(turn) = turn else { return Ok(None) };
         let hold = match claims.held() {
             Held::Nothing => return Ok(Some((turn, None))),
+            // Nobody needs it as it is held any more.
+            Held::These(hold) if hold.is_unused() && hold.ask() != ask => hold,
             Held::These(hold) => return Ok(Some((turn, Some(hold)))),
             Held::Otherwise(hold) => hold,
         };

@@ -5,11 +5,12 @@
 //! and starts a short one for each renewal and each clean-up, so that none
 //! waits for another.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinError, JoinSet};
 
 use crate::engine::claims::Claims;
 use crate::engine::hold::Hold;
@@ -65,35 +66,73 @@ impl Drop for Closing {
 }
 
 async fn work(state: &Arc<State>, mut inbox: mpsc::UnboundedReceiver<Order>) {
-    let mut cleanups = JoinSet::new();
+    let mut cleanups = Cleanups::default();
     let mut renewals = JoinSet::new();
-    let mut flushes = Vec::new();
     let mut is_open = true;
-    while is_open || !cleanups.is_empty() {
+    while is_open || !cleanups.tasks.is_empty() {
         let underway = renewals.len();
         let state = Arc::clone(state);
         tokio::select! {
             Some(order) = inbox.recv() => match order {
-                Order::Release(hold) => drop(cleanups.spawn(release::unused(state, hold))),
+                Order::Release(hold) => cleanups.spawn(release::unused(state, hold)),
                 Order::AwaitRelease(releasing) => {
-                    drop(cleanups.spawn(release::await_release(state, releasing)));
+                    cleanups.spawn(release::await_release(state, releasing));
                 }
-                Order::Withdraw(withdrawal) => drop(cleanups.spawn(withdrawal.carry_out(state))),
+                Order::Withdraw(withdrawal) => cleanups.spawn(withdrawal.carry_out(state)),
                 Order::GiveBack(claims, lease) => {
-                    drop(cleanups.spawn(release::give_back(state, claims, lease)));
+                    cleanups.spawn(release::give_back(state, claims, lease));
                 }
-                Order::Flush(done) => flushes.push(done),
+                Order::Flush(done) => cleanups.tell_when_done(done),
                 // What was ordered is finished.
                 Order::Close => is_open = false,
             },
-            Some(_) = cleanups.join_next() => {}
+            Some(ended) = cleanups.tasks.join_next_with_id() => cleanups.ended(&ended),
             Some(_) = renewals.join_next() => {}
-            hold = state.schedule.due(underway) => drop(renewals.spawn(watchdog::look(Arc::clone(&state), hold))),
-        }
-        if cleanups.is_empty() {
-            for done in flushes.drain(..) {
-                let _: Result<(), ()> = done.send(());
+            hold = state.schedule.due(underway) => {
+                drop(renewals.spawn(watchdog::look(Arc::clone(&state), hold)));
             }
+        }
+    }
+}
+
+/// Clean-up that is under way, and those who wait for what was ordered before
+/// they asked: not for what comes later, which might never end.
+#[derive(Default)]
+struct Cleanups {
+    tasks: JoinSet<()>,
+    running: HashSet<task::Id>,
+    waiting: Vec<(HashSet<task::Id>, oneshot::Sender<()>)>,
+}
+
+impl Cleanups {
+    fn spawn(&mut self, cleanup: impl Future<Output = ()> + Send + 'static) {
+        let task = self.tasks.spawn(cleanup);
+        self.running.insert(task.id());
+    }
+
+    fn tell_when_done(&mut self, done: oneshot::Sender<()>) {
+        self.waiting.push((self.running.clone(), done));
+        self.tell_those_who_are_done();
+    }
+
+    fn ended(&mut self, ended: &Result<(task::Id, ()), JoinError>) {
+        let id = match ended {
+            Ok((id, ())) => *id,
+            Err(error) => error.id(),
+        };
+        self.running.remove(&id);
+        for (awaited, _) in &mut self.waiting {
+            awaited.remove(&id);
+        }
+        self.tell_those_who_are_done();
+    }
+
+    fn tell_those_who_are_done(&mut self) {
+        for (_, done) in self
+            .waiting
+            .extract_if(.., |(awaited, _)| awaited.is_empty())
+        {
+            let _: Result<(), ()> = done.send(());
         }
     }
 }

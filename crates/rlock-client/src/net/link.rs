@@ -14,7 +14,7 @@ use crate::engine::clock::Instant;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use crate::engine::claim::Said;
 use crate::engine::sync::lock;
@@ -40,6 +40,10 @@ pub(crate) struct Link {
     connection: MultiplexedConnection,
     life: Arc<Life>,
     identity: Option<Identity>,
+    /// One for each request that may be under way.
+    places: Semaphore,
+    /// How long an answer may take.
+    limit: Duration,
 }
 
 /// A connection as its server calls it.
@@ -57,6 +61,8 @@ struct Life {
     bell: Notify,
     /// When the last request was sent that was answered.
     known_good: Mutex<Instant>,
+    /// When the last answer was read.
+    heard: Mutex<Instant>,
 }
 
 impl Life {
@@ -66,6 +72,7 @@ impl Life {
             retired: AtomicBool::new(false),
             bell: Notify::new(),
             known_good: Mutex::new(Instant::now()),
+            heard: Mutex::new(Instant::now()),
         }
     }
 
@@ -78,6 +85,7 @@ impl Life {
     fn was_good(&self, sent: Instant) {
         let mut known_good = lock(&self.known_good);
         *known_good = sent.max(*known_good);
+        *lock(&self.heard) = Instant::now();
     }
 
     fn known_good(&self) -> Instant {
@@ -119,6 +127,8 @@ impl Link {
             connection,
             life,
             identity,
+            places: Semaphore::new(REQUESTS_MAX),
+            limit: state.limits.response,
         }))
     }
 
@@ -129,7 +139,7 @@ impl Link {
 
     /// Sends one request and waits for its reply.
     ///
-    /// A connection that does not answer in time is given up, as it cannot be
+    /// A connection that answers nothing in time is given up, as it cannot be
     /// told from one whose other end has vanished.
     ///
     /// # Cancel safety
@@ -137,6 +147,8 @@ impl Link {
     /// Whether the request is sent is not known then. If it is, it is sent
     /// before any request that is made on this connection afterwards.
     pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Fault> {
+        // The time in which an answer has to come begins when it is sent.
+        let _place = self.places.acquire().await;
         let sent = Instant::now();
         let reply = self.connection.clone().send_packed_command(cmd).await;
         self.sorted(sent, reply.and_then(Value::extract_error))
@@ -145,6 +157,7 @@ impl Link {
     /// Sends requests together and waits for all replies; a refusal of one is
     /// among the replies and does not keep the others from being carried out.
     pub(crate) async fn ask_all(&self, cmds: &redis::Pipeline) -> Result<Vec<Value>, Fault> {
+        let _place = self.places.acquire().await;
         let (sent, count) = (Instant::now(), cmds.cmd_iter().count());
         let mut connection = self.connection.clone();
         let replies = connection.send_packed_commands(cmds, 0, count).await;
@@ -152,6 +165,10 @@ impl Link {
     }
 
     fn sorted<T>(&self, sent: Instant, reply: Result<T, RedisError>) -> Result<T, Fault> {
+        // Others have been answered meanwhile: this process is slow, or has asked
+        // for very much, and a new connection would not help.
+        let is_busy = reply.as_ref().is_err_and(RedisError::is_timeout)
+            && lock(&self.life.heard).elapsed() < self.limit;
         let reply = reply.map_err(Fault::from_redis);
         if !matches!(reply, Err(Fault::Broken(_))) {
             self.life.was_good(sent);
@@ -159,7 +176,7 @@ impl Link {
         reply.inspect_err(|fault| {
             // A demoted server keeps its connections open, while the address
             // may lead to the new one by now.
-            if matches!(fault, Fault::Broken(_)) || fault.is_demotion() {
+            if (matches!(fault, Fault::Broken(_)) && !is_busy) || fault.is_demotion() {
                 self.retire();
             }
         })

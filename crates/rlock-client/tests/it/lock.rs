@@ -281,3 +281,27 @@ async fn a_client_with_a_name_is_found_by_it() {
     }
     assert!(named(&"n".repeat(64)).connect(&server.url()).await.is_ok());
 }
+
+/// It waits for what was left before it was asked, not for an idle moment.
+#[tokio::test]
+async fn a_flush_does_not_wait_for_what_comes_after_it() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    // At every moment something is left to the background.
+    let busy: Vec<_> = (0..64)
+        .map(|number| {
+            let mutex = client.mutex(format!("k{number}"));
+            tokio::spawn(async move {
+                loop {
+                    drop(mutex.lock().await.unwrap());
+                }
+            })
+        })
+        .collect();
+    for _ in 0..50 {
+        let flushed = tokio::time::timeout(Duration::from_secs(2), client.flush());
+        flushed.await.expect("flushed in time");
+        tokio::task::yield_now().await;
+    }
+    busy.iter().for_each(tokio::task::JoinHandle::abort);
+}

@@ -226,3 +226,19 @@ async fn the_watchdog_keeps_readers_for_longer_than_their_lease() {
     assert!(readers.iter().all(rlock_client::ReadGuard::is_valid));
     assert_eq!(lock.info().await.unwrap().holders.len(), 2);
 }
+
+/// What was held for writing is of no use to a reader, and keeps others out.
+#[tokio::test]
+async fn a_reader_after_a_dropped_writer_shares() {
+    let server = Server::start().await;
+    let (client, other) = (server.client().await, server.client().await);
+    let owner = client.owner();
+    for _ in 0..20 {
+        drop(client.rwlock("k").write_as(&owner).await.unwrap());
+        let reading = client.rwlock("k").read_as(&owner).await.unwrap();
+        let beside = other.rwlock("k").try_read().await.unwrap();
+        assert!(beside.is_some(), "others may read, too");
+        reading.release().await.unwrap();
+        drop(beside);
+    }
+}
