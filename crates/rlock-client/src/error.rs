@@ -16,7 +16,7 @@ use crate::engine::owner::Owner;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The lease ran out by this process's own monotonic clock.
+    /// The lease ran out by this machine's own clock.
     ///
     /// It was not renewed in time: no contact with the server, a process that
     /// was stopped, a starved runtime, a fixed lease, or `max_hold`; or the

@@ -1,6 +1,6 @@
 //! Until when one grant counts on this machine, and whether it is over.
 //!
-//! It is a comparison with the monotonic clock, made when it is asked for: no
+//! It is a comparison with the clock of this machine, made when it is asked for: no
 //! task has to run for it, so none can be too late. A loss is final, also if
 //! the server later turns out to have renewed in time.
 

@@ -89,8 +89,8 @@ impl Guard {
 
     /// For how long the lock is held for certain; zero if it was lost.
     ///
-    /// Counted on the monotonic clock from before the request was sent, less
-    /// 2 ms and a hundredth of the lease. Each renewal sets it anew.
+    /// Counted on this machine's clock from a moment before the grant, less 2 ms
+    /// and a hundredth of the lease. Each renewal sets it anew.
     pub fn remaining(&self) -> Duration {
         match self.hold.loss() {
             Some(_) => Duration::ZERO,
