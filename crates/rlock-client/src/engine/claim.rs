@@ -54,7 +54,7 @@ pub(crate) enum Outcome {
 #[derive(Debug, Default)]
 struct Mailbox {
     /// The connection that the request came by whose outcome is awaited.
-    expects: Option<u64>,
+    awaited_by: Option<u64>,
     outcome: Option<Outcome>,
     /// The largest fence that the server said was lost. It may arrive before
     /// the task that was granted this fence has run again.
@@ -96,14 +96,14 @@ impl Claim {
 
     /// Awaits the outcome of a request that is about to be sent by connection
     /// `link`, and forgets those of earlier ones.
-    pub(crate) fn expect(&self, link: u64) {
+    pub(crate) fn await_by(&self, link: u64) {
         let mut mailbox = lock(&self.mailbox);
-        (mailbox.expects, mailbox.outcome) = (Some(link), None);
+        (mailbox.awaited_by, mailbox.outcome) = (Some(link), None);
     }
 
     /// Awaits no outcome any more.
-    pub(crate) fn expect_nothing(&self) {
-        lock(&self.mailbox).expects = None;
+    pub(crate) fn await_nothing(&self) {
+        lock(&self.mailbox).awaited_by = None;
     }
 
     /// Waits for the outcome of a queued request.
@@ -152,11 +152,11 @@ impl Claim {
     /// than the request is about an earlier request, and is left alone.
     fn post(&self, link: u64, outcome: Outcome) -> bool {
         let mut mailbox = lock(&self.mailbox);
-        if mailbox.expects == Some(link) {
+        if mailbox.awaited_by == Some(link) {
             mailbox.outcome = Some(outcome);
             self.bell.notify_one();
         }
-        mailbox.expects.is_some()
+        mailbox.awaited_by.is_some()
     }
 
     fn lost(&self, fence: u64) {

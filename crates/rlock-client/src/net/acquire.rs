@@ -15,15 +15,16 @@ use crate::engine::clock::Instant;
 
 use crate::engine::ask::Ask;
 use crate::engine::claim::Outcome;
-use crate::engine::claims::{Claims, Held, Turn};
+use crate::engine::claims::{Claims, Turn};
 use crate::engine::hold::{Grant, Hold};
 use crate::engine::terms::{Backoff, Deadline, Terms, validity_end};
 use crate::error::{Error, Fault, Loss};
 use crate::net::attach::attach;
 use crate::net::driver::Order;
 use crate::net::link::Link;
-use crate::net::release::{self, Withdrawal};
+use crate::net::release::Withdrawal;
 use crate::net::state::State;
+use crate::net::turn::take_turn;
 use crate::wire::protocol::{self, Acquired, Queueing};
 
 /// How much later than its wait a request may be told that it ended.
@@ -98,46 +99,6 @@ pub(crate) async fn acquire(
     call.run().await
 }
 
-/// Waits for other calls of the same owner, and looks at what it holds then.
-/// `None`: not in time.
-async fn take_turn(
-    state: &Arc<State>,
-    claims: &Claims,
-    ask: Ask,
-    queueing: Queueing,
-    deadline: Deadline,
-) -> Result<Option<(Turn, Option<Arc<Hold>>)>, Error> {
-    loop {
-        let turn = match (claims.try_turn(), queueing) {
-            (Some(turn), _) => Some(turn),
-            (None, Queueing::Try) => None,
-            (None, Queueing::AtMost(_) | Queueing::Unlimited) => {
-                deadline.bound(claims.turn()).await
-            }
-        };
-        let Some(turn) = turn else { return Ok(None) };
-        let hold = match claims.held() {
-            Held::Nothing => return Ok(Some((turn, None))),
-            // Nobody needs it as it is held any more.
-            Held::These(hold) if hold.is_unused() && hold.ask() != ask => hold,
-            Held::These(hold) => return Ok(Some((turn, Some(hold)))),
-            Held::Otherwise(hold) => hold,
-        };
-        if !hold.is_unused() {
-            return Err(claims.conflict(&hold));
-        }
-        // Its guard was dropped; what the background is about to do is done
-        // here and now.
-        drop(turn);
-        let released = deadline
-            .bound(release::unused(Arc::clone(state), hold))
-            .await;
-        if released.is_none() || deadline.is_over() {
-            return Ok(None);
-        }
-    }
-}
-
 impl Call {
     async fn run(&mut self) -> Result<Option<Arc<Hold>>, Error> {
         if let Some(hold) = self.upgraded() {
@@ -145,7 +106,7 @@ impl Call {
         }
         loop {
             let link = self.state.link(self.deadline).await?;
-            self.claims.first().expect(link.number);
+            self.claims.first().await_by(link.number);
             match self.round(&link).await {
                 Ok(Round::Granted(grant)) => return Ok(Some(self.granted(grant))),
                 Ok(Round::Refused) => {
@@ -397,7 +358,7 @@ impl Drop for Call {
     /// Withdraws what the server may still know of this call.
     fn drop(&mut self) {
         let upgraded = self.upgraded().cloned();
-        self.claims.first().expect_nothing();
+        self.claims.first().await_nothing();
         if let (Some(link), Some(turn)) = (self.asked_by, self.turn.take()) {
             let withdrawal = Withdrawal::new(self.claims.clone(), turn, self.terms.lease);
             let withdrawal = withdrawal.asked_by(link, upgraded);

@@ -7,4 +7,5 @@ pub(crate) mod link;
 pub(crate) mod pulse;
 pub(crate) mod release;
 pub(crate) mod state;
+pub(crate) mod turn;
 pub(crate) mod watchdog;
