@@ -43,7 +43,7 @@ impl Ticket {
 }
 
 impl Locks {
-    /// Makes an owner a holder, under a new fence. Those who held the lock
+    /// Makes an owner a holder, under a new fence. One that held the lock
     /// before in shared mode counts on. The hold is seen from this owner then.
     pub(crate) fn give(
         &mut self,

@@ -182,8 +182,7 @@ impl Hold {
         }
     }
 
-    /// Grants shared mode. An exclusive hold of another owner
-    /// ends.
+    /// Grants shared mode. An exclusive hold of another owner ends.
     pub(crate) fn share(&mut self, owner: &[u8], holder: Holder) {
         if let Self::Shared(shared) = self {
             shared.grant(owner, holder);

@@ -4,7 +4,7 @@
 //! the queue of tickets that this crate keeps, and the time that the caller
 //! passes in. Every operation of [`Locks`] changes one of the three and then
 //! *settles*: what lapsed is dropped, and those who are first in the queue and
-//! fits becomes a holder.
+//! fit become holders.
 //!
 //! Nothing here reads a clock, does I/O, knows Redis, or runs in a thread. The
 //! same input gives the same output, which is why the rules can be shown by

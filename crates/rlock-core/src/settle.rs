@@ -215,7 +215,8 @@ impl Locks {
         ticket: Box<Ticket>,
         places: Places,
     ) -> Granted {
-        let was_held = matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
+        let was_upgraded = ticket.is_upgrade
+            && matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
         let fence = self.give(now, hold, &ticket.owner, &ticket.terms());
         hold.seen_from_elsewhere(&ticket.owner);
         self.counters.grants += 1;
@@ -224,7 +225,7 @@ impl Locks {
         self.remember_ticket(id, &ticket, fence);
         Granted {
             waited: now.since(ticket.since),
-            was_upgraded: was_held && ticket.is_upgrade,
+            was_upgraded,
             ticket,
             fence,
             places,

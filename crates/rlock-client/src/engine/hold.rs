@@ -4,12 +4,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::engine::clock::Instant;
-
 use tokio::sync::Notify;
 
 use crate::engine::ask::Ask;
 use crate::engine::claims::Claims;
+use crate::engine::clock::Instant;
 use crate::engine::pulse::Pulse;
 use crate::engine::sync::lock;
 use crate::engine::terms::Terms;

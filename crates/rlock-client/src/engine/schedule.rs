@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::engine::clock::Instant;
-
 use tokio::sync::Notify;
 
+use crate::engine::clock::Instant;
 use crate::engine::hold::{Grant, Hold};
 use crate::engine::sync::lock;
 

@@ -5,9 +5,8 @@
 
 use std::time::Duration;
 
-use crate::engine::clock::Instant;
-
 use crate::Error;
+use crate::engine::clock::Instant;
 
 /// The lease where none is named.
 pub(crate) const LEASE_DEFAULT: Duration = Duration::from_secs(30);

@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use crate::engine::clock::Instant;
-
 use crate::engine::hold::Grant;
 use crate::engine::terms::validity_end;
 use crate::error::Loss;

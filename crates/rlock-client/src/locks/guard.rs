@@ -4,9 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::clock::Instant;
-
 use crate::engine::ask::Ask;
+use crate::engine::clock::Instant;
 use crate::engine::hold::Hold;
 use crate::engine::owner::Owner;
 use crate::engine::terms::Deadline;

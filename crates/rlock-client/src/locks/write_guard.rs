@@ -3,13 +3,13 @@
 use redis::Value;
 
 use crate::engine::hold::Hold;
-use crate::engine::terms::{Backoff, Deadline};
-use crate::error::{Error, Fault, Loss};
+use crate::engine::terms::Deadline;
+use crate::error::{Error, Loss};
 use crate::locks::change::ChangeError;
 use crate::locks::guard::Guard;
 use crate::locks::held::held;
 use crate::locks::read_guard::ReadGuard;
-use crate::net::state::State;
+use crate::net::state::{Answer, State};
 use crate::wire::protocol;
 
 /// Holds a lock alone, until it is released, dropped, or lost.
@@ -92,27 +92,13 @@ impl WriteGuard {
 
 async fn send_downgrade(state: &State, hold: &Hold) -> Result<(), Error> {
     let deadline = Deadline::after(state.limits.patience);
-    let (mut backoff, mut unanswered) = (Backoff::default(), false);
-    loop {
-        let link = state.link(deadline).await?;
-        let error = match link.ask(&protocol::downgrade(&hold.claims)).await {
-            // Nil after an unanswered one: that one did it, or the hold was
-            // lost, which the next renewal shows.
-            Ok(Value::Nil) if !unanswered => {
-                hold.lose(Loss::EndedByServer);
-                return Err(Error::Lost(Loss::EndedByServer));
-            }
-            Ok(_) => return Ok(()),
-            Err(Fault::Refused(error)) => return Err(error),
-            Err(Fault::Broken(error)) => {
-                unanswered = true;
-                error
-            }
-            Err(Fault::Passing(error)) => error,
-        };
-        backoff.pause(deadline).await;
-        if deadline.is_over() {
-            return Err(deadline.unavailable(Some(error)));
-        }
+    let cmd = protocol::downgrade(&hold.claims);
+    let Answer { reply, is_repeated } = state.ask_until(deadline, &cmd).await?;
+    // Nil after an unanswered one: that one did it, or the hold was lost, which
+    // the next renewal shows.
+    if reply == Value::Nil && !is_repeated {
+        hold.lose(Loss::EndedByServer);
+        return Err(Error::Lost(Loss::EndedByServer));
     }
+    Ok(())
 }

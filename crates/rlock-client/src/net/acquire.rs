@@ -11,11 +11,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::clock::Instant;
-
 use crate::engine::ask::Ask;
 use crate::engine::claim::Outcome;
 use crate::engine::claims::{Claims, Turn};
+use crate::engine::clock::Instant;
 use crate::engine::hold::{Grant, Hold};
 use crate::engine::terms::{Backoff, Deadline, Terms, validity_end};
 use crate::error::{Error, Fault, Loss};

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::clock::Instant;
-
 use crate::engine::hold::{Grant, Hold};
 use crate::error::{Error, Fault};
 use crate::net::link::Link;

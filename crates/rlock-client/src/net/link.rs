@@ -9,14 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use crate::engine::clock::Instant;
-
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::engine::claim::Said;
+use crate::engine::clock::Instant;
 use crate::engine::sync::lock;
 use crate::engine::terms::{Backoff, LEASE_DEFAULT};
 use crate::error::Fault;
@@ -59,20 +58,29 @@ struct Life {
     number: u64,
     retired: AtomicBool,
     bell: Notify,
+    signs: Mutex<Signs>,
+}
+
+/// Signs of life.
+#[derive(Debug)]
+struct Signs {
     /// When the last request was sent that was answered.
-    known_good: Mutex<Instant>,
+    known_good: Instant,
     /// When the last answer was read.
-    heard: Mutex<Instant>,
+    heard: Instant,
 }
 
 impl Life {
     fn new(number: u64) -> Self {
+        let now = Instant::now();
         Self {
             number,
             retired: AtomicBool::new(false),
             bell: Notify::new(),
-            known_good: Mutex::new(Instant::now()),
-            heard: Mutex::new(Instant::now()),
+            signs: Mutex::new(Signs {
+                known_good: now,
+                heard: now,
+            }),
         }
     }
 
@@ -83,13 +91,13 @@ impl Life {
 
     /// Notes that a request was answered that had been sent then.
     fn was_good(&self, sent: Instant) {
-        let mut known_good = lock(&self.known_good);
-        *known_good = sent.max(*known_good);
-        *lock(&self.heard) = Instant::now();
+        let mut signs = lock(&self.signs);
+        signs.known_good = sent.max(signs.known_good);
+        signs.heard = Instant::now();
     }
 
     fn known_good(&self) -> Instant {
-        *lock(&self.known_good)
+        lock(&self.signs).known_good
     }
 }
 
@@ -168,7 +176,7 @@ impl Link {
         // Others have been answered meanwhile: this process is slow, or has asked
         // for very much, and a new connection would not help.
         let is_busy = reply.as_ref().is_err_and(RedisError::is_timeout)
-            && lock(&self.life.heard).elapsed() < self.limit;
+            && lock(&self.life.signs).heard.elapsed() < self.limit;
         let reply = reply.map_err(Fault::from_redis);
         if !matches!(reply, Err(Fault::Broken(_))) {
             self.life.was_good(sent);

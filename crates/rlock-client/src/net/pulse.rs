@@ -15,7 +15,6 @@
 use std::time::Duration;
 
 use crate::engine::clock::Instant;
-
 use crate::net::state::State;
 
 /// At most ten signs of life a second are asked for, and at least one in five

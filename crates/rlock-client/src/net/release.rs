@@ -7,17 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::clock::Instant;
-
 use redis::Value;
 
 use crate::engine::claims::{Claims, Held, Turn};
+use crate::engine::clock::Instant;
 use crate::engine::hold::Hold;
 use crate::engine::terms::{Backoff, Deadline};
 use crate::error::{Error, Fault, Loss};
 use crate::net::driver::Order;
 use crate::net::link::Link;
-use crate::net::state::{Asking, State};
+use crate::net::state::{Answer, Asking, State};
 use crate::wire::protocol;
 
 /// Releases a hold of which the caller has the last guard and the turn.
@@ -32,27 +31,18 @@ pub(crate) async fn release(state: &State, hold: &Hold) -> Result<(), Error> {
 
 async fn send_release(state: &State, hold: &Hold, deadline: Deadline) -> Result<(), Error> {
     let cmd = protocol::release(&hold.claims);
-    let mut backoff = Backoff::default();
-    let mut unanswered = false;
-    loop {
-        let link = state.link(deadline).await?;
-        let error = match link.ask(&cmd).await {
-            // Nil after an unanswered one: that one released it.
-            Ok(reply) if unanswered || released_all(&reply, &hold.claims) => return Ok(()),
-            Ok(_) => return Err(Error::Lost(Loss::EndedByServer)),
-            Err(Fault::Refused(error)) => {
+    match state.ask_until(deadline, &cmd).await {
+        // Nil after an unanswered one: that one released it.
+        Ok(Answer { reply, is_repeated }) if is_repeated || released_all(&reply, &hold.claims) => {
+            Ok(())
+        }
+        Ok(_) => Err(Error::Lost(Loss::EndedByServer)),
+        Err(error @ (Error::Unavailable { .. } | Error::Closed)) => Err(error),
+        Err(refusal) => {
+            if let Some(link) = state.link_now() {
                 release_each(&hold.claims, &link).await;
-                return Err(error);
             }
-            Err(Fault::Broken(error)) => {
-                unanswered = true;
-                error
-            }
-            Err(Fault::Passing(error)) => error,
-        };
-        backoff.pause(deadline).await;
-        if deadline.is_over() {
-            return Err(deadline.unavailable(Some(error)));
+            Err(refusal)
         }
     }
 }
@@ -121,21 +111,23 @@ pub(crate) async fn await_release(state: Arc<State>, releasing: Releasing) {
         asking,
         _turn,
     } = releasing;
-    let outcome = match asking.await {
-        Ok(_) => Ok(()),
-        Err(Fault::Refused(_) | Fault::Broken(_) | Fault::Passing(_)) => {
-            let deadline = until_the_lease_ends(&state, &hold);
-            send_release(&state, &hold, deadline).await
-        }
-    };
-    let (key, owner, fence) = (hold.claims.label(), hold.claims.owner(), hold.fence());
-    tracing::debug!(%key, %owner, fence, ?outcome, "dropped");
+    if asking.await.is_ok() {
+        say_dropped(&hold, &Ok(()));
+    } else {
+        release_dropped(&state, &hold).await;
+    }
 }
 
-/// After its lease the server has ended a hold by itself.
-fn until_the_lease_ends(state: &State, hold: &Hold) -> Deadline {
+/// Releases until the lease ends: later the server has ended it by itself.
+async fn release_dropped(state: &State, hold: &Hold) {
     let left = hold.lease_end().saturating_duration_since(Instant::now());
-    Deadline::after(left.max(state.limits.patience))
+    let deadline = Deadline::after(left.max(state.limits.patience));
+    say_dropped(hold, &send_release(state, hold, deadline).await);
+}
+
+fn say_dropped(hold: &Hold, outcome: &Result<(), Error>) {
+    let (key, owner, fence) = (hold.claims.label(), hold.claims.owner(), hold.fence());
+    tracing::debug!(%key, %owner, fence, ?outcome, "dropped");
 }
 
 /// Releases a hold whose last guard was dropped, unless it was entered again
@@ -150,13 +142,9 @@ pub(crate) async fn unused(state: Arc<State>, hold: Arc<Hold>) {
     let over = hold.loss() == Some(Loss::EndedByServer) && hold.claims.is_single();
     hold.end();
     state.schedule.remove(&hold);
-    if over {
-        return;
+    if !over {
+        release_dropped(&state, &hold).await;
     }
-    let deadline = until_the_lease_ends(&state, &hold);
-    let outcome = send_release(&state, &hold, deadline).await;
-    let (key, owner, fence) = (hold.claims.label(), hold.claims.owner(), hold.fence());
-    tracing::debug!(%key, %owner, fence, ?outcome, "dropped");
 }
 
 /// The clean-up after a call for a lock of which nobody awaits the outcome.

@@ -27,6 +27,14 @@ pub(crate) struct Limits {
     pub(crate) patience: Duration,
 }
 
+/// The reply to a request.
+pub(crate) struct Answer {
+    pub(crate) reply: Value,
+    /// Whether the request was made before and not answered, so that it may
+    /// have been carried out then.
+    pub(crate) is_repeated: bool,
+}
+
 /// A request that has been sent, and is to be awaited.
 pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send>>;
 
@@ -168,12 +176,21 @@ impl State {
     /// For requests that do no harm if they are carried out twice.
     pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Error> {
         let deadline = Deadline::after(self.limits.patience);
-        let mut backoff = Backoff::default();
+        Ok(self.ask_until(deadline, cmd).await?.reply)
+    }
+
+    /// The same, until `deadline`.
+    pub(crate) async fn ask_until(&self, deadline: Deadline, cmd: &Cmd) -> Result<Answer, Error> {
+        let (mut backoff, mut is_repeated) = (Backoff::default(), false);
         loop {
             let error = match self.link(deadline).await?.ask(cmd).await {
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => return Ok(Answer { reply, is_repeated }),
                 Err(Fault::Refused(error)) => return Err(error),
-                Err(Fault::Broken(error) | Fault::Passing(error)) => error,
+                Err(Fault::Broken(error)) => {
+                    is_repeated = true;
+                    error
+                }
+                Err(Fault::Passing(error)) => error,
             };
             backoff.pause(deadline).await;
             if deadline.is_over() {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::clock::Instant;
-
 use crate::engine::hold::{Grant, Hold};
 use crate::engine::terms::Backoff;
 use crate::error::{Error, Fault, Loss};

@@ -127,6 +127,22 @@ pub(crate) struct Asked {
     pub(crate) grace_ms: Option<u32>,
 }
 
+impl Asked {
+    /// A request without an option.
+    pub(crate) const fn plain(owner: usize, lease_ms: u32, wait: Wait) -> Self {
+        Self {
+            owner,
+            lease_ms,
+            reenter: false,
+            wait,
+            keep_ms: None,
+            connection: None,
+            channel: None,
+            grace_ms: None,
+        }
+    }
+}
+
 /// What a fence is to be raised to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Raise {

@@ -35,24 +35,14 @@ proptest! {
 /// that `cid` and `eve` would.
 #[test]
 fn old_knot_hides_no_new_one() {
-    let asked = |owner, lease_ms, wait| Asked {
-        owner,
-        lease_ms,
-        reenter: false,
-        wait,
-        keep_ms: None,
-        connection: None,
-        channel: None,
-        grace_ms: None,
-    };
     let one = |key, owner, lease_ms, wait| Operation::Acquire {
         key,
         mode: Mode::Exclusive,
-        asked: asked(owner, lease_ms, wait),
+        asked: Asked::plain(owner, lease_ms, wait),
     };
     let all = |set, owner, wait| Operation::AcquireAll {
         set,
-        asked: asked(owner, 1, wait),
+        asked: Asked::plain(owner, 1, wait),
     };
     let pass = Operation::Pass {
         time: Pass::PastNextEnd,

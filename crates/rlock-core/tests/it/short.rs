@@ -8,16 +8,7 @@ use crate::{
 };
 
 const fn asked(owner: usize, wait: Wait) -> Asked {
-    Asked {
-        owner,
-        lease_ms: 5,
-        reenter: false,
-        wait,
-        keep_ms: None,
-        connection: None,
-        channel: None,
-        grace_ms: None,
-    }
+    Asked::plain(owner, 5, wait)
 }
 
 /// Waits without end, and keeps its place for as long as a lease.
