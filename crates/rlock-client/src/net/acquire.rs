@@ -307,9 +307,10 @@ impl Call {
     }
 
     /// The server's last word was no. All that it may still have of this call
-    /// is the place of a wait, which is kept for some time after its end.
+    /// is the place of a wait, which is kept for some time after its end; an
+    /// upgrade keeps none.
     async fn not_granted(&mut self, link: &Link) {
-        if self.has_waited {
+        if self.has_waited && self.upgraded().is_none() {
             let cancel = protocol::cancel(&self.claims);
             let deadline = self.deadline.extended(NOTICE_GRACE);
             let reply = deadline.bound(link.ask(&cancel)).await;
