@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
 use crate::client_builder::ClientBuilder;
+use crate::engine::Metrics;
 use crate::engine::owner::Owner;
 use crate::engine::terms::Terms;
 use crate::error::Error;
@@ -15,7 +14,6 @@ use crate::locks::mutex_builder::MutexBuilder;
 use crate::locks::rwlock::RwLock;
 use crate::locks::rwlock_builder::RwLockBuilder;
 use crate::locks::semaphore::{Semaphore, SemaphoreBuilder};
-use crate::net::driver::Order;
 use crate::net::state::Inner;
 use crate::wire::contended::{self, Contended};
 
@@ -230,6 +228,22 @@ impl Client {
         self.inner.next_owner()
     }
 
+    /// What this client has counted since it was made, its clones too.
+    ///
+    /// Asks nobody.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(client: rlock_client::Client) {
+    /// let metrics = client.metrics();
+    /// println!("{} locks lost, {} new connections", metrics.losses, metrics.reconnects);
+    /// # }
+    /// ```
+    pub fn metrics(&self) -> Metrics {
+        self.inner.state.metrics()
+    }
+
     /// Waits until the background has nothing left to release or withdraw.
     ///
     /// Dropped guards and dropped calls leave their clean-up to the
@@ -249,9 +263,6 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn flush(&self) {
-        let (done, idle) = oneshot::channel();
-        self.inner.state.order(Order::Flush(done));
-        // An error means that the background is gone: nothing is left to do.
-        let _ = idle.await;
+        self.inner.state.flush().await;
     }
 }

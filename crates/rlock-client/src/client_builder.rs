@@ -11,7 +11,7 @@ use crate::engine::terms::whole_ms;
 use crate::error::{Error, Fault};
 use crate::net::driver;
 use crate::net::link::{self, Link};
-use crate::net::state::{Connection, Inner, Limits, State};
+use crate::net::state::{Inner, Limits, State};
 
 /// The longest name of a client, in bytes.
 const NAME_LEN_MAX: usize = 64;
@@ -124,7 +124,7 @@ impl ClientBuilder {
         let state = Arc::new(state);
         let link = Link::first(&state).await.map_err(Error::Connect)?;
         check_module(&link).await?;
-        state.set_connection(Connection::Up(Arc::clone(&link)));
+        state.link_up(&link);
         let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, link));
         Ok((Client::new(Inner { state }), task))
     }

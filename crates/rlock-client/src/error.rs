@@ -201,6 +201,9 @@ impl Error {
     }
 }
 
+/// What made a request fail; the engine passes it on without a look at it.
+pub(crate) type Failure = RedisError;
+
 /// Why one request on one connection has no answer.
 #[derive(Debug)]
 pub(crate) enum Fault {

@@ -65,7 +65,8 @@
 //! withdrawn in the background; neither a hold nor a place in a queue stays.
 //! If the connection is lost in just that moment, a hold may stay until its
 //! lease ends, but only if the server does not let this client close its own
-//! earlier connection (`CLIENT KILL`). The places of a process that ends while
+//! earlier connection (`CLIENT KILL`). Without that right, a late release may
+//! also free what an [`Owner`] that is kept has taken anew in the meantime. The places of a process that ends while
 //! it waits are kept for at most 10 s; they hold up nobody.
 //!
 //! An operator can end a wait with `RLOCK.CANCEL`: the call then fails with
@@ -101,8 +102,9 @@
 //! # Many holds
 //!
 //! The renewals of all holds are spread evenly over time, also of those that
-//! were taken together. One is under way at a time for each 500 holds; more
-//! only if the network is so slow that holds would be lost otherwise. One that
+//! were taken together. One is under way at a time for each 500 holds. One that
+//! has waited for a twelfth of its lease is sent all the same, short leases
+//! first, so that a slow network loses none. One that
 //! fails is tried again, and holds up no other. After a new connection every
 //! hold is looked at once, those first that would be lost first.
 //!
@@ -131,13 +133,12 @@
 //!
 //! - `blocking`: the same for code without async;
 //! - `client`, `locks`: what users see;
-//! - `net`: the connection, and the tasks that ask: the way of a call
-//!   (`acquire`), of a release, of a renewal (`watchdog`); `driver` is the
-//!   client's own task;
-//! - `wire`: commands, replies and messages as bytes;
-//! - `engine`: what is known of owners and holds, without I/O: `claims` and
-//!   their turns, `hold` and its validity, `wakeups`, the `schedule` of
-//!   renewals.
+//! - `net`: the connection (`link`), a call as a future (`calling`), and the
+//!   client's own task (`driver`); what the engine says is done here;
+//! - `wire`: requests, replies and messages as bytes;
+//! - `engine`: all decisions, in one state machine without I/O and without a
+//!   clock. What happens when the connection is lost while somebody waits is in
+//!   `engine/call.rs`.
 
 #![forbid(unsafe_code)]
 
@@ -154,7 +155,7 @@ mod wire;
 
 pub use client::Client;
 pub use client_builder::ClientBuilder;
-pub use engine::owner::Owner;
+pub use engine::{Metrics, owner::Owner};
 pub use error::{Error, Loss};
 pub use locks::{
     change::{ChangeError, Upgrade},
@@ -170,6 +171,7 @@ pub use locks::{
     semaphore::{Semaphore, SemaphoreBuilder},
     write_guard::WriteGuard,
 };
+pub use redis;
 pub use wire::{
     contended::Contended,
     info::{Holder, Info, Mode, Waiter},

@@ -42,8 +42,8 @@ macro_rules! held {
             /// [`Error::Closed`](crate::Error::Closed) if the client's thread
             /// is gone.
             pub fn lost(&self) -> Result<$crate::Loss, $crate::Error> {
-                let hold = std::sync::Arc::clone(self.guard.hold());
-                $crate::blocking::run(&self.runtime, async move { hold.lost().await })
+                let lost = $crate::net::lost::Lost::of(self.guard.proof());
+                $crate::blocking::run(&self.runtime, lost)
             }
 
             /// Releases it and waits for the server's word; see

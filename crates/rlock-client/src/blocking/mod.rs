@@ -20,7 +20,8 @@ use std::sync::mpsc;
 use tokio::runtime::{Builder, Handle};
 
 use crate::{
-    Contended, Error, MultiLockBuilder, MutexBuilder, Owner, RwLockBuilder, SemaphoreBuilder,
+    Contended, Error, Metrics, MultiLockBuilder, MutexBuilder, Owner, RwLockBuilder,
+    SemaphoreBuilder,
 };
 
 mod held;
@@ -231,6 +232,11 @@ impl Client {
     /// A new owner; see [`crate::Client::owner`].
     pub fn owner(&self) -> Owner {
         self.client.owner()
+    }
+
+    /// What this client has counted; see [`crate::Client::metrics`].
+    pub fn metrics(&self) -> Metrics {
+        self.client.metrics()
     }
 
     /// Waits until the background has nothing left to release or withdraw;

@@ -161,7 +161,7 @@ impl MultiGuard {
     ///
     /// [`Error::Closed`] if the client's thread is gone.
     pub fn lost(&self) -> Result<Loss, Error> {
-        run(&self.runtime, first_loss(self.guard.holds()))
+        run(&self.runtime, first_loss(self.guard.proofs()))
     }
 
     /// Releases all of them and waits for the server's word; see

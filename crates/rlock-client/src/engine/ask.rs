@@ -1,5 +1,7 @@
 //! What a request asks for: to be alone, to share, or some of a number of
-//! permits.
+//! permits; and for how long it waits.
+
+use std::time::Duration;
 
 /// How a lock is asked for, and then held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,4 +27,15 @@ impl Ask {
             Self::Permits { permits, .. } => permits,
         }
     }
+}
+
+/// How a request for a lock is told its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queueing {
+    /// Not at all: now or never.
+    Try,
+    /// Waits in the server's queue, at most this long.
+    AtMost(Duration),
+    /// Waits in the server's queue without limit.
+    Unlimited,
 }

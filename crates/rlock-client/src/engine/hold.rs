@@ -1,309 +1,351 @@
-//! One grant as this process sees it: in which mode, by which fence, used by
-//! how many guards, lost or not.
+//! What is held: in which mode, under which fence, by how many guards.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-
-use crate::engine::ask::Ask;
-use crate::engine::claims::Claims;
-use crate::engine::clock::Instant;
-use crate::engine::pulse::Pulse;
-use crate::engine::sync::lock;
-use crate::engine::terms::Terms;
-use crate::engine::validity::{Phase, Validity};
-use crate::error::Loss;
+use crate::engine::ask::{Ask, Queueing};
+use crate::engine::claims::{Claims, Name};
+use crate::engine::instant::Instant;
+use crate::engine::proof::Proof;
+use crate::engine::request::Request;
+use crate::engine::terms::{Terms, validity_end};
+use crate::engine::{Engine, Id, Link, Timer};
 
 #[derive(Debug)]
-struct Standing {
-    validity: Validity,
+pub(super) struct Hold {
+    pub(super) proof: Arc<Proof>,
+    pub(super) terms: Terms,
     /// How it is held: an upgrade and a downgrade change it.
-    ask: Ask,
-    /// An upgrade gives a new one.
-    fence: u64,
+    pub(super) ask: Ask,
+    pub(super) taken: Instant,
+    /// When the request was made that its validity follows from.
+    asked: Instant,
+    /// When the lease ends. Later than it is valid if a bound hold's connection
+    /// broke: the server may have cut the lease, but a new connection that
+    /// comes in time gives the rest of it back.
+    pub(super) lease_end: Instant,
     /// The guards on it; re-entry makes more than one.
-    guards: u32,
+    pub(super) guards: u32,
     /// Those of them that need it to be exclusive.
     writers: u32,
     /// Whether an upgrade is asked for of which the outcome is not known.
-    is_upgrading: bool,
+    pub(super) is_upgrading: bool,
     /// The connection that loss notices come by.
-    notices_by: u64,
-    /// When the watchdog has it on its schedule.
-    scheduled: Option<Instant>,
+    pub(super) notices_by: u64,
+    /// Spreads the renewals of holds.
+    pub(super) number: u64,
+    /// When the renewal was asked for that is under way.
+    pub(super) renewing: Option<Instant>,
     /// Renewals that failed since the last that did not.
-    failures: u32,
-}
-
-#[derive(Debug)]
-pub(crate) struct Hold {
-    pub(crate) claims: Claims,
-    pub(crate) terms: Terms,
-    pub(crate) taken: Instant,
-    /// Tells holds with the same due time apart, and spreads their renewals.
-    pub(crate) number: u64,
-    standing: Mutex<Standing>,
-    changed: Notify,
-    pulse: Arc<Pulse>,
+    pub(super) failures: u32,
+    pub(super) alarm: Option<Instant>,
+    /// When the last one was to ring.
+    pub(super) alarm_was: Option<Instant>,
+    /// By when it is to be renewed, if others come first when it is due.
+    pub(super) urgent: Option<Instant>,
+    /// Whether its loss has been told.
+    pub(super) is_told: bool,
 }
 
 /// A grant as the server gave it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
-    pub(crate) fence: u64,
-    /// When the request was sent that the lease counts from.
-    pub(crate) sent: Instant,
-    pub(crate) lease: Duration,
+pub(super) struct Grant {
+    pub(super) fence: u64,
+    /// When the request was made that the lease counts from.
+    pub(super) sent: Instant,
+    pub(super) lease: Duration,
     /// The connection that it came by.
-    pub(crate) link: u64,
+    pub(super) link: u64,
+}
+
+/// What an owner holds of the keys that it asks for.
+pub(super) enum Held<'a> {
+    Nothing,
+    /// All of them and no others, by one grant.
+    These(Id, &'a Hold),
+    /// Some of them, or these with others.
+    Otherwise(&'a Hold),
 }
 
 impl Hold {
-    /// A hold with one guard on it.
-    pub(crate) fn new(
-        claims: Claims,
-        terms: Terms,
-        ask: Ask,
-        grant: Grant,
-        number: u64,
-        pulse: &Arc<Pulse>,
-    ) -> Arc<Self> {
-        pulse.add(terms.bound);
-        let standing = Standing {
-            validity: Validity::of(&grant),
-            ask,
-            fence: grant.fence,
-            guards: 1,
-            writers: u32::from(ask.is_exclusive()),
-            is_upgrading: false,
-            notices_by: grant.link,
-            scheduled: None,
-            failures: 0,
-        };
-        Arc::new(Self {
-            claims,
-            terms,
-            taken: grant.sent,
-            number,
-            standing: Mutex::new(standing),
-            changed: Notify::new(),
-            pulse: Arc::clone(pulse),
-        })
-    }
-
-    pub(crate) fn fence(&self) -> u64 {
-        lock(&self.standing).fence
-    }
-
-    pub(crate) fn ask(&self) -> Ask {
-        lock(&self.standing).ask
-    }
-
-    /// Counts one more guard, if the grant is this one, or an upgrade of it,
-    /// and it is still valid.
-    pub(crate) fn enter(&self, grant: Grant, ask: Ask) -> bool {
-        // The caller has the turn, so nobody ends the hold meanwhile.
-        let upgrades = ask.is_exclusive() && !self.ask().is_exclusive();
-        let same = grant.fence == self.fence() || (upgrades && grant.fence > self.fence());
-        if !same || !self.prolong(grant) {
-            return false;
-        }
-        let mut standing = lock(&self.standing);
-        standing.guards += 1;
-        standing.fence = grant.fence;
-        standing.notices_by = grant.link;
+    /// Takes one guard off.
+    pub(super) fn leave(&mut self, ask: Ask) {
+        self.guards = self.guards.saturating_sub(1);
         if ask.is_exclusive() {
-            standing.ask = ask;
-            standing.writers += 1;
-            standing.is_upgrading = false;
+            self.writers = self.writers.saturating_sub(1);
         }
-        true
-    }
-
-    /// Takes one guard off, unless it is the last.
-    pub(crate) fn leave_unless_last(&self, ask: Ask) -> bool {
-        let others = lock(&self.standing).guards > 1;
-        if others {
-            self.leave(ask);
-        }
-        others
-    }
-
-    /// Takes one guard off; true if it was the last.
-    pub(crate) fn leave(&self, ask: Ask) -> bool {
-        let mut standing = lock(&self.standing);
-        standing.guards = standing.guards.saturating_sub(1);
-        if ask.is_exclusive() {
-            standing.writers = standing.writers.saturating_sub(1);
-        }
-        standing.guards == 0
-    }
-
-    pub(crate) fn is_unused(&self) -> bool {
-        lock(&self.standing).guards == 0
     }
 
     /// Has one guard need it in shared mode only from now on; whether nobody
     /// else needs more, so that the server can let others in.
-    pub(crate) fn leave_writers(&self) -> bool {
-        let mut standing = lock(&self.standing);
-        standing.writers = standing.writers.saturating_sub(1);
-        let last = standing.writers == 0;
-        if last {
-            standing.ask = Ask::Shared;
+    pub(super) fn leave_writers(&mut self) -> bool {
+        self.writers = self.writers.saturating_sub(1);
+        let is_last = self.writers == 0;
+        if is_last {
+            self.ask = Ask::Shared;
         }
-        last
+        is_last
     }
 
-    /// Notes that an upgrade begins or that its outcome is known.
-    pub(crate) fn set_upgrading(&self, is_upgrading: bool) {
-        lock(&self.standing).is_upgrading = is_upgrading;
-    }
-
-    /// Takes the fence of an upgrade that was granted too late and undone.
-    pub(crate) fn take_fence(&self, fence: u64) {
-        let mut standing = lock(&self.standing);
-        standing.fence = standing.fence.max(fence);
-    }
-
-    /// Whether the server means this grant by `fence`, which it named to a
-    /// request that was made while the fence was `asked_under`.
-    pub(crate) fn is_meant_by(&self, fence: u64, asked_under: u64) -> bool {
-        let standing = lock(&self.standing);
-        // The grant of an upgrade may be told here before the call that waits
-        // for it has run. It cannot be a grant that followed a loss: that is
-        // told before, and what is lost stays lost.
-        let upgraded = standing.is_upgrading && fence > standing.fence;
-        fence == standing.fence || fence == asked_under || upgraded
-    }
-
-    /// Sets the end of validity after a renewal.
-    ///
-    /// False if validity had run out before the answer came: somebody may
-    /// have looked in between.
-    pub(crate) fn prolong(&self, grant: Grant) -> bool {
-        let mut standing = lock(&self.standing);
-        if self.judge(&mut standing).is_some() {
-            return false;
-        }
-        standing.failures = 0;
-        standing.validity.prolong(grant.sent, grant.lease);
-        self.cut_if_over(&mut standing, grant);
-        drop(standing);
-        self.changed.notify_waiters();
-        true
-    }
-
-    /// The task that waited for the reply may run only after its connection ended.
-    fn cut_if_over(&self, standing: &mut Standing, grant: Grant) {
-        if let Some(grace) = self.terms.bound
-            && self.pulse.is_over(grant.link)
+    /// Counts only for its grace from when its connection was last known to be
+    /// there, or from its last request, if it is bound.
+    pub(super) fn cut(&self, now: Instant, known_good: Instant) {
+        // Over is over, whatever is heard of another connection.
+        if let (Some(grace), true) = (self.terms.bound, self.proof.is_live(now))
+            && let Some(until) = self.proof.valid_until()
         {
-            standing.validity.cut(grant.sent, grace);
+            let end = validity_end(known_good.max(self.asked), grace);
+            self.proof.set_valid_until(now, until.min(end));
         }
     }
 
-    /// Notes that the connection has ended that `grant` came by, if it has.
-    pub(crate) fn check_connection(&self, grant: Grant) {
-        self.cut_if_over(&mut lock(&self.standing), grant);
-        self.changed.notify_waiters();
+    /// Asks again for what is held, so that its loss is told by another
+    /// connection. The hold count stays as it is. For a hold with a fixed
+    /// lease, which nothing renews, that also moves the bond. None if too
+    /// little is left of it.
+    pub(super) fn attach_request(&self, now: Instant) -> Option<Request> {
+        let lease = self.attach_lease(now)?;
+        Some(Request::Acquire {
+            claims: self.proof.claims.clone(),
+            ask: self.ask,
+            lease,
+            bound: self.terms.bound,
+            queueing: Queueing::Try,
+            notify: true,
+        })
     }
 
-    /// Notes that the connection has ended that was last known to be there at
-    /// `known_good`. Only a bound hold is concerned.
-    pub(crate) fn disconnected(&self, known_good: Instant) {
-        if let Some(grace) = self.terms.bound {
-            lock(&self.standing).validity.cut(known_good, grace);
-            self.changed.notify_waiters();
-        }
-    }
-
-    /// Why it is lost, if it is, judged now.
-    pub(crate) fn loss(&self) -> Option<Loss> {
-        self.judge(&mut lock(&self.standing))
-    }
-
-    fn judge(&self, standing: &mut Standing) -> Option<Loss> {
-        let (loss, is_news) = standing.validity.judge();
-        if let (Some(loss), true) = (loss, is_news) {
-            self.report(loss, standing.fence);
-        }
-        loss
-    }
-
-    /// Marks it lost, unless it is over already, by the clock too.
-    pub(crate) fn lose(&self, loss: Loss) {
-        let mut standing = lock(&self.standing);
-        if self.judge(&mut standing).is_some() || standing.validity.phase != Phase::Held {
-            return;
-        }
-        standing.validity.phase = Phase::Lost(loss);
-        self.report(loss, standing.fence);
-        drop(standing);
-        self.changed.notify_waiters();
-    }
-
-    fn report(&self, loss: Loss, fence: u64) {
-        let (key, owner) = (self.claims.label(), self.claims.owner());
-        tracing::warn!(%key, %owner, fence, %loss, "lock lost");
-    }
-
-    /// Waits until it is lost.
-    pub(crate) async fn lost(&self) -> Loss {
-        loop {
-            let mut changed = std::pin::pin!(self.changed.notified());
-            changed.as_mut().enable();
-            if let Some(loss) = self.loss() {
-                return loss;
-            }
-            let _ = tokio::time::timeout_at(self.valid_until().into(), changed).await;
-        }
-    }
-
-    /// Ends it on purpose: from here nothing renews it and nothing is a loss.
-    pub(crate) fn end(&self) {
-        let mut standing = lock(&self.standing);
-        if standing.validity.phase == Phase::Held {
-            standing.validity.phase = Phase::Ended;
-        }
-    }
-
-    pub(crate) fn is_ended(&self) -> bool {
-        lock(&self.standing).validity.phase == Phase::Ended
-    }
-
-    pub(crate) fn valid_until(&self) -> Instant {
-        lock(&self.standing).validity.until
-    }
-
-    pub(crate) fn lease_end(&self) -> Instant {
-        lock(&self.standing).validity.lease_end
-    }
-
-    pub(crate) fn notices_by(&self) -> u64 {
-        lock(&self.standing).notices_by
-    }
-
-    pub(crate) fn set_notices_by(&self, link: u64) {
-        lock(&self.standing).notices_by = link;
-    }
-
-    /// Notes when the watchdog will look at it, and returns the note before.
-    pub(crate) fn note_schedule(&self, due: Option<Instant>) -> Option<Instant> {
-        std::mem::replace(&mut lock(&self.standing).scheduled, due)
-    }
-
-    /// Counts a renewal that failed; how many did in a row before.
-    pub(crate) fn note_failure(&self) -> u32 {
-        let mut standing = lock(&self.standing);
-        standing.failures = standing.failures.saturating_add(1);
-        standing.failures - 1
+    pub(super) fn attach_lease(&self, now: Instant) -> Option<Duration> {
+        let lease = if self.terms.renewed {
+            self.terms.lease_at(self.taken, now)
+        } else {
+            Some(self.lease_end - now)
+        };
+        lease.filter(|lease| *lease >= Duration::from_millis(1))
     }
 }
 
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.pulse.remove(self.terms.bound);
+impl Engine {
+    /// What the owner holds here.
+    pub(super) fn held(&self, now: Instant, claims: &Claims) -> Held<'_> {
+        let held = claims.names().filter_map(|name| self.live(now, name));
+        let mut held = held.map(|hold| hold.proof.hold);
+        let Some(first) = held.next() else {
+            return Held::Nothing;
+        };
+        let others = held.filter(|other| *other == first).count();
+        match self.holds.get(&first) {
+            Some(hold)
+                if others + 1 == claims.count() && hold.proof.claims.count() == others + 1 =>
+            {
+                Held::These(first, hold)
+            }
+            Some(hold) => Held::Otherwise(hold),
+            None => Held::Nothing,
+        }
+    }
+
+    /// The hold that can be entered again, if there is one.
+    fn live(&self, now: Instant, name: &Name) -> Option<&Hold> {
+        let hold = self.claims.get(name)?.hold?;
+        self.holds.get(&hold).filter(|hold| hold.proof.is_live(now))
+    }
+
+    /// Takes a grant: one guard more on what is held, or a new hold.
+    pub(super) fn take(
+        &mut self,
+        now: Instant,
+        claims: Claims,
+        ask: Ask,
+        terms: Terms,
+        grant: Grant,
+    ) -> Arc<Proof> {
+        let live = match self.held(now, &claims) {
+            Held::These(live, _) => Some(live),
+            Held::Nothing | Held::Otherwise(_) => None,
+        };
+        let entered = live.filter(|live| self.enter(now, *live, ask, grant));
+        if let (Some(live), None) = (live, entered) {
+            self.lose(now, live);
+        }
+        let id = entered.unwrap_or_else(|| self.hold_begins(now, &claims, ask, terms, grant));
+        if self.is_lost(&claims, grant.fence) {
+            self.lose(now, id);
+        }
+        match self.holds.get(&id) {
+            Some(hold) => Arc::clone(&hold.proof),
+            None => Arc::new(Proof::new(id, claims, grant.fence, now)),
+        }
+    }
+
+    /// Counts one more guard, if the grant is this one, or an upgrade of it,
+    /// and it is still valid.
+    fn enter(&mut self, now: Instant, id: Id, ask: Ask, grant: Grant) -> bool {
+        let Some(hold) = self.holds.get(&id) else {
+            return false;
+        };
+        let fence = hold.proof.fence();
+        let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
+        let same = grant.fence == fence || (upgrades && grant.fence > fence);
+        if !same || !self.prolong(now, id, grant) {
+            return false;
+        }
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return false;
+        };
+        hold.guards += 1;
+        hold.notices_by = grant.link;
+        hold.proof.set_fence(grant.fence);
+        if ask.is_exclusive() {
+            hold.ask = ask;
+            hold.writers += 1;
+            hold.is_upgrading = false;
+        }
+        true
+    }
+
+    fn hold_begins(
+        &mut self,
+        now: Instant,
+        claims: &Claims,
+        ask: Ask,
+        terms: Terms,
+        grant: Grant,
+    ) -> Id {
+        let id = self.next_id();
+        let end = validity_end(grant.sent, grant.lease);
+        self.renewals.begun += 1;
+        let proof = Proof::new(id, claims.clone(), grant.fence, end);
+        let hold = Hold {
+            proof: Arc::new(proof.bound(terms.bound, &self.alive)),
+            terms,
+            ask,
+            taken: grant.sent,
+            asked: grant.sent,
+            lease_end: end,
+            guards: 1,
+            writers: u32::from(ask.is_exclusive()),
+            is_upgrading: false,
+            notices_by: grant.link,
+            number: self.renewals.begun,
+            renewing: None,
+            failures: 0,
+            alarm: None,
+            alarm_was: None,
+            urgent: None,
+            is_told: false,
+        };
+        self.cut_if_over(now, &hold, grant);
+        self.holds.insert(id, hold);
+        for name in claims.names() {
+            let claim = self.claims.entry(name.clone()).or_default();
+            claim.hold = Some(id);
+        }
+        if let Some(grace) = terms.bound {
+            self.grace_begins(now, grace);
+        }
+        self.schedule_after(now, id, grant.sent, grant.lease);
+        id
+    }
+
+    /// Counts anew from a request that was answered; false if it was over by
+    /// then: somebody may have looked in between.
+    ///
+    /// A later request's answer may have come first. Its lease is the one that
+    /// counts, also if it is shorter: the last before `max_hold` is.
+    pub(super) fn prolong(&mut self, now: Instant, id: Id, grant: Grant) -> bool {
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return false;
+        };
+        if !hold.proof.is_live(now) {
+            self.loss(now, id);
+            return false;
+        }
+        hold.failures = 0;
+        if grant.sent >= hold.asked {
+            hold.asked = grant.sent;
+            hold.lease_end = validity_end(grant.sent, grant.lease);
+            if !hold.proof.set_valid_until(now, hold.lease_end) {
+                self.loss(now, id);
+                return false;
+            }
+        }
+        if let Some(hold) = self.holds.get(&id) {
+            self.cut_if_over(now, hold, grant);
+        }
+        true
+    }
+
+    /// The connection that it came by may have ended before.
+    fn cut_if_over(&self, now: Instant, hold: &Hold, grant: Grant) {
+        let is_over = match self.link {
+            Link::Up { number, .. } => grant.link < number,
+            Link::Down | Link::Closed => true,
+        };
+        if is_over {
+            hold.cut(now, grant.sent);
+        }
+    }
+
+    pub(super) fn set_upgrading(&mut self, hold: Id, is_upgrading: bool) {
+        if let Some(hold) = self.holds.get_mut(&hold) {
+            hold.is_upgrading = is_upgrading;
+        }
+    }
+
+    pub(super) fn is_single(&self, id: Id) -> bool {
+        self.holds
+            .get(&id)
+            .is_some_and(|hold| hold.proof.claims.is_single())
+    }
+
+    /// The keys of which it is the owner's newest hold; none if there are none.
+    pub(super) fn newest_part(&self, id: Id) -> Option<Claims> {
+        let all = &self.holds.get(&id)?.proof.claims;
+        let is_newest = |name: &Name| {
+            let claim = self.claims.get(name);
+            claim.is_some_and(|claim| claim.hold == Some(id))
+        };
+        all.filtered(is_newest)
+    }
+
+    /// Forgets a hold that has no guards any more.
+    pub(super) fn forget(&mut self, id: Id) {
+        self.stop_renewing(id);
+        let Some(hold) = self.holds.remove(&id) else {
+            return;
+        };
+        if let Some(grace) = hold.terms.bound {
+            self.grace_ends(grace);
+        }
+        for name in hold.proof.claims.names() {
+            if let Some(claim) = self.claims.get_mut(name)
+                && claim.hold == Some(id)
+            {
+                claim.hold = None;
+            }
+            self.forget_if_unused(name);
+        }
+    }
+
+    pub(super) fn forget_if_unused(&mut self, name: &Name) {
+        let claim = self.claims.get(name);
+        if claim.is_some_and(|claim| claim.queue.is_empty() && claim.hold.is_none()) {
+            self.claims.remove(name);
+        }
+    }
+
+    /// Has `timer` of that hold ring at `alarm`, instead of when it was to.
+    pub(super) fn set_alarm(&mut self, id: Id, alarm: Option<Instant>) {
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        let before = std::mem::replace(&mut hold.alarm, alarm);
+        if let Some(before) = before {
+            self.agenda.remove(&(before, Timer::Hold(id)));
+        }
+        if let Some(alarm) = alarm {
+            self.agenda.insert((alarm, Timer::Hold(id)));
+        }
     }
 }

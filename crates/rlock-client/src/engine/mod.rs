@@ -1,14 +1,355 @@
-//! What a client knows of owners, their claims and their holds; no I/O.
+//! All that a client decides, without I/O and without a clock.
+//!
+//! The engine is told what happens ([`Engine::handle`]) and at which moment. It
+//! says what is to be done ([`Engine::poll_action`]), in order, and when it wants
+//! to be told that time has passed ([`Engine::next_deadline`]). The same input
+//! gives the same output, which is how `tests/simulation` shows its rules.
+//!
+//! - `work`, `turns`: what is under way for an owner, and in which order;
+//! - `call`, `replies`: from a call for a lock to a grant, over lost
+//!   connections too;
+//! - `leaving`: release and downgrade; `cleanup`: what is done behind a call;
+//! - `hold`, `loss`: what is held, by how many guards, and how that ends;
+//! - `watchdog`, `pulse`: renewals, and signs of life; `attach`: what a new
+//!   connection is asked to tell;
+//! - `notices`: what the server says without being asked;
+//! - `proof`: what guards can tell without the engine.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::error::{Error, Fault};
 
 pub(crate) mod ask;
-pub(crate) mod claim;
+mod attach;
+mod call;
 pub(crate) mod claims;
-pub(crate) mod clock;
-pub(crate) mod hold;
+mod cleanup;
+mod event;
+mod hold;
+pub(crate) mod instant;
+mod leaving;
+mod loss;
+pub(crate) mod notices;
 pub(crate) mod owner;
-pub(crate) mod pulse;
-pub(crate) mod schedule;
-pub(crate) mod sync;
+pub(crate) mod proof;
+mod pulse;
+mod replies;
+pub(crate) mod request;
 pub(crate) mod terms;
-pub(crate) mod validity;
-pub(crate) mod wakeups;
+mod turns;
+mod watchdog;
+mod work;
+
+use claims::Name;
+pub(crate) use event::{Action, Event, Outcome};
+use hold::Hold;
+use instant::Instant;
+use proof::Alive;
+use request::{Reply, Request, Sent};
+use watchdog::Renewals;
+use work::Work;
+
+/// The number of anything that the engine knows: a call, a hold, a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Id(u64);
+
+/// The connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Link {
+    Up {
+        number: u64,
+        is_sole: bool,
+    },
+    Down,
+    /// For ever.
+    Closed,
+}
+
+/// What a client has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Calls that got what they asked for, entries and upgrades too.
+    pub grants: u64,
+    /// Times that a request was put into the server's queue. One that goes on by
+    /// a new connection counts again.
+    pub waits: u64,
+    /// Holds that were lost: by their lease, or ended by the server.
+    pub losses: u64,
+    /// Renewals that had to wait for others for more than a twelfth of their
+    /// lease: the network is slow for so many holds.
+    pub late_renewals: u64,
+    /// Connections after the first.
+    pub reconnects: u64,
+}
+
+/// What is known of one owner at one key.
+#[derive(Debug, Default)]
+struct Claim {
+    /// What is under way, in order; the first has the turn.
+    queue: VecDeque<Id>,
+    /// The newest hold.
+    hold: Option<Id>,
+    /// The largest fence that the server said was lost. It may say so before
+    /// the reply that granted it is here.
+    fence_lost: u64,
+}
+
+/// What the engine wants to be told that it is time for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Work(Id),
+    Hold(Id),
+    Pulse,
+}
+
+#[derive(Debug)]
+pub(crate) struct Engine {
+    /// How long calls go on that do not wait for a lock.
+    patience: Duration,
+    link: Link,
+    /// When the last request was sent that was answered by this connection, and
+    /// when its last answer came.
+    known_good: Instant,
+    heard: Instant,
+    /// The first of these, for proofs.
+    alive: Alive,
+    claims: HashMap<Name, Claim>,
+    works: BTreeMap<Id, Work>,
+    holds: BTreeMap<Id, Hold>,
+    requests: HashMap<Id, Sent>,
+    renewals: Renewals,
+    /// The graces of bound holds, and the leases that are waited for, each with
+    /// how many there are.
+    graces: BTreeMap<Duration, usize>,
+    leases: BTreeMap<Duration, usize>,
+    agenda: BTreeSet<(Instant, Timer)>,
+    /// Works that may have the turn now.
+    next: VecDeque<Id>,
+    /// When it is time for a sign of life.
+    pulse: Option<Instant>,
+    flushes: Vec<(HashSet<Id>, Id)>,
+    actions: VecDeque<Action>,
+    metrics: Metrics,
+    last: u64,
+    random: u64,
+}
+
+impl Engine {
+    /// `seed` spreads the pauses of many clients.
+    pub(crate) fn new(patience: Duration, seed: u64) -> Self {
+        Self {
+            patience,
+            link: Link::Down,
+            known_good: Instant::from_nanos(0),
+            heard: Instant::from_nanos(0),
+            alive: Alive::default(),
+            claims: HashMap::new(),
+            works: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            requests: HashMap::new(),
+            renewals: Renewals::default(),
+            graces: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            agenda: BTreeSet::new(),
+            next: VecDeque::new(),
+            pulse: None,
+            flushes: Vec::new(),
+            actions: VecDeque::new(),
+            metrics: Metrics::default(),
+            last: 0,
+            random: seed,
+        }
+    }
+
+    /// A number for a call or a flush that begins.
+    pub(crate) fn next_id(&mut self) -> Id {
+        self.last += 1;
+        Id(self.last)
+    }
+
+    pub(crate) fn handle(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Ask {
+                call,
+                claims,
+                ask,
+                terms,
+                queueing,
+            } => self.ask(now, call, claims, ask, terms, queueing),
+            Event::Release { call, hold, ask } => self.release(now, call, hold, ask),
+            Event::Downgrade { call, hold } => self.downgrade(now, call, hold),
+            Event::Abandon { call } => self.abandon(now, call),
+            Event::Leave { hold, ask } => self.leave(now, hold, ask),
+            Event::Reply { request, result } => self.answered(now, request, result),
+            Event::Notice(notice) => self.notice(now, &notice),
+            Event::LinkUp { link, is_sole } => self.link_up(now, link, is_sole),
+            Event::LinkDown => self.link_down(now),
+            Event::Closed => self.closed(now),
+            Event::Flush { flush } => self.flush(flush),
+            Event::Tick => {}
+        }
+        self.pass_turns(now);
+        self.do_what_is_due(now);
+    }
+
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to be told that time has passed, unless something happens before.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.agenda.first().map(|(due, _)| *due)
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        self.metrics
+    }
+
+    /// Whether nothing is left to clean up.
+    pub(crate) fn is_clean(&self) -> bool {
+        !self.works.values().any(Work::is_clean_up)
+    }
+
+    /// Whether nothing is known of anybody.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "tests/simulation asks it")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+            && self.works.is_empty()
+            && self.holds.is_empty()
+            && self.requests.is_empty()
+            && self.agenda.is_empty()
+            && self.graces.is_empty()
+            && self.leases.is_empty()
+    }
+
+    fn do_what_is_due(&mut self, now: Instant) {
+        while let Some((due, timer)) = self.agenda.first().copied() {
+            if due > now {
+                return;
+            }
+            self.agenda.pop_first();
+            match timer {
+                Timer::Work(id) => self.work_is_due(now, id),
+                Timer::Hold(id) => self.hold_is_due(now, id),
+                Timer::Pulse => {
+                    self.pulse = None;
+                    self.keep_pulse(now);
+                }
+            }
+            self.pass_turns(now);
+        }
+    }
+
+    fn send(&mut self, now: Instant, link: u64, by: request::By, request: Request) -> Id {
+        let id = self.next_id();
+        let call = match by {
+            request::By::Work(work) => self.awaited(work),
+            request::By::Renewal { .. } | request::By::Ping => None,
+        };
+        let sent = now;
+        self.requests.insert(id, Sent { by, link, sent });
+        self.actions.push_back(Action::Send { id, request, call });
+        id
+    }
+
+    fn answered(&mut self, now: Instant, request: Id, result: Result<Reply, Fault>) {
+        let Some(sent) = self.requests.remove(&request) else {
+            return;
+        };
+        let is_current = matches!(self.link, Link::Up { number, .. } if number == sent.link);
+        // A refusal is a sign of life, too.
+        if is_current && !matches!(result, Err(Fault::Broken(_))) {
+            self.is_alive(self.known_good.max(sent.sent), now);
+        }
+        match sent.by {
+            request::By::Work(id) => self.work_reply(now, id, request, sent, result),
+            request::By::Renewal { hold, lease, fence } => {
+                self.renewal_reply(now, hold, sent, (lease, fence), result);
+            }
+            request::By::Ping => self.pulse_reply(now),
+        }
+    }
+
+    fn link_up(&mut self, now: Instant, link: u64, is_sole: bool) {
+        if link > 1 {
+            self.metrics.reconnects += 1;
+        }
+        self.link = Link::Up {
+            number: link,
+            is_sole,
+        };
+        self.is_alive(now, now);
+        self.look_at_all(now);
+        self.go_on(now);
+        self.keep_pulse(now);
+    }
+
+    fn is_alive(&mut self, known_good: Instant, heard: Instant) {
+        (self.known_good, self.heard) = (known_good, heard);
+        self.alive.store(known_good.nanos(), Ordering::Release);
+    }
+
+    fn link_down(&mut self, now: Instant) {
+        self.link = Link::Down;
+        self.forget_ping();
+        self.set_pulse(None);
+        self.cut_bound(now);
+        let holds: Vec<Id> = self.holds.keys().copied().collect();
+        for hold in holds {
+            self.wait_for_end(now, hold);
+        }
+        self.lose_link(now);
+    }
+
+    /// The server ends what was bound to the connection after its grace.
+    fn cut_bound(&self, now: Instant) {
+        for hold in self.holds.values() {
+            hold.cut(now, self.known_good);
+        }
+    }
+
+    fn closed(&mut self, now: Instant) {
+        self.link = Link::Closed;
+        self.cut_bound(now);
+        let works = std::mem::take(&mut self.works);
+        for (call, work) in works {
+            if work.is_awaited {
+                let outcome = Outcome::Failed(Error::Closed);
+                self.actions.push_back(Action::Resolve { call, outcome });
+            }
+        }
+        for (_, flush) in std::mem::take(&mut self.flushes) {
+            self.actions.push_back(Action::Flushed { flush });
+        }
+        for claim in self.claims.values_mut() {
+            claim.queue.clear();
+        }
+        self.agenda.clear();
+        self.requests.clear();
+    }
+
+    fn flush(&mut self, flush: Id) {
+        let clean_up = self.works.iter().filter(|(_, work)| work.is_clean_up());
+        let awaited: HashSet<Id> = clean_up.map(|(id, _)| *id).collect();
+        if awaited.is_empty() {
+            self.actions.push_back(Action::Flushed { flush });
+        } else {
+            self.flushes.push((awaited, flush));
+        }
+    }
+
+    /// A pause before the next attempt after so many others: 10 ms, doubled up
+    /// to 1 s, half of it random so that many clients do not come back in step.
+    fn pause(&mut self, attempts: u32) -> Duration {
+        // splitmix64
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let random = (mixed ^ (mixed >> 27)) % 1000;
+        let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
+        full / 2 + full / 2000 * u32::try_from(random).unwrap_or(0)
+    }
+}

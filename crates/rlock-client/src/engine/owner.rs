@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::Error;
+use crate::error::Error;
 
 /// Who asks for a lock, or holds it: 1 to 256 bytes without spaces.
 ///

@@ -1,101 +1,106 @@
-//! How often a connection has to be known to be there, for bound holds and for
-//! those who wait; and which connections have ended.
+//! Keeps the connection known to be there while holds are bound to it, or
+//! somebody waits.
+//!
+//! A grant by message counts from the last sign of life before it. So while
+//! somebody waits, a quiet connection is asked for one four times in the
+//! shortest lease, once for all who wait.
+//!
+//! When a connection ends, a bound hold counts only for its grace from when the
+//! connection was last known to be there. If that were the last renewal, an end
+//! after a quiet time would lose holds that the server still has. So a quiet
+//! connection is asked four times in the shortest grace; and given up if
+//! nothing comes for half of it, so that its end is seen here before the grace
+//! can be over on the server.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use crate::engine::instant::Instant;
+use crate::engine::request::{By, Request};
+use crate::engine::{Action, Engine, Link, Timer};
 
-use crate::engine::sync::lock;
+/// At most ten signs of life a second are asked for, and at least one in five
+/// seconds for bound holds.
+const PULSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// The graces of the bound holds there are, each with how many have it.
-#[derive(Debug, Default)]
-pub(crate) struct Pulse {
-    graces: Mutex<BTreeMap<Duration, usize>>,
-    /// The leases that are waited for, each with how many wait.
-    leases: Mutex<BTreeMap<Duration, usize>>,
-    changed: Notify,
-    /// The number of the last connection that has ended.
-    over: AtomicU64,
-}
-
-impl Pulse {
-    /// Notes a hold with that grace; one that is not bound has none.
-    pub(crate) fn add(&self, grace: Option<Duration>) {
-        if let Some(grace) = grace.filter(|grace| !grace.is_zero())
-            && count(&self.graces, grace)
-        {
-            self.changed.notify_one();
+impl Engine {
+    pub(super) fn lease_is_awaited(&mut self, now: Instant, lease: Duration) {
+        if count(&mut self.leases, lease) {
+            self.keep_pulse(now);
         }
     }
 
-    pub(crate) fn remove(&self, grace: Option<Duration>) {
-        if let Some(grace) = grace {
-            uncount(&self.graces, grace);
+    pub(super) fn lease_is_not_awaited(&mut self, lease: Duration) {
+        uncount(&mut self.leases, lease);
+    }
+
+    pub(super) fn grace_begins(&mut self, now: Instant, grace: Duration) {
+        if !grace.is_zero() && count(&mut self.graces, grace) {
+            self.keep_pulse(now);
         }
     }
 
-    /// Notes that somebody waits for a lease as long as that, until the answer
-    /// is dropped.
-    pub(crate) fn wait(self: &Arc<Self>, lease: Duration) -> Waiting {
-        if count(&self.leases, lease) {
-            self.changed.notify_one();
+    pub(super) fn grace_ends(&mut self, grace: Duration) {
+        uncount(&mut self.graces, grace);
+    }
+
+    /// Asks for a sign of life if the last is too old.
+    pub(super) fn keep_pulse(&mut self, now: Instant) {
+        let grace = self.graces.keys().next().copied();
+        let graces = grace.map(|grace| (grace / 4).clamp(PULSE.0, PULSE.1));
+        let leases = self
+            .leases
+            .keys()
+            .next()
+            .map(|lease| (*lease / 4).max(PULSE.0));
+        let interval = graces.into_iter().chain(leases).min();
+        let (Some(interval), Link::Up { number, .. }) = (interval, self.link) else {
+            return self.set_pulse(None);
+        };
+        let age = now - self.known_good;
+        if age < interval && self.renewals.ping.is_none() {
+            return self.set_pulse(Some(now + (interval - age)));
         }
-        let pulse = Arc::clone(self);
-        Waiting { pulse, lease }
+        let is_new = self.renewals.ping.is_none();
+        let sent = *self.renewals.ping.get_or_insert(now);
+        if is_new {
+            self.send(now, number, By::Ping, Request::Ping);
+        }
+        let silence = grace.map(|grace| sent + (grace / 2).max(PULSE.0));
+        if silence.is_some_and(|silence| silence <= now) {
+            self.actions.push_back(Action::Retire { link: number });
+            return self.set_pulse(None);
+        }
+        self.set_pulse(silence);
     }
 
-    /// The shortest grace; `None` if nothing is bound.
-    pub(crate) fn shortest_grace(&self) -> Option<Duration> {
-        lock(&self.graces).keys().next().copied()
+    pub(super) fn pulse_reply(&mut self, now: Instant) {
+        self.renewals.ping = None;
+        self.keep_pulse(now);
     }
 
-    /// The shortest lease that is waited for; `None` if nobody waits.
-    pub(crate) fn shortest_lease(&self) -> Option<Duration> {
-        lock(&self.leases).keys().next().copied()
+    pub(super) fn forget_ping(&mut self) {
+        self.renewals.ping = None;
     }
 
-    /// Waits until a grace or lease has been added that is shorter than the others.
-    pub(crate) async fn shortened(&self) {
-        self.changed.notified().await;
-    }
-
-    /// Notes that a connection has ended, before anybody is told.
-    pub(crate) fn set_over(&self, link: u64) {
-        self.over.store(link, Ordering::SeqCst);
-    }
-
-    /// Whether the connection of that number has ended.
-    pub(crate) fn is_over(&self, link: u64) -> bool {
-        link <= self.over.load(Ordering::SeqCst)
-    }
-}
-
-/// Somebody who waits.
-#[derive(Debug)]
-pub(crate) struct Waiting {
-    pulse: Arc<Pulse>,
-    lease: Duration,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        uncount(&self.pulse.leases, self.lease);
+    pub(super) fn set_pulse(&mut self, due: Option<Instant>) {
+        if let Some(before) = std::mem::replace(&mut self.pulse, due) {
+            self.agenda.remove(&(before, Timer::Pulse));
+        }
+        if let Some(due) = due {
+            self.agenda.insert((due, Timer::Pulse));
+        }
     }
 }
 
 /// Counts one more of that length; whether it is shorter than all others.
-fn count(all: &Mutex<BTreeMap<Duration, usize>>, length: Duration) -> bool {
-    let mut all = lock(all);
+fn count(all: &mut BTreeMap<Duration, usize>, length: Duration) -> bool {
     let shortest = all.keys().next().copied();
     *all.entry(length).or_default() += 1;
     shortest.is_none_or(|shortest| length < shortest)
 }
 
-fn uncount(all: &Mutex<BTreeMap<Duration, usize>>, length: Duration) {
-    let mut all = lock(all);
+fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
     if let Some(count) = all.get_mut(&length) {
         *count -= 1;
         if *count == 0 {

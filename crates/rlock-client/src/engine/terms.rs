@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use crate::Error;
-use crate::engine::clock::Instant;
+use crate::engine::instant::{Instant, nanos};
+use crate::error::Error;
 
 /// The lease where none is named.
 pub(crate) const LEASE_DEFAULT: Duration = Duration::from_secs(30);
@@ -65,7 +65,7 @@ impl Terms {
         let Some(max_hold) = self.max_hold else {
             return Some(self.lease);
         };
-        let left = max_hold.saturating_sub(now.saturating_duration_since(taken));
+        let left = max_hold.saturating_sub(now - taken);
         let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
         (!left.is_zero()).then(|| left.min(self.lease))
     }
@@ -86,7 +86,7 @@ impl Terms {
         lease: Duration,
     ) -> Option<Instant> {
         let period = nanos(self.lease / 3).max(1);
-        let soonest = nanos(sent.saturating_duration_since(taken) + self.lease / 12);
+        let soonest = nanos((sent - taken) + self.lease / 12);
         let periods = soonest.saturating_sub(phase(hold, period)).div_ceil(period);
         let due = phase(hold, period).saturating_add(periods.saturating_mul(period));
         let latest = sent + lease / 12 * 5;
@@ -100,10 +100,6 @@ impl Terms {
 fn phase(hold: u64, period: u64) -> u64 {
     let turn = u128::from(hold.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     u64::try_from((turn * u128::from(period)) >> 64).unwrap_or(0)
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Until when a lease that was asked for at `sent` counts on this machine.
@@ -134,91 +130,6 @@ pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// How long a call may take.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    begun: Instant,
-    end: Option<Instant>,
-}
-
-impl Deadline {
-    pub(crate) fn unlimited() -> Self {
-        Self {
-            begun: Instant::now(),
-            end: None,
-        }
-    }
-
-    pub(crate) fn after(limit: Duration) -> Self {
-        let begun = Instant::now();
-        Self {
-            begun,
-            end: Some(begun + limit),
-        }
-    }
-
-    /// This deadline, later by `grace`.
-    pub(crate) fn extended(self, grace: Duration) -> Self {
-        Self {
-            end: self.end.map(|end| end + grace),
-            ..self
-        }
-    }
-
-    /// What is left; `None` is without limit.
-    pub(crate) fn left(&self) -> Option<Duration> {
-        self.end
-            .map(|end| end.saturating_duration_since(Instant::now()))
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.left().is_some_and(|left| left.is_zero())
-    }
-
-    /// The error of a call that came to its deadline.
-    pub(crate) fn unavailable(&self, source: Option<redis::RedisError>) -> Error {
-        Error::Unavailable {
-            waited: self.begun.elapsed(),
-            source,
-        }
-    }
-
-    /// Runs `future` until this deadline.
-    pub(crate) async fn bound<F: Future>(&self, future: F) -> Option<F::Output> {
-        match self.end {
-            Some(end) => tokio::time::timeout_at(end.into(), future).await.ok(),
-            None => Some(future.await),
-        }
-    }
-}
-
-/// Growing pauses between attempts: 10 ms, doubled up to 1 s, with a random
-/// half so that many clients do not come back in step.
-#[derive(Debug, Default)]
-pub(crate) struct Backoff {
-    attempts: u32,
-}
-
-impl Backoff {
-    pub(crate) fn next(&mut self) -> Duration {
-        let pause = Self::nth(self.attempts);
-        self.attempts = self.attempts.saturating_add(1);
-        pause
-    }
-
-    /// The pause after so many others.
-    pub(crate) fn nth(attempts: u32) -> Duration {
-        let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
-        let random = uuid::Uuid::new_v4().as_u128() % 1000;
-        full / 2 + full / 2000 * u32::try_from(random).unwrap_or(0)
-    }
-
-    /// Waits for the next pause, but not past `deadline`.
-    pub(crate) async fn pause(&mut self, deadline: Deadline) {
-        let _ = deadline.bound(tokio::time::sleep(self.next())).await;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,18 +150,18 @@ mod tests {
 
     #[test]
     fn validity_ends_before_the_lease() {
-        let sent = Instant::now();
+        let sent = Instant::from_nanos(1_000_000_000_000);
         let lease = Duration::from_secs(10);
         assert_eq!(
             validity_end(sent, lease),
-            sent + lease - Duration::from_millis(102)
+            sent + (lease - Duration::from_millis(102))
         );
         assert_eq!(validity_end(sent, Duration::from_millis(1)), sent);
     }
 
     #[test]
     fn renewals_are_a_third_of_the_lease_apart() {
-        let (terms, taken) = (Terms::default(), Instant::now());
+        let (terms, taken) = (Terms::default(), Instant::from_nanos(1_000_000_000_000));
         for hold in 0..100 {
             let due = |sent| terms.renewal_due(hold, taken, sent, terms.lease).unwrap();
             let first = due(taken);
@@ -260,19 +171,19 @@ mod tests {
             // Also if it was late, and after one that was out of turn.
             let late = first + Duration::from_secs(1);
             assert_eq!(due(late), first + terms.lease / 3);
-            let early = first - Duration::from_secs(1);
+            let early = taken + ((first - taken) - Duration::from_secs(1));
             assert!(due(early) == first + terms.lease / 3 || due(early) == first);
         }
     }
 
     #[test]
     fn holds_taken_at_once_are_renewed_evenly() {
-        let (terms, taken) = (Terms::default(), Instant::now());
+        let (terms, taken) = (Terms::default(), Instant::from_nanos(1_000_000_000_000));
         let mut per_second = [0; 10];
         // A hold takes every other number, as its owner has one too.
         for hold in (0..20_000).step_by(2) {
             let due = terms.renewal_due(hold, taken, taken, terms.lease).unwrap();
-            let later = due - taken - terms.lease / 12;
+            let later = (due - taken) - terms.lease / 12;
             per_second[usize::try_from(later.as_secs()).unwrap().min(9)] += 1;
         }
         assert!(
@@ -289,7 +200,7 @@ mod tests {
             max_hold,
             ..Terms::default()
         };
-        let taken = Instant::now();
+        let taken = Instant::from_nanos(1_000_000_000_000);
         let at = |seconds| terms.lease_at(taken, taken + Duration::from_secs(seconds));
         assert_eq!(at(0), Some(Duration::from_secs(6)));
         assert_eq!(at(7), Some(Duration::from_secs(3)));

@@ -54,8 +54,11 @@ macro_rules! choose_bound {
         /// zero ends the hold with the connection. At most 30 days, and what
         /// the server allows for leases; rounded up to whole milliseconds.
         ///
-        /// A process that was stopped sees the end of its connection only
-        /// when it runs again: for that moment, rely on the fence.
+        /// A process that was stopped, or a machine that was suspended, sees
+        /// the end of its connection only when it runs again. From a grace of
+        /// 400 ms on, [`is_valid`](crate::Guard::is_valid) knows better: it is
+        /// false once the last sign of life is older than the grace. For a
+        /// shorter one rely on the fence in that moment.
         ///
         /// The server must let this client close its own earlier connection
         /// (`CLIENT KILL`): a request that is still under way there could

@@ -4,16 +4,17 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::Ask;
-use crate::engine::clock::Instant;
-use crate::engine::hold::Hold;
+use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
-use crate::engine::terms::Deadline;
+use crate::engine::proof::Proof;
+use crate::engine::terms::Terms;
+use crate::engine::{Event, Outcome};
 use crate::error::{Error, Loss};
-use crate::net::acquire::acquire;
-use crate::net::release;
-use crate::net::state::{Inner, State};
-use crate::wire::protocol::Queueing;
+use crate::locks::lock::ask_for;
+use crate::net::calling::Calling;
+use crate::net::clock::now;
+use crate::net::lost::Lost;
+use crate::net::state::Inner;
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
@@ -40,18 +41,18 @@ use crate::wire::protocol::Queueing;
 #[must_use = "a lock is released as soon as its guard is dropped"]
 pub struct Guard {
     inner: Arc<Inner>,
-    hold: Arc<Hold>,
+    proof: Arc<Proof>,
     /// What this guard needs, which may be less than how the lock is held.
     ask: Ask,
     open: bool,
 }
 
 impl Guard {
-    pub(crate) fn new(inner: Arc<Inner>, hold: Arc<Hold>, ask: Ask) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, proof: Arc<Proof>, ask: Ask) -> Self {
         let open = true;
         Self {
             inner,
-            hold,
+            proof,
             ask,
             open,
         }
@@ -73,17 +74,17 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub fn fence(&self) -> u64 {
-        self.hold.fence()
+        self.proof.fence()
     }
 
     /// Who holds it.
     pub fn owner(&self) -> &Owner {
-        self.hold.claims.owner()
+        self.proof.claims.owner()
     }
 
     /// The lock's key.
     pub fn key(&self) -> &[u8] {
-        &self.hold.claims.first().key
+        self.proof.claims.key()
     }
 
     /// For how long the lock is held for certain; zero if it was lost.
@@ -91,12 +92,10 @@ impl Guard {
     /// Counted on this machine's clock from a moment before the grant, less 2 ms
     /// and a hundredth of the lease. Each renewal sets it anew.
     pub fn remaining(&self) -> Duration {
-        match self.hold.loss() {
-            Some(_) => Duration::ZERO,
-            None => self
-                .hold
-                .valid_until()
-                .saturating_duration_since(Instant::now()),
+        let now = now();
+        match (self.proof.loss(now), self.proof.valid_until()) {
+            (None, Some(until)) => until - now,
+            _ => Duration::ZERO,
         }
     }
 
@@ -121,7 +120,7 @@ impl Guard {
 
     /// Why the lock was lost; `None` while it is held.
     pub fn loss(&self) -> Option<Loss> {
-        self.hold.loss()
+        self.proof.loss(now())
     }
 
     /// Waits until the lock is lost.
@@ -144,7 +143,7 @@ impl Guard {
     /// # }
     /// ```
     pub async fn lost(&self) -> Loss {
-        self.hold.lost().await
+        Lost::of(&self.proof).await
     }
 
     /// Releases the lock and waits for the server's word.
@@ -174,24 +173,13 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn release(mut self) -> Result<(), Error> {
-        if let Some(loss) = self.loss() {
-            return Err(Error::Lost(loss));
+        let (hold, ask) = (self.proof.hold, self.ask);
+        self.open = false;
+        let release = |call| Event::Release { call, hold, ask };
+        match Calling::begin(&self.inner.state, None, release).await {
+            Outcome::Failed(error) => Err(error),
+            Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
         }
-        let deadline = Deadline::after(self.inner.state.limits.patience);
-        let Some(_turn) = deadline.bound(self.hold.claims.turn()).await else {
-            return Err(deadline.unavailable(None));
-        };
-        if self.hold.leave_unless_last(self.ask) {
-            self.open = false;
-            return Ok(());
-        }
-        let outcome = release::release(&self.inner.state, &self.hold).await;
-        // Unless there was no answer, nothing is left to do.
-        if !matches!(outcome, Err(Error::Unavailable { .. })) {
-            self.open = false;
-            self.hold.leave(self.ask);
-        }
-        outcome
     }
 
     /// Asks for more of what this guard holds.
@@ -200,36 +188,38 @@ impl Guard {
         ask: Ask,
         queueing: Queueing,
     ) -> Result<Option<Self>, Error> {
-        let (claims, terms) = (self.hold.claims.clone(), self.hold.terms);
-        let hold = acquire(self.state(), claims, ask, terms, queueing).await?;
-        Ok(hold.map(|hold| Self::new(Arc::clone(&self.inner), hold, ask)))
+        // The engine goes by the terms of the hold that is there.
+        let (claims, terms) = (self.proof.claims.clone(), Terms::default());
+        ask_for(&self.inner, claims, ask, terms, queueing).await
     }
 
-    pub(crate) fn state(&self) -> &Arc<State> {
-        &self.inner.state
+    /// Has this guard need the lock in shared mode only, which lets others in
+    /// unless another guard of this owner needs more.
+    pub(crate) async fn share(&mut self) -> Result<(), Error> {
+        let hold = self.proof.hold;
+        self.ask = Ask::Shared;
+        let downgrade = |call| Event::Downgrade { call, hold };
+        match Calling::begin(&self.inner.state, None, downgrade).await {
+            Outcome::Failed(error) => Err(error),
+            Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
+        }
     }
 
-    /// The hold, which other guards of the same owner may share.
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.hold
+    /// What it shows, which other guards of the same owner may share.
+    pub(crate) fn proof(&self) -> &Arc<Proof> {
+        &self.proof
     }
 
     pub(crate) fn ask(&self) -> Ask {
         self.ask
     }
-
-    /// Has this guard need the lock in shared mode only; whether no other
-    /// guard needs it exclusively.
-    pub(crate) fn share(&mut self) -> bool {
-        self.ask = Ask::Shared;
-        self.hold.leave_writers()
-    }
 }
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.open && self.hold.leave(self.ask) {
-            release::dropped(&self.inner.state, Arc::clone(&self.hold));
+        if self.open {
+            let (hold, ask) = (self.proof.hold, self.ask);
+            self.inner.state.handle(Event::Leave { hold, ask });
         }
     }
 }

@@ -59,9 +59,9 @@ macro_rules! held {
                 self.guard.release().await
             }
 
-            /// The hold, for waiting for its loss elsewhere.
-            pub(crate) fn hold(&self) -> &std::sync::Arc<$crate::engine::hold::Hold> {
-                self.guard.hold()
+            /// What it shows, for waiting for its loss elsewhere.
+            pub(crate) fn proof(&self) -> &std::sync::Arc<$crate::engine::proof::Proof> {
+                self.guard.proof()
             }
         }
 

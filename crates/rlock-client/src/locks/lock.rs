@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::engine::ask::Ask;
+use crate::engine::ask::{Ask, Queueing};
+use crate::engine::claims::Claims;
 use crate::engine::owner::Owner;
 use crate::engine::terms::{Terms, whole_ms};
+use crate::engine::{Event, Outcome};
 use crate::error::Error;
 use crate::locks::guard::Guard;
-use crate::net::acquire::acquire;
+use crate::net::calling::Calling;
 use crate::net::state::Inner;
 use crate::wire::info::{self, Info};
-use crate::wire::protocol::{self, Queueing};
+use crate::wire::protocol;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
@@ -67,14 +69,10 @@ impl Lock {
     ) -> Result<Option<Guard>, Error> {
         let key = String::from_utf8_lossy(&self.key);
         let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?ask, ?queueing);
-        let claims = self
-            .inner
-            .state
-            .wakeups
-            .claims(&self.key, &self.rest, &owner);
-        let hold = acquire(&self.inner.state, claims, ask, self.terms, queueing);
-        let hold = hold.instrument(span).await?;
-        Ok(hold.map(|hold| Guard::new(Arc::clone(&self.inner), hold, ask)))
+        let claims = Claims::new(owner, &self.key, &self.rest);
+        ask_for(&self.inner, claims, ask, self.terms, queueing)
+            .instrument(span)
+            .await
     }
 
     pub(crate) async fn info(&self) -> Result<Info, Error> {
@@ -91,6 +89,31 @@ impl Lock {
 
     pub(crate) async fn force(&self) -> Result<u64, Error> {
         protocol::number(&self.inner.state.ask(&protocol::force(&self.key)).await?)
+    }
+}
+
+/// Asks for `claims` and waits as `queueing` says; `None` if not granted.
+pub(crate) async fn ask_for(
+    inner: &Arc<Inner>,
+    claims: Claims,
+    ask: Ask,
+    terms: Terms,
+    queueing: Queueing,
+) -> Result<Option<Guard>, Error> {
+    let call = |call| Event::Ask {
+        call,
+        claims,
+        ask,
+        terms,
+        queueing,
+    };
+    match Calling::begin(&inner.state, Some(ask), call).await {
+        Outcome::Granted(proof) => {
+            tracing::debug!(?proof, "granted");
+            Ok(Some(Guard::new(Arc::clone(inner), proof, ask)))
+        }
+        Outcome::Failed(error) => Err(error),
+        Outcome::Refused | Outcome::Done => Ok(None),
     }
 }
 

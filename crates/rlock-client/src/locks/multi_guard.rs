@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::engine::hold::Hold;
 use crate::engine::owner::Owner;
+use crate::engine::proof::Proof;
 use crate::error::{Error, Loss};
 use crate::locks::guard::Guard;
+use crate::net::lost::Lost;
 
 /// Holds several locks until they are released, dropped, or one of them is
 /// lost.
@@ -105,7 +106,7 @@ impl MultiGuard {
     ///
     /// Dropping the future changes nothing.
     pub async fn lost(&self) -> Loss {
-        first_loss(self.holds()).await
+        first_loss(self.proofs()).await
     }
 
     /// Releases all of them and waits for the server's word.
@@ -126,24 +127,21 @@ impl MultiGuard {
         outcome
     }
 
-    /// The holds, for waiting for a loss elsewhere.
-    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
-        self.parts().map(|part| Arc::clone(part.hold())).collect()
+    /// What they show, for waiting for a loss elsewhere.
+    pub(crate) fn proofs(&self) -> Vec<Arc<Proof>> {
+        self.parts().map(|part| Arc::clone(part.proof())).collect()
     }
 }
 
 fn keys(part: &Guard) -> impl Iterator<Item = &[u8]> {
-    part.hold().claims.keys()
+    part.proof().claims.keys()
 }
 
-/// Waits until one of `holds` is lost.
-pub(crate) async fn first_loss(holds: Vec<Arc<Hold>>) -> Loss {
-    let mut losses: Vec<Pin<Box<dyn Future<Output = Loss> + Send>>> = Vec::new();
-    for hold in holds {
-        losses.push(Box::pin(async move { hold.lost().await }));
-    }
+/// Waits until one of `proofs` is lost.
+pub(crate) async fn first_loss(proofs: Vec<Arc<Proof>>) -> Loss {
+    let mut losses: Vec<Lost> = proofs.iter().map(Lost::of).collect();
     std::future::poll_fn(|context| {
-        let mut polled = losses.iter_mut().map(|loss| loss.as_mut().poll(context));
+        let mut polled = losses.iter_mut().map(|loss| Pin::new(loss).poll(context));
         polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
     })
     .await

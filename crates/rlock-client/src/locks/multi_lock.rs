@@ -7,16 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::Ask;
+use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
-use crate::engine::terms::{Deadline, Terms};
+use crate::engine::terms::Terms;
 use crate::error::Error;
 use crate::locks::choose_terms::choose_terms;
 use crate::locks::guard::Guard;
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::multi_guard::MultiGuard;
+use crate::net::deadline::Deadline;
 use crate::net::state::Inner;
-use crate::wire::protocol::Queueing;
 use crate::wire::slot;
 
 /// The most keys that one request may have.

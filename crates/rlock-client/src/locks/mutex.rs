@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use crate::engine::ask::Ask;
+use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
 use crate::error::Error;
 use crate::locks::guard::Guard;
 use crate::locks::lock::{Lock, at_most};
 use crate::wire::info::{Info, Mode};
-use crate::wire::protocol::Queueing;
 
 /// A lock that one owner at a time can hold, in the order of asking.
 ///

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::Ask;
+use crate::engine::ask::{Ask, Queueing};
 use crate::error::Error;
 use crate::locks::change::{ChangeError, Upgrade};
 use crate::locks::guard::Guard;
 use crate::locks::held::held;
 use crate::locks::lock::at_most;
 use crate::locks::write_guard::WriteGuard;
-use crate::wire::protocol::Queueing;
 
 /// Holds a lock together with other readers, until it is released, dropped,
 /// or lost.
@@ -134,12 +133,12 @@ impl ReadGuard {
         if let Some(loss) = self.loss() {
             return Err(ChangeError::new(self, Error::Lost(loss)));
         }
-        let hold = Arc::clone(self.hold());
+        let before = Arc::clone(self.proof());
         // A guard that is entered and one that is left: the hold is in use at
         // every moment, so nothing is released in between.
         match self.guard.ask_for(Ask::Exclusive, queueing).await {
             Ok(Some(guard)) => {
-                let is_unbroken = Arc::ptr_eq(&hold, guard.hold());
+                let is_unbroken = Arc::ptr_eq(&before, guard.proof());
                 Ok(Upgrade::Granted(WriteGuard::upgraded(guard, is_unbroken)))
             }
             Ok(None) => Ok(Upgrade::Refused(self)),

@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use crate::engine::ask::Ask;
+use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
 use crate::error::Error;
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::read_guard::ReadGuard;
 use crate::locks::write_guard::WriteGuard;
 use crate::wire::info::Info;
-use crate::wire::protocol::Queueing;
 
 /// A lock that any number of readers can hold together, or one writer alone.
 ///

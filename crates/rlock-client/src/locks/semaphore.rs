@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::Ask;
+use crate::engine::ask::{Ask, Queueing};
 use crate::engine::terms::Terms;
 use crate::error::Error;
 use crate::locks::choose_terms::{choose_bound, choose_terms};
@@ -11,7 +11,6 @@ use crate::locks::lock::{Lock, at_most};
 use crate::locks::permits::Permits;
 use crate::net::state::Inner;
 use crate::wire::info::Info;
-use crate::wire::protocol::Queueing;
 
 /// The most permits that a semaphore may have.
 const PERMITS_MAX: u32 = 1_000_000;

@@ -1,16 +1,9 @@
 //! The proof of writing, and how it becomes one of reading.
 
-use redis::Value;
-
-use crate::engine::hold::Hold;
-use crate::engine::terms::Deadline;
-use crate::error::{Error, Loss};
 use crate::locks::change::ChangeError;
 use crate::locks::guard::Guard;
 use crate::locks::held::held;
 use crate::locks::read_guard::ReadGuard;
-use crate::net::state::{Answer, State};
-use crate::wire::protocol;
 
 /// Holds a lock alone, until it is released, dropped, or lost.
 ///
@@ -73,32 +66,11 @@ impl WriteGuard {
     /// background.
     pub async fn downgrade(self) -> Result<ReadGuard, ChangeError> {
         let Self { mut guard, .. } = self;
-        if let Some(loss) = guard.loss() {
-            return Err(ChangeError::new(ReadGuard::new(guard), Error::Lost(loss)));
-        }
-        let hold = std::sync::Arc::clone(guard.hold());
-        let _turn = hold.claims.turn().await;
-        let outcome = match guard.share() {
-            true => send_downgrade(guard.state(), &hold).await,
-            false => Ok(()),
-        };
+        let outcome = guard.share().await;
         let reading = ReadGuard::new(guard);
         match outcome {
             Ok(()) => Ok(reading),
             Err(error) => Err(ChangeError::new(reading, error)),
         }
     }
-}
-
-async fn send_downgrade(state: &State, hold: &Hold) -> Result<(), Error> {
-    let deadline = Deadline::after(state.limits.patience);
-    let cmd = protocol::downgrade(&hold.claims);
-    let Answer { reply, is_repeated } = state.ask_until(deadline, &cmd).await?;
-    // Nil after an unanswered one: that one did it, or the hold was lost, which
-    // the next renewal shows.
-    if reply == Value::Nil && !is_repeated {
-        hold.lose(Loss::EndedByServer);
-        return Err(Error::Lost(Loss::EndedByServer));
-    }
-    Ok(())
 }

@@ -5,24 +5,25 @@
 //! granted to somebody who no longer listens. A new connection is handed out
 //! only after its subscription is confirmed.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::engine::claim::Said;
-use crate::engine::clock::Instant;
-use crate::engine::sync::lock;
-use crate::engine::terms::{Backoff, LEASE_DEFAULT};
+use crate::engine::Event;
+use crate::engine::instant::Instant;
+use crate::engine::request::{Reply, Request};
 use crate::error::Fault;
-use crate::net::driver::Order;
-use crate::net::state::{Connection, State};
-use crate::net::watchdog;
+use crate::net::clock::now;
+use crate::net::deadline::Backoff;
+use crate::net::state::{Connection, State, lock};
 use crate::wire::notice;
+use crate::wire::protocol::{self, Encoded};
 
 /// How many requests may be under way before callers wait to send theirs.
 const REQUESTS_MAX: usize = 1024;
@@ -58,46 +59,40 @@ struct Life {
     number: u64,
     retired: AtomicBool,
     bell: Notify,
-    signs: Mutex<Signs>,
-}
-
-/// Signs of life.
-#[derive(Debug)]
-struct Signs {
-    /// When the last request was sent that was answered.
-    known_good: Instant,
     /// When the last answer was read.
-    heard: Instant,
+    heard: Mutex<Instant>,
 }
 
 impl Life {
     fn new(number: u64) -> Self {
-        let now = Instant::now();
         Self {
             number,
             retired: AtomicBool::new(false),
             bell: Notify::new(),
-            signs: Mutex::new(Signs {
-                known_good: now,
-                heard: now,
-            }),
+            heard: Mutex::new(now()),
         }
     }
 
     fn retire(&self) {
         self.retired.store(true, Ordering::Release);
-        self.bell.notify_one();
+        self.bell.notify_waiters();
     }
 
-    /// Notes that a request was answered that had been sent then.
-    fn was_good(&self, sent: Instant) {
-        let mut signs = lock(&self.signs);
-        signs.known_good = sent.max(signs.known_good);
-        signs.heard = Instant::now();
+    fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
     }
 
-    fn known_good(&self) -> Instant {
-        lock(&self.signs).known_good
+    async fn retired(&self) {
+        let mut rings = pin!(self.bell.notified());
+        rings.as_mut().enable();
+        if !self.is_retired() {
+            rings.await;
+        }
+    }
+
+    /// Notes that an answer was read.
+    fn has_spoken(&self) {
+        *lock(&self.heard) = now();
     }
 }
 
@@ -126,9 +121,8 @@ impl Link {
         }
         let identity = identify(&mut connection).await;
         let is_sole = close_earlier(&mut connection, earlier).await;
-        let sent = Instant::now();
-        connection.subscribe(&state.channel).await?;
-        life.was_good(sent);
+        connection.subscribe(&*state.channel).await?;
+        life.has_spoken();
         Ok(Arc::new(Self {
             number,
             is_sole,
@@ -145,6 +139,15 @@ impl Link {
         Self::open(state, 1, &[]).await
     }
 
+    /// Carries out a request of the engine.
+    pub(crate) async fn carry_out(&self, request: &Request, channel: &str) -> Result<Reply, Fault> {
+        let replies = match protocol::encode(request, channel) {
+            Encoded::One(cmd) => vec![self.ask(&cmd).await?],
+            Encoded::Several(cmds) => self.ask_all(&cmds).await?,
+        };
+        protocol::decode(request, &replies).map_err(Fault::Refused)
+    }
+
     /// Sends one request and waits for its reply.
     ///
     /// A connection that answers nothing in time is given up, as it cannot be
@@ -157,29 +160,42 @@ impl Link {
     pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Fault> {
         // The time in which an answer has to come begins when it is sent.
         let _place = self.places.acquire().await;
-        let sent = Instant::now();
-        let reply = self.connection.clone().send_packed_command(cmd).await;
-        self.sorted(sent, reply.and_then(Value::extract_error))
+        let mut connection = self.connection.clone();
+        let reply = self.in_time(connection.send_packed_command(cmd)).await;
+        self.sorted(reply.and_then(Value::extract_error))
     }
 
     /// Sends requests together and waits for all replies; a refusal of one is
     /// among the replies and does not keep the others from being carried out.
-    pub(crate) async fn ask_all(&self, cmds: &redis::Pipeline) -> Result<Vec<Value>, Fault> {
+    async fn ask_all(&self, cmds: &redis::Pipeline) -> Result<Vec<Value>, Fault> {
         let _place = self.places.acquire().await;
-        let (sent, count) = (Instant::now(), cmds.cmd_iter().count());
+        let count = cmds.cmd_iter().count();
         let mut connection = self.connection.clone();
-        let replies = connection.send_packed_commands(cmds, 0, count).await;
-        self.sorted(sent, replies)
+        let replies = connection.send_packed_commands(cmds, 0, count);
+        let replies = self.in_time(replies).await;
+        self.sorted(replies)
     }
 
-    fn sorted<T>(&self, sent: Instant, reply: Result<T, RedisError>) -> Result<T, Fault> {
+    /// Awaits a reply for as long as the connection is not given up.
+    async fn in_time<T>(
+        &self,
+        reply: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        tokio::select! {
+            biased;
+            reply = reply => reply,
+            () = self.life.retired() => Err(RedisError::from((ErrorKind::Io, "given up"))),
+        }
+    }
+
+    fn sorted<T>(&self, reply: Result<T, RedisError>) -> Result<T, Fault> {
         // Others have been answered meanwhile: this process is slow, or has asked
         // for very much, and a new connection would not help.
         let is_busy = reply.as_ref().is_err_and(RedisError::is_timeout)
-            && lock(&self.life.signs).heard.elapsed() < self.limit;
+            && now() - *lock(&self.life.heard) < self.limit;
         let reply = reply.map_err(Fault::from_redis);
         if !matches!(reply, Err(Fault::Broken(_))) {
-            self.life.was_good(sent);
+            self.life.has_spoken();
         }
         reply.inspect_err(|fault| {
             // A demoted server keeps its connections open, while the address
@@ -190,25 +206,13 @@ impl Link {
         })
     }
 
-    /// The latest moment at which this connection is known to have been open:
-    /// the server received what was sent then, and later answered.
-    pub(crate) fn known_good(&self) -> Instant {
-        self.life.known_good()
-    }
-
     /// Gives the connection up; a new one is made.
     pub(crate) fn retire(&self) {
         self.life.retire();
     }
 
     pub(crate) fn is_retired(&self) -> bool {
-        self.life.retired.load(Ordering::Acquire)
-    }
-
-    async fn retired(&self) {
-        while !self.is_retired() {
-            self.life.bell.notified().await;
-        }
+        self.life.is_retired()
     }
 }
 
@@ -232,22 +236,14 @@ fn receiver(
     }
 }
 
-/// Hands a message on. It came after the replies that have been read by now:
-/// messages and replies are in one order.
+/// Hands a message on, before any reply that comes after it.
 fn deliver(state: &State, life: &Life, message: &[u8]) {
-    let Some(notice) = notice::read(message) else {
-        let message = String::from_utf8_lossy(message);
-        return tracing::warn!(%message, "unknown message");
-    };
-    let said = Said {
-        event: notice.event,
-        fence: notice.fence,
-        link: life.number,
-        not_before: life.known_good(),
-    };
-    // If nobody waits for a grant, the lock would be held for a lease.
-    if let Some(claims) = state.wakeups.deliver(notice.name, said) {
-        state.order(Order::GiveBack(claims, LEASE_DEFAULT));
+    match notice::read(message, life.number) {
+        Some(notice) => state.handle(Event::Notice(notice)),
+        None => {
+            let message = String::from_utf8_lossy(message);
+            tracing::warn!(%message, "unknown message");
+        }
     }
 }
 
@@ -304,29 +300,21 @@ pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
     // One that connects, and is given up at once, is as bad as one that does
     // not: a demoted server, for example.
     let mut backoff = Backoff::default();
-    let mut since = Instant::now();
+    let mut since = now();
     loop {
-        link.retired().await;
-        if since.elapsed() >= SETTLED {
+        link.life.retired().await;
+        if now() - since >= SETTLED {
             backoff = Backoff::default();
         }
         tracing::warn!("connection to the server lost");
         earlier.push(link.identity.clone());
-        let (number, known_good) = (link.number + 1, link.known_good());
-        state.pulse.set_over(link.number);
+        let number = link.number + 1;
         drop(link);
-        state.set_connection(Connection::Down(None));
-        for claim in state.wakeups.all() {
-            claim.disconnected(number - 1);
-        }
-        for hold in state.wakeups.live_holds() {
-            hold.disconnected(known_good);
-        }
+        state.link_down();
         link = reconnect(state, number, &mut earlier, &mut backoff).await;
-        since = Instant::now();
+        since = now();
         tracing::info!(number, "connected to the server again");
-        state.set_connection(Connection::Up(Arc::clone(&link)));
-        watchdog::look_at_all(state);
+        state.link_up(&link);
     }
 }
 

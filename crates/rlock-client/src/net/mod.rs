@@ -1,11 +1,9 @@
-//! The connection, and the tasks that ask the server by it.
+//! The connection, and the tasks that carry out what the engine decides.
 
-pub(crate) mod acquire;
-pub(crate) mod attach;
+pub(crate) mod calling;
+pub(crate) mod clock;
+pub(crate) mod deadline;
 pub(crate) mod driver;
 pub(crate) mod link;
-pub(crate) mod pulse;
-pub(crate) mod release;
+pub(crate) mod lost;
 pub(crate) mod state;
-pub(crate) mod turn;
-pub(crate) mod watchdog;

@@ -1,21 +1,26 @@
-//! What the calls of a client and its background task work with together.
+//! What the calls of a client and its background task work with together: the
+//! engine, and the connection by which its actions are carried out.
 
+use std::collections::HashMap;
 use std::panic::{self, AssertUnwindSafe};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, Value};
-use tokio::sync::{OnceCell, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, mpsc, oneshot, watch};
 
+use crate::engine::instant::Instant;
 use crate::engine::owner::Owner;
-use crate::engine::pulse::Pulse;
-use crate::engine::schedule::Schedule;
-use crate::engine::terms::{Backoff, Deadline};
-use crate::engine::wakeups::Wakeups;
-use crate::error::{Error, Fault};
+use crate::engine::proof::Proof;
+use crate::engine::request::{Reply, Request};
+use crate::engine::{Action, Engine, Event, Id, Metrics};
+use crate::error::{Error, Fault, Loss};
+use crate::net::calling::Slot;
+use crate::net::clock::now;
+use crate::net::deadline::{Backoff, Deadline};
 use crate::net::driver::Order;
 use crate::net::link::Link;
 use crate::wire::protocol;
@@ -27,16 +32,8 @@ pub(crate) struct Limits {
     pub(crate) patience: Duration,
 }
 
-/// The reply to a request.
-pub(crate) struct Answer {
-    pub(crate) reply: Value,
-    /// Whether the request was made before and not answered, so that it may
-    /// have been carried out then.
-    pub(crate) is_repeated: bool,
-}
-
 /// A request that has been sent, and is to be awaited.
-pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send>>;
+pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send>>;
 
 /// Whether there is a connection.
 #[derive(Clone, Debug)]
@@ -49,24 +46,46 @@ pub(crate) enum Connection {
 }
 
 /// What the background task and the calls both work with.
-#[derive(Debug)]
 pub(crate) struct State {
     pub(crate) redis: redis::Client,
     pub(crate) limits: Limits,
     /// What the client's connections are called on the server.
     pub(crate) name: Option<String>,
     /// The channel that the server speaks to this client on.
-    pub(crate) channel: String,
-    pub(crate) wakeups: Arc<Wakeups>,
-    pub(crate) schedule: Schedule,
-    pub(crate) pulse: Arc<Pulse>,
+    pub(crate) channel: Arc<str>,
     id: String,
-    numbers: AtomicU64,
+    owners: AtomicU64,
     is_cluster: OnceCell<bool>,
+    core: Mutex<Core>,
+    /// Rings when the background has to look at the engine's next deadline.
+    alarm: Notify,
     connection: watch::Sender<Connection>,
     /// The runtime of the background task.
     runtime: tokio::runtime::Handle,
     orders: mpsc::UnboundedSender<Order>,
+}
+
+/// The engine, and those who wait for its actions.
+struct Core {
+    engine: Engine,
+    /// The connection that the engine has been told of.
+    link: Option<Arc<Link>>,
+    slots: HashMap<Id, Arc<Slot>>,
+    flushes: HashMap<Id, oneshot::Sender<()>>,
+    /// When the background wakes anyway. Only an earlier deadline has to wake
+    /// it, so that the usual lock and release do not.
+    alarm: Option<Instant>,
+}
+
+/// What is to be done when the engine is not locked any more: to wake somebody
+/// may run any code, and that code may come back here.
+#[derive(Default)]
+struct Afterwards {
+    wakers: Vec<Waker>,
+    losses: Vec<(Arc<Proof>, Loss)>,
+    flushed: Vec<oneshot::Sender<()>>,
+    silent: Option<Arc<Link>>,
+    is_earlier: bool,
 }
 
 /// What clients, locks and guards keep alive. The background task keeps only
@@ -76,6 +95,11 @@ pub(crate) struct Inner {
     pub(crate) state: Arc<State>,
 }
 
+/// Locks, also after a panic elsewhere: nothing here is left half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl State {
     /// Also what the background task reads its orders from.
     pub(crate) fn new(
@@ -83,24 +107,31 @@ impl State {
         limits: Limits,
         name: Option<String>,
     ) -> (Self, mpsc::UnboundedReceiver<Order>) {
-        let id = uuid::Uuid::new_v4().to_string();
+        let uuid = uuid::Uuid::new_v4();
         let id = match &name {
-            Some(name) => format!("{name}:{id}"),
-            None => id,
+            Some(name) => format!("{name}:{uuid}"),
+            None => uuid.to_string(),
         };
         let (orders, inbox) = mpsc::unbounded_channel();
+        let seed = uuid.as_u64_pair().0;
+        let core = Core {
+            engine: Engine::new(limits.patience, seed),
+            link: None,
+            slots: HashMap::new(),
+            flushes: HashMap::new(),
+            alarm: None,
+        };
         let state = Self {
             redis,
             limits,
             name,
             // No owner shows it, so nobody else can speak on it by knowing one.
-            channel: format!("rlock:client:{}", uuid::Uuid::new_v4()),
-            wakeups: Arc::default(),
-            schedule: Schedule::default(),
-            pulse: Arc::default(),
+            channel: format!("rlock:client:{}", uuid::Uuid::new_v4()).into(),
             id,
-            numbers: AtomicU64::new(0),
+            owners: AtomicU64::new(0),
             is_cluster: OnceCell::new(),
+            core: Mutex::new(core),
+            alarm: Notify::new(),
             connection: watch::Sender::new(Connection::Down(None)),
             runtime: tokio::runtime::Handle::current(),
             orders,
@@ -108,16 +139,131 @@ impl State {
         (state, inbox)
     }
 
-    /// Hands work to the background. Never blocks, never fails visibly: if
-    /// the background is gone, the lease is what ends a hold.
-    pub(crate) fn order(&self, order: Order) {
-        let _ = self.orders.send(order);
+    /// Tells the engine what has happened, and does what it says.
+    pub(crate) fn handle(&self, event: Event) {
+        self.with_core(|core| core.engine.handle(now(), event));
+    }
+
+    /// Begins a call whose outcome arrives in `slot`.
+    pub(crate) fn begin(&self, slot: &Arc<Slot>, event: impl FnOnce(Id) -> Event) -> Id {
+        self.with_core(|core| {
+            let call = core.engine.next_id();
+            core.slots.insert(call, Arc::clone(slot));
+            core.engine.handle(now(), event(call));
+            call
+        })
+    }
+
+    /// Nobody waits for the outcome of a call any more.
+    pub(crate) fn forget(&self, call: Id) {
+        let slot = lock(&self.core).slots.remove(&call);
+        drop(slot);
+    }
+
+    /// Waits until nothing is left of what there is to clean up now.
+    pub(crate) async fn flush(&self) {
+        let (done, flushed) = oneshot::channel();
+        self.with_core(|core| {
+            let flush = core.engine.next_id();
+            core.flushes.insert(flush, done);
+            core.engine.handle(now(), Event::Flush { flush });
+        });
+        // An error means that the background is gone: nothing is left to do.
+        let _ = flushed.await;
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        lock(&self.core).engine.metrics()
+    }
+
+    pub(crate) fn is_clean(&self) -> bool {
+        lock(&self.core).engine.is_clean()
+    }
+
+    /// When the background has to wake, from which on it need not be told.
+    pub(crate) fn alarm(&self) -> Option<Instant> {
+        let mut core = lock(&self.core);
+        core.alarm = core.engine.next_deadline();
+        core.alarm
+    }
+
+    pub(crate) async fn alarm_is_earlier(&self) {
+        self.alarm.notified().await;
+    }
+
+    fn with_core<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
+        let mut afterwards = Afterwards::default();
+        let mut core = lock(&self.core);
+        let value = work(&mut core);
+        while let Some(action) = core.engine.poll_action() {
+            self.carry_out(&mut core, action, &mut afterwards);
+        }
+        let next = core.engine.next_deadline();
+        if next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm)) {
+            core.alarm = next;
+            afterwards.is_earlier = true;
+        }
+        drop(core);
+        self.finish(afterwards);
+        value
+    }
+
+    fn carry_out(&self, core: &mut Core, action: Action, afterwards: &mut Afterwards) {
+        match action {
+            Action::Send { id, request, call } => {
+                let Some(link) = &core.link else { return };
+                let asking = self.begin_to_ask(Arc::clone(link), request);
+                match call.and_then(|call| core.slots.get(&call)) {
+                    Some(slot) => afterwards.wakers.extend(slot.put_request(id, asking)),
+                    None => self.order(Order::Await(id, asking)),
+                }
+            }
+            Action::Resolve { call, outcome } => {
+                if let Some(slot) = core.slots.remove(&call) {
+                    afterwards.wakers.extend(slot.put_outcome(outcome));
+                }
+            }
+            Action::Lose { proof, loss } => afterwards.losses.push((proof, loss)),
+            Action::Retire { link } => {
+                let current = core.link.as_ref();
+                afterwards.silent = current.filter(|known| known.number == link).cloned();
+            }
+            Action::Flushed { flush } => {
+                afterwards.flushed.extend(core.flushes.remove(&flush));
+            }
+        }
+    }
+
+    fn finish(&self, afterwards: Afterwards) {
+        for (proof, loss) in afterwards.losses {
+            let (key, owner) = (proof.claims.label(), proof.claims.owner());
+            tracing::warn!(%key, %owner, fence = proof.fence(), %loss, "lock lost");
+            proof.wake();
+        }
+        for waker in afterwards.wakers {
+            waker.wake();
+        }
+        for flushed in afterwards.flushed {
+            let _: Result<(), ()> = flushed.send(());
+        }
+        if let Some(link) = afterwards.silent {
+            tracing::warn!("the connection is silent");
+            link.retire();
+        }
+        if afterwards.is_earlier {
+            self.alarm.notify_one();
+        }
     }
 
     /// Begins to ask, so that the request comes before all that are made
     /// afterwards. The answer is what has to be awaited for the reply.
-    pub(crate) fn begin_to_ask(&self, link: Arc<Link>, cmd: Cmd) -> Asking {
-        let mut asking: Asking = Box::pin(async move { link.ask(&cmd).await });
+    fn begin_to_ask(&self, link: Arc<Link>, request: Request) -> Asking {
+        tracing::trace!(?request);
+        let channel = Arc::clone(&self.channel);
+        // A task that has used up its time would not send anything, and what is
+        // asked afterwards by another one would come first.
+        let asking = async move { link.carry_out(&request, &channel).await };
+        let mut asking: Asking = Box::pin(tokio::task::unconstrained(asking));
         // Its time-out belongs to the background's runtime, which may be about
         // to end: then there is nobody to await the reply either.
         let _entered = self.runtime.enter();
@@ -129,27 +275,39 @@ impl State {
         }
     }
 
-    pub(crate) fn next_number(&self) -> u64 {
-        self.numbers.fetch_add(1, Ordering::Relaxed)
+    /// Hands work to the background. Never blocks, never fails visibly: if
+    /// the background is gone, the lease is what ends a hold.
+    pub(crate) fn order(&self, order: Order) {
+        let _ = self.orders.send(order);
     }
 
     pub(crate) fn set_connection(&self, connection: Connection) {
         self.connection.send_replace(connection);
     }
 
-    /// The connection, if there is one.
-    pub(crate) fn link_now(&self) -> Option<Arc<Link>> {
-        match &*self.connection.borrow() {
-            Connection::Up(link) if !link.is_retired() => Some(Arc::clone(link)),
-            _ => None,
-        }
+    /// There is a connection, by which everything is asked from now on.
+    pub(crate) fn link_up(&self, link: &Arc<Link>) {
+        self.set_connection(Connection::Up(Arc::clone(link)));
+        let (number, is_sole) = (link.number, link.is_sole);
+        self.with_core(|core| {
+            core.link = Some(Arc::clone(link));
+            let link = number;
+            core.engine.handle(now(), Event::LinkUp { link, is_sole });
+        });
+    }
+
+    /// It is gone.
+    pub(crate) fn link_down(&self) {
+        self.set_connection(Connection::Down(None));
+        let link = self.with_core(|core| {
+            core.engine.handle(now(), Event::LinkDown);
+            core.link.take()
+        });
+        drop(link);
     }
 
     /// The connection, waited for until `deadline` if there is none.
-    pub(crate) async fn link(&self, deadline: Deadline) -> Result<Arc<Link>, Error> {
-        if let Some(link) = self.link_now() {
-            return Ok(link);
-        }
+    async fn link(&self, deadline: Deadline) -> Result<Arc<Link>, Error> {
         let mut changes = self.connection.subscribe();
         let settled = async {
             changes
@@ -173,24 +331,14 @@ impl State {
 
     /// Asks until there is an answer, for at most the client's patience.
     ///
-    /// For requests that do no harm if they are carried out twice.
+    /// For questions, which change nothing: all else is the engine's.
     pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Error> {
-        let deadline = Deadline::after(self.limits.patience);
-        Ok(self.ask_until(deadline, cmd).await?.reply)
-    }
-
-    /// The same, until `deadline`.
-    pub(crate) async fn ask_until(&self, deadline: Deadline, cmd: &Cmd) -> Result<Answer, Error> {
-        let (mut backoff, mut is_repeated) = (Backoff::default(), false);
+        let (deadline, mut backoff) = (Deadline::after(self.limits.patience), Backoff::default());
         loop {
             let error = match self.link(deadline).await?.ask(cmd).await {
-                Ok(reply) => return Ok(Answer { reply, is_repeated }),
+                Ok(reply) => return Ok(reply),
                 Err(Fault::Refused(error)) => return Err(error),
-                Err(Fault::Broken(error)) => {
-                    is_repeated = true;
-                    error
-                }
-                Err(Fault::Passing(error)) => error,
+                Err(Fault::Broken(error) | Fault::Passing(error)) => error,
             };
             backoff.pause(deadline).await;
             if deadline.is_over() {
@@ -208,6 +356,15 @@ impl State {
     }
 }
 
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("id", &self.id)
+            .field("connection", &*self.connection.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
 fn is_settled(connection: &Connection) -> bool {
     match connection {
         Connection::Up(link) => !link.is_retired(),
@@ -218,7 +375,8 @@ fn is_settled(connection: &Connection) -> bool {
 
 impl Inner {
     pub(crate) fn next_owner(&self) -> Owner {
-        Owner::numbered(&self.state.id, self.state.next_number())
+        let number = self.state.owners.fetch_add(1, Ordering::Relaxed);
+        Owner::numbered(&self.state.id, number)
     }
 }
 

@@ -22,7 +22,10 @@ impl Fields<'_> {
     }
 
     pub(crate) fn optional(&self, name: &str) -> Result<Option<u64>, Error> {
-        protocol::number_or_nil(self.get(name)?)
+        match self.get(name)? {
+            Value::Nil => Ok(None),
+            other => protocol::number(other).map(Some),
+        }
     }
 
     pub(crate) fn text(&self, name: &str) -> Result<String, Error> {

@@ -2,30 +2,27 @@
 //!
 //! Knows their form only, not what follows from them.
 
-use crate::engine::claim::Event;
+use crate::engine::notices::{Notice, Word};
 
-/// One message on this client's channel.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Notice<'a> {
-    pub(crate) event: Event,
-    pub(crate) fence: u64,
-    /// `<owner> <key>`: no owner has a space, so this names both.
-    pub(crate) name: &'a [u8],
-}
-
-/// Reads `<event> <fence> <owner> <key>`; `None` for anything else.
-pub(crate) fn read(message: &[u8]) -> Option<Notice<'_>> {
+/// Reads `<event> <fence> <owner> <key>`, which came by the connection of that
+/// number; `None` for anything else.
+pub(crate) fn read(message: &[u8], link: u64) -> Option<Notice> {
     let (word, rest) = split_word(message)?;
     let (fence, name) = split_word(rest)?;
-    let event = match word {
-        b"grant" => Event::Grant,
-        b"timeout" => Event::WaitEnded,
-        b"withdrawn" => Event::Withdrawn,
-        b"lost" => Event::Lost,
+    let word = match word {
+        b"grant" => Word::Grant,
+        b"timeout" => Word::WaitEnded,
+        b"withdrawn" => Word::Withdrawn,
+        b"lost" => Word::Lost,
         _ => return None,
     };
     let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
-    Some(Notice { event, fence, name })
+    Some(Notice {
+        word,
+        fence,
+        name: name.into(),
+        link,
+    })
 }
 
 fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -36,13 +33,12 @@ fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::wakeups::name;
 
     #[test]
     fn a_key_in_a_notice_may_have_spaces_and_any_bytes() {
-        let read = read(b"grant 17 u:1 a key\xff ").unwrap();
-        assert_eq!((read.event, read.fence), (Event::Grant, 17));
-        assert_eq!(read.name, name("u:1", b"a key\xff "));
+        let read = read(b"grant 17 u:1 a key\xff ", 1).unwrap();
+        assert_eq!((read.word, read.fence), (Word::Grant, 17));
+        assert_eq!(read.name, b"u:1 a key\xff ");
     }
 
     #[test]
@@ -55,7 +51,7 @@ mod tests {
             b"grant -1 o k",
             b"won 1 o k",
         ] {
-            assert_eq!(read(message), None);
+            assert!(read(message, 1).is_none());
         }
     }
 }

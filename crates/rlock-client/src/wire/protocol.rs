@@ -4,24 +4,14 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 
 use crate::Error;
-use crate::engine::ask::Ask;
+use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::Claims;
-use crate::engine::terms::{Terms, millis};
+use crate::engine::request::{Reply, Request, Undo};
+use crate::engine::terms::millis;
 use crate::wire::fields::Fields;
-
-/// How a request for a lock is told its outcome.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Queueing {
-    /// Not at all: now or never.
-    Try,
-    /// Waits in the server's queue, at most this long.
-    AtMost(Duration),
-    /// Waits in the server's queue without limit.
-    Unlimited,
-}
 
 /// For how long the server keeps the place of a request whose connection ends.
 ///
@@ -31,21 +21,48 @@ pub(crate) enum Queueing {
 /// then.
 const KEPT_MAX: Duration = Duration::from_secs(10);
 
-/// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`, with `NOTIFY` for the outcome of a wait
-/// and for loss notices.
+/// A request as bytes.
+pub(crate) enum Encoded {
+    One(Cmd),
+    Several(Pipeline),
+}
+
+pub(crate) fn encode(request: &Request, channel: &str) -> Encoded {
+    Encoded::One(match request {
+        Request::Acquire {
+            claims,
+            ask,
+            lease,
+            bound,
+            queueing,
+            notify,
+        } => {
+            let mut cmd = acquire(claims, *ask, *lease, *queueing);
+            if *notify {
+                cmd.arg("NOTIFY").arg(channel);
+            }
+            if let Some(grace) = bound {
+                cmd.arg("BIND").arg(millis(*grace));
+            }
+            cmd
+        }
+        Request::Renew { claims, lease, .. } => renew(claims, *lease),
+        Request::Release { claims } => release(claims),
+        Request::ReleaseEach { claims } => return Encoded::Several(release_each(claims)),
+        Request::Downgrade { claims } => command("DOWNGRADE", claims),
+        Request::Cancel { claims } => command("CANCEL", claims),
+        Request::CleanUp { claims, undo } => return Encoded::Several(clean_up(claims, *undo)),
+        Request::Ping => redis::cmd("PING"),
+    })
+}
+
+/// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`.
 ///
 /// Never with `REENTER`: the entries of an owner are counted here, the server
 /// sees one. So this changes nothing if it is sent again after a lost reply. A
 /// wait always has `KEEP`, so that it goes on in its place after a lost
 /// connection; nobody comes back for the place after the end of the wait.
-pub(crate) fn acquire(
-    claims: &Claims,
-    ask: Ask,
-    terms: &Terms,
-    lease: Duration,
-    queueing: Queueing,
-    channel: Option<&str>,
-) -> Cmd {
+fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Cmd {
     let mut cmd = if claims.is_single() {
         let mut cmd = command("ACQUIRE", claims);
         cmd.arg(millis(lease));
@@ -59,12 +76,6 @@ pub(crate) fn acquire(
         // On the wire a wait of 0 is one without limit.
         Queueing::AtMost(wait) => wait_and_keep(&mut cmd, millis(wait).max(1), wait),
         Queueing::Unlimited => wait_and_keep(&mut cmd, 0, KEPT_MAX),
-    }
-    if let Some(channel) = channel {
-        cmd.arg("NOTIFY").arg(channel);
-    }
-    if let Some(grace) = terms.bound {
-        cmd.arg("BIND").arg(millis(grace));
     }
     cmd
 }
@@ -87,7 +98,7 @@ fn mode(cmd: &mut Cmd, ask: Ask) {
 
 /// `RLOCK.RENEW`, answered with the fence; `RLOCK.MRENEW`, answered with the
 /// number of keys that the owner holds.
-pub(crate) fn renew(claims: &Claims, lease: Duration) -> Cmd {
+fn renew(claims: &Claims, lease: Duration) -> Cmd {
     if claims.is_single() {
         let mut cmd = command("RENEW", claims);
         cmd.arg(millis(lease));
@@ -97,7 +108,7 @@ pub(crate) fn renew(claims: &Claims, lease: Duration) -> Cmd {
     }
 }
 
-pub(crate) fn release(claims: &Claims) -> Cmd {
+fn release(claims: &Claims) -> Cmd {
     let mut cmd = if claims.is_single() {
         command("RELEASE", claims)
     } else {
@@ -108,7 +119,7 @@ pub(crate) fn release(claims: &Claims) -> Cmd {
 }
 
 /// `RLOCK.RELEASE` for each key by itself.
-pub(crate) fn release_each(claims: &Claims) -> redis::Pipeline {
+fn release_each(claims: &Claims) -> Pipeline {
     let mut commands = redis::pipe();
     for key in claims.keys() {
         let mut cmd = redis::cmd("RLOCK.RELEASE");
@@ -119,13 +130,16 @@ pub(crate) fn release_each(claims: &Claims) -> redis::Pipeline {
 }
 
 /// `RLOCK.CANCEL` of the first key, which withdraws a request for several, or
-/// ends the place that was kept for it; answered with how many there were.
-pub(crate) fn cancel(claims: &Claims) -> Cmd {
-    command("CANCEL", claims)
-}
-
-pub(crate) fn downgrade(claims: &Claims) -> Cmd {
-    command("DOWNGRADE", claims)
+/// ends the place that was kept for it; then what undoes a grant.
+fn clean_up(claims: &Claims, undo: Undo) -> Pipeline {
+    let mut commands = redis::pipe();
+    commands.add_command(command("CANCEL", claims));
+    match undo {
+        Undo::Nothing => {}
+        Undo::Release => drop(commands.add_command(release(claims))),
+        Undo::Downgrade => drop(commands.add_command(command("DOWNGRADE", claims))),
+    }
+    commands
 }
 
 pub(crate) fn force(key: &[u8]) -> Cmd {
@@ -147,9 +161,9 @@ pub(crate) fn hello() -> Cmd {
 
 /// A command for the owner at the first key.
 fn command(verb: &str, claims: &Claims) -> Cmd {
-    let (key, owner) = (&claims.first().key, claims.owner().as_str());
+    let (key, owner) = (claims.key(), claims.owner().as_str());
     let mut cmd = Cmd::with_capacity(12, key.len() + owner.len() + 96);
-    cmd.arg(["RLOCK.", verb].concat()).arg(&**key).arg(owner);
+    cmd.arg(["RLOCK.", verb].concat()).arg(key).arg(owner);
     cmd
 }
 
@@ -167,43 +181,51 @@ fn several(verb: &str, claims: &Claims, lease: Option<Duration>) -> Cmd {
     cmd
 }
 
-/// The reply to `RLOCK.ACQUIRE`.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Acquired {
-    Granted(u64),
-    Queued,
-    Refused,
+/// What the replies to `request` say: one, or one for each command.
+pub(crate) fn decode(request: &Request, replies: &[Value]) -> Result<Reply, Error> {
+    let reply = replies.last().unwrap_or(&Value::Nil);
+    match request {
+        Request::Acquire { .. } => match reply {
+            Value::SimpleString(status) if status == "WAITING" => Ok(Reply::Queued),
+            other => fence_or_nil(other),
+        },
+        Request::Renew { claims, .. } | Request::Downgrade { claims } if claims.is_single() => {
+            fence_or_nil(reply)
+        }
+        Request::Renew { claims, known, .. } => Ok(match is_count_of(claims, reply) {
+            true => Reply::Fence(*known),
+            false => Reply::Nil,
+        }),
+        Request::Release { claims } => Ok(match reply {
+            Value::Int(_) if !claims.is_single() && !is_count_of(claims, reply) => Reply::Nil,
+            Value::Nil => Reply::Nil,
+            _ => Reply::Done,
+        }),
+        Request::Cancel { .. } => number(reply).map(Reply::Count),
+        Request::CleanUp { undo, .. } => Ok(match (reply, undo) {
+            (Value::ServerError(_), _) => Reply::Refused,
+            (_, Undo::Downgrade) => fence_or_nil(reply).unwrap_or(Reply::Done),
+            _ => Reply::Done,
+        }),
+        Request::Downgrade { .. } | Request::ReleaseEach { .. } | Request::Ping => Ok(Reply::Done),
+    }
 }
 
-pub(crate) fn acquired(reply: &Value) -> Result<Acquired, Error> {
+fn fence_or_nil(reply: &Value) -> Result<Reply, Error> {
     match reply {
-        Value::Nil => Ok(Acquired::Refused),
-        Value::SimpleString(status) if status == "WAITING" => Ok(Acquired::Queued),
-        other => number(other).map(Acquired::Granted),
+        Value::Nil => Ok(Reply::Nil),
+        other => number(other).map(Reply::Fence),
     }
+}
+
+/// Whether it is the number of keys.
+fn is_count_of(claims: &Claims, reply: &Value) -> bool {
+    matches!(reply, Value::Int(held) if usize::try_from(*held) == Ok(claims.count()))
 }
 
 /// The reply to [`hello`].
 pub(crate) fn is_cluster(reply: &Value) -> Result<bool, Error> {
     Ok(Fields(reply).text("mode")? == "cluster")
-}
-
-/// A number, or nil as `None`.
-pub(crate) fn number_or_nil(reply: &Value) -> Result<Option<u64>, Error> {
-    match reply {
-        Value::Nil => Ok(None),
-        other => number(other).map(Some),
-    }
-}
-
-/// The reply to [`renew`]: the fence, if everything is still held. For several
-/// keys the server names no fence; then it is the one known before.
-pub(crate) fn renewed(reply: &Value, claims: &Claims, known: u64) -> Result<Option<u64>, Error> {
-    if claims.is_single() {
-        return number_or_nil(reply);
-    }
-    let held = number(reply)?;
-    Ok((usize::try_from(held) == Ok(claims.count())).then_some(known))
 }
 
 /// A number that is not negative.
@@ -221,7 +243,6 @@ mod tests {
 
     use super::*;
     use crate::engine::owner::Owner;
-    use crate::engine::wakeups::Wakeups;
 
     fn words(cmd: &Cmd) -> Vec<String> {
         let packed = String::from_utf8(cmd.get_packed_command()).unwrap();
@@ -234,29 +255,36 @@ mod tests {
     }
 
     fn claims(keys: &[&str]) -> Claims {
-        let keys: Vec<Arc<[u8]>> = keys.iter().map(|key| key.as_bytes().into()).collect();
-        let owner = Owner::new("o").unwrap();
-        Arc::new(Wakeups::default()).claims(&keys[0], &keys[1..], &owner)
+        let rest: Vec<Arc<[u8]>> = keys[1..].iter().map(|key| key.as_bytes().into()).collect();
+        Claims::new(Owner::new("o").unwrap(), keys[0].as_bytes(), &rest)
     }
 
-    fn asked(keys: &[&str], ask: Ask, terms: &Terms, queueing: Queueing) -> String {
-        let lease = Duration::from_millis(5);
-        words(&acquire(
-            &claims(keys),
+    fn sent(request: &Request) -> String {
+        match encode(request, "c") {
+            Encoded::One(cmd) => words(&cmd).join(" "),
+            Encoded::Several(cmds) => {
+                let cmds: Vec<_> = cmds.cmd_iter().map(|cmd| words(cmd).join(" ")).collect();
+                cmds.join("; ")
+            }
+        }
+    }
+
+    fn asked(keys: &[&str], ask: Ask, bound: Option<Duration>, queueing: Queueing) -> String {
+        sent(&Request::Acquire {
+            claims: claims(keys),
             ask,
-            terms,
-            lease,
+            lease: Duration::from_millis(5),
+            bound,
             queueing,
-            Some("c"),
-        ))
-        .join(" ")
+            notify: true,
+        })
     }
 
     #[test]
     fn a_wait_below_a_millisecond_is_not_sent_as_without_limit() {
         for wait in [Duration::ZERO, Duration::from_nanos(1)] {
             let queueing = Queueing::AtMost(wait);
-            let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), queueing);
+            let sent = asked(&["k"], Ask::Exclusive, None, queueing);
             assert_eq!(sent, "RLOCK.ACQUIRE k o 5 WAIT 1 KEEP 1 NOTIFY c");
         }
     }
@@ -265,7 +293,7 @@ mod tests {
     fn a_place_is_kept_for_ten_seconds_but_no_longer_than_the_wait() {
         for (ms, kept) in [(300, 300), (10_000, 10_000), (60_000, 10_000)] {
             let queueing = Queueing::AtMost(Duration::from_millis(ms));
-            let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), queueing);
+            let sent = asked(&["k"], Ask::Exclusive, None, queueing);
             let expected = format!("RLOCK.ACQUIRE k o 5 WAIT {ms} KEEP {kept} NOTIFY c");
             assert_eq!(sent, expected);
         }
@@ -273,24 +301,21 @@ mod tests {
 
     #[test]
     fn a_try_has_no_wait_but_asks_for_loss_notices() {
-        let sent = asked(&["k"], Ask::Exclusive, &Terms::default(), Queueing::Try);
+        let sent = asked(&["k"], Ask::Exclusive, None, Queueing::Try);
         assert_eq!(sent, "RLOCK.ACQUIRE k o 5 NOTIFY c");
     }
 
     #[test]
     fn mode_and_bond_are_sent_with_a_request_for_one_key() {
-        let terms = Terms {
-            bound: Some(Duration::ZERO),
-            ..Terms::default()
-        };
-        let sent = asked(&["k"], Ask::Shared, &terms, Queueing::Unlimited);
+        let bound = Some(Duration::ZERO);
+        let sent = asked(&["k"], Ask::Shared, bound, Queueing::Unlimited);
         assert_eq!(
             sent,
             "RLOCK.ACQUIRE k o 5 SHARED WAIT 0 KEEP 10000 NOTIFY c BIND 0"
         );
         let (limit, permits) = (9, 2);
         let ask = Ask::Permits { limit, permits };
-        let sent = asked(&["k"], ask, &Terms::default(), Queueing::Try);
+        let sent = asked(&["k"], ask, None, Queueing::Try);
         assert_eq!(
             sent,
             "RLOCK.ACQUIRE k o 5 SHARED LIMIT 9 PERMITS 2 NOTIFY c"
@@ -300,32 +325,42 @@ mod tests {
     #[test]
     fn several_keys_are_asked_for_renewed_and_released_together() {
         let (keys, lease) = (["a", "b"], Duration::from_millis(5));
-        let sent = asked(&keys, Ask::Exclusive, &Terms::default(), Queueing::Try);
+        let sent = asked(&keys, Ask::Exclusive, None, Queueing::Try);
         assert_eq!(sent, "RLOCK.MACQUIRE o 5 2 a b NOTIFY c");
-        let sent = asked(
-            &keys,
-            Ask::Exclusive,
-            &Terms::default(),
-            Queueing::Unlimited,
-        );
+        let sent = asked(&keys, Ask::Exclusive, None, Queueing::Unlimited);
         assert_eq!(sent, "RLOCK.MACQUIRE o 5 2 a b WAIT 0 KEEP 10000 NOTIFY c");
-        let claims = claims(&keys);
-        let sent = words(&renew(&claims, lease)).join(" ");
-        assert_eq!(sent, "RLOCK.MRENEW o 5 2 a b");
+        let (claims, known) = (claims(&keys), 7);
+        let of = |request: &Request| super::tests::sent(request);
+        let renew = Request::Renew {
+            claims: claims.clone(),
+            lease,
+            known,
+        };
+        assert_eq!(of(&renew), "RLOCK.MRENEW o 5 2 a b");
+        let undo = Undo::Release;
+        let clean_up = Request::CleanUp { claims, undo };
         assert_eq!(
-            words(&release(&claims)).join(" "),
-            "RLOCK.MRELEASE o 2 a b ALL"
+            of(&clean_up),
+            "RLOCK.CANCEL a o; RLOCK.MRELEASE o 2 a b ALL"
         );
-        assert_eq!(words(&cancel(&claims)).join(" "), "RLOCK.CANCEL a o");
     }
 
     #[test]
     fn replies_to_acquire_are_told_apart() {
-        assert_eq!(acquired(&Value::Int(3)).unwrap(), Acquired::Granted(3));
-        assert_eq!(acquired(&Value::Nil).unwrap(), Acquired::Refused);
+        let request = Request::Acquire {
+            claims: claims(&["k"]),
+            ask: Ask::Exclusive,
+            lease: Duration::from_millis(5),
+            bound: None,
+            queueing: Queueing::Try,
+            notify: true,
+        };
+        let said = |reply: Value| decode(&request, &[reply]);
+        assert_eq!(said(Value::Int(3)).unwrap(), Reply::Fence(3));
+        assert_eq!(said(Value::Nil).unwrap(), Reply::Nil);
         let waiting = Value::SimpleString("WAITING".into());
-        assert_eq!(acquired(&waiting).unwrap(), Acquired::Queued);
-        assert!(acquired(&Value::Int(-1)).is_err());
-        assert!(acquired(&Value::Okay).is_err());
+        assert_eq!(said(waiting).unwrap(), Reply::Queued);
+        assert!(said(Value::Int(-1)).is_err());
+        assert!(said(Value::Okay).is_err());
     }
 }

@@ -189,3 +189,22 @@ async fn a_lock_that_is_held_for_long_costs_three_renewals_a_lease() {
     let wait = tokio::time::timeout(BOUND, guard.release()).await;
     wait.unwrap().unwrap();
 }
+
+/// One renewal at a time would take 30 s for all of them.
+#[tokio::test]
+async fn a_short_lease_is_kept_among_many_at_a_slow_network() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let client = Client::connect(&proxy.url()).await.unwrap();
+    let default = hold_many(&client, "default", 300, |terms| terms).await;
+    let lease = Duration::from_secs(2);
+    let short = hold_many(&client, "short", 3, |terms| terms.lease(lease)).await;
+    proxy.set(Weather::Slow(Duration::from_millis(100)));
+    let begun = Instant::now();
+    while begun.elapsed() < 7 * lease {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(are_valid(&short), "lost after {:?}", begun.elapsed());
+    }
+    assert!(are_valid(&default));
+    assert!(client.metrics().late_renewals > 0, "there was a queue");
+}

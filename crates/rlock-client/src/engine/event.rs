@@ -1,0 +1,84 @@
+//! What the engine is told, and what it says.
+
+use std::sync::Arc;
+
+use crate::engine::Id;
+use crate::engine::ask::{Ask, Queueing};
+use crate::engine::claims::Claims;
+use crate::engine::notices::Notice;
+use crate::engine::proof::Proof;
+use crate::engine::request::{Reply, Request};
+use crate::engine::terms::Terms;
+use crate::error::{Error, Fault, Loss};
+
+/// What happens.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Somebody asks for a lock; answered by [`Action::Resolve`].
+    Ask {
+        call: Id,
+        claims: Claims,
+        ask: Ask,
+        terms: Terms,
+        queueing: Queueing,
+    },
+    /// A guard ends, and somebody wants to know how; answered likewise.
+    Release { call: Id, hold: Id, ask: Ask },
+    /// A guard that was exclusive is to be shared; answered likewise.
+    Downgrade { call: Id, hold: Id },
+    /// Nobody waits for that answer any more.
+    Abandon { call: Id },
+    /// A guard was dropped.
+    Leave { hold: Id, ask: Ask },
+    /// The answer to [`Action::Send`].
+    Reply {
+        request: Id,
+        result: Result<Reply, Fault>,
+    },
+    /// The server has said something.
+    Notice(Notice),
+    /// There is a connection. `is_sole`: no request of an earlier one can still
+    /// be carried out.
+    LinkUp { link: u64, is_sole: bool },
+    /// It is gone.
+    LinkDown,
+    /// There will never be one again.
+    Closed,
+    /// Somebody wants to know when nothing is left to clean up; answered by
+    /// [`Action::Flushed`].
+    Flush { flush: Id },
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Action {
+    /// Send `request`, after all that were sent before.
+    Send {
+        id: Id,
+        request: Request,
+        /// The call that waits for it; none if that is the background.
+        call: Option<Id>,
+    },
+    /// The call is over.
+    Resolve { call: Id, outcome: Outcome },
+    /// Log it, and wake those who wait for the loss.
+    Lose { proof: Arc<Proof>, loss: Loss },
+    /// Give the connection up: it is silent.
+    Retire { link: u64 },
+    /// What was to be cleaned up when this was asked for is.
+    Flushed { flush: Id },
+}
+
+/// How a call ends.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// With one guard more.
+    Granted(Arc<Proof>),
+    /// Not in time; no error.
+    Refused,
+    /// Released, or downgraded.
+    Done,
+    Failed(Error),
+}

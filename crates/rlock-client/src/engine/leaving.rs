@@ -1,0 +1,269 @@
+//! How an owner leaves a lock, with as little left behind as can be: released
+//! by its last guard, shared again, or withdrawn after a call that nobody waits
+//! for.
+//!
+//! Repeating any of this is harmless: what is not there any more is answered
+//! nil, and another owner is never touched.
+
+use crate::engine::ask::Ask;
+use crate::engine::claims::Claims;
+use crate::engine::instant::Instant;
+use crate::engine::request::{Reply, Request, Sent};
+use crate::engine::work::{Task, Work};
+use crate::engine::{Action, Engine, Id, Link, Outcome};
+use crate::error::{Error, Fault, Loss};
+
+/// The end of a guard.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    hold: Id,
+    ask: Ask,
+    /// Whether the guard is counted no more.
+    has_left: bool,
+    /// What is to be released, if not all of it any more.
+    rest: Option<Claims>,
+    /// Why each of several keys has to be released by itself.
+    refusal: Option<Error>,
+}
+
+impl Engine {
+    /// Ends one of the guards of a hold.
+    pub(super) fn release(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {
+        let loss = self.loss(now, id);
+        let Some(hold) = self.holds.get_mut(&id) else {
+            let outcome = Outcome::Failed(Error::Closed);
+            return self.actions.push_back(Action::Resolve { call, outcome });
+        };
+        if let Some(loss) = loss {
+            let outcome = Outcome::Failed(Error::Lost(loss));
+            self.actions.push_back(Action::Resolve { call, outcome });
+            return self.leave(now, id, ask);
+        }
+        // Nobody has to be waited for to leave a lock to the others.
+        if hold.guards > 1 {
+            hold.leave(ask);
+            let outcome = Outcome::Done;
+            return self.actions.push_back(Action::Resolve { call, outcome });
+        }
+        let claims = hold.proof.claims.clone();
+        let task = Task::Release(Leaving::of(id, ask, false));
+        let deadline = Some(now + self.patience);
+        self.start(now, call, Work::new(now, claims, task, deadline, true));
+    }
+
+    /// A guard was dropped.
+    pub(super) fn leave(&mut self, now: Instant, id: Id, ask: Ask) {
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        hold.leave(ask);
+        if hold.guards > 0 {
+            return;
+        }
+        let claims = hold.proof.claims.clone();
+        let deadline = Some(hold.lease_end.max(now + self.patience));
+        let task = Task::Release(Leaving::of(id, ask, true));
+        let work = self.next_id();
+        self.start(now, work, Work::new(now, claims, task, deadline, false));
+    }
+
+    /// The last guard ends, unless the lock was entered meanwhile; false if
+    /// that was all.
+    pub(super) fn begin_release(&mut self, now: Instant, id: Id) -> bool {
+        let Some(Task::Release(leaving)) = self.works.get_mut(&id).map(|work| &mut work.task)
+        else {
+            return false;
+        };
+        let (hold, ask) = (leaving.hold, leaving.ask);
+        let was_counted = !std::mem::replace(&mut leaving.has_left, true);
+        let loss = self.loss(now, hold);
+        let Some(row) = self.holds.get_mut(&hold) else {
+            self.end(now, id, Outcome::Done);
+            return false;
+        };
+        if was_counted {
+            row.leave(ask);
+        }
+        if row.guards > 0 {
+            self.end(now, id, Outcome::Done);
+            return false;
+        }
+        if let Some(loss) = loss {
+            self.resolve(id, Outcome::Failed(Error::Lost(loss)));
+        }
+        // Of several keys the loss of one leaves the others, but for those that
+        // the owner has taken anew since.
+        let is_gone = loss == Some(Loss::EndedByServer) && self.is_single(hold);
+        let rest = self.newest_part(hold).filter(|_| !is_gone);
+        let Some(rest) = rest else {
+            self.forget(hold);
+            self.end(now, id, Outcome::Done);
+            return false;
+        };
+        if let Some(Task::Release(leaving)) = self.works.get_mut(&id).map(|work| &mut work.task) {
+            leaving.rest = Some(rest);
+        }
+        self.end_hold(now, hold);
+        true
+    }
+
+    pub(super) fn ask_to_release(&mut self, now: Instant, id: Id, link: u64) {
+        let work = self.works.get(&id);
+        let rest = work.and_then(|work| match &work.task {
+            Task::Release(leaving) => leaving.rest.clone(),
+            _ => None,
+        });
+        if let Some(claims) = rest {
+            self.request(now, id, link, Request::Release { claims });
+        }
+    }
+
+    pub(super) fn release_reply(
+        &mut self,
+        now: Instant,
+        id: Id,
+        sent: Sent,
+        result: Result<Reply, Fault>,
+    ) {
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        let is_repeated = work.unanswered.is_some();
+        let Task::Release(leaving) = &mut work.task else {
+            return;
+        };
+        let Some(claims) = leaving.rest.clone() else {
+            return;
+        };
+        let hold = leaving.hold;
+        let outcome = match (result, leaving.refusal.take()) {
+            (_, Some(refusal)) => Outcome::Failed(refusal),
+            // Nil after an unanswered one: that one released it.
+            (Ok(Reply::Nil), None) if !is_repeated => {
+                Outcome::Failed(Error::Lost(Loss::EndedByServer))
+            }
+            (Ok(_), None) => Outcome::Done,
+            (Err(Fault::Refused(refusal)), None) if !claims.is_single() => {
+                leaving.refusal = Some(refusal);
+                if let Link::Up { number, .. } = self.link {
+                    return self.request(now, id, number, Request::ReleaseEach { claims });
+                }
+                return self.advance(now, id);
+            }
+            (Err(fault), None) => match self.try_again(now, id, sent, fault) {
+                Ok(()) => return,
+                Err(error) => Outcome::Failed(error),
+            },
+        };
+        self.forget(hold);
+        self.end(now, id, outcome);
+    }
+
+    pub(super) fn release_is_out_of_time(&mut self, now: Instant, id: Id) {
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        if work.is_awaited {
+            let error = work.unavailable(now);
+            self.resolve(id, Outcome::Failed(error));
+            return self.release_in_background(now, id);
+        }
+        let Task::Release(leaving) = &work.task else {
+            return;
+        };
+        // The server has ended it by itself.
+        let hold = leaving.hold;
+        self.forget(hold);
+        self.end(now, id, Outcome::Done);
+    }
+
+    /// The caller is gone, and the background goes on until the lease ends.
+    pub(super) fn release_in_background(&mut self, now: Instant, id: Id) {
+        let patience = self.patience;
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        let (stage, Task::Release(leaving)) = (work.stage, &mut work.task) else {
+            return;
+        };
+        let was_counted = !std::mem::replace(&mut leaving.has_left, true);
+        let (hold, ask) = (leaving.hold, leaving.ask);
+        let Some(row) = self.holds.get_mut(&hold) else {
+            return self.end(now, id, Outcome::Done);
+        };
+        work.deadline = Some(row.lease_end.max(now + patience));
+        if was_counted {
+            row.leave(ask);
+        }
+        self.set_stage(now, id, stage);
+    }
+
+    /// One guard needs its lock in shared mode only from now on.
+    pub(super) fn downgrade(&mut self, now: Instant, call: Id, id: Id) {
+        let loss = self.loss(now, id);
+        let outcome = match (self.holds.get(&id), loss) {
+            (None, _) => Outcome::Failed(Error::Closed),
+            (_, Some(loss)) => Outcome::Failed(Error::Lost(loss)),
+            (Some(hold), None) => {
+                let claims = hold.proof.claims.clone();
+                let deadline = Some(now + self.patience);
+                let work = Work::new(now, claims, Task::Downgrade(id), deadline, true);
+                return self.start(now, call, work);
+            }
+        };
+        if let Some(hold) = self.holds.get_mut(&id) {
+            hold.leave_writers();
+        }
+        self.actions.push_back(Action::Resolve { call, outcome });
+    }
+
+    /// If other guards need the lock exclusively, nothing is to be sent.
+    pub(super) fn begin_downgrade(&mut self, now: Instant, id: Id, hold: Id) -> bool {
+        let is_last = self.holds.get_mut(&hold).map(|hold| hold.leave_writers());
+        let outcome = match self.loss(now, hold) {
+            Some(loss) => Outcome::Failed(Error::Lost(loss)),
+            None if is_last == Some(true) => return true,
+            None => Outcome::Done,
+        };
+        self.end(now, id, outcome);
+        false
+    }
+
+    pub(super) fn downgrade_reply(
+        &mut self,
+        now: Instant,
+        id: Id,
+        sent: Sent,
+        hold: Id,
+        result: Result<Reply, Fault>,
+    ) {
+        let work = self.works.get(&id);
+        let is_repeated = work.is_some_and(|work| work.unanswered.is_some());
+        let outcome = match result {
+            // Nil after an unanswered one: that one did it, or the hold was
+            // lost, which the next renewal shows.
+            Ok(Reply::Nil) if !is_repeated => {
+                self.lose(now, hold);
+                Outcome::Failed(Error::Lost(Loss::EndedByServer))
+            }
+            Ok(_) => Outcome::Done,
+            Err(fault) => match self.try_again(now, id, sent, fault) {
+                Ok(()) => return,
+                Err(error) => Outcome::Failed(error),
+            },
+        };
+        self.end(now, id, outcome);
+    }
+}
+
+impl Leaving {
+    fn of(hold: Id, ask: Ask, has_left: bool) -> Self {
+        Self {
+            hold,
+            ask,
+            has_left,
+            rest: None,
+            refusal: None,
+        }
+    }
+}

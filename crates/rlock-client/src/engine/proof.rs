@@ -1,0 +1,187 @@
+//! What a guard can tell at any time, without a lock and without asking
+//! anybody: the fence, until when its grant counts, and whether it is lost.
+//!
+//! Whether it counts is a comparison with the clock, made when it is asked
+//! for: no task has to run for it, so none can be too late. A loss is final,
+//! also if the server later turns out to have renewed in time.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use crate::engine::Id;
+use crate::engine::claims::Claims;
+use crate::engine::instant::Instant;
+use crate::engine::terms::validity_end;
+use crate::error::Loss;
+
+/// In place of a moment, as the clock never shows so small ones.
+const LEASE_ENDED: u64 = 1;
+const ENDED_BY_SERVER: u64 = 2;
+const RELEASED: u64 = 3;
+/// The shortest grace for which signs of life come often enough to count by
+/// them.
+const GRACE_MIN: Duration = Duration::from_millis(400);
+
+/// When the connection was last known to be there.
+pub(crate) type Alive = Arc<AtomicU64>;
+
+/// One grant, as its guards see it.
+pub(crate) struct Proof {
+    pub(crate) hold: Id,
+    pub(crate) claims: Claims,
+    fence: AtomicU64,
+    /// Until when it counts, or why it does not any more.
+    standing: AtomicU64,
+    /// A bound hold counts for its grace from the last sign of life, if no
+    /// longer: the server ends it so long after the end of the connection,
+    /// which a process that stands still does not see.
+    bound: Option<(Duration, Alive)>,
+    waiting: Mutex<Waiting>,
+}
+
+/// Those who wait for the loss.
+#[derive(Default)]
+struct Waiting {
+    last: u64,
+    wakers: Vec<(u64, Waker)>,
+}
+
+impl Proof {
+    pub(crate) fn new(hold: Id, claims: Claims, fence: u64, until: Instant) -> Self {
+        Self {
+            hold,
+            claims,
+            fence: AtomicU64::new(fence),
+            standing: AtomicU64::new(until.nanos()),
+            bound: None,
+            waiting: Mutex::default(),
+        }
+    }
+
+    /// The same, for a hold that is bound to its connection with that grace.
+    pub(crate) fn bound(self, grace: Option<Duration>, alive: &Alive) -> Self {
+        let grace = grace.filter(|grace| *grace >= GRACE_MIN);
+        Self {
+            bound: grace.map(|grace| (grace, Arc::clone(alive))),
+            ..self
+        }
+    }
+
+    pub(crate) fn fence(&self) -> u64 {
+        self.fence.load(Ordering::Acquire)
+    }
+
+    /// An upgrade gives a new one.
+    pub(crate) fn set_fence(&self, fence: u64) {
+        self.fence.store(fence, Ordering::Release);
+    }
+
+    /// Until when it counts, unless its connection ends; none if it is over.
+    pub(crate) fn valid_until(&self) -> Option<Instant> {
+        match self.standing.load(Ordering::Acquire) {
+            LEASE_ENDED | ENDED_BY_SERVER | RELEASED => None,
+            until => Some(Instant::from_nanos(until)),
+        }
+    }
+
+    /// No longer than the connection is known to have been there.
+    fn as_known(&self, until: u64) -> Instant {
+        let until = Instant::from_nanos(until);
+        match &self.bound {
+            Some((grace, alive)) => {
+                let alive = Instant::from_nanos(alive.load(Ordering::Acquire));
+                until.min(validity_end(alive, *grace))
+            }
+            None => until,
+        }
+    }
+
+    /// Why it is lost, if it is, judged now.
+    pub(crate) fn loss(&self, now: Instant) -> Option<Loss> {
+        // A renewal may come in between; then it is judged by that.
+        let _ = self.change(LEASE_ENDED, |until| until <= now);
+        match self.standing.load(Ordering::Acquire) {
+            LEASE_ENDED => Some(Loss::LeaseEnded),
+            ENDED_BY_SERVER => Some(Loss::EndedByServer),
+            _ => None,
+        }
+    }
+
+    /// Whether it is neither lost nor being released, judged now.
+    pub(crate) fn is_live(&self, now: Instant) -> bool {
+        self.loss(now).is_none() && self.valid_until().is_some()
+    }
+
+    /// Counts until then from now on; false if it was over before.
+    pub(crate) fn set_valid_until(&self, now: Instant, end: Instant) -> bool {
+        self.change(end.nanos(), |until| now < until)
+    }
+
+    /// Whether that is news.
+    pub(crate) fn lose(&self, now: Instant) -> bool {
+        self.change(ENDED_BY_SERVER, |until| now < until)
+    }
+
+    /// Ends it on purpose: from here nothing is a loss.
+    pub(crate) fn end(&self, now: Instant) {
+        self.change(RELEASED, |until| now < until);
+    }
+
+    /// Sets the standing while it is a moment for which `applies` holds.
+    fn change(&self, standing: u64, applies: impl Fn(Instant) -> bool) -> bool {
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        self.standing
+            .fetch_update(set, fetch, |now| match now {
+                LEASE_ENDED | ENDED_BY_SERVER | RELEASED => None,
+                until => applies(self.as_known(until)).then_some(standing),
+            })
+            .is_ok()
+    }
+
+    /// Has `waker` woken by [`wake`](Self::wake). `place` is zero at first,
+    /// and is to be given back.
+    pub(crate) fn wait(&self, place: &mut u64, waker: &Waker) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = waiting.wakers.iter_mut().find(|(known, _)| known == place);
+        let before = match known {
+            Some((_, known)) => std::mem::replace(known, waker.clone()),
+            None => {
+                waiting.last += 1;
+                *place = waiting.last;
+                let place = waiting.last;
+                waiting.wakers.push((place, waker.clone()));
+                return;
+            }
+        };
+        // To drop one may run any code.
+        drop(waiting);
+        drop(before);
+    }
+
+    pub(crate) fn give_back(&self, place: u64) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = waiting.wakers.iter().position(|(known, _)| *known == place);
+        let before = found.map(|index| waiting.wakers.swap_remove(index));
+        drop(waiting);
+        drop(before);
+    }
+
+    /// Wakes all who wait. Whoever calls this must hold no lock.
+    pub(crate) fn wake(&self) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let wakers = std::mem::take(&mut waiting.wakers);
+        drop(waiting);
+        for (_, waker) in wakers {
+            waker.wake();
+        }
+    }
+}
+
+impl fmt::Debug for Proof {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, fence {}", self.claims, self.fence())
+    }
+}

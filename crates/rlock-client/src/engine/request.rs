@@ -1,0 +1,85 @@
+//! What the engine asks the server, and what it can be answered.
+
+use std::time::Duration;
+
+use crate::engine::Id;
+use crate::engine::ask::{Ask, Queueing};
+use crate::engine::claims::Claims;
+use crate::engine::instant::Instant;
+
+/// A request. None of them does harm if it is carried out twice.
+#[derive(Clone, Debug)]
+pub(crate) enum Request {
+    /// Answered with a fence, [`Reply::Queued`] or nil.
+    Acquire {
+        claims: Claims,
+        ask: Ask,
+        lease: Duration,
+        bound: Option<Duration>,
+        queueing: Queueing,
+        /// Whether the server is to tell of the outcome and of a loss.
+        notify: bool,
+    },
+    /// Answered with a fence, or nil if not everything is held. For several
+    /// keys the server names no fence; then it is the one known before.
+    Renew {
+        claims: Claims,
+        lease: Duration,
+        known: u64,
+    },
+    /// Answered with `Done`, or nil if not everything was held.
+    Release { claims: Claims },
+    /// Each key by itself, for when one of them holds something that is no
+    /// lock, and keeps the server from releasing any.
+    ReleaseEach { claims: Claims },
+    /// Answered with a fence, or nil.
+    Downgrade { claims: Claims },
+    /// Withdraws a request, or ends the place that was kept for it; answered
+    /// with how many there were.
+    Cancel { claims: Claims },
+    /// Withdraws a request and undoes its grant; answered with what undoing
+    /// came to.
+    CleanUp { claims: Claims, undo: Undo },
+    /// Asks for a sign of life.
+    Ping,
+}
+
+/// How to undo what a request that nobody waits for may have been granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undo {
+    /// It can have been granted what has guards on it only.
+    Nothing,
+    Release,
+    Downgrade,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Fence(u64),
+    Nil,
+    Queued,
+    Count(u64),
+    Done,
+    /// Of several requests the last was refused.
+    Refused,
+}
+
+/// A request that was sent and not answered yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) by: By,
+    pub(super) link: u64,
+    pub(super) sent: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum By {
+    Work(Id),
+    /// With the lease that was asked for, and the fence by then.
+    Renewal {
+        hold: Id,
+        lease: Duration,
+        fence: u64,
+    },
+    Ping,
+}

@@ -1,0 +1,265 @@
+//! Renews what is held, about every third of its lease, and sees to it that
+//! the connection is known to be there.
+//!
+//! A renewal that fails is tried again until validity ends, and holds up no
+//! other. A hold that was lost is never renewed. After each new connection
+//! every hold is looked at, as the server forgot what it was to tell by the one
+//! before.
+//!
+//! A second renewal is under way at the same time only if there are more than
+//! 500 holds, a third if more than 1000, and so on: the server and the calls of
+//! this client share one connection. A hold that has waited for a twelfth of
+//! its lease is renewed all the same, so that no slow network loses any.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::engine::hold::Grant;
+use crate::engine::instant::Instant;
+use crate::engine::request::{By, Reply, Request, Sent};
+use crate::engine::{Action, Engine, Id, Link};
+use crate::error::{Error, Fault};
+
+/// How many holds there are for each that may be renewed at the same time.
+const HOLDS_PER_RENEWAL: usize = 500;
+/// How many may be renewed at the same time at most.
+const RENEWALS_MAX: usize = 256;
+/// How far apart holds are looked at after a new connection, if none is
+/// urgent: 5000 a second.
+const SPACING: Duration = Duration::from_micros(200);
+/// A connection is not taken for silent before.
+const SILENCE_MIN: Duration = Duration::from_millis(500);
+/// This process is slow itself if it comes so much too late to a look, which it
+/// then takes once more as much later: the reply may be here, and not read.
+const STARVED: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+pub(super) struct Renewals {
+    /// How many holds there have been.
+    pub(super) begun: u64,
+    underway: usize,
+    /// Those that are due and wait for others, by when they are urgent.
+    waiting: BTreeSet<(Instant, Id)>,
+    /// When a sign of life was asked for that has not come yet.
+    pub(super) ping: Option<Instant>,
+}
+
+impl Engine {
+    /// Has a hold looked at when it is time after a lease that was asked for.
+    pub(super) fn schedule_after(&mut self, now: Instant, id: Id, sent: Instant, lease: Duration) {
+        let Some(hold) = self.holds.get(&id) else {
+            return;
+        };
+        let due = hold.terms.renewal_due(hold.number, hold.taken, sent, lease);
+        self.look_later(now, id, due);
+    }
+
+    /// Has a hold looked at when due, and when it ends, to tell that.
+    pub(super) fn look_later(&mut self, now: Instant, id: Id, due: Option<Instant>) {
+        self.wait_no_more(id);
+        let until = self
+            .holds
+            .get(&id)
+            .and_then(|hold| hold.proof.valid_until());
+        let alarm = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
+        self.set_alarm(id, alarm);
+    }
+
+    pub(super) fn wait_for_end(&mut self, now: Instant, id: Id) {
+        self.look_later(now, id, None);
+    }
+
+    pub(super) fn stop_renewing(&mut self, id: Id) {
+        self.wait_no_more(id);
+        self.set_alarm(id, None);
+    }
+
+    fn wait_no_more(&mut self, id: Id) {
+        let urgent = self.holds.get_mut(&id).and_then(|hold| hold.urgent.take());
+        if let Some(urgent) = urgent {
+            self.renewals.waiting.remove(&(urgent, id));
+        }
+    }
+
+    pub(super) fn hold_is_due(&mut self, now: Instant, id: Id) {
+        let heard = self.heard;
+        let loss = self.loss(now, id);
+        let (link, at_once) = (self.link, self.renewals_at_once());
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        hold.alarm_was = hold.alarm.take();
+        let (true, None, Link::Up { number, .. }) = (hold.proof.is_live(now), loss, link) else {
+            // On the next connection all holds are looked at.
+            if loss.is_none() {
+                self.wait_for_end(now, id);
+            }
+            return;
+        };
+        if let Some(sent) = hold.renewing {
+            let due = hold.alarm_was.unwrap_or(now);
+            if now - due > STARVED {
+                return self.look_later(now, id, Some(now + STARVED));
+            }
+            if heard < sent {
+                self.actions.push_back(Action::Retire { link: number });
+            }
+            self.wait_for_end(now, id);
+        } else if !hold.terms.renewed {
+            self.wait_for_end(now, id);
+            self.attach_if_needed(now, id, number);
+        } else if let Some(urgent) = hold.urgent {
+            // It is renewed as soon as another renewal has ended.
+            if self.renewals.underway < RENEWALS_MAX && urgent <= now {
+                self.metrics.late_renewals += 1;
+                self.renew(now, id, number);
+            }
+        } else if self.renewals.underway < at_once {
+            self.renew(now, id, number);
+        } else {
+            let left = hold
+                .proof
+                .valid_until()
+                .map_or(Duration::ZERO, |end| end - now);
+            let urgent = now + (hold.terms.lease / 12).min(left / 4);
+            hold.urgent = Some(urgent);
+            self.renewals.waiting.insert((urgent, id));
+            self.set_alarm(id, Some(urgent));
+        }
+    }
+
+    fn renewals_at_once(&self) -> usize {
+        self.holds.len().div_ceil(HOLDS_PER_RENEWAL)
+    }
+
+    fn renew(&mut self, now: Instant, id: Id, link: u64) {
+        self.wait_no_more(id);
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        let Some(lease) = hold.terms.lease_at(hold.taken, now) else {
+            return self.wait_for_end(now, id);
+        };
+        let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+        hold.renewing = Some(now);
+        let silence = now + (lease / 3).max(SILENCE_MIN);
+        self.renewals.underway += 1;
+        let by = By::Renewal {
+            hold: id,
+            lease,
+            fence,
+        };
+        let known = fence;
+        let request = Request::Renew {
+            claims,
+            lease,
+            known,
+        };
+        self.send(now, link, by, request);
+        self.look_later(now, id, Some(silence));
+    }
+
+    pub(super) fn renewal_reply(
+        &mut self,
+        now: Instant,
+        id: Id,
+        sent: Sent,
+        (lease, asked_under): (Duration, u64),
+        result: Result<Reply, Fault>,
+    ) {
+        self.renewals.underway = self.renewals.underway.saturating_sub(1);
+        self.renewal_is_answered(now, id, sent, (lease, asked_under), result);
+        self.renew_waiting(now);
+    }
+
+    fn renewal_is_answered(
+        &mut self,
+        now: Instant,
+        id: Id,
+        sent: Sent,
+        (lease, asked_under): (Duration, u64),
+        result: Result<Reply, Fault>,
+    ) {
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        if hold.renewing == Some(sent.sent) {
+            hold.renewing = None;
+        }
+        let fence = match result {
+            Ok(Reply::Fence(fence)) => Some(fence),
+            Ok(_) => None,
+            Err(fault) => return self.look_failed(now, id, &fault),
+        };
+        let grant = Grant {
+            fence: asked_under,
+            sent: sent.sent,
+            lease,
+            link: sent.link,
+        };
+        if !self.is_confirmed(now, id, fence, asked_under) || !self.prolong(now, id, grant) {
+            return;
+        }
+        self.schedule_after(now, id, sent.sent, lease);
+        if let Link::Up { number, .. } = self.link {
+            self.attach_if_needed(now, id, number);
+        }
+    }
+
+    /// Those that are due and have waited for others.
+    fn renew_waiting(&mut self, now: Instant) {
+        let Link::Up { number, .. } = self.link else {
+            return;
+        };
+        while let Some((urgent, id)) = self.renewals.waiting.first().copied() {
+            let allowed = match urgent <= now {
+                true => RENEWALS_MAX,
+                false => self.renewals_at_once(),
+            };
+            if self.renewals.underway >= allowed {
+                return;
+            }
+            self.renew(now, id, number);
+        }
+    }
+
+    /// Tries again later what could not be done for a hold.
+    pub(super) fn look_failed(&mut self, now: Instant, id: Id, fault: &Fault) {
+        if matches!(fault, Fault::Refused(Error::NotALock(_))) {
+            return self.lose(now, id);
+        }
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        if !hold.proof.is_live(now) {
+            return;
+        }
+        let failures = hold.failures;
+        hold.failures = failures.saturating_add(1);
+        let due = now + self.pause(failures);
+        self.look_later(now, id, Some(due));
+    }
+
+    /// Has every hold looked at soon, as there is a new connection: bound holds
+    /// at once, in the order in which they would be lost, the others after
+    /// them.
+    pub(super) fn look_at_all(&mut self, now: Instant) {
+        let live = self.holds.iter();
+        let live = live.filter_map(|(id, hold)| {
+            let until = hold.proof.valid_until().filter(|until| now < *until)?;
+            Some((hold.terms.bound.is_none(), until, *id))
+        });
+        let mut live: Vec<_> = live.collect();
+        live.sort_unstable();
+        let mut due = now;
+        for (is_unbound, until, id) in live {
+            if is_unbound {
+                due = due + SPACING;
+            }
+            if let Some(hold) = self.holds.get_mut(&id) {
+                hold.renewing = None;
+            }
+            self.look_later(now, id, Some(due.min(now + (until - now) / 4)));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! How long a question goes on, and how it is asked again.
+
+use std::time::Duration;
+
+use crate::engine::instant::Instant;
+use crate::error::{Error, Failure};
+use crate::net::clock::{now, timer};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    begun: Instant,
+    end: Option<Instant>,
+}
+
+impl Deadline {
+    pub(crate) fn unlimited() -> Self {
+        let begun = now();
+        Self { begun, end: None }
+    }
+
+    pub(crate) fn after(limit: Duration) -> Self {
+        let begun = now();
+        let end = Some(begun + limit);
+        Self { begun, end }
+    }
+
+    /// What is left; `None` is without limit.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        self.end.map(|end| end - now())
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.left().is_some_and(|left| left.is_zero())
+    }
+
+    /// The error of a call that came to its deadline.
+    pub(crate) fn unavailable(&self, source: Option<Failure>) -> Error {
+        let waited = now() - self.begun;
+        Error::Unavailable { waited, source }
+    }
+
+    /// Runs `future` until this deadline.
+    pub(crate) async fn bound<F: Future>(&self, future: F) -> Option<F::Output> {
+        match self.end {
+            Some(end) => tokio::time::timeout_at(timer(end), future).await.ok(),
+            None => Some(future.await),
+        }
+    }
+}
+
+/// Growing pauses between attempts: 10 ms, doubled up to 1 s, with a random
+/// half so that many clients do not come back in step.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    pub(crate) fn next(&mut self) -> Duration {
+        let full = Duration::from_millis(10 << self.attempts.min(7)).min(Duration::from_secs(1));
+        self.attempts = self.attempts.saturating_add(1);
+        let random = uuid::Uuid::new_v4().as_u128() % 1000;
+        full / 2 + full / 2000 * u32::try_from(random).unwrap_or(0)
+    }
+
+    /// Waits for the next pause, but not past `deadline`.
+    pub(crate) async fn pause(&mut self, deadline: Deadline) {
+        let _ = deadline.bound(tokio::time::sleep(self.next())).await;
+    }
+}
