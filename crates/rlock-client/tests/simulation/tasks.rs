@@ -1,0 +1,281 @@
+//! What the tasks of the clients do, and those who meddle.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::actor::{Calling, Guard, What};
+use crate::client::PATIENCE;
+use crate::engine::ask::{Ask, Queueing};
+use crate::engine::claims::Claims;
+use crate::engine::owner::Owner;
+use crate::engine::terms::Terms;
+use crate::engine::{Event, Id, Outcome};
+use crate::operation::{CLIENTS, KEYS, Operation};
+use crate::world::{World, everybody, nanos};
+
+impl World {
+    pub(crate) fn operate(&mut self, operation: Operation) {
+        match operation {
+            Operation::Ask {
+                actor,
+                key,
+                ask,
+                queueing,
+                terms,
+                owner,
+            } => self.asks(actor, key, ask, queueing, terms, owner),
+            Operation::Drop { actor } => self.drops(actor % CLIENTS, actor),
+            Operation::Release { actor } => self.releases(actor % CLIENTS, actor),
+            Operation::Upgrade { actor, queueing } => {
+                self.upgrades(actor % CLIENTS, actor, queueing);
+            }
+            Operation::Downgrade { actor } => self.downgrades(actor % CLIENTS, actor),
+            Operation::Cut { client, how } => self.cut(client, how),
+            Operation::Stop { client, time } => {
+                let time = nanos(time);
+                let client = &mut self.clients[client];
+                client.stopped_until = self.now + time;
+                for actor in &mut client.actors {
+                    if let Some(latest) = actor.call.as_mut().and_then(|it| it.latest.as_mut()) {
+                        *latest += time;
+                    }
+                }
+            }
+            Operation::Close { client } => self.closes(client),
+            Operation::Refuse { time } => self.server.refuses_until = self.now + nanos(time),
+            Operation::Force { key } => {
+                let key = KEYS[key];
+                self.take_away();
+                self.server.set_time(self.now);
+                let name = rlock_core::Name {
+                    db: 0,
+                    key: key.as_bytes(),
+                };
+                self.server.core.force(name);
+                self.server_has_acted();
+            }
+            Operation::Cancel { actor } => {
+                let calling = self.clients[actor % CLIENTS].actors[actor].call.as_ref();
+                let asked = calling.map(|calling| (calling.key.clone(), calling.owner.clone()));
+                if let Some((key, owner)) = asked {
+                    self.server.set_time(self.now);
+                    let name = rlock_core::Name { db: 0, key: &key };
+                    self.server.core.cancel(name, &owner, 0);
+                    self.server_has_acted();
+                }
+            }
+            Operation::Flush => {
+                self.take_away();
+                self.server.set_time(self.now);
+                self.server.core.store.flush(None);
+                self.server.core.locks.settle_all_later(None);
+                self.server_has_acted();
+            }
+            Operation::Jump { time } => {
+                self.take_away();
+                self.server.ahead += nanos(time) / 1000;
+                self.server.set_time(self.now);
+                self.server_has_acted();
+            }
+            Operation::Pass { .. } => {}
+        }
+    }
+
+    /// What follows may surprise those who hold.
+    pub(crate) fn take_away(&mut self) {
+        self.meddled = self.now;
+        for (client, actor) in everybody() {
+            if let Some(guard) = &mut self.clients[client].actors[actor].guard {
+                guard.is_taken_away = true;
+            }
+        }
+    }
+
+    pub(crate) fn asks(
+        &mut self,
+        actor: usize,
+        key: Option<usize>,
+        ask: Ask,
+        queueing: Queueing,
+        terms: Terms,
+        owner: Option<usize>,
+    ) {
+        let number = actor % CLIENTS;
+        let client = &mut self.clients[number];
+        let state = &client.actors[actor];
+        if state.call.is_some() || state.guard.is_some() || self.now < client.stopped_until {
+            return;
+        }
+        client.owners += 1;
+        let owner = match owner {
+            Some(kept) => format!("client{number}:kept{kept}"),
+            None => format!("client{number}:{}", client.owners),
+        };
+        let owner = Owner::new(owner).expect("the name of an owner");
+        let claims = match key {
+            Some(key) => Claims::new(owner, KEYS[key].as_bytes(), &[]),
+            None => {
+                let rest: Vec<Arc<[u8]>> =
+                    KEYS[1..].iter().map(|it| it.as_bytes().into()).collect();
+                Claims::new(owner, KEYS[0].as_bytes(), &rest)
+            }
+        };
+        let what = What::Lock(ask);
+        self.calls(number, actor, claims.clone(), what, queueing, |call| {
+            Event::Ask {
+                call,
+                claims,
+                ask,
+                terms,
+                queueing,
+            }
+        });
+    }
+
+    pub(crate) fn upgrades(&mut self, client: usize, actor: usize, queueing: Queueing) {
+        let state = &self.clients[client].actors[actor];
+        let Some(guard) = state.guard.clone().filter(|_| state.call.is_none()) else {
+            return;
+        };
+        if guard.ask != Ask::Shared || self.is_stopped(client) || !self.is_live(&guard.proof) {
+            return;
+        }
+        let (claims, ask, terms) = (guard.proof.claims.clone(), Ask::Exclusive, Terms::default());
+        let queueing = match queueing {
+            Queueing::AtMost(Duration::ZERO) => Queueing::Try,
+            queueing => queueing,
+        };
+        let what = What::Upgrade;
+        self.calls(client, actor, claims.clone(), what, queueing, |call| {
+            Event::Ask {
+                call,
+                claims,
+                ask,
+                terms,
+                queueing,
+            }
+        });
+    }
+
+    pub(crate) fn downgrades(&mut self, client: usize, actor: usize) {
+        let is_stopped = self.is_stopped(client);
+        let state = &mut self.clients[client].actors[actor];
+        let is_free = state.call.is_none();
+        let Some(guard) = state.guard.as_mut().filter(|_| is_free) else {
+            return;
+        };
+        let is_single = guard.proof.claims.is_single();
+        if guard.ask != Ask::Exclusive || !is_single || is_stopped {
+            return;
+        }
+        guard.ask = Ask::Shared;
+        let (hold, claims) = (guard.proof.hold, guard.proof.claims.clone());
+        self.calls(
+            client,
+            actor,
+            claims,
+            What::Downgrade,
+            Queueing::Try,
+            |call| Event::Downgrade { call, hold },
+        );
+    }
+
+    pub(crate) fn releases(&mut self, client: usize, actor: usize) {
+        let stopped = self.is_stopped(client);
+        let state = &mut self.clients[client].actors[actor];
+        if state.call.is_some() || stopped {
+            return;
+        }
+        let Some(Guard { proof, ask, .. }) = state.guard.take() else {
+            return;
+        };
+        let (hold, claims) = (proof.hold, proof.claims.clone());
+        self.calls(
+            client,
+            actor,
+            claims,
+            What::Release,
+            Queueing::Try,
+            |call| Event::Release { call, hold, ask },
+        );
+    }
+
+    pub(crate) fn calls(
+        &mut self,
+        client: usize,
+        actor: usize,
+        claims: Claims,
+        what: What,
+        queueing: Queueing,
+        event: impl FnOnce(Id) -> Event,
+    ) {
+        let bound = match queueing {
+            Queueing::Try => Some(PATIENCE),
+            Queueing::AtMost(wait) => Some(wait + Duration::from_secs(1)),
+            Queueing::Unlimited => None,
+        };
+        let call = self.clients[client].engine.next_id();
+        self.clients[client].actors[actor].call = Some(Calling {
+            call,
+            what,
+            begun: self.now,
+            latest: bound.map(|bound| self.now + nanos(bound)),
+            key: claims.key().to_vec(),
+            owner: claims.owner().as_str().to_owned(),
+        });
+        self.tell(client, event(call));
+    }
+
+    pub(crate) fn drops(&mut self, client: usize, actor: usize) {
+        if self.is_stopped(client) {
+            return;
+        }
+        if let Some(calling) = self.clients[client].actors[actor].call.take() {
+            let call = calling.call;
+            self.tell(client, Event::Abandon { call });
+        }
+        self.drop_guard(client, actor);
+    }
+
+    pub(crate) fn drop_guard(&mut self, client: usize, actor: usize) {
+        if let Some(Guard { proof, ask, .. }) = self.clients[client].actors[actor].guard.take() {
+            let hold = proof.hold;
+            self.tell(client, Event::Leave { hold, ask });
+        }
+    }
+
+    pub(crate) fn resolved(&mut self, client: usize, call: Id, outcome: Outcome) {
+        let is_of = |calling: &Calling| calling.call == call;
+        let mut actors = self.clients[client].actors.iter();
+        let actor = actors.position(|actor| actor.call.as_ref().is_some_and(is_of));
+        let actor = actor.unwrap_or_else(|| panic!("nobody waits for {outcome:?}"));
+        let state = &mut self.clients[client].actors[actor];
+        let Some(calling) = state.call.take() else {
+            return;
+        };
+        if matches!(outcome, Outcome::Refused) && calling.latest.is_none() {
+            self.wrong = Some(format!("a wait without limit has ended: {calling:?}"));
+        }
+        if let Outcome::Granted(proof) = outcome {
+            self.granted += 1;
+            let ask = match calling.what {
+                What::Lock(ask) => ask,
+                _ => Ask::Exclusive,
+            };
+            let is_taken_away = calling.begun <= self.meddled;
+            let guard = Guard {
+                proof,
+                ask,
+                is_taken_away,
+            };
+            let before = state.guard.replace(guard);
+            if let Some(Guard { proof, ask, .. }) = before {
+                let hold = proof.hold;
+                self.tell(client, Event::Leave { hold, ask });
+            }
+        }
+        if self.is_ending {
+            self.drop_guard(client, actor);
+        }
+    }
+}
