@@ -1,5 +1,7 @@
 //! The proof of writing, and how it becomes one of reading.
 
+#[cfg(doc)]
+use crate::error::Error;
 use crate::locks::change::ChangeError;
 use crate::locks::guard::Guard;
 use crate::locks::held::held;
