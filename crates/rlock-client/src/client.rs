@@ -221,7 +221,7 @@ impl Client {
     /// ```no_run
     /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
     /// let owner = client.owner();
-    /// let guard = client.mutex("invoice:7").lock_as(&owner).await?;
+    /// let guard = client.mutex("invoice:7").by(&owner).lock().await?;
     /// # Ok(()) }
     /// ```
     pub fn owner(&self) -> Owner {

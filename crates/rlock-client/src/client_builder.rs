@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
@@ -35,6 +37,7 @@ const NAME_LEN_MAX: usize = 64;
 pub struct ClientBuilder {
     limits: Limits,
     name: Option<String>,
+    has_thread: bool,
 }
 
 impl Default for ClientBuilder {
@@ -43,7 +46,11 @@ impl Default for ClientBuilder {
             response: Duration::from_secs(5),
             patience: Duration::from_secs(10),
         };
-        Self { limits, name: None }
+        Self {
+            limits,
+            name: None,
+            has_thread: false,
+        }
     }
 }
 
@@ -80,6 +87,27 @@ impl ClientBuilder {
         self
     }
 
+    /// Has the work in the background run on a thread of its own; by default it
+    /// runs on the runtime that `connect` is called on.
+    ///
+    /// So the watchdog renews what is held though the tasks of that runtime do
+    /// not yield for long, as with work for the processor or blocking calls.
+    /// The client then also outlives the runtime. The thread ends when the last
+    /// client, lock and guard is gone and what they left is done.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), rlock_client::Error> {
+    /// let builder = rlock_client::Client::builder().dedicated_thread();
+    /// let client = builder.connect("redis://127.0.0.1/").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn dedicated_thread(mut self) -> Self {
+        self.has_thread = true;
+        self
+    }
+
     /// Connects to the server at `url`, as [`Client::connect`] does.
     ///
     /// # Errors
@@ -106,7 +134,40 @@ impl ClientBuilder {
     ///
     /// Dropping the future closes the connection.
     pub async fn connect_with(self, redis: &redis::Client) -> Result<Client, Error> {
-        self.start(redis).await.map(|(client, _)| client)
+        if !self.has_thread {
+            return self.start(redis).await.map(|(client, _)| client);
+        }
+        let (connected, outcome) = oneshot::channel();
+        // Whoever is gone by then drops the client, which closes it.
+        self.start_on_thread(redis.clone(), |client| drop(connected.send(client)))?;
+        outcome.await.map_err(|_| Error::Closed)?
+    }
+
+    /// Connects on a thread of its own, and says there how that went; the
+    /// runtime of that thread.
+    pub(crate) fn start_on_thread(
+        self,
+        redis: redis::Client,
+        connected: impl FnOnce(Result<Client, Error>) + Send + 'static,
+    ) -> Result<Handle, Error> {
+        let runtime = Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
+        let handle = runtime.handle().clone();
+        let background = async move {
+            match self.start(&redis).await {
+                Ok((client, task)) => {
+                    connected(Ok(client));
+                    // Until all guards are gone and what they left is done.
+                    let _ = task.await;
+                }
+                Err(error) => connected(Err(error)),
+            }
+        };
+        std::thread::Builder::new()
+            .name("rlock-client".to_owned())
+            .spawn(move || runtime.block_on(background))
+            .map_err(|error| Error::Connect(error.into()))?;
+        Ok(handle)
     }
 
     /// Connects, and returns the background task too.

@@ -76,7 +76,7 @@
 //!
 //! A task is not a thread, so who asks is named: every `lock` is a new owner,
 //! and would wait for itself. An [`Owner`] that is kept can enter a lock that
-//! it holds: [`Mutex::lock_as`], [`RwLock::read_as`], [`MultiLock::lock_as`].
+//! it holds: [`Mutex::by`], [`RwLock::by`], [`MultiLock::by`].
 //! Its entries are counted here, and the server sees one. What was taken by
 //! one call for several keys is entered by the same keys only. Permits are not
 //! entered again.
@@ -86,7 +86,7 @@
 //! A call that would wait for itself through others is refused with
 //! [`Error::Deadlock`], which names them. The server sees it by the owners: it
 //! can only if those who hold one lock and wait for another do so as one
-//! [`Owner`], by the calls that end in `_as`.
+//! [`Owner`].
 //!
 //! # Dropping
 //!

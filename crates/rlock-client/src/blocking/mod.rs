@@ -17,7 +17,7 @@
 
 use std::sync::mpsc;
 
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 
 use crate::{
     Contended, Error, Metrics, MultiLockBuilder, MutexBuilder, Owner, RwLockBuilder,
@@ -88,31 +88,11 @@ impl Client {
     /// ```
     pub fn connect_with(settings: crate::ClientBuilder, url: &str) -> Result<Self, Error> {
         let redis = redis::Client::open(url).map_err(Error::Connect)?;
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
-        let handle = runtime.handle().clone();
         let (connected, outcome) = mpsc::sync_channel(1);
-        let background = async move {
-            match settings.start(&redis).await {
-                Ok((client, task)) => {
-                    let _ = connected.send(Ok(client));
-                    // Until all guards are gone and what they left is done.
-                    let _ = task.await;
-                }
-                Err(error) => {
-                    let _ = connected.send(Err(error));
-                }
-            }
-        };
-        std::thread::Builder::new()
-            .name("rlock-client".to_owned())
-            .spawn(move || runtime.block_on(background))
-            .map_err(|error| Error::Connect(error.into()))?;
+        let connected = move |client| drop(connected.send(client));
+        let runtime = settings.start_on_thread(redis, connected)?;
         let client = outcome.recv().map_err(|_| Error::Closed)??;
-        Ok(Self {
-            client,
-            runtime: handle,
-        })
+        Ok(Self { client, runtime })
     }
 
     /// The lock at `key`; see [`crate::Client::mutex`].

@@ -47,6 +47,11 @@ impl MultiLock {
         self.lock.keys()
     }
 
+    /// The same, asked for by `owner`; see [`crate::MultiLock::by`].
+    pub fn by(&self, owner: &Owner) -> Self {
+        Self::new(self.lock.by(owner), self.runtime.clone())
+    }
+
     /// Waits for all of them, without limit; see [`crate::MultiLock::lock`].
     ///
     /// # Errors
@@ -76,43 +81,6 @@ impl MultiLock {
     pub fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         let lock = self.lock.clone();
         wait_for(&self.runtime, async move { lock.lock_timeout(wait).await })
-    }
-
-    /// Waits for all of them as `owner`; see [`crate::MultiLock::lock_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::MultiLock::lock_as`].
-    pub fn lock_as(&self, owner: &Owner) -> Result<MultiGuard, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        wait_for(&self.runtime, async move { lock.lock_as(&owner).await })
-    }
-
-    /// Takes all of them as `owner` if that can be done at once; see
-    /// [`crate::MultiLock::try_lock_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::MultiLock::try_lock_as`].
-    pub fn try_lock_as(&self, owner: &Owner) -> Result<Option<MultiGuard>, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        wait_for(&self.runtime, async move { lock.try_lock_as(&owner).await })
-    }
-
-    /// Waits for all of them as `owner` for at most `wait`; see
-    /// [`crate::MultiLock::lock_timeout_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::MultiLock::lock_timeout_as`].
-    pub fn lock_timeout_as(
-        &self,
-        owner: &Owner,
-        wait: Duration,
-    ) -> Result<Option<MultiGuard>, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        let call = async move { lock.lock_timeout_as(&owner, wait).await };
-        wait_for(&self.runtime, call)
     }
 }
 

@@ -35,6 +35,11 @@ impl Mutex {
         self.mutex.key()
     }
 
+    /// The same, asked for by `owner`; see [`crate::Mutex::by`].
+    pub fn by(&self, owner: &Owner) -> Self {
+        Self::new(self.mutex.by(owner), self.runtime.clone())
+    }
+
     /// Waits for the lock, without limit; see [`crate::Mutex::lock`].
     ///
     /// # Errors
@@ -63,42 +68,6 @@ impl Mutex {
     pub fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         let mutex = self.mutex.clone();
         wait_for(&self.runtime, async move { mutex.lock_timeout(wait).await })
-    }
-
-    /// Waits as `owner`; see [`crate::Mutex::lock_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Mutex::lock_as`].
-    pub fn lock_as(&self, owner: &Owner) -> Result<Guard, Error> {
-        let (mutex, owner) = (self.mutex.clone(), owner.clone());
-        wait_for(&self.runtime, async move { mutex.lock_as(&owner).await })
-    }
-
-    /// Takes it as `owner` if that can be done at once; see
-    /// [`crate::Mutex::try_lock_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Mutex::try_lock_as`].
-    pub fn try_lock_as(&self, owner: &Owner) -> Result<Option<Guard>, Error> {
-        let (mutex, owner) = (self.mutex.clone(), owner.clone());
-        wait_for(
-            &self.runtime,
-            async move { mutex.try_lock_as(&owner).await },
-        )
-    }
-
-    /// Waits as `owner` for at most `wait`; see [`crate::Mutex::lock_timeout_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Mutex::lock_timeout_as`].
-    pub fn lock_timeout_as(&self, owner: &Owner, wait: Duration) -> Result<Option<Guard>, Error> {
-        let (mutex, owner) = (self.mutex.clone(), owner.clone());
-        wait_for(&self.runtime, async move {
-            mutex.lock_timeout_as(&owner, wait).await
-        })
     }
 
     /// Whether anybody holds the lock; see [`crate::Mutex::is_locked`].

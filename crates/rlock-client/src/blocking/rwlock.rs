@@ -25,6 +25,11 @@ impl RwLock {
         self.lock.key()
     }
 
+    /// The same, asked for by `owner`; see [`crate::RwLock::by`].
+    pub fn by(&self, owner: &Owner) -> Self {
+        Self::new(self.lock.by(owner), self.runtime.clone())
+    }
+
     /// Waits to read, without limit; see [`crate::RwLock::read`].
     ///
     /// # Errors
@@ -55,43 +60,6 @@ impl RwLock {
         wait_for(&self.runtime, async move { lock.read_timeout(wait).await })
     }
 
-    /// Waits to read as `owner`; see [`crate::RwLock::read_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::RwLock::read_as`].
-    pub fn read_as(&self, owner: &Owner) -> Result<ReadGuard, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        wait_for(&self.runtime, async move { lock.read_as(&owner).await })
-    }
-
-    /// Reads as `owner` if that can be done at once; see
-    /// [`crate::RwLock::try_read_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::RwLock::try_read_as`].
-    pub fn try_read_as(&self, owner: &Owner) -> Result<Option<ReadGuard>, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        wait_for(&self.runtime, async move { lock.try_read_as(&owner).await })
-    }
-
-    /// Waits to read as `owner` for at most `wait`; see
-    /// [`crate::RwLock::read_timeout_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::RwLock::read_timeout_as`].
-    pub fn read_timeout_as(
-        &self,
-        owner: &Owner,
-        wait: Duration,
-    ) -> Result<Option<ReadGuard>, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        let call = async move { lock.read_timeout_as(&owner, wait).await };
-        wait_for(&self.runtime, call)
-    }
-
     /// Waits to write, without limit; see [`crate::RwLock::write`].
     ///
     /// # Errors
@@ -120,46 +88,6 @@ impl RwLock {
     pub fn write_timeout(&self, wait: Duration) -> Result<Option<WriteGuard>, Error> {
         let lock = self.lock.clone();
         wait_for(&self.runtime, async move { lock.write_timeout(wait).await })
-    }
-
-    /// Waits to write as `owner`; see [`crate::RwLock::write_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::RwLock::write_as`].
-    pub fn write_as(&self, owner: &Owner) -> Result<WriteGuard, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        wait_for(&self.runtime, async move { lock.write_as(&owner).await })
-    }
-
-    /// Writes as `owner` if that can be done at once; see
-    /// [`crate::RwLock::try_write_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::RwLock::try_write_as`].
-    pub fn try_write_as(&self, owner: &Owner) -> Result<Option<WriteGuard>, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        wait_for(
-            &self.runtime,
-            async move { lock.try_write_as(&owner).await },
-        )
-    }
-
-    /// Waits to write as `owner` for at most `wait`; see
-    /// [`crate::RwLock::write_timeout_as`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::RwLock::write_timeout_as`].
-    pub fn write_timeout_as(
-        &self,
-        owner: &Owner,
-        wait: Duration,
-    ) -> Result<Option<WriteGuard>, Error> {
-        let (lock, owner) = (self.lock.clone(), owner.clone());
-        let call = async move { lock.write_timeout_as(&owner, wait).await };
-        wait_for(&self.runtime, call)
     }
 
     /// Whether `owner` reads or writes; see [`crate::RwLock::is_held_by`].

@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// Only now may the server's word about the hold be taken literally.
-    fn clean_up_is_done(&mut self, now: Instant, id: Id) {
+    pub(super) fn clean_up_is_done(&mut self, now: Instant, id: Id) {
         if let Some(Task::CleanUp(clean_up)) = self.works.get(&id).map(|work| &work.task)
             && let Some(hold) = clean_up.upgraded
         {

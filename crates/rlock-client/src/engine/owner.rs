@@ -9,7 +9,7 @@ use crate::error::Error;
 ///
 /// Every call of `lock` has an owner of its own. An owner that is kept, from
 /// [`Client::owner`](crate::Client::owner), can enter a lock again that it
-/// holds already, with [`Mutex::lock_as`](crate::Mutex::lock_as). Cloning
+/// holds already, with [`Mutex::by`](crate::Mutex::by). Cloning
 /// gives another handle on the same owner.
 ///
 /// One owner stands for one sequential activity: while it waits anywhere, the
@@ -20,9 +20,9 @@ use crate::error::Error;
 /// ```no_run
 /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
 /// let owner = client.owner();
-/// let mutex = client.mutex("invoice:7");
-/// let outer = mutex.lock_as(&owner).await?;
-/// let inner = mutex.lock_as(&owner).await?;
+/// let mutex = client.mutex("invoice:7").by(&owner);
+/// let outer = mutex.lock().await?;
+/// let inner = mutex.lock().await?;
 /// assert_eq!(outer.fence(), inner.fence());
 /// # Ok(()) }
 /// ```

@@ -259,7 +259,8 @@ impl Engine {
                 let error = work.unavailable(now);
                 self.end(now, id, Outcome::Failed(error));
             }
-            (_, Task::CleanUp(_) | Task::Attach(_)) => self.end(now, id, Outcome::Done),
+            (_, Task::CleanUp(_)) => self.clean_up_is_done(now, id),
+            (_, Task::Attach(_)) => self.end(now, id, Outcome::Done),
         }
     }
 

@@ -146,6 +146,40 @@ impl Guard {
         Lost::of(&self.proof).await
     }
 
+    /// Runs `work` for as long as the lock is held.
+    ///
+    /// If the lock is lost, `work` is dropped where it stands, and the loss is
+    /// the answer. The guard stays: release it afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The loss. What `work` has done may then overlap with another holder's
+    /// work, if it did not yield in time: see [`fence`](Self::fence).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`, and changes nothing else.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn work() {}
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// let guard = mutex.lock().await?;
+    /// match guard.run(work()).await {
+    ///     Ok(()) => guard.release().await?,
+    ///     Err(loss) => eprintln!("stopped: the lock was lost, {loss}"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Loss> {
+        tokio::select! {
+            biased;
+            loss = self.lost() => Err(loss),
+            value = work => Ok(value),
+        }
+    }
+
     /// Releases the lock and waits for the server's word.
     ///
     /// The next waiter gets it in the same moment. If other guards of the

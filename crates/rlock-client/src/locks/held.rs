@@ -45,6 +45,20 @@ macro_rules! held {
                 self.guard.lost().await
             }
 
+            /// Runs `work` for as long as it is held; see
+            /// [`Guard::run`](crate::Guard::run).
+            ///
+            /// # Errors
+            ///
+            /// The loss that ended `work`.
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future drops `work`, and changes nothing else.
+            pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, $crate::Loss> {
+                self.guard.run(work).await
+            }
+
             /// Releases it and waits for the server's word; see
             /// [`Guard::release`](crate::Guard::release).
             ///

@@ -25,16 +25,18 @@ pub(crate) struct Lock {
     /// The further keys, in order, where several are asked for together.
     rest: Arc<[Arc<[u8]>]>,
     pub(crate) terms: Terms,
+    /// Who asks; a new one each time where none is named.
+    owner: Option<Owner>,
 }
 
 impl Lock {
     pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>, terms: Terms) -> Self {
-        let rest = Arc::default();
         Self {
             inner,
             key,
-            rest,
+            rest: Arc::default(),
             terms,
+            owner: None,
         }
     }
 
@@ -46,30 +48,45 @@ impl Lock {
         }
     }
 
-    pub(crate) fn next_owner(&self) -> Owner {
-        self.inner.next_owner()
+    /// The same, always asked for by `owner`.
+    pub(crate) fn by(&self, owner: &Owner) -> Self {
+        Self {
+            owner: Some(owner.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// Who is to ask.
+    pub(crate) fn owner(&self) -> Owner {
+        let owner = self.owner.clone();
+        owner.unwrap_or_else(|| self.inner.next_owner())
     }
 
     /// Waits without limit. The server never answers such a request with no;
     /// if it did, asking again would be right.
-    pub(crate) async fn wait_for(&self, ask: Ask, owner: Owner) -> Result<Guard, Error> {
+    pub(crate) async fn wait_for(&self, ask: Ask) -> Result<Guard, Error> {
+        let owner = self.owner();
         loop {
             let queueing = Queueing::Unlimited;
-            if let Some(guard) = self.ask(ask, owner.clone(), queueing).await? {
+            if let Some(guard) = self.ask_as(&owner, ask, queueing).await? {
                 return Ok(guard);
             }
         }
     }
 
-    pub(crate) async fn ask(
+    pub(crate) async fn ask(&self, ask: Ask, queueing: Queueing) -> Result<Option<Guard>, Error> {
+        self.ask_as(&self.owner(), ask, queueing).await
+    }
+
+    pub(crate) async fn ask_as(
         &self,
+        owner: &Owner,
         ask: Ask,
-        owner: Owner,
         queueing: Queueing,
     ) -> Result<Option<Guard>, Error> {
         let key = String::from_utf8_lossy(&self.key);
         let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?ask, ?queueing);
-        let claims = Claims::new(owner, &self.key, &self.rest);
+        let claims = Claims::new(owner.clone(), &self.key, &self.rest);
         ask_for(&self.inner, claims, ask, self.terms, queueing)
             .instrument(span)
             .await

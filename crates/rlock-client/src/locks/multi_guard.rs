@@ -109,6 +109,23 @@ impl MultiGuard {
         first_loss(self.proofs()).await
     }
 
+    /// Runs `work` for as long as all of them are held; see [`Guard::run`].
+    ///
+    /// # Errors
+    ///
+    /// The loss that ended `work`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`, and changes nothing else.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Loss> {
+        tokio::select! {
+            biased;
+            loss = self.lost() => Err(loss),
+            value = work => Ok(value),
+        }
+    }
+
     /// Releases all of them and waits for the server's word.
     ///
     /// # Errors

@@ -132,6 +132,20 @@ impl MultiLock {
         self.keys.iter().map(|key| &**key)
     }
 
+    /// The same locks, asked for by `owner`, who may hold them already.
+    ///
+    /// If it holds exactly these by guards of such a lock, they are entered
+    /// again, at once, under the same fence. [`Error::HeldOtherwise`] if it
+    /// holds some of them by other guards; where the keys are taken one after
+    /// the other, those are entered again instead. [`try_lock`](Self::try_lock)
+    /// gives `None` while another call of this owner waits for one of them.
+    pub fn by(&self, owner: &Owner) -> Self {
+        Self {
+            lock: self.lock.by(owner),
+            ..self.clone()
+        }
+    }
+
     /// Waits for all of them, without limit.
     ///
     /// Goes on over broken connections as
@@ -147,7 +161,12 @@ impl MultiLock {
     /// Dropping the future loses the places in the queues and leaves nothing
     /// on the server.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
-        self.lock_as(&self.lock.next_owner()).await
+        let owner = self.lock.owner();
+        loop {
+            if let Some(guard) = self.ask(&owner, Queueing::Unlimited).await? {
+                return Ok(guard);
+            }
+        }
     }
 
     /// Takes all of them if all are free and nobody waits for any.
@@ -160,7 +179,7 @@ impl MultiLock {
     ///
     /// Dropping the future leaves nothing on the server.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.try_lock_as(&self.lock.next_owner()).await
+        self.ask(&self.lock.owner(), Queueing::Try).await
     }
 
     /// Waits for all of them for at most `wait`; `None` if that was not
@@ -177,66 +196,12 @@ impl MultiLock {
     ///
     /// As for [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.lock_timeout_as(&self.lock.next_owner(), wait).await
-    }
-
-    /// Waits for all of them as `owner`, who may hold them already.
-    ///
-    /// If it holds exactly these by guards of such a lock, they are entered
-    /// again, at once, under the same fence.
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock`](Self::lock). [`Error::HeldOtherwise`] if the owner
-    /// holds some of them by other guards; where the keys are taken one after
-    /// the other, those are entered again instead.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`lock`](Self::lock). Guards that the owner has are untouched.
-    pub async fn lock_as(&self, owner: &Owner) -> Result<MultiGuard, Error> {
-        loop {
-            if let Some(guard) = self.ask(owner, Queueing::Unlimited).await? {
-                return Ok(guard);
-            }
-        }
-    }
-
-    /// Takes all of them as `owner` if that can be done at once; `None` if
-    /// not, and while another call of this owner for one of them is under way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_lock`](Self::try_lock) and [`lock_as`](Self::lock_as).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`try_lock`](Self::try_lock).
-    pub async fn try_lock_as(&self, owner: &Owner) -> Result<Option<MultiGuard>, Error> {
-        self.ask(owner, Queueing::Try).await
-    }
-
-    /// Waits for all of them as `owner` for at most `wait`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock_timeout`](Self::lock_timeout) and
-    /// [`lock_as`](Self::lock_as).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`lock`](Self::lock).
-    pub async fn lock_timeout_as(
-        &self,
-        owner: &Owner,
-        wait: Duration,
-    ) -> Result<Option<MultiGuard>, Error> {
-        self.ask(owner, at_most(wait)?).await
+        self.ask(&self.lock.owner(), at_most(wait)?).await
     }
 
     async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
         if self.is_one_slot || !self.lock.inner.state.is_cluster().await? {
-            let guard = self.lock.ask(Ask::Exclusive, owner.clone(), queueing);
+            let guard = self.lock.ask_as(owner, Ask::Exclusive, queueing);
             return Ok(guard.await?.map(MultiGuard::together));
         }
         let deadline = match queueing {
@@ -273,7 +238,7 @@ impl MultiLock {
             };
             let (inner, key) = (Arc::clone(&self.lock.inner), Arc::clone(key));
             let lock = Lock::new(inner, key, self.lock.terms);
-            match lock.ask(Ask::Exclusive, owner.clone(), left).await? {
+            match lock.ask_as(owner, Ask::Exclusive, left).await? {
                 Some(guard) => guards.push(guard),
                 None => return Ok(None),
             }

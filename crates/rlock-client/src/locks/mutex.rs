@@ -38,6 +38,35 @@ impl Mutex {
         &self.lock.key
     }
 
+    /// The same lock, asked for by `owner`, who may hold it already.
+    ///
+    /// Then it is entered again: at once, past every waiter, with the terms
+    /// and the fence of the hold that is there, and its lease set anew. It is
+    /// free when the last of the owner's guards is gone. Calls of one owner
+    /// for one key take turns: [`try_lock`](Self::try_lock) gives `None` while
+    /// another one waits. [`Error::HeldOtherwise`] if the owner holds the key
+    /// by a guard of several keys.
+    ///
+    /// Where the owner has only read guards of an [`RwLock`](crate::RwLock)
+    /// with this key, asking is an upgrade of what it holds: it waits for all
+    /// other readers, and the fence of its guards is the new one then.
+    ///
+    /// Without this, every call is a new owner, and would wait for the others.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let owner = client.owner();
+    /// let mutex = client.mutex("invoice:7").by(&owner);
+    /// let outer = mutex.lock().await?;
+    /// let inner = mutex.lock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn by(&self, owner: &Owner) -> Self {
+        Self::new(self.lock.by(owner))
+    }
+
     /// Waits for the lock, without limit.
     ///
     /// Waiters get it in the order in which they asked. A broken connection
@@ -67,7 +96,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn lock(&self) -> Result<Guard, Error> {
-        self.wait_for(self.lock.next_owner()).await
+        self.lock.wait_for(Ask::Exclusive).await
     }
 
     /// Takes the lock if it is free and nobody waits for it.
@@ -95,7 +124,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.ask(self.lock.next_owner(), Queueing::Try).await
+        self.ask(Queueing::Try).await
     }
 
     /// Waits for the lock for at most `wait`; `None` if that was not enough.
@@ -124,76 +153,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.ask(self.lock.next_owner(), at_most(wait)?).await
-    }
-
-    /// Waits for the lock as `owner`, who may hold it already.
-    ///
-    /// Then it is entered again: at once, past every waiter, with the terms
-    /// and the fence of the hold that is there, and its lease set anew. It is
-    /// free when the last of the owner's guards is gone. Calls of one owner
-    /// for one key take turns.
-    ///
-    /// Where the owner has only read guards of an [`RwLock`](crate::RwLock)
-    /// with this key, this is an upgrade of what it holds: it waits for all
-    /// other readers, and the fence of its guards is the new one then.
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock`](Self::lock). [`Error::HeldOtherwise`] if the owner
-    /// holds the key by a guard of several keys.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`lock`](Self::lock). Guards that the owner has are untouched.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-    /// let owner = client.owner();
-    /// let outer = client.mutex("invoice:7").lock_as(&owner).await?;
-    /// let inner = client.mutex("invoice:7").lock_as(&owner).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn lock_as(&self, owner: &Owner) -> Result<Guard, Error> {
-        self.wait_for(owner.clone()).await
-    }
-
-    /// Takes the lock as `owner` if that can be done at once.
-    ///
-    /// `None` if not, and also while another call of this owner for this key
-    /// is under way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_lock`](Self::try_lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`try_lock`](Self::try_lock).
-    pub async fn try_lock_as(&self, owner: &Owner) -> Result<Option<Guard>, Error> {
-        self.ask(owner.clone(), Queueing::Try).await
-    }
-
-    /// Waits for the lock as `owner` for at most `wait`.
-    ///
-    /// As [`lock_as`](Self::lock_as), with the limit of
-    /// [`lock_timeout`](Self::lock_timeout).
-    ///
-    /// # Errors
-    ///
-    /// As for [`lock_timeout`](Self::lock_timeout).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`lock`](Self::lock).
-    pub async fn lock_timeout_as(
-        &self,
-        owner: &Owner,
-        wait: Duration,
-    ) -> Result<Option<Guard>, Error> {
-        self.ask(owner.clone(), at_most(wait)?).await
+        self.ask(at_most(wait)?).await
     }
 
     /// Whether anybody holds the lock, at the moment of asking.
@@ -260,11 +220,7 @@ impl Mutex {
         self.lock.force().await
     }
 
-    async fn wait_for(&self, owner: Owner) -> Result<Guard, Error> {
-        self.lock.wait_for(Ask::Exclusive, owner).await
-    }
-
-    async fn ask(&self, owner: Owner, queueing: Queueing) -> Result<Option<Guard>, Error> {
-        self.lock.ask(Ask::Exclusive, owner, queueing).await
+    async fn ask(&self, queueing: Queueing) -> Result<Option<Guard>, Error> {
+        self.lock.ask(Ask::Exclusive, queueing).await
     }
 }

@@ -47,6 +47,24 @@ impl RwLock {
         &self.lock.key
     }
 
+    /// The same lock, asked for by `owner`, who may hold it already.
+    ///
+    /// Then it is entered again, at once, with the terms and the fence of the
+    /// hold that is there, and is free when the last of the owner's guards is
+    /// gone. A writer may read as well; the lock stays exclusive meanwhile. For
+    /// a reader, to write is an upgrade of what it holds, as
+    /// [`ReadGuard::upgrade`] is: it waits for all other readers, and all its
+    /// guards have the new fence then, also if the call was dropped in that
+    /// very moment. The lock stays exclusive until the last of the owner's
+    /// guards is gone, or the last of its write guards is downgraded.
+    ///
+    /// Calls of one owner for one key take turns: those that try give `None`
+    /// while another one waits. [`Error::HeldOtherwise`] if the owner holds the
+    /// key by a guard of several keys.
+    pub fn by(&self, owner: &Owner) -> Self {
+        Self::new(self.lock.by(owner))
+    }
+
     /// Waits to read, without limit.
     ///
     /// Goes on over broken connections as
@@ -61,7 +79,7 @@ impl RwLock {
     /// Dropping the future loses the place in the queue and leaves nothing on
     /// the server.
     pub async fn read(&self) -> Result<ReadGuard, Error> {
-        self.wait_to_read(self.lock.next_owner()).await
+        self.wait_to_read().await
     }
 
     /// Reads if nobody writes and nobody waits; `None` if not.
@@ -74,8 +92,7 @@ impl RwLock {
     ///
     /// Dropping the future leaves nothing on the server.
     pub async fn try_read(&self) -> Result<Option<ReadGuard>, Error> {
-        self.ask_to_read(self.lock.next_owner(), Queueing::Try)
-            .await
+        self.ask_to_read(Queueing::Try).await
     }
 
     /// Waits to read for at most `wait`; `None` if that was not enough.
@@ -91,58 +108,7 @@ impl RwLock {
     ///
     /// As for [`read`](Self::read).
     pub async fn read_timeout(&self, wait: Duration) -> Result<Option<ReadGuard>, Error> {
-        self.ask_to_read(self.lock.next_owner(), at_most(wait)?)
-            .await
-    }
-
-    /// Waits to read as `owner`, who may hold the lock already.
-    ///
-    /// Then it is entered again, at once, with the terms and the fence of the
-    /// hold that is there, and is free when the last of the owner's guards is
-    /// gone. A writer may read as well; the lock stays exclusive meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// As for [`read`](Self::read). [`Error::HeldOtherwise`] if the owner
-    /// holds the key by a guard of several keys.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`read`](Self::read). Guards that the owner has are untouched.
-    pub async fn read_as(&self, owner: &Owner) -> Result<ReadGuard, Error> {
-        self.wait_to_read(owner.clone()).await
-    }
-
-    /// Reads as `owner` if that can be done at once; `None` if not, and while
-    /// another call of this owner for this key is under way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_read`](Self::try_read) and [`read_as`](Self::read_as).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`try_read`](Self::try_read).
-    pub async fn try_read_as(&self, owner: &Owner) -> Result<Option<ReadGuard>, Error> {
-        self.ask_to_read(owner.clone(), Queueing::Try).await
-    }
-
-    /// Waits to read as `owner` for at most `wait`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`read_timeout`](Self::read_timeout) and
-    /// [`read_as`](Self::read_as).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`read_as`](Self::read_as).
-    pub async fn read_timeout_as(
-        &self,
-        owner: &Owner,
-        wait: Duration,
-    ) -> Result<Option<ReadGuard>, Error> {
-        self.ask_to_read(owner.clone(), at_most(wait)?).await
+        self.ask_to_read(at_most(wait)?).await
     }
 
     /// Waits to write, without limit.
@@ -155,7 +121,7 @@ impl RwLock {
     ///
     /// As for [`read`](Self::read).
     pub async fn write(&self) -> Result<WriteGuard, Error> {
-        self.wait_to_write(self.lock.next_owner()).await
+        self.wait_to_write().await
     }
 
     /// Writes if nobody holds the lock and nobody waits; `None` if not.
@@ -168,8 +134,7 @@ impl RwLock {
     ///
     /// Dropping the future leaves nothing on the server.
     pub async fn try_write(&self) -> Result<Option<WriteGuard>, Error> {
-        self.ask_to_write(self.lock.next_owner(), Queueing::Try)
-            .await
+        self.ask_to_write(Queueing::Try).await
     }
 
     /// Waits to write for at most `wait`; `None` if that was not enough.
@@ -182,61 +147,7 @@ impl RwLock {
     ///
     /// As for [`read`](Self::read).
     pub async fn write_timeout(&self, wait: Duration) -> Result<Option<WriteGuard>, Error> {
-        self.ask_to_write(self.lock.next_owner(), at_most(wait)?)
-            .await
-    }
-
-    /// Waits to write as `owner`, who may hold the lock already.
-    ///
-    /// A writer enters it again, at once, under the same fence. For a reader
-    /// this is an upgrade of what it holds, as [`ReadGuard::upgrade`] is: it
-    /// waits for all other readers, and all its guards have the new fence
-    /// then. The lock stays exclusive until the last of the owner's guards is
-    /// gone, or the last of its write guards is downgraded.
-    ///
-    /// # Errors
-    ///
-    /// As for [`write`](Self::write). [`Error::HeldOtherwise`] if the owner
-    /// holds the key by a guard of several keys.
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`read`](Self::read). Guards that the owner has stay what they
-    /// are; if the upgrade was just granted, they may have a new fence.
-    pub async fn write_as(&self, owner: &Owner) -> Result<WriteGuard, Error> {
-        self.wait_to_write(owner.clone()).await
-    }
-
-    /// Writes as `owner` if that can be done at once; `None` if not, and
-    /// while another call of this owner for this key is under way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_write`](Self::try_write) and [`write_as`](Self::write_as).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`write_as`](Self::write_as).
-    pub async fn try_write_as(&self, owner: &Owner) -> Result<Option<WriteGuard>, Error> {
-        self.ask_to_write(owner.clone(), Queueing::Try).await
-    }
-
-    /// Waits to write as `owner` for at most `wait`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`write_timeout`](Self::write_timeout) and
-    /// [`write_as`](Self::write_as).
-    ///
-    /// # Cancel safety
-    ///
-    /// As for [`write_as`](Self::write_as).
-    pub async fn write_timeout_as(
-        &self,
-        owner: &Owner,
-        wait: Duration,
-    ) -> Result<Option<WriteGuard>, Error> {
-        self.ask_to_write(owner.clone(), at_most(wait)?).await
+        self.ask_to_write(at_most(wait)?).await
     }
 
     /// Whether `owner` reads or writes, at the moment of asking.
@@ -268,23 +179,23 @@ impl RwLock {
         self.lock.force().await
     }
 
-    async fn wait_to_read(&self, owner: Owner) -> Result<ReadGuard, Error> {
-        let guard = self.lock.wait_for(Ask::Shared, owner).await?;
+    async fn wait_to_read(&self) -> Result<ReadGuard, Error> {
+        let guard = self.lock.wait_for(Ask::Shared).await?;
         Ok(ReadGuard::new(guard))
     }
 
-    async fn ask_to_read(&self, owner: Owner, how: Queueing) -> Result<Option<ReadGuard>, Error> {
-        let guard = self.lock.ask(Ask::Shared, owner, how).await?;
+    async fn ask_to_read(&self, how: Queueing) -> Result<Option<ReadGuard>, Error> {
+        let guard = self.lock.ask(Ask::Shared, how).await?;
         Ok(guard.map(ReadGuard::new))
     }
 
-    async fn wait_to_write(&self, owner: Owner) -> Result<WriteGuard, Error> {
-        let guard = self.lock.wait_for(Ask::Exclusive, owner).await?;
+    async fn wait_to_write(&self) -> Result<WriteGuard, Error> {
+        let guard = self.lock.wait_for(Ask::Exclusive).await?;
         Ok(WriteGuard::new(guard))
     }
 
-    async fn ask_to_write(&self, owner: Owner, how: Queueing) -> Result<Option<WriteGuard>, Error> {
-        let guard = self.lock.ask(Ask::Exclusive, owner, how).await?;
+    async fn ask_to_write(&self, how: Queueing) -> Result<Option<WriteGuard>, Error> {
+        let guard = self.lock.ask(Ask::Exclusive, how).await?;
         Ok(guard.map(WriteGuard::new))
     }
 }

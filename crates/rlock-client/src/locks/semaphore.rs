@@ -132,8 +132,7 @@ impl Semaphore {
     ///
     /// As for [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<Permits, Error> {
-        let (ask, owner) = (self.ask_for(permits)?, self.lock.next_owner());
-        let guard = self.lock.wait_for(ask, owner).await?;
+        let guard = self.lock.wait_for(self.ask_for(permits)?).await?;
         Ok(Permits::new(guard))
     }
 
@@ -230,8 +229,7 @@ impl Semaphore {
     }
 
     async fn ask(&self, permits: u32, queueing: Queueing) -> Result<Option<Permits>, Error> {
-        let (ask, owner) = (self.ask_for(permits)?, self.lock.next_owner());
-        let guard = self.lock.ask(ask, owner, queueing).await?;
+        let guard = self.lock.ask(self.ask_for(permits)?, queueing).await?;
         Ok(guard.map(Permits::new))
     }
 

@@ -24,8 +24,8 @@ fn the_same_verbs_work_without_async() {
     let (_tests, server) = with_server();
     let client = Client::connect(&server.url()).unwrap();
     let (mutex, owner) = (client.mutex("k"), client.owner());
-    let guard = mutex.lock_as(&owner).unwrap();
-    let again = mutex.try_lock_as(&owner).unwrap().unwrap();
+    let guard = mutex.by(&owner).lock().unwrap();
+    let again = mutex.by(&owner).try_lock().unwrap().unwrap();
     assert_eq!(guard.fence(), again.fence());
     assert!(mutex.is_locked().unwrap() && mutex.is_held_by(&owner).unwrap());
     assert!(mutex.try_lock().unwrap().is_none());

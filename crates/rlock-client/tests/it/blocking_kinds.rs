@@ -22,7 +22,7 @@ fn readers_and_writers_work_without_async() {
     let (_tests, _server, client) = connected();
     let (lock, owner) = (client.rwlock("k"), client.owner());
     let reading = lock.read().unwrap();
-    let again = lock.read_as(&owner).unwrap();
+    let again = lock.by(&owner).read().unwrap();
     assert!(lock.try_read().unwrap().is_some() && lock.try_write().unwrap().is_none());
     assert!(lock.write_timeout(WAIT).unwrap().is_none());
     assert!(lock.is_held_by(&owner).unwrap() && lock.info().unwrap().holders.len() >= 2);
@@ -32,7 +32,7 @@ fn readers_and_writers_work_without_async() {
     again.release().unwrap();
     client.flush();
     let writing = reading.upgrade().unwrap();
-    assert!(writing.is_unbroken() && lock.try_read_as(&owner).unwrap().is_none());
+    assert!(writing.is_unbroken() && lock.by(&owner).try_read().unwrap().is_none());
     let reading = writing.downgrade().unwrap();
     let Upgrade::Granted(writing) = reading.try_upgrade().unwrap() else {
         panic!("alone");
@@ -41,10 +41,10 @@ fn readers_and_writers_work_without_async() {
     assert_eq!(writing.lost().unwrap(), Loss::EndedByServer);
     let failed = writing.downgrade().unwrap_err();
     assert!(matches!(failed.error, Error::Lost(_)) && failed.guard.is_some());
-    let writing = lock.write_as(&owner).unwrap();
-    assert!(lock.try_write_as(&owner).unwrap().is_some());
-    assert!(lock.write_timeout_as(&owner, WAIT).unwrap().is_some());
-    assert!(lock.read_timeout_as(&owner, WAIT).unwrap().is_some());
+    let writing = lock.by(&owner).write().unwrap();
+    assert!(lock.by(&owner).try_write().unwrap().is_some());
+    assert!(lock.by(&owner).write_timeout(WAIT).unwrap().is_some());
+    assert!(lock.by(&owner).read_timeout(WAIT).unwrap().is_some());
     writing.release().unwrap();
 }
 
@@ -72,8 +72,8 @@ fn permits_work_without_async() {
 fn several_locks_work_without_async() {
     let (_tests, _server, client) = connected();
     let (multi, owner) = (client.multi(["b", "a"]).unwrap(), client.owner());
-    let guard = multi.lock_as(&owner).unwrap();
-    let again = multi.try_lock_as(&owner).unwrap().unwrap();
+    let guard = multi.by(&owner).lock().unwrap();
+    let again = multi.by(&owner).try_lock().unwrap().unwrap();
     assert_eq!(guard.fence_of("a"), Some(again.fence()));
     assert!(multi.keys().eq(guard.keys()) && guard.owner() == &owner);
     assert!(multi.try_lock().unwrap().is_none());

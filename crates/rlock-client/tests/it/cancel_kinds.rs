@@ -57,13 +57,13 @@ impl Locks {
         match random.below(11) {
             0 => poll_and_drop(rwlock.read(), random).await,
             1 => poll_and_drop(rwlock.write(), random).await,
-            2 => poll_and_drop(rwlock.read_as(owner), random).await,
-            3 => poll_and_drop(rwlock.write_timeout_as(owner, WAIT), random).await,
+            2 => poll_and_drop(rwlock.by(owner).read(), random).await,
+            3 => poll_and_drop(rwlock.by(owner).write_timeout(WAIT), random).await,
             4 => poll_and_drop(semaphore.acquire_many(permits), random).await,
             5 => poll_and_drop(semaphore.try_acquire_many(permits), random).await,
             6 => poll_and_drop(self.multi.lock(), random).await,
             7 => poll_and_drop(self.multi.lock_timeout(WAIT), random).await,
-            8 => poll_and_drop(self.multi.try_lock_as(owner), random).await,
+            8 => poll_and_drop(self.multi.by(owner).try_lock(), random).await,
             9 => {
                 let work = async { self.multi.lock().await.unwrap().release().await };
                 poll_and_drop(work, random).await;

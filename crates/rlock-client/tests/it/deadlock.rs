@@ -11,15 +11,15 @@ async fn a_deadlock_names_the_owners_of_the_cycle_in_their_order() {
     let owners = ["ümlaut", "it's", "c"].map(|name| rlock_client::Owner::new(name).unwrap());
     let mut guards = Vec::new();
     for (owner, key) in owners.iter().zip(["a", "b", "c"]) {
-        guards.push(client.mutex(key).lock_as(owner).await.unwrap());
+        guards.push(client.mutex(key).by(owner).lock().await.unwrap());
     }
     let mut waiting = Vec::new();
     for (owner, key) in owners.iter().zip(["b", "c"]) {
         let (mutex, owner) = (client.mutex(key), owner.clone());
-        waiting.push(tokio::spawn(async move { mutex.lock_as(&owner).await }));
+        waiting.push(tokio::spawn(async move { mutex.by(&owner).lock().await }));
     }
     server.admin().await.queued(2).await;
-    let refused = client.mutex("a").lock_as(&owners[2]).await;
+    let refused = client.mutex("a").by(&owners[2]).lock().await;
     let Err(Error::Deadlock {
         owners: cycle,
         text,
@@ -45,14 +45,14 @@ async fn a_request_refused_as_a_deadlock_leaves_nothing() {
     let server = Server::start().await;
     let client = server.client().await;
     let (one, two) = (client.owner(), client.owner());
-    let first = client.mutex("a").lock_as(&one).await.unwrap();
-    let second = client.rwlock("b").read_as(&two).await.unwrap();
+    let first = client.mutex("a").by(&one).lock().await.unwrap();
+    let second = client.rwlock("b").by(&two).read().await.unwrap();
     let waiting = tokio::spawn({
         let multi = client.multi(["b", "c"]).unwrap();
-        async move { multi.lock_as(&one).await.unwrap() }
+        async move { multi.by(&one).lock().await.unwrap() }
     });
     server.admin().await.queued(2).await;
-    let refused = client.mutex("a").lock_as(&two).await;
+    let refused = client.mutex("a").by(&two).lock().await;
     assert!(
         matches!(refused, Err(Error::Deadlock { .. })),
         "{refused:?}"

@@ -161,7 +161,7 @@ async fn the_questions_tell_holder_and_queue() {
     let (mutex, owner) = (client.mutex("k"), client.owner());
     let free = mutex.info().await.unwrap();
     assert_eq!((free.mode, free.fence, free.queued), (Mode::Free, None, 0));
-    let guard = mutex.lock_as(&owner).await.unwrap();
+    let guard = mutex.by(&owner).lock().await.unwrap();
     let waiter = tokio::spawn({
         let mutex = mutex.clone();
         async move { mutex.lock_timeout(Duration::from_secs(60)).await }

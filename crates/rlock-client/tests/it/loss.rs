@@ -160,7 +160,7 @@ async fn a_late_release_does_not_touch_the_next_holder() {
         .unwrap();
     let guards = [mutex.lock().await.unwrap(), mutex.lock().await.unwrap()];
     let owner = client.owner();
-    let next = client.mutex("k").lock_as(&owner).await.unwrap();
+    let next = client.mutex("k").by(&owner).lock().await.unwrap();
     let [released, dropped] = guards;
     assert!(matches!(
         released.release().await,
@@ -209,4 +209,27 @@ async fn a_starved_runtime_cannot_make_a_lost_lock_look_valid() {
     admin.untouched("k").await;
     assert_eq!(admin.gauge("renewals").await, 0);
     assert!(!guard.is_valid());
+}
+
+#[tokio::test]
+async fn work_under_a_lock_ends_with_it_or_with_its_loss() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let mutex = client.mutex("k");
+    let guard = mutex.lock().await.unwrap();
+    assert_eq!(guard.run(async { 7 }).await, Ok(7));
+    let (begun, is_begun) = tokio::sync::oneshot::channel();
+    let work = async {
+        begun.send(()).unwrap();
+        std::future::pending::<()>().await;
+    };
+    let force = async {
+        is_begun.await.unwrap();
+        mutex.force_release().await.unwrap()
+    };
+    let (outcome, removed) = tokio::join!(guard.run(work), force);
+    assert_eq!((outcome, removed), (Err(Loss::EndedByServer), 1));
+    // What is lost begins nothing.
+    let never = guard.run(async { panic!("it is lost") }).await;
+    assert_eq!(never, Err(Loss::EndedByServer));
 }

@@ -45,11 +45,11 @@ async fn a_timeout_that_was_none_leaves_no_place_and_no_hold() {
     let (client, mut admin) = (server.client().await, server.admin().await);
     let channel = channel(&mut admin).await;
     let holder = client.owner();
-    let held = client.mutex("k").lock_as(&holder).await.unwrap();
+    let held = client.mutex("k").by(&holder).lock().await.unwrap();
     let owner = client.owner();
     let waiting = tokio::spawn({
         let (mutex, owner) = (client.mutex("k"), owner.clone());
-        async move { mutex.lock_timeout_as(&owner, BOUND).await }
+        async move { mutex.by(&owner).lock_timeout(BOUND).await }
     });
     admin.queued(1).await;
     say(&mut admin, &channel, &format!("timeout 0 {owner} k")).await;
@@ -71,7 +71,7 @@ async fn a_grant_that_nobody_waits_for_is_given_back_and_takes_nothing_else_away
     admin.untouched("lost").await;
     // A hold that it does know is not touched.
     let owner = client.owner();
-    let guard = client.mutex("k").lock_as(&owner).await.unwrap();
+    let guard = client.mutex("k").by(&owner).lock().await.unwrap();
     say(&mut admin, &channel, &format!("grant 7 {owner} k")).await;
     client.flush().await;
     works(guard, &client).await;

@@ -156,29 +156,29 @@ async fn the_same_owner_enters_the_same_keys_again_but_no_others() {
     let client = server.client().await;
     let owner = client.owner();
     let multi = client.multi(["a", "b"]).unwrap();
-    let outer = multi.lock_as(&owner).await.unwrap();
-    let inner = multi.try_lock_as(&owner).await.unwrap().unwrap();
+    let outer = multi.by(&owner).lock().await.unwrap();
+    let inner = multi.by(&owner).try_lock().await.unwrap().unwrap();
     assert_eq!(inner.fence(), outer.fence());
-    let part = client.mutex("a").lock_as(&owner).await;
+    let part = client.mutex("a").by(&owner).lock().await;
     let Err(Error::HeldOtherwise { owner: who, keys }) = part else {
         panic!("{part:?}");
     };
     assert_eq!((who, keys.as_str()), (owner.clone(), "a and 1 more"));
     let more = client.multi(["a", "b", "c"]).unwrap();
-    let more = more.lock_timeout_as(&owner, BOUND).await;
+    let more = more.by(&owner).lock_timeout(BOUND).await;
     assert!(matches!(more, Err(Error::HeldOtherwise { .. })));
     outer.release().await.unwrap();
     assert!(inner.is_valid());
     inner.release().await.unwrap();
     // And the other way round: what is held singly is not part of several.
-    let single = client.mutex("a").lock_as(&owner).await.unwrap();
-    let both = multi.lock_as(&owner).await;
+    let single = client.mutex("a").by(&owner).lock().await.unwrap();
+    let both = multi.by(&owner).lock().await;
     assert!(matches!(both, Err(Error::HeldOtherwise { .. })));
     // A guard that was dropped just now is none.
     drop(single);
-    let both = multi.lock_as(&owner).await.unwrap();
+    let both = multi.by(&owner).lock().await.unwrap();
     drop(both);
-    let single = client.mutex("b").lock_as(&owner).await.unwrap();
+    let single = client.mutex("b").by(&owner).lock().await.unwrap();
     single.release().await.unwrap();
     client.flush().await;
     server.admin().await.untouched("a").await;

@@ -105,10 +105,10 @@ async fn an_owner_enters_them_again_one_by_one() {
     let server = Server::start_cluster().await;
     let client = server.client().await;
     let (multi, owner) = (client.multi(["a", "b"]).unwrap(), client.owner());
-    let single = client.mutex("a").lock_as(&owner).await.unwrap();
-    let outer = multi.lock_as(&owner).await.unwrap();
+    let single = client.mutex("a").by(&owner).lock().await.unwrap();
+    let outer = multi.by(&owner).lock().await.unwrap();
     assert_eq!(outer.fence_of("a"), Some(single.fence()));
-    let inner = multi.lock_as(&owner).await.unwrap();
+    let inner = multi.by(&owner).lock().await.unwrap();
     outer.release().await.unwrap();
     single.release().await.unwrap();
     assert!(inner.is_valid());

@@ -150,6 +150,19 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
     let mut renewals = Renewals::default();
     loop {
         tokio::select! {
+            // Replies are not slow, however much is asked.
+            biased;
+            length = server.read(&mut reply) => {
+                let bytes = reply.get(..length.ok().filter(|length| *length > 0)?)?;
+                while *sky.weather.lock().unwrap() == Weather::Fog {
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                let weather = sky.weather.lock().unwrap().clone();
+                renewals.answered(bytes);
+                if weather != Weather::Swallow {
+                    client.write_all(bytes).await.ok()?;
+                }
+            }
             length = client.read(&mut request) => {
                 let bytes = request.get(..length.ok().filter(|length| *length > 0)?)?;
                 sky.requests.lock().unwrap().extend(bytes);
@@ -174,17 +187,6 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                         server.write_all(bytes).await.ok()?;
                     }
                     Weather::DelayRequest(_) | Weather::CutReplyTo(_) | Weather::Fair | Weather::Fog => server.write_all(bytes).await.ok()?,
-                }
-            }
-            length = server.read(&mut reply) => {
-                let bytes = reply.get(..length.ok().filter(|length| *length > 0)?)?;
-                while *sky.weather.lock().unwrap() == Weather::Fog {
-                    tokio::time::sleep(Duration::from_millis(2)).await;
-                }
-                let weather = sky.weather.lock().unwrap().clone();
-                renewals.answered(bytes);
-                if weather != Weather::Swallow {
-                    client.write_all(bytes).await.ok()?;
                 }
             }
         }

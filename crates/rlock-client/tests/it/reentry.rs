@@ -11,13 +11,13 @@ async fn an_owner_enters_again_under_the_same_fence_past_every_waiter() {
     let server = Server::start().await;
     let client = server.client().await;
     let (mutex, owner) = (client.mutex("k"), client.owner());
-    let outer = mutex.lock_as(&owner).await.unwrap();
+    let outer = mutex.by(&owner).lock().await.unwrap();
     let waiter = tokio::spawn({
         let mutex = mutex.clone();
         async move { mutex.lock().await.unwrap().fence() }
     });
     server.admin().await.queued(1).await;
-    let inner = mutex.try_lock_as(&owner).await.unwrap().unwrap();
+    let inner = mutex.by(&owner).try_lock().await.unwrap().unwrap();
     assert_eq!(inner.fence(), outer.fence());
     outer.release().await.unwrap();
     assert!(mutex.is_held_by(&owner).await.unwrap(), "one guard is left");
@@ -44,13 +44,13 @@ async fn a_loss_concerns_every_guard_of_the_owner() {
     let server = Server::start().await;
     let client = server.client().await;
     let (mutex, owner) = (client.mutex("k"), client.owner());
-    let outer = mutex.lock_as(&owner).await.unwrap();
-    let inner = mutex.lock_as(&owner).await.unwrap();
+    let outer = mutex.by(&owner).lock().await.unwrap();
+    let inner = mutex.by(&owner).lock().await.unwrap();
     assert_eq!(mutex.force_release().await.unwrap(), 1);
     let lost = async { (outer.lost().await, inner.lost().await) };
     tokio::time::timeout(BOUND, lost).await.unwrap();
     // Locking again is a new hold; the old guards stay lost and do no harm.
-    let again = mutex.lock_as(&owner).await.unwrap();
+    let again = mutex.by(&owner).lock().await.unwrap();
     assert!(again.fence() > inner.fence());
     assert!(!outer.is_valid());
     assert!(matches!(inner.release().await, Err(Error::Lost(_))));
@@ -65,9 +65,10 @@ async fn a_dropped_re_entry_leaves_the_outer_hold() {
     let server = Server::start().await;
     let client = server.client().await;
     let (mutex, owner) = (client.mutex("k"), client.owner());
-    let outer = mutex.lock_as(&owner).await.unwrap();
+    let outer = mutex.by(&owner).lock().await.unwrap();
     for polls in 0..4 {
-        let mut call = Box::pin(mutex.lock_as(&owner));
+        let again = mutex.by(&owner);
+        let mut call = Box::pin(again.lock());
         for _ in 0..polls {
             if tokio::time::timeout(Duration::ZERO, &mut call)
                 .await
@@ -89,13 +90,13 @@ async fn a_shorter_lease_does_not_shorten_the_hold_that_is_there() {
     let server = Server::start().await;
     let client = server.client().await;
     let owner = client.owner();
-    let outer = client.mutex("k").lock_as(&owner).await.unwrap();
+    let outer = client.mutex("k").by(&owner).lock().await.unwrap();
     let brief = client
         .mutex_builder("k")
         .fixed_lease(Duration::from_millis(50))
         .build()
         .unwrap();
-    let inner = brief.lock_as(&owner).await.unwrap();
+    let inner = brief.by(&owner).lock().await.unwrap();
     assert!(inner.remaining() > Duration::from_secs(20));
     let info = brief.info().await.unwrap();
     assert!(info.holders[0].lease_left > Duration::from_secs(20));
@@ -112,7 +113,7 @@ async fn calls_and_releases_of_one_owner_may_come_from_many_tasks() {
         let (mutex, owner) = (client.mutex("k"), owner.clone());
         tasks.push(tokio::spawn(async move {
             for round in 0..50 {
-                let guard = mutex.lock_as(&owner).await.unwrap();
+                let guard = mutex.by(&owner).lock().await.unwrap();
                 assert!(guard.is_valid());
                 match (number + round) % 3 {
                     0 => drop(guard),
@@ -137,9 +138,9 @@ async fn a_second_call_of_a_waiting_owner_gets_the_same_hold() {
     let mut calls = Vec::new();
     for _ in 0..3 {
         let (mutex, owner) = (client.mutex("k"), owner.clone());
-        calls.push(tokio::spawn(
-            async move { mutex.lock_as(&owner).await.unwrap() },
-        ));
+        calls.push(tokio::spawn(async move {
+            mutex.by(&owner).lock().await.unwrap()
+        }));
     }
     server.admin().await.queued(1).await;
     first.release().await.unwrap();

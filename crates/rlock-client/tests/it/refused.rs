@@ -65,8 +65,8 @@ async fn a_wait_that_an_operator_cancels_ends_with_an_error_of_its_own() {
             let (one, both, owner) = (one.clone(), both.clone(), owner.clone());
             async move {
                 match several {
-                    false => one.lock_as(&owner).await.err(),
-                    true => both.lock_timeout_as(&owner, BOUND).await.err(),
+                    false => one.by(&owner).lock().await.err(),
+                    true => both.by(&owner).lock_timeout(BOUND).await.err(),
                 }
             }
         });

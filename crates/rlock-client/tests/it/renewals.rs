@@ -203,7 +203,12 @@ async fn a_short_lease_is_kept_among_many_at_a_slow_network() {
     let begun = Instant::now();
     while begun.elapsed() < 7 * lease {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert!(are_valid(&short), "lost after {:?}", begun.elapsed());
+        assert!(
+            are_valid(&short),
+            "{:?} after {:?}",
+            client.metrics(),
+            begun.elapsed()
+        );
     }
     assert!(are_valid(&default));
     assert!(client.metrics().late_renewals > 0, "there was a queue");

@@ -43,3 +43,19 @@ async fn a_waiting_call_ends_with_its_client_s_runtime() {
     elsewhere.join().unwrap();
     held.release().await.unwrap();
 }
+
+/// With a watchdog on this thread, which does not yield, the lock would be lost.
+#[tokio::test]
+async fn a_thread_of_its_own_renews_while_this_one_is_busy() {
+    let server = Server::start().await;
+    let builder = rlock_client::Client::builder().dedicated_thread();
+    let client = builder.connect(&server.url()).await.unwrap();
+    let lease = std::time::Duration::from_millis(1000);
+    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let guard = mutex.lock().await.unwrap();
+    // It is the thread that is to be blocked here.
+    thread::sleep(3 * lease);
+    assert!(guard.is_valid());
+    guard.release().await.unwrap();
+    server.admin().await.untouched("k").await;
+}

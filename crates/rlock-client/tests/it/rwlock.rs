@@ -96,13 +96,13 @@ async fn a_reader_enters_again_past_a_waiting_writer() {
     let server = Server::start().await;
     let client = server.client().await;
     let (lock, owner) = (client.rwlock("k"), client.owner());
-    let outer = lock.read_as(&owner).await.unwrap();
+    let outer = lock.by(&owner).read().await.unwrap();
     let writing = tokio::spawn({
         let lock = lock.clone();
         async move { lock.write().await.unwrap() }
     });
     server.admin().await.queued(1).await;
-    let inner = lock.try_read_as(&owner).await.unwrap().unwrap();
+    let inner = lock.by(&owner).try_read().await.unwrap().unwrap();
     assert_eq!(inner.fence(), outer.fence());
     outer.release().await.unwrap();
     assert!(lock.is_held_by(&owner).await.unwrap() && inner.is_valid());
@@ -116,8 +116,8 @@ async fn a_writer_may_read_as_well_and_stays_alone() {
     let server = Server::start().await;
     let client = server.client().await;
     let (lock, owner) = (client.rwlock("k"), client.owner());
-    let writing = lock.write_as(&owner).await.unwrap();
-    let reading = lock.read_timeout_as(&owner, BOUND).await.unwrap().unwrap();
+    let writing = lock.by(&owner).write().await.unwrap();
+    let reading = lock.by(&owner).read_timeout(BOUND).await.unwrap().unwrap();
     assert_eq!(reading.fence(), writing.fence());
     writing.release().await.unwrap();
     assert!(reading.is_valid());
@@ -156,8 +156,8 @@ async fn a_lock_stays_exclusive_until_the_last_write_guard_is_downgraded() {
     let server = Server::start().await;
     let client = server.client().await;
     let (lock, owner) = (client.rwlock("k"), client.owner());
-    let first = lock.write_as(&owner).await.unwrap();
-    let second = lock.try_write_as(&owner).await.unwrap().unwrap();
+    let first = lock.by(&owner).write().await.unwrap();
+    let second = lock.by(&owner).try_write().await.unwrap().unwrap();
     let first = first.downgrade().await.unwrap();
     assert!(lock.try_read().await.unwrap().is_none());
     let second = second.downgrade().await.unwrap();
@@ -234,8 +234,8 @@ async fn a_reader_after_a_dropped_writer_shares() {
     let (client, other) = (server.client().await, server.client().await);
     let owner = client.owner();
     for _ in 0..20 {
-        drop(client.rwlock("k").write_as(&owner).await.unwrap());
-        let reading = client.rwlock("k").read_as(&owner).await.unwrap();
+        drop(client.rwlock("k").by(&owner).write().await.unwrap());
+        let reading = client.rwlock("k").by(&owner).read().await.unwrap();
         let beside = other.rwlock("k").try_read().await.unwrap();
         assert!(beside.is_some(), "others may read, too");
         reading.release().await.unwrap();

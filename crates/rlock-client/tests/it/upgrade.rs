@@ -207,10 +207,11 @@ async fn a_write_that_is_dropped_leaves_the_same_owners_readers() {
     let server = Server::start().await;
     let client = server.client().await;
     let (lock, owner) = (client.rwlock("k"), client.owner());
-    let reading = lock.read_as(&owner).await.unwrap();
+    let reading = lock.by(&owner).read().await.unwrap();
     for polls in 0..6 {
         let other = lock.read().await.unwrap();
-        let mut call = Box::pin(lock.write_as(&owner));
+        let upgrading = lock.by(&owner);
+        let mut call = Box::pin(upgrading.write());
         for poll in 0..polls {
             // Halfway the other reader leaves: the upgrade may be granted.
             if poll == polls / 2 {
@@ -238,10 +239,11 @@ async fn an_upgrade_granted_while_nobody_looks_is_undone() {
     let server = Server::start().await;
     let client = server.client().await;
     let (lock, owner) = (client.rwlock("k"), client.owner());
-    let reading = lock.read_as(&owner).await.unwrap();
+    let reading = lock.by(&owner).read().await.unwrap();
     let other = lock.read().await.unwrap();
     let (fence, mut admin) = (reading.fence(), server.admin().await);
-    let mut call = Box::pin(lock.write_as(&owner));
+    let upgrading = lock.by(&owner);
+    let mut call = Box::pin(upgrading.write());
     let queued = tokio::time::timeout(Duration::from_millis(50), &mut call).await;
     assert!(queued.is_err());
     admin.queued(1).await;
@@ -262,9 +264,9 @@ async fn an_owner_that_reads_and_asks_to_write_is_upgraded() {
     let server = Server::start().await;
     let client = server.client().await;
     let (lock, owner) = (client.rwlock("k"), client.owner());
-    let reading = lock.read_as(&owner).await.unwrap();
+    let reading = lock.by(&owner).read().await.unwrap();
     let before = reading.fence();
-    let writing = lock.write_as(&owner).await.unwrap();
+    let writing = lock.by(&owner).write().await.unwrap();
     assert!(writing.fence() > before);
     assert_eq!(reading.fence(), writing.fence(), "one hold, two guards");
     let reading_still = writing.downgrade().await.unwrap();
