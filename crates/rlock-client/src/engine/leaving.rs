@@ -20,7 +20,8 @@ pub(super) struct Leaving {
     ask: Ask,
     /// Whether the guard is counted no more.
     has_left: bool,
-    /// What is to be released, if not all of it any more.
+    /// What is to be released, once it has the turn: the keys that the owner has
+    /// not taken anew since.
     rest: Option<Claims>,
     /// Why each of several keys has to be released by itself.
     refusal: Option<Error>,

@@ -195,10 +195,9 @@ impl Engine {
                 let lease = call.lease;
                 let is_plain = call.live.is_none() && call.terms.max_hold.is_none();
                 // Whether at least half of the lease is left for certain, and half
-                // of the grace. A
-                // request was made at `not_before` and answered before the
-                // message came, by the same connection, so the grant was made
-                // after that.
+                // of the grace. A request was made at `not_before` and answered
+                // before the message came, by the same connection, so the grant
+                // was made after that.
                 let left = |time| validity_end(not_before, time) - now >= time / 2;
                 let is_fresh = left(lease) && call.terms.bound.is_none_or(left);
                 if is_plain && is_fresh && !is_lost {
