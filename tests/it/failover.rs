@@ -165,7 +165,7 @@ fn nothing_is_handed_over_while_writes_are_paused() {
 fn waiter_that_goes_while_writes_are_paused_leaves_the_queue() {
     let server = Server::configured(&["appendonly yes"]);
     let contest = Contest::on(&server);
-    contest.holder.number("RLOCK.RENEW k owner-a 50");
+    contest.holder.number("RLOCK.RENEW k owner-a 1000");
     server.ask("CLIENT PAUSE 60000 WRITE");
     server.ask(&format!("CLIENT KILL ID {}", contest.waiter.id()));
     eventually("nobody waits", || server.counter("waiters") == 0);

@@ -17,7 +17,9 @@ use crate::server::Server;
 
 /// How late a step may be: scenarios leave at least 40 ms around each deadline.
 const LATE: Duration = Duration::from_millis(20);
-const ATTEMPTS: usize = 8;
+const ATTEMPTS: usize = 20;
+/// How long what a step expects may take to arrive. The steps after it are late then.
+const ARRIVAL: Duration = Duration::from_secs(5);
 
 /// The commands of the module, which scenarios name without their prefix.
 const OURS: [&str; 11] = [
@@ -88,7 +90,7 @@ impl<'a> Run<'a> {
         let mut seen = Vec::from_iter(self.perform(step));
         self.note_delay(at);
         let has_reply = seen.len();
-        let due = Instant::now() + Duration::from_millis(500);
+        let due = Instant::now() + ARRIVAL;
         let missing = step.expected.len().saturating_sub(has_reply);
         let (mut replies, mut messages) = (Vec::new(), Vec::new());
         loop {

@@ -15,7 +15,7 @@ fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
     await_cluster(&server);
     let mut heard = server.listen(&["c"]);
     let a = server.client();
-    a.number("RLOCK.ACQUIRE k owner-a 700");
+    a.number("RLOCK.ACQUIRE k owner-a 3000");
     let queue = "RLOCK.ACQUIRE k owner-b 60000 WAIT 0 NOTIFY c";
     assert_eq!(a.ask(queue), "WAITING");
     assert_eq!(server.ask("CLUSTER DELSLOTS 0"), "OK");

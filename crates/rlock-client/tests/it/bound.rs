@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Error, Loss, Mutex};
 
+use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
 use crate::server::{Admin, BOUND, Server, eventually};
 
@@ -93,53 +94,57 @@ async fn a_hold_bound_without_grace_is_lost_with_its_connection() {
     assert!(kept.is_valid());
 }
 
-#[tokio::test]
-async fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
-    // Longer than the grace, the client would wait for a reply otherwise.
-    let builder = Client::builder().response_limit(Duration::from_secs(10));
-    let client = builder.connect(&proxy.url()).await.unwrap();
-    let grace = Duration::from_secs(1);
-    let guard = bound(&client, "k", grace).lock().await.unwrap();
-    let kept = client.mutex("other").lock().await.unwrap();
-    let silent = Instant::now();
-    proxy.set(Weather::Swallow);
-    let loss = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
-    assert_eq!(loss, Loss::LeaseEnded);
-    assert!(silent.elapsed() <= grace, "{:?}", silent.elapsed());
-    assert!(kept.is_valid(), "what is not bound counts on");
-    proxy.set(Weather::Fair);
-    let next = server.client().await;
-    assert!(next.mutex("k").lock_timeout(BOUND).await.unwrap().is_some());
+#[test]
+fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let proxy = Proxy::to(server.port).await;
+        // Longer than the grace, the client would wait for a reply otherwise.
+        let builder = Client::builder().response_limit(Duration::from_secs(10));
+        let client = builder.connect(&proxy.url()).await.unwrap();
+        let grace = Duration::from_secs(1);
+        let guard = bound(&client, "k", grace).lock().await.unwrap();
+        let kept = client.mutex("other").lock().await.unwrap();
+        let silent = Instant::now();
+        proxy.set(Weather::Swallow);
+        let loss = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+        assert_eq!(loss, Loss::LeaseEnded);
+        assert!(silent.elapsed() <= grace, "{:?}", silent.elapsed());
+        assert!(kept.is_valid(), "what is not bound counts on");
+        proxy.set(Weather::Fair);
+        let next = server.client().await;
+        assert!(next.mutex("k").lock_timeout(BOUND).await.unwrap().is_some());
+    });
 }
 
-#[tokio::test]
-async fn a_quiet_connection_is_known_to_be_there() {
-    let server = Server::start().await;
-    let (client, mut admin) = (server.client().await, server.admin().await);
-    let grace = Duration::from_millis(800);
-    let guard = bound(&client, "k", grace).lock().await.unwrap();
-    // No renewal is due for seconds, only signs of life are asked for.
-    let begun = Instant::now();
-    eventually("asked for signs of life", async || {
-        let calls = admin.calls().await;
-        calls.get("ping").is_some_and(|calls| *calls >= 10)
-    })
-    .await;
-    assert!(begun.elapsed() > grace && admin.gauge("renewals").await == 0);
-    kill_clients(&mut admin).await;
-    eventually("taken over", async || admin.gauge("renewals").await == 1).await;
-    assert!(guard.is_valid());
-    drop(guard);
-    client.flush().await;
-    let before = admin.calls().await["ping"];
-    let begun = Instant::now();
-    while begun.elapsed() < 2 * grace {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let after = admin.calls().await["ping"];
-    assert!(after <= before + 1, "nothing is bound any more");
+#[test]
+fn a_quiet_connection_is_known_to_be_there() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let (client, mut admin) = (server.client().await, server.admin().await);
+        let grace = Duration::from_millis(800);
+        let guard = bound(&client, "k", grace).lock().await.unwrap();
+        // No renewal is due for seconds, only signs of life are asked for.
+        let begun = Instant::now();
+        eventually("asked for signs of life", async || {
+            let calls = admin.calls().await;
+            calls.get("ping").is_some_and(|calls| *calls >= 10)
+        })
+        .await;
+        assert!(begun.elapsed() > grace && admin.gauge("renewals").await == 0);
+        kill_clients(&mut admin).await;
+        eventually("taken over", async || admin.gauge("renewals").await == 1).await;
+        assert!(guard.is_valid());
+        drop(guard);
+        client.flush().await;
+        let before = admin.calls().await["ping"];
+        let begun = Instant::now();
+        while begun.elapsed() < 2 * grace {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let after = admin.calls().await["ping"];
+        assert!(after <= before + 1, "nothing is bound any more");
+    });
 }
 
 #[tokio::test]

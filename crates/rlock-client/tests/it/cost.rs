@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rlock_client::Client;
 
+use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server};
 
 #[tokio::test]
@@ -79,25 +80,27 @@ async fn a_contended_lock_and_release_are_two_commands() {
 }
 
 /// A grant counts from the last sign of life, for which the connection is asked while somebody waits.
-#[tokio::test]
-async fn a_grant_after_a_long_wait_needs_no_confirmation() {
-    let server = Server::start().await;
-    let (client, other) = (server.client().await, server.client().await);
-    let mut admin = server.admin().await;
-    let lease = Duration::from_secs(2);
-    // Nothing is renewed here, so that a renewal would be seen.
-    let fixed = |client: &Client, lease| client.mutex_builder("k").fixed_lease(lease).build();
-    let held = fixed(&other, BOUND).unwrap().lock().await.unwrap();
-    let mutex = fixed(&client, lease).unwrap();
-    let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
-    admin.queued(1).await;
-    // Time is what is measured here: longer than the lease.
-    tokio::time::sleep(lease + lease / 4).await;
-    held.release().await.unwrap();
-    let guard = waiting.await.unwrap();
-    assert!(guard.remaining() >= lease / 2, "{:?}", guard.remaining());
-    let calls = admin.calls().await;
-    assert_eq!(calls.get("rlock.renew"), None, "{calls:?}");
-    assert!((3..=10).contains(&calls["ping"]), "{calls:?}");
-    guard.release().await.unwrap();
+#[test]
+fn a_grant_after_a_long_wait_needs_no_confirmation() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let (client, other) = (server.client().await, server.client().await);
+        let mut admin = server.admin().await;
+        let lease = Duration::from_secs(2);
+        // Nothing is renewed here, so that a renewal would be seen.
+        let fixed = |client: &Client, lease| client.mutex_builder("k").fixed_lease(lease).build();
+        let held = fixed(&other, BOUND).unwrap().lock().await.unwrap();
+        let mutex = fixed(&client, lease).unwrap();
+        let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
+        admin.queued(1).await;
+        // Time is what is measured here: longer than the lease.
+        tokio::time::sleep(lease + lease / 4).await;
+        held.release().await.unwrap();
+        let guard = waiting.await.unwrap();
+        assert!(guard.remaining() >= lease / 2, "{:?}", guard.remaining());
+        let calls = admin.calls().await;
+        assert_eq!(calls.get("rlock.renew"), None, "{calls:?}");
+        assert!((3..=10).contains(&calls["ping"]), "{calls:?}");
+        guard.release().await.unwrap();
+    });
 }

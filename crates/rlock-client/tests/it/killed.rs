@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Error, Guard, Loss};
 use tokio::task::JoinHandle;
 
+use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
 use crate::server::{Admin, BOUND, Server, eventually};
 
@@ -39,33 +40,35 @@ async fn a_holder_whose_connection_is_killed_keeps_the_lock_as_the_same_owner() 
     assert_eq!(loss, Ok(Loss::EndedByServer));
 }
 
-#[tokio::test]
-async fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
-    let server = Server::start().await;
-    let (client, mut admin) = (server.client().await, server.admin().await);
-    let lease = Duration::from_millis(1500);
-    let mutex = client
-        .mutex_builder("k")
-        .fixed_lease(lease)
-        .build()
-        .unwrap();
-    let begun = Instant::now();
-    let guard = mutex.lock().await.unwrap();
-    for id in admin.lock_clients().await {
-        let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-    }
-    eventually("watched again", async || admin.gauge("watches").await == 1).await;
-    let next = client
-        .mutex("k")
-        .lock_timeout(BOUND)
-        .await
-        .unwrap()
-        .unwrap();
-    // The new connection asks for what is left by the holder's own clock.
-    assert!(begun.elapsed() >= lease - Duration::from_millis(50));
-    assert!(begun.elapsed() < lease + Duration::from_millis(500));
-    assert_eq!(guard.loss(), Some(Loss::LeaseEnded));
-    drop(next);
+#[test]
+fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let (client, mut admin) = (server.client().await, server.admin().await);
+        let lease = Duration::from_millis(1500);
+        let mutex = client
+            .mutex_builder("k")
+            .fixed_lease(lease)
+            .build()
+            .unwrap();
+        let begun = Instant::now();
+        let guard = mutex.lock().await.unwrap();
+        for id in admin.lock_clients().await {
+            let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
+        }
+        eventually("watched again", async || admin.gauge("watches").await == 1).await;
+        let next = client
+            .mutex("k")
+            .lock_timeout(BOUND)
+            .await
+            .unwrap()
+            .unwrap();
+        // The new connection asks for what is left by the holder's own clock.
+        assert!(begun.elapsed() >= lease - Duration::from_millis(50));
+        assert!(begun.elapsed() < lease + Duration::from_millis(500));
+        assert_eq!(guard.loss(), Some(Loss::LeaseEnded));
+        drop(next);
+    });
 }
 
 #[tokio::test]

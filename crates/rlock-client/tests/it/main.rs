@@ -7,6 +7,7 @@
 mod blocking;
 mod blocking_kinds;
 mod bound;
+mod calm;
 mod cancel;
 mod cancel_kinds;
 mod cost;

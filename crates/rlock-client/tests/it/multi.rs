@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rlock_client::{Error, Loss};
 
+use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server, eventually};
 
 #[tokio::test]
@@ -107,19 +108,21 @@ async fn a_key_that_became_something_else_does_not_keep_the_others() {
     assert!(!client.mutex("a").is_locked().await.unwrap());
 }
 
-#[tokio::test]
-async fn the_watchdog_renews_all_by_one_command() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let lease = Duration::from_millis(600);
-    let builder = client.multi_builder(["a", "b"]).lease(lease);
-    let multi = builder.build().unwrap();
-    let guard = multi.lock().await.unwrap();
-    let rival = client.mutex("b").lock_timeout(2 * lease).await.unwrap();
-    assert!(rival.is_none() && guard.is_valid());
-    let calls = server.admin().await.calls().await;
-    assert!(calls["rlock.mrenew"] >= 2 && !calls.contains_key("rlock.renew"));
-    guard.release().await.unwrap();
+#[test]
+fn the_watchdog_renews_all_by_one_command() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let client = server.client().await;
+        let lease = Duration::from_millis(600);
+        let builder = client.multi_builder(["a", "b"]).lease(lease);
+        let multi = builder.build().unwrap();
+        let guard = multi.lock().await.unwrap();
+        let rival = client.mutex("b").lock_timeout(2 * lease).await.unwrap();
+        assert!(rival.is_none() && guard.is_valid());
+        let calls = server.admin().await.calls().await;
+        assert!(calls["rlock.mrenew"] >= 2 && !calls.contains_key("rlock.renew"));
+        guard.release().await.unwrap();
+    });
 }
 
 #[tokio::test]

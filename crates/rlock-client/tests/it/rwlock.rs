@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rlock_client::{Error, Loss, Mode};
 
+use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server};
 
 #[tokio::test]
@@ -215,16 +216,18 @@ async fn one_reader_whose_lease_ends_leaves_the_others_alone() {
     assert_eq!(info.holders.len(), 1);
 }
 
-#[tokio::test]
-async fn the_watchdog_keeps_readers_for_longer_than_their_lease() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let lease = Duration::from_millis(900);
-    let lock = client.rwlock_builder("k").lease(lease).build().unwrap();
-    let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
-    assert!(lock.write_timeout(2 * lease).await.unwrap().is_none());
-    assert!(readers.iter().all(rlock_client::ReadGuard::is_valid));
-    assert_eq!(lock.info().await.unwrap().holders.len(), 2);
+#[test]
+fn the_watchdog_keeps_readers_for_longer_than_their_lease() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let client = server.client().await;
+        let lease = Duration::from_millis(900);
+        let lock = client.rwlock_builder("k").lease(lease).build().unwrap();
+        let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
+        assert!(lock.write_timeout(2 * lease).await.unwrap().is_none());
+        assert!(readers.iter().all(rlock_client::ReadGuard::is_valid));
+        assert_eq!(lock.info().await.unwrap().holders.len(), 2);
+    });
 }
 
 /// What was held for writing is of no use to a reader, and keeps others out.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rlock_client::{Error, Loss};
 
+use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server};
 
 #[tokio::test]
@@ -90,32 +91,34 @@ async fn at_most_so_many_are_at_it_together() {
     server.admin().await.untouched("k").await;
 }
 
-#[tokio::test]
-async fn permits_are_renewed_and_lost_like_a_mutex() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let lease = Duration::from_millis(600);
-    let builder = client.semaphore_builder("k", 2).lease(lease);
-    let semaphore = builder.build().unwrap();
-    let kept = semaphore.acquire_many(2).await.unwrap();
-    assert!(
-        semaphore
-            .acquire_timeout(2 * lease)
-            .await
-            .unwrap()
-            .is_none()
-    );
-    assert!(kept.is_valid());
-    assert_eq!(semaphore.force_release().await.unwrap(), 1);
-    let loss = tokio::time::timeout(BOUND, kept.lost()).await.unwrap();
-    assert_eq!(loss, Loss::EndedByServer);
-    assert!(matches!(kept.release().await, Err(Error::Lost(_))));
-    let builder = client.semaphore_builder("k", 2);
-    let brief = builder.fixed_lease(Duration::from_millis(100));
-    let brief = brief.build().unwrap().acquire_many(2).await.unwrap();
-    let next = semaphore.acquire_timeout(BOUND).await.unwrap().unwrap();
-    assert_eq!(brief.loss(), Some(Loss::LeaseEnded));
-    next.release().await.unwrap();
+#[test]
+fn permits_are_renewed_and_lost_like_a_mutex() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let client = server.client().await;
+        let lease = Duration::from_millis(600);
+        let builder = client.semaphore_builder("k", 2).lease(lease);
+        let semaphore = builder.build().unwrap();
+        let kept = semaphore.acquire_many(2).await.unwrap();
+        assert!(
+            semaphore
+                .acquire_timeout(2 * lease)
+                .await
+                .unwrap()
+                .is_none()
+        );
+        assert!(kept.is_valid());
+        assert_eq!(semaphore.force_release().await.unwrap(), 1);
+        let loss = tokio::time::timeout(BOUND, kept.lost()).await.unwrap();
+        assert_eq!(loss, Loss::EndedByServer);
+        assert!(matches!(kept.release().await, Err(Error::Lost(_))));
+        let builder = client.semaphore_builder("k", 2);
+        let brief = builder.fixed_lease(Duration::from_millis(100));
+        let brief = brief.build().unwrap().acquire_many(2).await.unwrap();
+        let next = semaphore.acquire_timeout(BOUND).await.unwrap().unwrap();
+        assert_eq!(brief.loss(), Some(Loss::LeaseEnded));
+        next.release().await.unwrap();
+    });
 }
 
 #[tokio::test]

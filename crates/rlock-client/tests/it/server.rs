@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use redis::FromRedisValue;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, FromRedisValue};
 use rlock_client::Client;
 use tempfile::TempDir;
 
@@ -133,7 +133,12 @@ impl Server {
     /// A connection for the test itself.
     pub(crate) async fn admin(&self) -> Admin {
         let client = redis::Client::open(self.url()).unwrap();
-        Admin(client.get_multiplexed_async_connection().await.unwrap())
+        // A machine that stands still for a second fails no test.
+        let patient = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(BOUND))
+            .set_response_timeout(Some(BOUND));
+        let connection = client.get_multiplexed_async_connection_with_config(&patient);
+        Admin(connection.await.unwrap())
     }
 
     pub(crate) fn signal(&self, signal: &str) {

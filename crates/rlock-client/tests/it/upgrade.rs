@@ -5,6 +5,7 @@ use std::time::Duration;
 use rlock_client::{ChangeError, Error, Loss, Mode, ReadGuard, RwLock, Upgrade, WriteGuard};
 use tokio::task::JoinHandle;
 
+use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server, eventually};
 
 fn in_background(reading: ReadGuard) -> JoinHandle<Result<WriteGuard, ChangeError>> {
@@ -115,25 +116,27 @@ async fn the_second_of_two_upgrades_is_a_deadlock_and_keeps_its_guard() {
     assert!(writing.is_valid() && writing.is_unbroken());
 }
 
-#[tokio::test]
-async fn a_shared_hold_is_renewed_while_its_upgrade_waits() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let lease = Duration::from_millis(600);
-    let lock = client.rwlock_builder("k").lease(lease).build().unwrap();
-    let (task, other) = waiting(&server, &lock).await;
-    let mut admin = server.admin().await;
-    let renewals = admin.gauge("renewals").await;
-    eventually("both were renewed past their lease", async || {
-        admin.gauge("renewals").await >= renewals + 12
-    })
-    .await;
-    other.release().await.unwrap();
-    let writing = outcome(task).await.unwrap();
-    assert!(writing.is_valid() && writing.is_unbroken());
-    // And it is renewed as what it is now.
-    assert!(lock.read_timeout(2 * lease).await.unwrap().is_none());
-    assert!(writing.is_valid());
+#[test]
+fn a_shared_hold_is_renewed_while_its_upgrade_waits() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let client = server.client().await;
+        let lease = Duration::from_millis(600);
+        let lock = client.rwlock_builder("k").lease(lease).build().unwrap();
+        let (task, other) = waiting(&server, &lock).await;
+        let mut admin = server.admin().await;
+        let renewals = admin.gauge("renewals").await;
+        eventually("both were renewed past their lease", async || {
+            admin.gauge("renewals").await >= renewals + 12
+        })
+        .await;
+        other.release().await.unwrap();
+        let writing = outcome(task).await.unwrap();
+        assert!(writing.is_valid() && writing.is_unbroken());
+        // And it is renewed as what it is now.
+        assert!(lock.read_timeout(2 * lease).await.unwrap().is_none());
+        assert!(writing.is_valid());
+    });
 }
 
 #[tokio::test]
