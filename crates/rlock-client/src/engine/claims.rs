@@ -1,13 +1,62 @@
 //! One owner at all the keys of one request: a single one, or several.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use crate::engine::owner::Owner;
 
 /// One owner at one key: `<owner> <key>`, as messages have it. No owner has a
 /// space, so this names both.
-pub(crate) type Name = Arc<[u8]>;
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Name {
+    /// Made once: a name is looked up about twenty times between a call and
+    /// the end of its release.
+    hash: u64,
+    text: Arc<[u8]>,
+}
+
+impl Name {
+    pub(crate) fn new(text: &[u8]) -> Self {
+        // Keys may be anybody's choice, so nobody must know who shares a hash.
+        static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self {
+            hash: HASHES.hash_one(text),
+            text: text.into(),
+        }
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// A table by names, which have their hash, or by numbers, which are in turn.
+pub(crate) type Table<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
+
+/// Spreads numbers over all bits.
+#[derive(Debug, Default)]
+pub(crate) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 divided by the golden ratio.
+        self.0 = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+}
 
 /// At least one name; in the order of their keys if there are several.
 #[derive(Clone)]
@@ -27,12 +76,12 @@ impl Claims {
     }
 
     /// Those of a name that the server wrote.
-    pub(crate) fn named(name: &[u8]) -> Option<Self> {
-        let end = name.iter().position(|byte| *byte == b' ')?;
-        let owner = std::str::from_utf8(name.get(..end)?).ok()?;
+    pub(crate) fn named(name: &Name) -> Option<Self> {
+        let end = name.text.iter().position(|byte| *byte == b' ')?;
+        let owner = std::str::from_utf8(name.text.get(..end)?).ok()?;
         Some(Self(Arc::new(Parts {
             owner: Owner::new(owner).ok()?,
-            first: name.into(),
+            first: name.clone(),
             rest: Vec::new(),
         })))
     }
@@ -67,8 +116,8 @@ impl Claims {
     }
 
     fn key_of<'a>(&self, name: &'a Name) -> &'a [u8] {
-        name.get(self.owner().as_str().len() + 1..)
-            .unwrap_or_default()
+        let key = name.text.get(self.owner().as_str().len() + 1..);
+        key.unwrap_or_default()
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -95,6 +144,12 @@ impl fmt::Debug for Claims {
     }
 }
 
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.text))
+    }
+}
+
 fn name(owner: &Owner, key: &[u8]) -> Name {
-    [owner.as_str().as_bytes(), b" ", key].concat().into()
+    Name::new(&[owner.as_str().as_bytes(), b" ", key].concat())
 }

@@ -15,7 +15,7 @@
 //! - `notices`: what the server says without being asked;
 //! - `proof`: what guards can tell without the engine.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ mod turns;
 mod watchdog;
 mod work;
 
-use claims::Name;
+use claims::{Name, Table};
 pub(crate) use event::{Action, Event, Outcome};
 use hold::Hold;
 use instant::Instant;
@@ -116,10 +116,10 @@ pub(crate) struct Engine {
     heard: Instant,
     /// The first of these, for proofs.
     alive: Alive,
-    claims: HashMap<Name, Claim>,
+    claims: Table<Name, Claim>,
     works: BTreeMap<Id, Work>,
     holds: BTreeMap<Id, Hold>,
-    requests: HashMap<Id, Sent>,
+    requests: Table<Id, Sent>,
     renewals: Renewals,
     /// The graces of bound holds, and the leases that are waited for, each with
     /// how many there are.
@@ -146,10 +146,10 @@ impl Engine {
             known_good: Instant::from_nanos(0),
             heard: Instant::from_nanos(0),
             alive: Alive::default(),
-            claims: HashMap::new(),
+            claims: Table::default(),
             works: BTreeMap::new(),
             holds: BTreeMap::new(),
-            requests: HashMap::new(),
+            requests: Table::default(),
             renewals: Renewals::default(),
             graces: BTreeMap::new(),
             leases: BTreeMap::new(),

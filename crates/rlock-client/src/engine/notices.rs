@@ -2,7 +2,7 @@
 //! or is over, and that a hold was lost.
 
 use crate::engine::call::Told;
-use crate::engine::claims::Claims;
+use crate::engine::claims::{Claims, Name};
 use crate::engine::instant::Instant;
 use crate::engine::terms::LEASE_DEFAULT;
 use crate::engine::work::{Stage, Task};
@@ -21,8 +21,7 @@ pub(crate) enum Word {
 pub(crate) struct Notice {
     pub(crate) word: Word,
     pub(crate) fence: u64,
-    /// `<owner> <key>`.
-    pub(crate) name: Vec<u8>,
+    pub(crate) name: Name,
     /// The connection that it came by.
     pub(crate) link: u64,
 }
@@ -53,7 +52,7 @@ impl Engine {
     }
 
     /// The call that has the turn.
-    fn call_in_turn(&self, name: &[u8]) -> Option<Id> {
+    fn call_in_turn(&self, name: &Name) -> Option<Id> {
         let id = *self.claims.get(name)?.queue.front()?;
         let work = self.works.get(&id)?;
         matches!(work.task, Task::Call(_)).then_some(id)
@@ -61,7 +60,7 @@ impl Engine {
 
     /// Whether a grant is what is held, or is being undone.
     fn is_known(&self, notice: &Notice) -> bool {
-        let Some(claim) = self.claims.get(&*notice.name) else {
+        let Some(claim) = self.claims.get(&notice.name) else {
             return false;
         };
         let hold = claim.hold.and_then(|hold| self.holds.get(&hold));
@@ -81,7 +80,7 @@ impl Engine {
     }
 
     fn told_of_loss(&mut self, now: Instant, notice: &Notice) {
-        let Some(claim) = self.claims.get_mut(&*notice.name) else {
+        let Some(claim) = self.claims.get_mut(&notice.name) else {
             return;
         };
         claim.fence_lost = claim.fence_lost.max(notice.fence);

@@ -11,7 +11,7 @@ use crate::engine::terms::Terms;
 use crate::engine::{Event, Outcome};
 use crate::error::{Error, Loss};
 use crate::locks::lock::ask_for;
-use crate::net::calling::Calling;
+use crate::net::calling::call;
 use crate::net::clock::now;
 use crate::net::lost::Lost;
 use crate::net::state::Inner;
@@ -210,7 +210,7 @@ impl Guard {
         let (hold, ask) = (self.proof.hold, self.ask);
         self.open = false;
         let release = |call| Event::Release { call, hold, ask };
-        match Calling::begin(&self.inner.state, None, release).await {
+        match call(&self.inner.state, None, release).await {
             Outcome::Failed(error) => Err(error),
             Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
         }
@@ -233,7 +233,7 @@ impl Guard {
         let hold = self.proof.hold;
         self.ask = Ask::Shared;
         let downgrade = |call| Event::Downgrade { call, hold };
-        match Calling::begin(&self.inner.state, None, downgrade).await {
+        match call(&self.inner.state, None, downgrade).await {
             Outcome::Failed(error) => Err(error),
             Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
         }

@@ -13,7 +13,7 @@ use crate::engine::terms::{Terms, whole_ms};
 use crate::engine::{Event, Outcome};
 use crate::error::Error;
 use crate::locks::guard::Guard;
-use crate::net::calling::Calling;
+use crate::net::calling::call;
 use crate::net::state::Inner;
 use crate::wire::info::{self, Info};
 use crate::wire::protocol;
@@ -117,14 +117,14 @@ pub(crate) async fn ask_for(
     terms: Terms,
     queueing: Queueing,
 ) -> Result<Option<Guard>, Error> {
-    let call = |call| Event::Ask {
+    let event = |call| Event::Ask {
         call,
         claims,
         ask,
         terms,
         queueing,
     };
-    match Calling::begin(&inner.state, Some(ask), call).await {
+    match call(&inner.state, Some(ask), event).await {
         Outcome::Granted(proof) => {
             tracing::debug!(?proof, "granted");
             Ok(Some(Guard::new(Arc::clone(inner), proof, ask)))

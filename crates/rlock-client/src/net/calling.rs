@@ -1,5 +1,6 @@
 //! A call of the engine as a future.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -16,16 +17,34 @@ pub(crate) struct Slot(Mutex<Content>);
 
 #[derive(Default)]
 struct Content {
-    asking: Option<(Id, Asking)>,
+    asked: Option<Asked>,
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
+struct Asked {
+    id: Id,
+    asking: Asking,
+    /// Whether the caller's waker is known there, so that it need not look.
+    is_awaited: bool,
+}
+
+/// The task that awaits a call, while it runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller<'a> {
+    pub(crate) slot: &'a Arc<Slot>,
+    pub(crate) waker: &'a Waker,
+}
+
 impl Slot {
     /// Whom to wake, once no lock is held.
-    pub(crate) fn put_request(&self, id: Id, asking: Asking) -> Option<Waker> {
+    pub(crate) fn put_request(&self, id: Id, asking: Asking, is_awaited: bool) -> Option<Waker> {
         let mut content = lock(&self.0);
-        content.asking = Some((id, asking));
+        content.asked = Some(Asked {
+            id,
+            asking,
+            is_awaited,
+        });
         content.waker.take()
     }
 
@@ -38,7 +57,7 @@ impl Slot {
 }
 
 /// Awaits the outcome of a call. Dropping it abandons the call.
-pub(crate) struct Calling {
+struct Calling {
     state: Arc<State>,
     call: Id,
     slot: Arc<Slot>,
@@ -47,22 +66,29 @@ pub(crate) struct Calling {
     is_over: bool,
 }
 
-impl Calling {
-    /// Begins what `event` makes of the number of the call.
-    pub(crate) fn begin(
-        state: &Arc<State>,
-        ask: Option<Ask>,
-        event: impl FnOnce(Id) -> Event,
-    ) -> Self {
-        let slot = Arc::default();
-        Self {
-            state: Arc::clone(state),
-            call: state.begin(&slot, event),
-            slot,
-            ask,
-            is_over: false,
-        }
-    }
+/// Makes the call that `event` makes of its number.
+///
+/// `ask` is what a guard would need, if it is granted.
+pub(crate) async fn call(
+    state: &Arc<State>,
+    ask: Option<Ask>,
+    event: impl FnOnce(Id) -> Event,
+) -> Outcome {
+    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
+    let slot = Arc::default();
+    let caller = Caller {
+        slot: &slot,
+        waker: &waker,
+    };
+    let call = state.begin(caller, event);
+    let calling = Calling {
+        state: Arc::clone(state),
+        call,
+        slot,
+        ask,
+        is_over: false,
+    };
+    calling.await
 }
 
 impl Future for Calling {
@@ -70,6 +96,7 @@ impl Future for Calling {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let calling = self.get_mut();
+        let waker = context.waker();
         loop {
             let mut content = lock(&calling.slot.0);
             if let Some(outcome) = content.outcome.take() {
@@ -78,19 +105,27 @@ impl Future for Calling {
                 calling.hand_over();
                 return Poll::Ready(outcome);
             }
-            let before = content.waker.replace(context.waker().clone());
-            let asking = content.asking.take();
+            let before = content.waker.replace(waker.clone());
+            let asked = content.asked.as_mut();
+            let is_awaited = asked.is_some_and(|asked| std::mem::take(&mut asked.is_awaited));
+            let asked = content.asked.take_if(|_| !is_awaited);
             // To drop a waker, or to go on with a request, may run any code.
             drop(content);
             drop(before);
-            let Some((request, mut asking)) = asking else {
+            let Some(mut asked) = asked else {
                 return Poll::Pending;
             };
-            match asking.as_mut().poll(context) {
-                Poll::Ready(result) => calling.state.handle(Event::Reply { request, result }),
+            match asked.asking.as_mut().poll(context) {
+                Poll::Ready(result) => {
+                    let slot = &calling.slot;
+                    let request = asked.id;
+                    let caller = Caller { slot, waker };
+                    let reply = Event::Reply { request, result };
+                    calling.state.handle_for(caller, reply);
+                }
                 Poll::Pending => {
                     let mut content = lock(&calling.slot.0);
-                    content.asking.get_or_insert((request, asking));
+                    content.asked.get_or_insert(asked);
                     if content.outcome.is_none() {
                         return Poll::Pending;
                     }
@@ -103,9 +138,9 @@ impl Future for Calling {
 impl Calling {
     /// Has the background await a reply that is not here yet.
     fn hand_over(&self) {
-        let asking = lock(&self.slot.0).asking.take();
-        if let Some((request, asking)) = asking {
-            self.state.order(Order::Await(request, asking));
+        let asked = lock(&self.slot.0).asked.take();
+        if let Some(Asked { id, asking, .. }) = asked {
+            self.state.order(Order::Await(id, asking));
         }
     }
 }

@@ -12,13 +12,14 @@ use std::time::Duration;
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::{Notify, OnceCell, mpsc, oneshot, watch};
 
+use crate::engine::claims::Table;
 use crate::engine::instant::Instant;
 use crate::engine::owner::Owner;
 use crate::engine::proof::Proof;
 use crate::engine::request::{Reply, Request};
 use crate::engine::{Action, Engine, Event, Id, Metrics};
 use crate::error::{Error, Fault, Loss};
-use crate::net::calling::Slot;
+use crate::net::calling::{Caller, Slot};
 use crate::net::clock::now;
 use crate::net::deadline::{Backoff, Deadline};
 use crate::net::driver::Order;
@@ -70,7 +71,7 @@ struct Core {
     engine: Engine,
     /// The connection that the engine has been told of.
     link: Option<Arc<Link>>,
-    slots: HashMap<Id, Arc<Slot>>,
+    slots: Table<Id, Arc<Slot>>,
     flushes: HashMap<Id, oneshot::Sender<()>>,
     /// When the background wakes anyway. Only an earlier deadline has to wake
     /// it, so that the usual lock and release do not.
@@ -117,7 +118,7 @@ impl State {
         let core = Core {
             engine: Engine::new(limits.patience, seed),
             link: None,
-            slots: HashMap::new(),
+            slots: Table::default(),
             flushes: HashMap::new(),
             alarm: None,
         };
@@ -141,14 +142,19 @@ impl State {
 
     /// Tells the engine what has happened, and does what it says.
     pub(crate) fn handle(&self, event: Event) {
-        self.with_core(|core| core.engine.handle(now(), event));
+        self.with_core(None, |core| core.engine.handle(now(), event));
     }
 
-    /// Begins a call whose outcome arrives in `slot`.
-    pub(crate) fn begin(&self, slot: &Arc<Slot>, event: impl FnOnce(Id) -> Event) -> Id {
-        self.with_core(|core| {
+    /// The same, for the task that awaits the outcome of a call.
+    pub(crate) fn handle_for(&self, caller: Caller<'_>, event: Event) {
+        self.with_core(Some(caller), |core| core.engine.handle(now(), event));
+    }
+
+    /// Begins the call of `caller`.
+    pub(crate) fn begin(&self, caller: Caller<'_>, event: impl FnOnce(Id) -> Event) -> Id {
+        self.with_core(Some(caller), |core| {
             let call = core.engine.next_id();
-            core.slots.insert(call, Arc::clone(slot));
+            core.slots.insert(call, Arc::clone(caller.slot));
             core.engine.handle(now(), event(call));
             call
         })
@@ -163,7 +169,7 @@ impl State {
     /// Waits until nothing is left of what there is to clean up now.
     pub(crate) async fn flush(&self) {
         let (done, flushed) = oneshot::channel();
-        self.with_core(|core| {
+        self.with_core(None, |core| {
             let flush = core.engine.next_id();
             core.flushes.insert(flush, done);
             core.engine.handle(now(), Event::Flush { flush });
@@ -191,12 +197,12 @@ impl State {
         self.alarm.notified().await;
     }
 
-    fn with_core<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
+    fn with_core<T>(&self, caller: Option<Caller<'_>>, work: impl FnOnce(&mut Core) -> T) -> T {
         let mut afterwards = Afterwards::default();
         let mut core = lock(&self.core);
         let value = work(&mut core);
         while let Some(action) = core.engine.poll_action() {
-            self.carry_out(&mut core, action, &mut afterwards);
+            self.carry_out(&mut core, caller, action, &mut afterwards);
         }
         let next = core.engine.next_deadline();
         if next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm)) {
@@ -208,13 +214,28 @@ impl State {
         value
     }
 
-    fn carry_out(&self, core: &mut Core, action: Action, afterwards: &mut Afterwards) {
+    fn carry_out(
+        &self,
+        core: &mut Core,
+        caller: Option<Caller<'_>>,
+        action: Action,
+        afterwards: &mut Afterwards,
+    ) {
         match action {
             Action::Send { id, request, call } => {
                 let Some(link) = &core.link else { return };
-                let asking = self.begin_to_ask(Arc::clone(link), request);
-                match call.and_then(|call| core.slots.get(&call)) {
-                    Some(slot) => afterwards.wakers.extend(slot.put_request(id, asking)),
+                let slot = call.and_then(|call| core.slots.get(&call));
+                let own =
+                    caller.filter(|caller| slot.is_some_and(|slot| Arc::ptr_eq(slot, caller.slot)));
+                let nobody = Waker::noop();
+                let waker = own.map_or(nobody, |caller| caller.waker);
+                let (asking, is_awaited) = self.begin_to_ask(Arc::clone(link), request, waker);
+                match slot {
+                    Some(slot) => {
+                        let is_awaited = is_awaited && own.is_some();
+                        let others = slot.put_request(id, asking, is_awaited);
+                        afterwards.wakers.extend(others.filter(|_| own.is_none()));
+                    }
                     None => self.order(Order::Await(id, asking)),
                 }
             }
@@ -256,8 +277,9 @@ impl State {
     }
 
     /// Begins to ask, so that the request comes before all that are made
-    /// afterwards. The answer is what has to be awaited for the reply.
-    fn begin_to_ask(&self, link: Arc<Link>, request: Request) -> Asking {
+    /// afterwards. The answer is what has to be awaited for the reply, and
+    /// whether `waker` will be woken for it.
+    fn begin_to_ask(&self, link: Arc<Link>, request: Request, waker: &Waker) -> (Asking, bool) {
         tracing::trace!(?request);
         let channel = Arc::clone(&self.channel);
         // A task that has used up its time would not send anything, and what is
@@ -267,11 +289,12 @@ impl State {
         // Its time-out belongs to the background's runtime, which may be about
         // to end: then there is nobody to await the reply either.
         let _entered = self.runtime.enter();
-        let mut nobody = Context::from_waker(Waker::noop());
-        let begin = AssertUnwindSafe(|| asking.as_mut().poll(&mut nobody));
+        let mut context = Context::from_waker(waker);
+        let begin = AssertUnwindSafe(|| asking.as_mut().poll(&mut context));
         match panic::catch_unwind(begin) {
-            Ok(Poll::Ready(reply)) => Box::pin(async move { reply }),
-            Ok(Poll::Pending) | Err(_) => asking,
+            Ok(Poll::Ready(reply)) => (Box::pin(async move { reply }), false),
+            Ok(Poll::Pending) => (asking, true),
+            Err(_) => (asking, false),
         }
     }
 
@@ -289,7 +312,7 @@ impl State {
     pub(crate) fn link_up(&self, link: &Arc<Link>) {
         self.set_connection(Connection::Up(Arc::clone(link)));
         let (number, is_sole) = (link.number, link.is_sole);
-        self.with_core(|core| {
+        self.with_core(None, |core| {
             core.link = Some(Arc::clone(link));
             let link = number;
             core.engine.handle(now(), Event::LinkUp { link, is_sole });
@@ -299,7 +322,7 @@ impl State {
     /// It is gone.
     pub(crate) fn link_down(&self) {
         self.set_connection(Connection::Down(None));
-        let link = self.with_core(|core| {
+        let link = self.with_core(None, |core| {
             core.engine.handle(now(), Event::LinkDown);
             core.link.take()
         });

@@ -2,6 +2,7 @@
 //!
 //! Knows their form only, not what follows from them.
 
+use crate::engine::claims::Name;
 use crate::engine::notices::{Notice, Word};
 
 /// Reads `<event> <fence> <owner> <key>`, which came by the connection of that
@@ -20,7 +21,7 @@ pub(crate) fn read(message: &[u8], link: u64) -> Option<Notice> {
     Some(Notice {
         word,
         fence,
-        name: name.into(),
+        name: Name::new(name),
         link,
     })
 }
@@ -38,7 +39,7 @@ mod tests {
     fn a_key_in_a_notice_may_have_spaces_and_any_bytes() {
         let read = read(b"grant 17 u:1 a key\xff ", 1).unwrap();
         assert_eq!((read.word, read.fence), (Word::Grant, 17));
-        assert_eq!(read.name, b"u:1 a key\xff ");
+        assert!(read.name == Name::new(b"u:1 a key\xff "));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! A client, its process, and the connection to the server.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use crate::actor::Actor;
+use crate::engine::claims::Name;
 use crate::engine::request::{Reply, Request};
 use crate::engine::{Engine, Id};
 use crate::error::Fault;
@@ -27,7 +28,7 @@ pub(crate) struct Client {
     pub(crate) asked: BTreeMap<Id, u64>,
     pub(crate) owners: u64,
     /// The losses that it has been told of.
-    pub(crate) lost: BTreeSet<(Vec<u8>, u64)>,
+    pub(crate) lost: HashSet<(Name, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +89,7 @@ impl Client {
             links: 0,
             asked: BTreeMap::new(),
             owners: 0,
-            lost: BTreeSet::new(),
+            lost: HashSet::new(),
         }
     }
 }

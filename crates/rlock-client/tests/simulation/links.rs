@@ -1,6 +1,7 @@
 //! The network: what is sent, arrives late, or not at all.
 
 use crate::client::{Happening, Link};
+use crate::engine::claims::Name;
 use crate::engine::notices::{Notice, Word};
 use crate::engine::request::Request;
 use crate::engine::{Action, Event, Id};
@@ -211,7 +212,8 @@ impl World {
                 }
             }
             Happening::Told { link, message } => {
-                let (word, fence, name) = (message.word, message.fence, message.name);
+                let (word, fence) = (message.word, message.fence);
+                let name = Name::new(&message.name);
                 if word == Word::Lost {
                     self.clients[client].lost.insert((name.clone(), fence));
                 }

@@ -218,12 +218,11 @@ impl World {
                 if let Some(Guard { proof, .. }) = &actor.guard
                     && proof.is_live(now)
                     && let Some(name) = proof.claims.names().find(|name| {
-                        let lost = (name.to_vec(), proof.fence());
+                        let lost = ((*name).clone(), proof.fence());
                         client.lost.contains(&lost)
                     })
                 {
-                    let name = String::from_utf8_lossy(name);
-                    return Err(format!("{proof:?} counts, though {name} was lost"));
+                    return Err(format!("{proof:?} counts, though {name:?} was lost"));
                 }
                 if let Some(guard) = &actor.guard
                     && !guard.is_taken_away
