@@ -54,8 +54,7 @@ impl Server {
     /// The numbers of `INFO rlock`.
     pub(crate) async fn counters(&mut self) -> Result<Counters, Failure> {
         let reply = self.ask("INFO", cmd("INFO").arg("rlock")).await?;
-        let section: String = self.convert("INFO", reply)?;
-        let counters = Counters::read(&section);
+        let counters = Counters::new(&self.convert("INFO", reply)?);
         if counters.is_empty() {
             return Err(Failure::module_missing(&self.address.shown, "RLOCK.INFO"));
         }
