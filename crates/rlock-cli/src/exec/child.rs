@@ -132,8 +132,9 @@ impl Child {
 
 /// Has the kernel kill the command when rlock is gone.
 ///
-/// In truth when the thread is gone that starts the command: that must be the
-/// main thread, as `main` is a future that the runtime polls there.
+/// The kernel looks at the thread that starts the command, not at the process.
+/// It is the main thread, where the runtime polls `main`: a task of its own
+/// must not start the command, as its thread may end before.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn end_with_parent(command: &mut Command) {
@@ -141,9 +142,8 @@ fn end_with_parent(command: &mut Command) {
     let prepare = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         // If rlock was gone before, the kernel says nothing.
-        let is_orphan = getppid() != parent;
-        if is_orphan {
-            Err(Errno::SRCH)?;
+        if getppid() != parent {
+            return Err(Errno::SRCH.into());
         }
         Ok(())
     };
