@@ -45,7 +45,7 @@ impl Address {
 }
 
 /// Host and process, by which an operator finds who holds a lock.
-fn process_name() -> String {
+pub(crate) fn process_name() -> String {
     let host = rustix::system::uname();
     let host = host.nodename().to_string_lossy();
     let is_plain =

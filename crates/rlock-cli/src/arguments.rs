@@ -14,27 +14,47 @@ use crate::list::List;
 use crate::man::Man;
 use crate::top::Top;
 
-/// Shown by `--help` and on the manual page.
-const EXIT_CODES: &str = "\
-Exit codes:
-  0    done
-  1    `force`: not confirmed
-  2    wrong arguments
-  121  `exec`: the lock was lost before the command had ended
-  122  the server cannot be reached, or does not have the module
-  123  the server refused the request
-  124  `exec`: not granted within the wait, unless -E says otherwise
-  125  rlock itself failed
-  126  `exec`: the command cannot be run
-  127  `exec`: the command was not found
-  128+n  ended by signal n: rlock while it waited, or the command of `exec`
-Any other code of `exec` is that of its command.";
+/// Shown by `--help` and on the manual pages.
+pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
+    ("0", "done"),
+    ("1", "`force`: not confirmed"),
+    ("2", "wrong arguments"),
+    (
+        "121",
+        "`exec`: the lock was lost before the command had ended",
+    ),
+    (
+        "122",
+        "the server cannot be reached, or does not have the module",
+    ),
+    ("123", "the server refused the request"),
+    (
+        "124",
+        "`exec`: not granted within the wait, unless -E says otherwise",
+    ),
+    ("125", "rlock itself failed"),
+    ("126", "`exec`: the command cannot be run"),
+    ("127", "`exec`: the command was not found"),
+    (
+        "128+n",
+        "ended by signal n: rlock while it waited, or the command of `exec`",
+    ),
+    ("other", "`exec`: that of the command"),
+];
+
+/// After the options of the command, which are counted from zero.
+const GLOBAL: usize = 100;
+
+fn exit_codes() -> String {
+    let lines = EXIT_CODES.map(|(code, meaning)| format!("\n  {code:<6} {meaning}"));
+    format!("Exit codes:{}", lines.concat())
+}
 
 /// Locks on Redis and Valkey: run commands under them, look at them, end them.
 ///
 /// For servers that have the rlock module loaded.
 #[derive(Debug, Parser)]
-#[command(name = "rlock", version, after_long_help = EXIT_CODES)]
+#[command(name = "rlock", version, after_long_help = exit_codes())]
 pub(crate) struct Arguments {
     /// The server, as redis://[user:password@]host[:port][/database].
     ///
@@ -43,11 +63,12 @@ pub(crate) struct Arguments {
     ///
     /// Without it and without RLOCK_URL, REDIS_URL is taken, and at last
     /// redis://127.0.0.1/.
-    #[arg(long, global = true, env = "RLOCK_URL", hide_env_values = true)]
+    #[arg(long, global = true, display_order = GLOBAL)]
+    #[arg(env = "RLOCK_URL", hide_env_values = true)]
     url: Option<String>,
 
     /// Writes JSON: results to stdout, errors and events to stderr.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = GLOBAL)]
     pub(crate) json: bool,
 
     #[command(subcommand)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use redis::InfoDict;
 use serde::Serialize;
 
 /// What is no count of something since the start, and has no rate.
@@ -25,13 +26,13 @@ const GAUGES: [&str; 10] = [
 pub(crate) struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    /// Reads the section; empty if the server does not have the module.
-    pub(crate) fn read(section: &str) -> Self {
-        let lines = section.lines().filter_map(|line| {
-            let (name, value) = line.strip_prefix("rlock_")?.split_once(':')?;
-            Some((name.to_owned(), value.trim().parse().ok()?))
+    /// Takes what is the module's; nothing if the server does not have it.
+    pub(crate) fn new(info: &InfoDict) -> Self {
+        let numbers = info.keys().filter_map(|field| {
+            let name = field.strip_prefix("rlock_")?;
+            Some((name.to_owned(), info.get(field)?))
         });
-        Self(lines.collect())
+        Self(numbers.collect())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -77,9 +78,8 @@ mod tests {
     use super::*;
 
     fn counters(grants: u64) -> Counters {
-        Counters::read(&format!(
-            "# rlock\r\nrlock_grants:{grants}\r\nrlock_waiters:9\r\n"
-        ))
+        let section = format!("# rlock\r\nrlock_grants:{grants}\r\nrlock_waiters:9\r\n");
+        Counters::new(&InfoDict::new(&section))
     }
 
     #[test]

@@ -14,7 +14,8 @@ use crate::server::Server;
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// How many locks at most, from 1 to 1000.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     count: u16,
 }
 

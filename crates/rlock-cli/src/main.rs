@@ -5,7 +5,7 @@
 //! `failure`, what is asked of a server in `server`. Each command is a module
 //! of its own, named as it is.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod address;
 mod arguments;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Value, cmd};
 
-use crate::address::Address;
+use crate::address::{Address, process_name};
 use crate::contended::Contended;
 use crate::counters::Counters;
 use crate::failure::{Code, Failure};
@@ -54,8 +54,7 @@ impl Server {
     /// The numbers of `INFO rlock`.
     pub(crate) async fn counters(&mut self) -> Result<Counters, Failure> {
         let reply = self.ask("INFO", cmd("INFO").arg("rlock")).await?;
-        let section: String = self.convert("INFO", reply)?;
-        let counters = Counters::read(&section);
+        let counters = Counters::new(&self.convert("INFO", reply)?);
         if counters.is_empty() {
             return Err(Failure::module_missing(&self.address.shown, "RLOCK.INFO"));
         }
@@ -82,10 +81,17 @@ impl Server {
             .set_response_timeout(Some(RESPONSE_LIMIT));
         let redis = &self.address.redis;
         let connection = redis.get_multiplexed_async_connection_with_config(&config);
-        let connection = connection
+        let mut connection = connection
             .await
             .map_err(|error| Failure::redis(&self.address.shown, "HELLO", &error))?;
-        Ok(self.connection.insert(connection).clone())
+        let name = cmd("CLIENT").arg("SETNAME").arg(process_name()).take();
+        match connection.send_packed_command(&name).await {
+            Err(error) if error.code().is_none() => {
+                Err(Failure::redis(&self.address.shown, "CLIENT", &error))
+            }
+            // Without the right to a name it has none.
+            _ => Ok(self.connection.insert(connection).clone()),
+        }
     }
 
     fn convert<T: FromRedisValue>(&self, name: &str, reply: Value) -> Result<T, Failure> {

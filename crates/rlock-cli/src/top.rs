@@ -30,6 +30,8 @@ use terminal::Display;
 /// Shows the contended locks of a server live
 ///
 /// With --json it prints one line for each interval instead.
+///
+/// A DURATION has a unit, for example 500ms or 30s; without one it is seconds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
     /// How often to look, from 100ms to 1h.

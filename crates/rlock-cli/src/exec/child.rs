@@ -5,6 +5,9 @@
 //! With one it stays in the group of rlock: only there can it use the terminal
 //! and be stopped and continued with it. A signal from the terminal has reached
 //! it already then, and signals of rlock reach it alone.
+//!
+//! On Linux the kernel kills the command if rlock is killed. What the command
+//! itself has started is not reached by that.
 
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
@@ -13,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+#[cfg(target_os = "linux")]
+use rustix::process::{getpid, getppid, set_parent_process_death_signal};
 use tokio::process::Command;
 
 use crate::failure::{Code, Failure};
@@ -46,6 +51,8 @@ impl Child {
         if has_group {
             command.process_group(0);
         }
+        #[cfg(target_os = "linux")]
+        end_with_parent(&mut command);
         let name = || printable(&program.to_string_lossy());
         let process = command.spawn().map_err(|error| {
             let (code, what) = match error.kind() {
@@ -121,6 +128,28 @@ impl Child {
             (false, true) => Ok(()),
         };
     }
+}
+
+/// Has the kernel kill the command when rlock is gone.
+///
+/// The kernel looks at the thread that starts the command, not at the process.
+/// It is the main thread, where the runtime polls `main`: a task of its own
+/// must not start the command, as its thread may end before.
+#[cfg(target_os = "linux")]
+#[allow(unsafe_code)]
+fn end_with_parent(command: &mut Command) {
+    let parent = Some(getpid());
+    let prepare = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // If rlock was gone before, the kernel says nothing.
+        if getppid() != parent {
+            return Err(Errno::SRCH.into());
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec only what is safe in a signal handler may
+    // be done. These are two system calls; nothing is allocated or locked.
+    unsafe { command.pre_exec(prepare) };
 }
 
 /// Whether this process belongs to a terminal, whatever its streams are.

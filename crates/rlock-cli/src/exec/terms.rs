@@ -7,12 +7,22 @@ use std::time::Duration;
 
 use crate::duration;
 
+/// Both forms; the second line stands below the first in `Usage: `.
+const USAGE: &str = "\
+rlock exec [OPTIONS] <KEY> -- <COMMAND> [ARGS]...
+       rlock exec [OPTIONS] <KEY> --shell <STRING>";
+
 /// Runs a command while holding a lock
 ///
 /// The command finds the lock's fencing token in RLOCK_FENCE, its key in
 /// RLOCK_KEY and the owner in RLOCK_OWNER. Its exit code is passed on, and
 /// signals are passed on to it. If the lock is lost, the command is ended.
+/// On Linux it is killed if rlock is killed.
+///
+/// A DURATION has a unit, for example 500ms, 30s or 1h 30m; without one it is
+/// seconds.
 #[derive(Debug, clap::Args)]
+#[command(override_usage = USAGE)]
 pub(crate) struct Exec {
     /// The lock.
     key: OsString,

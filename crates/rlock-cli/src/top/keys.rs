@@ -34,9 +34,11 @@ pub(super) enum Step {
     Redraw,
 }
 
-/// The keys, for the last line of the screen.
-pub(super) const LEGEND: &str =
-    "q quit  ↑↓ select  enter queue  p pause  sort: w)aiters h)olders o)ldest k)ey";
+/// The keys, for the end of the screen: in one line if it is wide enough.
+pub(super) const LEGEND: [&str; 2] = [
+    "q quit  ↑↓ select  enter queue  p pause",
+    "sort: w)aiters h)olders o)ldest k)ey",
+];
 
 const PAGE: isize = 10;
 /// How many steps are kept; what a user presses beyond that is lost.

@@ -1,10 +1,14 @@
 //! Draws the screen of `top`.
+//!
+//! It fits into 60 columns: names that do not are cut, and what is longer for
+//! once, as a message, goes on in the next line.
 
+use console::truncate_str;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
 use crate::contended::Contended;
 use crate::lock_info::{Holder, LockInfo, Waiter};
@@ -15,16 +19,18 @@ use super::sample::Sample;
 use super::screen::Screen;
 
 /// The title, the numbers, and an empty line.
-const HEADER_LINES: u16 = 7;
+const HEADER_LINES: u16 = 9;
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
+    let legend = legend(frame.area());
     let [header, body, footer] = Layout::vertical([
         Constraint::Length(HEADER_LINES),
         Constraint::Fill(1),
-        Constraint::Length(1),
+        Constraint::Length(if legend.len() == 1 { 1 } else { 2 }),
     ])
     .areas(frame.area());
-    frame.render_widget(Paragraph::new(head(screen)), header);
+    let head = Paragraph::new(head(screen)).wrap(Wrap { trim: false });
+    frame.render_widget(head, header);
     match &screen.open {
         None => draw_locks(frame, body, screen),
         Some(lock) => {
@@ -34,7 +40,15 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
             draw_queue(frame, queue, lock);
         }
     }
-    frame.render_widget(Paragraph::new(LEGEND).style(dim()), footer);
+    frame.render_widget(Paragraph::new(legend).style(dim()), footer);
+}
+
+fn legend(area: Rect) -> Vec<Line<'static>> {
+    let line = Line::from(LEGEND.join("  "));
+    if line.width() <= usize::from(area.width) {
+        return vec![line];
+    }
+    LEGEND.map(Line::from).into()
 }
 
 fn head(screen: &Screen) -> Vec<Line<'static>> {
@@ -57,8 +71,8 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
     lines
 }
 
-/// No line is longer than 80 columns unless a rate has six digits.
-fn numbers(sample: &Sample) -> [String; 5] {
+/// No line is longer than 60 columns unless a rate has four digits.
+fn numbers(sample: &Sample) -> [String; 7] {
     let now = |name: &str| sample.counters.get(name);
     let kept = match now("places_kept") {
         0 => String::new(),
@@ -68,9 +82,12 @@ fn numbers(sample: &Sample) -> [String; 5] {
     let waited = |name: &str| microseconds(now(name));
     [
         format!(
-            "now         waiters {}{kept}  contended locks {}  bound holds {}  watches {}",
+            "now         waiters {}{kept}  contended locks {}",
             now("waiters"),
-            now("contended_locks"),
+            now("contended_locks")
+        ),
+        format!(
+            "            bound holds {}  watches {}",
             now("bound_holds"),
             now("watches")
         ),
@@ -81,16 +98,19 @@ fn numbers(sample: &Sample) -> [String; 5] {
             waited("wait_usec_max")
         ),
         format!(
-            "per second  acquires {:.1}  grants {:.1}  hand-offs {:.1}  refused {:.1}",
+            "per second  acquires {:.1}  grants {:.1}  hand-offs {:.1}",
             rate("acquires"),
             rate("grants"),
-            rate("handoffs"),
-            rate("refusals")
+            rate("handoffs")
         ),
         format!(
-            "            renewals {:.1}  releases {:.1}  waits over {:.1}  waiters gone {:.1}",
+            "            refused {:.1}  renewals {:.1}  releases {:.1}",
+            rate("refusals"),
             rate("renewals"),
-            rate("releases"),
+            rate("releases")
+        ),
+        format!(
+            "            waits over {:.1}  waiters gone {:.1}",
             rate("wait_timeouts"),
             rate("waiters_gone")
         ),
@@ -110,13 +130,12 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(9),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(16),
+        Constraint::Length(7),
+        Constraint::Length(7),
+        Constraint::Length(13),
     ];
-    let rows = screen.locks().iter().map(|lock| Row::new(lock.row()));
-    let table = Table::new(rows, widths)
-        .header(Row::new(Contended::HEADER).style(bold()))
+    let rows = screen.locks().iter().map(Contended::row);
+    let table = table(area, Contended::HEADER, rows, widths)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::new().with_selected(screen.place());
     frame.render_stateful_widget(table, area, &mut state);
@@ -130,36 +149,54 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, lock: &LockInfo) {
         Constraint::Fill(1),
     ])
     .areas(area);
-    let words = format!(
-        "\n{}: {}, {} queued",
-        printable(&lock.key),
-        lock.mode,
-        lock.queued
-    );
+    let rest = format!(": {}, {} queued", lock.mode, lock.queued);
+    let room = usize::from(area.width).saturating_sub(rest.len());
+    let words = format!("\n{}{rest}", cut(&printable(&lock.key), room));
     frame.render_widget(Paragraph::new(words).style(bold()), title);
     let widths = [
         Constraint::Fill(1),
+        Constraint::Length(5),
         Constraint::Length(7),
-        Constraint::Length(8),
-        Constraint::Length(12),
-        Constraint::Length(18),
-        Constraint::Length(6),
+        Constraint::Length(11),
+        Constraint::Length(16),
+        Constraint::Length(5),
     ];
-    let rows = lock.holders.iter().map(|holder| Row::new(holder.row()));
-    let table = Table::new(rows, widths).header(Row::new(Holder::HEADER).style(bold()));
-    frame.render_widget(table, holders);
+    let rows = lock.holders.iter().map(Holder::row);
+    frame.render_widget(table(holders, Holder::HEADER, rows, widths), holders);
     let widths = [
-        Constraint::Length(6),
+        Constraint::Length(5),
         Constraint::Fill(1),
-        Constraint::Length(10),
-        Constraint::Length(12),
-        Constraint::Length(12),
-        Constraint::Length(10),
+        Constraint::Length(9),
+        Constraint::Length(11),
+        Constraint::Length(11),
+        Constraint::Length(8),
     ];
     let rows = lock.waiters.iter().zip(1..);
-    let rows = rows.map(|(waiter, place)| Row::new(waiter.row(place)));
-    let table = Table::new(rows, widths).header(Row::new(Waiter::HEADER).style(bold()));
-    frame.render_widget(table, waiters);
+    let rows = rows.map(|(waiter, place)| waiter.row(place));
+    frame.render_widget(table(waiters, Waiter::HEADER, rows, widths), waiters);
+}
+
+/// A table whose cells are cut where they do not fit.
+fn table<const N: usize>(
+    area: Rect,
+    header: [&'static str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    widths: [Constraint; N],
+) -> Table<'static> {
+    const SPACING: u16 = 1;
+    let columns: [Rect; N] = Layout::horizontal(widths).spacing(SPACING).areas(area);
+    let cells = |row: [String; N]| {
+        let cells = row.into_iter().zip(columns);
+        Row::new(cells.map(|(cell, column)| cut(&cell, column.width.into())))
+    };
+    Table::new(rows.map(cells), widths)
+        .column_spacing(SPACING)
+        .header(Row::new(header).style(bold()))
+}
+
+/// At most so many columns of it, and then with a mark at the end.
+fn cut(text: &str, columns: usize) -> String {
+    truncate_str(text, columns, "…").into_owned()
 }
 
 fn bold() -> Style {

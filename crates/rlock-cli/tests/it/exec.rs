@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::program::{Running, exec, finished, rlock};
-use super::server::{BOUND, Server};
+use super::server::{BOUND, Server, eventually};
 
 #[test]
 fn the_exit_code_of_the_command_is_passed_on() {
@@ -181,9 +181,34 @@ fn short_options_mean_what_they_mean_for_flock() {
 #[test]
 fn an_owner_names_host_and_process() {
     let server = Server::start();
-    let ended = finished(&mut exec(&server, &["k"], "echo $PPID $RLOCK_OWNER"));
-    let (process, owner) = ended.stdout.trim().split_once(' ').unwrap();
-    assert_eq!(owner.split(':').nth(1), Some(process), "{owner}");
+    let ended = finished(&mut exec(
+        &server,
+        &["k"],
+        "uname -n; echo $PPID $RLOCK_OWNER",
+    ));
+    let words: Vec<_> = ended.stdout.split_whitespace().collect();
+    let [host, process, owner] = words.as_slice() else {
+        panic!("{ended:?}");
+    };
+    let parts: Vec<_> = owner.split(':').collect();
+    assert_eq!((&parts[0], &parts[1]), (host, process), "{owner}");
+    assert_eq!(parts[2].len(), "67e55044-10b1-426f-9247-bb680e5fe0c8".len());
+}
+
+#[test]
+fn a_connection_is_named_by_host_and_process() {
+    let server = Server::start();
+    let mut holder = exec(&server, &["k"], "read line");
+    let mut holder = Running::start(holder.stdin(std::process::Stdio::piped()));
+    let mut watcher = Running::start(rlock(&server).args(["top", "--json"]));
+    let ids = [holder.id(), watcher.id()];
+    for id in ids {
+        let name = format!(":{id} age=");
+        eventually("the connection has its name", || {
+            let clients: String = server.admin().run("CLIENT LIST");
+            clients.contains(&name)
+        });
+    }
 }
 
 #[test]
@@ -192,5 +217,8 @@ fn the_usual_variable_names_the_server_where_ours_does_not() {
     let mut command = rlock(&server);
     command.env_remove("RLOCK_URL");
     command.env("REDIS_URL", server.url());
+    finished(command.args(["info", "k"])).assert_code(0);
+    let mut command = rlock(&server);
+    command.env("REDIS_URL", "redis://127.0.0.1:1/");
     finished(command.args(["info", "k"])).assert_code(0);
 }

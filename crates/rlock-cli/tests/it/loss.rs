@@ -1,5 +1,9 @@
 //! `exec` when the lock is lost, or the server is.
 
+use std::process::Command;
+
+use tempfile::TempDir;
+
 use super::program::{Running, exec};
 use super::server::{Server, eventually};
 
@@ -32,6 +36,52 @@ fn what_the_command_has_started_ends_with_it() {
     let _: u64 = server.admin().run("RLOCK.FORCE k");
     running.finish().assert_code(121);
     assert!(!is_running(child().trim()));
+}
+
+/// A command that writes its number into the file `child`, and goes on until
+/// its directory is gone.
+fn stubborn(server: &Server, directory: &TempDir) -> Command {
+    let script = "trap '' TERM HUP; echo $$ > child; while [ -d \"$PWD\" ]; do sleep 0.01; done";
+    let mut command = exec(server, &["k"], script);
+    command.current_dir(directory.path());
+    command
+}
+
+fn child_in(directory: &TempDir) -> String {
+    let path = directory.path().join("child");
+    let child = || std::fs::read_to_string(&path).unwrap_or_default();
+    eventually("the command runs", || child().ends_with('\n'));
+    child().trim().to_owned()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_command_does_not_outlive_a_killed_rlock() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().unwrap();
+    let mut running = Running::start(&mut stubborn(&server, &directory));
+    let child = child_in(&directory);
+    running.signal("-KILL");
+    eventually("the command is gone", || !is_running(&child));
+}
+
+/// The kernel ends a process with the thread that started it.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_command_outlives_the_threads_of_rlock() {
+    let server = Server::start();
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = stubborn(&server, &directory);
+    // Another thread asks for the address of a name. It ends after some seconds
+    // without work.
+    command.env("RLOCK_URL", format!("redis://localhost:{}/", server.port));
+    let mut running = Running::start(&mut command);
+    let child = child_in(&directory);
+    let tasks = format!("/proc/{}/task", running.id());
+    let threads = || std::fs::read_dir(&tasks).unwrap().count();
+    let begun = threads();
+    eventually("a thread ends", || threads() < begun);
+    assert!(is_running(&child));
 }
 
 /// A process that has ended may stay as a zombie, where nobody reaps it.

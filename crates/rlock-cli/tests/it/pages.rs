@@ -36,7 +36,7 @@ fn bash_takes_its_completions() {
 fn there_is_a_manual_page_for_rlock_and_for_every_command() {
     let page = finished(rlock_at(NOWHERE).arg("man"));
     page.assert_code(0);
-    assert!(page.stdout.contains(".TH rlock 1") && page.stdout.contains("Exit codes"));
+    assert!(page.stdout.contains(".TH rlock 1") && page.stdout.contains("EXIT STATUS"));
     for command in [
         "exec",
         "info",
@@ -56,6 +56,44 @@ fn there_is_a_manual_page_for_rlock_and_for_every_command() {
         );
     }
     finished(rlock_at(NOWHERE).args(["man", "nothing"])).assert_code(2);
+}
+
+/// The lines of a manual page as they are read: without fonts.
+fn manual(command: &str) -> Vec<String> {
+    let page = finished(rlock_at(NOWHERE).args(["man", command])).stdout;
+    let fonts = ["\\fB", "\\fI", "\\fR"];
+    let page = fonts.iter().fold(page, |page, font| page.replace(font, ""));
+    let page = page.replace("\\-", "-");
+    page.lines()
+        .map(|line| line.trim_end().to_owned())
+        .collect()
+}
+
+#[test]
+fn a_manual_page_names_forms_values_defaults_variables_and_codes() {
+    let page = manual("exec");
+    for line in [
+        "rlock exec [OPTIONS] KEY -- COMMAND [ARGS]...",
+        "rlock exec [OPTIONS] KEY --shell STRING",
+        "-w, --wait <DURATION>",
+        "--lease <DURATION> [default: 30s]",
+        "-E, --conflict-exit-code <CODE> [default: 124]",
+        "--url <URL>",
+        ".SH ENVIRONMENT",
+        "RLOCK_URL",
+        "REDIS_URL",
+        "RLOCK_FENCE",
+        ".SH \"EXIT STATUS\"",
+        "121",
+        "124",
+        "128+n",
+    ] {
+        assert!(page.iter().any(|it| it == line), "`{line}` in {page:#?}");
+    }
+    let options = page.iter().position(|line| line == ".SH OPTIONS").unwrap();
+    assert_eq!(page[options + 2], "-w, --wait <DURATION>");
+    let top = manual("top");
+    assert!(top.contains(&"rlock top [OPTIONS]".to_owned()), "{top:#?}");
 }
 
 #[test]

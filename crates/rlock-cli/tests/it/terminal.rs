@@ -25,13 +25,19 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn start(server: &Server, arguments: &[&str]) -> Self {
-        let pty = native_pty_system().openpty(SIZE).unwrap();
+        Self::start_with(SIZE.cols, server, arguments)
+    }
+
+    /// In a terminal with so many columns.
+    pub(crate) fn start_with(cols: u16, server: &Server, arguments: &[&str]) -> Self {
+        let size = PtySize { cols, ..SIZE };
+        let pty = native_pty_system().openpty(size).unwrap();
         let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_rlock"));
         command.args(arguments);
         command.env("RLOCK_URL", server.url());
         command.env("TERM", "xterm");
         let child = pty.slave.spawn_command(command).unwrap();
-        let screen = vt100::Parser::new(SIZE.rows, SIZE.cols, 0);
+        let screen = vt100::Parser::new(size.rows, size.cols, 0);
         let screen = Arc::new(Mutex::new(screen));
         let mut output = pty.master.try_clone_reader().unwrap();
         let seen = Arc::clone(&screen);
@@ -57,6 +63,13 @@ impl Terminal {
 
     pub(crate) fn shows(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
+    }
+
+    /// What stands in each line from this column on.
+    pub(crate) fn shows_from(&self, column: u16) -> Vec<String> {
+        let screen = self.screen.lock().unwrap();
+        let (_, columns) = screen.screen().size();
+        screen.screen().rows(column, columns - column).collect()
     }
 
     pub(crate) fn until_shows(&self, words: &str) {

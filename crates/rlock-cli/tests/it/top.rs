@@ -57,6 +57,42 @@ fn top_shows_locks_sorts_them_and_shows_a_queue() {
 }
 
 #[test]
+fn long_names_are_cut_where_the_terminal_is_narrow() {
+    let server = Server::start();
+    let mut waiters = server.admin();
+    // A letter of the second name is two columns wide.
+    for name in ["x".repeat(70), "鎖".repeat(35)] {
+        server.held_by(&name, &name);
+        waiters.enqueue(&name, &format!("{name}-2"), "");
+    }
+    let mut terminal = Terminal::start_with(60, &server, &["top", "--interval", "100ms"]);
+    for words in ["xxx…", "鎖鎖…", "deadlocks 0.0", "q quit", "k)ey"] {
+        terminal.until_shows(words);
+    }
+    let of_locks = || terminal.shows_from(21);
+    let cells = of_locks()
+        .into_iter()
+        .filter(|line| line.starts_with("exclusive"));
+    assert_eq!(cells.count(), 2, "{}", terminal.shows());
+    for key in ["k", "\u{1b}[F", "\r"] {
+        terminal.types(key);
+    }
+    terminal.until_shows("鎖…: exclusive, 1 queued");
+    let fence = place(&terminal, "FENCE").unwrap();
+    let waiter = place(&terminal, "PLACE").unwrap();
+    let shown = terminal.shows();
+    let line = |number: usize| shown.lines().nth(number).unwrap();
+    assert!(
+        line(fence + 1).starts_with("鎖") && line(fence + 1).contains("… "),
+        "{shown}"
+    );
+    assert!(line(fence + 1).ends_with("no"), "{shown}");
+    assert!(line(waiter + 1).contains("鎖… "), "{shown}");
+    terminal.types("q");
+    assert_eq!(terminal.finish(), 0);
+}
+
+#[test]
 fn every_way_to_quit_restores_the_terminal() {
     let server = Server::start();
     for (keys, code) in [("q", 0), ("\u{3}", 0), ("\u{1b}", 0), ("", 143)] {
