@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use rlock_client::Client;
+use rlock_client::{Client, Terms};
 
 use buyers::{LOCK, STOCK, Task};
 use figures::{Commands, Handoffs, Sale};
@@ -176,7 +176,7 @@ async fn think_long(
     screen: &Screen,
 ) -> Outcome<bool> {
     let (lease, thinking) = (Duration::from_secs(1), Duration::from_secs(3));
-    let mutex = client.mutex_builder(LOCK).lease(lease).build()?;
+    let mutex = client.mutex(LOCK).with(Terms::new().lease(lease))?;
     let before = figures::gauge(redis, "renewals").await?;
     let guard = mutex.lock().await?;
     let spinner = screen.spinner("thinking for 3 s, with a lease of 1 s");

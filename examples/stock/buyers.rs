@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
-use rlock_client::{Client, Mutex};
+use rlock_client::{Client, Mutex, Terms};
 
 use crate::{BUYERS_EACH, Outcome};
 
@@ -40,9 +40,8 @@ pub(crate) async fn run(server: &str, task: Task) -> Outcome<()> {
         Task::HoldAndHang => {
             let client = Client::connect(server).await?;
             let _guard = client
-                .mutex_builder(LOCK)
-                .lease(HANG_LEASE)
-                .build()?
+                .mutex(LOCK)
+                .with(Terms::new().lease(HANG_LEASE))?
                 .lock()
                 .await?;
             println!("ready");

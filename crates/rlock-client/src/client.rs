@@ -5,15 +5,12 @@ use std::sync::Arc;
 use crate::client_builder::ClientBuilder;
 use crate::engine::Metrics;
 use crate::engine::owner::Owner;
-use crate::engine::terms::Terms;
 use crate::error::Error;
 use crate::locks::lock::Lock;
-use crate::locks::multi_lock::{MultiLock, MultiLockBuilder};
+use crate::locks::multi_lock::MultiLock;
 use crate::locks::mutex::Mutex;
-use crate::locks::mutex_builder::MutexBuilder;
 use crate::locks::rwlock::RwLock;
-use crate::locks::rwlock_builder::RwLockBuilder;
-use crate::locks::semaphore::{Semaphore, SemaphoreBuilder};
+use crate::locks::semaphore::Semaphore;
 use crate::net::state::Inner;
 use crate::wire::contended::{self, Contended};
 
@@ -101,21 +98,7 @@ impl Client {
     }
 
     fn lock_at(&self, key: &[u8]) -> Lock {
-        Lock::new(Arc::clone(&self.inner), key.into(), Terms::default())
-    }
-
-    /// The lock at `key`, with terms to choose.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-    /// let mutex = client.mutex_builder("report").lease(Duration::from_secs(5)).build()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn mutex_builder(&self, key: impl AsRef<[u8]>) -> MutexBuilder {
-        MutexBuilder::new(Arc::clone(&self.inner), key.as_ref().into())
+        Lock::new(Arc::clone(&self.inner), key.into(), &[])
     }
 
     /// The lock at `key` that readers share and a writer has alone, on terms
@@ -130,11 +113,6 @@ impl Client {
     /// ```
     pub fn rwlock(&self, key: impl AsRef<[u8]>) -> RwLock {
         RwLock::new(self.lock_at(key.as_ref()))
-    }
-
-    /// The lock at `key` for readers and writers, with terms to choose.
-    pub fn rwlock_builder(&self, key: impl AsRef<[u8]>) -> RwLockBuilder {
-        RwLockBuilder::new(Arc::clone(&self.inner), key.as_ref().into())
     }
 
     /// The semaphore at `key` with so many permits, on terms as for
@@ -152,12 +130,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn semaphore(&self, key: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, Error> {
-        self.semaphore_builder(key, permits).build()
-    }
-
-    /// The semaphore at `key` with so many permits, with terms to choose.
-    pub fn semaphore_builder(&self, key: impl AsRef<[u8]>, permits: u32) -> SemaphoreBuilder {
-        SemaphoreBuilder::new(Arc::clone(&self.inner), key.as_ref().into(), permits)
+        Semaphore::new(self.lock_at(key.as_ref()), permits)
     }
 
     /// The locks at all of `keys` as one, all or none, on terms as for
@@ -179,16 +152,8 @@ impl Client {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<MultiLock, Error> {
-        self.multi_builder(keys).build()
-    }
-
-    /// The locks at all of `keys` as one, with terms to choose.
-    pub fn multi_builder<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> MultiLockBuilder {
         let keys = keys.into_iter().map(|key| key.as_ref().into());
-        MultiLockBuilder::new(Arc::clone(&self.inner), keys.collect())
+        MultiLock::new(Arc::clone(&self.inner), keys.collect())
     }
 
     /// The `count` locks with the longest queues, from 1 to 1000, the longest

@@ -28,6 +28,10 @@ pub enum Loss {
     ///
     /// Somebody forced its release, deleted the key or flushed the database.
     EndedByServer,
+    /// Nothing was lost: its guards have released it.
+    ///
+    /// Only a [`Lost`](crate::Lost) that outlives its guard says so.
+    Released,
 }
 
 impl std::fmt::Display for Loss {
@@ -35,6 +39,7 @@ impl std::fmt::Display for Loss {
         f.write_str(match self {
             Self::LeaseEnded => "its lease ended",
             Self::EndedByServer => "the server ended it",
+            Self::Released => "it was released",
         })
     }
 }

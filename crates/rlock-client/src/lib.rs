@@ -34,7 +34,7 @@
 //! lock: a process that was stopped, a network that was cut. An operator can
 //! take it away. The holder knows before anybody else can have it, as its
 //! lease counts here from before the request was sent: [`Guard::is_valid`]
-//! says so at any time, [`Guard::lost`] waits for it.
+//! says so at any time, [`Guard::loss`] waits for it.
 //!
 //! ```no_run
 //! # async fn work() {}
@@ -42,7 +42,7 @@
 //! let guard = mutex.lock().await?;
 //! tokio::select! {
 //!     () = work() => guard.release().await?,
-//!     loss = guard.lost() => eprintln!("stopped in time: {loss}"),
+//!     loss = guard.loss() => eprintln!("stopped in time: {loss}"),
 //! }
 //! # Ok(()) }
 //! ```
@@ -96,7 +96,7 @@
 //! has failed. That never blocks, and works anywhere; but if the runtime or the
 //! process ends first, the lock is free when its lease ends. Call
 //! [`Guard::release`] where that matters, or [`Client::flush`] before the end.
-//! A lock that is [bound](MutexBuilder::bound) is free soon after its process
+//! A lock that is [bound](Terms::bound) is free soon after its process
 //! has ended, however that came.
 //!
 //! # Many holds
@@ -155,22 +155,21 @@ mod wire;
 
 pub use client::Client;
 pub use client_builder::ClientBuilder;
-pub use engine::{Metrics, owner::Owner};
+pub use engine::{Metrics, owner::Owner, terms::Terms};
 pub use error::{Error, Loss};
 pub use locks::{
     change::{ChangeError, Upgrade},
     guard::Guard,
     multi_guard::MultiGuard,
-    multi_lock::{MultiLock, MultiLockBuilder},
+    multi_lock::MultiLock,
     mutex::Mutex,
-    mutex_builder::MutexBuilder,
     permits::Permits,
     read_guard::ReadGuard,
     rwlock::RwLock,
-    rwlock_builder::RwLockBuilder,
-    semaphore::{Semaphore, SemaphoreBuilder},
+    semaphore::Semaphore,
     write_guard::WriteGuard,
 };
+pub use net::lost::Lost;
 pub use redis;
 pub use wire::{
     contended::Contended,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error};
+use rlock_client::{Client, Error, Terms};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -142,7 +142,7 @@ async fn work(client: Client, shared: Arc<Shared>, first: u64) -> Result<(), Err
     while shared.may_begin() {
         let key = format!("{}{}", shared.prefix, number % shared.locks);
         number += 1;
-        let mutex = client.mutex_builder(key).lease(LEASE).build()?;
+        let mutex = client.mutex(key).with(Terms::new().lease(LEASE))?;
         let asked = Instant::now();
         let guard = mutex.lock().await?;
         let granted = Instant::now();

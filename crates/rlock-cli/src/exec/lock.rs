@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use rlock_client::{
-    Client, Error, Guard, Loss, Mutex, Owner, Permits, ReadGuard, RwLock, Semaphore,
+    Client, Error, Guard, Loss, Mutex, Owner, Permits, ReadGuard, RwLock, Semaphore, Terms,
 };
 
 use super::terms::{Exec, Kind};
@@ -23,27 +23,20 @@ pub(super) enum Held {
     Permits(Permits),
 }
 
-/// Builds a lock on the terms of an `exec`; the builders have no common type.
-macro_rules! built {
-    ($builder:expr, $exec:expr) => {{
-        let builder = $builder.lease($exec.lease());
-        match $exec.bind() {
-            Some(grace) => builder.bound(grace),
-            None => builder,
-        }
-        .build()?
-    }};
-}
-
 impl Lock {
     /// Nothing is sent yet.
     pub(super) fn new(client: &Client, exec: &Exec) -> Result<Self, Error> {
         let key = exec.key().as_bytes();
+        let terms = Terms::new().lease(exec.lease());
+        let terms = match exec.bind() {
+            Some(grace) => terms.bound(grace),
+            None => terms,
+        };
         Ok(match exec.kind() {
-            Kind::Exclusive => Self::Exclusive(built!(client.mutex_builder(key), exec)),
-            Kind::Shared => Self::Shared(built!(client.rwlock_builder(key), exec)),
+            Kind::Exclusive => Self::Exclusive(client.mutex(key).with(terms)?),
+            Kind::Shared => Self::Shared(client.rwlock(key).with(terms)?),
             Kind::Permits { limit, permits } => {
-                Self::Permits(built!(client.semaphore_builder(key, limit), exec), permits)
+                Self::Permits(client.semaphore(key, limit)?.with(terms)?, permits)
             }
         })
     }
@@ -95,9 +88,9 @@ impl Held {
     /// Waits until the lock is lost.
     pub(super) async fn lost(&self) -> Loss {
         match self {
-            Self::Exclusive(guard) => guard.lost().await,
-            Self::Shared(guard) => guard.lost().await,
-            Self::Permits(guard) => guard.lost().await,
+            Self::Exclusive(guard) => guard.loss().await,
+            Self::Shared(guard) => guard.loss().await,
+            Self::Permits(guard) => guard.loss().await,
         }
     }
 

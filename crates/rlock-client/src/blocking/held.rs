@@ -30,20 +30,9 @@ macro_rules! held {
                 self.guard.is_valid()
             }
 
-            /// Why it was lost; `None` while it is held.
-            pub fn loss(&self) -> Option<$crate::Loss> {
-                self.guard.loss()
-            }
-
-            /// Blocks until it is lost; see [`crate::Guard::lost`].
-            ///
-            /// # Errors
-            ///
-            /// [`Error::Closed`](crate::Error::Closed) if the client's thread
-            /// is gone.
-            pub fn lost(&self) -> Result<$crate::Loss, $crate::Error> {
-                let lost = $crate::net::lost::Lost::of(self.guard.proof());
-                $crate::blocking::run(&self.runtime, lost)
+            /// Tells when it is lost; see [`crate::Guard::loss`].
+            pub fn loss(&self) -> $crate::blocking::Lost {
+                $crate::blocking::Lost::of(self.guard.loss(), &self.runtime)
             }
 
             /// Releases it and waits for the server's word; see

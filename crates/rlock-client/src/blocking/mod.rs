@@ -19,12 +19,10 @@ use std::sync::mpsc;
 
 use tokio::runtime::Handle;
 
-use crate::{
-    Contended, Error, Metrics, MultiLockBuilder, MutexBuilder, Owner, RwLockBuilder,
-    SemaphoreBuilder,
-};
+use crate::{Contended, Error, Metrics, Owner};
 
 mod held;
+mod lost;
 mod multi;
 mod mutex;
 mod on_thread;
@@ -32,6 +30,7 @@ mod rwlock;
 mod rwlock_guards;
 mod semaphore;
 
+pub use lost::Lost;
 pub use multi::{MultiGuard, MultiLock};
 pub use mutex::{Guard, Mutex};
 pub use rwlock::RwLock;
@@ -100,49 +99,10 @@ impl Client {
         Mutex::new(self.client.mutex(key), self.runtime.clone())
     }
 
-    /// The lock at `key`, with the terms that `choose` sets; see
-    /// [`crate::Client::mutex_builder`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # fn example(client: rlock_client::blocking::Client) -> Result<(), rlock_client::Error> {
-    /// let mutex = client.mutex_with("report", |terms| terms.lease(Duration::from_secs(5)))?;
-    /// # Ok(()) }
-    /// ```
-    pub fn mutex_with(
-        &self,
-        key: impl AsRef<[u8]>,
-        choose: impl FnOnce(MutexBuilder) -> MutexBuilder,
-    ) -> Result<Mutex, Error> {
-        let mutex = choose(self.client.mutex_builder(key)).build()?;
-        Ok(Mutex::new(mutex, self.runtime.clone()))
-    }
-
     /// The lock at `key` for readers and writers; see
     /// [`crate::Client::rwlock`].
     pub fn rwlock(&self, key: impl AsRef<[u8]>) -> RwLock {
         RwLock::new(self.client.rwlock(key), self.runtime.clone())
-    }
-
-    /// The same, with the terms that `choose` sets; see
-    /// [`crate::Client::rwlock_builder`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`mutex_with`](Self::mutex_with).
-    pub fn rwlock_with(
-        &self,
-        key: impl AsRef<[u8]>,
-        choose: impl FnOnce(RwLockBuilder) -> RwLockBuilder,
-    ) -> Result<RwLock, Error> {
-        let lock = choose(self.client.rwlock_builder(key)).build()?;
-        Ok(RwLock::new(lock, self.runtime.clone()))
     }
 
     /// The semaphore at `key` with so many permits; see
@@ -152,23 +112,7 @@ impl Client {
     ///
     /// Those of [`crate::Client::semaphore`].
     pub fn semaphore(&self, key: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, Error> {
-        self.semaphore_with(key, permits, |terms| terms)
-    }
-
-    /// The same, with the terms that `choose` sets; see
-    /// [`crate::Client::semaphore_builder`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`semaphore`](Self::semaphore), and for
-    /// [`mutex_with`](Self::mutex_with).
-    pub fn semaphore_with(
-        &self,
-        key: impl AsRef<[u8]>,
-        permits: u32,
-        choose: impl FnOnce(SemaphoreBuilder) -> SemaphoreBuilder,
-    ) -> Result<Semaphore, Error> {
-        let semaphore = choose(self.client.semaphore_builder(key, permits)).build()?;
+        let semaphore = self.client.semaphore(key, permits)?;
         Ok(Semaphore::new(semaphore, self.runtime.clone()))
     }
 
@@ -181,21 +125,7 @@ impl Client {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<MultiLock, Error> {
-        self.multi_with(keys, |terms| terms)
-    }
-
-    /// The same, with the terms that `choose` sets; see
-    /// [`crate::Client::multi_builder`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`multi`](Self::multi), and for [`mutex_with`](Self::mutex_with).
-    pub fn multi_with<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        choose: impl FnOnce(MultiLockBuilder) -> MultiLockBuilder,
-    ) -> Result<MultiLock, Error> {
-        let lock = choose(self.client.multi_builder(keys)).build()?;
+        let lock = self.client.multi(keys)?;
         Ok(MultiLock::new(lock, self.runtime.clone()))
     }
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+use super::lost::Lost;
 use super::on_thread::{OnThread, wait_for};
 use super::run;
-use crate::locks::multi_guard::first_loss;
-use crate::{Error, Loss, Owner};
+use crate::{Error, Owner, Terms};
 
 /// Several locks that are held together or not at all; see
 /// [`crate::MultiLock`].
@@ -45,6 +45,16 @@ impl MultiLock {
     /// The keys, in the order of their names.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.lock.keys()
+    }
+
+    /// The same, held on `terms`; see [`crate::MultiLock::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiLock::with`].
+    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
+        let lock = self.lock.with(terms)?;
+        Ok(Self::new(lock, self.runtime.clone()))
     }
 
     /// The same, asked for by `owner`; see [`crate::MultiLock::by`].
@@ -118,18 +128,9 @@ impl MultiGuard {
         self.guard.is_valid()
     }
 
-    /// Why one of them was lost; `None` while all are held.
-    pub fn loss(&self) -> Option<Loss> {
-        self.guard.loss()
-    }
-
-    /// Blocks until one of them is lost; see [`crate::MultiGuard::lost`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Closed`] if the client's thread is gone.
-    pub fn lost(&self) -> Result<Loss, Error> {
-        run(&self.runtime, first_loss(self.guard.proofs()))
+    /// Tells when one of them is lost; see [`crate::MultiGuard::loss`].
+    pub fn loss(&self) -> Lost {
+        Lost::of(self.guard.loss(), &self.runtime)
     }
 
     /// Releases all of them and waits for the server's word; see

@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::held::held;
 use super::on_thread::wait_for;
-use crate::{Error, Info, Owner};
+use crate::{Error, Info, Owner, Terms};
 
 /// A lock; see [`crate::Mutex`].
 #[derive(Clone, Debug)]
@@ -33,6 +33,16 @@ impl Mutex {
     /// The lock's key.
     pub fn key(&self) -> &[u8] {
         self.mutex.key()
+    }
+
+    /// The same, held on `terms`; see [`crate::Mutex::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Mutex::with`].
+    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
+        let mutex = self.mutex.with(terms)?;
+        Ok(Self::new(mutex, self.runtime.clone()))
     }
 
     /// The same, asked for by `owner`; see [`crate::Mutex::by`].

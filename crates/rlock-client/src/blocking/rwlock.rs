@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::on_thread::wait_for;
 use super::rwlock_guards::{ReadGuard, WriteGuard};
-use crate::{Error, Info, Owner};
+use crate::{Error, Info, Owner, Terms};
 
 /// A lock that readers share and a writer has alone; see [`crate::RwLock`].
 #[derive(Clone, Debug)]
@@ -23,6 +23,16 @@ impl RwLock {
     /// The lock's key.
     pub fn key(&self) -> &[u8] {
         self.lock.key()
+    }
+
+    /// The same, held on `terms`; see [`crate::RwLock::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::RwLock::with`].
+    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
+        let lock = self.lock.with(terms)?;
+        Ok(Self::new(lock, self.runtime.clone()))
     }
 
     /// The same, asked for by `owner`; see [`crate::RwLock::by`].

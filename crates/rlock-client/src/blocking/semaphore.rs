@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::held::held;
 use super::on_thread::wait_for;
-use crate::{Error, Info};
+use crate::{Error, Info, Terms};
 
 /// A number of permits for everybody together; see [`crate::Semaphore`].
 #[derive(Clone, Debug)]
@@ -45,6 +45,16 @@ impl Semaphore {
     /// How many permits there are, held or not.
     pub fn permits(&self) -> u32 {
         self.semaphore.permits()
+    }
+
+    /// The same, held on `terms`; see [`crate::Semaphore::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Semaphore::with`].
+    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
+        let semaphore = self.semaphore.with(terms)?;
+        Ok(Self::new(semaphore, self.runtime.clone()))
     }
 
     /// Waits for one permit, without limit; see [`crate::Semaphore::acquire`].

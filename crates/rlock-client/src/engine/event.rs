@@ -63,8 +63,8 @@ pub(crate) enum Action {
     },
     /// The call is over.
     Resolve { call: Id, outcome: Outcome },
-    /// Log it, and wake those who wait for the loss.
-    Lose { proof: Arc<Proof>, loss: Loss },
+    /// Wake those who wait for the end of a hold, and log it if it was lost.
+    Over { proof: Arc<Proof>, why: Loss },
     /// Give the connection up: it is silent.
     Retire { link: u64 },
     /// What was to be cleaned up when this was asked for is.

@@ -64,7 +64,8 @@ impl Engine {
         let loss = hold.proof.loss(now)?;
         if !std::mem::replace(&mut hold.is_told, true) {
             let proof = Arc::clone(&hold.proof);
-            self.actions.push_back(Action::Lose { proof, loss });
+            let why = loss;
+            self.actions.push_back(Action::Over { proof, why });
             self.metrics.losses += 1;
         }
         Some(loss)
@@ -83,6 +84,10 @@ impl Engine {
     pub(super) fn end_hold(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get(&id) {
             hold.proof.end(now);
+            if hold.proof.is_awaited() {
+                let (proof, why) = (Arc::clone(&hold.proof), Loss::Released);
+                self.actions.push_back(Action::Over { proof, why });
+            }
             self.stop_renewing(id);
         }
     }

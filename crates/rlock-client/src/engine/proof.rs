@@ -110,6 +110,13 @@ impl Proof {
         }
     }
 
+    /// Why it does not count any more, if so: it is lost, or was released.
+    pub(crate) fn end_of(&self, now: Instant) -> Option<Loss> {
+        let loss = self.loss(now);
+        let is_released = self.standing.load(Ordering::Acquire) == RELEASED;
+        loss.or(is_released.then_some(Loss::Released))
+    }
+
     /// Whether it is neither lost nor being released, judged now.
     pub(crate) fn is_live(&self, now: Instant) -> bool {
         self.loss(now).is_none() && self.valid_until().is_some()
@@ -159,6 +166,13 @@ impl Proof {
         // To drop one may run any code.
         drop(waiting);
         drop(before);
+    }
+
+    /// Whether anybody is to be woken. Who asks to be woken from now on sees
+    /// the standing of now.
+    pub(crate) fn is_awaited(&self) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        !waiting.wakers.is_empty()
     }
 
     pub(crate) fn give_back(&self, place: u64) {

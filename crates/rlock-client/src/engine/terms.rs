@@ -13,9 +13,26 @@ pub(crate) const LEASE_DEFAULT: Duration = Duration::from_secs(30);
 /// The largest value that any server setting allows for lease and wait.
 const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What a grant is asked for.
+/// On which terms a lock is held: for how long, who renews it, and its bounds.
+///
+/// Durations are rounded up to whole milliseconds. They are checked where the
+/// terms are given to a lock, by [`Mutex::with`](crate::Mutex::with) and its
+/// like.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use rlock_client::Terms;
+/// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// let brief = Terms::new().lease(Duration::from_secs(10));
+/// let report = client.mutex("report").with(brief.max_hold(Duration::from_secs(600)))?;
+/// let workers = client.semaphore("workers", 20)?.with(brief)?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+#[must_use]
+pub struct Terms {
     /// How long a grant lasts unless renewed; whole milliseconds, from 1.
     pub(crate) lease: Duration,
     /// Whether the watchdog renews it.
@@ -38,6 +55,71 @@ impl Default for Terms {
 }
 
 impl Terms {
+    /// A lease of 30 s that the watchdog renews for as long as the lock is held.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long a grant lasts unless it is renewed; default 30 s.
+    ///
+    /// The watchdog renews it about every third of it. So this is how long
+    /// others wait after a holder's process has died, and how long a
+    /// holder may be out of contact without losing the lock. Rounded up to
+    /// whole milliseconds; at most what the server allows (24 h by
+    /// default).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        (self.lease, self.renewed) = (lease, true);
+        self
+    }
+
+    /// How long a grant lasts; nothing renews it.
+    ///
+    /// Range and rounding as for [`lease`](Self::lease).
+    pub fn fixed_lease(mut self, lease: Duration) -> Self {
+        (self.lease, self.renewed) = (lease, false);
+        self
+    }
+
+    /// How long the watchdog goes on at most, from the grant; default
+    /// without limit, at most 30 days.
+    ///
+    /// The lock is lost then, if it was not released. It protects others
+    /// from a holder that hangs but lives.
+    pub fn max_hold(mut self, bound: Duration) -> Self {
+        self.max_hold = Some(bound);
+        self
+    }
+
+    /// Ends a hold `grace` after its connection has ended, if its lease is
+    /// not over before; by default the connection does not matter.
+    ///
+    /// So others wait for the grace, not for a lease, after the holder's
+    /// process has died. The client's next connection takes the hold
+    /// over, and its lease counts in full again, if it comes within the
+    /// grace. Here the grace counts from when the connection was last
+    /// known to be there: a hold is lost that was not taken over by then.
+    ///
+    /// A connection that is quiet is asked for a sign of life four times
+    /// in the grace, at most ten times a second and at least every 5 s,
+    /// and given up if none comes for half of the grace. So a grace of
+    /// some seconds is useful, in which a slow server can answer. One of
+    /// zero ends the hold with the connection. At most 30 days, and what
+    /// the server allows for leases; rounded up to whole milliseconds.
+    ///
+    /// A process that was stopped, or a machine that was suspended, sees
+    /// the end of its connection only when it runs again. From a grace of
+    /// 400 ms on, [`is_valid`](crate::Guard::is_valid) knows better: it is
+    /// false once the last sign of life is older than the grace. For a
+    /// shorter one rely on the fence in that moment.
+    ///
+    /// The server must let this client close its own earlier connection
+    /// (`CLIENT KILL`): a request that is still under way there could
+    /// otherwise take the hold back with it.
+    pub fn bound(mut self, grace: Duration) -> Self {
+        self.bound = Some(grace);
+        self
+    }
+
     /// Checks and rounds what the caller gave.
     pub(crate) fn checked(self) -> Result<Self, Error> {
         let max_hold = self

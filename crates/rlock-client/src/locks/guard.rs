@@ -23,7 +23,7 @@ use crate::net::state::Inner;
 /// fails, in or out of a runtime, also in a panic; if the runtime is gone, the
 /// lock is free when its lease ends.
 ///
-/// A lock that rests on a lease can be lost: see [`lost`](Self::lost), and
+/// A lock that rests on a lease can be lost: see [`loss`](Self::loss), and
 /// [`fence`](Self::fence) for what to do about it.
 ///
 /// # Examples
@@ -34,7 +34,7 @@ use crate::net::state::Inner;
 /// let guard = mutex.lock().await?;
 /// tokio::select! {
 ///     () = work() => guard.release().await?,
-///     loss = guard.lost() => eprintln!("stopped: the lock was lost, {loss}"),
+///     loss = guard.loss() => eprintln!("stopped: the lock was lost, {loss}"),
 /// }
 /// # Ok(()) }
 /// ```
@@ -115,35 +115,26 @@ impl Guard {
     /// # }
     /// ```
     pub fn is_valid(&self) -> bool {
-        self.loss().is_none()
+        self.proof.loss(now()).is_none()
     }
 
-    /// Why the lock was lost; `None` while it is held.
-    pub fn loss(&self) -> Option<Loss> {
-        self.proof.loss(now())
-    }
-
-    /// Waits until the lock is lost.
+    /// Tells when the lock is lost: a future, which can also be asked at once.
     ///
-    /// It is, for the holder, before the server can grant it to another: when
-    /// the lease ends by this process's clock, without contact to the server
-    /// too. It is at once when the server says so: after a forced release, a
-    /// `DEL` or a flush. Never resolves while the lock is held.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
+    /// The lock is lost for its holder before the server can grant it to
+    /// another: when the lease ends by this process's clock, without contact
+    /// to the server too. It is lost at once when the server says so: after a
+    /// forced release, a `DEL` or a flush.
     ///
     /// # Examples
     ///
     /// ```no_run
     /// # async fn example(guard: rlock_client::Guard) {
-    /// let loss = guard.lost().await;
+    /// let loss = guard.loss().await;
     /// eprintln!("{loss}");
     /// # }
     /// ```
-    pub async fn lost(&self) -> Loss {
-        Lost::of(&self.proof).await
+    pub fn loss(&self) -> Lost {
+        Lost::of([&self.proof])
     }
 
     /// Runs `work` for as long as the lock is held.
@@ -173,11 +164,7 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Loss> {
-        tokio::select! {
-            biased;
-            loss = self.lost() => Err(loss),
-            value = work => Ok(value),
-        }
+        run_until(self.loss(), work).await
     }
 
     /// Releases the lock and waits for the server's word.
@@ -246,6 +233,15 @@ impl Guard {
 
     pub(crate) fn ask(&self) -> Ask {
         self.ask
+    }
+}
+
+/// Runs `work` until that is lost.
+pub(crate) async fn run_until<F: Future>(lost: Lost, work: F) -> Result<F::Output, Loss> {
+    tokio::select! {
+        biased;
+        loss = lost => Err(loss),
+        value = work => Ok(value),
     }
 }
 

@@ -31,18 +31,9 @@ macro_rules! held {
                 self.guard.is_valid()
             }
 
-            /// Why it was lost; `None` while it is held.
-            pub fn loss(&self) -> Option<$crate::Loss> {
+            /// Tells when it is lost; see [`Guard::loss`](crate::Guard::loss).
+            pub fn loss(&self) -> $crate::Lost {
                 self.guard.loss()
-            }
-
-            /// Waits until it is lost; see [`Guard::lost`](crate::Guard::lost).
-            ///
-            /// # Cancel safety
-            ///
-            /// Dropping the future changes nothing.
-            pub async fn lost(&self) -> $crate::Loss {
-                self.guard.lost().await
             }
 
             /// Runs `work` for as long as it is held; see
@@ -71,11 +62,6 @@ macro_rules! held {
             /// Dropping the future leaves the release to the background.
             pub async fn release(self) -> Result<(), $crate::Error> {
                 self.guard.release().await
-            }
-
-            /// What it shows, for waiting for its loss elsewhere.
-            pub(crate) fn proof(&self) -> &std::sync::Arc<$crate::engine::proof::Proof> {
-                self.guard.proof()
             }
         }
 

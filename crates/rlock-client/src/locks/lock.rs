@@ -24,27 +24,37 @@ pub(crate) struct Lock {
     pub(crate) key: Arc<[u8]>,
     /// The further keys, in order, where several are asked for together.
     rest: Arc<[Arc<[u8]>]>,
-    pub(crate) terms: Terms,
+    terms: Terms,
     /// Who asks; a new one each time where none is named.
     owner: Option<Owner>,
 }
 
 impl Lock {
-    pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>, terms: Terms) -> Self {
+    /// The further keys come after the first in order.
+    pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>, rest: &[Arc<[u8]>]) -> Self {
         Self {
             inner,
             key,
-            rest: Arc::default(),
-            terms,
+            rest: rest.into(),
+            terms: Terms::default(),
             owner: None,
         }
     }
 
-    /// The same with further keys, which come after the first in order.
-    pub(crate) fn with(self, rest: &[Arc<[u8]>]) -> Self {
+    /// The same, held on these terms.
+    pub(crate) fn with(&self, terms: Terms) -> Result<Self, Error> {
+        Ok(Self {
+            terms: terms.checked()?,
+            ..self.clone()
+        })
+    }
+
+    /// The same for one of its keys alone.
+    pub(crate) fn at(&self, key: &Arc<[u8]>) -> Self {
         Self {
-            rest: rest.into(),
-            ..self
+            key: Arc::clone(key),
+            rest: Arc::default(),
+            ..self.clone()
         }
     }
 

@@ -1,15 +1,11 @@
 //! The proof of holding several locks together.
 
 use std::fmt;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use crate::engine::owner::Owner;
-use crate::engine::proof::Proof;
 use crate::error::{Error, Loss};
-use crate::locks::guard::Guard;
+use crate::locks::guard::{Guard, run_until};
 use crate::net::lost::Lost;
 
 /// Holds several locks until they are released, dropped, or one of them is
@@ -92,21 +88,12 @@ impl MultiGuard {
     /// Whether all of them are held for certain at this moment; once false it
     /// stays false. See [`Guard::is_valid`].
     pub fn is_valid(&self) -> bool {
-        self.loss().is_none()
+        self.parts().all(Guard::is_valid)
     }
 
-    /// Why one of them was lost; `None` while all are held.
-    pub fn loss(&self) -> Option<Loss> {
-        self.parts().find_map(Guard::loss)
-    }
-
-    /// Waits until one of them is lost; see [`Guard::lost`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future changes nothing.
-    pub async fn lost(&self) -> Loss {
-        first_loss(self.proofs()).await
+    /// Tells when one of them is lost; see [`Guard::loss`].
+    pub fn loss(&self) -> Lost {
+        Lost::of(self.parts().map(Guard::proof))
     }
 
     /// Runs `work` for as long as all of them are held; see [`Guard::run`].
@@ -119,11 +106,7 @@ impl MultiGuard {
     ///
     /// Dropping the future drops `work`, and changes nothing else.
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Loss> {
-        tokio::select! {
-            biased;
-            loss = self.lost() => Err(loss),
-            value = work => Ok(value),
-        }
+        run_until(self.loss(), work).await
     }
 
     /// Releases all of them and waits for the server's word.
@@ -143,25 +126,10 @@ impl MultiGuard {
         }
         outcome
     }
-
-    /// What they show, for waiting for a loss elsewhere.
-    pub(crate) fn proofs(&self) -> Vec<Arc<Proof>> {
-        self.parts().map(|part| Arc::clone(part.proof())).collect()
-    }
 }
 
 fn keys(part: &Guard) -> impl Iterator<Item = &[u8]> {
     part.proof().claims.keys()
-}
-
-/// Waits until one of `proofs` is lost.
-pub(crate) async fn first_loss(proofs: Vec<Arc<Proof>>) -> Loss {
-    let mut losses: Vec<Lost> = proofs.iter().map(Lost::of).collect();
-    std::future::poll_fn(|context| {
-        let mut polled = losses.iter_mut().map(|loss| Pin::new(loss).poll(context));
-        polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
-    })
-    .await
 }
 
 impl fmt::Debug for MultiGuard {

@@ -11,7 +11,6 @@ use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
 use crate::engine::terms::Terms;
 use crate::error::Error;
-use crate::locks::choose_terms::choose_terms;
 use crate::locks::guard::Guard;
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::multi_guard::MultiGuard;
@@ -59,44 +58,16 @@ pub struct MultiLock {
     is_one_slot: bool,
 }
 
-/// Terms of a [`MultiLock`], from
-/// [`Client::multi_builder`](crate::Client::multi_builder).
-///
-/// # Examples
-///
-/// ```no_run
-/// # use std::time::Duration;
-/// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-/// let both = client
-///     .multi_builder(["account:1", "account:2"])
-///     .lease(Duration::from_secs(10))
-///     .build()?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct MultiLockBuilder {
-    inner: Arc<Inner>,
-    keys: Vec<Arc<[u8]>>,
-    terms: Terms,
+fn out_of_range(value: String) -> Error {
+    Error::OutOfRange {
+        argument: "keys",
+        value,
+        limit: format!("1 to {KEYS_MAX} different keys").into(),
+    }
 }
 
-impl MultiLockBuilder {
-    pub(crate) fn new(inner: Arc<Inner>, keys: Vec<Arc<[u8]>>) -> Self {
-        let terms = Terms::default();
-        Self { inner, keys, terms }
-    }
-
-    choose_terms!();
-
-    /// Makes the lock. Nothing is sent.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for no keys, for more than 1024, for one that is
-    /// named twice, and for a duration that is zero or above 30 days.
-    pub fn build(self) -> Result<MultiLock, Error> {
-        let mut keys = self.keys;
+impl MultiLock {
+    pub(crate) fn new(inner: Arc<Inner>, mut keys: Vec<Arc<[u8]>>) -> Result<Self, Error> {
         keys.sort_unstable();
         let twice = keys.iter().zip(keys.iter().skip(1)).find(|(a, b)| a == b);
         if let Some((key, _)) = twice {
@@ -109,24 +80,14 @@ impl MultiLockBuilder {
         };
         let slot = slot::of(&first);
         let is_one_slot = keys.iter().all(|key| slot::of(key) == slot);
-        let lock = Lock::new(self.inner, first, self.terms.checked()?);
-        Ok(MultiLock {
-            lock: lock.with(keys.get(1..).unwrap_or_default()),
+        let rest = keys.get(1..).unwrap_or_default();
+        Ok(Self {
+            lock: Lock::new(inner, first, rest),
             keys: keys.into(),
             is_one_slot,
         })
     }
-}
 
-fn out_of_range(value: String) -> Error {
-    Error::OutOfRange {
-        argument: "keys",
-        value,
-        limit: format!("1 to {KEYS_MAX} different keys").into(),
-    }
-}
-
-impl MultiLock {
     /// The keys, in the order of their names.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.keys.iter().map(|key| &**key)
@@ -144,6 +105,26 @@ impl MultiLock {
             lock: self.lock.by(owner),
             ..self.clone()
         }
+    }
+
+    /// The same, held on `terms` from the next call on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days, and for
+    /// [`bound`](Terms::bound): the server cannot do it for several keys.
+    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
+        if let Some(grace) = terms.bound {
+            return Err(Error::OutOfRange {
+                argument: "bound",
+                value: format!("{grace:?}"),
+                limit: "left out for several keys".into(),
+            });
+        }
+        Ok(Self {
+            lock: self.lock.with(terms)?,
+            ..self.clone()
+        })
     }
 
     /// Waits for all of them, without limit.
@@ -236,8 +217,7 @@ impl MultiLock {
                 (Queueing::AtMost(_), Some(left)) => at_most(left)?,
                 (queueing, _) => queueing,
             };
-            let (inner, key) = (Arc::clone(&self.lock.inner), Arc::clone(key));
-            let lock = Lock::new(inner, key, self.lock.terms);
+            let lock = self.lock.at(key);
             match lock.ask_as(owner, Ask::Exclusive, left).await? {
                 Some(guard) => guards.push(guard),
                 None => return Ok(None),

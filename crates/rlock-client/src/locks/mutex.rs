@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
+use crate::engine::terms::Terms;
 use crate::error::Error;
 use crate::locks::guard::Guard;
 use crate::locks::lock::{Lock, at_most};
@@ -65,6 +66,25 @@ impl Mutex {
     /// ```
     pub fn by(&self, owner: &Owner) -> Self {
         Self::new(self.lock.by(owner))
+    }
+
+    /// The same, held on `terms` from the next call on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let terms = rlock_client::Terms::new().lease(Duration::from_secs(5));
+    /// let mutex = client.mutex("report").with(terms)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
+        self.lock.with(terms).map(Self::new)
     }
 
     /// Waits for the lock, without limit.

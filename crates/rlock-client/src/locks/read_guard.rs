@@ -130,10 +130,10 @@ impl ReadGuard {
     }
 
     async fn ask(self, queueing: Queueing) -> Result<Upgrade, ChangeError> {
-        if let Some(loss) = self.loss() {
+        if let Some(loss) = self.loss().now() {
             return Err(ChangeError::new(self, Error::Lost(loss)));
         }
-        let before = Arc::clone(self.proof());
+        let before = Arc::clone(self.guard.proof());
         // A guard that is entered and one that is left: the hold is in use at
         // every moment, so nothing is released in between.
         match self.guard.ask_for(Ask::Exclusive, queueing).await {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
+use crate::engine::terms::Terms;
 use crate::error::Error;
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::read_guard::ReadGuard;
@@ -63,6 +64,15 @@ impl RwLock {
     /// key by a guard of several keys.
     pub fn by(&self, owner: &Owner) -> Self {
         Self::new(self.lock.by(owner))
+    }
+
+    /// The same, held on `terms` from the next call on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
+    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
+        self.lock.with(terms).map(Self::new)
     }
 
     /// Waits to read, without limit.

@@ -1,15 +1,12 @@
 //! A number of permits for everybody together: its verbs and its questions.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::terms::Terms;
 use crate::error::Error;
-use crate::locks::choose_terms::{choose_bound, choose_terms};
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::permits::Permits;
-use crate::net::state::Inner;
 use crate::wire::info::Info;
 
 /// The most permits that a semaphore may have.
@@ -42,58 +39,12 @@ pub struct Semaphore {
     limit: u32,
 }
 
-/// Terms of a [`Semaphore`], from
-/// [`Client::semaphore_builder`](crate::Client::semaphore_builder).
-///
-/// # Examples
-///
-/// ```no_run
-/// # use std::time::Duration;
-/// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-/// let workers = client
-///     .semaphore_builder("workers", 20)
-///     .bound(Duration::from_secs(5)) // Those of a dead process come back soon.
-///     .build()?;
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-#[must_use]
-pub struct SemaphoreBuilder {
-    inner: Arc<Inner>,
-    key: Arc<[u8]>,
-    limit: u32,
-    terms: Terms,
-}
-
-impl SemaphoreBuilder {
-    pub(crate) fn new(inner: Arc<Inner>, key: Arc<[u8]>, limit: u32) -> Self {
-        let terms = Terms::default();
-        Self {
-            inner,
-            key,
-            limit,
-            terms,
-        }
-    }
-
-    choose_terms!();
-    choose_bound!();
-
-    /// Makes the semaphore. Nothing is sent.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for a number of permits that is 0 or above
-    /// 1,000,000, and for a duration that is zero or above 30 days.
-    pub fn build(self) -> Result<Semaphore, Error> {
-        in_range("permits", self.limit, PERMITS_MAX)?;
-        let lock = Lock::new(self.inner, self.key, self.terms.checked()?);
-        let limit = self.limit;
-        Ok(Semaphore { lock, limit })
-    }
-}
-
 impl Semaphore {
+    pub(crate) fn new(lock: Lock, limit: u32) -> Result<Self, Error> {
+        in_range("permits", limit, PERMITS_MAX)?;
+        Ok(Self { lock, limit })
+    }
+
     /// The semaphore's key.
     pub fn key(&self) -> &[u8] {
         &self.lock.key
@@ -102,6 +53,28 @@ impl Semaphore {
     /// How many permits there are, held or not.
     pub fn permits(&self) -> u32 {
         self.limit
+    }
+
+    /// The same, held on `terms` from the next call on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// // Those of a dead process come back soon.
+    /// let terms = rlock_client::Terms::new().bound(Duration::from_secs(5));
+    /// let workers = client.semaphore("workers", 20)?.with(terms)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
+        let lock = self.lock.with(terms)?;
+        let limit = self.limit;
+        Ok(Self { lock, limit })
     }
 
     /// Waits for one permit, without limit.

@@ -83,7 +83,7 @@ struct Core {
 #[derive(Default)]
 struct Afterwards {
     wakers: Vec<Waker>,
-    losses: Vec<(Arc<Proof>, Loss)>,
+    over: Vec<(Arc<Proof>, Loss)>,
     flushed: Vec<oneshot::Sender<()>>,
     silent: Option<Arc<Link>>,
     is_earlier: bool,
@@ -244,7 +244,7 @@ impl State {
                     afterwards.wakers.extend(slot.put_outcome(outcome));
                 }
             }
-            Action::Lose { proof, loss } => afterwards.losses.push((proof, loss)),
+            Action::Over { proof, why } => afterwards.over.push((proof, why)),
             Action::Retire { link } => {
                 let current = core.link.as_ref();
                 afterwards.silent = current.filter(|known| known.number == link).cloned();
@@ -256,9 +256,11 @@ impl State {
     }
 
     fn finish(&self, afterwards: Afterwards) {
-        for (proof, loss) in afterwards.losses {
-            let (key, owner) = (proof.claims.label(), proof.claims.owner());
-            tracing::warn!(%key, %owner, fence = proof.fence(), %loss, "lock lost");
+        for (proof, why) in afterwards.over {
+            if why != Loss::Released {
+                let (key, owner) = (proof.claims.label(), proof.claims.owner());
+                tracing::warn!(%key, %owner, fence = proof.fence(), loss = %why, "lock lost");
+            }
             proof.wake();
         }
         for waker in afterwards.wakers {

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use rlock_client::blocking::Client;
-use rlock_client::{Error, Loss};
+use rlock_client::{Error, Loss, Terms};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::server::{BOUND, Server, eventually};
@@ -67,13 +67,17 @@ fn a_loss_is_waited_for() {
     let client = Client::connect(&server.url()).unwrap();
     let guard = client.mutex("k").lock().unwrap();
     assert_eq!(client.mutex("k").force_release().unwrap(), 1);
-    assert_eq!(guard.lost().unwrap(), Loss::EndedByServer);
+    assert_eq!(guard.loss().wait().unwrap(), Loss::EndedByServer);
     assert!(matches!(guard.release(), Err(Error::Lost(_))));
     let lease = Duration::from_millis(60);
     let brief = client
-        .mutex_with("k", |terms| terms.fixed_lease(lease))
+        .mutex("k")
+        .with(Terms::new().fixed_lease(lease))
         .unwrap();
-    assert_eq!(brief.lock().unwrap().lost().unwrap(), Loss::LeaseEnded);
+    assert_eq!(
+        brief.lock().unwrap().loss().wait().unwrap(),
+        Loss::LeaseEnded
+    );
     assert!(client.mutex("k").lock_timeout(BOUND).unwrap().is_some());
 }
 
@@ -111,6 +115,6 @@ fn errors_are_the_same() {
         Err(Error::ModuleMissing)
     ));
     let client = Client::connect(&server.url()).unwrap();
-    let zero = client.mutex_with("k", |terms| terms.lease(Duration::ZERO));
+    let zero = client.mutex("k").with(Terms::new().lease(Duration::ZERO));
     assert!(matches!(zero, Err(Error::OutOfRange { .. })));
 }

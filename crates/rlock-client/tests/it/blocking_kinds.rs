@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rlock_client::blocking::{Client, Upgrade};
-use rlock_client::{Error, Loss};
+use rlock_client::{Error, Loss, Terms};
 use tokio::runtime::Runtime;
 
 use crate::blocking::with_server;
@@ -38,7 +38,7 @@ fn readers_and_writers_work_without_async() {
         panic!("alone");
     };
     assert_eq!(lock.force_release().unwrap(), 1);
-    assert_eq!(writing.lost().unwrap(), Loss::EndedByServer);
+    assert_eq!(writing.loss().wait().unwrap(), Loss::EndedByServer);
     let failed = writing.downgrade().unwrap_err();
     assert!(matches!(failed.error, Error::Lost(_)) && failed.guard.is_some());
     let writing = lock.by(&owner).write().unwrap();
@@ -61,7 +61,7 @@ fn permits_work_without_async() {
     assert!(semaphore.acquire_timeout(WAIT).unwrap().is_some());
     assert_eq!(semaphore.info().unwrap().holders[0].permits, 2);
     assert!(semaphore.force_release().unwrap() >= 1);
-    assert_eq!(two.lost().unwrap(), Loss::EndedByServer);
+    assert_eq!(two.loss().wait().unwrap(), Loss::EndedByServer);
     assert!(matches!(
         client.semaphore("k", 0),
         Err(Error::OutOfRange { .. })
@@ -81,7 +81,7 @@ fn several_locks_work_without_async() {
     assert!(guard.is_valid() && !guard.remaining().is_zero());
     again.release().unwrap();
     assert_eq!(client.mutex("a").force_release().unwrap(), 1);
-    assert_eq!(guard.lost().unwrap(), Loss::EndedByServer);
+    assert_eq!(guard.loss().wait().unwrap(), Loss::EndedByServer);
     assert!(matches!(guard.release(), Err(Error::Lost(_))));
     client.flush();
     drop(multi.lock().unwrap());
@@ -93,13 +93,17 @@ fn several_locks_work_without_async() {
 fn terms_and_lists_work_without_async() {
     let (tests, server, client) = connected();
     let grace = Duration::from_secs(5);
-    let lock = client.rwlock_with("k", |terms| terms.bound(grace)).unwrap();
+    let lock = client.rwlock("k").with(Terms::new().bound(grace)).unwrap();
     let reading = lock.read().unwrap();
     assert!(lock.info().unwrap().holders[0].is_bound);
-    let brief = |terms: rlock_client::MultiLockBuilder| terms.fixed_lease(WAIT);
-    let multi = client.multi_with(["a"], brief).unwrap();
-    assert_eq!(multi.lock().unwrap().lost().unwrap(), Loss::LeaseEnded);
-    let zero = client.semaphore_with("s", 1, |terms| terms.lease(Duration::ZERO));
+    let brief = Terms::new().fixed_lease(WAIT);
+    let multi = client.multi(["a"]).unwrap().with(brief).unwrap();
+    assert_eq!(
+        multi.lock().unwrap().loss().wait().unwrap(),
+        Loss::LeaseEnded
+    );
+    let zero = client.semaphore("s", 1).unwrap();
+    let zero = zero.with(Terms::new().lease(Duration::ZERO));
     assert!(matches!(zero, Err(Error::OutOfRange { .. })));
     let waiting = std::thread::spawn(move || lock.write().unwrap().release().unwrap());
     tests.block_on(async { server.admin().await.queued(1).await });

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error, Loss, Mutex};
+use rlock_client::{Client, Error, Loss, Mutex, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
 use crate::server::{Admin, BOUND, Server, eventually};
 
 fn bound(client: &Client, key: &str, grace: Duration) -> Mutex {
-    client.mutex_builder(key).bound(grace).build().unwrap()
+    client.mutex(key).with(Terms::new().bound(grace)).unwrap()
 }
 
 async fn kill_clients(admin: &mut Admin) {
@@ -39,7 +39,7 @@ async fn a_bound_hold_is_free_soon_after_its_process_has_died() {
         begun.elapsed() < Duration::from_secs(10),
         "not after the lease"
     );
-    assert_eq!(guard.loss(), Some(Loss::LeaseEnded), "it knows");
+    assert_eq!(guard.loss().now(), Some(Loss::LeaseEnded), "it knows");
     assert!(next.fence() > guard.fence());
 }
 
@@ -48,14 +48,18 @@ async fn a_bound_hold_follows_its_client_to_the_next_connection() {
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
     let grace = Duration::from_secs(2);
-    let lock = client.rwlock_builder("shared").bound(grace).build();
-    let semaphore = client.semaphore_builder("permits", 3).bound(grace).build();
+    let lock = client.rwlock("shared").with(Terms::new().bound(grace));
+    let semaphore = client
+        .semaphore("permits", 3)
+        .unwrap()
+        .with(Terms::new().bound(grace));
     let mutex = bound(&client, "k", grace);
     let guard = mutex.lock().await.unwrap();
     let reading = lock.unwrap().read().await.unwrap();
     let permits = semaphore.unwrap().acquire_many(2).await.unwrap();
-    let fixed = client.mutex_builder("fixed").fixed_lease(BOUND);
-    let fixed = fixed.bound(grace).build().unwrap().lock().await.unwrap();
+    let fixed = Terms::new().fixed_lease(BOUND).bound(grace);
+    let fixed = client.mutex("fixed").with(fixed).unwrap();
+    let fixed = fixed.lock().await.unwrap();
     for _ in 0..3 {
         let renewals = admin.gauge("renewals").await;
         kill_clients(&mut admin).await;
@@ -88,7 +92,7 @@ async fn a_hold_bound_without_grace_is_lost_with_its_connection() {
     let guard = bound(&client, "k", Duration::ZERO).lock().await.unwrap();
     let kept = client.mutex("other").lock().await.unwrap();
     kill_clients(&mut admin).await;
-    tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+    tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
     admin.untouched("k").await;
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
     assert!(kept.is_valid());
@@ -107,7 +111,7 @@ fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
         let kept = client.mutex("other").lock().await.unwrap();
         let silent = Instant::now();
         proxy.set(Weather::Swallow);
-        let loss = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+        let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
         assert_eq!(loss, Loss::LeaseEnded);
         assert!(silent.elapsed() <= grace, "{:?}", silent.elapsed());
         assert!(kept.is_valid(), "what is not bound counts on");
@@ -151,7 +155,7 @@ fn a_quiet_connection_is_known_to_be_there() {
 async fn a_grace_out_of_range_is_refused() {
     let server = Server::start().await;
     let client = server.client().await;
-    let built = client.mutex_builder("k").bound(Duration::MAX).build();
+    let built = client.mutex("k").with(Terms::new().bound(Duration::MAX));
     let Err(Error::OutOfRange { argument, .. }) = built else {
         panic!("{built:?}");
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use rlock_client::{Client, Mutex};
+use rlock_client::{Client, Mutex, Terms};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::server::Server;
@@ -182,7 +182,7 @@ fn a_guard_dropped_after_its_runtime_does_no_harm() {
     let runtime = runtime();
     let client = runtime.block_on(Client::connect(&server.url())).unwrap();
     let lease = Duration::from_millis(500);
-    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
     let guard = runtime.block_on(mutex.lock()).unwrap();
     drop(runtime);
     assert!(guard.fence() > 0);
@@ -202,7 +202,7 @@ fn guards_and_calls_dropped_by_the_shutdown_of_a_runtime_do_no_harm() {
     let runtime = runtime();
     let client = runtime.block_on(Client::connect(&server.url())).unwrap();
     let lease = Duration::from_millis(500);
-    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
     for _ in 0..3 {
         let mutex = mutex.clone();
         runtime.spawn(async move {

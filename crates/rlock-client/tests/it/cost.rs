@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::Client;
+use rlock_client::{Client, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server};
@@ -88,7 +88,8 @@ fn a_grant_after_a_long_wait_needs_no_confirmation() {
         let mut admin = server.admin().await;
         let lease = Duration::from_secs(2);
         // Nothing is renewed here, so that a renewal would be seen.
-        let fixed = |client: &Client, lease| client.mutex_builder("k").fixed_lease(lease).build();
+        let fixed =
+            |client: &Client, lease| client.mutex("k").with(Terms::new().fixed_lease(lease));
         let held = fixed(&other, BOUND).unwrap().lock().await.unwrap();
         let mutex = fixed(&client, lease).unwrap();
         let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });

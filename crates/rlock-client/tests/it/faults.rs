@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error, Loss};
+use rlock_client::{Client, Error, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
@@ -116,7 +116,7 @@ async fn a_holder_that_hears_nothing_knows_its_loss_by_its_own_clock() {
     let proxy = Proxy::to(server.port).await;
     let (client, other) = (through(&proxy).await, server.client().await);
     let lease = Duration::from_millis(600);
-    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
     let guard = Arc::new(mutex.lock().await.unwrap());
     proxy.set(Weather::Swallow);
     let next = tokio::spawn({
@@ -127,7 +127,7 @@ async fn a_holder_that_hears_nothing_knows_its_loss_by_its_own_clock() {
             next.fence()
         }
     });
-    let loss = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::LeaseEnded);
     let fence = tokio::time::timeout(BOUND, next).await.unwrap().unwrap();
     assert!(fence > guard.fence());
@@ -141,7 +141,7 @@ async fn a_grant_that_is_heard_of_too_late_is_not_taken_for_a_hold() {
     let mut admin = server.admin().await;
     let first = other.mutex("k").lock().await.unwrap();
     let lease = Duration::from_millis(200);
-    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
     let late = tokio::spawn(async move { mutex.lock().await.unwrap() });
     admin.queued(1).await;
     proxy.set(Weather::Fog);
@@ -220,9 +220,8 @@ async fn no_command_carries_a_time_of_this_machine() {
     let proxy = Proxy::to(server.port).await;
     let client = through(&proxy).await;
     let mutex = client
-        .mutex_builder("k")
-        .lease(Duration::from_millis(300))
-        .build()
+        .mutex("k")
+        .with(Terms::new().lease(Duration::from_millis(300)))
         .unwrap();
     let guard = mutex.lock().await.unwrap();
     let mut admin = server.admin().await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{Client, Loss, Mode};
+use rlock_client::{Client, Loss, Mode, Terms};
 
 use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server, eventually};
@@ -114,13 +114,14 @@ async fn holders_of_every_kind_know_their_loss_before_others_can_have_it() {
     let proxy = Proxy::to(server.port).await;
     let (client, other) = (through(&proxy).await, server.client().await);
     let lease = Duration::from_millis(600);
-    let lock = client.rwlock_builder("k").lease(lease).build().unwrap();
+    let lock = client.rwlock("k").with(Terms::new().lease(lease)).unwrap();
     let reading = lock.read().await.unwrap();
-    let multi = client.multi_builder(["a", "b"]).lease(lease);
-    let guard = multi.build().unwrap().lock().await.unwrap();
+    let multi = client.multi(["a", "b"]).unwrap();
+    let multi = multi.with(Terms::new().lease(lease)).unwrap();
+    let guard = multi.lock().await.unwrap();
     proxy.set(Weather::Swallow);
     let writing = other.rwlock("k").write_timeout(BOUND).await.unwrap();
-    assert!(writing.is_some() && reading.loss() == Some(Loss::LeaseEnded));
+    assert!(writing.is_some() && reading.loss().now() == Some(Loss::LeaseEnded));
     let both = other.multi(["b", "a"]).unwrap().lock_timeout(BOUND).await;
-    assert!(both.unwrap().is_some() && guard.loss() == Some(Loss::LeaseEnded));
+    assert!(both.unwrap().is_some() && guard.loss().now() == Some(Loss::LeaseEnded));
 }

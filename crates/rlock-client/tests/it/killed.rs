@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error, Guard, Loss};
+use rlock_client::{Client, Error, Guard, Loss, Terms};
 use tokio::task::JoinHandle;
 
 use crate::calm::on_a_calm_machine;
@@ -14,9 +14,8 @@ async fn a_holder_whose_connection_is_killed_keeps_the_lock_as_the_same_owner() 
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
     let mutex = client
-        .mutex_builder("k")
-        .lease(Duration::from_secs(2))
-        .build()
+        .mutex("k")
+        .with(Terms::new().lease(Duration::from_secs(2)))
         .unwrap();
     let guard = mutex.lock().await.unwrap();
     for id in admin.lock_clients().await {
@@ -36,7 +35,7 @@ async fn a_holder_whose_connection_is_killed_keeps_the_lock_as_the_same_owner() 
     // The loss notice was asked for again too.
     eventually("watched again", async || admin.gauge("watches").await == 1).await;
     let _: u64 = admin.run("RLOCK.FORCE k").await;
-    let loss = tokio::time::timeout(Duration::from_millis(400), guard.lost()).await;
+    let loss = tokio::time::timeout(Duration::from_millis(400), guard.loss()).await;
     assert_eq!(loss, Ok(Loss::EndedByServer));
 }
 
@@ -47,9 +46,8 @@ fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
         let (client, mut admin) = (server.client().await, server.admin().await);
         let lease = Duration::from_millis(1500);
         let mutex = client
-            .mutex_builder("k")
-            .fixed_lease(lease)
-            .build()
+            .mutex("k")
+            .with(Terms::new().fixed_lease(lease))
             .unwrap();
         let begun = Instant::now();
         let guard = mutex.lock().await.unwrap();
@@ -66,7 +64,7 @@ fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
         // The new connection asks for what is left by the holder's own clock.
         assert!(begun.elapsed() >= lease - Duration::from_millis(50));
         assert!(begun.elapsed() < lease + Duration::from_millis(500));
-        assert_eq!(guard.loss(), Some(Loss::LeaseEnded));
+        assert_eq!(guard.loss().now(), Some(Loss::LeaseEnded));
         drop(next);
     });
 }
@@ -90,7 +88,7 @@ async fn a_hold_lost_while_disconnected_is_noticed_and_not_taken_again() {
         .query_async(&mut admin.0)
         .await
         .unwrap();
-    let loss = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await;
+    let loss = tokio::time::timeout(Duration::from_secs(5), guard.loss()).await;
     assert_eq!(loss, Ok(Loss::EndedByServer));
     admin.untouched("k").await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{Client, Error, Mode};
+use rlock_client::{Client, Error, Mode, Terms};
 use tokio::task::JoinHandle;
 
 use crate::server::Server;
@@ -79,8 +79,9 @@ async fn the_questions_tell_mode_permits_and_what_waiters_want() {
     let server = Server::start().await;
     let client = server.client().await;
     let grace = Duration::from_secs(5);
-    let semaphore = client.semaphore_builder("k", 5).bound(grace);
-    let permits = semaphore.build().unwrap().acquire_many(4).await.unwrap();
+    let semaphore = client.semaphore("k", 5).unwrap();
+    let semaphore = semaphore.with(Terms::new().bound(grace)).unwrap();
+    let permits = semaphore.acquire_many(4).await.unwrap();
     let lock = client.rwlock("k");
     let tasks = [
         wait_for(&client, "k"),

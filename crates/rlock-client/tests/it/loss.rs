@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Error, Guard, Loss};
+use rlock_client::{Error, Guard, Loss, Terms};
 
 use crate::server::{BOUND, Server};
 
 async fn lost(guard: &Guard) -> Loss {
-    tokio::time::timeout(BOUND, guard.lost()).await.unwrap()
+    tokio::time::timeout(BOUND, guard.loss()).await.unwrap()
 }
 
 #[tokio::test]
@@ -54,9 +54,8 @@ async fn a_fixed_lease_ends_and_the_holder_knows_first() {
     let client = server.client().await;
     let lease = Duration::from_millis(300);
     let mutex = client
-        .mutex_builder("k")
-        .fixed_lease(lease)
-        .build()
+        .mutex("k")
+        .with(Terms::new().fixed_lease(lease))
         .unwrap();
     let guard = mutex.lock().await.unwrap();
     let next = client
@@ -76,9 +75,8 @@ async fn a_loss_by_the_clock_is_waited_for() {
     let client = server.client().await;
     let lease = Duration::from_millis(100);
     let mutex = client
-        .mutex_builder("k")
-        .fixed_lease(lease)
-        .build()
+        .mutex("k")
+        .with(Terms::new().fixed_lease(lease))
         .unwrap();
     let guard = mutex.lock().await.unwrap();
     assert_eq!(lost(&guard).await, Loss::LeaseEnded);
@@ -90,7 +88,7 @@ async fn the_watchdog_keeps_a_lock_for_longer_than_its_lease() {
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
     let lease = Duration::from_millis(1500);
-    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
     let guard = mutex.lock().await.unwrap();
     let rival = client
         .mutex("k")
@@ -126,10 +124,8 @@ async fn max_hold_ends_a_hold_that_the_watchdog_would_keep() {
     let client = server.client().await;
     let (lease, bound) = (Duration::from_millis(900), Duration::from_millis(1500));
     let mutex = client
-        .mutex_builder("k")
-        .lease(lease)
-        .max_hold(bound)
-        .build()
+        .mutex("k")
+        .with(Terms::new().lease(lease).max_hold(bound))
         .unwrap();
     let begun = Instant::now();
     let guard = mutex.lock().await.unwrap();
@@ -145,7 +141,7 @@ async fn max_hold_ends_a_hold_that_the_watchdog_would_keep() {
         begun.elapsed()
     );
     assert!(begun.elapsed() < bound + lease);
-    assert_eq!(guard.loss(), Some(Loss::LeaseEnded));
+    assert_eq!(guard.loss().now(), Some(Loss::LeaseEnded));
     assert!(next.fence() > guard.fence());
 }
 
@@ -154,9 +150,8 @@ async fn a_late_release_does_not_touch_the_next_holder() {
     let server = Server::start().await;
     let client = server.client().await;
     let mutex = client
-        .mutex_builder("k")
-        .fixed_lease(Duration::from_millis(100))
-        .build()
+        .mutex("k")
+        .with(Terms::new().fixed_lease(Duration::from_millis(100)))
         .unwrap();
     let guards = [mutex.lock().await.unwrap(), mutex.lock().await.unwrap()];
     let owner = client.owner();
@@ -176,9 +171,8 @@ async fn a_lapsed_hold_is_never_revived() {
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
     let mutex = client
-        .mutex_builder("k")
-        .lease(Duration::from_millis(150))
-        .build()
+        .mutex("k")
+        .with(Terms::new().lease(Duration::from_millis(150)))
         .unwrap();
     let guard = mutex.lock().await.unwrap();
     // The server stands still over the end of the lease; nobody else asks.
@@ -198,7 +192,7 @@ async fn a_starved_runtime_cannot_make_a_lost_lock_look_valid() {
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
     let lease = Duration::from_millis(200);
-    let mutex = client.mutex_builder("k").lease(lease).build().unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
     let guard = mutex.lock().await.unwrap();
     let held = Instant::now();
     while guard.is_valid() {
@@ -232,4 +226,37 @@ async fn work_under_a_lock_ends_with_it_or_with_its_loss() {
     // What is lost begins nothing.
     let never = guard.run(async { panic!("it is lost") }).await;
     assert_eq!(never, Err(Loss::EndedByServer));
+}
+
+#[tokio::test]
+async fn what_waits_for_a_loss_outlives_the_guard_and_ends_with_it() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let watched = |guard: &Guard| {
+        let loss = guard.loss();
+        let also = loss.clone();
+        assert_eq!((loss.now(), also.now()), (None, None));
+        tokio::spawn(async move { (loss.await, also.await) })
+    };
+    let ended = async |waits: tokio::task::JoinHandle<(Loss, Loss)>| {
+        tokio::time::timeout(BOUND, waits).await.unwrap().unwrap()
+    };
+    let mutex = client.mutex("k");
+    let guard = mutex.lock().await.unwrap();
+    let waits = watched(&guard);
+    tokio::task::yield_now().await;
+    guard.release().await.unwrap();
+    assert_eq!(ended(waits).await, (Loss::Released, Loss::Released));
+    let guard = mutex.lock().await.unwrap();
+    let waits = watched(&guard);
+    tokio::task::yield_now().await;
+    drop(guard);
+    assert_eq!(ended(waits).await, (Loss::Released, Loss::Released));
+    let guard = mutex.lock().await.unwrap();
+    let waits = watched(&guard);
+    tokio::task::yield_now().await;
+    assert_eq!(mutex.force_release().await.unwrap(), 1);
+    let lost = (Loss::EndedByServer, Loss::EndedByServer);
+    assert_eq!(ended(waits).await, lost);
+    assert_eq!(guard.loss().now(), Some(Loss::EndedByServer));
 }

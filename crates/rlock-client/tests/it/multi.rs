@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{Error, Loss};
+use rlock_client::{Error, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server, eventually};
@@ -88,7 +88,7 @@ async fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others_with_the_guard(
     let client = server.client().await;
     let guard = client.multi(["a", "b"]).unwrap().lock().await.unwrap();
     assert_eq!(client.mutex("b").force_release().await.unwrap(), 1);
-    let loss = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
     assert!(!guard.is_valid() && guard.remaining().is_zero());
     assert!(client.mutex("a").is_locked().await.unwrap());
@@ -114,8 +114,8 @@ fn the_watchdog_renews_all_by_one_command() {
         let server = Server::start().await;
         let client = server.client().await;
         let lease = Duration::from_millis(600);
-        let builder = client.multi_builder(["a", "b"]).lease(lease);
-        let multi = builder.build().unwrap();
+        let multi = client.multi(["a", "b"]).unwrap();
+        let multi = multi.with(Terms::new().lease(lease)).unwrap();
         let guard = multi.lock().await.unwrap();
         let rival = client.mutex("b").lock_timeout(2 * lease).await.unwrap();
         assert!(rival.is_none() && guard.is_valid());

@@ -90,7 +90,7 @@ async fn the_loss_of_one_is_the_loss_of_all() {
     let client = server.client().await;
     let guard = client.multi(["a", "b"]).unwrap().lock().await.unwrap();
     assert_eq!(client.mutex("b").force_release().await.unwrap(), 1);
-    let loss = tokio::time::timeout(BOUND, guard.lost()).await.unwrap();
+    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
     assert!(!guard.is_valid() && guard.remaining().is_zero());
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::Error;
+use rlock_client::{Error, Terms};
 
 use crate::server::{BOUND, Server};
 
@@ -47,7 +47,7 @@ async fn a_loss_concerns_every_guard_of_the_owner() {
     let outer = mutex.by(&owner).lock().await.unwrap();
     let inner = mutex.by(&owner).lock().await.unwrap();
     assert_eq!(mutex.force_release().await.unwrap(), 1);
-    let lost = async { (outer.lost().await, inner.lost().await) };
+    let lost = async { (outer.loss().await, inner.loss().await) };
     tokio::time::timeout(BOUND, lost).await.unwrap();
     // Locking again is a new hold; the old guards stay lost and do no harm.
     let again = mutex.by(&owner).lock().await.unwrap();
@@ -92,9 +92,8 @@ async fn a_shorter_lease_does_not_shorten_the_hold_that_is_there() {
     let owner = client.owner();
     let outer = client.mutex("k").by(&owner).lock().await.unwrap();
     let brief = client
-        .mutex_builder("k")
-        .fixed_lease(Duration::from_millis(50))
-        .build()
+        .mutex("k")
+        .with(Terms::new().fixed_lease(Duration::from_millis(50)))
         .unwrap();
     let inner = brief.by(&owner).lock().await.unwrap();
     assert!(inner.remaining() > Duration::from_secs(20));

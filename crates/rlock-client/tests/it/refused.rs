@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{Client, Error, Owner};
+use rlock_client::{Client, Error, Owner, Terms};
 
 use crate::server::{BOUND, Server, eventually};
 
@@ -90,7 +90,7 @@ async fn a_wait_that_an_operator_cancels_ends_with_an_error_of_its_own() {
 async fn durations_out_of_range_are_refused_before_anything_is_sent() {
     let server = Server::start().await;
     let client = server.client().await;
-    let build = |lease| client.mutex_builder("k").lease(lease).build();
+    let build = |lease| client.mutex("k").with(Terms::new().lease(lease));
     assert!(matches!(
         build(Duration::ZERO),
         Err(Error::OutOfRange {

@@ -74,7 +74,7 @@ async fn a_wait_without_limit_outlasts_a_server_that_is_gone() {
     admin.queued(1).await;
     // Every connection ends, and a stopped server takes no new one up.
     server.signal("-STOP");
-    tokio::time::timeout(Duration::from_millis(300), held.lost())
+    tokio::time::timeout(Duration::from_millis(300), held.loss())
         .await
         .unwrap_err();
     assert!(!waiting.is_finished());

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{Error, Loss, Mode};
+use rlock_client::{Error, Loss, Mode, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server};
@@ -188,7 +188,7 @@ async fn every_reader_is_told_of_a_forced_release() {
     let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
     assert_eq!(lock.force_release().await.unwrap(), 2);
     for reader in readers {
-        let loss = tokio::time::timeout(BOUND, reader.lost()).await.unwrap();
+        let loss = tokio::time::timeout(BOUND, reader.loss()).await.unwrap();
         assert_eq!(loss, Loss::EndedByServer);
         assert!(matches!(reader.release().await, Err(Error::Lost(_))));
     }
@@ -199,15 +199,14 @@ async fn one_reader_whose_lease_ends_leaves_the_others_alone() {
     let server = Server::start().await;
     let client = server.client().await;
     let brief = client
-        .rwlock_builder("k")
-        .fixed_lease(Duration::from_millis(150))
-        .build()
+        .rwlock("k")
+        .with(Terms::new().fixed_lease(Duration::from_millis(150)))
         .unwrap();
     let (brief, lasting) = (
         brief.read().await.unwrap(),
         client.rwlock("k").read().await.unwrap(),
     );
-    let loss = tokio::time::timeout(BOUND, brief.lost()).await.unwrap();
+    let loss = tokio::time::timeout(BOUND, brief.loss()).await.unwrap();
     assert_eq!(loss, Loss::LeaseEnded);
     let (lock, wait) = (client.rwlock("k"), Duration::from_millis(300));
     assert!(lock.write_timeout(wait).await.unwrap().is_none());
@@ -222,7 +221,7 @@ fn the_watchdog_keeps_readers_for_longer_than_their_lease() {
         let server = Server::start().await;
         let client = server.client().await;
         let lease = Duration::from_millis(900);
-        let lock = client.rwlock_builder("k").lease(lease).build().unwrap();
+        let lock = client.rwlock("k").with(Terms::new().lease(lease)).unwrap();
         let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
         assert!(lock.write_timeout(2 * lease).await.unwrap().is_none());
         assert!(readers.iter().all(rlock_client::ReadGuard::is_valid));

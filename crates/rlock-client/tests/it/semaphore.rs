@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rlock_client::{Error, Loss};
+use rlock_client::{Error, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server};
@@ -97,8 +97,8 @@ fn permits_are_renewed_and_lost_like_a_mutex() {
         let server = Server::start().await;
         let client = server.client().await;
         let lease = Duration::from_millis(600);
-        let builder = client.semaphore_builder("k", 2).lease(lease);
-        let semaphore = builder.build().unwrap();
+        let semaphore = client.semaphore("k", 2).unwrap();
+        let semaphore = semaphore.with(Terms::new().lease(lease)).unwrap();
         let kept = semaphore.acquire_many(2).await.unwrap();
         assert!(
             semaphore
@@ -109,14 +109,14 @@ fn permits_are_renewed_and_lost_like_a_mutex() {
         );
         assert!(kept.is_valid());
         assert_eq!(semaphore.force_release().await.unwrap(), 1);
-        let loss = tokio::time::timeout(BOUND, kept.lost()).await.unwrap();
+        let loss = tokio::time::timeout(BOUND, kept.loss()).await.unwrap();
         assert_eq!(loss, Loss::EndedByServer);
         assert!(matches!(kept.release().await, Err(Error::Lost(_))));
-        let builder = client.semaphore_builder("k", 2);
-        let brief = builder.fixed_lease(Duration::from_millis(100));
-        let brief = brief.build().unwrap().acquire_many(2).await.unwrap();
+        let brief = Terms::new().fixed_lease(Duration::from_millis(100));
+        let brief = semaphore.with(brief).unwrap();
+        let brief = brief.acquire_many(2).await.unwrap();
         let next = semaphore.acquire_timeout(BOUND).await.unwrap().unwrap();
-        assert_eq!(brief.loss(), Some(Loss::LeaseEnded));
+        assert_eq!(brief.loss().now(), Some(Loss::LeaseEnded));
         next.release().await.unwrap();
     });
 }

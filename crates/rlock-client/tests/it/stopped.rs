@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rlock_client::Terms;
+
 use crate::server::{BOUND, Server};
 use crate::signal;
 
@@ -16,7 +18,7 @@ const LEASE: Duration = Duration::from_millis(500);
 async fn holder_process() {
     let Ok(url) = std::env::var(URL) else { return };
     let client = rlock_client::Client::connect(&url).await.unwrap();
-    let mutex = client.mutex_builder("k").lease(LEASE).build().unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(LEASE)).unwrap();
     let guard = mutex.lock().await.unwrap();
     println!("fence {}", guard.fence());
     for line in std::io::stdin().lines() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{ChangeError, Error, Loss, Mode, ReadGuard, RwLock, Upgrade, WriteGuard};
+use rlock_client::{ChangeError, Error, Loss, Mode, ReadGuard, RwLock, Terms, Upgrade, WriteGuard};
 use tokio::task::JoinHandle;
 
 use crate::calm::on_a_calm_machine;
@@ -122,7 +122,7 @@ fn a_shared_hold_is_renewed_while_its_upgrade_waits() {
         let server = Server::start().await;
         let client = server.client().await;
         let lease = Duration::from_millis(600);
-        let lock = client.rwlock_builder("k").lease(lease).build().unwrap();
+        let lock = client.rwlock("k").with(Terms::new().lease(lease)).unwrap();
         let (task, other) = waiting(&server, &lock).await;
         let mut admin = server.admin().await;
         let renewals = admin.gauge("renewals").await;
@@ -149,7 +149,7 @@ async fn an_upgrade_whose_reader_was_lost_is_granted_but_not_unbroken() {
     // A writer holds the lock between the reader and its upgrade.
     let removed: u64 = admin.run("RLOCK.FORCE k").await;
     assert_eq!(removed, 2);
-    let loss = tokio::time::timeout(BOUND, other.lost()).await.unwrap();
+    let loss = tokio::time::timeout(BOUND, other.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
     let writing = outcome(task).await.unwrap();
     assert!(writing.is_valid() && !writing.is_unbroken());
@@ -233,7 +233,7 @@ async fn a_write_that_is_dropped_leaves_the_same_owners_readers() {
     }
     // A loss is told by the fence that it has now.
     assert_eq!(lock.force_release().await.unwrap(), 1);
-    let loss = tokio::time::timeout(BOUND, reading.lost()).await.unwrap();
+    let loss = tokio::time::timeout(BOUND, reading.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
 }
 
@@ -286,7 +286,7 @@ async fn a_lost_reader_is_not_upgraded() {
     let lock = client.rwlock("k");
     let reading = lock.read().await.unwrap();
     lock.force_release().await.unwrap();
-    tokio::time::timeout(BOUND, reading.lost()).await.unwrap();
+    tokio::time::timeout(BOUND, reading.loss()).await.unwrap();
     let failed = reading.upgrade().await.unwrap_err();
     assert!(matches!(failed.error, Error::Lost(Loss::EndedByServer)));
     assert!(matches!(Error::from(failed), Error::Lost(_)));

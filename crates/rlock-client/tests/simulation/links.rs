@@ -186,7 +186,7 @@ impl World {
             }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
             Action::Retire { link } => self.later(0, client, Happening::Breaks { link }),
-            Action::Lose { .. } | Action::Flushed { .. } => {}
+            Action::Over { .. } | Action::Flushed { .. } => {}
         }
     }
 
