@@ -35,6 +35,16 @@ macro_rules! held {
                 $crate::blocking::Lost::of(self.guard.loss(), &self.runtime)
             }
 
+            /// Has it last for at least `lease` from now; see
+            /// [`crate::Guard::extend`].
+            ///
+            /// # Errors
+            ///
+            /// Those of [`crate::Guard::extend`].
+            pub fn extend(&self, lease: std::time::Duration) -> Result<(), $crate::Error> {
+                $crate::blocking::run(&self.runtime, self.guard.extending(lease))?
+            }
+
             /// Releases it and waits for the server's word; see
             /// [`crate::Guard::release`].
             ///

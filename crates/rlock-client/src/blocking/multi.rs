@@ -133,6 +133,16 @@ impl MultiGuard {
         Lost::of(self.guard.loss(), &self.runtime)
     }
 
+    /// Has all of them last for at least `lease` from now; see
+    /// [`crate::MultiGuard::extend`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::MultiGuard::extend`].
+    pub fn extend(&self, lease: Duration) -> Result<(), Error> {
+        run(&self.runtime, self.guard.extending(lease))?
+    }
+
     /// Releases all of them and waits for the server's word; see
     /// [`crate::MultiGuard::release`].
     ///

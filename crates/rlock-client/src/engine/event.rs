@@ -1,6 +1,7 @@
 //! What the engine is told, and what it says.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::Id;
 use crate::engine::ask::{Ask, Queueing};
@@ -26,6 +27,8 @@ pub(crate) enum Event {
     Release { call: Id, hold: Id, ask: Ask },
     /// A guard that was exclusive is to be shared; answered likewise.
     Downgrade { call: Id, hold: Id },
+    /// A hold is to last for at least `lease` from now.
+    Extend { call: Id, hold: Id, lease: Duration },
     /// Nobody waits for that answer any more.
     Abandon { call: Id },
     /// A guard was dropped.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::engine::call::Call;
 use crate::engine::claims::Claims;
 use crate::engine::cleanup::CleanUp;
+use crate::engine::extend::Extension;
 use crate::engine::instant::Instant;
 use crate::engine::leaving::Leaving;
 use crate::engine::request::{By, Reply, Request, Sent};
@@ -45,6 +46,7 @@ pub(super) enum Task {
     Release(Leaving),
     /// The hold that is to be shared.
     Downgrade(Id),
+    Extend(Extension),
     CleanUp(CleanUp),
     /// The hold whose loss is to be told by a new connection.
     Attach(Id),
@@ -154,7 +156,7 @@ impl Engine {
             Task::Call(_) => self.begin_call(now, id),
             Task::Release(_) => self.begin_release(now, id),
             Task::Downgrade(hold) => self.begin_downgrade(now, id, hold),
-            Task::CleanUp(_) => true,
+            Task::CleanUp(_) | Task::Extend(_) => true,
             Task::Attach(hold) => self.begin_attach(now, id, hold),
         }
     }
@@ -169,6 +171,10 @@ impl Engine {
             Task::Release(_) => self.ask_to_release(now, id, link),
             Task::Downgrade(_) => self.request(now, id, link, Request::Downgrade { claims }),
             Task::CleanUp(_) => self.ask_to_clean_up(now, id, link),
+            Task::Extend(extension) => {
+                let extension = *extension;
+                self.ask_to_extend(now, id, link, extension);
+            }
             Task::Attach(hold) => {
                 let hold = *hold;
                 self.ask_to_attach(now, id, link, hold);
@@ -199,6 +205,7 @@ impl Engine {
             Task::Release(_) => self.release_reply(now, id, sent, result),
             Task::Downgrade(hold) => self.downgrade_reply(now, id, sent, hold, result),
             Task::CleanUp(_) => self.clean_up_reply(now, id, sent, result),
+            Task::Extend(extension) => self.extend_reply(now, id, sent, extension, result),
             Task::Attach(hold) => {
                 self.end(now, id, Outcome::Done);
                 if let Err(fault) = self.attached(now, hold, sent, result) {
@@ -255,7 +262,7 @@ impl Engine {
             (Stage::Queued(_), _) if ends_doubt => self.advance(now, id),
             (_, Task::Call(_)) => self.call_is_out_of_time(now, id),
             (_, Task::Release(_)) => self.release_is_out_of_time(now, id),
-            (_, Task::Downgrade(_)) => {
+            (_, Task::Downgrade(_) | Task::Extend(_)) => {
                 let error = work.unavailable(now);
                 self.end(now, id, Outcome::Failed(error));
             }
@@ -335,8 +342,8 @@ impl Engine {
         match work.task {
             Task::Call(_) => self.withdraw(now, id),
             Task::Release(_) => self.release_in_background(now, id),
-            // Its guard is being dropped, which releases what is held.
-            Task::Downgrade(_) | Task::CleanUp(_) | Task::Attach(_) => {}
+            // The end of its guard releases what is held.
+            Task::Downgrade(_) | Task::Extend(_) | Task::CleanUp(_) | Task::Attach(_) => {}
         }
     }
 }

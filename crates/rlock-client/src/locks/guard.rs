@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
 use crate::engine::proof::Proof;
-use crate::engine::terms::Terms;
+use crate::engine::terms::{Terms, whole_ms};
 use crate::engine::{Event, Outcome};
 use crate::error::{Error, Loss};
 use crate::locks::lock::ask_for;
@@ -167,6 +167,55 @@ impl Guard {
         run_until(self.loss(), work).await
     }
 
+    /// Has the lock last for at least `lease` from now.
+    ///
+    /// For work that turns out to be longer than a
+    /// [fixed lease](crate::Terms::fixed_lease). A lock that the watchdog
+    /// renews has no shorter lease from now on. Nothing is sent if it lasts for
+    /// so long anyway; it never lasts beyond its
+    /// [`max_hold`](crate::Terms::max_hold). Range and rounding as for
+    /// [`Terms::lease`](crate::Terms::lease).
+    ///
+    /// # Errors
+    ///
+    /// The lock is held as before, but for the first.
+    ///
+    /// - [`Error::Lost`]: the lock was lost;
+    /// - [`Error::OutOfRange`], [`Error::Denied`], [`Error::Refused`]: for a
+    ///   lease of zero, above 30 days, or longer than the server allows;
+    /// - [`Error::Unavailable`]: no answer within the client's patience, or
+    ///   another call of the same owner has been at work for as long. The
+    ///   lock may last for longer on the server than is known here.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves open whether the lock lasts for longer.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(guard: rlock_client::Guard) -> Result<(), rlock_client::Error> {
+    /// guard.extend(Duration::from_secs(60)).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.extending(lease).await
+    }
+
+    /// The same, for another thread.
+    pub(crate) fn extending(
+        &self,
+        lease: Duration,
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
+        async move {
+            let lease = whole_ms("lease", lease)?;
+            let extend = |call| Event::Extend { call, hold, lease };
+            done(call(&inner.state, None, extend).await)
+        }
+    }
+
     /// Releases the lock and waits for the server's word.
     ///
     /// The next waiter gets it in the same moment. If other guards of the
@@ -197,10 +246,7 @@ impl Guard {
         let (hold, ask) = (self.proof.hold, self.ask);
         self.open = false;
         let release = |call| Event::Release { call, hold, ask };
-        match call(&self.inner.state, None, release).await {
-            Outcome::Failed(error) => Err(error),
-            Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
-        }
+        done(call(&self.inner.state, None, release).await)
     }
 
     /// Asks for more of what this guard holds.
@@ -220,10 +266,7 @@ impl Guard {
         let hold = self.proof.hold;
         self.ask = Ask::Shared;
         let downgrade = |call| Event::Downgrade { call, hold };
-        match call(&self.inner.state, None, downgrade).await {
-            Outcome::Failed(error) => Err(error),
-            Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
-        }
+        done(call(&self.inner.state, None, downgrade).await)
     }
 
     /// What it shows, which other guards of the same owner may share.
@@ -233,6 +276,14 @@ impl Guard {
 
     pub(crate) fn ask(&self) -> Ask {
         self.ask
+    }
+}
+
+/// What became of a call that is granted nothing.
+fn done(outcome: Outcome) -> Result<(), Error> {
+    match outcome {
+        Outcome::Failed(error) => Err(error),
+        Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
     }
 }
 

@@ -50,6 +50,28 @@ macro_rules! held {
                 self.guard.run(work).await
             }
 
+            /// Has it last for at least `lease` from now; see
+            /// [`Guard::extend`](crate::Guard::extend).
+            ///
+            /// # Errors
+            ///
+            /// Those of [`Guard::extend`](crate::Guard::extend).
+            ///
+            /// # Cancel safety
+            ///
+            /// Dropping the future leaves open whether it lasts for longer.
+            pub async fn extend(&self, lease: std::time::Duration) -> Result<(), $crate::Error> {
+                self.extending(lease).await
+            }
+
+            /// The same, for another thread.
+            pub(crate) fn extending(
+                &self,
+                lease: std::time::Duration,
+            ) -> impl Future<Output = Result<(), $crate::Error>> + Send + 'static {
+                self.guard.extending(lease)
+            }
+
             /// Releases it and waits for the server's word; see
             /// [`Guard::release`](crate::Guard::release).
             ///

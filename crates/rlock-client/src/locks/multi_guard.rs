@@ -109,6 +109,35 @@ impl MultiGuard {
         run_until(self.loss(), work).await
     }
 
+    /// Has all of them last for at least `lease` from now; see
+    /// [`Guard::extend`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guard::extend`], of the first for which it failed; those
+    /// after it are as before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves open which of them last for longer.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.extending(lease).await
+    }
+
+    /// The same, for another thread.
+    pub(crate) fn extending(
+        &self,
+        lease: Duration,
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let parts: Vec<_> = self.parts().map(|part| part.extending(lease)).collect();
+        async move {
+            for part in parts {
+                part.await?;
+            }
+            Ok(())
+        }
+    }
+
     /// Releases all of them and waits for the server's word.
     ///
     /// # Errors

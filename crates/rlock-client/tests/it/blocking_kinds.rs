@@ -9,6 +9,7 @@ use tokio::runtime::Runtime;
 use crate::blocking::with_server;
 use crate::server::Server;
 
+const LEASE: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_millis(20);
 
 fn connected() -> (Runtime, Server, Client) {
@@ -79,6 +80,8 @@ fn several_locks_work_without_async() {
     assert!(multi.try_lock().unwrap().is_none());
     assert!(multi.lock_timeout(WAIT).unwrap().is_none());
     assert!(guard.is_valid() && !guard.remaining().is_zero());
+    guard.extend(2 * LEASE).unwrap();
+    assert!(again.remaining() > LEASE);
     again.release().unwrap();
     assert_eq!(client.mutex("a").force_release().unwrap(), 1);
     assert_eq!(guard.loss().wait().unwrap(), Loss::EndedByServer);

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Error, Guard, Loss, Terms};
 
-use crate::server::{BOUND, Server};
+use crate::calm::on_a_calm_machine;
+use crate::server::{BOUND, Server, eventually};
 
 async fn lost(guard: &Guard) -> Loss {
     tokio::time::timeout(BOUND, guard.loss()).await.unwrap()
@@ -259,4 +260,63 @@ async fn what_waits_for_a_loss_outlives_the_guard_and_ends_with_it() {
     let lost = (Loss::EndedByServer, Loss::EndedByServer);
     assert_eq!(ended(waits).await, lost);
     assert_eq!(guard.loss().now(), Some(Loss::EndedByServer));
+}
+
+#[tokio::test]
+async fn a_fixed_lease_is_extended_for_as_long_as_asked_for_and_never_shortened() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let (brief, long) = (Duration::from_secs(5), Duration::from_secs(60));
+    let mutex = client.mutex("k").with(Terms::new().fixed_lease(brief));
+    let guard = mutex.unwrap().lock().await.unwrap();
+    let fence = guard.fence();
+    guard.extend(long).await.unwrap();
+    assert!(guard.remaining() > long - long / 10 && guard.fence() == fence);
+    let left: u64 = admin.run("PTTL k").await;
+    assert!(left > 55_000 && left <= 60_000, "{left}");
+    let calls = admin.calls().await["rlock.renew"];
+    guard.extend(brief).await.unwrap();
+    assert!(guard.remaining() > long - long / 10);
+    assert_eq!(admin.calls().await["rlock.renew"], calls);
+    // What the server does not allow leaves the hold as it is.
+    let too_long = guard.extend(Duration::from_secs(25 * 60 * 60)).await;
+    assert!(matches!(too_long, Err(Error::Refused(_))), "{too_long:?}");
+    assert!(matches!(
+        guard.extend(Duration::ZERO).await,
+        Err(Error::OutOfRange { .. })
+    ));
+    assert!(guard.is_valid() && guard.remaining() > long - long / 10);
+    let _: u64 = admin.run("DEL k").await;
+    assert_eq!(lost(&guard).await, Loss::EndedByServer);
+    let lost = guard.extend(2 * long).await;
+    assert!(matches!(lost, Err(Error::Lost(Loss::EndedByServer))));
+}
+
+#[test]
+fn the_watchdog_goes_on_with_a_lease_that_was_extended() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let (client, mut admin) = (server.client().await, server.admin().await);
+        let lease = Duration::from_millis(600);
+        let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+        let guard = mutex.lock().await.unwrap();
+        let longer = Duration::from_secs(3);
+        guard.extend(longer).await.unwrap();
+        let renewals = admin.gauge("renewals").await;
+        eventually("it is renewed", async || {
+            admin.gauge("renewals").await > renewals
+        })
+        .await;
+        assert!(guard.remaining() > longer / 2, "{:?}", guard.remaining());
+        let left: u64 = admin.run("PTTL k").await;
+        assert!(left > 1_500, "{left}");
+        // Beyond the longest lease that it may have in all.
+        let terms = Terms::new().fixed_lease(lease).max_hold(2 * lease);
+        let bounded = client.mutex("b").with(terms).unwrap();
+        let bounded = bounded.lock().await.unwrap();
+        bounded.extend(longer).await.unwrap();
+        assert!(bounded.remaining() <= 2 * lease);
+        let left: u64 = admin.run("PTTL b").await;
+        assert!(left <= 1_200, "{left}");
+    });
 }

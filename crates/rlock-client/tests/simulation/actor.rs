@@ -39,4 +39,5 @@ pub(crate) enum What {
     Upgrade,
     Release,
     Downgrade,
+    Extend,
 }

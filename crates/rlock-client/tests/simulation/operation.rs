@@ -31,6 +31,8 @@ pub(crate) enum Operation {
     Upgrade { actor: usize, queueing: Queueing },
     /// A writer wants to read on.
     Downgrade { actor: usize },
+    /// A holder wants more time.
+    Extend { actor: usize, lease: Duration },
     /// The connection of a client breaks.
     Cut { client: usize, how: Cut },
     /// Its process is stopped, or its machine is suspended.
@@ -108,6 +110,10 @@ impl Operation {
             14 | 15 => Self::Release { actor },
             16 => Self::Upgrade { actor, queueing },
             17 => Self::Downgrade { actor },
+            29 => Self::Extend {
+                actor,
+                lease: millis([500, 3_000, 60_000][usize::from(how) % 3]),
+            },
             18..=20 => Self::Cut {
                 client,
                 how: [Cut::Plain, Cut::HalfOpen, Cut::Silent][usize::from(how) % 3],

@@ -30,6 +30,7 @@ impl World {
                 self.upgrades(actor % CLIENTS, actor, queueing);
             }
             Operation::Downgrade { actor } => self.downgrades(actor % CLIENTS, actor),
+            Operation::Extend { actor, lease } => self.extends(actor % CLIENTS, actor, lease),
             Operation::Cut { client, how } => self.cut(client, how),
             Operation::Stop { client, time } => {
                 let time = nanos(time);
@@ -178,6 +179,21 @@ impl World {
             Queueing::Try,
             |call| Event::Downgrade { call, hold },
         );
+    }
+
+    pub(crate) fn extends(&mut self, client: usize, actor: usize, lease: Duration) {
+        let state = &self.clients[client].actors[actor];
+        let Some(guard) = state.guard.clone().filter(|_| state.call.is_none()) else {
+            return;
+        };
+        if self.is_stopped(client) {
+            return;
+        }
+        let (hold, claims) = (guard.proof.hold, guard.proof.claims.clone());
+        let (what, queueing) = (What::Extend, Queueing::Try);
+        self.calls(client, actor, claims, what, queueing, |call| {
+            Event::Extend { call, hold, lease }
+        });
     }
 
     pub(crate) fn releases(&mut self, client: usize, actor: usize) {

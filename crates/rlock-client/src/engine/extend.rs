@@ -1,0 +1,114 @@
+//! Has a hold last longer at its holder's word.
+
+use std::time::Duration;
+
+use crate::engine::hold::Grant;
+use crate::engine::instant::Instant;
+use crate::engine::request::{Reply, Request, Sent};
+use crate::engine::terms::validity_end;
+use crate::engine::work::{Task, Work};
+use crate::engine::{Action, Engine, Id, Outcome};
+use crate::error::{Error, Fault, Loss};
+
+/// A hold that is to last for at least `lease` from now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extension {
+    hold: Id,
+    lease: Duration,
+    /// The lease that its renewals go back to if the server refuses.
+    before: Option<Duration>,
+    /// What was asked for last, and the fence by then.
+    asked: (Duration, u64),
+}
+
+impl Engine {
+    pub(super) fn extend(&mut self, now: Instant, call: Id, id: Id, lease: Duration) {
+        let outcome = match (self.loss(now, id), self.holds.get(&id)) {
+            (Some(loss), _) => Outcome::Failed(Error::Lost(loss)),
+            (None, None) => Outcome::Failed(Error::Closed),
+            (None, Some(hold)) => {
+                let task = Task::Extend(Extension {
+                    hold: id,
+                    lease,
+                    before: None,
+                    asked: (lease, hold.proof.fence()),
+                });
+                let claims = hold.proof.claims.clone();
+                let deadline = Some(now + self.patience);
+                return self.start(now, call, Work::new(now, claims, task, deadline, true));
+            }
+        };
+        self.actions.push_back(Action::Resolve { call, outcome });
+    }
+
+    pub(super) fn ask_to_extend(&mut self, now: Instant, id: Id, link: u64, extension: Extension) {
+        let loss = self.loss(now, extension.hold);
+        let Some(hold) = self.holds.get_mut(&extension.hold) else {
+            return self.end(now, id, Outcome::Failed(Error::Closed));
+        };
+        // A renewal that is asked for from now on must not end it sooner.
+        let before = extension.before.unwrap_or(hold.terms.lease);
+        hold.terms.lease = before.max(extension.lease);
+        let lease = hold.terms.lease_at(hold.taken, now);
+        let (Some(lease), None) = (lease, loss) else {
+            let loss = loss.unwrap_or(Loss::LeaseEnded);
+            return self.end(now, id, Outcome::Failed(Error::Lost(loss)));
+        };
+        if hold.lease_end >= validity_end(now, extension.lease) {
+            return self.end(now, id, Outcome::Done);
+        }
+        let (claims, known) = (hold.proof.claims.clone(), hold.proof.fence());
+        if let Some(work) = self.works.get_mut(&id) {
+            work.task = Task::Extend(Extension {
+                before: Some(before),
+                asked: (lease, known),
+                ..extension
+            });
+        }
+        let request = Request::Renew {
+            claims,
+            lease,
+            known,
+        };
+        self.request(now, id, link, request);
+    }
+
+    pub(super) fn extend_reply(
+        &mut self,
+        now: Instant,
+        id: Id,
+        sent: Sent,
+        extension: Extension,
+        result: Result<Reply, Fault>,
+    ) {
+        let Extension { hold, asked, .. } = extension;
+        let fence = match result {
+            Ok(Reply::Fence(fence)) => Some(fence),
+            Ok(_) => None,
+            Err(fault) => {
+                let Err(error) = self.try_again(now, id, sent, fault) else {
+                    return;
+                };
+                if let (Some(hold), Some(before)) = (self.holds.get_mut(&hold), extension.before) {
+                    hold.terms.lease = before;
+                }
+                return self.end(now, id, Outcome::Failed(error));
+            }
+        };
+        let (lease, fence_then) = asked;
+        let grant = Grant {
+            fence: fence_then,
+            sent: sent.sent,
+            lease,
+            link: sent.link,
+        };
+        let is_held =
+            self.is_confirmed(now, hold, fence, fence_then) && self.prolong(now, hold, grant);
+        if is_held {
+            self.schedule_after(now, hold, sent.sent, lease);
+            return self.end(now, id, Outcome::Done);
+        }
+        let loss = self.loss(now, hold).unwrap_or(Loss::EndedByServer);
+        self.end(now, id, Outcome::Failed(Error::Lost(loss)));
+    }
+}
