@@ -342,6 +342,8 @@ async fn reconnect(
 /// Makes a `redis` client speak RESP3, without which there are no messages
 /// beside replies, and notice a vanished server without sending commands.
 pub(crate) fn prepared(client: &redis::Client) -> Result<redis::Client, RedisError> {
+    #[cfg(feature = "tls-rustls")]
+    choose_cryptography();
     let info = client.get_connection_info().clone();
     let settings = info
         .redis_settings()
@@ -358,4 +360,17 @@ pub(crate) fn prepared(client: &redis::Client) -> Result<redis::Client, RedisErr
         .set_nodelay(true)
         .set_keepalive(keepalive);
     redis::Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp))
+}
+
+/// Has rustls work with `ring`, if the program has not chosen anything else.
+///
+/// Rustls chooses by itself only where the whole program was built with one
+/// provider, and `redis` cannot be given one: it would panic.
+#[cfg(feature = "tls-rustls")]
+fn choose_cryptography() {
+    use rustls::crypto::{CryptoProvider, ring};
+    if CryptoProvider::get_default().is_none() {
+        // An error means that somebody else has just chosen.
+        let _ = ring::default_provider().install_default();
+    }
 }

@@ -26,9 +26,22 @@ pub(crate) struct Server {
 impl Server {
     /// A server with the module.
     pub(crate) async fn start() -> Self {
+        Self::start_locking(&[]).await
+    }
+
+    /// A server with the module, and these settings.
+    pub(crate) async fn start_locking(settings: &[(&str, &str)]) -> Self {
+        let names: Vec<_> = settings
+            .iter()
+            .map(|(name, _)| format!("--{name}"))
+            .collect();
+        let settings = names.iter().zip(settings);
+        let mut options: Vec<&str> = settings
+            .flat_map(|(name, (_, value))| [name.as_str(), value])
+            .collect();
         let module = module();
-        let module = module.to_str().unwrap();
-        Self::start_with(&["--loadmodule", module]).await
+        options.extend(["--loadmodule", module.to_str().unwrap()]);
+        Self::start_with(&options).await
     }
 
     /// A cluster of one node, with the module.
@@ -157,7 +170,7 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
