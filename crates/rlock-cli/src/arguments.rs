@@ -46,6 +46,10 @@ pub(crate) struct Arguments {
     #[arg(long, global = true, env = "RLOCK_URL", hide_env_values = true)]
     url: Option<String>,
 
+    #[cfg(feature = "tls-rustls")]
+    #[command(flatten)]
+    pub(crate) tls: crate::tls::Tls,
+
     /// Writes JSON: results to stdout, errors and events to stderr.
     #[arg(long, global = true)]
     pub(crate) json: bool,
