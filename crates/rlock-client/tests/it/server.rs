@@ -139,6 +139,11 @@ impl Server {
         url(self.port)
     }
 
+    /// A file in its directory.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
     pub(crate) async fn client(&self) -> Client {
         Client::connect(&self.url()).await.unwrap()
     }
