@@ -27,9 +27,7 @@ pub(crate) async fn locks_waits_and_comes_back(client: &Client, admin: &mut Admi
     let waiting = wait(client);
     admin.queued(1).await;
     let waits = admin.gauge("waits").await;
-    for id in admin.lock_clients().await {
-        let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-    }
+    admin.kill_lock_clients().await;
     eventually("queued again", async || admin.gauge("waits").await > waits).await;
     assert!(guard.is_valid() && client.metrics().reconnects == 1);
     guard.release().await.unwrap();

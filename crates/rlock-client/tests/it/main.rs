@@ -9,6 +9,7 @@ mod blocking_kinds;
 mod bound;
 mod calm;
 mod cancel;
+mod cancel_faults;
 mod cancel_kinds;
 mod certificates;
 mod connecting;

@@ -254,6 +254,13 @@ impl Admin {
             .collect()
     }
 
+    /// Ends the connections of this crate's clients.
+    pub(crate) async fn kill_lock_clients(&mut self) {
+        for id in self.lock_clients().await {
+            let _: u64 = self.run(&format!("CLIENT KILL ID {id}")).await;
+        }
+    }
+
     /// Waits until nobody holds `key` or waits for it.
     pub(crate) async fn untouched(&mut self, key: &str) {
         let what = format!("`{key}` is free and its queue empty");
