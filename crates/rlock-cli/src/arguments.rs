@@ -67,6 +67,10 @@ pub(crate) struct Arguments {
     #[arg(env = "RLOCK_URL", hide_env_values = true)]
     url: Option<String>,
 
+    #[cfg(feature = "tls-rustls")]
+    #[command(flatten)]
+    pub(crate) tls: crate::tls::Tls,
+
     /// Writes JSON: results to stdout, errors and events to stderr.
     #[arg(long, global = true, display_order = GLOBAL)]
     pub(crate) json: bool,

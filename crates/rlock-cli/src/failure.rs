@@ -56,6 +56,9 @@ const LOAD_THE_MODULE: &str = "start the server with `redis-server --loadmodule 
 const CHECK_CREDENTIALS: &str =
     "put them into the address, as redis://user:password@host:port/, best by RLOCK_URL";
 
+const CHECK_CERTIFICATES: &str = "name the authority that has signed the server's certificate with \
+     --cacert FILE, and your own certificate with --cert FILE --key FILE";
+
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
@@ -100,7 +103,10 @@ impl Failure {
                 Code::Unreachable,
                 format!("cannot reach the server at {server}: {error}"),
             )
-            .with_hint(IS_IT_RUNNING),
+            .with_hint(match error.to_string().to_lowercase() {
+                error if error.contains("certificate") => CHECK_CERTIFICATES,
+                _ => IS_IT_RUNNING,
+            }),
         }
     }
 

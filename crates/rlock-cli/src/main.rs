@@ -25,6 +25,8 @@ mod output;
 mod readable;
 mod server;
 mod signals;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 mod top;
 
 use std::process::ExitCode;
@@ -52,6 +54,8 @@ async fn main() -> ExitCode {
 /// Runs the command; its exit code.
 async fn run(arguments: &Arguments, output: Output) -> Result<u8, Failure> {
     let address = || Address::parse(&arguments.url());
+    #[cfg(feature = "tls-rustls")]
+    let address = || arguments.tls.at(address()?);
     match &arguments.command {
         Command::Exec(exec) => exec::run(exec, &address()?, output).await,
         Command::Info(info) => info::run(info, address()?, output).await,

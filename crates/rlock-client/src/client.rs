@@ -42,10 +42,17 @@ impl Client {
         Self { inner }
     }
 
-    /// Connects to the server at `url`, as `redis://[user:password@]host:port/db`.
+    /// Connects to the server at `url`.
     ///
-    /// With one of the features `tls-rustls` and `tls-native` also
-    /// `rediss://`. See [`builder`](Self::builder) for settings.
+    /// | `url` | |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/database]` | over TCP |
+    /// | `rediss://…` | the same over TLS, with one of the features `tls-rustls` and `tls-native` |
+    /// | `redis+unix:///path[?db=2&user=ann&pass=secret]` | by a Unix socket |
+    ///
+    /// What a URL cannot say, such as whom to trust, is said to
+    /// [`ClientBuilder::connect_with`]. See [`builder`](Self::builder) for
+    /// settings.
     ///
     /// # Errors
     ///

@@ -126,6 +126,31 @@ impl ClientBuilder {
     ///
     /// A connection of its own is made, over RESP3 whatever `redis` says.
     ///
+    /// With the feature `tls-rustls` the cryptography is that of `ring`, unless
+    /// the program has installed another provider of `rustls` before.
+    ///
+    /// # Examples
+    ///
+    /// A server with a certificate of a private authority, which asks its
+    /// clients for certificates too. The files are PEM. Without `root_cert`
+    /// the authorities of the system are trusted.
+    ///
+    /// ```no_run
+    /// use rlock_client::redis::{self, ClientTlsConfig, TlsCertificates};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let certificates = TlsCertificates {
+    ///     root_cert: Some(std::fs::read("authority.pem")?),
+    ///     client_tls: Some(ClientTlsConfig {
+    ///         client_cert: std::fs::read("billing.pem")?,
+    ///         client_key: std::fs::read("billing.key")?,
+    ///     }),
+    /// };
+    /// let redis = redis::Client::build_with_tls("rediss://locks.example:6380/", certificates)?;
+    /// let client = rlock_client::Client::builder().connect_with(&redis).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.

@@ -5,6 +5,9 @@
 //! `RLOCK_MODULE` the module (default: the release build of this workspace).
 
 mod bench;
+#[cfg(feature = "tls-rustls")]
+#[path = "../../../rlock-client/tests/it/certificates.rs"]
+mod certificates;
 mod exec;
 mod foreground;
 mod loss;
@@ -17,5 +20,7 @@ mod sharing;
 mod signal;
 mod signals;
 mod terminal;
+#[cfg(feature = "tls-rustls")]
+mod tls;
 mod top;
 mod trouble;

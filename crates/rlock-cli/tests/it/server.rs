@@ -23,8 +23,20 @@ pub(crate) struct Server {
 impl Server {
     /// A server with the module.
     pub(crate) fn start() -> Self {
+        Self::start_locking(&[])
+    }
+
+    /// A server with the module, and these settings.
+    pub(crate) fn start_locking(settings: &[(&str, &str)]) -> Self {
+        let settings = settings.iter();
+        let settings =
+            settings.flat_map(|(name, value)| [format!("--{name}"), (*value).to_owned()]);
+        let settings: Vec<_> = settings.collect();
         let module = module();
-        Self::start_with(&["--loadmodule", module.to_str().unwrap()])
+        let mut options = vec!["--loadmodule", module.to_str().unwrap()];
+        // After the module: what follows it up to an option would be its arguments.
+        options.extend(settings.iter().map(String::as_str));
+        Self::start_with(&options)
     }
 
     /// A server with these options, and nothing on disk.

@@ -21,6 +21,7 @@ use crate::engine::request::{Reply, Request};
 use crate::error::Fault;
 use crate::net::clock::now;
 use crate::net::deadline::Backoff;
+use crate::net::identity::{Identity, close_earlier, identify};
 use crate::net::state::{Connection, State, lock};
 use crate::wire::notice;
 use crate::wire::protocol::{self, Encoded};
@@ -44,13 +45,6 @@ pub(crate) struct Link {
     places: Semaphore,
     /// How long an answer may take.
     limit: Duration,
-}
-
-/// A connection as its server calls it.
-#[derive(Clone, Debug)]
-struct Identity {
-    id: String,
-    addr: String,
 }
 
 /// What is known of a connection, also by those who take its messages.
@@ -247,53 +241,6 @@ fn deliver(state: &State, life: &Life, message: &[u8]) {
     }
 }
 
-/// Asks the server what it calls this connection; `None` where it may not say.
-async fn identify(connection: &mut MultiplexedConnection) -> Option<Identity> {
-    let info: String = redis::cmd("CLIENT")
-        .arg("INFO")
-        .query_async(connection)
-        .await
-        .ok()?;
-    let field = |name| {
-        info.split_whitespace()
-            .find_map(|field: &str| field.strip_prefix(name))
-    };
-    Some(Identity {
-        id: field("id=")?.to_owned(),
-        addr: field("addr=")?.to_owned(),
-    })
-}
-
-/// Has the server close this client's earlier connections, true if they are.
-///
-/// Requests that are still on their way there would otherwise be carried out
-/// after those of the new connection: an `ACQUIRE` after the clean-up that
-/// was to undo it, or a `RENEW` that takes a bound hold back to a connection
-/// which is about to end. So it comes before anything is renewed, though the
-/// grace of bound holds may begin with it: that is later than counted here,
-/// from when the earlier connection was last known to be there.
-///
-/// Both number and address must match: after a fail-over the number alone may
-/// be a stranger's.
-async fn close_earlier(
-    connection: &mut MultiplexedConnection,
-    earlier: &[Option<Identity>],
-) -> bool {
-    let mut closed = true;
-    for identity in earlier {
-        let Some(Identity { id, addr }) = identity else {
-            closed = false;
-            continue;
-        };
-        let mut kill = redis::cmd("CLIENT");
-        kill.arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
-        // 0 is as good as 1: it is closed already.
-        let reply = connection.send_packed_command(&kill).await;
-        closed &= matches!(reply, Ok(Value::Int(_)));
-    }
-    closed
-}
-
 /// Replaces the connection whenever it breaks. Ends only with its task.
 pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
     let mut earlier = Vec::new();
@@ -342,6 +289,8 @@ async fn reconnect(
 /// Makes a `redis` client speak RESP3, without which there are no messages
 /// beside replies, and notice a vanished server without sending commands.
 pub(crate) fn prepared(client: &redis::Client) -> Result<redis::Client, RedisError> {
+    #[cfg(feature = "tls-rustls")]
+    choose_cryptography();
     let info = client.get_connection_info().clone();
     let settings = info
         .redis_settings()
@@ -358,4 +307,17 @@ pub(crate) fn prepared(client: &redis::Client) -> Result<redis::Client, RedisErr
         .set_nodelay(true)
         .set_keepalive(keepalive);
     redis::Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp))
+}
+
+/// Has rustls work with `ring`, if the program has not chosen anything else.
+///
+/// Rustls chooses by itself only where the whole program was built with one
+/// provider, and `redis` cannot be given one: it would panic.
+#[cfg(feature = "tls-rustls")]
+fn choose_cryptography() {
+    use rustls::crypto::{CryptoProvider, ring};
+    if CryptoProvider::get_default().is_none() {
+        // An error means that somebody else has just chosen.
+        let _ = ring::default_provider().install_default();
+    }
 }

@@ -4,6 +4,7 @@ pub(crate) mod calling;
 pub(crate) mod clock;
 pub(crate) mod deadline;
 pub(crate) mod driver;
+pub(crate) mod identity;
 pub(crate) mod link;
 pub(crate) mod lost;
 pub(crate) mod state;

@@ -41,18 +41,23 @@ pub(crate) async fn poll_and_drop(future: impl Future, random: &mut Random) {
     }
 }
 
+/// Begins one of the calls of a mutex, and drops it.
+pub(crate) async fn ask_at_random(mutex: &Mutex, random: &mut Random) {
+    match random.below(4) {
+        0 => poll_and_drop(mutex.try_lock(), random).await,
+        1 => poll_and_drop(mutex.lock(), random).await,
+        2 => poll_and_drop(mutex.lock_timeout(Duration::from_millis(2)), random).await,
+        _ => {
+            let work = async { mutex.lock().await.unwrap().release().await };
+            poll_and_drop(work, random).await;
+        }
+    }
+}
+
 async fn cancel_at_random(mutex: Mutex, seed: u64, rounds: u64) {
     let mut random = Random(seed);
     for _ in 0..rounds {
-        match random.below(4) {
-            0 => poll_and_drop(mutex.try_lock(), &mut random).await,
-            1 => poll_and_drop(mutex.lock(), &mut random).await,
-            2 => poll_and_drop(mutex.lock_timeout(Duration::from_millis(2)), &mut random).await,
-            _ => {
-                let work = async { mutex.lock().await.unwrap().release().await };
-                poll_and_drop(work, &mut random).await;
-            }
-        }
+        ask_at_random(&mutex, &mut random).await;
     }
 }
 

@@ -10,15 +10,15 @@ use crate::server::{Admin, Server};
 const WAIT: Duration = Duration::from_millis(2);
 
 /// The locks of one task, and an owner that it shares with others.
-struct Locks {
-    rwlock: RwLock,
-    semaphore: Semaphore,
-    multi: MultiLock,
+pub(crate) struct Locks {
+    pub(crate) rwlock: RwLock,
+    pub(crate) semaphore: Semaphore,
+    pub(crate) multi: MultiLock,
     owner: Owner,
 }
 
 impl Locks {
-    fn of(client: &Client, owner: &Owner, number: u64) -> Self {
+    pub(crate) fn of(client: &Client, owner: &Owner, number: u64) -> Self {
         let key = |kind: &str| format!("{kind}{}", number % 3);
         let keys = [0, 1].map(|more| format!("m{}", (number + more) % 4));
         Self {
@@ -51,7 +51,7 @@ impl Locks {
         }
     }
 
-    async fn ask_at_random(&self, random: &mut Random) {
+    pub(crate) async fn ask_at_random(&self, random: &mut Random) {
         let (rwlock, semaphore, owner) = (&self.rwlock, &self.semaphore, &self.owner);
         let permits = 1 + u32::try_from(random.below(3)).unwrap();
         match random.below(11) {
@@ -80,7 +80,7 @@ async fn cancel_at_random(locks: Locks, seed: u64, rounds: u64) {
     }
 }
 
-async fn nothing_is_left(admin: &mut Admin) {
+pub(crate) async fn nothing_is_left(admin: &mut Admin) {
     assert_eq!(admin.gauge("waiters").await, 0);
     assert_eq!(admin.gauge("watches").await, 0);
     assert_eq!(admin.gauge("panics").await, 0);

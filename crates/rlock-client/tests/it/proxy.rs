@@ -18,7 +18,8 @@ pub(crate) enum Weather {
     /// The next request with these bytes is carried out, but its connection
     /// ends before the reply; then fair again.
     CutReplyTo(&'static str),
-    /// Nothing arrives any more, and no connection ends.
+    /// Nothing arrives any more, and no connection ends. One that has lost
+    /// something ends with the next that arrives in another weather.
     Swallow,
     /// What the server says arrives only when the weather has changed.
     Fog,
@@ -148,6 +149,7 @@ impl Drop for Proxy {
 async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) -> Option<()> {
     let (mut request, mut reply) = ([0; 65536], [0; 65536]);
     let mut renewals = Renewals::default();
+    let mut has_lost = false;
     loop {
         tokio::select! {
             // Replies are not slow, however much is asked.
@@ -159,8 +161,10 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                 }
                 let weather = sky.weather.lock().unwrap().clone();
                 renewals.answered(bytes);
-                if weather != Weather::Swallow {
-                    client.write_all(bytes).await.ok()?;
+                match weather {
+                    Weather::Swallow => has_lost = true,
+                    _ if has_lost => return None,
+                    _ => client.write_all(bytes).await.ok()?,
                 }
             }
             length = client.read(&mut request) => {
@@ -169,7 +173,9 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                 renewals.asked(bytes, &sky.most_renewals);
                 let weather = sky.weather.lock().unwrap().clone();
                 match weather {
-                    Weather::Swallow => continue,
+                    Weather::Swallow => has_lost = true,
+                    // What follows a gap would be taken for what was lost.
+                    _ if has_lost => return None,
                     Weather::CutReplyTo(words) if contains(bytes, words) => {
                         server.write_all(bytes).await.ok()?;
                         // The reply shows that it was carried out.

@@ -26,9 +26,22 @@ pub(crate) struct Server {
 impl Server {
     /// A server with the module.
     pub(crate) async fn start() -> Self {
+        Self::start_locking(&[]).await
+    }
+
+    /// A server with the module, and these settings.
+    pub(crate) async fn start_locking(settings: &[(&str, &str)]) -> Self {
+        let names: Vec<_> = settings
+            .iter()
+            .map(|(name, _)| format!("--{name}"))
+            .collect();
+        let settings = names.iter().zip(settings);
+        let mut options: Vec<&str> = settings
+            .flat_map(|(name, (_, value))| [name.as_str(), value])
+            .collect();
         let module = module();
-        let module = module.to_str().unwrap();
-        Self::start_with(&["--loadmodule", module]).await
+        options.extend(["--loadmodule", module.to_str().unwrap()]);
+        Self::start_with(&options).await
     }
 
     /// A cluster of one node, with the module.
@@ -126,6 +139,11 @@ impl Server {
         url(self.port)
     }
 
+    /// A file in its directory.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
     pub(crate) async fn client(&self) -> Client {
         Client::connect(&self.url()).await.unwrap()
     }
@@ -157,7 +175,7 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
@@ -234,6 +252,13 @@ impl Admin {
             .filter_map(|line| line.strip_prefix("id=")?.split(' ').next())
             .map(str::to_owned)
             .collect()
+    }
+
+    /// Ends the connections of this crate's clients.
+    pub(crate) async fn kill_lock_clients(&mut self) {
+        for id in self.lock_clients().await {
+            let _: u64 = self.run(&format!("CLIENT KILL ID {id}")).await;
+        }
     }
 
     /// Waits until nobody holds `key` or waits for it.

@@ -1,0 +1,68 @@
+//! Whom to trust, and what to show, at a server with TLS.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use redis::{ClientTlsConfig, TlsCertificates};
+use rustls::crypto::{CryptoProvider, ring};
+
+use crate::address::Address;
+use crate::failure::{Code, Failure};
+
+/// Files with certificates, all of them PEM.
+#[derive(Debug, Args)]
+pub(crate) struct Tls {
+    /// Trusts the authorities in this PEM file, instead of the system's. For rediss:// only.
+    #[arg(long, global = true, value_name = "FILE")]
+    cacert: Option<PathBuf>,
+
+    /// Shows the server the certificate in this PEM file. Needs --key.
+    #[arg(long, global = true, value_name = "FILE")]
+    cert: Option<PathBuf>,
+
+    /// The key of --cert, a PEM file.
+    // Its identifier must not be that of the key of a lock.
+    #[arg(id = "key_of_cert", long = "key", global = true, value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+impl Tls {
+    /// The same address, with these certificates.
+    pub(crate) fn at(&self, address: Address) -> Result<Address, Failure> {
+        // An error means that it is chosen already.
+        let _ = CryptoProvider::install_default(ring::default_provider());
+        let Some(certificates) = self.certificates()? else {
+            return Ok(address);
+        };
+        let server = address.redis.get_connection_info().clone();
+        let redis = redis::Client::build_with_tls(server, certificates);
+        let redis = redis.map_err(|error| usage(&format!("--cacert, --cert, --key: {error}")))?;
+        Ok(Address { redis, ..address })
+    }
+
+    /// What the files hold; `None` if none is named.
+    fn certificates(&self) -> Result<Option<TlsCertificates>, Failure> {
+        let client_tls = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some(ClientTlsConfig {
+                client_cert: read(cert)?,
+                client_key: read(key)?,
+            }),
+            (None, None) => None,
+            _ => return Err(usage("--cert and --key go together")),
+        };
+        let root_cert = self.cacert.as_deref().map(read).transpose()?;
+        let is_given = client_tls.is_some() || root_cert.is_some();
+        Ok(is_given.then_some(TlsCertificates {
+            client_tls,
+            root_cert,
+        }))
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(file).map_err(|error| usage(&format!("cannot read {}: {error}", file.display())))
+}
+
+fn usage(message: &str) -> Failure {
+    Failure::new(Code::Usage, message)
+}

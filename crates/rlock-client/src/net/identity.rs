@@ -1,0 +1,82 @@
+//! What a server calls a connection, by which it is asked to close earlier ones.
+
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+
+/// A connection as its server calls it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    id: String,
+    addr: String,
+}
+
+/// Asks the server what it calls this connection; `None` where it may not say.
+pub(crate) async fn identify(connection: &mut MultiplexedConnection) -> Option<Identity> {
+    let info: String = redis::cmd("CLIENT")
+        .arg("INFO")
+        .query_async(connection)
+        .await
+        .ok()?;
+    identity(&info)
+}
+
+/// Reads a line of `CLIENT INFO`. The address is a path, maybe with spaces, at
+/// a Unix socket.
+fn identity(info: &str) -> Option<Identity> {
+    let (before, rest) = info.split_once(" addr=")?;
+    let (addr, _) = rest.split_once(" laddr=")?;
+    Some(Identity {
+        id: before.strip_prefix("id=")?.to_owned(),
+        addr: addr.to_owned(),
+    })
+}
+
+/// Has the server close this client's earlier connections, true if they are.
+///
+/// Requests that are still on their way there would otherwise be carried out
+/// after those of the new connection: an `ACQUIRE` after the clean-up that
+/// was to undo it, or a `RENEW` that takes a bound hold back to a connection
+/// which is about to end. So it comes before anything is renewed, though the
+/// grace of bound holds may begin with it: that is later than counted here,
+/// from when the earlier connection was last known to be there.
+///
+/// Both number and address must match: after a fail-over the number alone may
+/// be a stranger's.
+pub(crate) async fn close_earlier(
+    connection: &mut MultiplexedConnection,
+    earlier: &[Option<Identity>],
+) -> bool {
+    let mut closed = true;
+    for identity in earlier {
+        let Some(Identity { id, addr }) = identity else {
+            closed = false;
+            continue;
+        };
+        let mut kill = redis::cmd("CLIENT");
+        kill.arg("KILL").arg("ID").arg(id).arg("ADDR").arg(addr);
+        // 0 is as good as 1: it is closed already.
+        let reply = connection.send_packed_command(&kill).await;
+        closed &= matches!(reply, Ok(Value::Int(_)));
+    }
+    closed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_is_known_by_its_whole_address() {
+        for addr in [
+            "127.0.0.1:45216",
+            "[::1]:45216",
+            "/tmp/a socket:0",
+            "/a=1 addr=2:0",
+        ] {
+            let info = format!("id=7 addr={addr} laddr={addr} fd=8 name= age=0 db=0 resp=3\n");
+            let (id, addr) = ("7".to_owned(), addr.to_owned());
+            assert_eq!(identity(&info), Some(Identity { id, addr }));
+        }
+        assert_eq!(identity("id=7"), None);
+    }
+}

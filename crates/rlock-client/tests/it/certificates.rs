@@ -1,0 +1,50 @@
+//! Certificates for a server and its clients, made for one test.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+
+/// An authority, whose word is taken for who somebody is.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pub(crate) pem: String,
+}
+
+/// A certificate and its key, each as PEM.
+pub(crate) struct Certified {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl Authority {
+    pub(crate) fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        let issuer = Issuer::new(params, key);
+        Self { issuer, pem }
+    }
+
+    /// A certificate for who is called so, by name or by address.
+    pub(crate) fn certify(&self, name: &str) -> Certified {
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        Certified {
+            certificate: certificate.pem(),
+            key: key.serialize_pem(),
+        }
+    }
+}
+
+impl Certified {
+    /// Writes `<name>.pem` and `<name>.key` into a directory.
+    pub(crate) fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
+        let file = |ending: &str| directory.join(format!("{name}.{ending}"));
+        std::fs::write(file("pem"), &self.certificate).unwrap();
+        std::fs::write(file("key"), &self.key).unwrap();
+        (file("pem"), file("key"))
+    }
+}
