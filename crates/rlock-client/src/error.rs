@@ -185,7 +185,9 @@ pub enum Error {
 
 impl Error {
     /// Whether the same call may succeed later, without anybody changing
-    /// anything: the server was away, full, or out of memory.
+    /// anything: the server was away, full, or out of memory. An address that
+    /// cannot be read, a wrong password or a certificate that is not trusted
+    /// does not pass by itself.
     ///
     /// # Examples
     ///
@@ -198,12 +200,24 @@ impl Error {
     /// # Ok(()) }
     /// ```
     #[must_use]
-    pub const fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::Connect(_) | Self::Unavailable { .. } | Self::QueueFull(_) | Self::OutOfMemory(_)
-        )
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Connect(error) => may_pass(error),
+            Self::Unavailable { .. } | Self::QueueFull(_) | Self::OutOfMemory(_) => true,
+            _ => false,
+        }
     }
+}
+
+/// Whether it may be possible to connect later.
+fn may_pass(error: &RedisError) -> bool {
+    use std::io::ErrorKind::{InvalidData, InvalidInput, PermissionDenied};
+    type Shared = std::sync::Arc<dyn std::error::Error + Send + Sync>;
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<Shared>());
+    if let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()) {
+        return !matches!(cause.kind(), InvalidData | InvalidInput | PermissionDenied);
+    }
+    error.is_io_error() || matches!(Fault::from_redis(error.clone()), Fault::Passing(_))
 }
 
 /// What made a request fail; the engine passes it on without a look at it.

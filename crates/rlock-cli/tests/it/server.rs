@@ -88,8 +88,9 @@ impl Server {
         let connection = client.get_connection();
         let info = connection.and_then(|mut it| redis::cmd("INFO").query::<String>(&mut it));
         let is_ours = |info: &String| info.contains(&format!("process_id:{}\r", self.process.id()));
-        // Another server of these tests would not refuse to say.
-        info.as_ref().map_or(true, is_ours)
+        // One that ends lets go of the connection; one that is there may ask for a password.
+        info.as_ref()
+            .map_or_else(|error| !error.is_io_error(), is_ours)
     }
 
     pub(crate) fn url(&self) -> String {

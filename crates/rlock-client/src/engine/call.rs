@@ -175,7 +175,7 @@ impl Engine {
                 return false;
             }
         };
-        let Some(call) = self.works.get_mut(&id).and_then(Work::call) else {
+        let Some(call) = self.works.get_mut(&id).and_then(|work| work.call()) else {
             return false;
         };
         (call.live, call.terms) = (Some(live), terms);
@@ -243,7 +243,7 @@ impl Engine {
 
     /// Ends a call of which the server knows nothing but its grant.
     pub(super) fn leave_nothing(&mut self, now: Instant, id: Id, outcome: Outcome) {
-        let call = self.works.get_mut(&id).and_then(Work::call);
+        let call = self.works.get_mut(&id).and_then(|work| work.call());
         if let Some(live) = call.and_then(|call| call.live) {
             self.set_upgrading(live, false);
         }

@@ -148,7 +148,8 @@ impl Engine {
     /// The hold that can be entered again, if there is one.
     fn live(&self, now: Instant, name: &Name) -> Option<&Hold> {
         let hold = self.claims.get(name)?.hold?;
-        self.holds.get(&hold).filter(|hold| hold.proof.is_live(now))
+        let hold = self.holds.get(&hold)?;
+        hold.proof.is_live(now).then_some(hold)
     }
 
     /// Takes a grant: one guard more on what is held, or a new hold.
@@ -236,7 +237,7 @@ impl Engine {
             is_told: false,
         };
         self.cut_if_over(now, &hold, grant);
-        self.holds.insert(id, hold);
+        self.holds.insert(id, Box::new(hold));
         for name in claims.names() {
             let claim = self.claims.entry(name.clone()).or_default();
             claim.hold = Some(id);

@@ -119,8 +119,9 @@ pub(crate) struct Engine {
     /// The first of these, for proofs.
     alive: Alive,
     claims: Table<Name, Claim>,
-    works: BTreeMap<Id, Work>,
-    holds: BTreeMap<Id, Hold>,
+    /// Boxed, as they are large, and a tree has room for more than there are.
+    works: BTreeMap<Id, Box<Work>>,
+    holds: BTreeMap<Id, Box<Hold>>,
     requests: Table<Id, Sent>,
     renewals: Renewals,
     /// The graces of bound holds, and the leases that are waited for, each with
@@ -213,7 +214,7 @@ impl Engine {
 
     /// Whether nothing is left to clean up.
     pub(crate) fn is_clean(&self) -> bool {
-        !self.works.values().any(Work::is_clean_up)
+        !self.works.values().any(|work| work.is_clean_up())
     }
 
     /// Whether nothing is known of anybody.

@@ -9,7 +9,7 @@ use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
 use crate::engine::request::{By, Reply, Request, Sent};
 use crate::engine::terms::validity_end;
-use crate::engine::work::{Stage, Work};
+use crate::engine::work::Stage;
 use crate::engine::{Engine, Id, Link, Outcome};
 use crate::error::{Error, Fault};
 
@@ -26,7 +26,7 @@ impl Engine {
         sent: Sent,
         result: Result<Reply, Fault>,
     ) {
-        let Some(call) = self.works.get_mut(&id).and_then(Work::call) else {
+        let Some(call) = self.works.get_mut(&id).and_then(|work| work.call()) else {
             return;
         };
         match call.step.clone() {
@@ -72,7 +72,7 @@ impl Engine {
         sent: Sent,
         result: Result<Reply, Fault>,
     ) {
-        let work = self.works.get_mut(&id).and_then(Work::call);
+        let work = self.works.get_mut(&id).and_then(|work| work.call());
         let Some(hold) = work.and_then(|call| call.live) else {
             return;
         };
@@ -115,7 +115,7 @@ impl Engine {
 
     /// The first request of a call that is refused has left nothing.
     fn refused(&mut self, now: Instant, id: Id, error: Error) {
-        let call = self.works.get_mut(&id).and_then(Work::call);
+        let call = self.works.get_mut(&id).and_then(|work| work.call());
         let outcome = Outcome::Failed(error);
         match call.is_some_and(|call| call.earlier.is_none()) {
             true => self.leave_nothing(now, id, outcome),
@@ -187,7 +187,7 @@ impl Engine {
         let Some(link) = work.asked_by else { return };
         let claims = work.claims.clone();
         let is_lost = matches!(told, Told::Grant { fence, .. } if self.is_lost(&claims, fence));
-        let Some(call) = self.works.get_mut(&id).and_then(Work::call) else {
+        let Some(call) = self.works.get_mut(&id).and_then(|work| work.call()) else {
             return;
         };
         match told {

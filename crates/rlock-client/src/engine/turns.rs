@@ -17,7 +17,7 @@ impl Engine {
             let claim = self.claims.entry(name.clone()).or_default();
             claim.queue.push_back(id);
         }
-        self.works.insert(id, work);
+        self.works.insert(id, Box::new(work));
         self.advance(now, id);
     }
 
@@ -26,7 +26,7 @@ impl Engine {
     pub(super) fn is_turn_near(&self, claims: &Claims) -> bool {
         let ahead = claims.names().filter_map(|name| self.claims.get(name));
         let mut ahead = ahead.flat_map(|claim| &claim.queue);
-        ahead.all(|id| self.works.get(id).is_some_and(Work::is_short))
+        ahead.all(|id| self.works.get(id).is_some_and(|work| work.is_short()))
     }
 
     pub(super) fn has_turn(&self, id: Id, work: &Work) -> bool {

@@ -181,7 +181,7 @@ impl MultiLock {
     }
 
     async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
-        if self.is_one_slot || !self.lock.inner.state.is_cluster().await? {
+        if self.is_one_slot || !self.lock.inner.state.is_cluster(queueing).await? {
             let guard = self.lock.ask_as(owner, Ask::Exclusive, queueing);
             return Ok(guard.await?.map(MultiGuard::together));
         }

@@ -7,8 +7,10 @@ use std::task::{Context, Poll, Waker};
 
 use crate::engine::ask::Ask;
 use crate::engine::{Event, Id, Outcome};
+use crate::error::Error;
 use crate::net::driver::Order;
-use crate::net::state::{Asking, State, lock};
+use crate::net::sending::Asking;
+use crate::net::state::{State, lock};
 
 /// Where the request and the outcome of a call arrive. The caller itself awaits
 /// the reply to its request, so that no other task has to run for it.
@@ -46,6 +48,12 @@ impl Slot {
             is_awaited,
         });
         content.waker.take()
+    }
+
+    /// For somebody else to await.
+    pub(crate) fn take_request(&self) -> Option<(Id, Asking)> {
+        let asked = lock(&self.0).asked.take()?;
+        Some((asked.id, asked.asking))
     }
 
     /// Whom to wake, once no lock is held.
@@ -103,7 +111,7 @@ impl Future for Calling {
                 calling.is_over = true;
                 drop(content);
                 calling.hand_over();
-                return Poll::Ready(outcome);
+                return Poll::Ready(calling.explained(outcome));
             }
             let before = content.waker.replace(waker.clone());
             let asked = content.asked.as_mut();
@@ -136,11 +144,20 @@ impl Future for Calling {
 }
 
 impl Calling {
+    /// Says why there is no connection, which the engine does not know.
+    fn explained(&self, mut outcome: Outcome) -> Outcome {
+        if let Outcome::Failed(Error::Unavailable { source, .. }) = &mut outcome
+            && source.is_none()
+        {
+            *source = self.state.last_failure();
+        }
+        outcome
+    }
+
     /// Has the background await a reply that is not here yet.
     fn hand_over(&self) {
-        let asked = lock(&self.slot.0).asked.take();
-        if let Some(Asked { id, asking, .. }) = asked {
-            self.state.order(Order::Await(id, asking));
+        if let Some((request, asking)) = self.slot.take_request() {
+            self.state.order(Order::Await(request, asking));
         }
     }
 }

@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use crate::engine::{Event, Id};
 use crate::net::clock::timer;
 use crate::net::link::{Link, keep_connected};
-use crate::net::state::{Asking, Connection, State};
+use crate::net::sending::Asking;
+use crate::net::state::State;
 
 /// Work for the background.
 pub(crate) enum Order {
@@ -42,8 +43,7 @@ struct Closing(Arc<State>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.0.set_connection(Connection::Closed);
-        self.0.handle(Event::Closed);
+        self.0.close();
     }
 }
 

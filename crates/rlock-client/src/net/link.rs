@@ -13,7 +13,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisError, Value};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::engine::Event;
 use crate::engine::instant::Instant;
@@ -26,8 +26,12 @@ use crate::net::state::{Connection, State, lock};
 use crate::wire::notice;
 use crate::wire::protocol::{self, Encoded};
 
-/// How many requests may be under way before callers wait to send theirs.
+/// How many requests may be under way before others wait to be sent, so that
+/// each has its time for an answer from when it is sent.
 const REQUESTS_MAX: usize = 1024;
+/// How many may wait in the connection's own queue. Questions that are dropped
+/// stay there, and nothing must ever wait for a place in it.
+const QUEUE_MAX: usize = 16 * REQUESTS_MAX;
 /// After how long a connection counts as one that works.
 const SETTLED: Duration = Duration::from_secs(5);
 
@@ -41,8 +45,10 @@ pub(crate) struct Link {
     connection: MultiplexedConnection,
     life: Arc<Life>,
     identity: Option<Identity>,
-    /// One for each request that may be under way.
-    places: Semaphore,
+    /// One for each request of the engine that may be under way.
+    room: Arc<Semaphore>,
+    /// One for each question.
+    questions: Semaphore,
     /// How long an answer may take.
     limit: Duration,
 }
@@ -101,7 +107,7 @@ impl Link {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(state.limits.response))
             .set_response_timeout(Some(state.limits.response))
-            .set_pipeline_buffer_size(REQUESTS_MAX)
+            .set_pipeline_buffer_size(QUEUE_MAX)
             .set_push_sender(receiver(Arc::downgrade(state), Arc::clone(&life)));
         let mut connection = state
             .redis
@@ -123,7 +129,8 @@ impl Link {
             connection,
             life,
             identity,
-            places: Semaphore::new(REQUESTS_MAX),
+            room: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            questions: Semaphore::new(REQUESTS_MAX),
             limit: state.limits.response,
         }))
     }
@@ -133,13 +140,24 @@ impl Link {
         Self::open(state, 1, &[]).await
     }
 
-    /// Carries out a request of the engine.
+    /// Room for one more request of the engine.
+    pub(crate) fn room(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.room).try_acquire_owned().ok()
+    }
+
+    /// Carries out a request of the engine, for which there is room.
     pub(crate) async fn carry_out(&self, request: &Request, channel: &str) -> Result<Reply, Fault> {
         let replies = match protocol::encode(request, channel) {
-            Encoded::One(cmd) => vec![self.ask(&cmd).await?],
+            Encoded::One(cmd) => vec![self.send(&cmd).await?],
             Encoded::Several(cmds) => self.ask_all(&cmds).await?,
         };
         protocol::decode(request, &replies).map_err(Fault::Refused)
+    }
+
+    /// Asks what changes nothing, in any order.
+    pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Fault> {
+        let _place = self.questions.acquire().await;
+        self.send(cmd).await
     }
 
     /// Sends one request and waits for its reply.
@@ -151,9 +169,7 @@ impl Link {
     ///
     /// Whether the request is sent is not known then. If it is, it is sent
     /// before any request that is made on this connection afterwards.
-    pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Fault> {
-        // The time in which an answer has to come begins when it is sent.
-        let _place = self.places.acquire().await;
+    async fn send(&self, cmd: &Cmd) -> Result<Value, Fault> {
         let mut connection = self.connection.clone();
         let reply = self.in_time(connection.send_packed_command(cmd)).await;
         self.sorted(reply.and_then(Value::extract_error))
@@ -162,7 +178,6 @@ impl Link {
     /// Sends requests together and waits for all replies; a refusal of one is
     /// among the replies and does not keep the others from being carried out.
     async fn ask_all(&self, cmds: &redis::Pipeline) -> Result<Vec<Value>, Fault> {
-        let _place = self.places.acquire().await;
         let count = cmds.cmd_iter().count();
         let mut connection = self.connection.clone();
         let replies = connection.send_packed_commands(cmds, 0, count);
@@ -178,7 +193,7 @@ impl Link {
         tokio::select! {
             biased;
             reply = reply => reply,
-            () = self.life.retired() => Err(RedisError::from((ErrorKind::Io, "given up"))),
+            () = self.life.retired() => Err(given_up()),
         }
     }
 
@@ -208,6 +223,11 @@ impl Link {
     pub(crate) fn is_retired(&self) -> bool {
         self.life.is_retired()
     }
+}
+
+/// Why there is no answer from a connection that is of no more use.
+pub(crate) fn given_up() -> RedisError {
+    RedisError::from((ErrorKind::Io, "given up"))
 }
 
 /// Takes the messages of one connection. It runs on the connection's own

@@ -7,4 +7,5 @@ pub(crate) mod driver;
 pub(crate) mod identity;
 pub(crate) mod link;
 pub(crate) mod lost;
+pub(crate) mod sending;
 pub(crate) mod state;

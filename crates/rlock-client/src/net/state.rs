@@ -1,29 +1,28 @@
 //! What the calls of a client and its background task work with together: the
 //! engine, and the connection by which its actions are carried out.
 
-use std::collections::HashMap;
-use std::panic::{self, AssertUnwindSafe};
-use std::pin::Pin;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use redis::{Cmd, RedisError, Value};
 use tokio::sync::{Notify, OnceCell, mpsc, oneshot, watch};
 
+use crate::engine::ask::Queueing;
 use crate::engine::claims::Table;
 use crate::engine::instant::Instant;
 use crate::engine::owner::Owner;
 use crate::engine::proof::Proof;
-use crate::engine::request::{Reply, Request};
 use crate::engine::{Action, Engine, Event, Id, Metrics};
 use crate::error::{Error, Fault, Loss};
 use crate::net::calling::{Caller, Slot};
 use crate::net::clock::now;
 use crate::net::deadline::{Backoff, Deadline};
 use crate::net::driver::Order;
-use crate::net::link::Link;
+use crate::net::link::{Link, given_up};
+use crate::net::sending::Unsent;
 use crate::wire::protocol;
 
 /// How long a client goes on.
@@ -32,9 +31,6 @@ pub(crate) struct Limits {
     pub(crate) response: Duration,
     pub(crate) patience: Duration,
 }
-
-/// A request that has been sent, and is to be awaited.
-pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send>>;
 
 /// Whether there is a connection.
 #[derive(Clone, Debug)]
@@ -62,16 +58,18 @@ pub(crate) struct State {
     alarm: Notify,
     connection: watch::Sender<Connection>,
     /// The runtime of the background task.
-    runtime: tokio::runtime::Handle,
+    pub(super) runtime: tokio::runtime::Handle,
     orders: mpsc::UnboundedSender<Order>,
 }
 
 /// The engine, and those who wait for its actions.
-struct Core {
+pub(super) struct Core {
     engine: Engine,
     /// The connection that the engine has been told of.
-    link: Option<Arc<Link>>,
-    slots: Table<Id, Arc<Slot>>,
+    pub(super) link: Option<Arc<Link>>,
+    pub(super) slots: Table<Id, Arc<Slot>>,
+    /// What the connection has no room for yet, in order.
+    pub(super) unsent: VecDeque<Unsent>,
     flushes: HashMap<Id, oneshot::Sender<()>>,
     /// When the background wakes anyway. Only an earlier deadline has to wake
     /// it, so that the usual lock and release do not.
@@ -81,8 +79,8 @@ struct Core {
 /// What is to be done when the engine is not locked any more: to wake somebody
 /// may run any code, and that code may come back here.
 #[derive(Default)]
-struct Afterwards {
-    wakers: Vec<Waker>,
+pub(super) struct Afterwards {
+    pub(super) wakers: Vec<Waker>,
     over: Vec<(Arc<Proof>, Loss)>,
     flushed: Vec<oneshot::Sender<()>>,
     silent: Option<Arc<Link>>,
@@ -119,6 +117,7 @@ impl State {
             engine: Engine::new(limits.patience, seed),
             link: None,
             slots: Table::default(),
+            unsent: VecDeque::new(),
             flushes: HashMap::new(),
             alarm: None,
         };
@@ -204,6 +203,7 @@ impl State {
         while let Some(action) = core.engine.poll_action() {
             self.carry_out(&mut core, caller, action, &mut afterwards);
         }
+        self.send_on(&mut core);
         let next = core.engine.next_deadline();
         if next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm)) {
             core.alarm = next;
@@ -223,21 +223,8 @@ impl State {
     ) {
         match action {
             Action::Send { id, request, call } => {
-                let Some(link) = &core.link else { return };
-                let slot = call.and_then(|call| core.slots.get(&call));
-                let own =
-                    caller.filter(|caller| slot.is_some_and(|slot| Arc::ptr_eq(slot, caller.slot)));
-                let nobody = Waker::noop();
-                let waker = own.map_or(nobody, |caller| caller.waker);
-                let (asking, is_awaited) = self.begin_to_ask(Arc::clone(link), request, waker);
-                match slot {
-                    Some(slot) => {
-                        let is_awaited = is_awaited && own.is_some();
-                        let others = slot.put_request(id, asking, is_awaited);
-                        afterwards.wakers.extend(others.filter(|_| own.is_none()));
-                    }
-                    None => self.order(Order::Await(id, asking)),
-                }
+                let unsent = Unsent { id, request, call };
+                self.send(core, caller, unsent, afterwards);
             }
             Action::Resolve { call, outcome } => {
                 if let Some(slot) = core.slots.remove(&call) {
@@ -278,28 +265,6 @@ impl State {
         }
     }
 
-    /// Begins to ask, so that the request comes before all that are made
-    /// afterwards. The answer is what has to be awaited for the reply, and
-    /// whether `waker` will be woken for it.
-    fn begin_to_ask(&self, link: Arc<Link>, request: Request, waker: &Waker) -> (Asking, bool) {
-        tracing::trace!(?request);
-        let channel = Arc::clone(&self.channel);
-        // A task that has used up its time would not send anything, and what is
-        // asked afterwards by another one would come first.
-        let asking = async move { link.carry_out(&request, &channel).await };
-        let mut asking: Asking = Box::pin(tokio::task::unconstrained(asking));
-        // Its time-out belongs to the background's runtime, which may be about
-        // to end: then there is nobody to await the reply either.
-        let _entered = self.runtime.enter();
-        let mut context = Context::from_waker(waker);
-        let begin = AssertUnwindSafe(|| asking.as_mut().poll(&mut context));
-        match panic::catch_unwind(begin) {
-            Ok(Poll::Ready(reply)) => (Box::pin(async move { reply }), false),
-            Ok(Poll::Pending) => (asking, true),
-            Err(_) => (asking, false),
-        }
-    }
-
     /// Hands work to the background. Never blocks, never fails visibly: if
     /// the background is gone, the lease is what ends a hold.
     pub(crate) fn order(&self, order: Order) {
@@ -326,9 +291,20 @@ impl State {
         self.set_connection(Connection::Down(None));
         let link = self.with_core(None, |core| {
             core.engine.handle(now(), Event::LinkDown);
+            for Unsent { id, .. } in std::mem::take(&mut core.unsent) {
+                let (request, result) = (id, Err(Fault::Broken(given_up())));
+                core.engine.handle(now(), Event::Reply { request, result });
+            }
             core.link.take()
         });
         drop(link);
+    }
+
+    /// There will never be one again.
+    pub(crate) fn close(&self) {
+        self.set_connection(Connection::Closed);
+        lock(&self.core).unsent.clear();
+        self.handle(Event::Closed);
     }
 
     /// The connection, waited for until `deadline` if there is none.
@@ -347,7 +323,8 @@ impl State {
         }
     }
 
-    fn last_failure(&self) -> Option<RedisError> {
+    /// Why there is no connection.
+    pub(super) fn last_failure(&self) -> Option<RedisError> {
         match &*self.connection.borrow() {
             Connection::Down(error) => error.clone(),
             Connection::Up(_) | Connection::Closed => None,
@@ -358,7 +335,12 @@ impl State {
     ///
     /// For questions, which change nothing: all else is the engine's.
     pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Error> {
-        let (deadline, mut backoff) = (Deadline::after(self.limits.patience), Backoff::default());
+        let deadline = Deadline::after(self.limits.patience);
+        self.ask_until(deadline, cmd).await
+    }
+
+    async fn ask_until(&self, deadline: Deadline, cmd: &Cmd) -> Result<Value, Error> {
+        let mut backoff = Backoff::default();
         loop {
             let error = match self.link(deadline).await?.ask(cmd).await {
                 Ok(reply) => return Ok(reply),
@@ -374,9 +356,15 @@ impl State {
 
     /// Whether the server is a node of a cluster. Asked once, by the first who
     /// has keys of different slots.
-    pub(crate) async fn is_cluster(&self) -> Result<bool, Error> {
+    pub(crate) async fn is_cluster(&self, queueing: Queueing) -> Result<bool, Error> {
+        let deadline = match queueing {
+            Queueing::Try => Deadline::after(self.limits.patience),
+            Queueing::AtMost(wait) => Deadline::after(wait),
+            Queueing::Unlimited => Deadline::unlimited(),
+        };
         // Every user may say hello.
-        let ask = async || protocol::is_cluster(&self.ask(&protocol::hello()).await?);
+        let hello = protocol::hello();
+        let ask = async || protocol::is_cluster(&self.ask_until(deadline, &hello).await?);
         self.is_cluster.get_or_try_init(ask).await.copied()
     }
 }

@@ -86,6 +86,29 @@ async fn a_hundred_thousand_calls_dropped_anywhere_leave_nothing() {
     assert!(admin.gauge("grants").await > 1000, "the test did lock");
 }
 
+/// A client has so many requests under way at most; the others have to keep their order too.
+#[tokio::test]
+async fn calls_dropped_before_their_requests_could_be_sent_leave_nothing() {
+    let server = Server::start().await;
+    let (client, mut admin) = (server.client().await, server.admin().await);
+    let mutexes: Vec<_> = (0..3000)
+        .map(|number| client.mutex(format!("k{number}")))
+        .collect();
+    let mut calls: Vec<_> = mutexes.iter().map(|it| Box::pin(it.lock())).collect();
+    let mut context = Context::from_waker(Waker::noop());
+    for call in &mut calls {
+        assert!(call.as_mut().poll(&mut context).is_pending());
+    }
+    // Now the requests of the others can be sent, but nobody looks at them.
+    calls.drain(..1500);
+    client.flush().await;
+    drop(calls);
+    client.flush().await;
+    let keys: u64 = admin.run("DBSIZE").await;
+    assert_eq!(keys, 0, "holds are left");
+    assert!(admin.gauge("grants").await >= 1500);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_dropped_while_connections_are_killed_leave_nothing() {
     let server = Server::start().await;

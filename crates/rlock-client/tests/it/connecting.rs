@@ -84,6 +84,7 @@ async fn a_user_with_a_password_locks_and_comes_back() {
     locks_waits_and_comes_back(&client, &mut admin).await;
     let error = Client::connect(&url("ann:guessed")).await.unwrap_err();
     assert!(matches!(error, Error::Connect(_)), "{error:?}");
+    assert!(!error.is_transient(), "{error:?}");
     assert!(!error.to_string().contains("guessed"), "{error}");
     let _: () = admin.run("CONFIG SET requirepass secret").await;
     let client = Client::connect(&url(":secret")).await.unwrap();

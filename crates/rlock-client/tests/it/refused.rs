@@ -138,14 +138,10 @@ async fn no_server_is_an_error_and_no_hang() {
     let server = Server::start_with(&[]).await;
     let url = server.url();
     drop(server);
-    assert!(matches!(
-        Client::connect(&url).await,
-        Err(Error::Connect(_))
-    ));
-    assert!(matches!(
-        Client::connect("no url").await,
-        Err(Error::Connect(_))
-    ));
+    let error = Client::connect(&url).await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)) && error.is_transient());
+    let error = Client::connect("no url").await.unwrap_err();
+    assert!(matches!(error, Error::Connect(_)) && !error.is_transient());
 }
 
 /// A client as a user who may do no more than lock.

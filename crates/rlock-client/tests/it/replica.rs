@@ -115,3 +115,20 @@ async fn received(admin: &mut Admin) -> u64 {
         .find_map(|line| line.strip_prefix("total_connections_received:"));
     line.unwrap().parse().unwrap()
 }
+
+#[tokio::test]
+async fn a_call_at_a_server_that_is_gone_tells_why_there_is_none() {
+    let server = Server::start().await;
+    let builder = Client::builder().patience(Duration::from_millis(500));
+    let client = builder.connect(&server.url()).await.unwrap();
+    let guard = client.mutex("held").lock().await.unwrap();
+    drop(server);
+    let tried = client.mutex("k").try_lock().await.unwrap_err();
+    let released = guard.release().await.unwrap_err();
+    for error in [tried, released] {
+        let Error::Unavailable { source, .. } = &error else {
+            panic!("{error:?}");
+        };
+        assert!(source.is_some() && error.is_transient(), "{error:?}");
+    }
+}

@@ -57,6 +57,7 @@ impl TlsServer {
         let error = self.connect(certificates).await.unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(4), "at once");
         assert!(matches!(error, Error::Connect(_)), "{error:?}");
+        assert!(!error.is_transient(), "{error:?}");
         error.to_string()
     }
 
