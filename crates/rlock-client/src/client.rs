@@ -74,6 +74,47 @@ impl Client {
         Self::builder().connect(url).await
     }
 
+    /// Connects to the master that Redis Sentinels call `master`, and follows
+    /// them to the next one after a fail-over.
+    ///
+    /// `sentinels` are their addresses, such as `redis://sentinel-1:26379/`.
+    /// They are asked in turn, and every second which server is the master now.
+    /// `server` says how to connect to it: user, password, database and TLS,
+    /// but its host and port count for nothing, as in
+    /// `rediss://user:password@_/0`.
+    ///
+    /// Waits go on at the new master, in the order in which their clients ask
+    /// there; holds that it knows stay, under the same fence. A grant that it
+    /// has not heard of before the old one died is lost, and its holder is told
+    /// so. So the fence still matters. A server that the Sentinels do not name
+    /// any more is asked for nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect); [`Error::Connect`] if none of the
+    /// Sentinels answers and knows the master. [`Error::OutOfRange`] without
+    /// Sentinels, and for a `server` that is a Unix socket.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), rlock_client::Error> {
+    /// let sentinels = ["redis://sentinel-1:26379/", "redis://sentinel-2:26379/"];
+    /// let client = rlock_client::Client::sentinel(sentinels, "locks", "redis://_/").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn sentinel(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+        server: &str,
+    ) -> Result<Self, Error> {
+        Self::builder().sentinel(sentinels, master, server).await
+    }
+
     /// Settings to choose before connecting.
     ///
     /// # Examples

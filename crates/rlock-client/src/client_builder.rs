@@ -12,7 +12,8 @@ use crate::engine::owner::Owner;
 use crate::engine::terms::whole_ms;
 use crate::error::{Error, Fault};
 use crate::net::driver;
-use crate::net::link::{self, Link};
+use crate::net::link::Link;
+use crate::net::source::Source;
 use crate::net::state::{Inner, Limits, State};
 
 /// The longest name of a client, in bytes.
@@ -159,12 +160,56 @@ impl ClientBuilder {
     ///
     /// Dropping the future closes the connection.
     pub async fn connect_with(self, redis: &redis::Client) -> Result<Client, Error> {
+        self.connect_to(Source::server(redis)?).await
+    }
+
+    /// Connects to the master that Sentinels name, as [`Client::sentinel`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::sentinel`], and [`Error::OutOfRange`] for a setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn sentinel(
+        self,
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+        server: &str,
+    ) -> Result<Client, Error> {
+        let (sentinels, server) = opened(sentinels, server)?;
+        self.sentinel_with(sentinels, master, &server).await
+    }
+
+    /// The same with Sentinels and a server that are connected to as these
+    /// clients of the `redis` crate say: with certificates, for example.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sentinel`](Self::sentinel).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn sentinel_with(
+        self,
+        sentinels: impl IntoIterator<Item = redis::Client>,
+        master: &str,
+        server: &redis::Client,
+    ) -> Result<Client, Error> {
+        let sentinels = sentinels.into_iter().collect();
+        let source = Source::sentinels(sentinels, master, server)?;
+        self.connect_to(source).await
+    }
+
+    async fn connect_to(self, source: Source) -> Result<Client, Error> {
         if !self.has_thread {
-            return self.start(redis).await.map(|(client, _)| client);
+            return self.start(source).await.map(|(client, _)| client);
         }
         let (connected, outcome) = oneshot::channel();
         // Whoever is gone by then drops the client, which closes it.
-        self.start_on_thread(redis.clone(), |client| drop(connected.send(client)))?;
+        self.start_on_thread(source, |client| drop(connected.send(client)))?;
         outcome.await.map_err(|_| Error::Closed)?
     }
 
@@ -172,14 +217,14 @@ impl ClientBuilder {
     /// runtime of that thread.
     pub(crate) fn start_on_thread(
         self,
-        redis: redis::Client,
+        source: Source,
         connected: impl FnOnce(Result<Client, Error>) + Send + 'static,
     ) -> Result<Handle, Error> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
         let handle = runtime.handle().clone();
         let background = async move {
-            match self.start(&redis).await {
+            match self.start(source).await {
                 Ok((client, task)) => {
                     connected(Ok(client));
                     // Until all guards are gone and what they left is done.
@@ -196,17 +241,13 @@ impl ClientBuilder {
     }
 
     /// Connects, and returns the background task too.
-    pub(crate) async fn start(
-        self,
-        redis: &redis::Client,
-    ) -> Result<(Client, JoinHandle<()>), Error> {
+    pub(crate) async fn start(self, source: Source) -> Result<(Client, JoinHandle<()>), Error> {
         whole_ms("response_limit", self.limits.response)?;
         whole_ms("patience", self.limits.patience)?;
         if let Some(name) = &self.name {
             check_name(name)?;
         }
-        let redis = link::prepared(redis).map_err(Error::Connect)?;
-        let (state, inbox) = State::new(redis, self.limits, self.name);
+        let (state, inbox) = State::new(source, self.limits, self.name);
         let state = Arc::new(state);
         let link = Link::first(&state).await.map_err(Error::Connect)?;
         check_module(&link).await?;
@@ -214,6 +255,16 @@ impl ClientBuilder {
         let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, link));
         Ok((Client::new(Inner { state }), task))
     }
+}
+
+/// Reads the addresses of Sentinels, and that of the server.
+pub(crate) fn opened(
+    sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+    server: &str,
+) -> Result<(Vec<redis::Client>, redis::Client), Error> {
+    let open = |url: &str| redis::Client::open(url).map_err(Error::Connect);
+    let sentinels = sentinels.into_iter().map(|it| open(it.as_ref()));
+    Ok((sentinels.collect::<Result<_, _>>()?, open(server)?))
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

@@ -19,6 +19,8 @@ use std::sync::mpsc;
 
 use tokio::runtime::Handle;
 
+use crate::client_builder::opened;
+use crate::net::source::Source;
 use crate::{Contended, Error, Metrics, Owner};
 
 mod held;
@@ -87,9 +89,43 @@ impl Client {
     /// ```
     pub fn connect_with(settings: crate::ClientBuilder, url: &str) -> Result<Self, Error> {
         let redis = redis::Client::open(url).map_err(Error::Connect)?;
+        Self::connect_to(settings, Source::server(&redis)?)
+    }
+
+    /// Connects to the master that Sentinels name; see
+    /// [`crate::Client::sentinel`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Client::sentinel`], and [`Error::Closed`] if the
+    /// system gives no further thread.
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+        server: &str,
+    ) -> Result<Self, Error> {
+        Self::sentinel_with(crate::Client::builder(), sentinels, master, server)
+    }
+
+    /// The same with settings; see [`crate::Client::builder`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`sentinel`](Self::sentinel).
+    pub fn sentinel_with(
+        settings: crate::ClientBuilder,
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+        server: &str,
+    ) -> Result<Self, Error> {
+        let (sentinels, server) = opened(sentinels, server)?;
+        Self::connect_to(settings, Source::sentinels(sentinels, master, &server)?)
+    }
+
+    fn connect_to(settings: crate::ClientBuilder, source: Source) -> Result<Self, Error> {
         let (connected, outcome) = mpsc::sync_channel(1);
         let connected = move |client| drop(connected.send(client));
-        let runtime = settings.start_on_thread(redis, connected)?;
+        let runtime = settings.start_on_thread(source, connected)?;
         let client = outcome.recv().map_err(|_| Error::Closed)??;
         Ok(Self { client, runtime })
     }

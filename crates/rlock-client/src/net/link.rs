@@ -22,6 +22,7 @@ use crate::error::Fault;
 use crate::net::clock::now;
 use crate::net::deadline::Backoff;
 use crate::net::identity::{Identity, close_earlier, identify};
+use crate::net::source::address_of;
 use crate::net::state::{Connection, State, lock};
 use crate::wire::notice;
 use crate::wire::protocol::{self, Encoded};
@@ -42,6 +43,8 @@ pub(crate) struct Link {
     pub(crate) number: u64,
     /// Whether no request of an earlier connection can still be carried out.
     pub(crate) is_sole: bool,
+    /// Of the server.
+    address: String,
     connection: MultiplexedConnection,
     life: Arc<Life>,
     identity: Option<Identity>,
@@ -109,10 +112,11 @@ impl Link {
             .set_response_timeout(Some(state.limits.response))
             .set_pipeline_buffer_size(QUEUE_MAX)
             .set_push_sender(receiver(Arc::downgrade(state), Arc::clone(&life)));
-        let mut connection = state
-            .redis
+        let redis = state.source.current().await?;
+        let mut connection = redis
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
+        state.source.check(&mut connection).await?;
         if let Some(name) = &state.name {
             let mut cmd = redis::cmd("CLIENT");
             cmd.arg("SETNAME").arg(name);
@@ -126,6 +130,7 @@ impl Link {
         Ok(Arc::new(Self {
             number,
             is_sole,
+            address: address_of(&redis),
             connection,
             life,
             identity,
@@ -269,7 +274,13 @@ pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
     let mut backoff = Backoff::default();
     let mut since = now();
     loop {
-        link.life.retired().await;
+        tokio::select! {
+            () = link.life.retired() => {}
+            () = state.source.moved(&link.address) => {
+                tracing::info!("the Sentinels name another server");
+                link.retire();
+            }
+        }
         if now() - since >= SETTLED {
             backoff = Backoff::default();
         }

@@ -8,4 +8,5 @@ pub(crate) mod identity;
 pub(crate) mod link;
 pub(crate) mod lost;
 pub(crate) mod sending;
+pub(crate) mod source;
 pub(crate) mod state;

@@ -23,6 +23,7 @@ use crate::net::deadline::{Backoff, Deadline};
 use crate::net::driver::Order;
 use crate::net::link::{Link, given_up};
 use crate::net::sending::Unsent;
+use crate::net::source::Source;
 use crate::wire::protocol;
 
 /// How long a client goes on.
@@ -44,7 +45,7 @@ pub(crate) enum Connection {
 
 /// What the background task and the calls both work with.
 pub(crate) struct State {
-    pub(crate) redis: redis::Client,
+    pub(crate) source: Source,
     pub(crate) limits: Limits,
     /// What the client's connections are called on the server.
     pub(crate) name: Option<String>,
@@ -102,7 +103,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl State {
     /// Also what the background task reads its orders from.
     pub(crate) fn new(
-        redis: redis::Client,
+        source: Source,
         limits: Limits,
         name: Option<String>,
     ) -> (Self, mpsc::UnboundedReceiver<Order>) {
@@ -122,7 +123,7 @@ impl State {
             alarm: None,
         };
         let state = Self {
-            redis,
+            source,
             limits,
             name,
             // No owner shows it, so nobody else can speak on it by knowing one.
@@ -289,7 +290,7 @@ impl State {
     /// It is gone.
     pub(crate) fn link_down(&self) {
         self.set_connection(Connection::Down(None));
-        let link = self.with_core(None, |core| {
+        let _link = self.with_core(None, |core| {
             core.engine.handle(now(), Event::LinkDown);
             for Unsent { id, .. } in std::mem::take(&mut core.unsent) {
                 let (request, result) = (id, Err(Fault::Broken(given_up())));
@@ -297,7 +298,6 @@ impl State {
             }
             core.link.take()
         });
-        drop(link);
     }
 
     /// There will never be one again.

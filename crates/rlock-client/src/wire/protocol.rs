@@ -228,6 +228,13 @@ pub(crate) fn is_cluster(reply: &Value) -> Result<bool, Error> {
     Ok(Fields(reply).text("mode")? == "cluster")
 }
 
+/// The reply to [`hello`].
+pub(crate) fn is_master(reply: &Value) -> bool {
+    Fields(reply)
+        .text("role")
+        .is_ok_and(|role| role == "master")
+}
+
 /// A number that is not negative.
 pub(crate) fn number(reply: &Value) -> Result<u64, Error> {
     match reply {

@@ -32,6 +32,7 @@ mod replica;
 mod runtime;
 mod rwlock;
 mod semaphore;
+mod sentinel;
 mod server;
 #[path = "../../../../tests/it/signal.rs"]
 mod signal;

@@ -153,13 +153,7 @@ impl Server {
 
     /// A connection for the test itself.
     pub(crate) async fn admin(&self) -> Admin {
-        let client = redis::Client::open(self.url()).unwrap();
-        // A machine that stands still for a second fails no test.
-        let patient = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(BOUND))
-            .set_response_timeout(Some(BOUND));
-        let connection = client.get_multiplexed_async_connection_with_config(&patient);
-        Admin(connection.await.unwrap())
+        Admin::connect(&self.url()).await.unwrap()
     }
 
     pub(crate) fn signal(&self, signal: &str) {
@@ -215,16 +209,28 @@ pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> b
 pub(crate) struct Admin(pub(crate) MultiplexedConnection);
 
 impl Admin {
+    pub(crate) async fn connect(url: &str) -> redis::RedisResult<Self> {
+        // A machine that stands still for a second fails no test.
+        let patient = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(BOUND))
+            .set_response_timeout(Some(BOUND));
+        let client = redis::Client::open(url)?;
+        let connection = client.get_multiplexed_async_connection_with_config(&patient);
+        connection.await.map(Self)
+    }
+
     /// Runs a command given as words.
     pub(crate) async fn run<T: FromRedisValue>(&mut self, command: &str) -> T {
+        let reply = self.ask(command).await;
+        reply.unwrap_or_else(|error| panic!("{command}: {error}"))
+    }
+
+    /// The same, which may fail.
+    pub(crate) async fn ask<T: FromRedisValue>(&mut self, command: &str) -> redis::RedisResult<T> {
         let mut words = command.split(' ');
         let mut cmd = redis::cmd(words.next().unwrap());
-        for word in words {
-            cmd.arg(word);
-        }
-        cmd.query_async(&mut self.0)
-            .await
-            .unwrap_or_else(|error| panic!("{command}: {error}"))
+        cmd.arg(words.collect::<Vec<_>>());
+        cmd.query_async(&mut self.0).await
     }
 
     /// One field of `INFO rlock`.

@@ -1,0 +1,185 @@
+//! Where a client finds its server: at an address, or where Sentinels say.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError};
+
+use crate::error::Error;
+use crate::net::link::prepared;
+use crate::net::state::lock;
+use crate::wire::protocol;
+
+/// How long one Sentinel may take to answer, and how often one is asked.
+const SENTINEL_TIME: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Source {
+    Server(Box<redis::Client>),
+    Sentinels(Arc<Sentinels>),
+}
+
+/// The Sentinels that watch a master.
+pub(crate) struct Sentinels {
+    sentinels: Vec<redis::Client>,
+    master: String,
+    /// How to connect to the master, but for its address.
+    template: redis::Client,
+    /// A connection to the one that answered last.
+    known: Mutex<Option<MultiplexedConnection>>,
+}
+
+impl Source {
+    pub(crate) fn server(redis: &redis::Client) -> Result<Self, Error> {
+        let redis = prepared(redis).map_err(Error::Connect)?;
+        Ok(Self::Server(Box::new(redis)))
+    }
+
+    pub(crate) fn sentinels(
+        sentinels: Vec<redis::Client>,
+        master: &str,
+        template: &redis::Client,
+    ) -> Result<Self, Error> {
+        if sentinels.is_empty() {
+            return Err(out_of_range("sentinels", "empty", "at least one"));
+        }
+        let template = prepared(template).map_err(Error::Connect)?;
+        if let ConnectionAddr::Unix(_) = template.get_connection_info().addr() {
+            let value = "a Unix socket";
+            return Err(out_of_range("server", value, "an address over TCP"));
+        }
+        Ok(Self::Sentinels(Arc::new(Sentinels {
+            sentinels,
+            master: master.to_owned(),
+            template,
+            known: Mutex::new(None),
+        })))
+    }
+
+    /// The server to connect to now.
+    pub(crate) async fn current(&self) -> Result<redis::Client, RedisError> {
+        match self {
+            Self::Server(redis) => Ok((**redis).clone()),
+            Self::Sentinels(sentinels) => sentinels.current().await,
+        }
+    }
+
+    /// Makes sure that a server which Sentinels name is a master: they may not
+    /// know yet that it has been restarted as a replica.
+    pub(crate) async fn check(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), RedisError> {
+        if let Self::Server(_) = self {
+            return Ok(());
+        }
+        let hello = connection.send_packed_command(&protocol::hello()).await?;
+        if protocol::is_master(&hello.extract_error()?) {
+            return Ok(());
+        }
+        let what = "the server that the Sentinels name is no master";
+        Err(RedisError::from((ErrorKind::Io, what)))
+    }
+
+    /// Waits until Sentinels name another server than `address`.
+    pub(crate) async fn moved(&self, address: &str) {
+        let Self::Sentinels(sentinels) = self else {
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::time::sleep(SENTINEL_TIME).await;
+            // That no Sentinel answers is no reason to leave a server.
+            if let Ok(redis) = sentinels.current().await
+                && address_of(&redis) != address
+            {
+                return;
+            }
+        }
+    }
+}
+
+impl Sentinels {
+    /// The master, by the first of them that knows one.
+    async fn current(&self) -> Result<redis::Client, RedisError> {
+        let known = lock(&self.known).take();
+        if let Some(mut known) = known
+            && let Ok(Some(address)) = self.ask(&mut known).await
+        {
+            *lock(&self.known) = Some(known);
+            return self.at(address);
+        }
+        let name = self.master.clone();
+        let mut why = RedisError::from((ErrorKind::Io, "no Sentinel knows the master", name));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(SENTINEL_TIME))
+            .set_response_timeout(Some(SENTINEL_TIME));
+        for sentinel in &self.sentinels {
+            let connection = sentinel.get_multiplexed_async_connection_with_config(&config);
+            let answer = async {
+                let mut connection = connection.await?;
+                let address = self.ask(&mut connection).await?;
+                Ok::<_, RedisError>((connection, address))
+            };
+            match answer.await {
+                Ok((connection, Some(address))) => {
+                    *lock(&self.known) = Some(connection);
+                    return self.at(address);
+                }
+                Ok((_, None)) => {}
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    async fn ask(
+        &self,
+        sentinel: &mut MultiplexedConnection,
+    ) -> Result<Option<(String, u16)>, RedisError> {
+        redis::cmd("SENTINEL")
+            .arg("GET-MASTER-ADDR-BY-NAME")
+            .arg(&self.master)
+            .query_async(sentinel)
+            .await
+    }
+
+    fn at(&self, (host, port): (String, u16)) -> Result<redis::Client, RedisError> {
+        let info = self.template.get_connection_info().clone();
+        let address = match info.addr().clone() {
+            ConnectionAddr::TcpTls {
+                insecure,
+                tls_params,
+                ..
+            } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure,
+                tls_params,
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        redis::Client::open(info.set_addr(address))
+    }
+}
+
+pub(crate) fn address_of(redis: &redis::Client) -> String {
+    redis.get_connection_info().addr().to_string()
+}
+
+fn out_of_range(argument: &'static str, value: &str, limit: &'static str) -> Error {
+    Error::OutOfRange {
+        argument,
+        value: value.to_owned(),
+        limit: limit.into(),
+    }
+}
+
+impl fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sentinels")
+            .field("master", &self.master)
+            .finish_non_exhaustive()
+    }
+}

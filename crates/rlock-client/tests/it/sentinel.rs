@@ -1,0 +1,196 @@
+//! A client that follows Redis Sentinel from one master to the next.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rlock_client::{Client, Error};
+use tempfile::TempDir;
+
+use crate::server::{Admin, BOUND, Server, eventually, free_port, url};
+
+/// One Sentinel, which decides alone. It is stopped by its process id.
+struct Sentinel {
+    process: Child,
+    port: u16,
+    _directory: TempDir,
+}
+
+impl Sentinel {
+    /// One that watches `master` as `locks`, and knows its replica.
+    async fn of(master: &Server) -> Self {
+        let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\ndir {directory}\nlogfile log\n\
+             sentinel monitor locks 127.0.0.1 {master} 1\n\
+             sentinel down-after-milliseconds locks 1500\n\
+             sentinel failover-timeout locks 5000\n",
+            directory = directory.path().display(),
+            master = master.port,
+        );
+        let file = directory.path().join("sentinel.conf");
+        std::fs::write(&file, settings).unwrap();
+        let program = std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into());
+        let process = Command::new(program)
+            .arg(&file)
+            .arg("--sentinel")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let sentinel = Self {
+            process,
+            port,
+            _directory: directory,
+        };
+        eventually("the Sentinel knows the replica", async || {
+            let Ok(mut admin) = Admin::connect(&url(port)).await else {
+                return false;
+            };
+            let replicas: Vec<redis::Value> = admin.run("SENTINEL REPLICAS locks").await;
+            !replicas.is_empty()
+        })
+        .await;
+        sentinel
+    }
+
+    async fn client(&self) -> Client {
+        let client = Client::sentinel([url(self.port)], "locks", "redis://_/").await;
+        client.unwrap()
+    }
+
+    /// Waits until the master is the one at `port`.
+    async fn names(&self, port: u16) {
+        let mut admin = Admin::connect(&url(self.port)).await.unwrap();
+        eventually("the Sentinel names the new master", async || {
+            let (_, named): (String, u16) =
+                admin.run("SENTINEL GET-MASTER-ADDR-BY-NAME locks").await;
+            named == port
+        })
+        .await;
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A master and its replica, which has all that the master has.
+async fn pair() -> (Server, Server) {
+    let soon = [("repl-diskless-sync-delay", "0")];
+    let (master, replica) = (
+        Server::start_locking(&soon).await,
+        Server::start_locking(&soon).await,
+    );
+    let mut admin = replica.admin().await;
+    let command = format!("REPLICAOF 127.0.0.1 {}", master.port);
+    let _: () = admin.run(&command).await;
+    eventually("the replica is there", async || {
+        let info: String = admin.run("INFO replication").await;
+        info.contains("master_link_status:up")
+    })
+    .await;
+    (master, replica)
+}
+
+/// Waits until the replica knows the lock at `key`.
+async fn knows(replica: &Server, key: &str) {
+    let mut admin = replica.admin().await;
+    eventually("the replica knows the lock", async || {
+        admin.run(&format!("EXISTS {key}")).await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn holds_and_waits_go_on_at_the_next_master() {
+    let (master, replica) = pair().await;
+    let sentinel = Sentinel::of(&master).await;
+    let (holder, waiter) = (sentinel.client().await, sentinel.client().await);
+    let guard = holder.mutex("k").lock().await.unwrap();
+    let fence = guard.fence();
+    let waiting = tokio::spawn({
+        let mutex = waiter.mutex("k");
+        async move { mutex.lock().await.unwrap() }
+    });
+    master.admin().await.queued(1).await;
+    knows(&replica, "k").await;
+    let mut admin = Admin::connect(&url(sentinel.port)).await.unwrap();
+    eventually("the fail-over begins", async || {
+        admin.ask::<()>("SENTINEL FAILOVER locks").await.is_ok()
+    })
+    .await;
+    sentinel.names(replica.port).await;
+    let mut next = replica.admin().await;
+    next.queued(1).await;
+    assert!(guard.is_valid() && guard.fence() == fence && !waiting.is_finished());
+    guard.release().await.unwrap();
+    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    assert!(guard.is_valid() && guard.fence() > fence);
+    assert!(next.run::<bool>("EXISTS k").await);
+}
+
+#[tokio::test]
+async fn a_server_that_sentinels_do_not_name_any_more_is_asked_for_nothing() {
+    let (master, replica) = pair().await;
+    let sentinel = Sentinel::of(&master).await;
+    let client = sentinel.client().await;
+    let kept = client.mutex("kept").lock().await.unwrap();
+    knows(&replica, "kept").await;
+    master.signal("-STOP");
+    sentinel.names(replica.port).await;
+    // Asked for while the old master stands still, and granted by the new one.
+    let mutex = client.mutex("k");
+    let guard = tokio::time::timeout(BOUND, mutex.lock()).await;
+    let guard = guard.unwrap().unwrap();
+    assert!(kept.is_valid());
+    master.signal("-CONT");
+    guard.release().await.unwrap();
+    mutex.lock().await.unwrap().release().await.unwrap();
+    kept.release().await.unwrap();
+    eventually("the old master is a replica", async || {
+        // The Sentinel ends the connections to it.
+        let info = async {
+            let mut old = Admin::connect(&master.url()).await?;
+            old.ask::<String>("INFO replication").await
+        };
+        let is_linked = |info: String| info.contains("role:slave") && info.contains("status:up");
+        info.await.is_ok_and(is_linked)
+    })
+    .await;
+    // It may have read what was sent before it stood still, but nothing later.
+    let calls = master.admin().await.calls().await;
+    assert!(!calls.contains_key("rlock.release"), "{calls:?}");
+    assert!(!mutex.is_locked().await.unwrap());
+}
+
+#[tokio::test]
+async fn one_sentinel_that_knows_the_master_is_enough() {
+    let (master, _replica) = pair().await;
+    let sentinel = Sentinel::of(&master).await;
+    let (nobody, known) = (url(free_port()), url(sentinel.port));
+    let connect = |name: &'static str, server: &'static str| {
+        let builder = Client::builder().response_limit(Duration::from_millis(500));
+        builder.sentinel([nobody.as_str(), known.as_str()], name, server)
+    };
+    let client = connect("locks", "redis://_/3").await.unwrap();
+    let guard = client.mutex("k").lock().await.unwrap();
+    let mut admin = master.admin().await;
+    let _: () = admin.run("SELECT 3").await;
+    assert!(admin.run::<bool>("EXISTS k").await);
+    guard.release().await.unwrap();
+    let unknown = connect("other", "redis://_/").await.unwrap_err();
+    assert!(matches!(unknown, Error::Connect(_)), "{unknown:?}");
+    let none = Client::sentinel([""; 0], "locks", "redis://_/").await;
+    let socket = connect("locks", "redis+unix:///tmp/socket").await;
+    for refused in [none, socket] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, Error::OutOfRange { .. }), "{refused:?}");
+    }
+    let blocking = tokio::task::spawn_blocking(move || {
+        let client = rlock_client::blocking::Client::sentinel([known], "locks", "redis://_/");
+        client.unwrap().mutex("k").lock().unwrap().fence()
+    });
+    assert!(blocking.await.unwrap() > 0);
+}
