@@ -273,6 +273,7 @@ impl Engine {
             request::By::Work(id) => self.work_reply(now, id, request, sent, result),
             request::By::Renewal { hold, lease, fence } => {
                 self.renewal_reply(now, hold, sent, (lease, fence), result);
+                self.renew_waiting(now);
             }
             request::By::Ping => self.pulse_reply(now),
         }
@@ -346,14 +347,18 @@ impl Engine {
         }
     }
 
-    /// A pause before the next attempt after so many others: 10 ms, doubled up
-    /// to 1 s, half of it random so that many clients do not come back in step.
+    /// The pause before the next attempt after so many others.
     fn pause(&mut self, attempts: u32) -> Duration {
         // splitmix64
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let random = (mixed ^ (mixed >> 27)) % 1000;
-        let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
-        full / 2 + full / 2000 * u32::try_from(random).unwrap_or(0)
+        pause(attempts, mixed ^ (mixed >> 27))
     }
+}
+
+/// The pause after so many attempts: 10 ms, doubled up to 1 s, half of it
+/// random so that many clients do not come back in step.
+pub(crate) fn pause(attempts: u32, random: u64) -> Duration {
+    let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
+    full / 2 + full / 2000 * u32::try_from(random % 1000).unwrap_or(0)
 }

@@ -168,18 +168,6 @@ impl Engine {
         result: Result<Reply, Fault>,
     ) {
         self.renewals.underway = self.renewals.underway.saturating_sub(1);
-        self.renewal_is_answered(now, id, sent, (lease, asked_under), result);
-        self.renew_waiting(now);
-    }
-
-    fn renewal_is_answered(
-        &mut self,
-        now: Instant,
-        id: Id,
-        sent: Sent,
-        (lease, asked_under): (Duration, u64),
-        result: Result<Reply, Fault>,
-    ) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
@@ -207,7 +195,7 @@ impl Engine {
     }
 
     /// Those that are due and have waited for others.
-    fn renew_waiting(&mut self, now: Instant) {
+    pub(super) fn renew_waiting(&mut self, now: Instant) {
         let Link::Up { number, .. } = self.link else {
             return;
         };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::engine::instant::Instant;
+use crate::engine::pause;
 use crate::error::{Error, Failure};
 use crate::net::clock::{now, timer};
 
@@ -48,8 +49,7 @@ impl Deadline {
     }
 }
 
-/// Growing pauses between attempts: 10 ms, doubled up to 1 s, with a random
-/// half so that many clients do not come back in step.
+/// Growing pauses between attempts.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     attempts: u32,
@@ -57,10 +57,9 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn next(&mut self) -> Duration {
-        let full = Duration::from_millis(10 << self.attempts.min(7)).min(Duration::from_secs(1));
-        self.attempts = self.attempts.saturating_add(1);
-        let random = uuid::Uuid::new_v4().as_u128() % 1000;
-        full / 2 + full / 2000 * u32::try_from(random).unwrap_or(0)
+        let attempts = self.attempts;
+        self.attempts = attempts.saturating_add(1);
+        pause(attempts, uuid::Uuid::new_v4().as_u64_pair().0)
     }
 
     /// Waits for the next pause, but not past `deadline`.
