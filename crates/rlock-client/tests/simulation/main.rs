@@ -59,11 +59,13 @@ mod tasks;
 mod world;
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 
+use engine::ask::Queueing;
 use operation::Operation;
 use world::World;
 
@@ -104,31 +106,69 @@ fn no_two_hold_no_call_hangs_and_nothing_stays() {
     assert!(reconnects >= 3_000, "{reconnects} new connections");
 }
 
+/// A grant is on its way to a connection that breaks. Its call is dropped, which gives the lock to the next in line, and the
+/// same owner asks again, before the message comes at last.
+#[test]
+fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
+    for seed in 0..10 * SEEDS {
+        let mut world = World::new(seed);
+        let (lease, wait) = (engine::terms::LEASE_DEFAULT, Queueing::Unlimited);
+        let cut = Operation::Cut {
+            client: 1,
+            how: operation::Cut::Plain,
+        };
+        let script = [
+            asks(0, Queueing::Try, lease),
+            passes(100),
+            asks(1, wait, lease),
+            passes(100),
+            asks(2, wait, lease),
+            passes(100),
+            Operation::Release { actor: 0 },
+            cut,
+            passes(40),
+            Operation::Drop { actor: 1 },
+            asks(1, wait, lease),
+            passes(1_000),
+        ];
+        let outcome = world.play_only(&script);
+        outcome.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
 /// Its requests would be answered within five seconds at the latest, or not at all. A lease of two seconds cannot wait for
 /// that.
 #[test]
 fn a_silent_connection_is_given_up_while_a_lease_can_still_be_renewed() {
-    let millis = std::time::Duration::from_millis;
-    for seed in 0..100 {
+    for seed in 0..SEEDS {
         let mut world = World::new(seed);
-        let asked = Operation::Ask {
-            actor: 0,
-            key: Some(0),
-            ask: engine::ask::Ask::Exclusive,
-            queueing: engine::ask::Queueing::Try,
-            terms: engine::terms::Terms {
-                lease: millis(2_000),
-                ..engine::terms::Terms::default()
-            },
-            owner: None,
-        };
+        let asked = asks(0, Queueing::Try, Duration::from_secs(2));
         let silent = Operation::Cut {
             client: 0,
             how: operation::Cut::Silent,
         };
-        let pass = |time| Operation::Pass { time: millis(time) };
-        let script = [asked, pass(2_100), silent, pass(1_510)];
+        let script = [asked, passes(2_100), silent, passes(1_510)];
         world.play_only(&script).expect("nothing else is wrong");
         assert!(world.has_given_up(0), "seed {seed}");
     }
+}
+
+/// How often each of these scripts is played, each time with other delays.
+const SEEDS: u64 = 100;
+
+/// A task asks for the first lock; the second one always as the same owner.
+fn asks(actor: usize, queueing: Queueing, lease: Duration) -> Operation {
+    Operation::Ask {
+        actor,
+        key: Some(0),
+        ask: engine::ask::Ask::Exclusive,
+        queueing,
+        terms: engine::terms::Terms::new().lease(lease),
+        owner: (actor == 1).then_some(0),
+    }
+}
+
+fn passes(millis: u64) -> Operation {
+    let time = Duration::from_millis(millis);
+    Operation::Pass { time }
 }
