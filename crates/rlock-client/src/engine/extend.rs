@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent};
 use crate::engine::terms::validity_end;
@@ -95,17 +94,7 @@ impl Engine {
                 return self.end(now, id, Outcome::Failed(error));
             }
         };
-        let (lease, fence_then) = asked;
-        let grant = Grant {
-            fence: fence_then,
-            sent: sent.sent,
-            lease,
-            link: sent.link,
-        };
-        let is_held =
-            self.is_confirmed(now, hold, fence, fence_then) && self.prolong(now, hold, grant);
-        if is_held {
-            self.schedule_after(now, hold, sent.sent, lease);
+        if self.renewed(now, hold, sent, asked, fence) {
             return self.end(now, id, Outcome::Done);
         }
         let loss = self.loss(now, hold).unwrap_or(Loss::EndedByServer);

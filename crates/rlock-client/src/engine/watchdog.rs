@@ -179,19 +179,35 @@ impl Engine {
             Ok(_) => None,
             Err(fault) => return self.look_failed(now, id, &fault),
         };
+        if self.renewed(now, id, sent, (lease, asked_under), fence)
+            && let Link::Up { number, .. } = self.link
+        {
+            self.attach_if_needed(now, id, number);
+        }
+    }
+
+    /// Counts a lease that was asked for under a fence, and answered with
+    /// `fence`; false if the hold is over.
+    pub(super) fn renewed(
+        &mut self,
+        now: Instant,
+        id: Id,
+        sent: Sent,
+        (lease, asked_under): (Duration, u64),
+        fence: Option<u64>,
+    ) -> bool {
         let grant = Grant {
             fence: asked_under,
             sent: sent.sent,
             lease,
             link: sent.link,
         };
-        if !self.is_confirmed(now, id, fence, asked_under) || !self.prolong(now, id, grant) {
-            return;
+        let is_held =
+            self.is_confirmed(now, id, fence, asked_under) && self.prolong(now, id, grant);
+        if is_held {
+            self.schedule_after(now, id, sent.sent, lease);
         }
-        self.schedule_after(now, id, sent.sent, lease);
-        if let Link::Up { number, .. } = self.link {
-            self.attach_if_needed(now, id, number);
-        }
+        is_held
     }
 
     /// Those that are due and have waited for others.

@@ -41,11 +41,11 @@ impl State {
         afterwards: &mut Afterwards,
     ) {
         let Some(link) = &core.link else { return };
-        let room = link.room().filter(|_| core.unsent.is_empty());
-        let Some(room) = room else {
-            if core.unsent.is_empty() {
-                self.await_all(core);
-            }
+        if !core.unsent.is_empty() {
+            return core.unsent.push_back(unsent);
+        }
+        let Some(room) = link.room() else {
+            self.await_all(core);
             return core.unsent.push_back(unsent);
         };
         let Unsent { id, request, call } = unsent;

@@ -6,16 +6,10 @@ use rlock_client::{Client, Error, Loss, Mutex, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
-use crate::server::{Admin, BOUND, Server, eventually};
+use crate::server::{BOUND, Server, eventually};
 
 fn bound(client: &Client, key: &str, grace: Duration) -> Mutex {
     client.mutex(key).with(Terms::new().bound(grace)).unwrap()
-}
-
-async fn kill_clients(admin: &mut Admin) {
-    for id in admin.lock_clients().await {
-        let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-    }
 }
 
 #[tokio::test]
@@ -62,7 +56,7 @@ async fn a_bound_hold_follows_its_client_to_the_next_connection() {
     let fixed = fixed.lock().await.unwrap();
     for _ in 0..3 {
         let renewals = admin.gauge("renewals").await;
-        kill_clients(&mut admin).await;
+        admin.kill_lock_clients().await;
         eventually("all are held in full again", async || {
             let left = [guard.remaining(), reading.remaining(), permits.remaining()];
             admin.gauge("renewals").await >= renewals + 3
@@ -91,7 +85,7 @@ async fn a_hold_bound_without_grace_is_lost_with_its_connection() {
     let (client, mut admin) = (server.client().await, server.admin().await);
     let guard = bound(&client, "k", Duration::ZERO).lock().await.unwrap();
     let kept = client.mutex("other").lock().await.unwrap();
-    kill_clients(&mut admin).await;
+    admin.kill_lock_clients().await;
     tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
     admin.untouched("k").await;
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
@@ -136,7 +130,7 @@ fn a_quiet_connection_is_known_to_be_there() {
         })
         .await;
         assert!(begun.elapsed() > grace && admin.gauge("renewals").await == 0);
-        kill_clients(&mut admin).await;
+        admin.kill_lock_clients().await;
         eventually("taken over", async || admin.gauge("renewals").await == 1).await;
         assert!(guard.is_valid());
         drop(guard);

@@ -123,9 +123,7 @@ async fn calls_of_every_kind_dropped_while_connections_are_killed_leave_nothing(
         tasks.push(tokio::spawn(cancel_at_random(locks, seed, 200)));
     }
     while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
-        for id in admin.lock_clients().await {
-            let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-        }
+        admin.kill_lock_clients().await;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     for task in tasks {

@@ -18,9 +18,7 @@ async fn a_holder_whose_connection_is_killed_keeps_the_lock_as_the_same_owner() 
         .with(Terms::new().lease(Duration::from_secs(2)))
         .unwrap();
     let guard = mutex.lock().await.unwrap();
-    for id in admin.lock_clients().await {
-        let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-    }
+    admin.kill_lock_clients().await;
     eventually("renewed on a new connection", async || {
         admin.gauge("renewals").await > 0
     })
@@ -51,9 +49,7 @@ fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
             .unwrap();
         let begun = Instant::now();
         let guard = mutex.lock().await.unwrap();
-        for id in admin.lock_clients().await {
-            let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-        }
+        admin.kill_lock_clients().await;
         eventually("watched again", async || admin.gauge("watches").await == 1).await;
         let next = client
             .mutex("k")
@@ -123,9 +119,7 @@ async fn waiters_go_on_waiting_in_their_order_on_a_new_connection() {
     let order = owners(&holder).await;
     for _ in 0..3 {
         let waits = admin.gauge("waits").await;
-        for id in admin.lock_clients().await {
-            let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-        }
+        admin.kill_lock_clients().await;
         eventually("waiting again", async || {
             admin.gauge("waits").await >= waits + 20 && admin.gauge("places_kept").await == 0
         })

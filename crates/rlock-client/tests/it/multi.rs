@@ -137,9 +137,7 @@ async fn holds_of_several_keys_outlast_their_connection() {
     });
     admin.queued(2).await;
     let waits = admin.gauge("waits").await;
-    for id in admin.lock_clients().await {
-        let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-    }
+    admin.kill_lock_clients().await;
     eventually("queued again", async || admin.gauge("waits").await > waits).await;
     // The loss notices of both keys are asked for again too.
     eventually("watched again", async || {

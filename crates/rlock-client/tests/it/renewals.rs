@@ -83,9 +83,7 @@ fn after_a_new_connection_bound_holds_come_first_and_few_at_a_time() {
         let guards = hold_many(&client, "bound", bound, Terms::new().bound(grace)).await;
         proxy.forget();
         let renewals = admin.gauge("renewals").await;
-        for id in admin.lock_clients().await {
-            let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-        }
+        admin.kill_lock_clients().await;
         eventually("all are renewed", async || {
             admin.gauge("renewals").await >= renewals + (free + bound) as u64
         })

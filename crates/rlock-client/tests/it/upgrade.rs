@@ -170,9 +170,7 @@ async fn an_upgrade_goes_on_over_a_new_connection() {
     admin.queued(1).await;
     for _ in 0..3 {
         let waits = admin.gauge("waits").await;
-        for id in admin.lock_clients().await {
-            let _: u64 = admin.run(&format!("CLIENT KILL ID {id}")).await;
-        }
+        admin.kill_lock_clients().await;
         eventually("queued again", async || admin.gauge("waits").await > waits).await;
         admin.queued(1).await;
     }
