@@ -14,7 +14,8 @@ use crate::locks::semaphore::Semaphore;
 use crate::net::state::Inner;
 use crate::wire::contended::{self, Contended};
 
-/// A connection to one server, from which locks are made.
+/// A connection to one server, or to each of a cluster, from which locks are
+/// made.
 ///
 /// Cheap to clone; all clones use the same connection, as do all locks and
 /// guards made from them, and they keep it open. It comes back by itself when
@@ -115,6 +116,49 @@ impl Client {
         Self::builder().sentinel(sentinels, master, server).await
     }
 
+    /// Connects to the cluster that the servers at `nodes` belong to.
+    ///
+    /// One address that answers is enough; name several, as one may be down.
+    /// All servers are connected to in the way of the first: user, password
+    /// and TLS, as in `rediss://user:password@node-1:6379/`. Their addresses
+    /// are those that the cluster tells (`cluster-announce-ip`,
+    /// `cluster-preferred-endpoint-type`).
+    ///
+    /// There is one connection to each master, made when a key of its slots is
+    /// first asked for. Waits and holds go on where their slots are, also after
+    /// a fail-over or when slots move: a hold keeps its fence and its guard, and
+    /// a wait is asked again there, behind those who came before. A master that
+    /// cannot be reached delays nothing that others have. What a Sentinel
+    /// client is told of grants that a new master has not heard of is true here
+    /// too: see [`sentinel`](Self::sentinel).
+    ///
+    /// Keys that are asked for together, by [`multi`](Self::multi), are taken
+    /// in one step if they are in one slot, as `{order:7}stock` and
+    /// `{order:7}payment` are.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect); [`Error::Connect`] if none of the
+    /// servers answers, which tells the reason of each. [`Error::OutOfRange`]
+    /// without addresses, for one that is a Unix socket, and for a database
+    /// other than 0.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connections.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), rlock_client::Error> {
+    /// let nodes = ["redis://node-1:6379/", "redis://node-2:6379/"];
+    /// let client = rlock_client::Client::cluster(nodes).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
+        Self::builder().cluster(nodes).await
+    }
+
     /// Settings to choose before connecting.
     ///
     /// # Examples
@@ -205,7 +249,7 @@ impl Client {
     }
 
     /// The `count` locks with the longest queues, from 1 to 1000, the longest
-    /// first.
+    /// first, of all masters where there are several.
     ///
     /// Only locks with places in their queue, kept ones too. For operators: it shows key names,
     /// and needs the command `RLOCK.LIST`.
@@ -224,7 +268,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn list(&self, count: u64) -> Result<Vec<Contended>, Error> {
-        contended::parse(&self.inner.state.ask(&contended::list(count)?).await?)
+        let list = contended::list(count)?;
+        contended::longest(count, &self.inner.state.ask_everywhere(&list).await?)
     }
 
     /// A new owner, for entering a lock more than once.

@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::RedisError;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
+use crate::engine::lane::Node;
 use crate::engine::owner::Owner;
 use crate::engine::terms::whole_ms;
 use crate::error::{Error, Fault};
-use crate::net::driver;
+use crate::net::driver::{self, Order};
 use crate::net::link::Link;
-use crate::net::source::Source;
+use crate::net::source::{Source, none_of_them};
 use crate::net::state::{Inner, Limits, State};
 
 /// The longest name of a client, in bytes.
@@ -119,8 +121,7 @@ impl ClientBuilder {
     ///
     /// Dropping the future closes the connection.
     pub async fn connect(self, url: &str) -> Result<Client, Error> {
-        self.connect_with(&redis::Client::open(url).map_err(Error::Connect)?)
-            .await
+        self.connect_with(&open(url)?).await
     }
 
     /// Connects as `redis` would: with its address, credentials, TLS set-up.
@@ -178,7 +179,7 @@ impl ClientBuilder {
         master: &str,
         server: &str,
     ) -> Result<Client, Error> {
-        let (sentinels, server) = opened(sentinels, server)?;
+        let (sentinels, server) = (opened(sentinels)?, open(server)?);
         self.sentinel_with(sentinels, master, &server).await
     }
 
@@ -201,6 +202,41 @@ impl ClientBuilder {
         let sentinels = sentinels.into_iter().collect();
         let source = Source::sentinels(sentinels, master, server)?;
         self.connect_to(source).await
+    }
+
+    /// Connects to a cluster, as [`Client::cluster`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::cluster`], and [`Error::OutOfRange`] for a setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connections.
+    pub async fn cluster(
+        self,
+        nodes: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Client, Error> {
+        self.cluster_with(opened(nodes)?).await
+    }
+
+    /// The same with servers that are connected to as these clients of the
+    /// `redis` crate say: with certificates, for example. The first says how to
+    /// connect to all.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`cluster`](Self::cluster).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connections.
+    pub async fn cluster_with(
+        self,
+        nodes: impl IntoIterator<Item = redis::Client>,
+    ) -> Result<Client, Error> {
+        let nodes: Vec<_> = nodes.into_iter().collect();
+        self.connect_to(Source::cluster(&nodes)?).await
     }
 
     async fn connect_to(self, source: Source) -> Result<Client, Error> {
@@ -249,22 +285,45 @@ impl ClientBuilder {
         }
         let (state, inbox) = State::new(source, self.limits, self.name);
         let state = Arc::new(state);
-        let link = Link::first(&state).await.map_err(Error::Connect)?;
+        let (node, link) = first_link(&state).await.map_err(Error::Connect)?;
         check_module(&link).await?;
-        state.link_up(&link);
-        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, link));
+        state.link_up(node, &link);
+        state.order(Order::Connect(node, Some(link)));
+        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox));
         Ok((Client::new(Inner { state }), task))
     }
 }
 
-/// Reads the addresses of Sentinels, and that of the server.
+/// Connects to the server, or to the first of a cluster that can be reached.
+async fn first_link(state: &Arc<State>) -> Result<(Node, Arc<Link>), RedisError> {
+    if let Some(cluster) = state.source.as_cluster() {
+        state.set_routes(cluster.routes(state).await?);
+    }
+    let mut failures = Vec::new();
+    for node in state.routes().nodes() {
+        match Link::open(state, node, &[]).await {
+            Ok(link) => return Ok((node, link)),
+            Err(error) => match state.source.as_cluster() {
+                Some(cluster) => failures.push((cluster.address(node), error)),
+                None => return Err(error),
+            },
+        }
+    }
+    Err(none_of_them(
+        "no server of the cluster can be used",
+        failures,
+    ))
+}
+
+/// Reads addresses.
 pub(crate) fn opened(
-    sentinels: impl IntoIterator<Item = impl AsRef<str>>,
-    server: &str,
-) -> Result<(Vec<redis::Client>, redis::Client), Error> {
-    let open = |url: &str| redis::Client::open(url).map_err(Error::Connect);
-    let sentinels = sentinels.into_iter().map(|it| open(it.as_ref()));
-    Ok((sentinels.collect::<Result<_, _>>()?, open(server)?))
+    urls: impl IntoIterator<Item = impl AsRef<str>>,
+) -> Result<Vec<redis::Client>, Error> {
+    urls.into_iter().map(|url| open(url.as_ref())).collect()
+}
+
+pub(crate) fn open(url: &str) -> Result<redis::Client, Error> {
+    redis::Client::open(url).map_err(Error::Connect)
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
@@ -286,6 +345,6 @@ async fn check_module(link: &Link) -> Result<(), Error> {
         Err(Fault::Broken(error)) => Err(Error::Connect(error)),
         // A server that is loading has its modules already. Who may lock need
         // not be allowed to read the help.
-        Ok(_) | Err(Fault::Passing(_) | Fault::Refused(_)) => Ok(()),
+        Ok(_) | Err(Fault::Passing(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
     }
 }

@@ -217,7 +217,11 @@ fn may_pass(error: &RedisError) -> bool {
     if let Some(cause) = cause.and_then(|cause| cause.downcast_ref::<std::io::Error>()) {
         return !matches!(cause.kind(), InvalidData | InvalidInput | PermissionDenied);
     }
-    error.is_io_error() || matches!(Fault::from_redis(error.clone()), Fault::Passing(_))
+    error.is_io_error()
+        || matches!(
+            Fault::from_redis(error.clone()),
+            Fault::Passing(_) | Fault::Moved(_)
+        )
 }
 
 /// What made a request fail; the engine passes it on without a look at it.
@@ -231,6 +235,8 @@ pub(crate) enum Fault {
     Broken(RedisError),
     /// The server cannot do it now, but probably soon.
     Passing(RedisError),
+    /// Another server of the cluster has this key, or some of what is there.
+    Moved(RedisError),
     /// The server will not do it.
     Refused(Error),
 }
@@ -243,6 +249,7 @@ impl Fault {
                 "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED"
                 | "BUSY" | "NOREPLICAS" | "MISCONF",
             ) => Self::Passing(error),
+            Some("MOVED" | "ASK") => Self::Moved(error),
             Some(code) => Self::Refused(refusal(code, &error)),
             None if error.kind() == ErrorKind::Extension => Self::Refused(Error::Refused(error)),
             None => Self::Broken(error),

@@ -19,7 +19,7 @@ use std::sync::mpsc;
 
 use tokio::runtime::Handle;
 
-use crate::client_builder::opened;
+use crate::client_builder::{open, opened};
 use crate::net::source::Source;
 use crate::{Contended, Error, Metrics, Owner};
 
@@ -88,8 +88,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn connect_with(settings: crate::ClientBuilder, url: &str) -> Result<Self, Error> {
-        let redis = redis::Client::open(url).map_err(Error::Connect)?;
-        Self::connect_to(settings, Source::server(&redis)?)
+        Self::connect_to(settings, Source::server(&open(url)?)?)
     }
 
     /// Connects to the master that Sentinels name; see
@@ -118,8 +117,30 @@ impl Client {
         master: &str,
         server: &str,
     ) -> Result<Self, Error> {
-        let (sentinels, server) = opened(sentinels, server)?;
+        let (sentinels, server) = (opened(sentinels)?, open(server)?);
         Self::connect_to(settings, Source::sentinels(sentinels, master, &server)?)
+    }
+
+    /// Connects to a cluster; see [`crate::Client::cluster`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Client::cluster`], and [`Error::Closed`] if the
+    /// system gives no further thread.
+    pub fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
+        Self::cluster_with(crate::Client::builder(), nodes)
+    }
+
+    /// The same with settings; see [`crate::Client::builder`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`cluster`](Self::cluster).
+    pub fn cluster_with(
+        settings: crate::ClientBuilder,
+        nodes: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Self, Error> {
+        Self::connect_to(settings, Source::cluster(&opened(nodes)?)?)
     }
 
     fn connect_to(settings: crate::ClientBuilder, source: Source) -> Result<Self, Error> {

@@ -75,7 +75,7 @@ impl Engine {
         };
         if self.is_confirmed(now, id, fence, known) {
             if let Some(hold) = self.holds.get_mut(&id) {
-                hold.notices_by = sent.link;
+                hold.told_by(sent.link);
             }
             let grant = Grant {
                 fence: known,

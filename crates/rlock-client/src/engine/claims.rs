@@ -6,6 +6,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 use crate::engine::owner::Owner;
+use crate::engine::slot;
 
 /// One owner at one key: `<owner> <key>`, as messages have it. No owner has a
 /// space, so this names both.
@@ -64,6 +65,8 @@ pub(crate) struct Claims(Arc<Parts>);
 
 struct Parts {
     owner: Owner,
+    /// Of the first key: all are in one where that matters.
+    slot: u16,
     first: Name,
     rest: Vec<Name>,
 }
@@ -72,15 +75,22 @@ impl Claims {
     pub(crate) fn new(owner: Owner, key: &[u8], rest: &[Arc<[u8]>]) -> Self {
         let first = name(&owner, key);
         let rest = rest.iter().map(|key| name(&owner, key)).collect();
-        Self(Arc::new(Parts { owner, first, rest }))
+        Self(Arc::new(Parts {
+            owner,
+            slot: slot::of(key),
+            first,
+            rest,
+        }))
     }
 
     /// Those of a name that the server wrote.
     pub(crate) fn named(name: &Name) -> Option<Self> {
         let end = name.text.iter().position(|byte| *byte == b' ')?;
         let owner = std::str::from_utf8(name.text.get(..end)?).ok()?;
+        let key = name.text.get(end + 1..)?;
         Some(Self(Arc::new(Parts {
             owner: Owner::new(owner).ok()?,
+            slot: slot::of(key),
             first: name.clone(),
             rest: Vec::new(),
         })))
@@ -88,6 +98,10 @@ impl Claims {
 
     pub(crate) fn owner(&self) -> &Owner {
         &self.0.owner
+    }
+
+    pub(crate) fn slot(&self) -> u16 {
+        self.0.slot
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &Name> {
@@ -102,6 +116,7 @@ impl Claims {
         let mut names = self.names().filter(|name| holds(name)).cloned();
         Some(Self(Arc::new(Parts {
             owner: self.owner().clone(),
+            slot: self.slot(),
             first: names.next()?,
             rest: names.collect(),
         })))

@@ -86,7 +86,7 @@ impl Engine {
         sent: Sent,
         result: Result<Reply, Fault>,
     ) {
-        let is_sole = matches!(self.link, Link::Up { is_sole: true, .. });
+        let is_sole = matches!(self.link(sent.node), Link::Up { is_sole: true, .. });
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::engine::Id;
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::Claims;
+use crate::engine::lane::{Node, Routes};
 use crate::engine::notices::Notice;
 use crate::engine::proof::Proof;
 use crate::engine::request::{Reply, Request};
@@ -40,11 +41,21 @@ pub(crate) enum Event {
     },
     /// The server has said something.
     Notice(Notice),
-    /// There is a connection. `is_sole`: no request of an earlier one can still
-    /// be carried out.
-    LinkUp { link: u64, is_sole: bool },
-    /// It is gone.
-    LinkDown,
+    /// There is a connection to a server. `is_sole`: no request of an earlier
+    /// one can still be carried out.
+    LinkUp {
+        node: Node,
+        link: u64,
+        is_sole: bool,
+    },
+    /// It is gone. `is_left`: no other one is made before it is needed.
+    LinkDown { node: Node, is_left: bool },
+    /// A connection to a server is wanted, before there is anything to ask.
+    Need { node: Node },
+    /// A server said that another one has this slot.
+    SlotMoved { slot: u16, node: Node },
+    /// Which server has which slots.
+    Routes(Routes),
     /// There will never be one again.
     Closed,
     /// Somebody wants to know when nothing is left to clean up; answered by
@@ -57,9 +68,10 @@ pub(crate) enum Event {
 /// What is to be done.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// Send `request`, after all that were sent before.
+    /// Send `request` by a connection, after all that were sent before by it.
     Send {
         id: Id,
+        link: u64,
         request: Request,
         /// The call that waits for it; none if that is the background.
         call: Option<Id>,
@@ -68,6 +80,8 @@ pub(crate) enum Action {
     Resolve { call: Id, outcome: Outcome },
     /// Wake those who wait for the end of a hold, and log it if it was lost.
     Over { proof: Arc<Proof>, why: Loss },
+    /// Connect to a server, and again whenever the connection is gone.
+    Connect { node: Node },
     /// Give the connection up: it is silent.
     Retire { link: u64 },
     /// What was to be cleaned up when this was asked for is.

@@ -6,14 +6,17 @@ use std::time::Duration;
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::{Claims, Name};
 use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
 use crate::engine::terms::{Terms, validity_end};
-use crate::engine::{Engine, Id, Link, Timer};
+use crate::engine::{Engine, Id, Timer};
 
 #[derive(Debug)]
 pub(super) struct Hold {
     pub(super) proof: Arc<Proof>,
+    /// The server that has it.
+    pub(super) node: Node,
     pub(super) terms: Terms,
     /// How it is held: an upgrade and a downgrade change it.
     pub(super) ask: Ask,
@@ -97,6 +100,12 @@ impl Hold {
             let end = validity_end(known_good.max(self.asked), grace);
             self.proof.set_valid_until(now, until.min(end));
         }
+    }
+
+    /// Has its loss told by that connection.
+    pub(super) fn told_by(&mut self, link: u64) {
+        self.notices_by = link;
+        self.proof.set_node(self.node);
     }
 
     /// Asks again for what is held, so that its loss is told by another
@@ -195,7 +204,7 @@ impl Engine {
             return false;
         };
         hold.guards += 1;
-        hold.notices_by = grant.link;
+        hold.told_by(grant.link);
         hold.proof.set_fence(grant.fence);
         if ask.is_exclusive() {
             hold.ask = ask;
@@ -215,10 +224,13 @@ impl Engine {
     ) -> Id {
         let id = self.next_id();
         let end = validity_end(grant.sent, grant.lease);
-        self.renewals.begun += 1;
+        let node = self.routes.node(claims.slot());
+        self.begun += 1;
+        self.lane(node).renewals.holds += 1;
         let proof = Proof::new(id, claims.clone(), grant.fence, end);
         let hold = Hold {
-            proof: Arc::new(proof.bound(terms.bound, &self.alive)),
+            proof: Arc::new(proof.bound(terms.bound, &self.alive, node)),
+            node,
             terms,
             ask,
             taken: grant.sent,
@@ -228,7 +240,7 @@ impl Engine {
             writers: u32::from(ask.is_exclusive()),
             is_upgrading: false,
             notices_by: grant.link,
-            number: self.renewals.begun,
+            number: self.begun,
             renewing: None,
             failures: 0,
             alarm: None,
@@ -243,7 +255,7 @@ impl Engine {
             claim.hold = Some(id);
         }
         if let Some(grace) = terms.bound {
-            self.grace_begins(now, grace);
+            self.grace_begins(now, node, grace);
         }
         self.schedule_after(now, id, grant.sent, grant.lease);
         id
@@ -279,11 +291,7 @@ impl Engine {
 
     /// The connection that it came by may have ended before.
     fn cut_if_over(&self, now: Instant, hold: &Hold, grant: Grant) {
-        let is_over = match self.link {
-            Link::Up { number, .. } => grant.link < number,
-            Link::Down | Link::Closed => true,
-        };
-        if is_over {
+        if !self.link(hold.node).is(grant.link) {
             hold.cut(now, grant.sent);
         }
     }
@@ -316,8 +324,10 @@ impl Engine {
         let Some(hold) = self.holds.remove(&id) else {
             return;
         };
+        let held = &mut self.lane(hold.node).renewals.holds;
+        *held = held.saturating_sub(1);
         if let Some(grace) = hold.terms.bound {
-            self.grace_ends(grace);
+            self.grace_ends(hold.node, grace);
         }
         for name in hold.proof.claims.names() {
             if let Some(claim) = self.claims.get_mut(name)

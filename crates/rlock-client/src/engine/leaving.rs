@@ -129,7 +129,7 @@ impl Engine {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        let is_repeated = work.unanswered.is_some();
+        let (node, is_repeated) = (work.node, work.unanswered.is_some());
         let Task::Release(leaving) = &mut work.task else {
             return;
         };
@@ -146,7 +146,7 @@ impl Engine {
             (Ok(_), None) => Outcome::Done,
             (Err(Fault::Refused(refusal)), None) if !claims.is_single() => {
                 leaving.refusal = Some(refusal);
-                if let Link::Up { number, .. } = self.link {
+                if let Link::Up { number, .. } = self.link(node) {
                     return self.request(now, id, number, Request::ReleaseEach { claims });
                 }
                 return self.advance(now, id);

@@ -13,11 +13,11 @@
 //! - `hold`, `loss`: what is held, by how many guards, and how that ends;
 //! - `watchdog`, `pulse`: renewals, and signs of life; `attach`: what a new
 //!   connection is asked to tell;
+//! - `lane`, `slot`: what is known of each server, and which keys it has;
 //! - `notices`: what the server says without being asked;
 //! - `proof`: what guards can tell without the engine.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::error::{Error, Fault};
@@ -31,6 +31,7 @@ mod event;
 mod extend;
 mod hold;
 pub(crate) mod instant;
+pub(crate) mod lane;
 mod leaving;
 mod loss;
 pub(crate) mod notices;
@@ -39,6 +40,7 @@ pub(crate) mod proof;
 mod pulse;
 mod replies;
 pub(crate) mod request;
+pub(crate) mod slot;
 pub(crate) mod terms;
 mod turns;
 mod watchdog;
@@ -48,18 +50,20 @@ use claims::{Name, Table};
 pub(crate) use event::{Action, Event, Outcome};
 use hold::Hold;
 use instant::Instant;
+use lane::{Lane, Node, Routes};
 use proof::Alive;
 use request::{Reply, Request, Sent};
-use watchdog::Renewals;
 use work::Work;
 
 /// The number of anything that the engine knows: a call, a hold, a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(u64);
 
-/// The connection.
+/// The connection to a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Link {
+    /// Nobody has needed one.
+    Idle,
     Up {
         number: u64,
         is_sole: bool,
@@ -67,6 +71,12 @@ pub(crate) enum Link {
     Down,
     /// For ever.
     Closed,
+}
+
+impl Link {
+    fn is(self, link: u64) -> bool {
+        matches!(self, Self::Up { number, .. } if number == link)
+    }
 }
 
 /// What a client has counted since it was made.
@@ -104,64 +114,52 @@ struct Claim {
 enum Timer {
     Work(Id),
     Hold(Id),
-    Pulse,
+    Pulse(Node),
 }
 
 #[derive(Debug)]
 pub(crate) struct Engine {
     /// How long calls go on that do not wait for a lock.
     patience: Duration,
-    link: Link,
-    /// When the last request was sent that was answered by this connection, and
-    /// when its last answer came.
-    known_good: Instant,
-    heard: Instant,
-    /// The first of these, for proofs.
+    lanes: BTreeMap<Node, Lane>,
+    routes: Routes,
+    /// When each server was last known to be there, for proofs.
     alive: Alive,
     claims: Table<Name, Claim>,
     /// Boxed, as they are large, and a tree has room for more than there are.
     works: BTreeMap<Id, Box<Work>>,
     holds: BTreeMap<Id, Box<Hold>>,
     requests: Table<Id, Sent>,
-    renewals: Renewals,
-    /// The graces of bound holds, and the leases that are waited for, each with
-    /// how many there are.
-    graces: BTreeMap<Duration, usize>,
-    leases: BTreeMap<Duration, usize>,
     agenda: BTreeSet<(Instant, Timer)>,
     /// Works that may have the turn now.
     next: VecDeque<Id>,
-    /// When it is time for a sign of life.
-    pulse: Option<Instant>,
     flushes: Vec<(HashSet<Id>, Id)>,
     actions: VecDeque<Action>,
     metrics: Metrics,
+    /// How many holds there have been.
+    begun: u64,
     last: u64,
     random: u64,
 }
 
 impl Engine {
     /// `seed` spreads the pauses of many clients.
-    pub(crate) fn new(patience: Duration, seed: u64) -> Self {
+    pub(crate) fn new(patience: Duration, seed: u64, routes: Routes) -> Self {
         Self {
             patience,
-            link: Link::Down,
-            known_good: Instant::from_nanos(0),
-            heard: Instant::from_nanos(0),
-            alive: Alive::default(),
+            lanes: BTreeMap::new(),
+            alive: proof::alive(&routes),
+            routes,
             claims: Table::default(),
             works: BTreeMap::new(),
             holds: BTreeMap::new(),
             requests: Table::default(),
-            renewals: Renewals::default(),
-            graces: BTreeMap::new(),
-            leases: BTreeMap::new(),
             agenda: BTreeSet::new(),
             next: VecDeque::new(),
-            pulse: None,
             flushes: Vec::new(),
             actions: VecDeque::new(),
             metrics: Metrics::default(),
+            begun: 0,
             last: 0,
             random: seed,
         }
@@ -189,8 +187,15 @@ impl Engine {
             Event::Leave { hold, ask } => self.leave(now, hold, ask),
             Event::Reply { request, result } => self.answered(now, request, result),
             Event::Notice(notice) => self.notice(now, &notice),
-            Event::LinkUp { link, is_sole } => self.link_up(now, link, is_sole),
-            Event::LinkDown => self.link_down(now),
+            Event::LinkUp {
+                node,
+                link,
+                is_sole,
+            } => self.link_up(now, node, link, is_sole),
+            Event::LinkDown { node, is_left } => self.link_down(now, node, is_left),
+            Event::Need { node } => self.connect_if_idle(node),
+            Event::SlotMoved { slot, node } => self.slot_moved(now, slot, node),
+            Event::Routes(routes) => self.set_routes(now, routes),
             Event::Closed => self.closed(now),
             Event::Flush { flush } => self.flush(flush),
             Event::Tick => {}
@@ -206,6 +211,10 @@ impl Engine {
     /// When to be told that time has passed, unless something happens before.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.agenda.first().map(|(due, _)| *due)
+    }
+
+    pub(crate) fn routes(&self) -> &Routes {
+        &self.routes
     }
 
     pub(crate) fn metrics(&self) -> Metrics {
@@ -226,8 +235,7 @@ impl Engine {
             && self.holds.is_empty()
             && self.requests.is_empty()
             && self.agenda.is_empty()
-            && self.graces.is_empty()
-            && self.leases.is_empty()
+            && self.lanes.values().all(Lane::is_unused)
     }
 
     fn do_what_is_due(&mut self, now: Instant) {
@@ -239,24 +247,35 @@ impl Engine {
             match timer {
                 Timer::Work(id) => self.work_is_due(now, id),
                 Timer::Hold(id) => self.hold_is_due(now, id),
-                Timer::Pulse => {
-                    self.pulse = None;
-                    self.keep_pulse(now);
+                Timer::Pulse(node) => {
+                    self.lane(node).pulse = None;
+                    self.keep_pulse(now, node);
                 }
             }
             self.pass_turns(now);
         }
     }
 
-    fn send(&mut self, now: Instant, link: u64, by: request::By, request: Request) -> Id {
+    fn send(&mut self, now: Instant, to: (Node, u64), by: request::By, request: Request) -> Id {
         let id = self.next_id();
         let call = match by {
             request::By::Work(work) => self.awaited(work),
             request::By::Renewal { .. } | request::By::Ping => None,
         };
-        let sent = now;
-        self.requests.insert(id, Sent { by, link, sent });
-        self.actions.push_back(Action::Send { id, request, call });
+        let ((node, link), sent) = (to, now);
+        let row = Sent {
+            by,
+            node,
+            link,
+            sent,
+        };
+        self.requests.insert(id, row);
+        self.actions.push_back(Action::Send {
+            id,
+            link,
+            request,
+            call,
+        });
         id
     }
 
@@ -264,62 +283,27 @@ impl Engine {
         let Some(sent) = self.requests.remove(&request) else {
             return;
         };
-        let is_current = matches!(self.link, Link::Up { number, .. } if number == sent.link);
+        let node = sent.node;
         // A refusal is a sign of life, too.
-        if is_current && !matches!(result, Err(Fault::Broken(_))) {
-            self.is_alive(self.known_good.max(sent.sent), now);
+        if self.link(node).is(sent.link) && !matches!(result, Err(Fault::Broken(_))) {
+            let known_good = self.lane(node).known_good.max(sent.sent);
+            self.is_alive(node, known_good, now);
         }
         match sent.by {
             request::By::Work(id) => self.work_reply(now, id, request, sent, result),
             request::By::Renewal { hold, lease, fence } => {
                 self.renewal_reply(now, hold, sent, (lease, fence), result);
-                self.renew_waiting(now);
+                self.renew_waiting(now, node);
             }
-            request::By::Ping => self.pulse_reply(now),
-        }
-    }
-
-    fn link_up(&mut self, now: Instant, link: u64, is_sole: bool) {
-        if link > 1 {
-            self.metrics.reconnects += 1;
-        }
-        self.link = Link::Up {
-            number: link,
-            is_sole,
-        };
-        self.is_alive(now, now);
-        self.look_at_all(now);
-        self.go_on(now);
-        self.keep_pulse(now);
-    }
-
-    fn is_alive(&mut self, known_good: Instant, heard: Instant) {
-        (self.known_good, self.heard) = (known_good, heard);
-        self.alive.store(known_good.nanos(), Ordering::Release);
-    }
-
-    fn link_down(&mut self, now: Instant) {
-        self.link = Link::Down;
-        self.forget_ping();
-        self.set_pulse(None);
-        self.cut_bound(now);
-        let holds: Vec<Id> = self.holds.keys().copied().collect();
-        for hold in holds {
-            self.wait_for_end(now, hold);
-        }
-        self.lose_link(now);
-    }
-
-    /// The server ends what was bound to the connection after its grace.
-    fn cut_bound(&self, now: Instant) {
-        for hold in self.holds.values() {
-            hold.cut(now, self.known_good);
+            request::By::Ping => self.pulse_reply(now, node),
         }
     }
 
     fn closed(&mut self, now: Instant) {
-        self.link = Link::Closed;
-        self.cut_bound(now);
+        for lane in self.lanes.values_mut() {
+            lane.link = Link::Closed;
+        }
+        self.cut_bound(now, None);
         let works = std::mem::take(&mut self.works);
         for (call, work) in works {
             if work.is_awaited {

@@ -36,7 +36,7 @@ impl Engine {
             Word::Lost => return self.told_of_loss(now, notice),
             Word::Grant => Told::Grant {
                 fence: notice.fence,
-                not_before: self.known_good,
+                not_before: self.known_good_of(notice.link),
             },
             Word::WaitEnded => Told::WaitEnded,
             Word::Withdrawn => Told::Withdrawn,

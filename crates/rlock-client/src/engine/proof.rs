@@ -6,7 +6,7 @@
 //! also if the server later turns out to have renewed in time.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use std::time::Duration;
 use crate::engine::Id;
 use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
+use crate::engine::lane::{Node, Routes};
 use crate::engine::terms::validity_end;
 use crate::error::Loss;
 
@@ -25,8 +26,19 @@ const RELEASED: u64 = 3;
 /// them.
 const GRACE_MIN: Duration = Duration::from_millis(400);
 
-/// When the connection was last known to be there.
-pub(crate) type Alive = Arc<AtomicU64>;
+/// When each server's connection was last known to be there.
+pub(crate) type Alive = Arc<[AtomicU64]>;
+
+/// So many servers can be known.
+pub(crate) const NODES_MAX: u16 = 1024;
+
+pub(super) fn alive(routes: &Routes) -> Alive {
+    let nodes = match routes {
+        Routes::One => 1,
+        Routes::Slots(_) => NODES_MAX,
+    };
+    (0..nodes).map(|_| AtomicU64::new(0)).collect()
+}
 
 /// One grant, as its guards see it.
 pub(crate) struct Proof {
@@ -39,6 +51,8 @@ pub(crate) struct Proof {
     /// longer: the server ends it so long after the end of the connection,
     /// which a process that stands still does not see.
     bound: Option<(Duration, Alive)>,
+    /// The server that tells of its loss.
+    node: AtomicU16,
     waiting: Mutex<Waiting>,
 }
 
@@ -57,17 +71,23 @@ impl Proof {
             fence: AtomicU64::new(fence),
             standing: AtomicU64::new(until.nanos()),
             bound: None,
+            node: AtomicU16::new(0),
             waiting: Mutex::default(),
         }
     }
 
     /// The same, for a hold that is bound to its connection with that grace.
-    pub(crate) fn bound(self, grace: Option<Duration>, alive: &Alive) -> Self {
+    pub(crate) fn bound(self, grace: Option<Duration>, alive: &Alive, node: Node) -> Self {
         let grace = grace.filter(|grace| *grace >= GRACE_MIN);
         Self {
             bound: grace.map(|grace| (grace, Arc::clone(alive))),
+            node: AtomicU16::new(node.0),
             ..self
         }
+    }
+
+    pub(super) fn set_node(&self, node: Node) {
+        self.node.store(node.0, Ordering::Release);
     }
 
     pub(crate) fn fence(&self) -> u64 {
@@ -92,7 +112,9 @@ impl Proof {
         let until = Instant::from_nanos(until);
         match &self.bound {
             Some((grace, alive)) => {
-                let alive = Instant::from_nanos(alive.load(Ordering::Acquire));
+                let node = usize::from(self.node.load(Ordering::Acquire));
+                let alive = alive.get(node).map_or(0, |it| it.load(Ordering::Acquire));
+                let alive = Instant::from_nanos(alive);
                 until.min(validity_end(alive, *grace))
             }
             None => until,

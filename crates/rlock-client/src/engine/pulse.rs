@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
 use crate::engine::request::{By, Request};
 use crate::engine::{Action, Engine, Link, Timer};
 
@@ -24,71 +25,68 @@ use crate::engine::{Action, Engine, Link, Timer};
 const PULSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 impl Engine {
-    pub(super) fn lease_is_awaited(&mut self, now: Instant, lease: Duration) {
-        if count(&mut self.leases, lease) {
-            self.keep_pulse(now);
+    pub(super) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
+        if count(&mut self.lane(node).leases, lease) {
+            self.keep_pulse(now, node);
         }
     }
 
-    pub(super) fn lease_is_not_awaited(&mut self, lease: Duration) {
-        uncount(&mut self.leases, lease);
+    pub(super) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
+        uncount(&mut self.lane(node).leases, lease);
     }
 
-    pub(super) fn grace_begins(&mut self, now: Instant, grace: Duration) {
-        if !grace.is_zero() && count(&mut self.graces, grace) {
-            self.keep_pulse(now);
+    pub(super) fn grace_begins(&mut self, now: Instant, node: Node, grace: Duration) {
+        if !grace.is_zero() && count(&mut self.lane(node).graces, grace) {
+            self.keep_pulse(now, node);
         }
     }
 
-    pub(super) fn grace_ends(&mut self, grace: Duration) {
-        uncount(&mut self.graces, grace);
+    pub(super) fn grace_ends(&mut self, node: Node, grace: Duration) {
+        uncount(&mut self.lane(node).graces, grace);
     }
 
     /// Asks for a sign of life if the last is too old.
-    pub(super) fn keep_pulse(&mut self, now: Instant) {
-        let grace = self.graces.keys().next().copied();
+    pub(super) fn keep_pulse(&mut self, now: Instant, node: Node) {
+        let lane = self.lane(node);
+        let grace = lane.graces.keys().next().copied();
         let graces = grace.map(|grace| (grace / 4).clamp(PULSE.0, PULSE.1));
-        let leases = self
+        let leases = lane
             .leases
             .keys()
             .next()
             .map(|lease| (*lease / 4).max(PULSE.0));
         let interval = graces.into_iter().chain(leases).min();
-        let (Some(interval), Link::Up { number, .. }) = (interval, self.link) else {
-            return self.set_pulse(None);
+        let (Some(interval), Link::Up { number, .. }) = (interval, lane.link) else {
+            return self.set_pulse(node, None);
         };
-        let age = now - self.known_good;
-        if age < interval && self.renewals.ping.is_none() {
-            return self.set_pulse(Some(now + (interval - age)));
+        let age = now - lane.known_good;
+        if age < interval && lane.renewals.ping.is_none() {
+            return self.set_pulse(node, Some(now + (interval - age)));
         }
-        let is_new = self.renewals.ping.is_none();
-        let sent = *self.renewals.ping.get_or_insert(now);
+        let is_new = lane.renewals.ping.is_none();
+        let sent = *lane.renewals.ping.get_or_insert(now);
         if is_new {
-            self.send(now, number, By::Ping, Request::Ping);
+            self.send(now, (node, number), By::Ping, Request::Ping);
         }
         let silence = grace.map(|grace| sent + (grace / 2).max(PULSE.0));
         if silence.is_some_and(|silence| silence <= now) {
             self.actions.push_back(Action::Retire { link: number });
-            return self.set_pulse(None);
+            return self.set_pulse(node, None);
         }
-        self.set_pulse(silence);
+        self.set_pulse(node, silence);
     }
 
-    pub(super) fn pulse_reply(&mut self, now: Instant) {
-        self.renewals.ping = None;
-        self.keep_pulse(now);
+    pub(super) fn pulse_reply(&mut self, now: Instant, node: Node) {
+        self.lane(node).renewals.ping = None;
+        self.keep_pulse(now, node);
     }
 
-    pub(super) fn forget_ping(&mut self) {
-        self.renewals.ping = None;
-    }
-
-    pub(super) fn set_pulse(&mut self, due: Option<Instant>) {
-        if let Some(before) = std::mem::replace(&mut self.pulse, due) {
-            self.agenda.remove(&(before, Timer::Pulse));
+    pub(super) fn set_pulse(&mut self, node: Node, due: Option<Instant>) {
+        if let Some(before) = std::mem::replace(&mut self.lane(node).pulse, due) {
+            self.agenda.remove(&(before, Timer::Pulse(node)));
         }
         if let Some(due) = due {
-            self.agenda.insert((due, Timer::Pulse));
+            self.agenda.insert((due, Timer::Pulse(node)));
         }
     }
 }

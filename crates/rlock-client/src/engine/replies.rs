@@ -72,11 +72,14 @@ impl Engine {
         sent: Sent,
         result: Result<Reply, Fault>,
     ) {
-        let work = self.works.get_mut(&id).and_then(|work| work.call());
-        let Some(hold) = work.and_then(|call| call.live) else {
+        let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        match (self.attached(now, hold, sent, result), self.link) {
+        let node = work.node;
+        let Some(hold) = work.call().and_then(|call| call.live) else {
+            return;
+        };
+        match (self.attached(now, hold, sent, result), self.link(node)) {
             (Ok(()), Link::Up { number, .. }) => self.ask_for_lock(now, id, number),
             (Ok(()), _) => self.advance(now, id),
             (Err(fault), _) => self.call_failed(now, id, sent, fault),
@@ -87,7 +90,7 @@ impl Engine {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        let claims = work.claims.clone();
+        let (claims, node) = (work.claims.clone(), work.node);
         let Some(call) = work.call() else { return };
         match result {
             Ok(Reply::Fence(fence)) => self.granted(now, id, fence, sent),
@@ -103,9 +106,9 @@ impl Engine {
                     notify: false,
                 };
                 call.step = Step::AskingQuietly { full };
-                match self.link {
+                match self.link(node) {
                     Link::Up { number, .. } => self.request(now, id, number, request),
-                    Link::Down | Link::Closed => self.advance(now, id),
+                    Link::Idle | Link::Down | Link::Closed => self.advance(now, id),
                 }
             }
             Err(Fault::Refused(error)) => self.refused(now, id, error),
@@ -130,12 +133,13 @@ impl Engine {
     }
 
     fn queued(&mut self, now: Instant, id: Id, sent: Sent) {
-        let link = self.link;
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
+        let node = self.works.get(&id).map(|work| work.node);
+        let link = node.map_or(Link::Down, |node| self.link(node));
         let Link::Up { number, is_sole } = link else {
             return self.advance(now, id);
+        };
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
         };
         if number != sent.link {
             return self.advance(now, id);
@@ -185,6 +189,7 @@ impl Engine {
             return;
         };
         let Some(link) = work.asked_by else { return };
+        let node = work.node;
         let claims = work.claims.clone();
         let is_lost = matches!(told, Told::Grant { fence, .. } if self.is_lost(&claims, fence));
         let Some(call) = self.works.get_mut(&id).and_then(|work| work.call()) else {
@@ -202,8 +207,13 @@ impl Engine {
                 let is_fresh = left(lease) && call.terms.bound.is_none_or(left);
                 if is_plain && is_fresh && !is_lost {
                     let by = By::Work(id);
-                    let sent = not_before;
-                    return self.granted(now, id, fence, Sent { by, link, sent });
+                    let sent = Sent {
+                        by,
+                        node,
+                        link,
+                        sent: not_before,
+                    };
+                    return self.granted(now, id, fence, sent);
                 }
                 // How old the message is cannot be known, as this process may
                 // have been stopped since.
@@ -249,7 +259,8 @@ impl Engine {
     /// is the place of a wait, which is kept for some time after its end; an
     /// upgrade keeps none.
     fn not_granted(&mut self, now: Instant, id: Id) {
-        let link = self.link;
+        let node = self.works.get(&id).map(|work| work.node);
+        let link = node.map_or(Link::Down, |node| self.link(node));
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
@@ -262,7 +273,7 @@ impl Engine {
                 call.step = Step::Leaving;
                 self.request(now, id, number, Request::Cancel { claims });
             }
-            Link::Down if has_place => self.give_up(now, id, Outcome::Refused),
+            Link::Idle | Link::Down if has_place => self.give_up(now, id, Outcome::Refused),
             Link::Up { is_sole: false, .. } if has_unanswered => {
                 self.give_up(now, id, Outcome::Refused);
             }

@@ -6,6 +6,7 @@ use crate::engine::Id;
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
 
 /// A request. None of them does harm if it is carried out twice.
 #[derive(Clone, Debug)]
@@ -44,6 +45,21 @@ pub(crate) enum Request {
     Ping,
 }
 
+impl Request {
+    /// Whether it is about what is there already, which goes with its key from
+    /// one server to another.
+    pub(crate) fn is_of_a_hold(&self) -> bool {
+        match self {
+            Self::Renew { .. }
+            | Self::Release { .. }
+            | Self::ReleaseEach { .. }
+            | Self::Downgrade { .. }
+            | Self::CleanUp { .. } => true,
+            Self::Acquire { .. } | Self::Cancel { .. } | Self::Ping => false,
+        }
+    }
+}
+
 /// How to undo what a request that nobody waits for may have been granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Undo {
@@ -68,6 +84,7 @@ pub(crate) enum Reply {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) by: By,
+    pub(super) node: Node,
     pub(super) link: u64,
     pub(super) sent: Instant,
 }

@@ -12,7 +12,8 @@ use crate::engine::{Action, Engine, Id, Outcome, Timer};
 impl Engine {
     /// Begins `work` as soon as everything else of its owner is done that was
     /// begun before, at any of its keys.
-    pub(super) fn start(&mut self, now: Instant, id: Id, work: Work) {
+    pub(super) fn start(&mut self, now: Instant, id: Id, mut work: Work) {
+        work.node = self.routes.node(work.claims.slot());
         for name in work.claims.names() {
             let claim = self.claims.entry(name.clone()).or_default();
             claim.queue.push_back(id);

@@ -6,16 +6,19 @@
 //! every hold is looked at, as the server forgot what it was to tell by the one
 //! before.
 //!
-//! A second renewal is under way at the same time only if there are more than
+//! A second renewal is under way at the same server only if there are more than
 //! 500 holds, a third if more than 1000, and so on: the server and the calls of
 //! this client share one connection. A hold that has waited for a twelfth of
-//! its lease is renewed all the same, so that no slow network loses any.
+//! its lease is renewed all the same, so that no slow network loses any; and as
+//! the network is slow, one more may be under way from then on, for as long as
+//! they are needed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
 use crate::engine::request::{By, Reply, Request, Sent};
 use crate::engine::{Action, Engine, Id, Link};
 use crate::error::{Error, Fault};
@@ -35,13 +38,29 @@ const STARVED: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Renewals {
-    /// How many holds there have been.
-    pub(super) begun: u64,
+    /// How many holds there are.
+    pub(super) holds: usize,
     underway: usize,
+    /// How many more may be, as some were late.
+    more: usize,
     /// Those that are due and wait for others, by when they are urgent.
     waiting: BTreeSet<(Instant, Id)>,
     /// When a sign of life was asked for that has not come yet.
     pub(super) ping: Option<Instant>,
+}
+
+impl Renewals {
+    /// How many may be under way.
+    fn at_once(&self) -> usize {
+        (self.holds.div_ceil(HOLDS_PER_RENEWAL) + self.more).min(RENEWALS_MAX)
+    }
+
+    fn has_ended(&mut self) {
+        self.underway = self.underway.saturating_sub(1);
+        if self.underway < self.at_once() / 2 {
+            self.more = self.more.saturating_sub(1);
+        }
+    }
 }
 
 impl Engine {
@@ -75,16 +94,23 @@ impl Engine {
     }
 
     fn wait_no_more(&mut self, id: Id) {
-        let urgent = self.holds.get_mut(&id).and_then(|hold| hold.urgent.take());
-        if let Some(urgent) = urgent {
-            self.renewals.waiting.remove(&(urgent, id));
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        let node = hold.node;
+        if let Some(urgent) = hold.urgent.take() {
+            self.lane(node).renewals.waiting.remove(&(urgent, id));
         }
     }
 
     pub(super) fn hold_is_due(&mut self, now: Instant, id: Id) {
-        let heard = self.heard;
         let loss = self.loss(now, id);
-        let (link, at_once) = (self.link, self.renewals_at_once());
+        let Some(node) = self.holds.get(&id).map(|hold| hold.node) else {
+            return;
+        };
+        let lane = self.lane(node);
+        let (link, heard) = (lane.link, lane.heard);
+        let (underway, at_once) = (lane.renewals.underway, lane.renewals.at_once());
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
@@ -110,11 +136,12 @@ impl Engine {
             self.attach_if_needed(now, id, number);
         } else if let Some(urgent) = hold.urgent {
             // It is renewed as soon as another renewal has ended.
-            if self.renewals.underway < RENEWALS_MAX && urgent <= now {
+            if underway < RENEWALS_MAX && urgent <= now {
                 self.metrics.late_renewals += 1;
+                self.lane(node).renewals.more += 1;
                 self.renew(now, id, number);
             }
-        } else if self.renewals.underway < at_once {
+        } else if underway < at_once {
             self.renew(now, id, number);
         } else {
             let left = hold
@@ -123,13 +150,9 @@ impl Engine {
                 .map_or(Duration::ZERO, |end| end - now);
             let urgent = now + (hold.terms.lease / 12).min(left / 4);
             hold.urgent = Some(urgent);
-            self.renewals.waiting.insert((urgent, id));
+            self.lane(node).renewals.waiting.insert((urgent, id));
             self.set_alarm(id, Some(urgent));
         }
-    }
-
-    fn renewals_at_once(&self) -> usize {
-        self.holds.len().div_ceil(HOLDS_PER_RENEWAL)
     }
 
     fn renew(&mut self, now: Instant, id: Id, link: u64) {
@@ -141,9 +164,10 @@ impl Engine {
             return self.wait_for_end(now, id);
         };
         let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+        let node = hold.node;
         hold.renewing = Some(now);
         let silence = now + (lease / 3).max(SILENCE_MIN);
-        self.renewals.underway += 1;
+        self.lane(node).renewals.underway += 1;
         let by = By::Renewal {
             hold: id,
             lease,
@@ -155,7 +179,7 @@ impl Engine {
             lease,
             known,
         };
-        self.send(now, link, by, request);
+        self.send(now, (node, link), by, request);
         self.look_later(now, id, Some(silence));
     }
 
@@ -167,20 +191,23 @@ impl Engine {
         (lease, asked_under): (Duration, u64),
         result: Result<Reply, Fault>,
     ) {
-        self.renewals.underway = self.renewals.underway.saturating_sub(1);
+        self.lane(sent.node).renewals.has_ended();
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
         if hold.renewing == Some(sent.sent) {
             hold.renewing = None;
         }
+        let node = hold.node;
         let fence = match result {
             Ok(Reply::Fence(fence)) => Some(fence),
             Ok(_) => None,
+            // It is being renewed at the server that it has moved to.
+            Err(Fault::Moved(_)) if hold.renewing.is_some() => return,
             Err(fault) => return self.look_failed(now, id, &fault),
         };
         if self.renewed(now, id, sent, (lease, asked_under), fence)
-            && let Link::Up { number, .. } = self.link
+            && let Link::Up { number, .. } = self.link(node)
         {
             self.attach_if_needed(now, id, number);
         }
@@ -211,16 +238,20 @@ impl Engine {
     }
 
     /// Those that are due and have waited for others.
-    pub(super) fn renew_waiting(&mut self, now: Instant) {
-        let Link::Up { number, .. } = self.link else {
+    pub(super) fn renew_waiting(&mut self, now: Instant, node: Node) {
+        let Link::Up { number, .. } = self.link(node) else {
             return;
         };
-        while let Some((urgent, id)) = self.renewals.waiting.first().copied() {
+        loop {
+            let renewals = &mut self.lane(node).renewals;
+            let Some((urgent, id)) = renewals.waiting.first().copied() else {
+                return;
+            };
             let allowed = match urgent <= now {
                 true => RENEWALS_MAX,
-                false => self.renewals_at_once(),
+                false => renewals.at_once(),
             };
-            if self.renewals.underway >= allowed {
+            if renewals.underway >= allowed {
                 return;
             }
             self.renew(now, id, number);
@@ -244,11 +275,11 @@ impl Engine {
         self.look_later(now, id, Some(due));
     }
 
-    /// Has every hold looked at soon, as there is a new connection: bound holds
-    /// at once, in the order in which they would be lost, the others after
+    /// Has every hold there looked at soon, as there is a new connection: bound
+    /// holds at once, in the order in which they would be lost, the others after
     /// them.
-    pub(super) fn look_at_all(&mut self, now: Instant) {
-        let live = self.holds.iter();
+    pub(super) fn look_at_all(&mut self, now: Instant, node: Node) {
+        let live = self.holds.iter().filter(|(_, hold)| hold.node == node);
         let live = live.filter_map(|(id, hold)| {
             let until = hold.proof.valid_until().filter(|until| now < *until)?;
             Some((hold.terms.bound.is_none(), until, *id))

@@ -11,6 +11,7 @@ use crate::engine::claims::Claims;
 use crate::engine::cleanup::CleanUp;
 use crate::engine::extend::Extension;
 use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
 use crate::engine::leaving::Leaving;
 use crate::engine::request::{By, Reply, Request, Sent};
 use crate::engine::{Action, Engine, Id, Link, Outcome, Timer};
@@ -19,6 +20,8 @@ use crate::error::{Error, Failure, Fault};
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) claims: Claims,
+    /// The server that it is done at.
+    pub(super) node: Node,
     pub(super) task: Task,
     pub(super) stage: Stage,
     /// Whether a caller waits for the outcome.
@@ -36,8 +39,8 @@ pub(super) struct Work {
     pub(super) unanswered: Option<u64>,
     pub(super) failure: Option<Failure>,
     pub(super) alarm: Option<Instant>,
-    /// The lease that it waits for in the server's queue.
-    awaited: Option<Duration>,
+    /// The lease that it waits for in a server's queue.
+    awaited: Option<(Node, Duration)>,
 }
 
 #[derive(Debug)]
@@ -76,6 +79,7 @@ impl Work {
     ) -> Self {
         Self {
             claims,
+            node: Node::default(),
             task,
             stage: Stage::Turn,
             is_awaited,
@@ -133,15 +137,17 @@ impl Engine {
         let Some(work) = self.works.get(&id) else {
             return;
         };
+        let node = work.node;
         if !self.has_turn(id, work) {
             return self.set_stage(now, id, Stage::Turn);
         }
         if !work.has_begun && !self.begin(now, id) {
             return;
         }
-        match self.link {
+        self.connect_if_idle(node);
+        match self.link(node) {
             Link::Up { number, .. } => self.make_request(now, id, number),
-            Link::Down => self.set_stage(now, id, Stage::Link),
+            Link::Idle | Link::Down => self.set_stage(now, id, Stage::Link),
             Link::Closed => self.end(now, id, Outcome::Failed(Error::Closed)),
         }
     }
@@ -183,7 +189,11 @@ impl Engine {
     }
 
     pub(super) fn request(&mut self, now: Instant, id: Id, link: u64, request: Request) {
-        let request = self.send(now, link, By::Work(id), request);
+        let node = self
+            .works
+            .get(&id)
+            .map_or(Node::default(), |work| work.node);
+        let request = self.send(now, (node, link), By::Work(id), request);
         self.set_stage(now, id, Stage::Asked(request));
     }
 
@@ -223,22 +233,26 @@ impl Engine {
         sent: Sent,
         fault: Fault,
     ) -> Result<(), Error> {
-        let link = self.link;
+        let link = self.link(sent.node);
         let Some(work) = self.works.get_mut(&id) else {
             return Ok(());
         };
         let is_broken = matches!(fault, Fault::Broken(_));
+        let is_moved = matches!(fault, Fault::Moved(_)) && work.node != sent.node;
         match fault {
             Fault::Refused(error) => return Err(error),
-            Fault::Broken(failure) | Fault::Passing(failure) => work.failure = Some(failure),
+            Fault::Broken(failure) | Fault::Passing(failure) | Fault::Moved(failure) => {
+                work.failure = Some(failure);
+            }
         }
         if is_broken {
             work.unanswered = Some(sent.link);
         }
         let attempts = work.attempts;
         work.attempts = attempts.saturating_add(1);
-        if is_broken && !matches!(link, Link::Up { number, .. } if number == sent.link) {
-            // Connections have pauses of their own.
+        // Connections have pauses of their own. Servers that each name the other
+        // as a key's are asked with pauses too.
+        if (is_broken && !link.is(sent.link)) || (is_moved && attempts == 0) {
             self.advance(now, id);
         } else {
             let end = now + self.pause(attempts);
@@ -271,10 +285,10 @@ impl Engine {
         }
     }
 
-    /// All works that wait for a connection go on, in order.
-    pub(super) fn go_on(&mut self, now: Instant) {
+    /// All works that wait for that connection go on, in order.
+    pub(super) fn go_on(&mut self, now: Instant, node: Node) {
         let waiting = self.works.iter();
-        let waiting = waiting.filter(|(_, work)| work.stage == Stage::Link);
+        let waiting = waiting.filter(|(_, it)| it.node == node && it.stage == Stage::Link);
         let waiting: Vec<Id> = waiting.map(|(id, _)| *id).collect();
         for id in waiting {
             self.advance(now, id);
@@ -283,8 +297,8 @@ impl Engine {
 
     /// What waits in the server's queue will hear no more by this connection.
     /// Requests that are under way have their replies still to come.
-    pub(super) fn lose_link(&mut self, now: Instant) {
-        let queued = self.works.iter();
+    pub(super) fn lose_link(&mut self, now: Instant, node: Node) {
+        let queued = self.works.iter().filter(|(_, work)| work.node == node);
         let queued = queued.filter(|(_, work)| matches!(work.stage, Stage::Queued(_)));
         let queued: Vec<Id> = queued.map(|(id, _)| *id).collect();
         for id in queued {
@@ -300,7 +314,7 @@ impl Engine {
         let alarm = work.next_alarm();
         let before = std::mem::replace(&mut work.alarm, alarm);
         let awaited = match stage {
-            Stage::Queued(_) => work.lease(),
+            Stage::Queued(_) => work.lease().map(|lease| (work.node, lease)),
             _ => None,
         };
         let awaited_before = std::mem::replace(&mut work.awaited, awaited);
@@ -312,11 +326,11 @@ impl Engine {
                 self.agenda.insert((alarm, Timer::Work(id)));
             }
         }
-        if let Some(lease) = awaited_before {
-            self.lease_is_not_awaited(lease);
+        if let Some((node, lease)) = awaited_before {
+            self.lease_is_not_awaited(node, lease);
         }
-        if let Some(lease) = awaited {
-            self.lease_is_awaited(now, lease);
+        if let Some((node, lease)) = awaited {
+            self.lease_is_awaited(now, node, lease);
         }
     }
 

@@ -103,7 +103,8 @@ impl Lock {
     }
 
     pub(crate) async fn info(&self) -> Result<Info, Error> {
-        info::parse(&self.inner.state.ask(&protocol::info(&self.key)).await?)
+        let cmd = protocol::info(&self.key);
+        info::parse(&self.inner.state.ask_at(&self.key, &cmd).await?)
     }
 
     pub(crate) async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
@@ -115,7 +116,8 @@ impl Lock {
     }
 
     pub(crate) async fn force(&self) -> Result<u64, Error> {
-        protocol::number(&self.inner.state.ask(&protocol::force(&self.key)).await?)
+        let cmd = protocol::force(&self.key);
+        protocol::number(&self.inner.state.ask_at(&self.key, &cmd).await?)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::owner::Owner;
+use crate::engine::slot;
 use crate::engine::terms::Terms;
 use crate::error::Error;
 use crate::locks::guard::Guard;
@@ -16,7 +17,6 @@ use crate::locks::lock::{Lock, at_most};
 use crate::locks::multi_guard::MultiGuard;
 use crate::net::deadline::Deadline;
 use crate::net::state::Inner;
-use crate::wire::slot;
 
 /// The most keys that one request may have.
 const KEYS_MAX: usize = 1024;

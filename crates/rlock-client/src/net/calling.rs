@@ -128,8 +128,7 @@ impl Future for Calling {
                     let slot = &calling.slot;
                     let request = asked.id;
                     let caller = Caller { slot, waker };
-                    let reply = Event::Reply { request, result };
-                    calling.state.handle_for(caller, reply);
+                    calling.state.answered(Some(caller), request, result);
                 }
                 Poll::Pending => {
                     let mut content = lock(&calling.slot.0);

@@ -1,4 +1,4 @@
-//! The background task of a client: it keeps the connection, awaits the replies
+//! The background task of a client: it keeps the connections, awaits the replies
 //! that no caller awaits, and tells the engine that time has passed.
 //!
 //! It decides nothing. It is one task for all locks of a client.
@@ -9,9 +9,11 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc;
 
+use crate::engine::lane::Node;
 use crate::engine::{Event, Id};
 use crate::net::clock::timer;
-use crate::net::link::{Link, keep_connected};
+use crate::net::keeping::keep_connected;
+use crate::net::link::Link;
 use crate::net::sending::Asking;
 use crate::net::state::State;
 
@@ -19,21 +21,25 @@ use crate::net::state::State;
 pub(crate) enum Order {
     /// Await the reply to a request that has been sent.
     Await(Id, Asking),
+    /// Keep a connection to a server, beginning with this one if there is one.
+    Connect(Node, Option<Arc<Link>>),
     /// The last client, lock and guard is gone.
     Close,
 }
 
 /// Runs until the last client, lock and guard is gone, and nothing is left to
 /// clean up.
-pub(crate) async fn drive(
-    state: Arc<State>,
-    inbox: mpsc::UnboundedReceiver<Order>,
-    link: Arc<Link>,
-) {
+pub(crate) async fn drive(state: Arc<State>, inbox: mpsc::UnboundedReceiver<Order>) {
     let _closing = Closing(Arc::clone(&state));
+    let follow = async {
+        match state.source.as_cluster() {
+            Some(cluster) => cluster.follow(&state).await,
+            None => std::future::pending().await,
+        }
+    };
     tokio::select! {
         () = work(&state, inbox) => {}
-        () = keep_connected(&state, link) => {}
+        () = follow => {}
     }
 }
 
@@ -47,8 +53,9 @@ impl Drop for Closing {
     }
 }
 
-async fn work(state: &State, mut inbox: mpsc::UnboundedReceiver<Order>) {
+async fn work(state: &Arc<State>, mut inbox: mpsc::UnboundedReceiver<Order>) {
     let mut asked = FuturesUnordered::new();
+    let mut kept = FuturesUnordered::new();
     let mut is_open = true;
     while is_open || !state.is_clean() {
         let alarm = state.alarm();
@@ -63,12 +70,14 @@ async fn work(state: &State, mut inbox: mpsc::UnboundedReceiver<Order>) {
                 Order::Await(request, asking) => {
                     asked.push(async move { (request, asking.await) });
                 }
+                Order::Connect(node, link) => kept.push(keep_connected(state, node, link)),
                 // What was ordered is finished.
                 Order::Close => is_open = false,
             },
             Some((request, result)) = asked.next() => {
-                state.handle(Event::Reply { request, result });
+                state.answered(None, request, result);
             }
+            Some(()) = kept.next() => {}
             () = rings => state.handle(Event::Tick),
             () = state.alarm_is_earlier() => {}
         }

@@ -1,4 +1,4 @@
-//! The one connection of a client, and how it comes back when it breaks.
+//! One connection of a client to a server.
 //!
 //! Requests and messages use the same connection: when it ends, the server
 //! withdraws what was queued and what was to be told by it, so nothing is
@@ -17,15 +17,17 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::engine::Event;
 use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
 use crate::engine::request::{Reply, Request};
 use crate::error::Fault;
 use crate::net::clock::now;
-use crate::net::deadline::Backoff;
+use crate::net::cluster::Cluster;
 use crate::net::identity::{Identity, close_earlier, identify};
-use crate::net::source::address_of;
-use crate::net::state::{Connection, State, lock};
+use crate::net::source::{address_of, host_of};
+use crate::net::state::{State, lock};
+use crate::wire::cluster::redirect;
 use crate::wire::notice;
-use crate::wire::protocol::{self, Encoded};
+use crate::wire::protocol::{self, Channel, Encoded};
 
 /// How many requests may be under way before others wait to be sent, so that
 /// each has its time for an answer from when it is sent.
@@ -33,8 +35,6 @@ const REQUESTS_MAX: usize = 1024;
 /// How many may wait in the connection's own queue. Questions that are dropped
 /// stay there, and nothing must ever wait for a place in it.
 const QUEUE_MAX: usize = 16 * REQUESTS_MAX;
-/// After how long a connection counts as one that works.
-const SETTLED: Duration = Duration::from_secs(5);
 
 /// One live connection.
 #[derive(Debug)]
@@ -44,10 +44,15 @@ pub(crate) struct Link {
     /// Whether no request of an earlier connection can still be carried out.
     pub(crate) is_sole: bool,
     /// Of the server.
-    address: String,
+    pub(super) address: String,
+    host: String,
+    /// The cluster that it belongs to.
+    cluster: Option<Arc<Cluster>>,
+    /// Where the server tells this client something.
+    channel: Channel,
     connection: MultiplexedConnection,
-    life: Arc<Life>,
-    identity: Option<Identity>,
+    pub(super) life: Arc<Life>,
+    pub(super) identity: Option<Identity>,
     /// One for each request of the engine that may be under way.
     room: Arc<Semaphore>,
     /// One for each question.
@@ -58,9 +63,11 @@ pub(crate) struct Link {
 
 /// What is known of a connection, also by those who take its messages.
 #[derive(Debug)]
-struct Life {
+pub(super) struct Life {
     number: u64,
     retired: AtomicBool,
+    /// Whether replies may belong to other requests.
+    is_garbled: AtomicBool,
     bell: Notify,
     /// When the last answer was read.
     heard: Mutex<Instant>,
@@ -71,9 +78,16 @@ impl Life {
         Self {
             number,
             retired: AtomicBool::new(false),
+            is_garbled: AtomicBool::new(false),
             bell: Notify::new(),
             heard: Mutex::new(now()),
         }
+    }
+
+    /// Nothing that is read after this is believed.
+    fn garble(&self) {
+        self.is_garbled.store(true, Ordering::Release);
+        self.retire();
     }
 
     fn retire(&self) {
@@ -85,7 +99,7 @@ impl Life {
         self.retired.load(Ordering::Acquire)
     }
 
-    async fn retired(&self) {
+    pub(super) async fn retired(&self) {
         let mut rings = pin!(self.bell.notified());
         rings.as_mut().enable();
         if !self.is_retired() {
@@ -101,18 +115,19 @@ impl Life {
 
 impl Link {
     /// Connects, makes sure that `earlier` connections are closed, subscribes.
-    async fn open(
+    pub(crate) async fn open(
         state: &Arc<State>,
-        number: u64,
+        node: Node,
         earlier: &[Option<Identity>],
     ) -> Result<Arc<Self>, RedisError> {
+        let number = state.next_link();
         let life = Arc::new(Life::new(number));
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(state.limits.response))
             .set_response_timeout(Some(state.limits.response))
             .set_pipeline_buffer_size(QUEUE_MAX)
             .set_push_sender(receiver(Arc::downgrade(state), Arc::clone(&life)));
-        let redis = state.source.current().await?;
+        let redis = state.source.current(node).await?;
         let mut connection = redis
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
@@ -125,12 +140,16 @@ impl Link {
         }
         let identity = identify(&mut connection).await;
         let is_sole = close_earlier(&mut connection, earlier).await;
-        connection.subscribe(&*state.channel).await?;
+        let channel = state.channel_at(node)?;
+        subscribe(&mut connection, &channel).await?;
         life.has_spoken();
         Ok(Arc::new(Self {
             number,
             is_sole,
             address: address_of(&redis),
+            host: host_of(&redis).unwrap_or_default().to_owned(),
+            cluster: state.source.as_cluster().cloned(),
+            channel,
             connection,
             life,
             identity,
@@ -140,9 +159,9 @@ impl Link {
         }))
     }
 
-    /// The first connection of a client.
-    pub(crate) async fn first(state: &Arc<State>) -> Result<Arc<Self>, RedisError> {
-        Self::open(state, 1, &[]).await
+    /// As the server is known to others; empty for a Unix socket.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
     }
 
     /// Room for one more request of the engine.
@@ -151,12 +170,20 @@ impl Link {
     }
 
     /// Carries out a request of the engine, for which there is room.
-    pub(crate) async fn carry_out(&self, request: &Request, channel: &str) -> Result<Reply, Fault> {
-        let replies = match protocol::encode(request, channel) {
-            Encoded::One(cmd) => vec![self.send(&cmd).await?],
-            Encoded::Several(cmds) => self.ask_all(&cmds).await?,
+    pub(crate) async fn carry_out(&self, request: &Request) -> Result<Reply, Fault> {
+        let replies = match protocol::encode(request, &self.channel) {
+            Encoded::One(cmd) => self.send(&cmd).await.map(|reply| vec![reply]),
+            Encoded::Several(cmds) => self.ask_all(&cmds).await,
         };
-        protocol::decode(request, &replies).map_err(Fault::Refused)
+        let outcome = replies.and_then(|replies| protocol::decode_all(request, replies));
+        if let (Err(Fault::Moved(error)), Some(cluster)) = (&outcome, &self.cluster)
+            && request.is_of_a_hold()
+            && let Some(redirect) = redirect(error).filter(|redirect| redirect.is_once)
+        {
+            let here = (&*self.host, &self.channel);
+            return cluster.carry_out(request, &redirect, here).await;
+        }
+        outcome
     }
 
     /// Asks what changes nothing, in any order.
@@ -195,10 +222,14 @@ impl Link {
         &self,
         reply: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
-        tokio::select! {
+        let reply = tokio::select! {
             biased;
             reply = reply => reply,
             () = self.life.retired() => Err(given_up()),
+        };
+        match self.life.is_garbled.load(Ordering::Acquire) {
+            true => Err(given_up()),
+            false => reply,
         }
     }
 
@@ -244,7 +275,11 @@ fn receiver(
     move |push| {
         match (push.kind, push.data.as_slice()) {
             (PushKind::Disconnection, _) => life.retire(),
-            (PushKind::Message, [_, Value::BulkString(message)]) => {
+            // The slot of the channel has moved. The server says so without
+            // being asked, and `redis` takes it for the reply to the oldest
+            // request, as it comes before that reply.
+            (PushKind::SUnsubscribe, _) => life.garble(),
+            (PushKind::Message | PushKind::SMessage, [_, Value::BulkString(message)]) => {
                 if let Some(state) = state.upgrade() {
                     deliver(&state, &life, message);
                 }
@@ -266,55 +301,17 @@ fn deliver(state: &State, life: &Life, message: &[u8]) {
     }
 }
 
-/// Replaces the connection whenever it breaks. Ends only with its task.
-pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
-    let mut earlier = Vec::new();
-    // One that connects, and is given up at once, is as bad as one that does
-    // not: a demoted server, for example.
-    let mut backoff = Backoff::default();
-    let mut since = now();
-    loop {
-        tokio::select! {
-            () = link.life.retired() => {}
-            () = state.source.moved(&link.address) => {
-                tracing::info!("the Sentinels name another server");
-                link.retire();
-            }
-        }
-        if now() - since >= SETTLED {
-            backoff = Backoff::default();
-        }
-        tracing::warn!("connection to the server lost");
-        earlier.push(link.identity.clone());
-        let number = link.number + 1;
-        drop(link);
-        state.link_down();
-        link = reconnect(state, number, &mut earlier, &mut backoff).await;
-        since = now();
-        tracing::info!(number, "connected to the server again");
-        state.link_up(&link);
+async fn subscribe(
+    connection: &mut MultiplexedConnection,
+    channel: &Channel,
+) -> Result<(), RedisError> {
+    if !channel.is_sharded {
+        return connection.subscribe(&*channel.name).await;
     }
-}
-
-async fn reconnect(
-    state: &Arc<State>,
-    number: u64,
-    earlier: &mut Vec<Option<Identity>>,
-    backoff: &mut Backoff,
-) -> Arc<Link> {
-    loop {
-        tokio::time::sleep(backoff.next()).await;
-        match Link::open(state, number, earlier).await {
-            Ok(link) => {
-                earlier.clear();
-                return link;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "no connection to the server yet");
-                state.set_connection(Connection::Down(Some(error)));
-            }
-        }
-    }
+    let mut cmd = redis::cmd("SSUBSCRIBE");
+    cmd.arg(&*channel.name);
+    let reply = connection.send_packed_command(&cmd).await?;
+    reply.extract_error().map(drop)
 }
 
 /// Makes a `redis` client speak RESP3, without which there are no messages

@@ -18,7 +18,7 @@ use crate::error::Fault;
 use crate::net::calling::Caller;
 use crate::net::driver::Order;
 use crate::net::link::Link;
-use crate::net::state::{Afterwards, Core, State};
+use crate::net::state::{Afterwards, Core, Line, State};
 
 /// A request that has been sent, and is to be awaited.
 pub(crate) type Asking = Pin<Box<dyn Future<Output = Result<Reply, Fault>> + Send>>;
@@ -37,23 +37,28 @@ impl State {
         &self,
         core: &mut Core,
         caller: Option<Caller<'_>>,
+        link: u64,
         unsent: Unsent,
         afterwards: &mut Afterwards,
     ) {
-        let Some(link) = &core.link else { return };
-        if !core.unsent.is_empty() {
-            return core.unsent.push_back(unsent);
-        }
-        let Some(room) = link.room() else {
-            self.await_all(core);
-            return core.unsent.push_back(unsent);
+        let mut lines = core.lines.iter_mut();
+        let Some(line) = lines.find(|line| line.link.number == link) else {
+            return;
         };
+        if !line.unsent.is_empty() {
+            return line.unsent.push_back(unsent);
+        }
+        let Some(room) = line.link.room() else {
+            line.unsent.push_back(unsent);
+            return self.await_all(core);
+        };
+        let link = Arc::clone(&line.link);
         let Unsent { id, request, call } = unsent;
         let slot = call.and_then(|call| core.slots.get(&call));
         let own = caller.filter(|caller| slot.is_some_and(|slot| Arc::ptr_eq(slot, caller.slot)));
         let nobody = Waker::noop();
         let waker = own.map_or(nobody, |caller| caller.waker);
-        let (asking, is_awaited) = self.begin_to_ask(Arc::clone(link), room, request, waker);
+        let (asking, is_awaited) = self.begin_to_ask(link, room, request, waker);
         match slot {
             Some(slot) => {
                 let is_awaited = is_awaited && own.is_some();
@@ -75,13 +80,15 @@ impl State {
 
     /// Sends what waits, as far as there is room now.
     pub(super) fn send_on(&self, core: &mut Core) {
-        let Some(link) = &core.link else { return };
-        while !core.unsent.is_empty()
-            && let Some(room) = link.room()
-            && let Some(Unsent { id, request, .. }) = core.unsent.pop_front()
-        {
-            let (asking, _) = self.begin_to_ask(Arc::clone(link), room, request, Waker::noop());
-            self.order(Order::Await(id, asking));
+        for Line { link, unsent } in &mut core.lines {
+            while !unsent.is_empty()
+                && let Some(room) = link.room()
+                && let Some(Unsent { id, request, .. }) = unsent.pop_front()
+            {
+                let link = Arc::clone(link);
+                let (asking, _) = self.begin_to_ask(link, room, request, Waker::noop());
+                self.order(Order::Await(id, asking));
+            }
         }
     }
 
@@ -96,9 +103,8 @@ impl State {
         waker: &Waker,
     ) -> (Asking, bool) {
         tracing::trace!(?request);
-        let channel = Arc::clone(&self.channel);
         let asking = async move {
-            let reply = link.carry_out(&request, &channel).await;
+            let reply = link.carry_out(&request).await;
             drop(room);
             reply
         };

@@ -1,4 +1,5 @@
-//! Where a client finds its server: at an address, or where Sentinels say.
+//! Where a client finds its servers: at an address, where Sentinels say, or in
+//! a cluster.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -7,7 +8,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError};
 
+use crate::engine::lane::{Node, Routes};
 use crate::error::Error;
+use crate::net::cluster::Cluster;
 use crate::net::link::prepared;
 use crate::net::state::lock;
 use crate::wire::protocol;
@@ -19,6 +22,7 @@ const SENTINEL_TIME: Duration = Duration::from_secs(1);
 pub(crate) enum Source {
     Server(Box<redis::Client>),
     Sentinels(Arc<Sentinels>),
+    Cluster(Arc<Cluster>),
 }
 
 /// The Sentinels that watch a master.
@@ -46,7 +50,7 @@ impl Source {
             return Err(out_of_range("sentinels", "empty", "at least one"));
         }
         let template = prepared(template).map_err(Error::Connect)?;
-        if let ConnectionAddr::Unix(_) = template.get_connection_info().addr() {
+        if host_of(&template).is_none() {
             let value = "a Unix socket";
             return Err(out_of_range("server", value, "an address over TCP"));
         }
@@ -58,15 +62,35 @@ impl Source {
         })))
     }
 
-    /// The server to connect to now.
-    pub(crate) async fn current(&self) -> Result<redis::Client, RedisError> {
+    pub(crate) fn cluster(nodes: &[redis::Client]) -> Result<Self, Error> {
+        Cluster::new(nodes).map(|cluster| Self::Cluster(Arc::new(cluster)))
+    }
+
+    pub(crate) fn as_cluster(&self) -> Option<&Arc<Cluster>> {
         match self {
-            Self::Server(redis) => Ok((**redis).clone()),
-            Self::Sentinels(sentinels) => sentinels.current().await,
+            Self::Cluster(cluster) => Some(cluster),
+            Self::Server(_) | Self::Sentinels(_) => None,
         }
     }
 
-    /// Makes sure that a server which Sentinels name is a master: they may not
+    /// Which server has what, as far as is known without asking.
+    pub(crate) fn routes(&self) -> Routes {
+        match self {
+            Self::Server(_) | Self::Sentinels(_) => Routes::One,
+            Self::Cluster(_) => Routes::Slots(Box::default()),
+        }
+    }
+
+    /// The server to connect to now.
+    pub(crate) async fn current(&self, node: Node) -> Result<redis::Client, RedisError> {
+        match self {
+            Self::Server(redis) => Ok((**redis).clone()),
+            Self::Sentinels(sentinels) => sentinels.current().await,
+            Self::Cluster(cluster) => cluster.server(node),
+        }
+    }
+
+    /// Makes sure that a server which others name is a master: they may not
     /// know yet that it has been restarted as a replica.
     pub(crate) async fn check(
         &self,
@@ -79,7 +103,7 @@ impl Source {
         if protocol::is_master(&hello.extract_error()?) {
             return Ok(());
         }
-        let what = "the server that the Sentinels name is no master";
+        let what = "the server is no master, though others name it as one";
         Err(RedisError::from((ErrorKind::Io, what)))
     }
 
@@ -108,10 +132,9 @@ impl Sentinels {
             && let Ok(Some(address)) = self.ask(&mut known).await
         {
             *lock(&self.known) = Some(known);
-            return self.at(address);
+            return at(&self.template, address);
         }
-        let name = self.master.clone();
-        let mut why = RedisError::from((ErrorKind::Io, "no Sentinel knows the master", name));
+        let mut failures = Vec::new();
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(SENTINEL_TIME))
             .set_response_timeout(Some(SENTINEL_TIME));
@@ -125,13 +148,17 @@ impl Sentinels {
             match answer.await {
                 Ok((connection, Some(address))) => {
                     *lock(&self.known) = Some(connection);
-                    return self.at(address);
+                    return at(&self.template, address);
                 }
-                Ok((_, None)) => {}
-                Err(error) => why = error,
+                Ok((_, None)) => {
+                    let (what, name) = ("it knows no master of this name", self.master.clone());
+                    let unknown = RedisError::from((ErrorKind::Io, what, name));
+                    failures.push((address_of(sentinel), unknown));
+                }
+                Err(error) => failures.push((address_of(sentinel), error)),
             }
         }
-        Err(why)
+        Err(none_of_them("no Sentinel names the master", failures))
     }
 
     async fn ask(
@@ -144,31 +171,55 @@ impl Sentinels {
             .query_async(sentinel)
             .await
     }
+}
 
-    fn at(&self, (host, port): (String, u16)) -> Result<redis::Client, RedisError> {
-        let info = self.template.get_connection_info().clone();
-        let address = match info.addr().clone() {
-            ConnectionAddr::TcpTls {
-                insecure,
-                tls_params,
-                ..
-            } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure,
-                tls_params,
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        redis::Client::open(info.set_addr(address))
+/// The server at an address, connected to in the way of `template`.
+pub(crate) fn at(
+    template: &redis::Client,
+    (host, port): (String, u16),
+) -> Result<redis::Client, RedisError> {
+    let info = template.get_connection_info().clone();
+    let address = match info.addr().clone() {
+        ConnectionAddr::TcpTls {
+            insecure,
+            tls_params,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure,
+            tls_params,
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    redis::Client::open(info.set_addr(address))
+}
+
+/// None for a Unix socket.
+pub(crate) fn host_of(redis: &redis::Client) -> Option<&str> {
+    match redis.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+        _ => None,
     }
+}
+
+/// Why nobody has answered, by their addresses. What is no matter of the
+/// network, such as a wrong password, is an error of that kind.
+pub(crate) fn none_of_them(what: &'static str, failures: Vec<(String, RedisError)>) -> RedisError {
+    let lasting = failures.iter().find(|(_, error)| !error.is_io_error());
+    let kind = lasting.map_or(ErrorKind::Io, |(_, error)| error.kind());
+    let each = failures
+        .iter()
+        .map(|(address, error)| format!("{address}: {error}"));
+    let each: Vec<_> = each.collect();
+    RedisError::from((kind, what, each.join("; ")))
 }
 
 pub(crate) fn address_of(redis: &redis::Client) -> String {
     redis.get_connection_info().addr().to_string()
 }
 
-fn out_of_range(argument: &'static str, value: &str, limit: &'static str) -> Error {
+pub(crate) fn out_of_range(argument: &'static str, value: &str, limit: &'static str) -> Error {
     Error::OutOfRange {
         argument,
         value: value.to_owned(),

@@ -7,24 +7,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, Value};
-use tokio::sync::{Notify, OnceCell, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OnceCell, mpsc, oneshot};
 
-use crate::engine::ask::Queueing;
 use crate::engine::claims::Table;
 use crate::engine::instant::Instant;
+use crate::engine::lane::{Node, Routes};
 use crate::engine::owner::Owner;
 use crate::engine::proof::Proof;
+use crate::engine::request::Reply;
 use crate::engine::{Action, Engine, Event, Id, Metrics};
 use crate::error::{Error, Fault, Loss};
 use crate::net::calling::{Caller, Slot};
 use crate::net::clock::now;
-use crate::net::deadline::{Backoff, Deadline};
 use crate::net::driver::Order;
 use crate::net::link::{Link, given_up};
 use crate::net::sending::Unsent;
+use crate::net::servers::{Connection, Servers};
 use crate::net::source::Source;
-use crate::wire::protocol;
 
 /// How long a client goes on.
 #[derive(Clone, Copy, Debug)]
@@ -33,31 +32,22 @@ pub(crate) struct Limits {
     pub(crate) patience: Duration,
 }
 
-/// Whether there is a connection.
-#[derive(Clone, Debug)]
-pub(crate) enum Connection {
-    Up(Arc<Link>),
-    /// Not now, and the last reason why.
-    Down(Option<RedisError>),
-    /// Never again: the background task is gone.
-    Closed,
-}
-
 /// What the background task and the calls both work with.
 pub(crate) struct State {
     pub(crate) source: Source,
     pub(crate) limits: Limits,
     /// What the client's connections are called on the server.
     pub(crate) name: Option<String>,
-    /// The channel that the server speaks to this client on.
-    pub(crate) channel: Arc<str>,
+    /// Names the channels that servers speak to this client on.
+    pub(super) channel: uuid::Uuid,
     id: String,
     owners: AtomicU64,
-    is_cluster: OnceCell<bool>,
+    pub(super) is_cluster: OnceCell<bool>,
+    pub(super) servers: Mutex<Servers>,
+    links: AtomicU64,
     core: Mutex<Core>,
     /// Rings when the background has to look at the engine's next deadline.
     alarm: Notify,
-    connection: watch::Sender<Connection>,
     /// The runtime of the background task.
     pub(super) runtime: tokio::runtime::Handle,
     orders: mpsc::UnboundedSender<Order>,
@@ -66,15 +56,19 @@ pub(crate) struct State {
 /// The engine, and those who wait for its actions.
 pub(super) struct Core {
     engine: Engine,
-    /// The connection that the engine has been told of.
-    pub(super) link: Option<Arc<Link>>,
+    /// The connections that the engine has been told of.
+    pub(super) lines: Vec<Line>,
     pub(super) slots: Table<Id, Arc<Slot>>,
-    /// What the connection has no room for yet, in order.
-    pub(super) unsent: VecDeque<Unsent>,
     flushes: HashMap<Id, oneshot::Sender<()>>,
     /// When the background wakes anyway. Only an earlier deadline has to wake
     /// it, so that the usual lock and release do not.
     alarm: Option<Instant>,
+}
+
+/// A connection, and what it has no room for yet, in order.
+pub(super) struct Line {
+    pub(super) link: Arc<Link>,
+    pub(super) unsent: VecDeque<Unsent>,
 }
 
 /// What is to be done when the engine is not locked any more: to wake somebody
@@ -84,7 +78,7 @@ pub(super) struct Afterwards {
     pub(super) wakers: Vec<Waker>,
     over: Vec<(Arc<Proof>, Loss)>,
     flushed: Vec<oneshot::Sender<()>>,
-    silent: Option<Arc<Link>>,
+    silent: Vec<Arc<Link>>,
     is_earlier: bool,
 }
 
@@ -115,10 +109,9 @@ impl State {
         let (orders, inbox) = mpsc::unbounded_channel();
         let seed = uuid.as_u64_pair().0;
         let core = Core {
-            engine: Engine::new(limits.patience, seed),
-            link: None,
+            engine: Engine::new(limits.patience, seed, source.routes()),
+            lines: Vec::new(),
             slots: Table::default(),
-            unsent: VecDeque::new(),
             flushes: HashMap::new(),
             alarm: None,
         };
@@ -127,13 +120,14 @@ impl State {
             limits,
             name,
             // No owner shows it, so nobody else can speak on it by knowing one.
-            channel: format!("rlock:client:{}", uuid::Uuid::new_v4()).into(),
+            channel: uuid::Uuid::new_v4(),
             id,
             owners: AtomicU64::new(0),
             is_cluster: OnceCell::new(),
+            servers: Mutex::default(),
+            links: AtomicU64::new(0),
             core: Mutex::new(core),
             alarm: Notify::new(),
-            connection: watch::Sender::new(Connection::Down(None)),
             runtime: tokio::runtime::Handle::current(),
             orders,
         };
@@ -143,11 +137,6 @@ impl State {
     /// Tells the engine what has happened, and does what it says.
     pub(crate) fn handle(&self, event: Event) {
         self.with_core(None, |core| core.engine.handle(now(), event));
-    }
-
-    /// The same, for the task that awaits the outcome of a call.
-    pub(crate) fn handle_for(&self, caller: Caller<'_>, event: Event) {
-        self.with_core(Some(caller), |core| core.engine.handle(now(), event));
     }
 
     /// Begins the call of `caller`.
@@ -223,19 +212,27 @@ impl State {
         afterwards: &mut Afterwards,
     ) {
         match action {
-            Action::Send { id, request, call } => {
+            Action::Send {
+                id,
+                link,
+                request,
+                call,
+            } => {
                 let unsent = Unsent { id, request, call };
-                self.send(core, caller, unsent, afterwards);
+                self.send(core, caller, link, unsent, afterwards);
             }
             Action::Resolve { call, outcome } => {
                 if let Some(slot) = core.slots.remove(&call) {
                     afterwards.wakers.extend(slot.put_outcome(outcome));
                 }
             }
+            Action::Connect { node } => self.order(Order::Connect(node, None)),
             Action::Over { proof, why } => afterwards.over.push((proof, why)),
             Action::Retire { link } => {
-                let current = core.link.as_ref();
-                afterwards.silent = current.filter(|known| known.number == link).cloned();
+                let line = core.lines.iter().find(|line| line.link.number == link);
+                afterwards
+                    .silent
+                    .extend(line.map(|line| Arc::clone(&line.link)));
             }
             Action::Flushed { flush } => {
                 afterwards.flushed.extend(core.flushes.remove(&flush));
@@ -257,7 +254,7 @@ impl State {
         for flushed in afterwards.flushed {
             let _: Result<(), ()> = flushed.send(());
         }
-        if let Some(link) = afterwards.silent {
+        for link in afterwards.silent {
             tracing::warn!("the connection is silent");
             link.retire();
         }
@@ -272,100 +269,92 @@ impl State {
         let _ = self.orders.send(order);
     }
 
-    pub(crate) fn set_connection(&self, connection: Connection) {
-        self.connection.send_replace(connection);
+    /// The number of the next connection.
+    pub(crate) fn next_link(&self) -> u64 {
+        1 + self.links.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// There is a connection, by which everything is asked from now on.
-    pub(crate) fn link_up(&self, link: &Arc<Link>) {
-        self.set_connection(Connection::Up(Arc::clone(link)));
+    /// There is a connection to a server, by which everything is asked there
+    /// from now on.
+    pub(crate) fn link_up(&self, node: Node, link: &Arc<Link>) {
+        self.server(node).set(Connection::Up(Arc::clone(link)));
         let (number, is_sole) = (link.number, link.is_sole);
         self.with_core(None, |core| {
-            core.link = Some(Arc::clone(link));
-            let link = number;
-            core.engine.handle(now(), Event::LinkUp { link, is_sole });
+            core.lines.push(Line {
+                link: Arc::clone(link),
+                unsent: VecDeque::new(),
+            });
+            let up = Event::LinkUp {
+                node,
+                link: number,
+                is_sole,
+            };
+            core.engine.handle(now(), up);
         });
     }
 
-    /// It is gone.
-    pub(crate) fn link_down(&self) {
-        self.set_connection(Connection::Down(None));
-        let _link = self.with_core(None, |core| {
-            core.engine.handle(now(), Event::LinkDown);
-            for Unsent { id, .. } in std::mem::take(&mut core.unsent) {
+    /// It is gone. `is_left`: no other one is made before it is needed.
+    pub(crate) fn link_down(&self, node: Node, link: Option<u64>, is_left: bool) {
+        self.server(node).set(Connection::Down(None));
+        let _lines = self.with_core(None, |core| {
+            core.engine.handle(now(), Event::LinkDown { node, is_left });
+            let lines = core.lines.iter_mut();
+            let mut lines = lines.filter(|line| Some(line.link.number) == link);
+            let unsent = lines.next().map(|line| std::mem::take(&mut line.unsent));
+            for Unsent { id, .. } in unsent.unwrap_or_default() {
                 let (request, result) = (id, Err(Fault::Broken(given_up())));
                 core.engine.handle(now(), Event::Reply { request, result });
             }
-            core.link.take()
+            let gone = core
+                .lines
+                .extract_if(.., |line| Some(line.link.number) == link);
+            gone.collect::<Vec<_>>()
         });
+    }
+
+    /// Which server has what.
+    pub(crate) fn routes(&self) -> Routes {
+        lock(&self.core).engine.routes().clone()
+    }
+
+    pub(crate) fn set_routes(&self, routes: Routes) {
+        self.handle(Event::Routes(routes));
+    }
+
+    /// Whether a server's number stands for it still.
+    pub(super) fn is_in_use(&self, node: Node) -> bool {
+        lock(&self.core).engine.is_in_use(node)
+    }
+
+    /// Takes the reply to a request, and first what it says of other servers.
+    pub(crate) fn answered(
+        &self,
+        caller: Option<Caller<'_>>,
+        request: Id,
+        result: Result<Reply, Fault>,
+    ) {
+        let result = match result {
+            Err(Fault::Moved(error)) if self.source.as_cluster().is_none() => {
+                Err(Fault::Refused(Error::Refused(error)))
+            }
+            Err(Fault::Moved(error)) => {
+                let asked = lock(&self.core).engine.server_of(request);
+                self.redirected(&error, asked);
+                Err(Fault::Moved(error))
+            }
+            result => result,
+        };
+        let reply = Event::Reply { request, result };
+        self.with_core(caller, |core| core.engine.handle(now(), reply));
     }
 
     /// There will never be one again.
     pub(crate) fn close(&self) {
-        self.set_connection(Connection::Closed);
-        lock(&self.core).unsent.clear();
+        self.close_servers();
+        for line in &mut lock(&self.core).lines {
+            line.unsent.clear();
+        }
         self.handle(Event::Closed);
-    }
-
-    /// The connection, waited for until `deadline` if there is none.
-    async fn link(&self, deadline: Deadline) -> Result<Arc<Link>, Error> {
-        let mut changes = self.connection.subscribe();
-        let settled = async {
-            changes
-                .wait_for(is_settled)
-                .await
-                .map(|state| state.clone())
-        };
-        match deadline.bound(settled).await {
-            Some(Ok(Connection::Up(link))) => Ok(link),
-            Some(_) => Err(Error::Closed),
-            None => Err(deadline.unavailable(self.last_failure())),
-        }
-    }
-
-    /// Why there is no connection.
-    pub(super) fn last_failure(&self) -> Option<RedisError> {
-        match &*self.connection.borrow() {
-            Connection::Down(error) => error.clone(),
-            Connection::Up(_) | Connection::Closed => None,
-        }
-    }
-
-    /// Asks until there is an answer, for at most the client's patience.
-    ///
-    /// For questions, which change nothing: all else is the engine's.
-    pub(crate) async fn ask(&self, cmd: &Cmd) -> Result<Value, Error> {
-        let deadline = Deadline::after(self.limits.patience);
-        self.ask_until(deadline, cmd).await
-    }
-
-    async fn ask_until(&self, deadline: Deadline, cmd: &Cmd) -> Result<Value, Error> {
-        let mut backoff = Backoff::default();
-        loop {
-            let error = match self.link(deadline).await?.ask(cmd).await {
-                Ok(reply) => return Ok(reply),
-                Err(Fault::Refused(error)) => return Err(error),
-                Err(Fault::Broken(error) | Fault::Passing(error)) => error,
-            };
-            backoff.pause(deadline).await;
-            if deadline.is_over() {
-                return Err(deadline.unavailable(Some(error)));
-            }
-        }
-    }
-
-    /// Whether the server is a node of a cluster. Asked once, by the first who
-    /// has keys of different slots.
-    pub(crate) async fn is_cluster(&self, queueing: Queueing) -> Result<bool, Error> {
-        let deadline = match queueing {
-            Queueing::Try => Deadline::after(self.limits.patience),
-            Queueing::AtMost(wait) => Deadline::after(wait),
-            Queueing::Unlimited => Deadline::unlimited(),
-        };
-        // Every user may say hello.
-        let hello = protocol::hello();
-        let ask = async || protocol::is_cluster(&self.ask_until(deadline, &hello).await?);
-        self.is_cluster.get_or_try_init(ask).await.copied()
     }
 }
 
@@ -373,16 +362,8 @@ impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State")
             .field("id", &self.id)
-            .field("connection", &*self.connection.borrow())
+            .field("servers", &*lock(&self.servers))
             .finish_non_exhaustive()
-    }
-}
-
-fn is_settled(connection: &Connection) -> bool {
-    match connection {
-        Connection::Up(link) => !link.is_retired(),
-        Connection::Down(_) => false,
-        Connection::Closed => true,
     }
 }
 

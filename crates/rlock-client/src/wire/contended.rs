@@ -60,8 +60,17 @@ pub(crate) fn list(count: u64) -> Result<Cmd, Error> {
     Ok(cmd)
 }
 
+/// The longest of what all servers replied to [`list`].
+pub(crate) fn longest(count: u64, replies: &[Value]) -> Result<Vec<Contended>, Error> {
+    let all = replies.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let mut all = all.concat();
+    all.sort_by_key(|lock| std::cmp::Reverse(lock.waiters));
+    all.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    Ok(all)
+}
+
 /// The reply to [`list`].
-pub(crate) fn parse(reply: &Value) -> Result<Vec<Contended>, Error> {
+fn parse(reply: &Value) -> Result<Vec<Contended>, Error> {
     let list = reply.as_sequence();
     let list = list.ok_or_else(|| Error::Protocol(format!("expected a list, got {reply:?}")))?;
     list.iter().map(contended).collect()

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Value};
 
-use crate::Error;
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::Claims;
 use crate::engine::request::{Reply, Request, Undo};
 use crate::engine::terms::millis;
+use crate::error::{Error, Fault};
 use crate::wire::fields::Fields;
 
 /// For how long the server keeps the place of a request whose connection ends.
@@ -21,13 +21,21 @@ use crate::wire::fields::Fields;
 /// then.
 const KEPT_MAX: Duration = Duration::from_secs(10);
 
+/// Where a server tells a client something.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel {
+    pub(crate) name: String,
+    /// In a cluster, where other messages go to every server.
+    pub(crate) is_sharded: bool,
+}
+
 /// A request as bytes.
 pub(crate) enum Encoded {
     One(Cmd),
     Several(Pipeline),
 }
 
-pub(crate) fn encode(request: &Request, channel: &str) -> Encoded {
+pub(crate) fn encode(request: &Request, channel: &Channel) -> Encoded {
     Encoded::One(match request {
         Request::Acquire {
             claims,
@@ -39,7 +47,12 @@ pub(crate) fn encode(request: &Request, channel: &str) -> Encoded {
         } => {
             let mut cmd = acquire(claims, *ask, *lease, *queueing);
             if *notify {
-                cmd.arg("NOTIFY").arg(channel);
+                let word = if channel.is_sharded {
+                    "SNOTIFY"
+                } else {
+                    "NOTIFY"
+                };
+                cmd.arg(word).arg(&channel.name);
             }
             if let Some(grace) = bound {
                 cmd.arg("BIND").arg(millis(*grace));
@@ -181,8 +194,22 @@ fn several(verb: &str, claims: &Claims, lease: Option<Duration>) -> Cmd {
     cmd
 }
 
+/// What the replies to `request` say, or why one of them has to be asked for
+/// again.
+pub(crate) fn decode_all(request: &Request, replies: Vec<Value>) -> Result<Reply, Fault> {
+    for reply in &replies {
+        if let Value::ServerError(error) = reply {
+            let fault = Fault::from_redis(error.clone().into());
+            if matches!(fault, Fault::Moved(_) | Fault::Passing(_)) {
+                return Err(fault);
+            }
+        }
+    }
+    decode(request, &replies).map_err(Fault::Refused)
+}
+
 /// What the replies to `request` say: one, or one for each command.
-pub(crate) fn decode(request: &Request, replies: &[Value]) -> Result<Reply, Error> {
+fn decode(request: &Request, replies: &[Value]) -> Result<Reply, Error> {
     let reply = replies.last().unwrap_or(&Value::Nil);
     match request {
         Request::Acquire { .. } => match reply {
@@ -267,7 +294,11 @@ mod tests {
     }
 
     fn sent(request: &Request) -> String {
-        match encode(request, "c") {
+        let channel = Channel {
+            name: "c".into(),
+            is_sharded: false,
+        };
+        match encode(request, &channel) {
             Encoded::One(cmd) => words(&cmd).join(" "),
             Encoded::Several(cmds) => {
                 let cmds: Vec<_> = cmds.cmd_iter().map(|cmd| words(cmd).join(" ")).collect();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::actor::Actor;
 use crate::engine::claims::Name;
+use crate::engine::lane::Routes;
 use crate::engine::request::{Reply, Request};
 use crate::engine::{Engine, Id};
 use crate::error::Fault;
@@ -80,7 +81,7 @@ impl Happening {
 impl Client {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            engine: Engine::new(PATIENCE, seed),
+            engine: Engine::new(PATIENCE, seed, Routes::One),
             actors: (0..ACTORS).map(|_| Actor::default()).collect(),
             stopped_until: 0,
             is_closed: false,

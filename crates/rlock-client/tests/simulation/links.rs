@@ -2,6 +2,7 @@
 
 use crate::client::{Happening, Link};
 use crate::engine::claims::Name;
+use crate::engine::lane::Node;
 use crate::engine::notices::{Notice, Word};
 use crate::engine::request::Request;
 use crate::engine::{Action, Event, Id};
@@ -86,8 +87,12 @@ impl World {
         }
         self.reconnects += u64::from(number > 1);
         self.server_has_acted();
-        let link = number;
-        self.tell(client, Event::LinkUp { link, is_sole });
+        let up = Event::LinkUp {
+            node: Node::default(),
+            link: number,
+            is_sole,
+        };
+        self.tell(client, up);
     }
 
     pub(crate) fn breaks(&mut self, client: usize, number: u64) {
@@ -109,7 +114,11 @@ impl World {
         }
         self.clients[client].link = None;
         self.delay_messages(client, number);
-        self.tell(client, Event::LinkDown);
+        let down = Event::LinkDown {
+            node: Node::default(),
+            is_left: false,
+        };
+        self.tell(client, down);
         for id in self.asked_by(client, number) {
             let soon = self.below(5 * MS);
             self.later(soon, client, Happening::Unanswered { id });
@@ -186,7 +195,8 @@ impl World {
             }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
             Action::Retire { link } => self.later(0, client, Happening::Breaks { link }),
-            Action::Over { .. } | Action::Flushed { .. } => {}
+            // Every client is connected from its beginning.
+            Action::Connect { .. } | Action::Over { .. } | Action::Flushed { .. } => {}
         }
     }
 

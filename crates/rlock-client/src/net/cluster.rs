@@ -1,0 +1,247 @@
+//! The servers of a cluster: their addresses, and which of them has which slots.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, ErrorKind, RedisError, Value};
+use tokio::sync::Notify;
+
+use crate::engine::lane::{Node, Routes};
+use crate::engine::proof::NODES_MAX;
+use crate::engine::request::{Reply, Request};
+use crate::error::{Error, Fault};
+use crate::net::link::prepared;
+use crate::net::source::{address_of, at, host_of, none_of_them, out_of_range};
+use crate::net::state::{State, lock};
+use crate::wire::cluster::{self, Range, Redirect, SLOTS};
+use crate::wire::protocol::{self, Channel, Encoded};
+
+/// How long one server may take to say who has which slots, and how often that
+/// is asked.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) struct Cluster {
+    /// Where to ask first. How to connect to it is how to connect to all.
+    seeds: Vec<redis::Client>,
+    /// By their numbers.
+    addresses: Mutex<Vec<(String, u16)>>,
+    /// Rings when the routes may be wrong.
+    doubt: Notify,
+    /// Connections by which is asked for what is on its way from one server to
+    /// another.
+    asking: Mutex<HashMap<(String, u16), MultiplexedConnection>>,
+}
+
+impl Cluster {
+    pub(crate) fn new(seeds: &[redis::Client]) -> Result<Self, Error> {
+        if seeds.is_empty() {
+            return Err(out_of_range("nodes", "empty", "at least one"));
+        }
+        let seeds = seeds.iter().map(prepared).collect::<Result<Vec<_>, _>>();
+        let seeds = seeds.map_err(Error::Connect)?;
+        for seed in &seeds {
+            let info = seed.get_connection_info();
+            if host_of(seed).is_none() {
+                return Err(out_of_range("nodes", "a Unix socket", "addresses over TCP"));
+            }
+            if info.redis_settings().db() != 0 {
+                let value = format!("database {}", info.redis_settings().db());
+                return Err(out_of_range("nodes", &value, "database 0 of a cluster"));
+            }
+        }
+        Ok(Self {
+            seeds,
+            addresses: Mutex::default(),
+            doubt: Notify::new(),
+            asking: Mutex::default(),
+        })
+    }
+
+    fn template(&self) -> Result<&redis::Client, RedisError> {
+        let none = || RedisError::from((ErrorKind::InvalidClientConfig, "no address"));
+        self.seeds.first().ok_or_else(none)
+    }
+
+    pub(crate) fn server(&self, node: Node) -> Result<redis::Client, RedisError> {
+        let address = lock(&self.addresses).get(usize::from(node.0)).cloned();
+        let unknown = || RedisError::from((ErrorKind::Io, "the server has left the cluster"));
+        at(self.template()?, address.ok_or_else(unknown)?)
+    }
+
+    /// The routes may be wrong.
+    pub(crate) fn doubt(&self) {
+        self.doubt.notify_one();
+    }
+
+    /// The number of a server; none if too many are in use.
+    fn node(&self, state: &State, host: &str, port: u16) -> Option<Node> {
+        let mut addresses = lock(&self.addresses);
+        let known = addresses.iter().position(|it| it.0 == host && it.1 == port);
+        let number = known.unwrap_or(addresses.len());
+        if let Ok(number) = u16::try_from(number)
+            && number < NODES_MAX
+        {
+            if known.is_none() {
+                addresses.push((host.to_owned(), port));
+            }
+            return Some(Node(number));
+        }
+        let free = (0..NODES_MAX).find(|number| !state.is_in_use(Node(*number)))?;
+        *addresses.get_mut(usize::from(free))? = (host.to_owned(), port);
+        Some(Node(free))
+    }
+
+    /// Goes on with the routes whenever they may be wrong.
+    pub(crate) async fn follow(&self, state: &State) {
+        loop {
+            self.doubt.notified().await;
+            match self.routes(state).await {
+                Ok(routes) => state.set_routes(routes),
+                Err(error) => tracing::debug!(%error, "no server tells of the slots"),
+            }
+            tokio::time::sleep(ASKED_EVERY).await;
+        }
+    }
+
+    /// Asks one server after the other which of them has which slots.
+    pub(crate) async fn routes(&self, state: &State) -> Result<Routes, RedisError> {
+        let cmd = cluster::slots();
+        for link in state.links() {
+            let answer = tokio::time::timeout(ASKED_EVERY, link.ask(&cmd));
+            if let Ok(Ok(reply)) = answer.await
+                && let Some(routes) = self.read(state, &reply, link.host())
+            {
+                return Ok(routes);
+            }
+        }
+        let known = lock(&self.addresses).clone();
+        let template = self.template()?;
+        let known = known.into_iter().filter_map(|it| at(template, it).ok());
+        let mut failures = Vec::new();
+        for server in self.seeds.iter().cloned().chain(known) {
+            let host = host_of(&server).unwrap_or_default();
+            match ask(&server).await {
+                Ok(reply) => match self.read(state, &reply, host) {
+                    Some(routes) => return Ok(routes),
+                    None => failures.push((
+                        address_of(&server),
+                        RedisError::from((ErrorKind::Io, "it knows of no slots")),
+                    )),
+                },
+                Err(error) => failures.push((address_of(&server), error)),
+            }
+        }
+        Err(none_of_them("no server tells of the slots", failures))
+    }
+
+    /// None if nobody has any slot. A slot that nobody has stays where it was.
+    fn read(&self, state: &State, reply: &Value, asked: &str) -> Option<Routes> {
+        let ranges = cluster::ranges(reply, asked);
+        let mut nodes = match state.routes() {
+            Routes::Slots(nodes) => nodes.into_vec(),
+            Routes::One => Vec::new(),
+        };
+        let first = ranges.first()?;
+        let default = self.node(state, &first.host, first.port)?;
+        nodes.resize(usize::from(SLOTS), default);
+        for Range {
+            first,
+            last,
+            host,
+            port,
+        } in &ranges
+        {
+            let node = self.node(state, host, *port)?;
+            let slots = nodes.get_mut(usize::from(*first)..=usize::from(*last));
+            slots?.fill(node);
+        }
+        Some(Routes::Slots(nodes.into()))
+    }
+
+    /// As `host:port`, for people.
+    pub(crate) fn address(&self, node: Node) -> String {
+        let address = lock(&self.addresses).get(usize::from(node.0)).cloned();
+        address.map_or_else(String::new, |(host, port)| format!("{host}:{port}"))
+    }
+
+    /// The server that the one that was asked has named.
+    pub(crate) fn named(
+        &self,
+        state: &State,
+        redirect: &Redirect,
+        asked: Option<Node>,
+    ) -> Option<Node> {
+        let host = match (&redirect.host, asked) {
+            (Some(host), _) => host.clone(),
+            (None, asked) => lock(&self.addresses).get(usize::from(asked?.0))?.0.clone(),
+        };
+        lock(&self.asking).remove(&(host.clone(), redirect.port));
+        self.node(state, &host, redirect.port)
+    }
+
+    /// Carries out what is about a hold that is on its way to another server,
+    /// before the slot is.
+    pub(crate) async fn carry_out(
+        &self,
+        request: &Request,
+        redirect: &Redirect,
+        (host, channel): (&str, &Channel),
+    ) -> Result<Reply, Fault> {
+        let host = redirect.host.as_deref().unwrap_or(host).to_owned();
+        let address = (host, redirect.port);
+        let mut connection = self.asking(&address).await.map_err(Fault::Passing)?;
+        let mut cmds = redis::pipe();
+        let mut count = 0;
+        let mut asking = |cmd: redis::Cmd| {
+            cmds.add_command(redis::cmd("ASKING"));
+            cmds.add_command(cmd);
+            count += 2;
+        };
+        match protocol::encode(request, channel) {
+            Encoded::One(cmd) => asking(cmd),
+            Encoded::Several(several) => several.cmd_iter().cloned().for_each(&mut asking),
+        }
+        let replies = connection.send_packed_commands(&cmds, 0, count).await;
+        let replies = replies.map_err(|error| {
+            lock(&self.asking).remove(&address);
+            Fault::Passing(error)
+        })?;
+        let replies: Vec<_> = replies.into_iter().skip(1).step_by(2).collect();
+        protocol::decode_all(request, replies)
+    }
+
+    async fn asking(&self, address: &(String, u16)) -> Result<MultiplexedConnection, RedisError> {
+        if let Some(known) = lock(&self.asking).get(address) {
+            return Ok(known.clone());
+        }
+        let connection = connect(&at(self.template()?, address.clone())?).await?;
+        lock(&self.asking).insert(address.clone(), connection.clone());
+        Ok(connection)
+    }
+}
+
+async fn ask(server: &redis::Client) -> Result<Value, RedisError> {
+    let mut connection = connect(server).await?;
+    let reply = connection.send_packed_command(&cluster::slots()).await?;
+    reply.extract_error()
+}
+
+async fn connect(server: &redis::Client) -> Result<MultiplexedConnection, RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(ASKED_EVERY))
+        .set_response_timeout(Some(ASKED_EVERY));
+    server
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("addresses", &*lock(&self.addresses))
+            .finish_non_exhaustive()
+    }
+}

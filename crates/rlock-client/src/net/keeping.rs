@@ -1,0 +1,77 @@
+//! How a connection comes back when it breaks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::lane::Node;
+use crate::net::clock::now;
+use crate::net::deadline::Backoff;
+use crate::net::link::Link;
+use crate::net::servers::Connection;
+use crate::net::state::State;
+
+/// After how long a connection counts as one that works.
+const SETTLED: Duration = Duration::from_secs(5);
+
+/// Connects to a server, and again whenever the connection breaks. Ends with
+/// its task, or when the server has left the cluster.
+pub(crate) async fn keep_connected(state: &Arc<State>, node: Node, first: Option<Arc<Link>>) {
+    // One that connects, and is given up at once, is as bad as one that does
+    // not: a demoted server, for example.
+    let mut backoff = Backoff::default();
+    let mut link = first;
+    loop {
+        let current = match link.take() {
+            Some(link) => link,
+            None => match connect(state, node, &mut backoff).await {
+                Some(link) => link,
+                None => return state.link_down(node, None, true),
+            },
+        };
+        let since = now();
+        tokio::select! {
+            () = current.life.retired() => {}
+            () = state.source.moved(&current.address) => {
+                tracing::info!("the Sentinels name another server");
+                current.retire();
+            }
+        }
+        if now() - since >= SETTLED {
+            backoff = Backoff::default();
+        }
+        tracing::warn!(address = current.address, "connection to the server lost");
+        state.server(node).has_lost(current.identity.clone());
+        state.link_down(node, Some(current.number), false);
+        drop(current);
+        tokio::time::sleep(backoff.next()).await;
+    }
+}
+
+/// None if the server has left the cluster.
+async fn connect(state: &Arc<State>, node: Node, backoff: &mut Backoff) -> Option<Arc<Link>> {
+    let server = state.server(node);
+    loop {
+        let earlier = server.earlier();
+        match Link::open(state, node, &earlier).await {
+            Ok(link) => {
+                server.has_closed(earlier.len());
+                let (number, address) = (link.number, &link.address);
+                tracing::info!(number, address, "connected to the server");
+                state.link_up(node, &link);
+                return Some(link);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no connection to the server yet");
+                state.redirected(&error, Some(node));
+                server.set(Connection::Down(Some(error)));
+            }
+        }
+        if let Some(cluster) = state.source.as_cluster() {
+            cluster.doubt();
+            if !state.routes().nodes().contains(&node) {
+                return None;
+            }
+        }
+        tokio::time::sleep(backoff.next()).await;
+    }
+}

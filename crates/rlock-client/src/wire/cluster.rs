@@ -1,0 +1,131 @@
+//! What the servers of a cluster say of which of them has what.
+
+use redis::{Cmd, RedisError, Value};
+
+/// The keys of a cluster are in so many slots.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The slots from the first number to the second, and the address of the
+/// server that has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+/// Asks which server has which slots.
+pub(crate) fn slots() -> Cmd {
+    let mut cmd = redis::cmd("CLUSTER");
+    cmd.arg("SLOTS");
+    cmd
+}
+
+/// The reply to [`slots`] of the server at `asked`, which may leave its own
+/// host out. What is not understood is left out, too.
+pub(crate) fn ranges(reply: &Value, asked: &str) -> Vec<Range> {
+    let ranges = reply.as_sequence().unwrap_or_default();
+    let ranges = ranges.iter().filter_map(|range| read(range, asked));
+    ranges.collect()
+}
+
+fn read(range: &Value, asked: &str) -> Option<Range> {
+    let [first, last, master, ..] = range.as_sequence()? else {
+        return None;
+    };
+    let [host, port, ..] = master.as_sequence()? else {
+        return None;
+    };
+    Some(Range {
+        first: number(first)?,
+        last: number(last)?.min(SLOTS - 1),
+        host: match host {
+            Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
+            _ => asked.to_owned(),
+        },
+        port: number(port)?,
+    })
+}
+
+fn number(value: &Value) -> Option<u16> {
+    match value {
+        Value::Int(number) => u16::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+/// Where a server sends those who ask for what it does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Redirect {
+    pub(crate) slot: u16,
+    /// None is the host of the server that says so.
+    pub(crate) host: Option<String>,
+    pub(crate) port: u16,
+    /// For this request only, as the slot is on its way there.
+    pub(crate) is_once: bool,
+}
+
+pub(crate) fn redirect(error: &RedisError) -> Option<Redirect> {
+    let (address, slot) = error.redirect_node()?;
+    let (host, port) = address.rsplit_once(':')?;
+    Some(Redirect {
+        slot,
+        host: (!host.is_empty() && host != "?").then(|| host.to_owned()),
+        port: port.parse().ok()?,
+        is_once: error.code() == Some("ASK"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    fn range(first: i64, last: i64, host: Value) -> Value {
+        let master = Value::Array(vec![host, Value::Int(7000), text("id")]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), master])
+    }
+
+    #[test]
+    fn a_host_that_is_left_out_is_the_one_that_was_asked() {
+        let reply = Value::Array(vec![
+            range(0, 99, text("10.0.0.1")),
+            range(100, 200, text("")),
+            range(201, 16_383, Value::Nil),
+            range(70_000, 80_000, text("no slots")),
+        ]);
+        let ranges = ranges(&reply, "asked");
+        let read: Vec<_> = ranges
+            .iter()
+            .map(|it| (it.first, it.last, &*it.host, it.port))
+            .collect();
+        let expected = [
+            (0, 99, "10.0.0.1", 7000),
+            (100, 200, "asked", 7000),
+            (201, 16_383, "asked", 7000),
+        ];
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn a_redirect_names_slot_and_address() {
+        let error = |text: &str| {
+            let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
+            reply.and_then(Value::extract_error).unwrap_err()
+        };
+        let read = |text| redirect(&error(text)).map(|it| (it.slot, it.host, it.port, it.is_once));
+        let host = Some("::1".to_owned());
+        assert_eq!(
+            read("MOVED 8579 ::1:7001"),
+            Some((8579, host.clone(), 7001, false))
+        );
+        assert_eq!(read("ASK 8579 ::1:7001"), Some((8579, host, 7001, true)));
+        assert_eq!(read("MOVED 8579 :7001"), Some((8579, None, 7001, false)));
+        assert_eq!(read("MOVED 8579"), None);
+        assert_eq!(read("ERR 8579 a:1"), None);
+    }
+}
