@@ -3,9 +3,10 @@
 use crate::client::{Client, Subscriber, eventually};
 use crate::contest::{Contest, wait_for};
 use crate::server::Server;
+use crate::setup::Setup;
 
 /// The slot of `k`.
-const SLOT: u16 = 7629;
+pub(crate) const SLOT: u16 = 7629;
 
 #[track_caller]
 pub(crate) fn await_cluster(server: &Server) {
@@ -33,6 +34,28 @@ pub(crate) fn two_nodes() -> (Server, Server) {
     });
     await_cluster(&second);
     (first, second)
+}
+
+/// A replica of one node of the cluster, which may have the module as well.
+pub(crate) fn replica_of(master: &Server, has_module: bool) -> Server {
+    let setup = Setup::new().line("cluster-enabled yes");
+    let setup = if has_module {
+        setup
+    } else {
+        setup.without_module()
+    };
+    let replica = setup.start();
+    let meet = format!("CLUSTER MEET 127.0.0.1 {}", master.port());
+    assert_eq!(replica.ask(&meet), "OK");
+    let replicate = format!("CLUSTER REPLICATE {}", master.ask("CLUSTER MYID"));
+    eventually("the replica knows its master", || {
+        replica.ask(&replicate) == "OK"
+    });
+    eventually("the replica follows", || {
+        replica.info("replication", "master_link_status") == "up"
+    });
+    await_cluster(&replica);
+    replica
 }
 
 /// Moves the slot of `k` with its keys, as a cluster's tools do, up to the last step: to tell the nodes.

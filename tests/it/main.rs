@@ -55,6 +55,7 @@ mod setup;
 mod several_arguments;
 mod sharded_messages;
 mod shared;
+mod slot_migration;
 mod stored_fences;
 mod structure;
 mod traffic;

@@ -260,9 +260,15 @@ impl Drop for Server {
     }
 }
 
+/// A port that is free, and small enough for a node of a cluster: its bus has the port 10,000 above.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-    listener.local_addr().expect("it is bound").port()
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let port = listener.local_addr().expect("it is bound").port();
+        if port <= u16::MAX - 10_000 {
+            return port;
+        }
+    }
 }
 
 /// A server, and a replica that follows it.

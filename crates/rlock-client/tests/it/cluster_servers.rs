@@ -1,0 +1,349 @@
+//! A cluster of servers for one test: masters, their replicas, and slots that move.
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::Value;
+
+use crate::server::{Admin, BOUND, Server, eventually};
+
+/// How many slots a cluster has.
+const SLOTS: u16 = 16_384;
+
+/// Masters first; then the replicas of the first master, those of the second, and so on.
+pub(crate) struct Cluster {
+    nodes: Vec<Node>,
+    masters: usize,
+}
+
+/// A server of the cluster, and what it is called there.
+struct Node {
+    server: Server,
+    id: String,
+    bus: u16,
+    is_dead: bool,
+}
+
+impl Node {
+    async fn start(number: usize) -> Self {
+        let bus = bus_port();
+        let server = Server::start_locking(&[
+            ("cluster-enabled", "yes"),
+            ("cluster-port", &bus.to_string()),
+            ("cluster-announce-ip", "127.0.0.1"),
+            ("cluster-node-timeout", "2000"),
+            ("repl-diskless-sync-delay", "0"),
+        ])
+        .await;
+        let mut admin = server.admin().await;
+        // Epochs that differ from the start on need no agreement later.
+        let epoch = format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1);
+        let _: () = admin.run(&epoch).await;
+        Self {
+            id: admin.run("CLUSTER MYID").await,
+            server,
+            bus,
+            is_dead: false,
+        }
+    }
+}
+
+/// A free port that no outgoing connection gets: a cluster's bus is bound once, when its server starts.
+fn bus_port() -> u16 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let ports = std::iter::repeat_with(|| {
+        let number = std::process::id() * 97 + COUNT.fetch_add(1, Ordering::Relaxed);
+        u16::try_from(10_000 + number % 22_000).unwrap()
+    });
+    ports.take(1_000).find(is_free).expect("a free port")
+}
+
+impl Cluster {
+    /// A cluster whose masters have equal shares of the slots. All nodes agree on it.
+    pub(crate) async fn start(masters: usize, replicas_per_master: usize) -> Self {
+        let mut nodes = Vec::new();
+        for number in 0..masters * (1 + replicas_per_master) {
+            nodes.push(Node::start(number).await);
+        }
+        let cluster = Self { nodes, masters };
+        for master in 0..masters {
+            let slots = cluster.share(master);
+            let range = format!("CLUSTER ADDSLOTSRANGE {} {}", slots.start(), slots.end());
+            let _: () = cluster.admin(master).await.run(&range).await;
+        }
+        cluster.introduce().await;
+        for replica in masters..cluster.nodes.len() {
+            let master = &cluster.nodes[(replica - masters) / replicas_per_master];
+            let replicate = format!("CLUSTER REPLICATE {}", master.id);
+            let _: () = cluster.admin(replica).await.run(&replicate).await;
+        }
+        cluster.agreed().await;
+        cluster
+    }
+
+    /// The slots that a master has at first.
+    fn share(&self, master: usize) -> RangeInclusive<u16> {
+        let start = |number: usize| usize::from(SLOTS) * number / self.masters;
+        let slot = |number: usize| u16::try_from(number).unwrap();
+        slot(start(master))..=slot(start(master + 1) - 1)
+    }
+
+    async fn introduce(&self) {
+        let mut admin = self.admin(0).await;
+        for other in &self.nodes[1..] {
+            let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", other.server.port, other.bus);
+            let _: () = admin.run(&meet).await;
+        }
+        self.agreed().await;
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.server.url()).collect()
+    }
+
+    pub(crate) fn server(&self, node: usize) -> &Server {
+        &self.nodes[node].server
+    }
+
+    /// A connection to one node for the test itself.
+    pub(crate) async fn admin(&self, node: usize) -> Admin {
+        self.server(node).admin().await
+    }
+
+    fn alive(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.nodes.len()).filter(|node| !self.nodes[*node].is_dead)
+    }
+
+    /// Waits until all nodes that live say the same of all nodes, serve all slots, and replicate.
+    pub(crate) async fn agreed(&self) {
+        let first = self.alive().next().expect("a node that lives");
+        eventually("the nodes of the cluster agree", async || {
+            let expected = view(&mut self.admin(first).await).await;
+            let mut is_agreed = expected.len() == self.nodes.len();
+            for node in self.alive() {
+                let mut admin = self.admin(node).await;
+                is_agreed = is_agreed && is_well(&mut admin).await;
+                is_agreed = is_agreed && view(&mut admin).await == expected;
+            }
+            is_agreed
+        })
+        .await;
+    }
+
+    pub(crate) async fn slot_of(&self, key: &str) -> u16 {
+        let first = self.alive().next().expect("a node that lives");
+        let mut admin = self.admin(first).await;
+        admin.run(&format!("CLUSTER KEYSLOT {key}")).await
+    }
+
+    /// The master that has this slot.
+    pub(crate) async fn index_of_slot(&self, slot: u16) -> usize {
+        for node in self.alive() {
+            let nodes: String = self.admin(node).await.run("CLUSTER NODES").await;
+            let mine = nodes.lines().find(|line| line.contains("myself"));
+            let words = mine.unwrap_or_default().split_whitespace().skip(8);
+            if words.filter_map(range).any(|slots| slots.contains(&slot)) {
+                return node;
+            }
+        }
+        panic!("no node has slot {slot}");
+    }
+
+    /// The master that has the slot of this key.
+    pub(crate) async fn node_of(&self, key: &str) -> usize {
+        self.index_of_slot(self.slot_of(key).await).await
+    }
+
+    /// A key whose slot is served by this master.
+    pub(crate) async fn key_at(&self, node: usize) -> String {
+        for number in 0..1_000 {
+            let key = format!("key-{number}");
+            if self.node_of(&key).await == node {
+                return key;
+            }
+        }
+        panic!("node {node} has next to no slots");
+    }
+
+    /// The slot is about to move: a key that is not there any more is asked for at its next node.
+    pub(crate) async fn begin_move(&self, slot: u16, from: usize, to: usize) {
+        let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.nodes[from].id);
+        let _: () = self.admin(to).await.run(&importing).await;
+        let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.nodes[to].id);
+        let _: () = self.admin(from).await.run(&migrating).await;
+    }
+
+    /// Moves the keys of the slot that are there now.
+    pub(crate) async fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let (mut admin, port) = (self.admin(from).await, self.server(to).port);
+        let here = format!("CLUSTER GETKEYSINSLOT {slot} 1000");
+        let keys: Vec<String> = admin.run(&here).await;
+        for key in keys {
+            let _: () = admin
+                .run(&format!("MIGRATE 127.0.0.1 {port} {key} 0 20000"))
+                .await;
+        }
+    }
+
+    /// Tells the nodes where the slot is now, and waits until all agree.
+    pub(crate) async fn finish_move(&self, slot: u16, from: usize, to: usize) {
+        let owner = format!("CLUSTER SETSLOT {slot} NODE {}", self.nodes[to].id);
+        for node in [to, from] {
+            let _: () = self.admin(node).await.run(&owner).await;
+        }
+        self.agreed().await;
+    }
+
+    /// Moves a slot as the tools of a cluster do.
+    pub(crate) async fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.begin_move(slot, from, to).await;
+        self.move_keys(slot, from, to).await;
+        self.finish_move(slot, from, to).await;
+    }
+
+    /// Lets the servers move these slots themselves. `false` if they cannot: only Valkey 9 can.
+    pub(crate) async fn migrate_slots(
+        &self,
+        slots: RangeInclusive<u16>,
+        from: usize,
+        to: usize,
+    ) -> bool {
+        let mut admin = self.admin(from).await;
+        let known: Value = admin.run("COMMAND INFO CLUSTER|MIGRATESLOTS").await;
+        if matches!(known, Value::Nil) || known == Value::Array(vec![Value::Nil]) {
+            return false;
+        }
+        let (start, end) = slots.into_inner();
+        let target = &self.nodes[to].id;
+        let migrate = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {start} {end} NODE {target}");
+        let _: () = admin.run(&migrate).await;
+        eventually("the slots have moved", async || {
+            self.index_of_slot(start).await == to && self.index_of_slot(end).await == to
+        })
+        .await;
+        self.agreed().await;
+        true
+    }
+
+    /// Makes the replica the master of its shard.
+    pub(crate) async fn fail_over(&self, replica: usize) {
+        let (mut admin, begun) = (self.admin(replica).await, Instant::now());
+        let mut is_master = false;
+        while !is_master {
+            assert!(begun.elapsed() < BOUND, "node {replica} is no master yet");
+            // An attempt that nobody voted for is over after five seconds.
+            let asked = admin.ask::<()>("CLUSTER FAILOVER").await;
+            let limit = Duration::from_secs(if asked.is_ok() { 6 } else { 0 });
+            is_master = becomes_master(&mut admin, limit).await;
+        }
+        self.agreed().await;
+    }
+
+    /// Ends a node at once. Its replica takes over; `agreed` waits for that.
+    pub(crate) fn kill(&mut self, node: usize) {
+        self.nodes[node].server.signal("-KILL");
+        self.nodes[node].is_dead = true;
+    }
+}
+
+async fn becomes_master(admin: &mut Admin, limit: Duration) -> bool {
+    let begun = Instant::now();
+    loop {
+        let info: String = admin.run("INFO replication").await;
+        if info.contains("role:master") || begun.elapsed() > limit {
+            return info.contains("role:master");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// It serves all slots; a replica has all that its master has.
+async fn is_well(admin: &mut Admin) -> bool {
+    let cluster: String = admin.run("CLUSTER INFO").await;
+    let replication: String = admin.run("INFO replication").await;
+    let is_linked = replication.contains("role:master") || replication.contains("link_status:up");
+    is_linked
+        && cluster.contains("cluster_state:ok")
+        && cluster.contains(&format!("cluster_slots_ok:{SLOTS}"))
+}
+
+/// What a node says of each: its number, address, flags, master and slots.
+async fn view(admin: &mut Admin) -> BTreeSet<String> {
+    let nodes: String = admin.run("CLUSTER NODES").await;
+    let line = |line: &str| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let flags = words.get(2).map(|flags| flags.replace("myself,", ""));
+        let slots = words.iter().skip(8).filter(|word| range(word).is_some());
+        let slots: Vec<_> = slots.copied().collect();
+        format!(
+            "{:?} {flags:?} {:?} {slots:?}",
+            words.get(..2),
+            words.get(3)
+        )
+    };
+    nodes.lines().map(line).collect()
+}
+
+/// `0-5460` or `7`, but not `[7->-…]`, a slot on its way.
+fn range(word: &str) -> Option<RangeInclusive<u16>> {
+    let (start, end) = word.split_once('-').unwrap_or((word, word));
+    Some(start.parse().ok()?..=end.parse().ok()?)
+}
+
+#[tokio::test]
+async fn hold_is_at_the_next_node_after_its_slot_has_moved() {
+    let cluster = Cluster::start(3, 0).await;
+    assert_eq!(cluster.urls().len(), 3);
+    for is_atomic in [false, true] {
+        let (from, to) = if is_atomic { (2, 0) } else { (0, 1) };
+        let key = cluster.key_at(from).await;
+        let slot = cluster.slot_of(&key).await;
+        let (mut here, mut there) = (cluster.admin(from).await, cluster.admin(to).await);
+        let fence: u64 = here.run(&format!("RLOCK.ACQUIRE {key} a 60000")).await;
+        let end = format!("PEXPIRETIME {key}");
+        let lease_end: u64 = here.run(&end).await;
+        if is_atomic && !cluster.migrate_slots(slot..=slot, from, to).await {
+            return;
+        }
+        if !is_atomic {
+            cluster.move_slot(slot, from, to).await;
+        }
+        assert_eq!(cluster.index_of_slot(slot).await, to);
+        // `MIGRATE` sends the time left: the end is later by the way there.
+        let delay = there.run::<u64>(&end).await.abs_diff(lease_end);
+        assert!(delay <= if is_atomic { 0 } else { 20_000 }, "{delay} ms");
+        let renewed: u64 = there.run(&format!("RLOCK.RENEW {key} a 60000")).await;
+        assert_eq!(renewed, fence);
+        let moved = here.ask::<u64>(&format!("RLOCK.RENEW {key} a 60000")).await;
+        assert_eq!(moved.unwrap_err().code(), Some("MOVED"));
+    }
+}
+
+#[tokio::test]
+async fn replica_that_takes_over_knows_the_holds() {
+    let mut cluster = Cluster::start(3, 1).await;
+    let key = cluster.key_at(0).await;
+    let (acquire, renew) = (
+        format!("RLOCK.ACQUIRE {key} a 60000"),
+        format!("RLOCK.RENEW {key} a 60000"),
+    );
+    let fence: u64 = cluster.admin(0).await.run(&acquire).await;
+    cluster.fail_over(3).await;
+    assert_eq!(cluster.node_of(&key).await, 3);
+    let mut promoted = cluster.admin(3).await;
+    assert_eq!(promoted.run::<u64>(&renew).await, fence);
+    let copies: u64 = promoted.run("WAIT 1 20000").await;
+    assert_eq!(copies, 1);
+    cluster.kill(3);
+    eventually("the first one is master again", async || {
+        let info: String = cluster.admin(0).await.run("INFO replication").await;
+        info.contains("role:master")
+    })
+    .await;
+    cluster.agreed().await;
+    assert_eq!(cluster.admin(0).await.run::<u64>(&renew).await, fence);
+}
