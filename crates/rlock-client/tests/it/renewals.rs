@@ -65,7 +65,9 @@ fn renewals_of_holds_taken_together_are_even_and_few_at_a_time() {
         let even = expected * SLICE.as_secs_f64();
         let most = slices.iter().max().copied().unwrap() as f64;
         assert!(most < 2.5 * even, "{slices:?}, {even} would be even");
-        assert!(proxy.most_renewals() <= HOLDS.div_ceil(500));
+        // One more for each that was late.
+        let late = usize::try_from(client.metrics().late_renewals).unwrap();
+        assert!(proxy.most_renewals() <= HOLDS.div_ceil(500) + late);
         assert!(are_valid(&guards));
     });
 }
