@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -11,7 +12,7 @@ use crate::client::Client;
 use crate::engine::owner::Owner;
 use crate::engine::terms::whole_ms;
 use crate::error::{Error, Fault};
-use crate::net::driver;
+use crate::net::driver::{self, Order};
 use crate::net::link::Link;
 use crate::net::source::Source;
 use crate::net::state::{Inner, Limits, State};
@@ -36,9 +37,9 @@ const NAME_LEN_MAX: usize = 64;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientBuilder {
-    limits: Limits,
+    pub(crate) limits: Limits,
     name: Option<String>,
-    has_thread: bool,
+    pub(crate) has_thread: bool,
 }
 
 impl Default for ClientBuilder {
@@ -220,9 +221,6 @@ impl ClientBuilder {
         source: Source,
         connected: impl FnOnce(Result<Client, Error>) + Send + 'static,
     ) -> Result<Handle, Error> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
-        let handle = runtime.handle().clone();
         let background = async move {
             match self.start(source).await {
                 Ok((client, task)) => {
@@ -233,28 +231,49 @@ impl ClientBuilder {
                 Err(error) => connected(Err(error)),
             }
         };
-        std::thread::Builder::new()
-            .name("rlock-client".to_owned())
-            .spawn(move || runtime.block_on(background))
-            .map_err(|error| Error::Connect(error.into()))?;
-        Ok(handle)
+        on_thread(background)
     }
 
     /// Connects, and returns the background task too.
     pub(crate) async fn start(self, source: Source) -> Result<(Client, JoinHandle<()>), Error> {
+        let (state, inbox) = self.state(source)?;
+        let link = Link::first(&state).await.map_err(Error::Connect)?;
+        check_module(&link).await?;
+        state.link_up(&link);
+        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, Some(link)));
+        Ok((Client::new(Inner { state }), task))
+    }
+
+    /// Begins to connect, and returns the background task too.
+    pub(crate) fn begin(self, source: Source) -> Result<(Client, JoinHandle<()>), Error> {
+        let (state, inbox) = self.state(source)?;
+        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, None));
+        Ok((Client::new(Inner { state }), task))
+    }
+
+    fn state(self, source: Source) -> Result<(Arc<State>, UnboundedReceiver<Order>), Error> {
         whole_ms("response_limit", self.limits.response)?;
         whole_ms("patience", self.limits.patience)?;
         if let Some(name) = &self.name {
             check_name(name)?;
         }
         let (state, inbox) = State::new(source, self.limits, self.name);
-        let state = Arc::new(state);
-        let link = Link::first(&state).await.map_err(Error::Connect)?;
-        check_module(&link).await?;
-        state.link_up(&link);
-        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox, link));
-        Ok((Client::new(Inner { state }), task))
+        Ok((Arc::new(state), inbox))
     }
+}
+
+/// Runs `background` on a thread of its own; the runtime of that thread.
+pub(crate) fn on_thread(
+    background: impl Future<Output = ()> + Send + 'static,
+) -> Result<Handle, Error> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("rlock-client".to_owned())
+        .spawn(move || runtime.block_on(background))
+        .map_err(|error| Error::Connect(error.into()))?;
+    Ok(handle)
 }
 
 /// Reads the addresses of Sentinels, and that of the server.

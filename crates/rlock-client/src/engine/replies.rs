@@ -216,6 +216,7 @@ impl Engine {
                     claims,
                     lease,
                     known,
+                    raise: None,
                 };
                 self.request(now, id, link, request);
             }

@@ -154,6 +154,7 @@ impl Engine {
             claims,
             lease,
             known,
+            raise: None,
         };
         self.send(now, link, by, request);
         self.look_later(now, id, Some(silence));

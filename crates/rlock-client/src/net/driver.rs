@@ -24,11 +24,11 @@ pub(crate) enum Order {
 }
 
 /// Runs until the last client, lock and guard is gone, and nothing is left to
-/// clean up.
+/// clean up. Without a link it makes the first one, too.
 pub(crate) async fn drive(
     state: Arc<State>,
     inbox: mpsc::UnboundedReceiver<Order>,
-    link: Arc<Link>,
+    link: Option<Arc<Link>>,
 ) {
     let _closing = Closing(Arc::clone(&state));
     tokio::select! {

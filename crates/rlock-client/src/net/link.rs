@@ -266,12 +266,21 @@ fn deliver(state: &State, life: &Life, message: &[u8]) {
     }
 }
 
-/// Replaces the connection whenever it breaks. Ends only with its task.
-pub(crate) async fn keep_connected(state: &Arc<State>, mut link: Arc<Link>) {
+/// Replaces the connection whenever it breaks, and makes the first if there is
+/// none. Ends only with its task.
+pub(crate) async fn keep_connected(state: &Arc<State>, first: Option<Arc<Link>>) {
     let mut earlier = Vec::new();
     // One that connects, and is given up at once, is as bad as one that does
     // not: a demoted server, for example.
     let mut backoff = Backoff::default();
+    let mut link = match first {
+        Some(link) => link,
+        None => {
+            let link = reconnect(state, 1, &mut earlier, &mut backoff).await;
+            state.link_up(&link);
+            link
+        }
+    };
     let mut since = now();
     loop {
         tokio::select! {

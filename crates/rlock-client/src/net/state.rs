@@ -323,8 +323,18 @@ impl State {
         }
     }
 
+    /// Whether there is a connection now.
+    pub(crate) fn is_connected(&self) -> bool {
+        matches!(&*self.connection.borrow(), Connection::Up(_))
+    }
+
+    /// Every change between having a connection and having none.
+    pub(crate) fn connections(&self) -> watch::Receiver<Connection> {
+        self.connection.subscribe()
+    }
+
     /// Why there is no connection.
-    pub(super) fn last_failure(&self) -> Option<RedisError> {
+    pub(crate) fn last_failure(&self) -> Option<RedisError> {
         match &*self.connection.borrow() {
             Connection::Down(error) => error.clone(),
             Connection::Up(_) | Connection::Closed => None,
