@@ -34,7 +34,7 @@ use crate::wire::contended::{self, Contended};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Client {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 impl Client {
@@ -189,7 +189,7 @@ impl Client {
         Mutex::new(self.lock_at(key.as_ref()))
     }
 
-    fn lock_at(&self, key: &[u8]) -> Lock {
+    pub(crate) fn lock_at(&self, key: &[u8]) -> Lock {
         Lock::new(Arc::clone(&self.inner), key.into(), &[])
     }
 

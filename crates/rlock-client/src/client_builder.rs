@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use redis::RedisError;
 use tokio::runtime::{Builder, Handle};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
+use crate::engine::Event;
 use crate::engine::lane::Node;
 use crate::engine::owner::Owner;
 use crate::engine::terms::whole_ms;
@@ -38,9 +40,9 @@ const NAME_LEN_MAX: usize = 64;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ClientBuilder {
-    limits: Limits,
+    pub(crate) limits: Limits,
     name: Option<String>,
-    has_thread: bool,
+    pub(crate) has_thread: bool,
 }
 
 impl Default for ClientBuilder {
@@ -256,9 +258,6 @@ impl ClientBuilder {
         source: Source,
         connected: impl FnOnce(Result<Client, Error>) + Send + 'static,
     ) -> Result<Handle, Error> {
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
-        let handle = runtime.handle().clone();
         let background = async move {
             match self.start(source).await {
                 Ok((client, task)) => {
@@ -269,28 +268,37 @@ impl ClientBuilder {
                 Err(error) => connected(Err(error)),
             }
         };
-        std::thread::Builder::new()
-            .name("rlock-client".to_owned())
-            .spawn(move || runtime.block_on(background))
-            .map_err(|error| Error::Connect(error.into()))?;
-        Ok(handle)
+        on_thread(background)
     }
 
     /// Connects, and returns the background task too.
     pub(crate) async fn start(self, source: Source) -> Result<(Client, JoinHandle<()>), Error> {
-        whole_ms("response_limit", self.limits.response)?;
-        whole_ms("patience", self.limits.patience)?;
-        if let Some(name) = &self.name {
-            check_name(name)?;
-        }
-        let (state, inbox) = State::new(source, self.limits, self.name);
-        let state = Arc::new(state);
+        let (state, inbox) = self.state(source)?;
         let (node, link) = first_link(&state).await.map_err(Error::Connect)?;
         check_module(&link).await?;
         state.link_up(node, &link);
         state.order(Order::Connect(node, Some(link)));
         let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox));
         Ok((Client::new(Inner { state }), task))
+    }
+
+    /// Begins to connect, and returns the background task too.
+    pub(crate) fn begin(self, source: Source) -> Result<(Client, JoinHandle<()>), Error> {
+        let (state, inbox) = self.state(source)?;
+        let node = Node::default();
+        state.handle(Event::Need { node });
+        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox));
+        Ok((Client::new(Inner { state }), task))
+    }
+
+    fn state(self, source: Source) -> Result<(Arc<State>, UnboundedReceiver<Order>), Error> {
+        whole_ms("response_limit", self.limits.response)?;
+        whole_ms("patience", self.limits.patience)?;
+        if let Some(name) = &self.name {
+            check_name(name)?;
+        }
+        let (state, inbox) = State::new(source, self.limits, self.name);
+        Ok((Arc::new(state), inbox))
     }
 }
 
@@ -313,6 +321,20 @@ async fn first_link(state: &Arc<State>) -> Result<(Node, Arc<Link>), RedisError>
         "no server of the cluster can be used",
         failures,
     ))
+}
+
+/// Runs `background` on a thread of its own; the runtime of that thread.
+pub(crate) fn on_thread(
+    background: impl Future<Output = ()> + Send + 'static,
+) -> Result<Handle, Error> {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
+    let handle = runtime.handle().clone();
+    std::thread::Builder::new()
+        .name("rlock-client".to_owned())
+        .spawn(move || runtime.block_on(background))
+        .map_err(|error| Error::Connect(error.into()))?;
+    Ok(handle)
 }
 
 /// Reads addresses.

@@ -30,6 +30,14 @@ pub(crate) enum Event {
     Downgrade { call: Id, hold: Id },
     /// A hold is to last for at least `lease` from now.
     Extend { call: Id, hold: Id, lease: Duration },
+    /// The fence of a hold is to be at least `fence`, on these terms from now on,
+    /// which are bound as before.
+    Raise {
+        call: Id,
+        hold: Id,
+        fence: u64,
+        terms: Terms,
+    },
     /// Nobody waits for that answer any more.
     Abandon { call: Id },
     /// A guard was dropped.

@@ -1,10 +1,10 @@
-//! Has a hold last longer at its holder's word.
+//! Has a hold last longer at its holder's word, or raises its fence.
 
 use std::time::Duration;
 
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent};
-use crate::engine::terms::validity_end;
+use crate::engine::terms::{Terms, validity_end};
 use crate::engine::work::{Task, Work};
 use crate::engine::{Action, Engine, Id, Outcome};
 use crate::error::{Error, Fault, Loss};
@@ -14,6 +14,8 @@ use crate::error::{Error, Fault, Loss};
 pub(super) struct Extension {
     hold: Id,
     lease: Duration,
+    /// What the fence is to be raised to.
+    raise: Option<u64>,
     /// The lease that its renewals go back to if the server refuses.
     before: Option<Duration>,
     /// What was asked for last, and the fence by then.
@@ -21,7 +23,23 @@ pub(super) struct Extension {
 }
 
 impl Engine {
-    pub(super) fn extend(&mut self, now: Instant, call: Id, id: Id, lease: Duration) {
+    /// Raises the fence of a hold, which is renewed on `terms` from now on.
+    pub(super) fn raise(&mut self, now: Instant, call: Id, id: Id, fence: u64, terms: Terms) {
+        if let Some(hold) = self.holds.get_mut(&id) {
+            let bound = hold.terms.bound;
+            (hold.taken, hold.terms) = (now, Terms { bound, ..terms });
+        }
+        self.extend(now, call, id, terms.lease, Some(fence));
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        now: Instant,
+        call: Id,
+        id: Id,
+        lease: Duration,
+        raise: Option<u64>,
+    ) {
         let outcome = match (self.loss(now, id), self.holds.get(&id)) {
             (Some(loss), _) => Outcome::Failed(Error::Lost(loss)),
             (None, None) => Outcome::Failed(Error::Closed),
@@ -29,6 +47,7 @@ impl Engine {
                 let task = Task::Extend(Extension {
                     hold: id,
                     lease,
+                    raise,
                     before: None,
                     asked: (lease, hold.proof.fence()),
                 });
@@ -53,9 +72,16 @@ impl Engine {
             let loss = loss.unwrap_or(Loss::LeaseEnded);
             return self.end(now, id, Outcome::Failed(Error::Lost(loss)));
         };
-        if hold.lease_end >= validity_end(now, extension.lease) {
+        // Whoever raises several fences need not ask where the largest was just
+        // granted.
+        let (is_raised, late) = match extension.raise {
+            Some(raise) => (hold.proof.fence() >= raise, extension.lease / 20),
+            None => (true, Duration::ZERO),
+        };
+        if is_raised && hold.lease_end + late >= validity_end(now, extension.lease) {
             return self.end(now, id, Outcome::Done);
         }
+        hold.raised = hold.raised.max(extension.raise);
         let (claims, known) = (hold.proof.claims.clone(), hold.proof.fence());
         if let Some(work) = self.works.get_mut(&id) {
             work.task = Task::Extend(Extension {
@@ -68,6 +94,7 @@ impl Engine {
             claims,
             lease,
             known,
+            raise: extension.raise,
         };
         self.request(now, id, link, request);
     }

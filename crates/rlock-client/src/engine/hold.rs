@@ -48,6 +48,8 @@ pub(super) struct Hold {
     pub(super) urgent: Option<Instant>,
     /// Whether its loss has been told.
     pub(super) is_told: bool,
+    /// What its fence is to be raised to; the server may have done so already.
+    pub(super) raised: Option<u64>,
 }
 
 /// A grant as the server gave it.
@@ -71,6 +73,11 @@ pub(super) enum Held<'a> {
 }
 
 impl Hold {
+    /// Whether the server means this hold by `fence`.
+    pub(super) fn is_called(&self, fence: u64) -> bool {
+        fence == self.proof.fence() || self.raised == Some(fence)
+    }
+
     /// Takes one guard off.
     pub(super) fn leave(&mut self, ask: Ask) {
         self.guards = self.guards.saturating_sub(1);
@@ -194,9 +201,8 @@ impl Engine {
         let Some(hold) = self.holds.get(&id) else {
             return false;
         };
-        let fence = hold.proof.fence();
         let upgrades = ask.is_exclusive() && !hold.ask.is_exclusive();
-        let same = grant.fence == fence || (upgrades && grant.fence > fence);
+        let same = hold.is_called(grant.fence) || (upgrades && grant.fence > hold.proof.fence());
         if !same || !self.prolong(now, id, grant) {
             return false;
         }
@@ -247,6 +253,7 @@ impl Engine {
             alarm_was: None,
             urgent: None,
             is_told: false,
+            raised: None,
         };
         self.cut_if_over(now, &hold, grant);
         self.holds.insert(id, Box::new(hold));

@@ -40,6 +40,10 @@ impl Engine {
             return false;
         };
         let known = hold.proof.fence();
+        if let Some(fence) = fence.filter(|fence| hold.raised == Some(*fence)) {
+            hold.proof.set_fence(fence.max(known));
+            return true;
+        }
         // The grant of an upgrade may be told here before the call that waits
         // for it. It cannot be a grant that followed a loss: that is told
         // before, and what is lost stays lost.

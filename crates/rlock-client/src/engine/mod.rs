@@ -9,7 +9,7 @@
 //! - `call`, `replies`: from a call for a lock to a grant, over lost
 //!   connections too;
 //! - `leaving`: release and downgrade; `cleanup`: what is done behind a call;
-//! - `extend`: a longer lease at the holder's word;
+//! - `extend`: a longer lease, or a larger fence, at the holder's word;
 //! - `hold`, `loss`: what is held, by how many guards, and how that ends;
 //! - `watchdog`, `pulse`: renewals, and signs of life; `attach`: what a new
 //!   connection is asked to tell;
@@ -182,7 +182,13 @@ impl Engine {
             } => self.ask(now, call, claims, ask, terms, queueing),
             Event::Release { call, hold, ask } => self.release(now, call, hold, ask),
             Event::Downgrade { call, hold } => self.downgrade(now, call, hold),
-            Event::Extend { call, hold, lease } => self.extend(now, call, hold, lease),
+            Event::Extend { call, hold, lease } => self.extend(now, call, hold, lease, None),
+            Event::Raise {
+                call,
+                hold,
+                fence,
+                terms,
+            } => self.raise(now, call, hold, fence, terms),
             Event::Abandon { call } => self.abandon(now, call),
             Event::Leave { hold, ask } => self.leave(now, hold, ask),
             Event::Reply { request, result } => self.answered(now, request, result),

@@ -65,7 +65,7 @@ impl Engine {
         };
         let hold = claim.hold.and_then(|hold| self.holds.get(&hold));
         if let Some(hold) = hold {
-            return hold.proof.fence() == notice.fence;
+            return hold.is_called(notice.fence);
         }
         let first = claim.queue.front().and_then(|id| self.works.get(id));
         first.is_some_and(|work| match (&work.task, work.stage) {
@@ -85,7 +85,7 @@ impl Engine {
         };
         claim.fence_lost = claim.fence_lost.max(notice.fence);
         let hold = claim.hold.and_then(|hold| self.holds.get(&hold));
-        if let Some(hold) = hold.filter(|hold| hold.proof.fence() == notice.fence) {
+        if let Some(hold) = hold.filter(|hold| hold.is_called(notice.fence)) {
             self.lose(now, hold.proof.hold);
         }
     }

@@ -76,6 +76,11 @@ impl Proof {
         }
     }
 
+    /// One that rests on several holds, each with a proof of its own.
+    pub(crate) fn of_several(claims: Claims, fence: u64, until: Instant) -> Self {
+        Self::new(Id(0), claims, fence, until)
+    }
+
     /// The same, for a hold that is bound to its connection with that grace.
     pub(crate) fn bound(self, grace: Option<Duration>, alive: &Alive, node: Node) -> Self {
         let grace = grace.filter(|grace| *grace >= GRACE_MIN);
@@ -152,6 +157,11 @@ impl Proof {
     /// Whether that is news.
     pub(crate) fn lose(&self, now: Instant) -> bool {
         self.change(ENDED_BY_SERVER, |until| now < until)
+    }
+
+    /// Ends as the last lease did, unless it is over already.
+    pub(crate) fn lapse(&self) {
+        self.change(LEASE_ENDED, |_| true);
     }
 
     /// Ends it on purpose: from here nothing is a loss.

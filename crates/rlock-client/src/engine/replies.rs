@@ -226,6 +226,7 @@ impl Engine {
                     claims,
                     lease,
                     known,
+                    raise: None,
                 };
                 self.request(now, id, link, request);
             }

@@ -27,6 +27,8 @@ pub(crate) enum Request {
         claims: Claims,
         lease: Duration,
         known: u64,
+        /// What the fence is to be raised to, if it is smaller; of one key only.
+        raise: Option<u64>,
     },
     /// Answered with `Done`, or nil if not everything was held.
     Release { claims: Claims },

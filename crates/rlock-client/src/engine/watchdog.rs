@@ -178,6 +178,7 @@ impl Engine {
             claims,
             lease,
             known,
+            raise: None,
         };
         self.send(now, (node, link), by, request);
         self.look_later(now, id, Some(silence));

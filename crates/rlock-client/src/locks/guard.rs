@@ -216,6 +216,25 @@ impl Guard {
         }
     }
 
+    /// Raises the fence to at least `fence`, and sets the lease anew; held on
+    /// `terms` from then on.
+    pub(crate) fn raising(
+        &self,
+        fence: u64,
+        terms: Terms,
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
+        async move {
+            let raise = |call| Event::Raise {
+                call,
+                hold,
+                fence,
+                terms,
+            };
+            done(call(&inner.state, None, raise).await)
+        }
+    }
+
     /// Releases the lock and waits for the server's word.
     ///
     /// The next waiter gets it in the same moment. If other guards of the

@@ -133,8 +133,19 @@ impl State {
         links.collect()
     }
 
+    /// Whether there is a connection to the server, where there is one.
+    pub(crate) fn is_connected(&self) -> bool {
+        let server = self.server(Node::default());
+        matches!(&*server.connection.borrow(), Connection::Up(_))
+    }
+
+    /// Every change between having a connection to it and having none.
+    pub(crate) fn connections(&self) -> watch::Receiver<Connection> {
+        self.server(Node::default()).connection.subscribe()
+    }
+
     /// Why there is no connection to some server.
-    pub(super) fn last_failure(&self) -> Option<RedisError> {
+    pub(crate) fn last_failure(&self) -> Option<RedisError> {
         let servers = lock(&self.servers);
         servers.all.iter().find_map(Server::failure)
     }

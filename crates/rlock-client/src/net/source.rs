@@ -2,6 +2,7 @@
 //! a cluster.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -23,6 +24,20 @@ pub(crate) enum Source {
     Server(Box<redis::Client>),
     Sentinels(Arc<Sentinels>),
     Cluster(Arc<Cluster>),
+    /// A server that has to be fit for something, on each new connection.
+    Vetted(Box<redis::Client>, Vet),
+}
+
+/// Looks at a server by a new connection, which is given up if it is refused.
+#[derive(Clone)]
+pub(crate) struct Vet(pub(crate) Arc<dyn Fn(MultiplexedConnection) -> Verdict + Send + Sync>);
+
+type Verdict = Pin<Box<dyn Future<Output = Result<(), RedisError>> + Send>>;
+
+impl fmt::Debug for Vet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Vet")
+    }
 }
 
 /// The Sentinels that watch a master.
@@ -39,6 +54,11 @@ impl Source {
     pub(crate) fn server(redis: &redis::Client) -> Result<Self, Error> {
         let redis = prepared(redis).map_err(Error::Connect)?;
         Ok(Self::Server(Box::new(redis)))
+    }
+
+    pub(crate) fn vetted(redis: &redis::Client, vet: Vet) -> Result<Self, Error> {
+        let redis = prepared(redis).map_err(Error::Connect)?;
+        Ok(Self::Vetted(Box::new(redis), vet))
     }
 
     pub(crate) fn sentinels(
@@ -69,14 +89,14 @@ impl Source {
     pub(crate) fn as_cluster(&self) -> Option<&Arc<Cluster>> {
         match self {
             Self::Cluster(cluster) => Some(cluster),
-            Self::Server(_) | Self::Sentinels(_) => None,
+            Self::Server(_) | Self::Sentinels(_) | Self::Vetted(..) => None,
         }
     }
 
     /// Which server has what, as far as is known without asking.
     pub(crate) fn routes(&self) -> Routes {
         match self {
-            Self::Server(_) | Self::Sentinels(_) => Routes::One,
+            Self::Server(_) | Self::Sentinels(_) | Self::Vetted(..) => Routes::One,
             Self::Cluster(_) => Routes::Slots(Box::default()),
         }
     }
@@ -84,7 +104,7 @@ impl Source {
     /// The server to connect to now.
     pub(crate) async fn current(&self, node: Node) -> Result<redis::Client, RedisError> {
         match self {
-            Self::Server(redis) => Ok((**redis).clone()),
+            Self::Server(redis) | Self::Vetted(redis, _) => Ok((**redis).clone()),
             Self::Sentinels(sentinels) => sentinels.current().await,
             Self::Cluster(cluster) => cluster.server(node),
         }
@@ -96,8 +116,10 @@ impl Source {
         &self,
         connection: &mut MultiplexedConnection,
     ) -> Result<(), RedisError> {
-        if let Self::Server(_) = self {
-            return Ok(());
+        match self {
+            Self::Server(_) => return Ok(()),
+            Self::Vetted(_, vet) => return (vet.0)(connection.clone()).await,
+            Self::Sentinels(_) | Self::Cluster(_) => {}
         }
         let hello = connection.send_packed_command(&protocol::hello()).await?;
         if protocol::is_master(&hello.extract_error()?) {

@@ -59,7 +59,12 @@ pub(crate) fn encode(request: &Request, channel: &Channel) -> Encoded {
             }
             cmd
         }
-        Request::Renew { claims, lease, .. } => renew(claims, *lease),
+        Request::Renew {
+            claims,
+            lease,
+            raise,
+            ..
+        } => renew(claims, *lease, *raise),
         Request::Release { claims } => release(claims),
         Request::ReleaseEach { claims } => return Encoded::Several(release_each(claims)),
         Request::Downgrade { claims } => command("DOWNGRADE", claims),
@@ -111,10 +116,13 @@ fn mode(cmd: &mut Cmd, ask: Ask) {
 
 /// `RLOCK.RENEW`, answered with the fence; `RLOCK.MRENEW`, answered with the
 /// number of keys that the owner holds.
-fn renew(claims: &Claims, lease: Duration) -> Cmd {
+fn renew(claims: &Claims, lease: Duration, raise: Option<u64>) -> Cmd {
     if claims.is_single() {
         let mut cmd = command("RENEW", claims);
         cmd.arg(millis(lease));
+        if let Some(fence) = raise {
+            cmd.arg("FENCE").arg(fence);
+        }
         cmd
     } else {
         several("MRENEW", claims, Some(lease))
@@ -373,6 +381,7 @@ mod tests {
             claims: claims.clone(),
             lease,
             known,
+            raise: None,
         };
         assert_eq!(of(&renew), "RLOCK.MRENEW o 5 2 a b");
         let undo = Undo::Release;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 /// From the lowest to the highest. `error` and `deadlock` are used by all.
-const ROOMS: [&str; 5] = ["engine", "wire", "net", "locks", "blocking"];
+const ROOMS: [&str; 6] = ["engine", "wire", "net", "locks", "quorum", "blocking"];
 
 #[test]
 fn rooms_use_only_those_below_them() {

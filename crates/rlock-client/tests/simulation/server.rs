@@ -128,7 +128,8 @@ impl Server {
                 claims,
                 lease,
                 known,
-            } => self.renew(session, claims, *lease, *known),
+                raise,
+            } => self.renew(session, claims, *lease, *known, *raise),
             Request::Release { claims } => Ok(self.release(claims)),
             Request::ReleaseEach { claims } => {
                 self.release(claims);
@@ -227,10 +228,11 @@ impl Server {
         claims: &Claims,
         lease: Duration,
         known: u64,
+        raise: Option<u64>,
     ) -> Result<Reply, Fault> {
         let renewal = Renewal {
             lease_ms: u32::try_from(lease.as_millis()).expect("a short lease"),
-            fence: None,
+            fence: raise.and_then(rlock_core::Fence::new),
             session: Some(session),
         };
         let (keys, owner) = (names(claims), claims.owner().as_str());
