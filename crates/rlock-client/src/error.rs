@@ -250,17 +250,26 @@ impl Fault {
                 | "BUSY" | "NOREPLICAS" | "MISCONF",
             ) => Self::Passing(error),
             Some("MOVED" | "ASK") => Self::Moved(error),
+            Some("ERR") if is_channel_gone(&error) => Self::Passing(error),
             Some(code) => Self::Refused(refusal(code, &error)),
             None if error.kind() == ErrorKind::Extension => Self::Refused(Error::Refused(error)),
             None => Self::Broken(error),
         }
     }
 
-    /// Whether the server has become a replica, so that another address may
-    /// answer to the same name by now.
-    pub(crate) fn is_demotion(&self) -> bool {
-        matches!(self, Self::Passing(error) if error.code() == Some("READONLY"))
+    /// Whether the connection is of no more use, though it is there: the server
+    /// has become a replica, so that another address may answer to the same
+    /// name by now; or the slot of the connection's channel has moved.
+    pub(crate) fn ends_connection(&self) -> bool {
+        let is_over =
+            |error: &RedisError| error.code() == Some("READONLY") || is_channel_gone(error);
+        matches!(self, Self::Passing(error) if is_over(error))
     }
+}
+
+fn is_channel_gone(error: &RedisError) -> bool {
+    let sentence = error.detail().unwrap_or_default();
+    error.code() == Some("ERR") && sentence.starts_with("SNOTIFY channel is ")
 }
 
 fn refusal(code: &str, error: &RedisError) -> Error {

@@ -245,7 +245,7 @@ impl Link {
         reply.inspect_err(|fault| {
             // A demoted server keeps its connections open, while the address
             // may lead to the new one by now.
-            if (matches!(fault, Fault::Broken(_)) && !is_busy) || fault.is_demotion() {
+            if (matches!(fault, Fault::Broken(_)) && !is_busy) || fault.ends_connection() {
                 self.retire();
             }
         })

@@ -12,6 +12,7 @@ mod cancel;
 mod cancel_faults;
 mod cancel_kinds;
 mod certificates;
+mod cluster;
 mod cluster_servers;
 mod connecting;
 mod cost;

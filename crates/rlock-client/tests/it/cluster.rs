@@ -1,0 +1,375 @@
+//! A client of a cluster: locks at all its masters, also when slots move and masters change.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rlock_client::{Client, Error, Guard, Loss, Terms};
+
+use crate::cluster_servers::Cluster;
+use crate::server::{BOUND, Server, eventually, free_port, url};
+
+impl Cluster {
+    pub(crate) async fn client(&self) -> Client {
+        Client::cluster(self.urls()).await.unwrap()
+    }
+
+    /// How often the nodes have sent somebody elsewhere.
+    async fn redirections(&self) -> u64 {
+        let mut count = 0;
+        for node in 0..self.urls().len() {
+            let info: String = self.admin(node).await.run("INFO errorstats").await;
+            let moved = info.lines().filter_map(|line| {
+                let (error, rest) = line.strip_prefix("errorstat_")?.split_once(":count=")?;
+                (error == "MOVED").then(|| rest.trim().parse::<u64>().unwrap())
+            });
+            count += moved.sum::<u64>();
+        }
+        count
+    }
+}
+
+async fn lock(client: &Client, key: &str) -> Guard {
+    let lock = client.mutex(key);
+    let guard = tokio::time::timeout(BOUND, lock.lock());
+    guard.await.unwrap_or_else(|_| panic!("`{key}`")).unwrap()
+}
+
+/// A task that waits for `key`, once it is queued at `node`.
+async fn waiter(cluster: &Cluster, node: usize, key: &str) -> tokio::task::JoinHandle<Guard> {
+    let client = cluster.client().await;
+    let key = key.to_owned();
+    let waiter = tokio::spawn(async move { lock(&client, &key).await });
+    cluster.admin(node).await.queued(1).await;
+    waiter
+}
+
+async fn granted(waiter: tokio::task::JoinHandle<Guard>) -> Guard {
+    tokio::time::timeout(BOUND, waiter).await.unwrap().unwrap()
+}
+
+#[tokio::test]
+async fn every_master_is_asked_for_its_own_keys_and_by_one_connection() {
+    let cluster = Cluster::start(3, 0).await;
+    let client = cluster.client().await;
+    for node in 0..3 {
+        let key = cluster.key_at(node).await;
+        let guard = lock(&client, &key).await;
+        let waiter = waiter(&cluster, node, &key).await;
+        guard.release().await.unwrap();
+        let next = granted(waiter).await;
+        assert!(client.mutex(&key).is_locked().await.unwrap());
+        next.release().await.unwrap();
+        let mine = cluster.admin(node).await.lock_clients().await.len();
+        // Of this client and of the one that waits; the latter may be gone already.
+        assert!((1..=2).contains(&mine), "{mine}");
+    }
+    assert_eq!(cluster.redirections().await, 0);
+    assert_eq!(client.metrics().reconnects, 0);
+}
+
+#[tokio::test]
+async fn a_master_that_nobody_needs_is_not_connected_to() {
+    let cluster = Cluster::start(3, 0).await;
+    let client = cluster.client().await;
+    let key = cluster.key_at(2).await;
+    lock(&client, &key).await.release().await.unwrap();
+    let mut connections = Vec::new();
+    for node in 0..3 {
+        connections.push(cluster.admin(node).await.lock_clients().await.len());
+    }
+    assert!(
+        connections[2] == 1 && connections.contains(&0),
+        "{connections:?}"
+    );
+}
+
+#[tokio::test]
+async fn the_longest_queues_of_all_masters_are_listed() {
+    let cluster = Cluster::start(2, 0).await;
+    let client = cluster.client().await;
+    let mut tasks = Vec::new();
+    for node in 0..2 {
+        let key = cluster.key_at(node).await;
+        let guard = lock(&client, &key).await;
+        tasks.push((guard, waiter(&cluster, node, &key).await));
+    }
+    assert_eq!(client.list(10).await.unwrap().len(), 2);
+    assert_eq!(client.list(1).await.unwrap().len(), 1);
+    for (guard, waiter) in tasks {
+        let (key, fence) = (guard.key().to_vec(), guard.fence());
+        assert_eq!(client.mutex(&key).force_release().await.unwrap(), 1);
+        assert!(granted(waiter).await.fence() > fence);
+    }
+}
+
+#[tokio::test]
+async fn keys_of_several_masters_are_held_together() {
+    let cluster = Cluster::start(3, 0).await;
+    let client = cluster.client().await;
+    let keys = [
+        cluster.key_at(0).await,
+        cluster.key_at(1).await,
+        cluster.key_at(2).await,
+    ];
+    let guard = client.multi(&keys).unwrap().lock().await.unwrap();
+    for key in &keys {
+        assert!(client.mutex(key).try_lock().await.unwrap().is_none());
+    }
+    guard.release().await.unwrap();
+    for key in &keys {
+        assert!(!client.mutex(key).is_locked().await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn holds_and_waits_go_with_their_slot() {
+    let cluster = Cluster::start(2, 0).await;
+    for is_atomic in [false, true] {
+        let (from, to) = (usize::from(is_atomic), usize::from(!is_atomic));
+        let key = cluster.key_at(from).await;
+        let slot = cluster.slot_of(&key).await;
+        let client = cluster.client().await;
+        let lease = Terms::new().lease(Duration::from_secs(2));
+        let guard = client
+            .mutex(&key)
+            .with(lease)
+            .unwrap()
+            .lock()
+            .await
+            .unwrap();
+        let (fence, owner) = (guard.fence(), guard.owner().clone());
+        let waiter = waiter(&cluster, from, &key).await;
+        if is_atomic {
+            if !cluster.migrate_slots(slot..=slot, from, to).await {
+                return;
+            }
+        } else {
+            cluster.move_slot(slot, from, to).await;
+        }
+        cluster.admin(to).await.queued(1).await;
+        // It is renewed there.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        assert!(guard.is_valid() && guard.fence() == fence);
+        assert!(client.mutex(&key).is_held_by(&owner).await.unwrap());
+        guard.release().await.unwrap();
+        let next = granted(waiter).await;
+        assert!(next.fence() > fence);
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_to_another_master_is_renewed_and_released_there() {
+    let cluster = Cluster::start(2, 0).await;
+    let key = cluster.key_at(0).await;
+    let slot = cluster.slot_of(&key).await;
+    let client = cluster.client().await;
+    let lease = Terms::new().lease(Duration::from_secs(2));
+    let mutex = client.mutex(&key).with(lease).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    cluster.begin_move(slot, 0, 1).await;
+    cluster.move_keys(slot, 0, 1).await;
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(guard.is_valid(), "renewed where its key is");
+    guard.release().await.unwrap();
+    // It is free, and an acquire waits until the slot has settled.
+    let waits = mutex.lock_timeout(BOUND);
+    let settles = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        cluster.finish_move(slot, 0, 1).await;
+    };
+    let (guard, ()) = tokio::join!(waits, settles);
+    guard.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(cluster.node_of(&key).await, 1);
+}
+
+#[tokio::test]
+async fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
+    let cluster = Cluster::start(2, 0).await;
+    let key = cluster.key_at(0).await;
+    let client = cluster.client().await;
+    let lease = Terms::new().lease(Duration::from_secs(6));
+    let guard = client
+        .mutex(&key)
+        .with(lease)
+        .unwrap()
+        .lock()
+        .await
+        .unwrap();
+    cluster.move_slot(cluster.slot_of(&key).await, 0, 1).await;
+    let mut admin = cluster.admin(1).await;
+    eventually("its loss is watched there", async || {
+        admin.gauge("watches").await == 1
+    })
+    .await;
+    let _: u64 = admin.run(&format!("RLOCK.FORCE {key}")).await;
+    let told = tokio::time::timeout(Duration::from_millis(1500), guard.loss());
+    assert_eq!(told.await.unwrap(), Loss::EndedByServer);
+}
+
+#[tokio::test]
+async fn a_master_that_is_killed_takes_no_hold_and_no_wait_along() {
+    let mut cluster = Cluster::start(3, 1).await;
+    let key = cluster.key_at(0).await;
+    let client = cluster.client().await;
+    let lease = Terms::new().lease(Duration::from_secs(60));
+    let guard = client
+        .mutex(&key)
+        .with(lease)
+        .unwrap()
+        .lock()
+        .await
+        .unwrap();
+    let (fence, waiter) = (guard.fence(), waiter(&cluster, 0, &key).await);
+    let copies: u64 = cluster.admin(0).await.run("WAIT 1 20000").await;
+    assert_eq!(copies, 1);
+    let other = cluster.key_at(1).await;
+    cluster.kill(0);
+    // What others have is not touched meanwhile.
+    let begun = Instant::now();
+    lock(&client, &other).await.release().await.unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        begun.elapsed()
+    );
+    cluster.agreed().await;
+    cluster.admin(3).await.queued(1).await;
+    assert!(guard.is_valid() && guard.fence() == fence);
+    guard.release().await.unwrap();
+    assert!(granted(waiter).await.fence() > fence);
+}
+
+#[tokio::test]
+async fn a_fail_over_by_hand_takes_no_hold_and_no_wait_along() {
+    let cluster = Cluster::start(3, 1).await;
+    let key = cluster.key_at(0).await;
+    let client = cluster.client().await;
+    let guard = lock(&client, &key).await;
+    let (fence, waiter) = (guard.fence(), waiter(&cluster, 0, &key).await);
+    cluster.fail_over(3).await;
+    cluster.admin(3).await.queued(1).await;
+    assert!(guard.is_valid());
+    guard.release().await.unwrap();
+    assert!(granted(waiter).await.fence() > fence);
+}
+
+/// The server tells in between all replies that a channel's slot has gone.
+#[tokio::test]
+async fn no_reply_is_taken_for_another_when_the_slot_of_the_channel_moves() {
+    let cluster = Cluster::start(2, 0).await;
+    let client = cluster.client().await;
+    let key = cluster.key_at(0).await;
+    lock(&client, &key).await.release().await.unwrap();
+    let mut admin = cluster.admin(0).await;
+    let channels: Vec<String> = admin.run("PUBSUB SHARDCHANNELS rlock:client:*").await;
+    let slot = cluster.slot_of(&channels[0]).await;
+    assert_ne!(slot, cluster.slot_of(&key).await);
+    let inside = Arc::new(AtomicU64::new(0));
+    let end = Instant::now() + Duration::from_secs(3);
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..16 {
+        let (client, inside, key) = (client.clone(), Arc::clone(&inside), key.clone());
+        tasks.spawn(async move {
+            let mut fences = 0;
+            while Instant::now() < end {
+                // Some do not wait, so that there are always replies on their way.
+                let mutex = client.mutex(&key);
+                let guard = if number % 2 == 0 {
+                    mutex.try_lock().await.unwrap()
+                } else {
+                    mutex.lock_timeout(BOUND).await.unwrap()
+                };
+                let Some(guard) = guard else { continue };
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                assert!(guard.fence() > fences, "{} after {fences}", guard.fence());
+                fences = guard.fence();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for (from, to) in [(0, 1), (1, 0)] {
+        cluster.move_slot(slot, from, to).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    while let Some(outcome) = tasks.join_next().await {
+        outcome.unwrap();
+    }
+    assert!(client.metrics().reconnects >= 1);
+}
+
+#[tokio::test]
+async fn a_bound_hold_goes_with_its_slot_and_its_bond_too() {
+    let cluster = Cluster::start(2, 0).await;
+    let key = cluster.key_at(0).await;
+    let client = cluster.client().await;
+    let bound = Terms::new().bound(Duration::from_secs(2));
+    let guard = client
+        .mutex(&key)
+        .with(bound)
+        .unwrap()
+        .lock()
+        .await
+        .unwrap();
+    cluster.move_slot(cluster.slot_of(&key).await, 0, 1).await;
+    let mut admin = cluster.admin(1).await;
+    tokio::time::sleep(Duration::from_secs(12)).await;
+    assert!(guard.is_valid(), "its bond was renewed at the other master");
+    let info: redis::Value = admin.run(&format!("RLOCK.INFO {key}")).await;
+    assert!(format!("{info:?}").contains("bound"), "{info:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_cluster_is_said_with_its_address() {
+    let server = Server::start().await;
+    let error = Client::cluster([server.url()]).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains(&format!("127.0.0.1:{}", server.port)),
+        "{text}"
+    );
+    assert!(text.contains("cluster support disabled"), "{text}");
+    assert!(!error.is_transient());
+    let (one, two) = (free_port(), free_port());
+    let error = Client::cluster([url(one), url(two)]).await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.contains(&one.to_string()) && text.contains(&two.to_string()),
+        "{text}"
+    );
+    assert!(error.is_transient());
+    let none: [&str; 0] = [];
+    for (nodes, said) in [
+        (&none[..], "at least one"),
+        (&["redis+unix:///tmp/s"], "over TCP"),
+        (&["redis://127.0.0.1/3"], "database 0"),
+    ] {
+        let error = Client::cluster(nodes).await.unwrap_err();
+        assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+        assert!(error.to_string().contains(said), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_down_is_waited_for_no_longer_than_the_caller_said() {
+    let mut cluster = Cluster::start(3, 0).await;
+    let client = cluster.client().await;
+    let key = cluster.key_at(0).await;
+    lock(&client, &key).await.release().await.unwrap();
+    cluster.kill(1);
+    let mut admin = cluster.admin(0).await;
+    eventually("the cluster is down", async || {
+        let info: String = admin.run("CLUSTER INFO").await;
+        info.contains("cluster_state:fail")
+    })
+    .await;
+    let begun = Instant::now();
+    let wait = Duration::from_secs(1);
+    let error = client.mutex(&key).lock_timeout(wait).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(error.is_transient() && begun.elapsed() < Duration::from_secs(4));
+}
