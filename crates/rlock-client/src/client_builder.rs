@@ -50,6 +50,7 @@ impl Default for ClientBuilder {
         let limits = Limits {
             response: Duration::from_secs(5),
             patience: Duration::from_secs(10),
+            replication: Duration::from_secs(1),
         };
         Self {
             limits,
@@ -77,6 +78,14 @@ impl ClientBuilder {
     /// a lock go on as long as their wait. Up to 30 days.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.limits.patience = patience;
+        self
+    }
+
+    /// How long replicas may take to say that they know of a grant, where they
+    /// are asked; default 1 s, at most 30 days. See
+    /// [`Terms::replicas`](crate::Terms::replicas).
+    pub fn replication_limit(mut self, limit: Duration) -> Self {
+        self.limits.replication = limit;
         self
     }
 
@@ -294,6 +303,7 @@ impl ClientBuilder {
     fn state(self, source: Source) -> Result<(Arc<State>, UnboundedReceiver<Order>), Error> {
         whole_ms("response_limit", self.limits.response)?;
         whole_ms("patience", self.limits.patience)?;
+        whole_ms("replication_limit", self.limits.replication)?;
         if let Some(name) = &self.name {
             check_name(name)?;
         }

@@ -91,6 +91,20 @@ pub enum Error {
         source: Option<RedisError>,
     },
 
+    /// Too few replicas have said in time that they know of the grant.
+    ///
+    /// Only with [`Terms::replicas`](crate::Terms::replicas). What the call had
+    /// taken is given back; a lock that was held before is held as before. A
+    /// replica is away, slow, or not there at all: look at
+    /// `INFO replication`, then try again.
+    #[error("{acknowledged} replicas know of it in time, {wanted} are to")]
+    NotReplicated {
+        /// How many were asked for.
+        wanted: u16,
+        /// How many have said so.
+        acknowledged: u16,
+    },
+
     /// The lock was no longer held when it was to be released.
     ///
     /// What was done under it may have overlapped with another holder's work:
@@ -203,7 +217,10 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Connect(error) => may_pass(error),
-            Self::Unavailable { .. } | Self::QueueFull(_) | Self::OutOfMemory(_) => true,
+            Self::Unavailable { .. }
+            | Self::NotReplicated { .. }
+            | Self::QueueFull(_)
+            | Self::OutOfMemory(_) => true,
             _ => false,
         }
     }

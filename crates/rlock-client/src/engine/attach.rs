@@ -70,6 +70,7 @@ impl Engine {
             return Ok(());
         };
         let known = hold.proof.fence();
+        let is_replicated = hold.terms.replicas > 0;
         let Some(lease) = hold.attach_lease(sent.sent) else {
             return Ok(());
         };
@@ -83,7 +84,10 @@ impl Engine {
                 lease,
                 link: sent.link,
             };
-            self.prolong(now, id, grant);
+            // No replica has said that it knows of this lease.
+            if !is_replicated {
+                self.prolong(now, id, grant);
+            }
         }
         Ok(())
     }

@@ -79,6 +79,8 @@ impl Call {
     /// When the reply to a request has to be here.
     pub(super) fn last_word(&self, deadline: Option<Instant>) -> Option<Instant> {
         match (self.queueing, &self.step) {
+            // Replicas have a time of their own, which the connection counts.
+            (_, Step::Confirming) if self.terms.replicas > 0 => None,
             (Queueing::Try, step) if !matches!(step, Step::Leaving) => deadline,
             _ => deadline.map(|deadline| deadline + NOTICE_GRACE),
         }

@@ -83,6 +83,7 @@ impl Engine {
         }
         hold.raised = hold.raised.max(extension.raise);
         let (claims, known) = (hold.proof.claims.clone(), hold.proof.fence());
+        let replicas = hold.terms.replicas;
         if let Some(work) = self.works.get_mut(&id) {
             work.task = Task::Extend(Extension {
                 before: Some(before),
@@ -95,6 +96,7 @@ impl Engine {
             lease,
             known,
             raise: extension.raise,
+            replicas,
         };
         self.request(now, id, link, request);
     }
@@ -110,21 +112,33 @@ impl Engine {
         let Extension { hold, asked, .. } = extension;
         let fence = match result {
             Ok(Reply::Fence(fence)) => Some(fence),
-            Ok(_) => None,
-            Err(fault) => {
-                let Err(error) = self.try_again(now, id, sent, fault) else {
-                    return;
+            result @ (Ok(Reply::TooFew(_)) | Err(_)) => {
+                let error = match result {
+                    Ok(Reply::TooFew(known)) => self.too_few(hold, known),
+                    Ok(_) => return,
+                    Err(fault) => match self.try_again(now, id, sent, fault) {
+                        Ok(()) => return,
+                        Err(error) => error,
+                    },
                 };
                 if let (Some(hold), Some(before)) = (self.holds.get_mut(&hold), extension.before) {
                     hold.terms.lease = before;
                 }
                 return self.end(now, id, Outcome::Failed(error));
             }
+            Ok(_) => None,
         };
         if self.renewed(now, hold, sent, asked, fence) {
             return self.end(now, id, Outcome::Done);
         }
         let loss = self.loss(now, hold).unwrap_or(Loss::EndedByServer);
         self.end(now, id, Outcome::Failed(Error::Lost(loss)));
+    }
+
+    fn too_few(&self, hold: Id, known: u16) -> Error {
+        Error::NotReplicated {
+            wanted: self.holds.get(&hold).map_or(0, |hold| hold.terms.replicas),
+            acknowledged: known,
+        }
     }
 }

@@ -43,6 +43,14 @@ impl Engine {
             },
             Step::Confirming => match result {
                 Ok(Reply::Fence(fence)) => self.granted(now, id, fence, sent),
+                Ok(Reply::TooFew(acknowledged)) => {
+                    let wanted = call.terms.replicas;
+                    let error = Error::NotReplicated {
+                        wanted,
+                        acknowledged,
+                    };
+                    self.give_up(now, id, Outcome::Failed(error));
+                }
                 // It was lost meanwhile, and nobody ever worked under it.
                 Ok(_) => self.advance(now, id),
                 Err(fault) => self.call_failed(now, id, sent, fault),
@@ -198,7 +206,9 @@ impl Engine {
         match told {
             Told::Grant { fence, not_before } => {
                 let lease = call.lease;
-                let is_plain = call.live.is_none() && call.terms.max_hold.is_none();
+                let is_plain = call.live.is_none()
+                    && call.terms.max_hold.is_none()
+                    && call.terms.replicas == 0;
                 // Whether at least half of the lease is left for certain, and half
                 // of the grace. A request was made at `not_before` and answered
                 // before the message came, by the same connection, so the grant
@@ -217,18 +227,7 @@ impl Engine {
                 }
                 // How old the message is cannot be known, as this process may
                 // have been stopped since.
-                let live = call.live.and_then(|live| self.holds.get(&live));
-                let taken = live.map_or(now, |hold| hold.taken);
-                call.lease = call.terms.lease_at(taken, now).unwrap_or(call.terms.lease);
-                call.step = Step::Confirming;
-                let (lease, known) = (call.lease, fence);
-                let request = Request::Renew {
-                    claims,
-                    lease,
-                    known,
-                    raise: None,
-                };
-                self.request(now, id, link, request);
+                self.confirm(now, id, link, fence);
             }
             Told::WaitEnded => self.not_granted(now, id),
             Told::Withdrawn => {
@@ -238,12 +237,40 @@ impl Engine {
         }
     }
 
-    fn granted(&mut self, now: Instant, id: Id, fence: u64, sent: Sent) {
+    /// Makes sure that a grant stands, and that replicas know it where they are
+    /// to.
+    fn confirm(&mut self, now: Instant, id: Id, link: u64, fence: u64) {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
         let claims = work.claims.clone();
         let Some(call) = work.call() else { return };
+        let live = call.live.and_then(|live| self.holds.get(&live));
+        let taken = live.map_or(now, |hold| hold.taken);
+        call.lease = call.terms.lease_at(taken, now).unwrap_or(call.terms.lease);
+        call.step = Step::Confirming;
+        let request = Request::Renew {
+            claims,
+            lease: call.lease,
+            known: fence,
+            raise: None,
+            replicas: call.terms.replicas,
+        };
+        self.request(now, id, link, request);
+    }
+
+    fn granted(&mut self, now: Instant, id: Id, fence: u64, sent: Sent) {
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        let (claims, node) = (work.claims.clone(), work.node);
+        let Some(call) = work.call() else { return };
+        if call.terms.replicas > 0 && !matches!(call.step, Step::Confirming) {
+            return match self.link(node) {
+                Link::Up { number, .. } => self.confirm(now, id, number, fence),
+                Link::Idle | Link::Down | Link::Closed => self.advance(now, id),
+            };
+        }
         let grant = Grant {
             fence,
             sent: sent.sent,

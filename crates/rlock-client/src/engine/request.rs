@@ -23,12 +23,16 @@ pub(crate) enum Request {
     },
     /// Answered with a fence, or nil if not everything is held. For several
     /// keys the server names no fence; then it is the one known before.
+    /// Answered with [`Reply::TooFew`] if it was done, but not enough replicas
+    /// have said in time that they know it.
     Renew {
         claims: Claims,
         lease: Duration,
         known: u64,
         /// What the fence is to be raised to, if it is smaller; of one key only.
         raise: Option<u64>,
+        /// How many replicas have to know it.
+        replicas: u16,
     },
     /// Answered with `Done`, or nil if not everything was held.
     Release { claims: Claims },
@@ -48,6 +52,14 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// How many replicas have to know of what it does.
+    pub(crate) fn replicas(&self) -> u16 {
+        match self {
+            Self::Renew { replicas, .. } => *replicas,
+            _ => 0,
+        }
+    }
+
     /// Whether it is about what is there already, which goes with its key from
     /// one server to another.
     pub(crate) fn is_of_a_hold(&self) -> bool {
@@ -77,6 +89,8 @@ pub(crate) enum Reply {
     Nil,
     Queued,
     Count(u64),
+    /// So many replicas know it.
+    TooFew(u16),
     Done,
     /// Of several requests the last was refused.
     Refused,

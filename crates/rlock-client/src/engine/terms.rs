@@ -41,6 +41,8 @@ pub struct Terms {
     pub(crate) max_hold: Option<Duration>,
     /// How long it lasts after its connection has ended, if it is bound to it.
     pub(crate) bound: Option<Duration>,
+    /// How many replicas have to know of it.
+    pub(crate) replicas: u16,
 }
 
 impl Default for Terms {
@@ -50,6 +52,7 @@ impl Default for Terms {
             renewed: true,
             max_hold: None,
             bound: None,
+            replicas: 0,
         }
     }
 }
@@ -120,12 +123,57 @@ impl Terms {
         self
     }
 
+    /// Counts a grant, and each renewal, only once so many replicas of the
+    /// server have said that they know it; 0 by default.
+    ///
+    /// A server that dies right after a grant may not have told its replicas.
+    /// The one that becomes the master then grants the lock once more, under a
+    /// larger fence. With this nobody relies on such a grant: the client asks
+    /// the replicas with `WAIT` before the call ends, for at most
+    /// [`replication_limit`](crate::ClientBuilder::replication_limit). If too
+    /// few answer, what the call has taken is given back, and the call fails
+    /// with [`Error::NotReplicated`]; nothing tries again by itself. A wait
+    /// with a limit may end by that much later. A renewal that too few
+    /// know is tried again, and the lock is lost when the last lease ends that
+    /// enough of them knew. Others, without this, are not delayed.
+    ///
+    /// It does not choose who becomes the master. So name all replicas; or a
+    /// majority of the servers, where those who choose can only choose a
+    /// server that was reached by the majority. Set `min-replicas-to-write` as
+    /// well: a master that was cut off then grants nothing. A fence is the
+    /// only thing that helps against a holder that stands still.
+    ///
+    /// It cannot be had together with [`bound`](Self::bound): these questions
+    /// need a connection of their own, and renewing there would move the bond.
+    /// The server's user needs the command `WAIT`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use rlock_client::Terms;
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let mutex = client.mutex("payment:7").with(Terms::new().replicas(1))?;
+    /// let guard = mutex.lock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn replicas(mut self, count: u16) -> Self {
+        self.replicas = count;
+        self
+    }
+
     /// Checks and rounds what the caller gave.
     pub(crate) fn checked(self) -> Result<Self, Error> {
         let max_hold = self
             .max_hold
             .map(|bound| whole_ms("max_hold", bound))
             .transpose()?;
+        if let (Some(grace), true) = (self.bound, self.replicas > 0) {
+            return Err(Error::OutOfRange {
+                argument: "bound",
+                value: format!("{grace:?}"),
+                limit: "left out where replicas are asked".into(),
+            });
+        }
         // A grace of zero is one: the hold ends with the connection.
         let grace = |grace: Duration| match grace.is_zero() {
             true => Ok(grace),

@@ -127,7 +127,8 @@ impl Engine {
             if now - due > STARVED {
                 return self.look_later(now, id, Some(now + STARVED));
             }
-            if heard < sent {
+            // Replicas may be slow where the server is not.
+            if heard < sent && hold.terms.replicas == 0 {
                 self.actions.push_back(Action::Retire { link: number });
             }
             self.wait_for_end(now, id);
@@ -164,6 +165,7 @@ impl Engine {
             return self.wait_for_end(now, id);
         };
         let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
+        let replicas = hold.terms.replicas;
         let node = hold.node;
         hold.renewing = Some(now);
         let silence = now + (lease / 3).max(SILENCE_MIN);
@@ -179,6 +181,7 @@ impl Engine {
             lease,
             known,
             raise: None,
+            replicas,
         };
         self.send(now, (node, link), by, request);
         self.look_later(now, id, Some(silence));
@@ -202,6 +205,8 @@ impl Engine {
         let node = hold.node;
         let fence = match result {
             Ok(Reply::Fence(fence)) => Some(fence),
+            // It counts no longer than they know of.
+            Ok(Reply::TooFew(_)) => return self.look_again(now, id),
             Ok(_) => None,
             // It is being renewed at the server that it has moved to.
             Err(Fault::Moved(_)) if hold.renewing.is_some() => return,
@@ -264,6 +269,10 @@ impl Engine {
         if matches!(fault, Fault::Refused(Error::NotALock(_))) {
             return self.lose(now, id);
         }
+        self.look_again(now, id);
+    }
+
+    fn look_again(&mut self, now: Instant, id: Id) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };

@@ -5,6 +5,7 @@
 //! granted to somebody who no longer listens. A new connection is handed out
 //! only after its subscription is confirmed.
 
+use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisError, Value};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::engine::Event;
@@ -20,11 +22,12 @@ use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
 use crate::engine::request::{Reply, Request};
 use crate::error::Fault;
+use crate::net::acknowledging::{Acknowledger, Asking};
 use crate::net::clock::now;
 use crate::net::cluster::Cluster;
 use crate::net::identity::{Identity, close_earlier, identify};
 use crate::net::source::{address_of, host_of};
-use crate::net::state::{State, lock};
+use crate::net::state::{Limits, State, lock};
 use crate::wire::cluster::redirect;
 use crate::wire::notice;
 use crate::wire::protocol::{self, Channel, Encoded};
@@ -57,8 +60,13 @@ pub(crate) struct Link {
     room: Arc<Semaphore>,
     /// One for each question.
     questions: Semaphore,
-    /// How long an answer may take.
-    limit: Duration,
+    limits: Limits,
+    /// How to connect to the same server once more, and where.
+    redis: redis::Client,
+    name: Option<String>,
+    runtime: Handle,
+    /// By the number of replicas.
+    acknowledgers: Mutex<HashMap<u16, Acknowledger>>,
 }
 
 /// What is known of a connection, also by those who take its messages.
@@ -155,7 +163,11 @@ impl Link {
             identity,
             room: Arc::new(Semaphore::new(REQUESTS_MAX)),
             questions: Semaphore::new(REQUESTS_MAX),
-            limit: state.limits.response,
+            limits: state.limits,
+            redis,
+            name: state.name.clone(),
+            runtime: state.runtime.clone(),
+            acknowledgers: Mutex::default(),
         }))
     }
 
@@ -171,6 +183,9 @@ impl Link {
 
     /// Carries out a request of the engine, for which there is room.
     pub(crate) async fn carry_out(&self, request: &Request) -> Result<Reply, Fault> {
+        if request.replicas() > 0 {
+            return self.acknowledge(request).await;
+        }
         let replies = match protocol::encode(request, &self.channel) {
             Encoded::One(cmd) => self.send(&cmd).await.map(|reply| vec![reply]),
             Encoded::Several(cmds) => self.ask_all(&cmds).await,
@@ -184,6 +199,30 @@ impl Link {
             return cluster.carry_out(request, &redirect, here).await;
         }
         outcome
+    }
+
+    /// The same, by another connection, so that nothing here waits for
+    /// replicas.
+    async fn acknowledge(&self, request: &Request) -> Result<Reply, Fault> {
+        let replicas = request.replicas();
+        let outcome = {
+            let mut all = lock(&self.acknowledgers);
+            let begin = || {
+                let asking = Asking {
+                    redis: self.redis.clone(),
+                    name: self.name.clone(),
+                    limits: self.limits,
+                    replicas,
+                };
+                Acknowledger::begin(&self.runtime, asking)
+            };
+            all.entry(replicas).or_insert_with(begin).ask(request)
+        };
+        tokio::select! {
+            biased;
+            outcome = outcome => outcome.unwrap_or_else(|_| Err(Fault::Broken(given_up()))),
+            () = self.life.retired() => Err(Fault::Broken(given_up())),
+        }
     }
 
     /// Asks what changes nothing, in any order.
@@ -237,7 +276,7 @@ impl Link {
         // Others have been answered meanwhile: this process is slow, or has asked
         // for very much, and a new connection would not help.
         let is_busy = reply.as_ref().is_err_and(RedisError::is_timeout)
-            && now() - *lock(&self.life.heard) < self.limit;
+            && now() - *lock(&self.life.heard) < self.limits.response;
         let reply = reply.map_err(Fault::from_redis);
         if !matches!(reply, Err(Fault::Broken(_))) {
             self.life.has_spoken();

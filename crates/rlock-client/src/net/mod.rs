@@ -1,5 +1,6 @@
 //! The connections, and the tasks that carry out what the engine decides.
 
+pub(crate) mod acknowledging;
 pub(crate) mod calling;
 pub(crate) mod clock;
 pub(crate) mod cluster;

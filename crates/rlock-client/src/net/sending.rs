@@ -45,13 +45,17 @@ impl State {
         let Some(line) = lines.find(|line| line.link.number == link) else {
             return;
         };
-        if !line.unsent.is_empty() {
+        // What asks replicas too goes by another connection: it must hold up
+        // nobody here.
+        let needs_room = unsent.request.replicas() == 0;
+        if needs_room && !line.unsent.is_empty() {
             return line.unsent.push_back(unsent);
         }
-        let Some(room) = line.link.room() else {
+        let room = line.link.room().filter(|_| needs_room);
+        if needs_room && room.is_none() {
             line.unsent.push_back(unsent);
             return self.await_all(core);
-        };
+        }
         let link = Arc::clone(&line.link);
         let Unsent { id, request, call } = unsent;
         let slot = call.and_then(|call| core.slots.get(&call));
@@ -86,7 +90,7 @@ impl State {
                 && let Some(Unsent { id, request, .. }) = unsent.pop_front()
             {
                 let link = Arc::clone(link);
-                let (asking, _) = self.begin_to_ask(link, room, request, Waker::noop());
+                let (asking, _) = self.begin_to_ask(link, Some(room), request, Waker::noop());
                 self.order(Order::Await(id, asking));
             }
         }
@@ -98,7 +102,7 @@ impl State {
     fn begin_to_ask(
         &self,
         link: Arc<Link>,
-        room: OwnedSemaphorePermit,
+        room: Option<OwnedSemaphorePermit>,
         request: Request,
         waker: &Waker,
     ) -> (Asking, bool) {

@@ -30,6 +30,7 @@ use crate::net::source::Source;
 pub(crate) struct Limits {
     pub(crate) response: Duration,
     pub(crate) patience: Duration,
+    pub(crate) replication: Duration,
 }
 
 /// What the background task and the calls both work with.

@@ -129,6 +129,29 @@ fn renew(claims: &Claims, lease: Duration, raise: Option<u64>) -> Cmd {
     }
 }
 
+/// A renewal of which the second command changes the end of the lease, if the
+/// first does not: what changes nothing is not written, and replicas are not
+/// told of it. None for other requests.
+pub(crate) fn renew_in_writing(request: &Request) -> Vec<Cmd> {
+    let Request::Renew {
+        claims,
+        lease,
+        raise,
+        ..
+    } = request
+    else {
+        return Vec::new();
+    };
+    let ms = Duration::from_millis(1);
+    let (less, more) = match *lease > ms {
+        true => (*lease - ms, *lease),
+        false => (*lease, *lease + ms),
+    };
+    [less, more]
+        .map(|lease| renew(claims, lease, *raise))
+        .into()
+}
+
 fn release(claims: &Claims) -> Cmd {
     let mut cmd = if claims.is_single() {
         command("RELEASE", claims)
@@ -382,6 +405,7 @@ mod tests {
             lease,
             known,
             raise: None,
+            replicas: 0,
         };
         assert_eq!(of(&renew), "RLOCK.MRENEW o 5 2 a b");
         let undo = Undo::Release;

@@ -31,6 +31,7 @@ mod reentry;
 mod refused;
 mod renewals;
 mod replica;
+mod replicated;
 mod runtime;
 mod rwlock;
 mod semaphore;

@@ -129,6 +129,7 @@ impl Server {
                 lease,
                 known,
                 raise,
+                ..
             } => self.renew(session, claims, *lease, *known, *raise),
             Request::Release { claims } => Ok(self.release(claims)),
             Request::ReleaseEach { claims } => {
