@@ -30,6 +30,8 @@ pub(super) struct Call {
     pub(super) live: Option<Id>,
     pub(super) is_upgrade: bool,
     pub(super) step: Step,
+    /// How long replicas may take.
+    replication: Duration,
     /// The lease of the last request.
     pub(super) lease: Duration,
     /// The connection that the last request for the lock was made by, before
@@ -79,8 +81,9 @@ impl Call {
     /// When the reply to a request has to be here.
     pub(super) fn last_word(&self, deadline: Option<Instant>) -> Option<Instant> {
         match (self.queueing, &self.step) {
-            // Replicas have a time of their own, which the connection counts.
-            (_, Step::Confirming) if self.terms.replicas > 0 => None,
+            (_, Step::Confirming) if self.terms.replicas > 0 => {
+                deadline.map(|deadline| deadline + NOTICE_GRACE + self.replication)
+            }
             (Queueing::Try, step) if !matches!(step, Step::Leaving) => deadline,
             _ => deadline.map(|deadline| deadline + NOTICE_GRACE),
         }
@@ -132,6 +135,7 @@ impl Engine {
             live: None,
             is_upgrade: false,
             step: Step::Asking,
+            replication: self.replication,
             lease: terms.lease,
             earlier: None,
             has_waited: false,

@@ -121,6 +121,8 @@ enum Timer {
 pub(crate) struct Engine {
     /// How long calls go on that do not wait for a lock.
     patience: Duration,
+    /// How long replicas may take to say what they know.
+    replication: Duration,
     lanes: BTreeMap<Node, Lane>,
     routes: Routes,
     /// When each server was last known to be there, for proofs.
@@ -144,9 +146,14 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// `seed` spreads the pauses of many clients.
-    pub(crate) fn new(patience: Duration, seed: u64, routes: Routes) -> Self {
+    pub(crate) fn new(
+        (patience, replication): (Duration, Duration),
+        seed: u64,
+        routes: Routes,
+    ) -> Self {
         Self {
             patience,
+            replication,
             lanes: BTreeMap::new(),
             alive: proof::alive(&routes),
             routes,

@@ -110,7 +110,7 @@ impl State {
         let (orders, inbox) = mpsc::unbounded_channel();
         let seed = uuid.as_u64_pair().0;
         let core = Core {
-            engine: Engine::new(limits.patience, seed, source.routes()),
+            engine: Engine::new((limits.patience, limits.replication), seed, source.routes()),
             lines: Vec::new(),
             slots: Table::default(),
             flushes: HashMap::new(),

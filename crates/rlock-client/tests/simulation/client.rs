@@ -13,6 +13,7 @@ use crate::operation::ACTORS;
 use crate::server::Message;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const REPLICATION: Duration = Duration::from_secs(1);
 
 pub(crate) struct Client {
     pub(crate) engine: Engine,
@@ -81,7 +82,7 @@ impl Happening {
 impl Client {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
-            engine: Engine::new(PATIENCE, seed, Routes::One),
+            engine: Engine::new((PATIENCE, REPLICATION), seed, Routes::One),
             actors: (0..ACTORS).map(|_| Actor::default()).collect(),
             stopped_until: 0,
             is_closed: false,

@@ -102,6 +102,7 @@ impl Operation {
                         3 => Some(millis(1_500)),
                         _ => None,
                     },
+                    replicas: u16::from(how < 120 && how % 7 == 0),
                 },
                 // Permits are not entered again.
                 owner: (more % 2 == 0 && how % 4 != 3).then_some(usize::from(more) / 2 % 2),

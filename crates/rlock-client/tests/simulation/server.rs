@@ -129,8 +129,17 @@ impl Server {
                 lease,
                 known,
                 raise,
-                ..
-            } => self.renew(session, claims, *lease, *known, *raise),
+                replicas,
+            } => {
+                self.calls += 1;
+                match self.renew(session, claims, *lease, *known, *raise) {
+                    // Now and then they are away.
+                    Ok(Reply::Fence(_)) if *replicas > 0 && self.calls % 3 == 0 => {
+                        Ok(Reply::TooFew(0))
+                    }
+                    reply => reply,
+                }
+            }
             Request::Release { claims } => Ok(self.release(claims)),
             Request::ReleaseEach { claims } => {
                 self.release(claims);

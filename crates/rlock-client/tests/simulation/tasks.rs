@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::actor::{Calling, Guard, What};
-use crate::client::PATIENCE;
+use crate::client::{PATIENCE, REPLICATION};
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::Claims;
 use crate::engine::owner::Owner;
@@ -226,8 +226,9 @@ impl World {
         event: impl FnOnce(Id) -> Event,
     ) {
         let bound = match queueing {
-            Queueing::Try => Some(PATIENCE),
-            Queueing::AtMost(wait) => Some(wait + Duration::from_secs(1)),
+            // Replicas may have to answer after the server's last word.
+            Queueing::Try => Some(PATIENCE + Duration::from_secs(1) + REPLICATION),
+            Queueing::AtMost(wait) => Some(wait + Duration::from_secs(1) + REPLICATION),
             Queueing::Unlimited => None,
         };
         let call = self.clients[client].engine.next_id();
