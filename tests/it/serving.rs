@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::client::eventually;
-use crate::cluster::{await_cluster, move_keys, tell_nodes, two_nodes};
+use crate::cluster::{await_cluster, begin_move, move_keys, tell_nodes, two_nodes};
 use crate::contest::wait_for;
 use crate::server::Server;
 use crate::setup::Setup;
@@ -41,7 +41,7 @@ fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewh
     let queue = "RLOCK.MACQUIRE owner-m 60000 2 {k}held {k}free WAIT 0 NOTIFY c";
     assert_eq!(a.ask(queue), "WAITING");
     // Nothing is moved yet, but the newcomer is sent to the other node.
-    move_keys(&first, &second);
+    begin_move(&first, &second);
     let newcomer = first.ask("RLOCK.ACQUIRE {k}free owner-n 60000");
     assert!(newcomer.starts_with("ASK "), "{newcomer}");
     let n = second.client();
@@ -64,6 +64,7 @@ fn who_asked_to_be_told_of_a_loss_is_told_that_the_slot_has_moved() {
         b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 NOTIFY c"),
         "WAITING"
     );
+    begin_move(&first, &second);
     move_keys(&first, &second);
     tell_nodes(&first, &second);
     let mut told = [heard.message(), heard.message()];
