@@ -206,7 +206,7 @@ fn replicas_of_both_nodes_know_where_the_locks_have_gone() {
     eventually("the second node's replica has it", || {
         right.ask("DBSIZE") == "1"
     });
-    assert_eq!(right.ask("CLUSTER FAILOVER"), "OK");
+    assert_eq!(right.ask("CLUSTER FAILOVER TAKEOVER"), "OK");
     eventually("the replica serves the slot", || {
         right.ask("RLOCK.RENEW k owner-a 60000") == fence.to_string()
     });
