@@ -170,12 +170,40 @@ fn channel_can_be_named_until_its_slot_has_moved() {
     let granted = heard.message();
     assert!(granted.starts_with("grant ") && granted.ends_with(" owner-b elsewhere"));
     assert!(a.number("RLOCK.RENEW elsewhere owner-b 60000") > fence);
+    let later = "RLOCK.ACQUIRE elsewhere owner-c 60000 WAIT 0 SNOTIFY k";
+    assert_eq!(a.ask(later), "WAITING");
     tell_nodes(&first, &second);
     eventually("the first node knows", || {
         first
             .ask("RLOCK.ACQUIRE elsewhere owner-b 60000 SNOTIFY k")
             .starts_with("ERR SNOTIFY")
     });
+    // Nobody can hear of it any more.
+    assert_eq!(a.ask("RLOCK.RELEASE elsewhere owner-b"), "0");
+    assert_eq!(first.counter("waiters_gone"), 1);
+    assert_eq!(first.ask("EXISTS elsewhere"), "0");
+}
+
+#[test]
+fn bound_hold_that_has_moved_does_not_end_with_the_connection_to_its_last_node() {
+    let (first, second) = two_nodes();
+    let a = first.client();
+    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 BIND 0");
+    begin_move(&first, &second);
+    move_keys(&first, &second);
+    tell_nodes(&first, &second);
+    let id = a.id();
+    a.close();
+    eventually("the connection has ended", || {
+        !first.ask("CLIENT LIST").contains(&format!("id={id} "))
+    });
+    eventually("nothing is left to be done", || {
+        first.counter("watches") == 0
+    });
+    let there = second.client();
+    assert_eq!(there.number("RLOCK.ACQUIRE k owner-a 60000 BIND 0"), fence);
+    there.close();
+    eventually("it is bound there", || second.ask("EXISTS k") == "0");
 }
 
 /// A listener elsewhere cannot act on what it hears, and does not count: the waiter is skipped.
