@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 
-use rlock_core::{Channel, ChannelKind};
+use rlock_core::{Channel, ChannelKind, Fence};
 
 use crate::{
     api::{Context, MainThread, OwnedText, Published, Text},
@@ -36,6 +36,26 @@ pub(crate) fn publish_bytes(
     }
 }
 
+/// Publishes that a lock is granted, if that may reach anybody on this server.
+/// In a cluster the message reaches other nodes as well: those who listen there
+/// shall not hear of a grant whose waiter is passed over.
+pub(crate) fn publish_grant(
+    ctx: &Context,
+    channel: Channel<'_>,
+    fence: Fence,
+    owner: &[u8],
+    key: &[u8],
+) -> Published {
+    if is_in_cluster(ctx) && !ctx.may_be_heard(channel) {
+        return Published::ToNobody;
+    }
+    publish_bytes(ctx, channel, &format!("grant {fence}"), owner, key)
+}
+
+fn is_in_cluster(ctx: &Context) -> bool {
+    *IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster())
+}
+
 /// The most bytes of a channel that is put together without an allocation.
 const CHANNEL_SHORT: usize = 256;
 
@@ -48,7 +68,7 @@ static IN_CLUSTER: MainThread<OnceCell<bool>> = MainThread::new(OnceCell::new())
 /// listens on. It reaches subscribers on replicas as well. Answers whether
 /// anybody on this server listens.
 pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
-    let in_cluster = *IN_CLUSTER.get().get_or_init(|| ctx.flags().is_cluster());
+    let in_cluster = is_in_cluster(ctx);
     let kind = match settings().unlock_message() {
         UnlockMessage::Auto if in_cluster => UnlockMessage::Spublish,
         UnlockMessage::Auto => UnlockMessage::Publish,

@@ -33,9 +33,8 @@ pub(crate) fn tell_grant(
             Published::ToSomebody
         }
         Delivery::Notify(listener) => {
-            let what = format!("grant {fence}");
             let key = keys.first().map_or(&[][..], |key| key);
-            messages::publish_bytes(ctx, listener.channel(), &what, &ticket.owner, key)
+            messages::publish_grant(ctx, listener.channel(), fence, &ticket.owner, key)
         }
         Delivery::Kept => Published::ToNobody,
     };

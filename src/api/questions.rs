@@ -2,7 +2,9 @@
 
 use std::{ffi::CStr, io::ErrorKind, os::raw::c_int};
 
-use super::{Context, Text, raw};
+use rlock_core::{Channel, ChannelKind};
+
+use super::{Context, OwnedText, Text, raw};
 
 /// Whether this node of a cluster may change a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +62,61 @@ impl Context {
         }
     }
 
+    /// Whether this node of a cluster serves a shard channel, also while its
+    /// slot moves away. That a key is to be asked for elsewhere says nothing of
+    /// channels: then it tells whether a message of no content may be sent to
+    /// another channel of the slot.
+    pub(crate) fn serves_channel(&self, name: Text) -> bool {
+        if self.serves(name) != Serves::No {
+            return true;
+        }
+        let Some(probe) = probe_of(name.bytes()) else {
+            return false;
+        };
+        // SAFETY: the format names the two strings that follow.
+        let reply = unsafe {
+            raw::RedisModule_Call.unwrap_unchecked()(
+                self.raw(),
+                c"SPUBLISH".as_ptr(),
+                c"sc".as_ptr(),
+                OwnedText::new(&probe).text().raw(),
+                c"".as_ptr(),
+            )
+        };
+        Reply::new(reply).is_ok()
+    }
+
+    /// Whether a message on this channel may reach a client of this server:
+    /// the channel has a subscriber, or there are patterns.
+    pub(crate) fn may_be_heard(&self, channel: Channel<'_>) -> bool {
+        let (count, has_patterns) = match channel.kind {
+            ChannelKind::Plain => (c"NUMSUB", true),
+            ChannelKind::Sharded => (c"SHARDNUMSUB", false),
+        };
+        let name = OwnedText::new(channel.name);
+        let subscribers = self.pubsub(count, Some(name.text()));
+        let subscribers = subscribers.and_then(|reply| reply.element_number(1));
+        let patterns = || self.pubsub(c"NUMPAT", None).map(|reply| reply.number());
+        // What the server does not tell may be so.
+        subscribers != Some(0) || (has_patterns && patterns() != Some(0))
+    }
+
+    fn pubsub(&self, question: &CStr, channel: Option<Text>) -> Option<Reply> {
+        let format = if channel.is_some() { c"cs" } else { c"c" };
+        // SAFETY: the format names the texts that follow; one that it does not
+        // name is not looked at.
+        let reply = unsafe {
+            raw::RedisModule_Call.unwrap_unchecked()(
+                self.raw(),
+                c"PUBSUB".as_ptr(),
+                format.as_ptr(),
+                question.as_ptr(),
+                channel.map_or(std::ptr::null_mut(), |it| it.raw()),
+            )
+        };
+        Reply::new(reply).ok()
+    }
+
     /// The value of a setting of the server's; `None` if it does not tell.
     pub(crate) fn config_number(&self, name: &CStr) -> Option<u64> {
         // SAFETY: the format names the two texts that follow.
@@ -102,6 +159,22 @@ impl Reply {
         }
     }
 
+    /// The number that the reply is; another kind of reply is none of the
+    /// server's counts.
+    fn number(&self) -> i64 {
+        // SAFETY: the reply is not freed yet.
+        unsafe { raw::call_reply_integer(self.0) }
+    }
+
+    /// An element of a list, if the reply is one, as a number.
+    fn element_number(&self, index: usize) -> Option<i64> {
+        // SAFETY: the element belongs to the reply, which is not freed yet.
+        unsafe {
+            let element = raw::call_reply_array_element(self.0, index);
+            (!element.is_null()).then(|| raw::call_reply_integer(element))
+        }
+    }
+
     /// An element of a list, if the reply is one, as bytes.
     fn element(&self, index: usize) -> Option<Box<[u8]>> {
         // SAFETY: the element belongs to the reply, which is not freed yet.
@@ -122,4 +195,18 @@ impl Drop for Reply {
         // SAFETY: ours, and freed once.
         unsafe { raw::RedisModule_FreeCallReply.unwrap_unchecked()(self.0) }
     }
+}
+
+/// A channel of the module's own in the slot of another one; `None` for a name
+/// with a brace in the wrong place.
+fn probe_of(channel: &[u8]) -> Option<Vec<u8>> {
+    let tag = || {
+        let open = channel.iter().position(|byte| *byte == b'{')?;
+        let rest = channel.get(open + 1..)?;
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        rest.get(..close).filter(|tag| !tag.is_empty())
+    };
+    let whole = || (!channel.contains(&b'}')).then_some(channel);
+    let tag = tag().or_else(whole)?;
+    Some([b"rlock:probe:{", tag, b"}"].concat())
 }

@@ -99,6 +99,7 @@ required! {
     free_server_info = RedisModule_FreeServerInfo(ctx: Ctx, info: *mut RedisModuleServerInfoData);
     call_reply_array_element = RedisModule_CallReplyArrayElement(reply: *mut RedisModuleCallReply, index: usize) -> *mut RedisModuleCallReply;
     call_reply_string_ptr = RedisModule_CallReplyStringPtr(reply: *mut RedisModuleCallReply, len: *mut usize) -> *const c_char;
+    call_reply_integer = RedisModule_CallReplyInteger(reply: *mut RedisModuleCallReply) -> c_longlong;
     register_info_func = RedisModule_RegisterInfoFunc(ctx: Ctx, callback: RedisModuleInfoFunc) -> c_int;
     info_add_section = RedisModule_InfoAddSection(info: *mut RedisModuleInfoCtx, name: *const c_char) -> c_int;
     info_add_field = RedisModule_InfoAddFieldULongLong(info: *mut RedisModuleInfoCtx, name: *const c_char, value: c_ulonglong) -> c_int;

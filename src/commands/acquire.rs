@@ -7,7 +7,7 @@ use rlock_core::{
 
 use super::{Call, reply};
 use crate::{
-    api::{Context, Serves, Text},
+    api::{Context, Text},
     blocked,
     open_many::OpenedMany,
     other_holders::OtherHolders,
@@ -128,8 +128,7 @@ fn may_notify(ctx: &Context, channel: Text, kind: ChannelKind) -> Result<(), Str
             "NOPERM the user has no permission for the channel {shown}"
         ));
     }
-    if kind == ChannelKind::Sharded && ctx.flags().is_cluster() && ctx.serves(channel) == Serves::No
-    {
+    if kind == ChannelKind::Sharded && ctx.flags().is_cluster() && !ctx.serves_channel(channel) {
         return Err(format!(
             "ERR SNOTIFY channel is {shown}, must be one whose slot this node serves"
         ));

@@ -1,9 +1,10 @@
 //! A server that changes its role, or stops writing for a while.
 
 use crate::client::eventually;
-use crate::contest::Contest;
+use crate::contest::{Contest, wait_for};
 use crate::replication::await_in_step;
 use crate::server::{Server, replicated};
+use crate::setup::{Setup, module};
 
 #[test]
 fn demotion_ends_each_wait_with_a_word() {
@@ -174,4 +175,88 @@ fn waiter_that_goes_while_writes_are_paused_leaves_the_queue() {
     });
     server.ask("CLIENT UNPAUSE");
     assert!(server.admin().number("RLOCK.ACQUIRE k owner-c 60000") > contest.fence);
+}
+
+#[test]
+fn replica_without_the_module_keeps_the_holds_until_the_module_is_loaded() {
+    let mut primary = Server::start();
+    let replica = Setup::new().without_module().replica_of(&primary).start();
+    eventually("the replica follows", || {
+        replica.info("replication", "master_link_status") == "up"
+    });
+    let contest = Contest::on(&primary);
+    await_in_step(&primary, &replica);
+    let end = primary.ask("PEXPIRETIME k");
+    primary.kill();
+    replica.ask("REPLICAOF NO ONE");
+    let refused = replica.ask("RLOCK.RENEW k owner-a 60000");
+    assert!(refused.starts_with("ERR unknown command"), "{refused}");
+    assert_eq!(replica.ask("PEXPIRETIME k"), end);
+    let load = format!("MODULE LOAD {}", module().display());
+    assert_eq!(replica.ask(&load), "OK");
+    let a = replica.client();
+    assert_eq!(a.ask("RLOCK.ACQUIRE k owner-b 60000"), "nil");
+    assert_eq!(a.number("RLOCK.RENEW k owner-a 60000"), contest.fence);
+    assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "0");
+    assert!(a.number("RLOCK.ACQUIRE k owner-b 60000") > contest.fence);
+}
+
+#[test]
+fn replica_that_was_cut_off_is_told_what_it_has_missed() {
+    let (primary, mut replica) = replicated();
+    let contest = Contest::on(&primary);
+    let last = wait_for(&primary, "k", "owner-c", 2);
+    await_in_step(&primary, &replica);
+    let synchronized = |how: &str| primary.info("stats", how).parse::<u64>().expect("a number");
+    let (full, partial) = (synchronized("sync_full"), synchronized("sync_partial_ok"));
+    replica.signal("STOP");
+    assert_eq!(primary.ask("CLIENT KILL TYPE replica"), "1");
+    contest.holder.ask("RLOCK.RELEASE k owner-a");
+    contest.assert_handed_over();
+    contest.waiter.number("RLOCK.RENEW k owner-b 10");
+    let fence = last.fence();
+    replica.signal("CONT");
+    eventually("it asked for the rest", || {
+        synchronized("sync_partial_ok") > partial
+    });
+    await_in_step(&primary, &replica);
+    assert_eq!(synchronized("sync_full"), full);
+    primary.signal("STOP");
+    replica.ask("REPLICAOF NO ONE");
+    assert_eq!(replica.admin().number("RLOCK.RENEW k owner-c 60000"), fence);
+    replica.assert_well();
+    primary.signal("CONT");
+}
+
+#[test]
+fn waiters_are_served_while_a_replica_is_sent_everything() {
+    for load in ["disabled", "swapdb"] {
+        let primary = Server::configured(&["repl-diskless-sync yes", "rdb-key-save-delay 2000"]);
+        for n in 0..500 {
+            primary.ask(&format!("SET filler{n} value"));
+        }
+        let contest = Contest::on(&primary);
+        let mut heard = primary.listen(&["c"]);
+        let wait = "RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c";
+        assert_eq!(contest.holder.ask(wait), "WAITING");
+        let replica = Setup::new()
+            .line(&format!("repl-diskless-load {load}"))
+            .start();
+        replica.ask(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+        eventually("the data are on their way", || {
+            primary.info("persistence", "rdb_bgsave_in_progress") == "1"
+        });
+        contest.holder.ask("RLOCK.RELEASE k owner-a");
+        contest.assert_handed_over();
+        contest.waiter.number("RLOCK.RENEW k owner-b 10");
+        let granted = heard.message();
+        assert_eq!(primary.info("persistence", "rdb_bgsave_in_progress"), "1");
+        eventually("the replica follows", || {
+            replica.info("replication", "master_link_status") == "up"
+        });
+        await_in_step(&primary, &replica);
+        replica.ask("REPLICAOF NO ONE");
+        let fence = replica.admin().number("RLOCK.RENEW k owner-n 60000");
+        assert_eq!(granted, format!("grant {fence} owner-n k"));
+    }
 }

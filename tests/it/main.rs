@@ -29,6 +29,7 @@ mod known_holders;
 mod listing;
 mod meddled;
 mod memory;
+mod moving_slots;
 mod multi;
 mod multi_changes;
 mod multi_messages;

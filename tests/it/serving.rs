@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::client::eventually;
-use crate::cluster::{await_cluster, move_keys, tell_nodes, two_nodes};
+use crate::cluster::{await_cluster, begin_move, move_keys, tell_nodes, two_nodes};
 use crate::contest::wait_for;
 use crate::server::Server;
 use crate::setup::Setup;
@@ -41,7 +41,7 @@ fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewh
     let queue = "RLOCK.MACQUIRE owner-m 60000 2 {k}held {k}free WAIT 0 NOTIFY c";
     assert_eq!(a.ask(queue), "WAITING");
     // Nothing is moved yet, but the newcomer is sent to the other node.
-    move_keys(&first, &second);
+    begin_move(&first, &second);
     let newcomer = first.ask("RLOCK.ACQUIRE {k}free owner-n 60000");
     assert!(newcomer.starts_with("ASK "), "{newcomer}");
     let n = second.client();
@@ -64,6 +64,7 @@ fn who_asked_to_be_told_of_a_loss_is_told_that_the_slot_has_moved() {
         b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 NOTIFY c"),
         "WAITING"
     );
+    begin_move(&first, &second);
     move_keys(&first, &second);
     tell_nodes(&first, &second);
     let mut told = [heard.message(), heard.message()];
@@ -160,4 +161,44 @@ fn server_that_was_paused_does_not_hand_out_before_it_has_counted_its_replicas()
     assert!(b.reply_by_now().is_none());
     assert_eq!(primary.ask("CONFIG SET min-replicas-to-write 0"), "OK");
     assert!(b.fence() > 0);
+}
+
+#[test]
+fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
+    let (primary, replica) = with_needed_replica();
+    let bound = primary.client();
+    eventually("writes are taken", || {
+        !bound
+            .ask("RLOCK.ACQUIRE bound owner-a 60000 BIND 0")
+            .starts_with("NOREPLICAS ")
+    });
+    let a = primary.client();
+    a.number("RLOCK.ACQUIRE permits owner-a 60000 SHARED LIMIT 3 PERMITS 2");
+    let gone = primary.client();
+    gone.send("RLOCK.ACQUIRE permits owner-b 60000 SHARED LIMIT 3 PERMITS 2 WAIT 0");
+    primary.await_queued("permits", 1);
+    let fitting = primary.client();
+    fitting.send("RLOCK.ACQUIRE permits owner-c 60000 SHARED LIMIT 3 WAIT 0");
+    primary.await_queued("permits", 2);
+    let waiters = [wait_for(&primary, "bound", "owner-b", 1), fitting];
+    replica.signal("STOP");
+    await_good_replicas(&primary, 0);
+    // A holder ends with its connection, and so does a waiter who was in the way.
+    bound.close();
+    gone.close();
+    primary.await_queued("permits", 1);
+    let refused = a.ask("RLOCK.CANCEL permits owner-c");
+    assert!(refused.starts_with("NOREPLICAS "), "{refused}");
+    // Twice as long as the module believes in a count, and longer than it waits for its next turn.
+    let start = Instant::now();
+    eventually("it had its turn", || {
+        start.elapsed() > Duration::from_millis(300)
+    });
+    for waiter in &waiters {
+        assert!(waiter.reply_by_now().is_none());
+    }
+    replica.signal("CONT");
+    for waiter in &waiters {
+        assert!(waiter.fence() > 0);
+    }
 }

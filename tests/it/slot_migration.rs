@@ -193,7 +193,7 @@ fn replicas_of_both_nodes_know_where_the_locks_have_gone() {
     let Some((first, second)) = two_migrating_nodes() else {
         return;
     };
-    let (left, right) = (replica_of(&first, true), replica_of(&second, true));
+    let (left, right) = (replica_of(&first, false), replica_of(&second, true));
     let a = first.client();
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000");
     let blocked = wait_for(&first, "k", "owner-b", 1);
@@ -206,7 +206,7 @@ fn replicas_of_both_nodes_know_where_the_locks_have_gone() {
     eventually("the second node's replica has it", || {
         right.ask("DBSIZE") == "1"
     });
-    assert_eq!(right.ask("CLUSTER FAILOVER"), "OK");
+    assert_eq!(right.ask("CLUSTER FAILOVER TAKEOVER"), "OK");
     eventually("the replica serves the slot", || {
         right.ask("RLOCK.RENEW k owner-a 60000") == fence.to_string()
     });
