@@ -62,6 +62,8 @@ mod rounds;
 mod rust_client;
 #[path = "comparison/stalls.rs"]
 mod stalls;
+#[path = "comparison/topologies.rs"]
+mod topologies;
 #[path = "comparison/turns.rs"]
 mod turns;
 
@@ -118,6 +120,8 @@ enum Part {
     Crowds,
     /// The Rust client.
     Client,
+    /// The Rust client at clusters, and with replicas.
+    Topologies,
 }
 
 impl Part {
@@ -133,6 +137,7 @@ impl Part {
             Self::Stalls => stalls::measure(report),
             Self::Crowds => crowds::measure(report),
             Self::Client => rust_client::measure(report),
+            Self::Topologies => topologies::measure(report),
         }
     }
 }

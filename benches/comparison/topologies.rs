@@ -1,0 +1,242 @@
+//! The Rust client beyond one server: at the masters of a cluster, and with
+//! replicas that have to know of a grant.
+
+use std::time::{Duration, Instant};
+
+use rlock_client::{Client, Mutex, Terms};
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use crate::client::eventually;
+use crate::report::{Report, Section, Target, median};
+use crate::rounds::processor_time_at_rest;
+use crate::server::{Server, replicated};
+
+const LEGEND: &str = "  \
+A cluster: lock().await and release().await by 16 tasks of one client, on keys of all masters; processor time of the main
+  threads of all masters for a pair, and pairs a second, beside one server that is no cluster, both in turns, medians of
+  the rounds and of their ratios. Replicas: time of a pair, one after the other, and of 100 asked for together.";
+
+const ROUNDS: usize = 15;
+const TASKS: usize = 16;
+/// Pairs of each task in a round.
+const PAIRS: usize = 60;
+const REPLICA_ROUNDS: usize = 100;
+const BURST: usize = 100;
+
+pub(crate) fn measure(report: &mut Report) {
+    let mut section = report.section("Beyond one server", LEGEND);
+    let runtime = Runtime::new().expect("a runtime can be made");
+    for masters in section.form().of(vec![1, 2, 3, 6], vec![2]) {
+        section.group(&format!("a cluster of {masters}"));
+        compare_cluster(&mut section, &runtime, masters);
+    }
+    section.group("a server with a replica");
+    compare_replicas(&mut section, &runtime);
+    section.end();
+}
+
+fn url(server: &Server) -> String {
+    format!("redis://127.0.0.1:{}/", server.port())
+}
+
+/// Masters that share the slots evenly, and agree on that.
+fn cluster(masters: usize) -> Vec<Server> {
+    let nodes: Vec<_> = (0..masters)
+        .map(|_| Server::configured(&["cluster-enabled yes"]))
+        .collect();
+    for (number, node) in nodes.iter().enumerate() {
+        let start = |number: usize| 16_384 * number / masters;
+        let (first, last) = (start(number), start(number + 1) - 1);
+        node.ask(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1));
+        node.ask(&format!("CLUSTER ADDSLOTSRANGE {first} {last}"));
+        node.ask(&format!("CLUSTER MEET 127.0.0.1 {}", nodes[0].port()));
+    }
+    for node in &nodes {
+        eventually("the cluster is up", || {
+            let info = node.ask("CLUSTER INFO");
+            info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
+        });
+    }
+    nodes
+}
+
+fn compare_cluster(section: &mut Section<'_>, runtime: &Runtime, masters: usize) {
+    let (alone, nodes) = (Server::start(), cluster(masters));
+    let (one, many) = runtime.block_on(async {
+        let one = Client::connect(&url(&alone)).await;
+        let many = Client::cluster(nodes.iter().map(url)).await;
+        (
+            one.expect("the server has the module"),
+            many.expect("so have these"),
+        )
+    });
+    let of_one = [alone.process_id()];
+    let of_many: Vec<_> = nodes.iter().map(Server::process_id).collect();
+    runtime.block_on(turns(&many, 1));
+    let rounds: Vec<_> = (0..section.form().of(ROUNDS, 1))
+        .map(|_| {
+            [
+                round(runtime, &one, &of_one),
+                round(runtime, &many, &of_many),
+            ]
+        })
+        .collect();
+    let spent = median(rounds.iter().map(|[_, many]| many.0));
+    let more = median(rounds.iter().map(|[one, many]| many.0 / one.0));
+    let rate = median(rounds.iter().map(|[_, many]| many.1));
+    let faster = median(rounds.iter().map(|[one, many]| many.1 / one.1));
+    section.row(
+        [
+            "  processor time of all masters",
+            &format!("{spent:.1} µs"),
+            &format!("{more:.2} × one server"),
+        ],
+        Target::AtMost(1.1, " ×").of(more),
+    );
+    section.row(
+        [
+            "  pairs a second",
+            &format!("{rate:.0}"),
+            &format!("{faster:.2} × one server"),
+        ],
+        Target::AtLeast(0.9, " ×").of(faster),
+    );
+    let moved = nodes.iter().map(moved).sum::<f64>();
+    section.row(
+        ["  sent elsewhere by MOVED", &moved.to_string(), ""],
+        Target::AtMost(0.0, "").of(moved),
+    );
+}
+
+/// Microseconds of processor time for a pair, and pairs a second.
+fn round(runtime: &Runtime, client: &Client, servers: &[u32]) -> (f64, f64) {
+    let spent = || {
+        servers
+            .iter()
+            .map(|it| processor_time_at_rest(*it))
+            .sum::<Duration>()
+    };
+    let (before, begun) = (spent(), Instant::now());
+    runtime.block_on(turns(client, PAIRS));
+    let time = begun.elapsed();
+    let spent = spent() - before;
+    let pairs = (TASKS * PAIRS) as f64;
+    (
+        spent.as_secs_f64() * 1e6 / pairs,
+        pairs / time.as_secs_f64(),
+    )
+}
+
+/// Each task locks keys of all slots, so many times.
+async fn turns(client: &Client, pairs: usize) {
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let client = client.clone();
+        tasks.spawn(async move {
+            for pair in 0..pairs {
+                let guard = client.mutex(format!("lock:{task}:{pair}")).lock().await;
+                let released = guard.expect("it is free").release().await;
+                released.expect("it is held");
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.expect("no task fails");
+    }
+}
+
+fn moved(server: &Server) -> f64 {
+    let errors = server.ask("INFO errorstats");
+    let moved = errors
+        .lines()
+        .find_map(|line| line.strip_prefix("errorstat_MOVED:count="));
+    moved
+        .and_then(|count| count.trim().parse().ok())
+        .unwrap_or(0.0)
+}
+
+fn compare_replicas(section: &mut Section<'_>, runtime: &Runtime) {
+    let (master, replica) = replicated();
+    let rounds = section.form().of(REPLICA_ROUNDS, 3);
+    let rounds: Vec<_> = runtime.block_on(async {
+        let client = Client::connect(&url(&master)).await;
+        let client = client.expect("the server has the module");
+        let plain = client.mutex("lock");
+        let known = plain
+            .with(Terms::new().replicas(1))
+            .expect("the terms are right");
+        let redis = redis::Client::open(url(&replica)).expect("the address is right");
+        let redis = redis.get_multiplexed_async_connection().await;
+        let mut redis = redis.expect("the replica takes connections");
+        let mut rounds = Vec::new();
+        for _ in 0..rounds {
+            let begun = Instant::now();
+            let pong = redis::cmd("PING").query_async::<String>(&mut redis).await;
+            pong.expect("it answers");
+            let trip = begun.elapsed();
+            rounds.push((
+                pair(&plain).await,
+                pair(&known).await,
+                trip,
+                burst(&client).await,
+            ));
+        }
+        rounds
+    });
+    drop(replica);
+    let micros = |time: Duration| time.as_secs_f64() * 1e6;
+    let plain = median(rounds.iter().map(|round| micros(round.0)));
+    let known = median(rounds.iter().map(|round| micros(round.1)));
+    let over = median(
+        rounds
+            .iter()
+            .map(|(plain, known, trip, _)| (micros(*known) - micros(*trip)) / micros(*plain)),
+    );
+    let burst = median(rounds.iter().map(|round| micros(round.3)));
+    let ratio = median(rounds.iter().map(|round| micros(round.3) / micros(round.1)));
+    section.row(["  lock, release", &format!("{plain:.0} µs"), ""], None);
+    section.row(
+        [
+            "  the same with replicas(1)",
+            &format!("{known:.0} µs"),
+            &format!("{over:.2} ×, and a PING there"),
+        ],
+        Target::AtMost(1.3, " ×").of(over),
+    );
+    section.row(
+        [
+            "  100 with replicas(1) at once",
+            &format!("{burst:.0} µs"),
+            &format!("{ratio:.1} × one"),
+        ],
+        Target::AtMost(3.0, " ×").of(ratio),
+    );
+}
+
+async fn pair(mutex: &Mutex) -> Duration {
+    let begun = Instant::now();
+    let guard = mutex.lock().await.expect("it is free");
+    guard.release().await.expect("it is held");
+    begun.elapsed()
+}
+
+/// The time until all of so many are held that were asked for together.
+async fn burst(client: &Client) -> Duration {
+    let terms = Terms::new().replicas(1);
+    let begun = Instant::now();
+    let asked = (0..BURST).map(|number| {
+        let mutex = client.mutex(format!("burst:{number}")).with(terms);
+        async move { mutex.expect("the terms are right").lock().await }
+    });
+    let guards = futures_util::future::join_all(asked).await;
+    let time = begun.elapsed();
+    for guard in guards {
+        guard
+            .expect("it is free")
+            .release()
+            .await
+            .expect("it is held");
+    }
+    time
+}
