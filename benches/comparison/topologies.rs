@@ -158,7 +158,7 @@ fn moved(server: &Server) -> f64 {
 
 fn compare_replicas(section: &mut Section<'_>, runtime: &Runtime) {
     let (master, replica) = replicated();
-    let rounds = section.form().of(REPLICA_ROUNDS, 3);
+    let count = section.form().of(REPLICA_ROUNDS, 3);
     let rounds: Vec<_> = runtime.block_on(async {
         let client = Client::connect(&url(&master)).await;
         let client = client.expect("the server has the module");
@@ -170,7 +170,7 @@ fn compare_replicas(section: &mut Section<'_>, runtime: &Runtime) {
         let redis = redis.get_multiplexed_async_connection().await;
         let mut redis = redis.expect("the replica takes connections");
         let mut rounds = Vec::new();
-        for _ in 0..rounds {
+        for _ in 0..count {
             let begun = Instant::now();
             let pong = redis::cmd("PING").query_async::<String>(&mut redis).await;
             pong.expect("it answers");

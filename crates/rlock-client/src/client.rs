@@ -79,7 +79,8 @@ impl Client {
     /// them to the next one after a fail-over.
     ///
     /// `sentinels` are their addresses, such as `redis://sentinel-1:26379/`.
-    /// They are asked in turn, and every second which server is the master now.
+    /// All of them are asked twice a second which server is the master now;
+    /// where they disagree, the newest configuration epoch counts.
     /// `server` says how to connect to it: user, password, database and TLS,
     /// but its host and port count for nothing, as in
     /// `rediss://user:password@_/0`.

@@ -43,8 +43,13 @@ pub(crate) async fn keep_connected(state: &Arc<State>, node: Node, first: Option
         state.server(node).has_lost(current.identity.clone());
         state.link_down(node, Some(current.number), false);
         drop(current);
-        tokio::time::sleep(backoff.next()).await;
+        pause(state, &mut backoff).await;
     }
+}
+
+async fn pause(state: &State, backoff: &mut Backoff) {
+    let pause = backoff.next().min(state.source.pause_max());
+    tokio::time::sleep(pause).await;
 }
 
 /// None if the server has left the cluster.
@@ -72,6 +77,6 @@ async fn connect(state: &Arc<State>, node: Node, backoff: &mut Backoff) -> Optio
                 return None;
             }
         }
-        tokio::time::sleep(backoff.next()).await;
+        pause(state, backoff).await;
     }
 }

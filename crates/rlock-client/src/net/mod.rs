@@ -11,6 +11,7 @@ pub(crate) mod keeping;
 pub(crate) mod link;
 pub(crate) mod lost;
 pub(crate) mod sending;
+pub(crate) mod sentinels;
 pub(crate) mod servers;
 pub(crate) mod source;
 pub(crate) mod state;
