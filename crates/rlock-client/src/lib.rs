@@ -151,6 +151,7 @@ mod engine;
 mod error;
 mod locks;
 mod net;
+mod quorum;
 mod wire;
 
 pub use client::Client;
@@ -170,6 +171,11 @@ pub use locks::{
     write_guard::WriteGuard,
 };
 pub use net::lost::Lost;
+pub use quorum::{
+    Quorum, QuorumBuilder,
+    guard::{HoldingMember, QuorumGuard},
+    mutex::QuorumMutex,
+};
 pub use redis;
 pub use wire::{
     contended::Contended,

@@ -25,6 +25,7 @@ mod messages;
 mod multi;
 mod multi_cluster;
 mod proxy;
+mod quorum;
 mod reentry;
 mod refused;
 mod renewals;

@@ -181,7 +181,7 @@ pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
-fn module() -> PathBuf {
+pub(crate) fn module() -> PathBuf {
     let default = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../target/release/librlock.so"
