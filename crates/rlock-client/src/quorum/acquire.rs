@@ -119,7 +119,10 @@ impl<'a> Attempt<'a> {
     }
 
     fn reached(&self) -> Vec<bool> {
-        let members = self.order.iter().filter_map(|it| self.shared.members.get(*it));
+        let members = self
+            .order
+            .iter()
+            .filter_map(|it| self.shared.members.get(*it));
         let lease = self.terms.lease;
         members
             .map(|member| self.shared.why_not(member, lease).is_none())
@@ -226,15 +229,17 @@ impl<'a> Attempt<'a> {
     fn seen(&self, plan: &Plan) -> Vec<Event> {
         let reached = self.reached();
         let seats = plan.seats().iter().zip(&self.slots).zip(reached);
-        let changed = seats.enumerate().filter_map(|(place, ((seat, slot), reached))| {
-            let is_held = matches!(seat, Seat::Held(_) | Seat::Raising(_) | Seat::Raised);
-            let is_lost = slot.guard.as_ref().is_none_or(|guard| !guard.is_valid());
-            match seat {
-                _ if is_held && is_lost => Some(Event::Gone(place)),
-                Seat::Away if reached => Some(Event::Back(place)),
-                _ => None,
-            }
-        });
+        let changed = seats
+            .enumerate()
+            .filter_map(|(place, ((seat, slot), reached))| {
+                let is_held = matches!(seat, Seat::Held(_) | Seat::Raising(_) | Seat::Raised);
+                let is_lost = slot.guard.as_ref().is_none_or(|guard| !guard.is_valid());
+                match seat {
+                    _ if is_held && is_lost => Some(Event::Gone(place)),
+                    Seat::Away if reached => Some(Event::Back(place)),
+                    _ => None,
+                }
+            });
         changed.collect()
     }
 

@@ -150,7 +150,9 @@ impl Hold {
             let mut parts = lock(&self.parts);
             parts.terms.lease = parts.terms.lease.max(lease);
             let guards = parts.guards.iter().flatten();
-            guards.map(|guard| Box::pin(guard.extending(lease))).collect()
+            guards
+                .map(|guard| Box::pin(guard.extending(lease)))
+                .collect()
         };
         let (mut rest, mut extended, mut failure) = (extending, 0, None);
         while extended < majority(self.order.len()) && !rest.is_empty() {
@@ -223,7 +225,9 @@ impl Hold {
     /// The terms of a part that is taken now.
     fn rest_of(&self, terms: Terms) -> Terms {
         let left = |bound: Duration| bound.saturating_sub(now() - self.taken);
-        let max_hold = terms.max_hold.map(|bound| left(bound).max(Duration::from_millis(1)));
+        let max_hold = terms
+            .max_hold
+            .map(|bound| left(bound).max(Duration::from_millis(1)));
         Terms { max_hold, ..terms }
     }
 

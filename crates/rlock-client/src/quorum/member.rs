@@ -73,7 +73,9 @@ impl Member {
     }
 
     fn file<T>(&self, look: impl FnOnce(&mut File) -> T) -> Option<T> {
-        self.files.get(self.number).map(|file| look(&mut lock(file)))
+        self.files
+            .get(self.number)
+            .map(|file| look(&mut lock(file)))
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -219,7 +221,10 @@ async fn ask(connection: &mut MultiplexedConnection) -> Result<Said, RedisError>
     let settings = match settings {
         Ok(Value::Map(pairs)) => {
             let texts = pairs.into_iter().flat_map(|(name, value)| [name, value]);
-            texts.map(String::from_redis_value).collect::<Result<_, _>>().ok()
+            texts
+                .map(String::from_redis_value)
+                .collect::<Result<_, _>>()
+                .ok()
         }
         Ok(_) => None,
         Err(error) if error.is_io_error() => return Err(error),

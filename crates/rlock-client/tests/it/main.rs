@@ -26,6 +26,7 @@ mod multi;
 mod multi_cluster;
 mod proxy;
 mod quorum;
+mod quorum_faults;
 mod reentry;
 mod refused;
 mod renewals;

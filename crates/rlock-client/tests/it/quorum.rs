@@ -19,7 +19,12 @@ pub(crate) async fn member() -> Server {
 
 pub(crate) async fn start(grace: &str, options: &[&str]) -> Server {
     let module = crate::server::module();
-    let load = ["--loadmodule", module.to_str().unwrap(), "startup-grace-ms", grace];
+    let load = [
+        "--loadmodule",
+        module.to_str().unwrap(),
+        "startup-grace-ms",
+        grace,
+    ];
     Server::start_with(&[options, &load].concat()).await
 }
 
@@ -29,7 +34,10 @@ impl Members {
         let members = Self(servers);
         for server in &members.0 {
             let mut admin = server.admin().await;
-            eventually("it grants", async || admin.gauge("grace_left_ms").await == 0).await;
+            eventually("it grants", async || {
+                admin.gauge("grace_left_ms").await == 0
+            })
+            .await;
         }
         members
     }
@@ -96,7 +104,9 @@ async fn contenders_of_a_quorum_lock_exclude_each_other_and_fences_rise() {
                 let begun = Instant::now();
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 assert!(guard.is_valid());
-                seen.lock().unwrap().push((begun, Instant::now(), guard.fence()));
+                seen.lock()
+                    .unwrap()
+                    .push((begun, Instant::now(), guard.fence()));
                 guard.release().await.unwrap();
             }
         }));
@@ -160,7 +170,11 @@ async fn a_quorum_that_would_protect_nothing_is_refused() {
         assert!(matches!(refused, Error::OutOfRange { .. }), "{refused}");
     }
     let port = members.0[0].port;
-    let twice = [urls[0].clone(), format!("redis://localhost:{port}/"), urls[1].clone()];
+    let twice = [
+        urls[0].clone(),
+        format!("redis://localhost:{port}/"),
+        urls[1].clone(),
+    ];
     let refused = Quorum::connect(twice).await.unwrap_err().to_string();
     assert!(refused.contains("is the same server as"), "{refused}");
     assert!(refused.contains(&format!("localhost:{port}")), "{refused}");
@@ -172,16 +186,25 @@ async fn a_quorum_that_would_protect_nothing_is_refused() {
     let with_replica = [urls[1].clone(), urls[2].clone(), replica.url()];
     let refused = Quorum::connect(with_replica).await.unwrap_err().to_string();
     assert!(refused.contains("it is a replica"), "{refused}");
-    assert!(refused.starts_with(&format!("127.0.0.1:{}", replica.port)), "{refused}");
+    assert!(
+        refused.starts_with(&format!("127.0.0.1:{}", replica.port)),
+        "{refused}"
+    );
 
     let bare = Server::start_with(&[]).await;
     let with_bare = [urls[0].clone(), urls[1].clone(), bare.url()];
     let refused = Quorum::connect(with_bare).await.unwrap_err().to_string();
-    assert!(refused.contains("does not have the rlock module"), "{refused}");
+    assert!(
+        refused.contains("does not have the rlock module"),
+        "{refused}"
+    );
 
     let nowhere = [urls[0].clone(), url(free_port()), url(free_port())];
     let refused = Quorum::connect(nowhere).await.unwrap_err();
-    assert!(matches!(refused, Error::Connect(_)) && refused.is_transient(), "{refused}");
+    assert!(
+        matches!(refused, Error::Connect(_)) && refused.is_transient(),
+        "{refused}"
+    );
 }
 
 #[tokio::test]
@@ -191,7 +214,10 @@ async fn a_lease_above_the_grace_of_a_member_is_refused() {
     let urls = [members.urls(), vec![forgetful.url()]].concat();
     let quorum = Quorum::connect(&urls).await.unwrap();
     let refused = quorum.mutex("k").lock().await.unwrap_err().to_string();
-    assert!(refused.starts_with(&format!("127.0.0.1:{}", forgetful.port)), "{refused}");
+    assert!(
+        refused.starts_with(&format!("127.0.0.1:{}", forgetful.port)),
+        "{refused}"
+    );
     assert!(refused.contains("startup-grace-ms"), "{refused}");
     assert!(quorum.mutex("k").with(terms()).is_err());
     let any = Quorum::builder().any_grace().connect(&urls).await.unwrap();
@@ -200,7 +226,16 @@ async fn a_lease_above_the_grace_of_a_member_is_refused() {
     let safe = start("0", &["--appendonly", "yes", "--appendfsync", "always"]).await;
     let urls = [members.urls(), vec![safe.url()]].concat();
     let quorum = Quorum::connect(&urls).await.unwrap();
-    quorum.mutex("k").with(terms()).unwrap().lock().await.unwrap().release().await.unwrap();
+    quorum
+        .mutex("k")
+        .with(terms())
+        .unwrap()
+        .lock()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 }
 
 /// Asking and raising; then nothing but releases.
@@ -223,6 +258,25 @@ async fn an_uncontended_quorum_lock_takes_two_round_trips_and_its_release_one() 
             *all.entry(command).or_insert(0) += count;
         }
     }
-    assert_eq!((all["rlock.acquire"], all["rlock.release"]), (30, 30), "{all:?}");
+    assert_eq!(
+        (all["rlock.acquire"], all["rlock.release"]),
+        (30, 30),
+        "{all:?}"
+    );
     assert!(all["rlock.renew"] <= 30, "{all:?}");
+}
+
+#[test]
+fn a_quorum_lock_works_without_async() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let members = runtime.block_on(Members::start(3));
+    let quorum = rlock_client::blocking::Quorum::connect(members.urls()).unwrap();
+    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let guard = mutex.lock().unwrap();
+    assert!(guard.members().len() >= 2 && mutex.try_lock().unwrap().is_none());
+    guard.extend(Duration::from_millis(GRACE_MS)).unwrap();
+    guard.release().unwrap();
+    drop(mutex.lock().unwrap());
+    quorum.flush();
+    runtime.block_on(members.untouched("k"));
 }

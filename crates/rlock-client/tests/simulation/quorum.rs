@@ -100,7 +100,10 @@ impl Search {
 fn no_two_hold_a_quorum_fences_rise_and_nobody_is_stuck() {
     for (faults, rounds) in [(0, 2), (1, 1)] {
         let found = search(World::new(faults, rounds), Without::Nothing);
-        println!("{faults} faults, {rounds} rounds: {} states", found.visited.len());
+        println!(
+            "{faults} faults, {rounds} rounds: {} states",
+            found.visited.len()
+        );
         assert_eq!(found.violation, None);
         assert_eq!(found.stuck().map(|story| format!("{story:?}")), None);
         assert!(!found.done.is_empty());

@@ -152,7 +152,9 @@ impl World {
                 all.push(Release(c));
             }
             for (s, link) in client.links.iter().enumerate() {
-                let holds = self.servers[s].holder.is_some_and(|(holder, _)| holder == c);
+                let holds = self.servers[s]
+                    .holder
+                    .is_some_and(|(holder, _)| holder == c);
                 let is_idle = link.is_idle();
                 let is_free = self.servers[s].holder.is_none_or(|(holder, _)| holder == c);
                 if link.asked.is_some() {
@@ -275,7 +277,10 @@ impl World {
                 client.holds = Some(0);
             }
         }
-        let hold = self.clients.iter().filter(|it| it.holds.is_some_and(|fence| fence > 0));
+        let hold = self
+            .clients
+            .iter()
+            .filter(|it| it.holds.is_some_and(|fence| fence > 0));
         match hold.count() {
             0 | 1 => Ok(()),
             _ => Err("two hold it at once".to_owned()),
@@ -380,8 +385,13 @@ impl World {
     fn tell(&mut self, c: usize, event: Event, without: Without) -> Result<(), String> {
         for s in 0..SERVERS {
             let client = &mut self.clients[c];
-            let Some(plan) = &mut client.plan else { return Ok(()) };
-            let is_held = matches!(plan.seats()[s], Seat::Held(_) | Seat::Raising(_) | Seat::Raised);
+            let Some(plan) = &mut client.plan else {
+                return Ok(());
+            };
+            let is_held = matches!(
+                plan.seats()[s],
+                Seat::Held(_) | Seat::Raising(_) | Seat::Raised
+            );
             let link = &client.links[s];
             let seen = match plan.seats()[s] {
                 _ if is_held && !link.is_valid => Event::Gone(s),
@@ -391,7 +401,9 @@ impl World {
             let steps = plan.handle(seen);
             self.carry_out(c, steps, without)?;
         }
-        let Some(plan) = &mut self.clients[c].plan else { return Ok(()) };
+        let Some(plan) = &mut self.clients[c].plan else {
+            return Ok(());
+        };
         let steps = plan.handle(event);
         self.carry_out(c, steps, without)
     }
