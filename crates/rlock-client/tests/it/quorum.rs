@@ -18,14 +18,14 @@ pub(crate) async fn member() -> Server {
 }
 
 pub(crate) async fn start(grace: &str, options: &[&str]) -> Server {
-    let module = crate::server::module();
-    let load = [
-        "--loadmodule",
-        module.to_str().unwrap(),
-        "startup-grace-ms",
-        grace,
-    ];
-    Server::start_with(&[options, &load].concat()).await
+    Server::start_with(&[options, &load(grace)].concat()).await
+}
+
+/// What has a server load the module, with this grace.
+pub(crate) fn load(grace: &str) -> [&str; 4] {
+    static MODULE: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| crate::server::module().display().to_string());
+    ["--loadmodule", &MODULE, "startup-grace-ms", grace]
 }
 
 impl Members {

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Loss, Quorum, QuorumMutex};
 
 use crate::proxy::{Proxy, Weather};
-use crate::quorum::{GRACE_MS, Members, terms};
-use crate::server::{BOUND, eventually, url};
+use crate::quorum::{GRACE_MS, Members, load, terms};
+use crate::server::{BOUND, Server, eventually, url};
 
 type Seen = Arc<Mutex<Vec<(Instant, Instant, u64)>>>;
 
@@ -186,9 +186,8 @@ async fn a_member_that_is_down_joins_later() {
         .await
         .unwrap();
     assert_eq!(guard.members().len(), 2);
-    let port = port.to_string();
-    let late = crate::quorum::start(&GRACE_MS.to_string(), &["--port", &port]).await;
     let begun = Instant::now();
+    let late = Server::start_at(port, &load(&GRACE_MS.to_string())).await;
     eventually("it takes part", async || guard.members().len() == 3).await;
     assert!(
         begun.elapsed() > Duration::from_millis(GRACE_MS / 2),

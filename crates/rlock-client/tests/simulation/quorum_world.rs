@@ -197,9 +197,10 @@ impl World {
         }
         // Of the faults those that show what is missing.
         let is_meant = |action: &Action| match without {
-            Without::Nothing => true,
+            // The clients are alike.
+            Without::Nothing => !matches!(action, Cut(1, _) | Lapse(1, _)),
             Without::Commit => matches!(action, Cut(..)),
-            Without::Grace => matches!(action, Cut(..) | CrashLosing(_)),
+            Without::Grace => matches!(action, CrashLosing(_)),
         };
         all.retain(|action| !action.is_fault() || (self.faults > 0 && is_meant(action)));
         all
