@@ -449,6 +449,10 @@ impl World {
         let link = &mut self.clients[c].links[s];
         if !link.is_cut {
             link.asked = Some(ask);
+            // Nothing that others do changes what comes of it.
+            if let Ask::Raise(_) = ask {
+                self.serve(c, s);
+            }
         }
     }
 
