@@ -60,10 +60,9 @@ pub(crate) async fn acquire(
         match deadline.bound(attempt.run()).await {
             Some(Ok(End::Held(hold))) => return Ok(Some(hold)),
             Some(Ok(End::Refused)) if queueing != Queueing::Unlimited => return Ok(None),
-            Some(Ok(End::Refused | End::Retreated)) => {}
             Some(Err(error)) => return Err(error),
             None if attempt.is_queued => return Ok(None),
-            None => {}
+            Some(Ok(End::Refused | End::Retreated)) | None => {}
         }
         drop(attempt);
         if !deadline.is_over() {

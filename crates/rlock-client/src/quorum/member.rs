@@ -226,9 +226,9 @@ async fn ask(connection: &mut MultiplexedConnection) -> Result<Said, RedisError>
                 .collect::<Result<_, _>>()
                 .ok()
         }
-        Ok(_) => None,
         Err(error) if error.is_io_error() => return Err(error),
-        Err(_) => None,
+        // A user may be kept from asking.
+        Ok(_) | Err(_) => None,
     };
     Ok(Said { info, settings })
 }
