@@ -27,6 +27,13 @@
 //! All of them wait in one queue per key, in the order of asking, and all that
 //! is said below of a lock and its guard is true of every kind.
 //!
+//! # Several servers
+//!
+//! A [`Quorum`] of 3, 5, 7 or 9 independent masters holds locks by majority, so
+//! they outlive a minority: [`QuorumMutex`], [`QuorumGuard`]. They wait in order,
+//! have fences that rise whatever the servers' clocks say, are renewed, entered
+//! again, lost and dropped as all others are.
+//!
 //! # Losing a lock
 //!
 //! A lock on a server rests on a lease, 30 s unless chosen otherwise, that the
@@ -132,6 +139,7 @@
 //! Each of these uses only those below it:
 //!
 //! - `blocking`: the same for code without async;
+//! - `quorum`: locks of several servers, each with a client;
 //! - `client`, `locks`: what users see;
 //! - `net`: the connection (`link`), a call as a future (`calling`), and the
 //!   client's own task (`driver`); what the engine says is done here;
@@ -151,6 +159,7 @@ mod engine;
 mod error;
 mod locks;
 mod net;
+mod quorum;
 mod wire;
 
 pub use client::Client;
@@ -170,6 +179,11 @@ pub use locks::{
     write_guard::WriteGuard,
 };
 pub use net::lost::Lost;
+pub use quorum::{
+    Quorum, QuorumBuilder,
+    guard::{HoldingMember, QuorumGuard},
+    mutex::QuorumMutex,
+};
 pub use redis;
 pub use wire::{
     contended::Contended,

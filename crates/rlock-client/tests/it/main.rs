@@ -27,6 +27,8 @@ mod messages;
 mod multi;
 mod multi_cluster;
 mod proxy;
+mod quorum;
+mod quorum_faults;
 mod reentry;
 mod refused;
 mod renewals;
