@@ -54,6 +54,8 @@ mod one_at_a_time;
 mod pinger;
 #[path = "comparison/processors.rs"]
 mod processors;
+#[path = "comparison/quorum.rs"]
+mod quorum;
 #[path = "comparison/report.rs"]
 mod report;
 #[path = "comparison/rounds.rs"]
@@ -122,6 +124,8 @@ enum Part {
     Client,
     /// The Rust client at clusters, and with replicas.
     Topologies,
+    /// A lock on a majority of servers.
+    Quorum,
 }
 
 impl Part {
@@ -138,6 +142,7 @@ impl Part {
             Self::Crowds => crowds::measure(report),
             Self::Client => rust_client::measure(report),
             Self::Topologies => topologies::measure(report),
+            Self::Quorum => quorum::measure(report),
         }
     }
 }

@@ -109,10 +109,10 @@
 //! # Many holds
 //!
 //! The renewals of all holds are spread evenly over time, also of those that
-//! were taken together. One is under way at a time for each 500 holds. One that
-//! has waited for a twelfth of its lease is sent all the same, short leases
-//! first, so that a slow network loses none. One that
-//! fails is tried again, and holds up no other. After a new connection every
+//! were taken together. At each server one is under way at a time for each 500
+//! holds. One that has waited for a twelfth of its lease is sent all the same,
+//! short leases first, so that a slow network loses none. One that fails is
+//! tried again, and holds up no other. After a new connection every
 //! hold is looked at once, those first that would be lost first.
 //!
 //! # Connections
@@ -132,7 +132,9 @@
 //! still granted; its loss is then known at the next renewal.
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
-//! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it.
+//! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it. In a
+//! cluster it is `SSUBSCRIBE`, and `CLUSTER SLOTS` and `ASKING`; who asks
+//! replicas needs `WAIT`.
 //!
 //! # Layout
 //!
@@ -141,8 +143,10 @@
 //! - `blocking`: the same for code without async;
 //! - `quorum`: locks of several servers, each with a client;
 //! - `client`, `locks`: what users see;
-//! - `net`: the connection (`link`), a call as a future (`calling`), and the
-//!   client's own task (`driver`); what the engine says is done here;
+//! - `net`: a connection (`link`), how it comes back (`keeping`), a call as a
+//!   future (`calling`), and the client's own task (`driver`); what the engine
+//!   says is done here. Where servers are is in `source`, `sentinels` and
+//!   `cluster`;
 //! - `wire`: requests, replies and messages as bytes;
 //! - `engine`: all decisions, in one state machine without I/O and without a
 //!   clock. What happens when the connection is lost while somebody waits is in

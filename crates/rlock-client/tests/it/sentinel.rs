@@ -242,13 +242,15 @@ fn waits_go_on_within_a_second_of_the_next_masters_being_named() {
                 let mut next = Admin::connect(&replica.url()).await?;
                 next.ask::<String>("INFO rlock").await
             };
-            asked.await.is_ok_and(|info| info.contains("rlock_waiters:1"))
+            asked
+                .await
+                .is_ok_and(|info| info.contains("rlock_waiters:1"))
         })
         .await;
         let late = named.elapsed();
         assert!(late < Duration::from_secs(1), "{late:?}");
         guard.release().await.unwrap();
-        tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+        let _guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
     });
 }
 
