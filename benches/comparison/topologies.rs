@@ -18,8 +18,9 @@ A cluster: lock().await and release().await by 16 tasks of one client, on keys o
   the rounds and of their ratios. Replicas: time of a pair, one after the other, and of 100 asked for together.";
 
 const ROUNDS: usize = 15;
+/// For each master, so that each has as many requests at a time.
 const TASKS: usize = 16;
-/// Pairs of each task in a round.
+/// Of each task in a round.
 const PAIRS: usize = 60;
 const REPLICA_ROUNDS: usize = 100;
 const BURST: usize = 100;
@@ -73,12 +74,20 @@ fn compare_cluster(section: &mut Section<'_>, runtime: &Runtime, masters: usize)
     });
     let of_one = [alone.process_id()];
     let of_many: Vec<_> = nodes.iter().map(Server::process_id).collect();
-    runtime.block_on(turns(&many, 1));
+    runtime.block_on(turns(&many, TASKS, PAIRS));
+    runtime.block_on(turns(&one, TASKS, PAIRS));
+    let tasks = TASKS * masters;
     let rounds: Vec<_> = (0..section.form().of(ROUNDS, 1))
         .map(|_| {
             [
-                round(runtime, &one, &of_one),
-                round(runtime, &many, &of_many),
+                (
+                    spent(runtime, &one, TASKS, &of_one),
+                    rate(runtime, &one, tasks),
+                ),
+                (
+                    spent(runtime, &many, tasks, &of_many),
+                    rate(runtime, &many, tasks),
+                ),
             ]
         })
         .collect();
@@ -109,31 +118,30 @@ fn compare_cluster(section: &mut Section<'_>, runtime: &Runtime, masters: usize)
     );
 }
 
-/// Microseconds of processor time for a pair, and pairs a second.
-fn round(runtime: &Runtime, client: &Client, servers: &[u32]) -> (f64, f64) {
+/// Microseconds of processor time of the servers for a pair.
+fn spent(runtime: &Runtime, client: &Client, tasks: usize, servers: &[u32]) -> f64 {
     let spent = || {
-        servers
-            .iter()
-            .map(|it| processor_time_at_rest(*it))
-            .sum::<Duration>()
+        let each = servers.iter().map(|it| processor_time_at_rest(*it));
+        each.sum::<Duration>()
     };
-    let (before, begun) = (spent(), Instant::now());
-    runtime.block_on(turns(client, PAIRS));
-    let time = begun.elapsed();
-    let spent = spent() - before;
-    let pairs = (TASKS * PAIRS) as f64;
-    (
-        spent.as_secs_f64() * 1e6 / pairs,
-        pairs / time.as_secs_f64(),
-    )
+    let before = spent();
+    runtime.block_on(turns(client, tasks, PAIRS));
+    (spent() - before).as_secs_f64() * 1e6 / (tasks * PAIRS) as f64
+}
+
+/// Pairs a second.
+fn rate(runtime: &Runtime, client: &Client, tasks: usize) -> f64 {
+    let begun = Instant::now();
+    runtime.block_on(turns(client, tasks, PAIRS));
+    (tasks * PAIRS) as f64 / begun.elapsed().as_secs_f64()
 }
 
 /// Each task locks keys of all slots, so many times.
-async fn turns(client: &Client, pairs: usize) {
-    let mut tasks = JoinSet::new();
-    for task in 0..TASKS {
+async fn turns(client: &Client, tasks: usize, pairs: usize) {
+    let mut running = JoinSet::new();
+    for task in 0..tasks {
         let client = client.clone();
-        tasks.spawn(async move {
+        running.spawn(async move {
             for pair in 0..pairs {
                 let guard = client.mutex(format!("lock:{task}:{pair}")).lock().await;
                 let released = guard.expect("it is free").release().await;
@@ -141,7 +149,7 @@ async fn turns(client: &Client, pairs: usize) {
             }
         });
     }
-    while let Some(done) = tasks.join_next().await {
+    while let Some(done) = running.join_next().await {
         done.expect("no task fails");
     }
 }
@@ -175,26 +183,23 @@ fn compare_replicas(section: &mut Section<'_>, runtime: &Runtime) {
             let pong = redis::cmd("PING").query_async::<String>(&mut redis).await;
             pong.expect("it answers");
             let trip = begun.elapsed();
-            rounds.push((
-                pair(&plain).await,
-                pair(&known).await,
+            rounds.push(Round {
+                plain: pair(&plain).await,
+                known: pair(&known).await,
                 trip,
-                burst(&client).await,
-            ));
+                many: burst(&client, 0).await,
+                many_known: burst(&client, 1).await,
+            });
         }
         rounds
     });
     drop(replica);
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    let plain = median(rounds.iter().map(|round| micros(round.0)));
-    let known = median(rounds.iter().map(|round| micros(round.1)));
-    let over = median(
-        rounds
-            .iter()
-            .map(|(plain, known, trip, _)| (micros(*known) - micros(*trip)) / micros(*plain)),
-    );
-    let burst = median(rounds.iter().map(|round| micros(round.3)));
-    let ratio = median(rounds.iter().map(|round| micros(round.3) / micros(round.1)));
+    let middle = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure));
+    let plain = middle(|round| micros(round.plain));
+    let known = middle(|round| micros(round.known));
+    let over = middle(|round| (micros(round.known) - micros(round.trip)) / micros(round.plain));
+    let many = middle(|round| micros(round.many_known));
+    let ratio = middle(|round| micros(round.many_known) / micros(round.many));
     section.row(["  lock, release", &format!("{plain:.0} µs"), ""], None);
     section.row(
         [
@@ -207,11 +212,26 @@ fn compare_replicas(section: &mut Section<'_>, runtime: &Runtime) {
     section.row(
         [
             "  100 with replicas(1) at once",
-            &format!("{burst:.0} µs"),
-            &format!("{ratio:.1} × one"),
+            &format!("{many:.0} µs"),
+            &format!("{ratio:.2} × without"),
         ],
         Target::AtMost(3.0, " ×").of(ratio),
     );
+}
+
+/// Microseconds.
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// What one round took.
+struct Round {
+    plain: Duration,
+    known: Duration,
+    /// A `PING` of the replica.
+    trip: Duration,
+    many: Duration,
+    many_known: Duration,
 }
 
 async fn pair(mutex: &Mutex) -> Duration {
@@ -222,8 +242,8 @@ async fn pair(mutex: &Mutex) -> Duration {
 }
 
 /// The time until all of so many are held that were asked for together.
-async fn burst(client: &Client) -> Duration {
-    let terms = Terms::new().replicas(1);
+async fn burst(client: &Client, replicas: u16) -> Duration {
+    let terms = Terms::new().replicas(replicas);
     let begun = Instant::now();
     let asked = (0..BURST).map(|number| {
         let mutex = client.mutex(format!("burst:{number}")).with(terms);
