@@ -13,9 +13,10 @@ use crate::rounds::processor_time_at_rest;
 use crate::server::{Server, replicated};
 
 const LEGEND: &str = "  \
-A cluster: lock().await and release().await by 16 tasks of one client, on keys of all masters; processor time of the main
-  threads of all masters for a pair, and pairs a second, beside one server that is no cluster, both in turns, medians of
-  the rounds and of their ratios. Replicas: time of a pair, one after the other, and of 100 asked for together.";
+A cluster: lock().await and release().await on keys of all masters by 16 tasks for each, beside one server that is no
+  cluster, both in turns, medians of the rounds and of their ratios. Processor time of the main threads of all masters for
+  a pair, beside that of 16 tasks at the one server; pairs a second, beside as many tasks there. Replicas: time of a pair,
+  one after the other, and of 100 locks that are asked for together, beside 100 without replicas.";
 
 const ROUNDS: usize = 15;
 /// For each master, so that each has as many requests at a time.
