@@ -15,9 +15,10 @@ use crate::engine::lane::Node;
 use crate::engine::owner::Owner;
 use crate::engine::terms::whole_ms;
 use crate::error::{Error, Fault};
+use crate::net::address;
 use crate::net::driver::{self, Order};
 use crate::net::link::Link;
-use crate::net::source::{Source, none_of_them};
+use crate::net::source::{Source, none_of_them, out_of_range};
 use crate::net::state::{Inner, Limits, State};
 
 /// The longest name of a client, in bytes.
@@ -43,6 +44,8 @@ pub struct ClientBuilder {
     pub(crate) limits: Limits,
     name: Option<String>,
     pub(crate) has_thread: bool,
+    #[cfg(feature = "tls-rustls")]
+    certificates: Option<redis::TlsCertificates>,
 }
 
 impl Default for ClientBuilder {
@@ -56,6 +59,8 @@ impl Default for ClientBuilder {
             limits,
             name: None,
             has_thread: false,
+            #[cfg(feature = "tls-rustls")]
+            certificates: None,
         }
     }
 }
@@ -122,7 +127,45 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects to the server at `url`, as [`Client::connect`] does.
+    /// Whom to trust, and what to show, at servers with TLS; by default the
+    /// authorities of the system are trusted, and nothing is shown.
+    ///
+    /// It is for all addresses of [`connect`](Self::connect), and for those of
+    /// [`sentinel`](Self::sentinel) and [`cluster`](Self::cluster) that have
+    /// TLS. The methods whose names end with `_with` are given clients of
+    /// `redis` that have certificates of their own.
+    ///
+    /// With the feature `tls-rustls`. The cryptography is that of `ring`,
+    /// unless the program has installed another provider of `rustls` before.
+    ///
+    /// # Examples
+    ///
+    /// A cluster with certificates of a private authority, which asks its
+    /// clients for certificates too. The files are PEM. Without `root_cert`
+    /// the authorities of the system are trusted.
+    ///
+    /// ```no_run
+    /// use rlock_client::redis::{ClientTlsConfig, TlsCertificates};
+    ///
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let certificates = TlsCertificates {
+    ///     root_cert: Some(std::fs::read("authority.pem")?),
+    ///     client_tls: Some(ClientTlsConfig {
+    ///         client_cert: std::fs::read("billing.pem")?,
+    ///         client_key: std::fs::read("billing.key")?,
+    ///     }),
+    /// };
+    /// let builder = rlock_client::Client::builder().certificates(certificates);
+    /// let client = builder.connect("rediss+cluster://node-1,node-2").await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "tls-rustls")]
+    pub fn certificates(mut self, certificates: redis::TlsCertificates) -> Self {
+        self.certificates = Some(certificates);
+        self
+    }
+
+    /// Connects to where `url` leads, as [`Client::connect`] does.
     ///
     /// # Errors
     ///
@@ -132,7 +175,8 @@ impl ClientBuilder {
     ///
     /// Dropping the future closes the connection.
     pub async fn connect(self, url: &str) -> Result<Client, Error> {
-        self.connect_with(&open(url)?).await
+        let source = self.source(url)?;
+        self.connect_to(source).await
     }
 
     /// Connects as `redis` would: with its address, credentials, TLS set-up.
@@ -190,7 +234,7 @@ impl ClientBuilder {
         master: &str,
         server: &str,
     ) -> Result<Client, Error> {
-        let (sentinels, server) = (opened(sentinels)?, open(server)?);
+        let (sentinels, server) = (self.all_opened(sentinels)?, self.opened(server)?);
         self.sentinel_with(sentinels, master, &server).await
     }
 
@@ -228,7 +272,8 @@ impl ClientBuilder {
         self,
         nodes: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<Client, Error> {
-        self.cluster_with(opened(nodes)?).await
+        let nodes = self.all_opened(nodes)?;
+        self.cluster_with(nodes).await
     }
 
     /// The same with servers that are connected to as these clients of the
@@ -248,6 +293,35 @@ impl ClientBuilder {
     ) -> Result<Client, Error> {
         let nodes: Vec<_> = nodes.into_iter().collect();
         self.connect_to(Source::cluster(&nodes)?).await
+    }
+
+    /// Where `url` leads.
+    pub(crate) fn source(&self, url: &str) -> Result<Source, Error> {
+        #[cfg(feature = "tls-rustls")]
+        if self.certificates.is_some() && !address::has_tls(url) {
+            let limit = "rediss://, rediss+sentinel:// or rediss+cluster:// with certificates";
+            return Err(out_of_range("url", "without TLS", limit));
+        }
+        address::read(url, |url| self.opened(url))
+    }
+
+    /// Reads the addresses of servers.
+    pub(crate) fn all_opened(
+        &self,
+        urls: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Vec<redis::Client>, Error> {
+        let urls = urls.into_iter().map(|url| self.opened(url.as_ref()));
+        urls.collect()
+    }
+
+    /// Reads the address of one server.
+    pub(crate) fn opened(&self, url: &str) -> Result<redis::Client, Error> {
+        let redis = redis::Client::open(url).map_err(Error::Connect)?;
+        #[cfg(feature = "tls-rustls")]
+        if let Some(certificates) = &self.certificates {
+            return certified(redis, certificates);
+        }
+        Ok(redis)
     }
 
     async fn connect_to(self, source: Source) -> Result<Client, Error> {
@@ -347,15 +421,21 @@ pub(crate) fn on_thread(
     Ok(handle)
 }
 
-/// Reads addresses.
-pub(crate) fn opened(
-    urls: impl IntoIterator<Item = impl AsRef<str>>,
-) -> Result<Vec<redis::Client>, Error> {
-    urls.into_iter().map(|url| open(url.as_ref())).collect()
-}
-
-pub(crate) fn open(url: &str) -> Result<redis::Client, Error> {
-    redis::Client::open(url).map_err(Error::Connect)
+/// The same server with these certificates, if it has TLS.
+#[cfg(feature = "tls-rustls")]
+fn certified(
+    redis: redis::Client,
+    certificates: &redis::TlsCertificates,
+) -> Result<redis::Client, Error> {
+    let info = redis.get_connection_info();
+    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+        return Ok(redis);
+    }
+    let certified = redis::Client::build_with_tls(info.clone(), certificates.clone());
+    certified.map_err(|error| {
+        let value = format!("not to be used ({error})");
+        out_of_range("certificates", &value, "PEM, each with its own key")
+    })
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

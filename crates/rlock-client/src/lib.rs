@@ -173,6 +173,7 @@ pub use net::lost::Lost;
 pub use redis;
 pub use wire::{
     contended::Contended,
+    counters::{Answer, Counters},
     info::{Holder, Info, Mode, Waiter},
 };
 
