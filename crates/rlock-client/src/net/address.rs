@@ -170,7 +170,7 @@ fn sentinels(
     let [user, password] = credentials(parts.query, OF_SENTINELS, OWN)?;
     if user.is_some() && password.is_none() {
         let value = "with sentinel_user and without sentinel_password";
-        return Err(out_of_range("url", value, "with both, or with none"));
+        return Err(out_of_range("url", value, "with both or the password alone"));
     }
     let (master, database) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     if master.is_empty() {
@@ -231,4 +231,90 @@ fn decoded(text: &str) -> Result<String, Error> {
     let decoded = percent_decode_str(text).decode_utf8();
     let decoded = decoded.map_err(|_| out_of_range("url", "not UTF-8 when decoded", "UTF-8"));
     decoded.map(|decoded| decoded.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    /// The addresses that `url` leads to, each as the URL of one server.
+    fn opened(url: &str) -> Result<Vec<String>, String> {
+        let all = RefCell::new(Vec::new());
+        let open = |url: &str| {
+            all.borrow_mut().push(url.to_owned());
+            redis::Client::open(url).map_err(Error::Connect)
+        };
+        match read(url, open) {
+            Ok(_) => Ok(all.into_inner()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn one_address_leads_to_all_servers() {
+        for (url, expected) in [
+            ("redis://ann:secret@a:7/2", &["redis://ann:secret@a:7/2"][..]),
+            ("redis+unix:///a%20b?db=2", &["redis+unix:///a%20b?db=2"]),
+            ("redis+cluster://a", &["redis://a/"]),
+            (
+                " REDIS+Cluster://ann:p%40ss,w@rd@a:7,[::1]:8,b/0",
+                &[
+                    "redis://ann:p%40ss,w@rd@a:7/0",
+                    "redis://ann:p%40ss,w@rd@[::1]:8/0",
+                    "redis://ann:p%40ss,w@rd@b/0",
+                ],
+            ),
+            (
+                "redis+sentinel://ann:secret@a,[::1],b:7/locks/2?protocol=resp3",
+                &[
+                    "redis://a:26379/",
+                    "redis://[::1]:26379/",
+                    "redis://b:7/",
+                    "redis://ann:secret@_/2",
+                ],
+            ),
+        ] {
+            assert_eq!(opened(url).unwrap(), expected, "{url}");
+        }
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    #[test]
+    fn with_tls_all_addresses_have_it() {
+        let sentinels = opened("rediss+sentinel://a/locks#insecure").unwrap();
+        let expected = ["rediss://a:26379/#insecure", "rediss://_/#insecure"];
+        assert_eq!(sentinels, expected);
+        assert_eq!(opened("valkeys+cluster://a").unwrap(), ["valkeys://a/"]);
+        assert!(has_tls("rediss+cluster://a") && !has_tls("redis+cluster://a"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_password() {
+        for (url, words) in [
+            ("secret", "without a scheme"),
+            ("secret:secret@a", "without a scheme"),
+            ("http://ann:secret@a", "unknown scheme http://"),
+            ("redis+clusters://ann:secret@a", "redis+clusters://"),
+            ("redis://ann:secret@", "empty where host 1 should be"),
+            ("redis://ann:secret@a,b", "of several hosts"),
+            ("redis+cluster://ann:secret@a,:7", "empty where host 2"),
+            ("redis+cluster://ann:secret@a/3", "database 3"),
+            ("redis+cluster://ann:secret@a:x", "understood at host 1"),
+            ("redis+cluster://ann:secret/t@a", "understood at host 1"),
+            ("redis+cluster://a?secret=1", "parameter"),
+            ("redis+sentinel://ann:secret@a,,b/locks", "empty where host 2"),
+            ("redis+sentinel://ann:secret@a", "without a master"),
+            ("redis+sentinel://ann:secret@a//2", "without a master"),
+            ("redis+sentinel://ann:secret@a/locks/x", "database"),
+            ("redis+sentinel://a/locks?sentinel_user=secret", "sentinel_password"),
+            ("redis+sentinel://a/locks?sentinel_pasword=secret", "parameter"),
+            ("redis+sentinel://a/%ff", "UTF-8"),
+        ] {
+            let said = opened(url).unwrap_err();
+            assert!(said.contains(words), "{url}: {said}");
+            assert!(!said.contains("secret"), "{url}: {said}");
+        }
+    }
 }
