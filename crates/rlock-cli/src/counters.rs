@@ -100,8 +100,16 @@ mod tests {
     use super::*;
 
     fn counters(grants: u64) -> Counters {
-        let numbers = [("grants", grants), ("waiters", 9), ("wait_usec_max", grants)];
-        Counters::new(numbers.map(|(name, number)| (name.to_owned(), number)).into())
+        let numbers = [
+            ("grants", grants),
+            ("waiters", 9),
+            ("wait_usec_max", grants),
+        ];
+        Counters::new(
+            numbers
+                .map(|(name, number)| (name.to_owned(), number))
+                .into(),
+        )
     }
 
     #[test]

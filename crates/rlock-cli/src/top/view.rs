@@ -65,12 +65,19 @@ fn masters(screen: &Screen, columns: usize) -> Vec<Line<'static>> {
     }
     let silent = |master: &Master| {
         let error = master.error.as_ref()?;
-        Some(format!("            {}: {}", master.address, printable(error)))
+        Some(format!(
+            "            {}: {}",
+            master.address,
+            printable(error)
+        ))
     };
     let silent: Vec<_> = sample.masters.iter().filter_map(silent).collect();
     let count = match silent.len() {
         0 => format!("masters     {}", sample.masters.len()),
-        silent => format!("masters     {}, {silent} of them not here:", sample.masters.len()),
+        silent => format!(
+            "masters     {}, {silent} of them not here:",
+            sample.masters.len()
+        ),
     };
     let lines = std::iter::once(count).chain(silent.into_iter().take(AWAY_MAX));
     lines.map(|line| Line::from(cut(&line, columns))).collect()

@@ -57,7 +57,9 @@ fn a_master_that_no_sentinel_knows_is_named() {
         let ended = finished(rlock_at(&url).args(command));
         ended.assert_code(122);
         let port = sentinel.port;
-        ended.assert_says(&format!("the master other of the Sentinels at 127.0.0.1:{port}"));
+        ended.assert_says(&format!(
+            "the master other of the Sentinels at 127.0.0.1:{port}"
+        ));
         ended.assert_says("it knows no master of this name");
         ended.assert_says("SENTINEL MASTERS");
     }

@@ -55,7 +55,9 @@ impl Cluster {
     pub(crate) fn keys(&self) -> [&'static str; MASTERS] {
         // Their slots are 3300, 7365 and 15495.
         let keys = ["b", "c", "a"].map(|key| {
-            let slot: usize = self.masters[0].admin().run(&format!("CLUSTER KEYSLOT {key}"));
+            let slot: usize = self.masters[0]
+                .admin()
+                .run(&format!("CLUSTER KEYSLOT {key}"));
             (slot * MASTERS / SLOTS, key)
         });
         let at = |master| keys.iter().find(|key| key.0 == master).unwrap().1;

@@ -136,6 +136,7 @@ fn certificates_are_for_the_nodes_of_a_cluster() {
         "yes",
         &[
             ("cluster-enabled", "yes"),
+            ("tls-cluster", "yes"),
             ("cluster-port", &bus),
             ("cluster-announce-hostname", "localhost"),
             ("cluster-preferred-endpoint-type", "hostname"),
@@ -148,12 +149,23 @@ fn certificates_are_for_the_nodes_of_a_cluster() {
         info.contains("cluster_state:ok")
     });
     let url = format!("rediss+cluster://localhost:{}", server.port);
-    let shown = ["--cacert", "ca.pem", "--cert", "client.pem", "--key", "client.key"];
+    let shown = [
+        "--cacert",
+        "ca.pem",
+        "--cert",
+        "client.pem",
+        "--key",
+        "client.key",
+    ];
     for command in [&["exec", "k", "--", "true"][..], &["info", "k"], &["list"]] {
         let ended = finished(server.rlock_at(&url).args(shown).args(command));
         ended.assert_code(0);
     }
-    let ended = finished(server.rlock_at(&url).args(["list", "--cacert", "other.pem"]));
+    let ended = finished(
+        server
+            .rlock_at(&url)
+            .args(["list", "--cacert", "other.pem"]),
+    );
     ended.assert_code(122);
     ended.assert_says("--cacert");
 }
@@ -178,7 +190,11 @@ fn certificates_are_for_sentinels_and_for_their_master() {
         let mut rlock = server.rlock_at(&url);
         finished(rlock.args(["--cacert", "ca.pem"]).args(command)).assert_code(0);
     }
-    let ended = finished(server.rlock_at(&url).args(["list", "--cacert", "other.pem"]));
+    let ended = finished(
+        server
+            .rlock_at(&url)
+            .args(["list", "--cacert", "other.pem"]),
+    );
     ended.assert_code(122);
     ended.assert_says("--cacert");
 }

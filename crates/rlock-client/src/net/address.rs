@@ -170,7 +170,11 @@ fn sentinels(
     let [user, password] = credentials(parts.query, OF_SENTINELS, OWN)?;
     if user.is_some() && password.is_none() {
         let value = "with sentinel_user and without sentinel_password";
-        return Err(out_of_range("url", value, "with both or the password alone"));
+        return Err(out_of_range(
+            "url",
+            value,
+            "with both or the password alone",
+        ));
     }
     let (master, database) = parts.path.split_once('/').unwrap_or((parts.path, ""));
     if master.is_empty() {
@@ -179,7 +183,11 @@ fn sentinels(
     let mut sentinels = Vec::new();
     for (host, number) in parts.hosts.iter().zip(1..) {
         let has_port = check(host, number)?;
-        let port = if has_port { String::new() } else { format!(":{SENTINEL_PORT}") };
+        let port = if has_port {
+            String::new()
+        } else {
+            format!(":{SENTINEL_PORT}")
+        };
         let sentinel = open(&parts.url("", &format!("{host}{port}"), ""))?;
         sentinels.push(as_user(&sentinel, user.as_deref(), password.as_deref())?);
     }
@@ -255,7 +263,10 @@ mod tests {
     #[test]
     fn one_address_leads_to_all_servers() {
         for (url, expected) in [
-            ("redis://ann:secret@a:7/2", &["redis://ann:secret@a:7/2"][..]),
+            (
+                "redis://ann:secret@a:7/2",
+                &["redis://ann:secret@a:7/2"][..],
+            ),
             ("redis+unix:///a%20b?db=2", &["redis+unix:///a%20b?db=2"]),
             ("redis+cluster://a", &["redis://a/"]),
             (
@@ -304,12 +315,21 @@ mod tests {
             ("redis+cluster://ann:secret@a:x", "understood at host 1"),
             ("redis+cluster://ann:secret/t@a", "understood at host 1"),
             ("redis+cluster://a?secret=1", "parameter"),
-            ("redis+sentinel://ann:secret@a,,b/locks", "empty where host 2"),
+            (
+                "redis+sentinel://ann:secret@a,,b/locks",
+                "empty where host 2",
+            ),
             ("redis+sentinel://ann:secret@a", "without a master"),
             ("redis+sentinel://ann:secret@a//2", "without a master"),
             ("redis+sentinel://ann:secret@a/locks/x", "database"),
-            ("redis+sentinel://a/locks?sentinel_user=secret", "sentinel_password"),
-            ("redis+sentinel://a/locks?sentinel_pasword=secret", "parameter"),
+            (
+                "redis+sentinel://a/locks?sentinel_user=secret",
+                "sentinel_password",
+            ),
+            (
+                "redis+sentinel://a/locks?sentinel_pasword=secret",
+                "parameter",
+            ),
             ("redis+sentinel://a/%ff", "UTF-8"),
         ] {
             let said = opened(url).unwrap_err();
