@@ -15,10 +15,9 @@ use crate::engine::lane::Node;
 use crate::engine::owner::Owner;
 use crate::engine::terms::whole_ms;
 use crate::error::{Error, Fault};
-use crate::net::address;
 use crate::net::driver::{self, Order};
 use crate::net::link::Link;
-use crate::net::source::{Source, none_of_them, out_of_range};
+use crate::net::source::{Source, none_of_them};
 use crate::net::state::{Inner, Limits, State};
 
 /// The longest name of a client, in bytes.
@@ -45,7 +44,7 @@ pub struct ClientBuilder {
     name: Option<String>,
     pub(crate) has_thread: bool,
     #[cfg(feature = "tls-rustls")]
-    certificates: Option<redis::TlsCertificates>,
+    pub(crate) certificates: Option<redis::TlsCertificates>,
 }
 
 impl Default for ClientBuilder {
@@ -165,166 +164,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects to where `url` leads, as [`Client::connect`] does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn connect(self, url: &str) -> Result<Client, Error> {
-        let source = self.source(url)?;
-        self.connect_to(source).await
-    }
-
-    /// Connects as `redis` would: with its address, credentials, TLS set-up.
-    ///
-    /// A connection of its own is made, over RESP3 whatever `redis` says.
-    ///
-    /// With the feature `tls-rustls` the cryptography is that of `ring`, unless
-    /// the program has installed another provider of `rustls` before.
-    ///
-    /// # Examples
-    ///
-    /// A server with a certificate of a private authority, which asks its
-    /// clients for certificates too. The files are PEM. Without `root_cert`
-    /// the authorities of the system are trusted.
-    ///
-    /// ```no_run
-    /// use rlock_client::redis::{self, ClientTlsConfig, TlsCertificates};
-    ///
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let certificates = TlsCertificates {
-    ///     root_cert: Some(std::fs::read("authority.pem")?),
-    ///     client_tls: Some(ClientTlsConfig {
-    ///         client_cert: std::fs::read("billing.pem")?,
-    ///         client_key: std::fs::read("billing.key")?,
-    ///     }),
-    /// };
-    /// let redis = redis::Client::build_with_tls("rediss://locks.example:6380/", certificates)?;
-    /// let client = rlock_client::Client::builder().connect_with(&redis).await?;
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn connect_with(self, redis: &redis::Client) -> Result<Client, Error> {
-        self.connect_to(Source::server(redis)?).await
-    }
-
-    /// Connects to the master that Sentinels name, as [`Client::sentinel`] does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::sentinel`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn sentinel(
-        self,
-        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
-        master: &str,
-        server: &str,
-    ) -> Result<Client, Error> {
-        let (sentinels, server) = (self.all_opened(sentinels)?, self.opened(server)?);
-        self.sentinel_with(sentinels, master, &server).await
-    }
-
-    /// The same with Sentinels and a server that are connected to as these
-    /// clients of the `redis` crate say: with certificates, for example.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`sentinel`](Self::sentinel).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn sentinel_with(
-        self,
-        sentinels: impl IntoIterator<Item = redis::Client>,
-        master: &str,
-        server: &redis::Client,
-    ) -> Result<Client, Error> {
-        let sentinels = sentinels.into_iter().collect();
-        let source = Source::sentinels(sentinels, master, server)?;
-        self.connect_to(source).await
-    }
-
-    /// Connects to a cluster, as [`Client::cluster`] does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::cluster`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connections.
-    pub async fn cluster(
-        self,
-        nodes: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<Client, Error> {
-        let nodes = self.all_opened(nodes)?;
-        self.cluster_with(nodes).await
-    }
-
-    /// The same with servers that are connected to as these clients of the
-    /// `redis` crate say: with certificates, for example. The first says how to
-    /// connect to all.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`cluster`](Self::cluster).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connections.
-    pub async fn cluster_with(
-        self,
-        nodes: impl IntoIterator<Item = redis::Client>,
-    ) -> Result<Client, Error> {
-        let nodes: Vec<_> = nodes.into_iter().collect();
-        self.connect_to(Source::cluster(&nodes)?).await
-    }
-
-    /// Where `url` leads.
-    pub(crate) fn source(&self, url: &str) -> Result<Source, Error> {
-        #[cfg(feature = "tls-rustls")]
-        if self.certificates.is_some() && !address::has_tls(url) {
-            let limit = "rediss://, rediss+sentinel:// or rediss+cluster:// with certificates";
-            return Err(out_of_range("url", "without TLS", limit));
-        }
-        address::read(url, |url| self.opened(url))
-    }
-
-    /// Reads the addresses of servers.
-    pub(crate) fn all_opened(
-        &self,
-        urls: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<Vec<redis::Client>, Error> {
-        let urls = urls.into_iter().map(|url| self.opened(url.as_ref()));
-        urls.collect()
-    }
-
-    /// Reads the address of one server.
-    pub(crate) fn opened(&self, url: &str) -> Result<redis::Client, Error> {
-        let redis = redis::Client::open(url).map_err(Error::Connect)?;
-        #[cfg(feature = "tls-rustls")]
-        if let Some(certificates) = &self.certificates {
-            return certified(redis, certificates);
-        }
-        Ok(redis)
-    }
-
-    async fn connect_to(self, source: Source) -> Result<Client, Error> {
+    pub(crate) async fn connect_to(self, source: Source) -> Result<Client, Error> {
         if !self.has_thread {
             return self.start(source).await.map(|(client, _)| client);
         }
@@ -419,23 +259,6 @@ pub(crate) fn on_thread(
         .spawn(move || runtime.block_on(background))
         .map_err(|error| Error::Connect(error.into()))?;
     Ok(handle)
-}
-
-/// The same server with these certificates, if it has TLS.
-#[cfg(feature = "tls-rustls")]
-fn certified(
-    redis: redis::Client,
-    certificates: &redis::TlsCertificates,
-) -> Result<redis::Client, Error> {
-    let info = redis.get_connection_info();
-    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
-        return Ok(redis);
-    }
-    let certified = redis::Client::build_with_tls(info.clone(), certificates.clone());
-    certified.map_err(|error| {
-        let value = format!("not to be used ({error})");
-        out_of_range("certificates", &value, "PEM, each with its own key")
-    })
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

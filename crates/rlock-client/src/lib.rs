@@ -146,6 +146,7 @@ pub mod blocking;
 
 mod client;
 mod client_builder;
+mod client_connect;
 mod deadlock;
 mod engine;
 mod error;

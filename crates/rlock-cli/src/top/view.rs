@@ -72,12 +72,10 @@ fn masters(screen: &Screen, columns: usize) -> Vec<Line<'static>> {
         ))
     };
     let silent: Vec<_> = sample.masters.iter().filter_map(silent).collect();
+    let all = sample.masters.len();
     let count = match silent.len() {
-        0 => format!("masters     {}", sample.masters.len()),
-        silent => format!(
-            "masters     {}, {silent} of them not here:",
-            sample.masters.len()
-        ),
+        0 => format!("masters     {all}"),
+        silent => format!("masters     {} of {all}", all - silent),
     };
     let lines = std::iter::once(count).chain(silent.into_iter().take(AWAY_MAX));
     lines.map(|line| Line::from(cut(&line, columns))).collect()

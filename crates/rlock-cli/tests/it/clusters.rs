@@ -90,7 +90,7 @@ fn top_shows_the_others_while_a_master_is_away() {
     let away = cluster.masters.remove(2);
     let port = away.port;
     drop(away);
-    terminal.until_shows("masters     3, 1 of them not here:");
+    terminal.until_shows("masters     2 of 3");
     terminal.until_shows(&format!("127.0.0.1:{port}: away"));
     terminal.until_shows("waiters 1  contended locks 1");
     terminal.types("\r");

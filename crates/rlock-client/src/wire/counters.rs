@@ -83,6 +83,9 @@ mod tests {
     #[test]
     fn no_number_is_no_module() {
         assert!(matches!(parse(&info("")), Err(Error::ModuleMissing)));
-        assert!(matches!(parse(&Value::Int(1)), Err(Error::Protocol(_))));
+        assert!(matches!(
+            parse(&Value::Array(vec![Value::Int(1)])),
+            Err(Error::Protocol(_))
+        ));
     }
 }
