@@ -154,6 +154,9 @@ impl Failure {
             (Some(_), _) if text.contains("cluster support disabled") => {
                 refused().with_hint(IS_NO_CLUSTER)
             }
+            (Some(_), _) if text.contains("unknown command 'SENTINEL'") => {
+                refused().with_hint(DO_THEY_KNOW)
+            }
             (Some(_), _) => refused(),
             (None, _) => {
                 let message = format!("cannot reach {words}: {text}");

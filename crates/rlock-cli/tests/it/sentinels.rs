@@ -63,6 +63,10 @@ fn a_master_that_no_sentinel_knows_is_named() {
         ended.assert_says("it knows no master of this name");
         ended.assert_says("SENTINEL MASTERS");
     }
+    let no_sentinel = ["list", "--sentinel", "locks"];
+    let ended = finished(rlock_at(&master.url()).args(no_sentinel));
+    ended.assert_code(123);
+    ended.assert_says("do Sentinels run there");
     let nobody = free_port();
     let url = format!("redis+sentinel://127.0.0.1:{nobody}/locks");
     let ended = finished(rlock_at(&url).arg("list"));
