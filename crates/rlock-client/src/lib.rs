@@ -158,6 +158,7 @@ pub mod blocking;
 
 mod client;
 mod client_builder;
+mod client_connect;
 mod deadlock;
 mod engine;
 mod error;
@@ -191,6 +192,7 @@ pub use quorum::{
 pub use redis;
 pub use wire::{
     contended::Contended,
+    counters::{Answer, Counters},
     info::{Holder, Info, Mode, Waiter},
 };
 

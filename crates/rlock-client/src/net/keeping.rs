@@ -8,6 +8,7 @@ use crate::net::clock::now;
 use crate::net::deadline::Backoff;
 use crate::net::link::Link;
 use crate::net::servers::Connection;
+use crate::net::source::none_of_them;
 use crate::net::state::State;
 
 /// After how long a connection counts as one that works.
@@ -68,6 +69,13 @@ async fn connect(state: &Arc<State>, node: Node, backoff: &mut Backoff) -> Optio
             Err(error) => {
                 tracing::debug!(%error, "no connection to the server yet");
                 state.redirected(&error, Some(node));
+                let error = match state.source.as_cluster() {
+                    Some(cluster) => none_of_them(
+                        "a master cannot be reached",
+                        vec![(cluster.address(node), error)],
+                    ),
+                    None => error,
+                };
                 server.set(Connection::Down(Some(error)));
             }
         }

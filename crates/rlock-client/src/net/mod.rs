@@ -1,6 +1,7 @@
 //! The connections, and the tasks that carry out what the engine decides.
 
 pub(crate) mod acknowledging;
+pub(crate) mod address;
 pub(crate) mod calling;
 pub(crate) mod clock;
 pub(crate) mod cluster;

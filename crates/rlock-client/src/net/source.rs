@@ -86,6 +86,15 @@ impl Source {
         }
     }
 
+    /// What is known of the address of a server that is not connected.
+    pub(crate) fn address(&self, node: Node) -> String {
+        match self {
+            Self::Server(redis) | Self::Vetted(redis, _) => address_of(redis),
+            Self::Sentinels(sentinels) => sentinels.master.clone(),
+            Self::Cluster(cluster) => cluster.address(node),
+        }
+    }
+
     /// Makes sure that a server which others name is a master: they may not
     /// know yet that it has been restarted as a replica.
     pub(crate) async fn check(

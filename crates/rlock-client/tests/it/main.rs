@@ -4,6 +4,7 @@
 //! own: `RLOCK_SERVER` names the program (default `redis-server`),
 //! `RLOCK_MODULE` the module (default: the release build of this workspace).
 
+mod address;
 mod blocking;
 mod blocking_kinds;
 mod bound;
