@@ -28,7 +28,7 @@ pub(crate) const ASKED_EVERY: Duration = Duration::from_millis(500);
 /// configuration epoch: the largest is the word that counts.
 pub(crate) struct Sentinels {
     sentinels: Vec<Sentinel>,
-    master: String,
+    pub(super) master: String,
     /// How to connect to the master, but for its address.
     template: redis::Client,
 }
