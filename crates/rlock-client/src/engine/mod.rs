@@ -122,6 +122,8 @@ pub(crate) struct Engine {
     /// How long calls go on that do not wait for a lock.
     patience: Duration,
     lanes: BTreeMap<Node, Lane>,
+    /// Whether there will be no connection any more, to no server.
+    is_closed: bool,
     routes: Routes,
     /// When each server was last known to be there, for proofs.
     alive: Alive,
@@ -148,6 +150,7 @@ impl Engine {
         Self {
             patience,
             lanes: BTreeMap::new(),
+            is_closed: false,
             alive: proof::alive(&routes),
             routes,
             claims: Table::default(),
@@ -306,6 +309,7 @@ impl Engine {
     }
 
     fn closed(&mut self, now: Instant) {
+        self.is_closed = true;
         for lane in self.lanes.values_mut() {
             lane.link = Link::Closed;
         }
