@@ -10,7 +10,7 @@ use crate::engine::work::{Task, Work};
 use crate::engine::{Engine, Id, Outcome};
 use crate::error::{Error, Fault};
 
-/// When to look again at a hold that another call works on.
+/// When to look again at a hold that another call works on, at the latest.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Engine {
@@ -21,6 +21,7 @@ impl Engine {
             return;
         };
         let (claims, is_renewed) = (hold.proof.claims.clone(), hold.terms.renewed);
+        let pause = BUSY_PAUSE.min(hold.terms.lease / 12);
         let mut queues = claims.names().filter_map(|name| self.claims.get(name));
         let is_free = queues.all(|claim| claim.queue.is_empty());
         drop(queues);
@@ -29,7 +30,7 @@ impl Engine {
             let attach = Work::new(now, claims, Task::Attach(id), None, false);
             self.start(now, work, attach);
         } else if !is_renewed {
-            self.look_later(now, id, Some(now + BUSY_PAUSE));
+            self.look_later(now, id, Some(now + pause));
         }
     }
 

@@ -10,7 +10,7 @@ use crate::engine::lane::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
 use crate::engine::terms::{Terms, validity_end};
-use crate::engine::{Engine, Id, Timer};
+use crate::engine::{Engine, Id, Link, Timer};
 
 #[derive(Debug)]
 pub(super) struct Hold {
@@ -265,7 +265,20 @@ impl Engine {
             self.grace_begins(now, node, grace);
         }
         self.schedule_after(now, id, grant.sent, grant.lease);
+        self.look_if_elsewhere(now, id, node, grant.link);
         id
+    }
+
+    /// By when a grant is read, its connection may have ended, or its key may
+    /// have another server, to which there may be no connection.
+    fn look_if_elsewhere(&mut self, now: Instant, id: Id, node: Node, link: u64) {
+        if self.link(node).is(link) {
+            return;
+        }
+        self.connect_if_idle(node);
+        if link != 0 && matches!(self.link(node), Link::Up { .. }) {
+            self.look_later(now, id, Some(now));
+        }
     }
 
     /// Counts anew from a request that was answered; false if it was over by

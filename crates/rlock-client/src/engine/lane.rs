@@ -97,11 +97,19 @@ impl Lane {
 
 impl Engine {
     pub(super) fn lane(&mut self, node: Node) -> &mut Lane {
-        self.lanes.entry(node).or_default()
+        let link = self.link(node);
+        self.lanes.entry(node).or_insert_with(|| Lane {
+            link,
+            ..Lane::default()
+        })
     }
 
     pub(super) fn link(&self, node: Node) -> Link {
-        self.lanes.get(&node).map_or(Link::Idle, |lane| lane.link)
+        match self.lanes.get(&node) {
+            Some(lane) => lane.link,
+            None if self.is_closed => Link::Closed,
+            None => Link::Idle,
+        }
     }
 
     /// When the last request was made that was answered by that connection; as

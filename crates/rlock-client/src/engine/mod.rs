@@ -124,6 +124,8 @@ pub(crate) struct Engine {
     /// How long replicas may take to say what they know.
     replication: Duration,
     lanes: BTreeMap<Node, Lane>,
+    /// Whether there will be no connection any more, to no server.
+    is_closed: bool,
     routes: Routes,
     /// When each server was last known to be there, for proofs.
     alive: Alive,
@@ -155,6 +157,7 @@ impl Engine {
             patience,
             replication,
             lanes: BTreeMap::new(),
+            is_closed: false,
             alive: proof::alive(&routes),
             routes,
             claims: Table::default(),
@@ -313,6 +316,7 @@ impl Engine {
     }
 
     fn closed(&mut self, now: Instant) {
+        self.is_closed = true;
         for lane in self.lanes.values_mut() {
             lane.link = Link::Closed;
         }

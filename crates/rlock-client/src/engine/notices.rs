@@ -39,7 +39,10 @@ impl Engine {
                 not_before: self.known_good_of(notice.link),
             },
             Word::WaitEnded => Told::WaitEnded,
-            Word::Withdrawn => Told::Withdrawn,
+            Word::Withdrawn => {
+                self.watch_is_over(now, notice);
+                Told::Withdrawn
+            }
         };
         if let Some(call) = self.call_in_turn(&notice.name) {
             self.tell_call(now, call, notice.link, told);
@@ -77,6 +80,22 @@ impl Engine {
             (Task::CleanUp(_), _) => true,
             _ => false,
         })
+    }
+
+    /// The server cannot tell of a loss any more, as it does not have the key:
+    /// so it says of those who wait and of those who hold.
+    fn watch_is_over(&mut self, now: Instant, notice: &Notice) {
+        let id = self.claims.get(&notice.name).and_then(|claim| claim.hold);
+        let Some(hold) = id.and_then(|id| self.holds.get_mut(&id)) else {
+            return;
+        };
+        if hold.notices_by == notice.link && hold.proof.is_live(now) {
+            hold.notices_by = 0;
+            if hold.renewing.is_none() {
+                let id = hold.proof.hold;
+                self.look_later(now, id, Some(now));
+            }
+        }
     }
 
     fn told_of_loss(&mut self, now: Instant, notice: &Notice) {

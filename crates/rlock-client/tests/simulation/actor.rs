@@ -1,6 +1,7 @@
 //! A task of a client: idle, in a call, or with a guard.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::engine::Id;
 use crate::engine::ask::Ask;
@@ -19,6 +20,10 @@ pub(crate) struct Guard {
     /// Whether it may count here though the server has ended it: somebody took
     /// the lock away, or set the clock.
     pub(crate) is_taken_away: bool,
+    /// How long it is asked for at a time, as far as is known.
+    pub(crate) lease: Duration,
+    /// When its loss would last have been told, or could not be.
+    pub(crate) watched: u64,
 }
 
 #[derive(Debug)]
@@ -28,16 +33,20 @@ pub(crate) struct Calling {
     pub(crate) begun: u64,
     /// By when there has to be an outcome, by the clock of the world.
     pub(crate) latest: Option<u64>,
+    /// The server and the connection that it needs, if it needs to wait for
+    /// nobody.
+    pub(crate) quick: Option<(usize, u64)>,
+    pub(crate) place: usize,
     pub(crate) key: Vec<u8>,
     pub(crate) owner: String,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    Lock(Ask),
+    Lock(Ask, Duration),
     /// The guard that it has is given up then.
     Upgrade,
     Release,
     Downgrade,
-    Extend,
+    Extend(Duration),
 }

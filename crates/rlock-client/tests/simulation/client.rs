@@ -1,15 +1,17 @@
-//! A client, its process, and the connection to the server.
+//! A client, its process, and its connections.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use crate::actor::Actor;
+use crate::cluster::View;
 use crate::engine::claims::Name;
-use crate::engine::lane::Routes;
+use crate::engine::lane::{Node, Routes};
 use crate::engine::request::{Reply, Request};
 use crate::engine::{Engine, Id};
 use crate::error::Fault;
-use crate::operation::ACTORS;
+use crate::fail_over::Keys;
+use crate::operation::{ACTORS, Fall};
 use crate::server::Message;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -24,10 +26,17 @@ pub(crate) struct Client {
     /// Whether a request of an earlier connection may still be carried out: a
     /// release can then be one of a later hold of the same owner.
     pub(crate) is_unsure: bool,
-    pub(crate) link: Option<Link>,
-    pub(crate) links: u64,
+    /// By the numbers of their nodes.
+    pub(crate) links: BTreeMap<u16, Link>,
+    /// How many there have been.
+    pub(crate) opened: u64,
     /// The requests that have no answer yet, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
+    /// By server, the connections that ask for what is on its way there.
+    pub(crate) asking: BTreeMap<usize, u64>,
+    /// Whether it has just asked which server has what, and wants to again.
+    pub(crate) has_asked: bool,
+    pub(crate) doubts: bool,
     pub(crate) owners: u64,
     /// The losses that it has been told of.
     pub(crate) lost: HashSet<(Name, u64)>,
@@ -36,8 +45,13 @@ pub(crate) struct Client {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     pub(crate) number: u64,
+    pub(crate) server: usize,
     /// What the server calls it.
     pub(crate) session: u64,
+    /// The slot of the channel that it listens to.
+    pub(crate) place: usize,
+    /// Whether no earlier one is still open there.
+    pub(crate) is_sole: bool,
     /// Nothing passes it any more.
     pub(crate) is_cut: bool,
     /// The client has seen that, or has had enough of it.
@@ -49,49 +63,124 @@ pub(crate) struct Link {
 
 /// What happens at some time.
 pub(crate) enum Happening {
-    /// A request arrives at the server.
+    /// A request arrives at the server, by a connection or by one that only
+    /// asks for what is on its way there.
     Asked {
+        server: usize,
         session: u64,
+        is_asking: bool,
         id: Id,
         request: Request,
     },
-    /// A reply is read by its caller.
+    /// A reply is read by its caller. It may name another server for a slot.
     Replied {
         id: Id,
+        moved: Option<(u16, usize)>,
         result: Result<Reply, Fault>,
     },
     /// A message is read.
-    Told { link: u64, message: Message },
+    Told {
+        link: u64,
+        message: Message,
+    },
     /// There will be no reply.
-    Unanswered { id: Id },
+    Unanswered {
+        id: Id,
+    },
     /// The client sees that a connection is gone.
-    Breaks { link: u64 },
-    /// It has a new one.
-    Connects,
+    Breaks {
+        link: u64,
+    },
+    /// It tries to have a new one.
+    Connects {
+        node: Node,
+    },
+    /// It asks some server which one has what, and hears it.
+    AsksForRoutes,
+    HearsOfRoutes {
+        view: View,
+    },
+    /// It may ask again.
+    MayAsk,
+    /// Sentinels name a server.
+    Named,
     /// The server sees that a connection is gone.
-    Closes { session: u64 },
+    Closes {
+        session: u64,
+    },
+    /// A key goes to another server, before its slot does.
+    KeyMoves {
+        key: usize,
+    },
+    HasMoved {
+        place: usize,
+    },
+    /// A server hears who has what.
+    Learns {
+        server: usize,
+    },
+    /// A master ends, and its replica takes its place.
+    Falls {
+        shard: usize,
+        fall: Fall,
+        back: u64,
+        copy: Keys,
+    },
+    Promoted {
+        shard: usize,
+        copy: Keys,
+    },
+    Returns {
+        server: usize,
+    },
 }
 
 impl Happening {
     /// Whether it waits while the process of its client stands still.
     pub(crate) fn is_at_client(&self) -> bool {
-        !matches!(self, Self::Asked { .. } | Self::Closes { .. })
+        matches!(
+            self,
+            Self::Replied { .. }
+                | Self::Told { .. }
+                | Self::Unanswered { .. }
+                | Self::Breaks { .. }
+                | Self::Connects { .. }
+                | Self::AsksForRoutes
+                | Self::HearsOfRoutes { .. }
+                | Self::MayAsk
+                | Self::Named
+        )
     }
 }
 
 impl Client {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, routes: Routes) -> Self {
         Self {
-            engine: Engine::new((PATIENCE, REPLICATION), seed, Routes::One),
+            engine: Engine::new((PATIENCE, REPLICATION), seed, routes),
             actors: (0..ACTORS).map(|_| Actor::default()).collect(),
             stopped_until: 0,
             is_closed: false,
             is_unsure: false,
-            link: None,
-            links: 0,
+            links: BTreeMap::new(),
+            opened: 0,
             asked: BTreeMap::new(),
+            asking: BTreeMap::new(),
+            has_asked: false,
+            doubts: false,
             owners: 0,
             lost: HashSet::new(),
         }
+    }
+
+    /// The connection of that number, while it is this client's.
+    pub(crate) fn link(&mut self, number: u64) -> Option<&mut Link> {
+        let mut links = self.links.values_mut();
+        links.find(|link| link.number == number)
+    }
+
+    pub(crate) fn asked_by(&self, link: u64) -> Vec<Id> {
+        let asked = self.asked.iter();
+        let asked = asked.filter(|(_, by)| **by == link);
+        asked.map(|(id, _)| *id).collect()
     }
 }

@@ -1,18 +1,16 @@
-//! The network: what is sent, arrives late, or not at all.
+//! The network: connections that are made, break, or vanish.
 
 use crate::client::{Happening, Link};
-use crate::engine::claims::Name;
+use crate::cluster::{Kind, SLOTS};
 use crate::engine::lane::Node;
-use crate::engine::notices::{Notice, Word};
-use crate::engine::request::Request;
-use crate::engine::{Action, Event, Id};
+use crate::engine::{Event, Id};
 use crate::error::Fault;
 use crate::operation::Cut;
 use crate::server::failure;
 use crate::world::{MS, SECOND, World};
 
 /// After how long a request without a reply is given up.
-const RESPONSE_LIMIT: u64 = 5 * SECOND;
+pub(crate) const RESPONSE_LIMIT: u64 = 5 * SECOND;
 
 /// When a server sees by itself that the other end has vanished.
 const KEEPALIVE: u64 = 30 * SECOND;
@@ -21,20 +19,29 @@ impl World {
     pub(crate) fn closes(&mut self, client: usize) {
         self.may_leave = true;
         self.clients[client].is_closed = true;
-        if let Some(link) = self.clients[client].link.take() {
+        for link in std::mem::take(&mut self.clients[client].links).into_values() {
             let session = link.session;
             self.later(0, client, Happening::Closes { session });
         }
         self.tell(client, Event::Closed);
     }
 
-    pub(crate) fn cut(&mut self, client: usize, how: Cut) {
+    /// All connections of a client, or that to one of the masters.
+    pub(crate) fn cut(&mut self, client: usize, shard: Option<usize>, how: Cut) {
+        let shard = shard.map(|shard| shard % self.shards.len());
+        let master = shard.map(|shard| self.shards[shard].master);
+        let links = self.clients[client].links.values();
+        let links = links.filter(|it| master.is_none_or(|master| it.server == master));
+        let numbers: Vec<u64> = links.map(|link| link.number).collect();
+        for link in numbers {
+            self.cut_one(client, link, how);
+        }
+    }
+
+    fn cut_one(&mut self, client: usize, number: u64, how: Cut) {
         let soon = self.below(30 * MS);
-        let Some(link) = self.clients[client]
-            .link
-            .as_mut()
-            .filter(|link| !link.is_cut)
-        else {
+        let link = self.clients[client].link(number);
+        let Some(link) = link.filter(|link| !link.is_cut) else {
             return;
         };
         link.is_cut = true;
@@ -45,8 +52,7 @@ impl World {
         };
         self.later(seen, client, Happening::Closes { session });
         if how == Cut::Silent {
-            let asked: Vec<Id> = self.clients[client].asked.keys().copied().collect();
-            for id in asked {
+            for id in self.clients[client].asked_by(number) {
                 self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
             }
         } else {
@@ -54,41 +60,89 @@ impl World {
         }
     }
 
-    pub(crate) fn connects(&mut self, client: usize) {
+    /// The slots that a client thinks a node has, by their places.
+    fn places_at(&self, client: usize, node: Node) -> Vec<usize> {
+        let routes = self.clients[client].engine.routes();
+        let places = (0..SLOTS.len()).filter(|place| routes.node(SLOTS[*place]) == node);
+        places.collect()
+    }
+
+    pub(crate) fn connects(&mut self, client: usize, node: Node) {
+        if self.clients[client].is_closed || self.clients[client].links.contains_key(&node.0) {
+            return;
+        }
+        let server = self.server_of(node);
+        let places = self.places_at(client, node);
+        let chance = self.below(places.len() as u64);
+        let place = places.get(usize::try_from(chance).unwrap_or(0)).copied();
+        let this = &self.servers[server];
+        let is_there = !this.is_away(self.now) && this.is_master;
+        match place {
+            Some(place) if is_there && this.view[place] == server => {
+                self.is_connected(client, node, server, place);
+            }
+            place => {
+                if let Some(place) = place.filter(|_| is_there) {
+                    let named = this.view[place];
+                    self.redirected(client, SLOTS[place], named);
+                }
+                self.has_not_connected(client, node);
+            }
+        }
+    }
+
+    fn has_not_connected(&mut self, client: usize, node: Node) {
+        self.tells(|| format!("  client {client}: no connection to {node:?}"));
+        if self.kind == Kind::Cluster {
+            self.doubts(client);
+        }
+        if self.places_at(client, node).is_empty() {
+            let is_left = true;
+            return self.tell(client, Event::LinkDown { node, is_left });
+        }
+        let pause = 5 * MS + self.below(300 * MS);
+        self.later(pause, client, Happening::Connects { node });
+    }
+
+    fn is_connected(&mut self, client: usize, node: Node, server: usize, place: usize) {
         let is_sole = self.below(4) > 0;
         self.last += 1;
         let session = self.last;
         let this = &mut self.clients[client];
-        if this.is_closed {
-            return;
+        this.opened += 1;
+        let number = this.opened;
+        let asking = this.asking.get(&server).copied();
+        let now = self.now;
+        let there = &mut self.servers[server];
+        there.set_time(now);
+        let earlier = there.sessions.iter();
+        let earlier = earlier.filter(|(it, of)| of.client == client && Some(**it) != asking);
+        let earlier: Vec<u64> = earlier.map(|(session, _)| *session).collect();
+        let is_sole = is_sole || earlier.is_empty();
+        there.open(session, client);
+        if is_sole {
+            for session in earlier {
+                there.close(session);
+            }
         }
-        this.links += 1;
-        let number = this.links;
-        this.link = Some(Link {
+        self.may_leave |= !is_sole;
+        self.clients[client].is_unsure |= !is_sole;
+        let link = Link {
             number,
+            server,
             session,
+            place,
+            is_sole,
             is_cut: false,
             is_given_up: false,
             at_server: 0,
             at_client: 0,
-        });
-        self.server.set_time(self.now);
-        let earlier = self.server.sessions.iter();
-        let earlier = earlier.filter(|(_, of)| **of == client);
-        let earlier: Vec<u64> = earlier.map(|(session, _)| *session).collect();
-        let is_sole = is_sole || earlier.is_empty() && number == 1;
-        self.may_leave |= !is_sole;
-        self.clients[client].is_unsure |= !is_sole;
-        self.server.open(session, client);
-        if is_sole {
-            for session in earlier {
-                self.server.close(session);
-            }
-        }
+        };
+        self.clients[client].links.insert(node.0, link);
         self.reconnects += u64::from(number > 1);
-        self.server_has_acted();
+        self.has_acted(server);
         let up = Event::LinkUp {
-            node: Node::default(),
+            node,
             link: number,
             is_sole,
         };
@@ -96,30 +150,31 @@ impl World {
     }
 
     pub(crate) fn breaks(&mut self, client: usize, number: u64) {
-        let link = self.clients[client].link.as_mut();
-        let Some(link) = link.filter(|link| link.number == number && !link.is_given_up) else {
+        let link = self.clients[client].link(number);
+        let Some(link) = link.filter(|link| !link.is_given_up) else {
             return;
         };
         link.is_given_up = true;
-        let session = link.session;
+        let (session, server) = (link.session, link.server);
         if !std::mem::replace(&mut link.is_cut, true) {
             // The server may not see that the client has given it up.
             self.later(KEEPALIVE, client, Happening::Closes { session });
         }
-        // Some callers see it first, others later.
-        for id in self.asked_by(client, number) {
-            if self.below(2) == 0 {
+        // Some callers see it first, others later, or read a reply that was here
+        // before.
+        let is_read_late = self.below(2) == 0;
+        let read = self.delay_what_is_said(client, number, is_read_late);
+        for id in self.clients[client].asked_by(number) {
+            if self.below(2) == 0 && !read.contains(&id) {
                 self.unanswered(client, id);
             }
         }
-        self.clients[client].link = None;
-        self.delay_messages(client, number);
-        let down = Event::LinkDown {
-            node: Node::default(),
-            is_left: false,
-        };
-        self.tell(client, down);
-        for id in self.asked_by(client, number) {
+        let node = self.kind.node(server);
+        self.clients[client].links.remove(&node.0);
+        let is_left = false;
+        self.tell(client, Event::LinkDown { node, is_left });
+        let asked = self.clients[client].asked_by(number).into_iter();
+        for id in asked.filter(|id| !read.contains(id)) {
             let soon = self.below(5 * MS);
             self.later(soon, client, Happening::Unanswered { id });
         }
@@ -127,26 +182,33 @@ impl World {
             0 => self.below(3 * SECOND),
             _ => 5 * MS + self.below(50 * MS),
         };
-        self.later(pause, client, Happening::Connects);
+        self.later(pause, client, Happening::Connects { node });
     }
 
-    /// What has been said by a connection may be read long after its end.
-    pub(crate) fn delay_messages(&mut self, client: usize, number: u64) {
-        let is_late = |happening: &Happening| matches!(happening, Happening::Told { link, .. } if *link == number);
+    /// What has been said by a connection may be read long after its end: the
+    /// replies are to those requests.
+    fn delay_what_is_said(&mut self, client: usize, number: u64, with_replies: bool) -> Vec<Id> {
+        let asked = self.clients[client].asked_by(number);
+        // A reply that is not here yet is none.
+        let here = self.now + 5 * MS;
+        let is_late = |at: u64, happening: &Happening| match happening {
+            Happening::Told { link, .. } => *link == number,
+            Happening::Replied { id, .. } => with_replies && at < here && asked.contains(id),
+            _ => false,
+        };
         let late = self.agenda.iter();
-        let late = late.filter(|(_, (of, happening))| *of == client && is_late(happening));
+        let late = late.filter(|(at, (of, it))| *of == client && is_late(at.0, it));
+        let mut read = Vec::new();
         for at in late.map(|(at, _)| *at).collect::<Vec<_>>() {
             let more = self.below(2) * self.below(300 * MS);
             if let Some((_, happening)) = self.agenda.remove(&at) {
+                if let Happening::Replied { id, .. } = &happening {
+                    read.push(*id);
+                }
                 self.later((at.0 + more).max(self.now) - self.now, client, happening);
             }
         }
-    }
-
-    pub(crate) fn asked_by(&self, client: usize, link: u64) -> Vec<Id> {
-        let asked = self.clients[client].asked.iter();
-        let asked = asked.filter(|(_, by)| **by == link);
-        asked.map(|(id, _)| *id).collect()
+        read
     }
 
     pub(crate) fn unanswered(&mut self, client: usize, id: Id) {
@@ -159,132 +221,48 @@ impl World {
         self.breaks(client, link);
     }
 
-    /// Tells the engine of a client what happens, and does what it says.
-    pub(crate) fn tell(&mut self, client: usize, event: Event) {
-        let now = self.instant();
-        if !matches!(event, Event::Tick) {
-            self.tells(|| format!("  client {client}: {event:?}"));
+    /// Another server has a slot than a client thought.
+    pub(crate) fn redirected(&mut self, client: usize, slot: u16, server: usize) {
+        let node = self.kind.node(server);
+        // A connection that only asks there may be one from before.
+        if let Some(session) = self.clients[client].asking.remove(&server) {
+            self.later(0, client, Happening::Closes { session });
         }
-        self.clients[client].engine.handle(now, event);
-        while let Some(action) = self.clients[client].engine.poll_action() {
-            self.carry_out(client, action);
-        }
+        self.tell(client, Event::SlotMoved { slot, node });
+        self.doubts(client);
     }
 
-    pub(crate) fn carry_out(&mut self, client: usize, action: Action) {
-        self.tells(|| format!("    client {client} does {action:?}"));
-        match action {
-            Action::Send { id, request, .. } => {
-                let late = self.delay();
-                let this = &mut self.clients[client];
-                let Some(link) = this.link.as_mut() else {
-                    panic!("there is no connection for {request:?}");
-                };
-                this.asked.insert(id, link.number);
-                if link.is_cut {
-                    return self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
-                }
-                link.at_server = link.at_server.max(self.now + late) + 1;
-                let (at, session) = (link.at_server, link.session);
-                let happening = Happening::Asked {
-                    session,
-                    id,
-                    request,
-                };
-                self.later(at - self.now, client, happening);
-            }
-            Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
-            Action::Retire { link } => self.later(0, client, Happening::Breaks { link }),
-            // Every client is connected from its beginning.
-            Action::Connect { .. } | Action::Over { .. } | Action::Flushed { .. } => {}
-        }
-    }
-
-    pub(crate) fn next_happens(&mut self) {
-        let Some(((_, number), (client, happening))) = self.agenda.pop_first() else {
-            return;
-        };
-        if happening.is_at_client() && self.is_stopped(client) {
-            let at = (self.clients[client].stopped_until, number);
-            self.agenda.insert(at, (client, happening));
+    /// A client's routes may be wrong.
+    pub(crate) fn doubts(&mut self, client: usize) {
+        let this = &mut self.clients[client];
+        if std::mem::replace(&mut this.has_asked, true) {
+            this.doubts = true;
             return;
         }
-        match happening {
-            Happening::Asked {
-                session,
-                id,
-                request,
-            } => self.arrives(client, session, id, &request),
-            Happening::Replied { id, result } => {
-                if self.clients[client].asked.remove(&id).is_some() {
-                    let request = id;
-                    self.tell(client, Event::Reply { request, result });
-                }
-            }
-            Happening::Told { link, message } => {
-                let (word, fence) = (message.word, message.fence);
-                let name = Name::new(&message.name);
-                if word == Word::Lost {
-                    self.clients[client].lost.insert((name.clone(), fence));
-                }
-                let notice = Notice {
-                    word,
-                    fence,
-                    name,
-                    link,
-                };
-                self.tell(client, Event::Notice(notice));
-            }
-            Happening::Unanswered { id } => self.unanswered(client, id),
-            Happening::Breaks { link } => self.breaks(client, link),
-            Happening::Connects => self.connects(client),
-            Happening::Closes { session } => {
-                self.tells(|| format!("  server: {session} is closed"));
-                self.server.set_time(self.now);
-                self.server.close(session);
-                self.server_has_acted();
-            }
+        this.doubts = false;
+        let soon = self.delay();
+        self.later(soon, client, Happening::AsksForRoutes);
+        self.later(soon + SECOND, client, Happening::MayAsk);
+    }
+
+    /// A server is asked that the client has a connection to, or else any.
+    pub(crate) fn asks_for_routes(&mut self, client: usize) {
+        let links = self.clients[client].links.values();
+        let linked = links.filter(|it| !it.is_cut).map(|link| link.server);
+        let all = linked.chain(0..self.servers.len());
+        let mut there = all.filter(|server| !self.servers[*server].is_away(self.now));
+        if let Some(server) = there.next() {
+            drop(there);
+            let (view, late) = (self.servers[server].view, self.delay());
+            self.later(late, client, Happening::HearsOfRoutes { view });
         }
     }
 
-    pub(crate) fn arrives(&mut self, client: usize, session: u64, id: Id, request: &Request) {
-        if !self.server.sessions.contains_key(&session) {
-            return;
-        }
-        self.server.set_time(self.now);
-        let result = self.server.carry_out(self.now, session, request);
-        self.tells(|| format!("  server: {request:?} by {session}: {result:?}"));
-        // What a command tells its own connection may come before its reply.
-        let first = self.below(2) == 0;
-        if first {
-            self.server_has_acted();
-        }
-        let (late, read) = (self.delay(), self.below(MS / 5));
-        let link = self.clients[client].link.as_mut();
-        if let Some(link) = link.filter(|link| link.session == session && !link.is_cut) {
-            link.at_client = link.at_client.max(self.now + late) + 1;
-            let at = link.at_client + read;
-            self.later(at - self.now, client, Happening::Replied { id, result });
-        }
-        self.server_has_acted();
-    }
-
-    /// Sends on what the server tells.
-    pub(crate) fn server_has_acted(&mut self) {
-        self.server.core.turn();
-        for message in self.server.messages() {
-            let client = message.client;
-            let late = self.delay();
-            let link = self.clients[client].link.as_mut();
-            let Some(link) = link.filter(|link| !link.is_cut) else {
-                continue;
-            };
-            if !self.server.sessions.contains_key(&link.session) {
-                continue;
-            }
-            link.at_client = link.at_client.max(self.now + late) + 1;
-            let (at, link) = (link.at_client, link.number);
-            self.later(at - self.now, client, Happening::Told { link, message });
+    pub(crate) fn may_ask_again(&mut self, client: usize) {
+        let this = &mut self.clients[client];
+        this.has_asked = false;
+        if this.doubts {
+            self.doubts(client);
         }
     }
 

@@ -8,7 +8,8 @@ use crate::engine::terms::Terms;
 /// The clients, and the tasks of each.
 pub(crate) const CLIENTS: usize = 2;
 pub(crate) const ACTORS: usize = 6;
-pub(crate) const KEYS: [&str; 3] = ["a", "b", "c"];
+/// Short ones whose slots are among the first. The first and the last share one.
+pub(crate) const KEYS: [&str; 3] = ["emj", "ccg", "{emj}"];
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Operation {
@@ -33,14 +34,18 @@ pub(crate) enum Operation {
     Downgrade { actor: usize },
     /// A holder wants more time.
     Extend { actor: usize, lease: Duration },
-    /// The connection of a client breaks.
-    Cut { client: usize, how: Cut },
+    /// The connections of a client break, or that to one of the masters.
+    Cut {
+        client: usize,
+        shard: Option<usize>,
+        how: Cut,
+    },
     /// Its process is stopped, or its machine is suspended.
     Stop { client: usize, time: Duration },
     /// Its runtime ends.
     Close { client: usize },
-    /// The server refuses all for a while, as it has too few replicas.
-    Refuse { time: Duration },
+    /// A master refuses all for a while, as it has too few replicas.
+    Refuse { shard: usize, time: Duration },
     /// An operator frees a lock.
     Force { key: usize },
     /// An operator ends a wait.
@@ -49,6 +54,20 @@ pub(crate) enum Operation {
     Flush,
     /// Somebody sets the server's clock.
     Jump { time: Duration },
+    /// The slot of a key moves to the other master; or one without keys. If that
+    /// takes time, its keys go before it.
+    Move {
+        key: Option<usize>,
+        window: Duration,
+    },
+    /// A master's replica takes its place. What has changed there for `lag`
+    /// before that is lost, and the old one comes back as a replica.
+    FailOver {
+        shard: usize,
+        fall: Fall,
+        lag: Duration,
+        back: Duration,
+    },
     /// Nothing.
     Pass { time: Duration },
 }
@@ -61,6 +80,16 @@ pub(crate) enum Cut {
     HalfOpen,
     /// Nobody sees it: what is sent is gone.
     Silent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fall {
+    /// It comes back with no data.
+    Killed,
+    /// Its process stands still.
+    Paused,
+    /// By hand, with nothing lost.
+    Demoted,
 }
 
 impl Operation {
@@ -76,7 +105,7 @@ impl Operation {
             2 => Queueing::AtMost(millis(20 * u64::from(more))),
             _ => Queueing::Unlimited,
         };
-        match what % 32 {
+        match what % 37 {
             0..=10 => Self::Ask {
                 actor,
                 key: (which < 230).then_some(key),
@@ -117,6 +146,7 @@ impl Operation {
             },
             18..=20 => Self::Cut {
                 client,
+                shard: [None, Some(0), Some(1)][usize::from(which) % 3],
                 how: [Cut::Plain, Cut::HalfOpen, Cut::Silent][usize::from(how) % 3],
             },
             21 => Self::Stop {
@@ -125,6 +155,7 @@ impl Operation {
             },
             22 if how < 20 => Self::Close { client },
             23 => Self::Refuse {
+                shard: usize::from(who),
                 time: millis(4 * u64::from(long)),
             },
             24 => Self::Force { key },
@@ -138,6 +169,20 @@ impl Operation {
             },
             27 => Self::Pass {
                 time: millis(50 * u64::from(long)),
+            },
+            32..=34 => Self::Move {
+                key: (which < 200).then_some(key),
+                window: millis(if how < 100 { 0 } else { 12 * u64::from(long) }),
+            },
+            35 => Self::FailOver {
+                shard: usize::from(who),
+                fall: [Fall::Killed, Fall::Paused, Fall::Demoted][usize::from(how) % 3],
+                lag: millis(if which < 128 {
+                    0
+                } else {
+                    u64::from(which) - 127
+                }),
+                back: millis(40 * u64::from(long)),
             },
             _ => Self::Pass {
                 time: millis(u64::from(long)),

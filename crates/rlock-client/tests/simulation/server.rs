@@ -1,33 +1,45 @@
-//! The server: the core behind the requests of the engine.
+//! A server: the core, the connections to it, and who listens to what.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use rlock_core::{
-    Channel, ChannelKind, Limits, Mode, Name, Renewal, Request as Asked, Timestamp, Wait,
-};
+use rlock_core::{ChannelKind, Limits, Timestamp};
 
+use crate::cluster::View;
 use crate::driver::Driver;
-use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::Claims;
 use crate::engine::notices::Word;
-use crate::engine::request::{Reply, Request, Undo};
-use crate::error::{Error, Fault};
+use crate::engine::request::Reply;
+use crate::error::Fault;
 use crate::told;
 
-/// What a server keeps a place for at most, as the client asks.
-const KEPT_MAX: Duration = Duration::from_secs(10);
-const START: u64 = 1_700_000_000_000_000;
+pub(crate) const START: u64 = 1_700_000_000_000_000;
 
 pub(crate) struct Server {
     pub(crate) core: Driver,
-    /// The connections that are open here, each with its client.
-    pub(crate) sessions: BTreeMap<u64, usize>,
+    pub(crate) is_master: bool,
+    /// Who has which slots, as far as it knows.
+    pub(crate) view: View,
+    /// The connections that are open here.
+    pub(crate) sessions: BTreeMap<u64, Peer>,
+    /// The connection that tells of the loss of a hold; and of those who wait,
+    /// that which will tell of it.
+    pub(crate) watched: BTreeMap<Vec<u8>, u64>,
+    pub(crate) queued: BTreeMap<Vec<u8>, u64>,
     /// Until when all is refused.
     pub(crate) refuses_until: u64,
+    /// Until when its process does nothing, or is gone.
+    pub(crate) away_until: u64,
     /// How far somebody has set the clock forward, in microseconds.
     pub(crate) ahead: u64,
-    calls: u64,
+    pub(crate) calls: u64,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) client: usize,
+    /// Not if it only asks for what is on its way here.
+    listens: bool,
 }
 
 /// A message to a client.
@@ -47,8 +59,13 @@ impl Server {
         };
         Self {
             core: Driver::new(Timestamp::from_micros(START), limits),
+            is_master: false,
+            view: View::default(),
             sessions: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            queued: BTreeMap::new(),
             refuses_until: 0,
+            away_until: 0,
             ahead: 0,
             calls: 0,
         }
@@ -56,11 +73,26 @@ impl Server {
 
     /// By the clock of the world, in nanoseconds.
     pub(crate) fn set_time(&mut self, now: u64) {
-        let time = Timestamp::from_micros(START + now / 1000 + self.ahead);
+        let time = self.time(now);
         if time > self.core.now {
             self.core.advance(time);
         }
         self.core.turn();
+    }
+
+    fn time(&self, now: u64) -> Timestamp {
+        Timestamp::from_micros(START + now / 1000 + self.ahead)
+    }
+
+    /// Whether nobody holds or waits for anything.
+    pub(crate) fn is_unused(&self, now: u64) -> bool {
+        let store = &self.core.store;
+        let is_over = |(db, key): &(u32, Vec<u8>)| {
+            let name = rlock_core::Name { db: *db, key };
+            store.get(self.time(now), name).is_none()
+        };
+        let is_free = !self.is_master || store.keys.keys().all(is_over);
+        is_free && self.core.locks.gauges().waiters == 0
     }
 
     /// When something is due, by the clock of the world.
@@ -70,20 +102,75 @@ impl Server {
         Some((micros + 1) * 1000)
     }
 
+    pub(crate) fn is_away(&self, now: u64) -> bool {
+        now < self.away_until
+    }
+
     pub(crate) fn open(&mut self, session: u64, client: usize) {
-        self.sessions.insert(session, client);
         self.core.listened.insert(channel(client));
+        let listens = true;
+        self.sessions.insert(session, Peer { client, listens });
+    }
+
+    /// A connection that only asks for what is on its way here.
+    pub(crate) fn open_to_ask(&mut self, session: u64, client: usize) {
+        let listens = false;
+        self.sessions.insert(session, Peer { client, listens });
     }
 
     pub(crate) fn close(&mut self, session: u64) {
-        let Some(client) = self.sessions.remove(&session) else {
+        let Some(Peer { client, .. }) = self.sessions.remove(&session) else {
             return;
         };
-        if !self.sessions.values().any(|other| *other == client) {
+        let mut others = self.sessions.values();
+        if !others.any(|it| it.client == client && it.listens) {
             self.core.listened.remove(&channel(client));
         }
+        self.watched.retain(|_, by| *by != session);
+        self.queued.retain(|_, by| *by != session);
         self.core.close(session);
         self.core.turn();
+    }
+
+    /// It is a replica from now on.
+    pub(crate) fn stands_down(&mut self) {
+        while let Some(ended) = self.core.locks.withdraw_any() {
+            if let rlock_core::Delivery::Notify(listener) = &ended.delivery {
+                let (db, key) = (0, &*ended.key);
+                let name = rlock_core::Name { db, key };
+                let word = told::Word::Withdrawn;
+                self.core.publish(name, listener, word, &ended.owner, None);
+            }
+        }
+        while self.core.locks.has_contended() {
+            self.core.locks.withdraw_any();
+        }
+        self.watched.clear();
+    }
+
+    /// The connection by which the loss of a hold is told.
+    pub(crate) fn watcher(&self, name: &[u8]) -> Option<u64> {
+        self.watched.get(name).copied()
+    }
+
+    /// Nobody is told of the loss of a key any more.
+    pub(crate) fn unwatch(&mut self, key: &str) {
+        let end = format!(" {key}").into_bytes();
+        self.watched.retain(|name, _| !name.ends_with(&end));
+    }
+
+    pub(crate) fn note_listener(
+        &mut self,
+        session: u64,
+        claims: &Claims,
+        reply: &Result<Reply, Fault>,
+    ) {
+        let name = name(claims);
+        match reply {
+            Ok(Reply::Fence(_)) => drop(self.watched.insert(name, session)),
+            Ok(Reply::Queued) => drop(self.queued.insert(name, session)),
+            _ => {}
+        }
     }
 
     pub(crate) fn messages(&mut self) -> Vec<Message> {
@@ -110,180 +197,18 @@ impl Server {
             }),
             told::Told::Answer { .. } | told::Told::Unlock { .. } => None,
         });
-        messages.collect()
-    }
-
-    pub(crate) fn carry_out(
-        &mut self,
-        now: u64,
-        session: u64,
-        request: &Request,
-    ) -> Result<Reply, Fault> {
-        if now < self.refuses_until && !matches!(request, Request::Ping) {
-            return Err(Fault::Passing(failure("NOREPLICAS")));
-        }
-        let reply = match request {
-            Request::Acquire { claims, .. } => self.acquire(session, claims, request),
-            Request::Renew {
-                claims,
-                lease,
-                known,
-                raise,
-                replicas,
-            } => {
-                self.calls += 1;
-                match self.renew(session, claims, *lease, *known, *raise) {
-                    // Now and then they are away.
-                    Ok(Reply::Fence(_)) if *replicas > 0 && self.calls % 3 == 0 => {
-                        Ok(Reply::TooFew(0))
-                    }
-                    reply => reply,
+        let messages: Vec<_> = messages.collect();
+        for message in &messages {
+            match message.word {
+                Word::Grant => {
+                    let by = self.queued.remove(&message.name);
+                    self.watched.extend(by.map(|by| (message.name.clone(), by)));
                 }
+                Word::Lost => drop(self.watched.remove(&message.name)),
+                Word::WaitEnded | Word::Withdrawn => {}
             }
-            Request::Release { claims } => Ok(self.release(claims)),
-            Request::ReleaseEach { claims } => {
-                self.release(claims);
-                Ok(Reply::Done)
-            }
-            Request::Downgrade { claims } => Ok(self.downgrade(claims)),
-            Request::Cancel { claims } => Ok(Reply::Count(self.cancel(session, claims))),
-            Request::CleanUp { claims, undo } => {
-                self.cancel(session, claims);
-                Ok(match undo {
-                    Undo::Nothing => Reply::Done,
-                    Undo::Release => {
-                        self.release(claims);
-                        Reply::Done
-                    }
-                    Undo::Downgrade => self.downgrade(claims),
-                })
-            }
-            Request::Ping => Ok(Reply::Done),
-        };
-        self.core.turn();
-        reply
-    }
-
-    fn acquire(
-        &mut self,
-        session: u64,
-        claims: &Claims,
-        request: &Request,
-    ) -> Result<Reply, Fault> {
-        let Request::Acquire {
-            ask,
-            lease,
-            bound,
-            queueing,
-            notify,
-            ..
-        } = request
-        else {
-            unreachable!("only this is passed on");
-        };
-        let name = self.sessions[&session].to_string();
-        let wait = |wait: Duration| {
-            u32::try_from(wait.as_millis())
-                .expect("a short wait")
-                .max(1)
-        };
-        let asked = Asked {
-            owner: claims.owner().as_str().as_bytes(),
-            mode: match ask {
-                Ask::Exclusive => Mode::Exclusive,
-                Ask::Shared => Mode::Shared {
-                    permits: 1,
-                    limit: None,
-                },
-                Ask::Permits { limit, permits } => Mode::Shared {
-                    permits: *permits,
-                    limit: Some(*limit),
-                },
-            },
-            lease_ms: wait(*lease),
-            reenter: false,
-            wait: match queueing {
-                Queueing::Try => Wait::No,
-                Queueing::AtMost(time) => Wait::Millis(wait(*time).into()),
-                Queueing::Unlimited => Wait::Forever,
-            },
-            keep_ms: match queueing {
-                Queueing::Try => None,
-                Queueing::AtMost(time) => Some(wait((*time).min(KEPT_MAX))),
-                Queueing::Unlimited => Some(wait(KEPT_MAX)),
-            },
-            session: Some(session),
-            channel: notify.then_some(Channel {
-                kind: ChannelKind::Plain,
-                name: name.as_bytes(),
-            }),
-            grace_ms: bound.map(|grace| u32::try_from(grace.as_millis()).expect("a short grace")),
-        };
-        self.calls += 1;
-        let ask = told::Ask {
-            request: asked,
-            call: self.calls,
-        };
-        let keys: Vec<Name<'_>> = names(claims);
-        let reply = match keys.as_slice() {
-            [key] => self.core.acquire(*key, &ask),
-            keys => self.core.acquire_all(keys, &ask),
-        };
-        read(reply)
-    }
-
-    fn renew(
-        &mut self,
-        session: u64,
-        claims: &Claims,
-        lease: Duration,
-        known: u64,
-        raise: Option<u64>,
-    ) -> Result<Reply, Fault> {
-        let renewal = Renewal {
-            lease_ms: u32::try_from(lease.as_millis()).expect("a short lease"),
-            fence: raise.and_then(rlock_core::Fence::new),
-            session: Some(session),
-        };
-        let (keys, owner) = (names(claims), claims.owner().as_str());
-        match keys.as_slice() {
-            [key] => read(self.core.renew(*key, owner, &renewal)),
-            keys => match self.core.renew_all(keys, owner, &renewal) {
-                told::Reply::Number(held) if held == keys.len() as u64 => Ok(Reply::Fence(known)),
-                told::Reply::Error(_) => Err(refused()),
-                _ => Ok(Reply::Nil),
-            },
         }
-    }
-
-    fn release(&mut self, claims: &Claims) -> Reply {
-        let (keys, owner) = (names(claims), claims.owner().as_str());
-        match keys.as_slice() {
-            [key] => match self.core.release(*key, owner, true) {
-                told::Reply::Nil => Reply::Nil,
-                _ => Reply::Done,
-            },
-            keys => match self.core.release_all(keys, owner, true) {
-                told::Reply::Number(held) if held == keys.len() as u64 => Reply::Done,
-                _ => Reply::Nil,
-            },
-        }
-    }
-
-    fn downgrade(&mut self, claims: &Claims) -> Reply {
-        let (key, owner) = (names(claims)[0], claims.owner().as_str());
-        match self.core.downgrade(key, owner) {
-            told::Reply::Fence(fence) => Reply::Fence(fence.get()),
-            _ => Reply::Nil,
-        }
-    }
-
-    fn cancel(&mut self, session: u64, claims: &Claims) -> u64 {
-        let (key, owner) = (names(claims)[0], claims.owner().as_str());
-        match self.core.cancel(key, owner, session) {
-            told::Reply::Number(places) => places,
-            _ => 0,
-        }
+        messages
     }
 }
 
@@ -291,22 +216,10 @@ fn channel(client: usize) -> told::OnChannel {
     (ChannelKind::Plain, client.to_string())
 }
 
-fn names(claims: &Claims) -> Vec<Name<'_>> {
-    claims.keys().map(|key| Name { db: 0, key }).collect()
-}
-
-fn read(reply: told::Reply<rlock_core::Fence>) -> Result<Reply, Fault> {
-    match reply {
-        told::Reply::Fence(fence) => Ok(Reply::Fence(fence.get())),
-        told::Reply::Nil => Ok(Reply::Nil),
-        told::Reply::Waiting => Ok(Reply::Queued),
-        told::Reply::Number(number) => Ok(Reply::Count(number)),
-        told::Reply::Blocked | told::Reply::Error(_) => Err(refused()),
-    }
-}
-
-fn refused() -> Fault {
-    Fault::Refused(Error::Protocol("refused".into()))
+/// As messages have it.
+pub(crate) fn name(claims: &Claims) -> Vec<u8> {
+    let owner = claims.owner().as_str().as_bytes();
+    [owner, b" ", claims.key()].concat()
 }
 
 pub(crate) fn failure(text: &'static str) -> redis::RedisError {

@@ -11,7 +11,10 @@ use crate::engine::owner::Owner;
 use crate::engine::terms::Terms;
 use crate::engine::{Event, Id, Outcome};
 use crate::operation::{CLIENTS, KEYS, Operation};
-use crate::world::{World, everybody, nanos};
+use crate::world::{World, nanos};
+
+/// The longest lease of all scripts.
+const LEASE_MAX: Duration = Duration::from_secs(60);
 
 impl World {
     pub(crate) fn operate(&mut self, operation: Operation) {
@@ -31,64 +34,7 @@ impl World {
             }
             Operation::Downgrade { actor } => self.downgrades(actor % CLIENTS, actor),
             Operation::Extend { actor, lease } => self.extends(actor % CLIENTS, actor, lease),
-            Operation::Cut { client, how } => self.cut(client, how),
-            Operation::Stop { client, time } => {
-                let time = nanos(time);
-                let client = &mut self.clients[client];
-                client.stopped_until = self.now + time;
-                for actor in &mut client.actors {
-                    if let Some(latest) = actor.call.as_mut().and_then(|it| it.latest.as_mut()) {
-                        *latest += time;
-                    }
-                }
-            }
-            Operation::Close { client } => self.closes(client),
-            Operation::Refuse { time } => self.server.refuses_until = self.now + nanos(time),
-            Operation::Force { key } => {
-                let key = KEYS[key];
-                self.take_away();
-                self.server.set_time(self.now);
-                let name = rlock_core::Name {
-                    db: 0,
-                    key: key.as_bytes(),
-                };
-                self.server.core.force(name);
-                self.server_has_acted();
-            }
-            Operation::Cancel { actor } => {
-                let calling = self.clients[actor % CLIENTS].actors[actor].call.as_ref();
-                let asked = calling.map(|calling| (calling.key.clone(), calling.owner.clone()));
-                if let Some((key, owner)) = asked {
-                    self.server.set_time(self.now);
-                    let name = rlock_core::Name { db: 0, key: &key };
-                    self.server.core.cancel(name, &owner, 0);
-                    self.server_has_acted();
-                }
-            }
-            Operation::Flush => {
-                self.take_away();
-                self.server.set_time(self.now);
-                self.server.core.store.flush(None);
-                self.server.core.locks.settle_all_later(None);
-                self.server_has_acted();
-            }
-            Operation::Jump { time } => {
-                self.take_away();
-                self.server.ahead += nanos(time) / 1000;
-                self.server.set_time(self.now);
-                self.server_has_acted();
-            }
-            Operation::Pass { .. } => {}
-        }
-    }
-
-    /// What follows may surprise those who hold.
-    pub(crate) fn take_away(&mut self) {
-        self.meddled = self.now;
-        for (client, actor) in everybody() {
-            if let Some(guard) = &mut self.clients[client].actors[actor].guard {
-                guard.is_taken_away = true;
-            }
+            operation => self.meddles(operation),
         }
     }
 
@@ -116,12 +62,13 @@ impl World {
         let claims = match key {
             Some(key) => Claims::new(owner, KEYS[key].as_bytes(), &[]),
             None => {
-                let rest: Vec<Arc<[u8]>> =
-                    KEYS[1..].iter().map(|it| it.as_bytes().into()).collect();
-                Claims::new(owner, KEYS[0].as_bytes(), &rest)
+                let keys = self.kind.together();
+                let rest = keys[1..].iter().map(|it| it.as_bytes().into());
+                let rest: Vec<Arc<[u8]>> = rest.collect();
+                Claims::new(owner, keys[0].as_bytes(), &rest)
             }
         };
-        let what = What::Lock(ask);
+        let what = What::Lock(ask, terms.lease);
         self.calls(number, actor, claims.clone(), what, queueing, |call| {
             Event::Ask {
                 call,
@@ -190,7 +137,7 @@ impl World {
             return;
         }
         let (hold, claims) = (guard.proof.hold, guard.proof.claims.clone());
-        let (what, queueing) = (What::Extend, Queueing::Try);
+        let (what, queueing) = (What::Extend(lease), Queueing::Try);
         self.calls(client, actor, claims, what, queueing, |call| {
             Event::Extend { call, hold, lease }
         });
@@ -231,14 +178,21 @@ impl World {
             Queueing::AtMost(wait) => Some(wait + Duration::from_secs(1) + REPLICATION),
             Queueing::Unlimited => None,
         };
+        let owner = claims.owner().as_str().to_owned();
+        let is_first = matches!(what, What::Lock(..)) && !owner.contains("kept");
+        let quick = self.quick(client, &claims);
+        let quick = quick.filter(|_| is_first && queueing == Queueing::Try && claims.is_single());
+        let place = self.place_of(&claims);
         let call = self.clients[client].engine.next_id();
         self.clients[client].actors[actor].call = Some(Calling {
             call,
             what,
             begun: self.now,
             latest: bound.map(|bound| self.now + nanos(bound)),
+            quick,
+            place,
             key: claims.key().to_vec(),
-            owner: claims.owner().as_str().to_owned(),
+            owner,
         });
         self.tell(client, event(call));
     }
@@ -265,7 +219,10 @@ impl World {
         let is_of = |calling: &Calling| calling.call == call;
         let mut actors = self.clients[client].actors.iter();
         let actor = actors.position(|actor| actor.call.as_ref().is_some_and(is_of));
-        let actor = actor.unwrap_or_else(|| panic!("nobody waits for {outcome:?}"));
+        let Some(actor) = actor else {
+            self.wrong = Some(format!("nobody waits for {outcome:?}"));
+            return;
+        };
         let state = &mut self.clients[client].actors[actor];
         let Some(calling) = state.call.take() else {
             return;
@@ -273,17 +230,25 @@ impl World {
         if matches!(outcome, Outcome::Refused) && calling.latest.is_none() {
             self.wrong = Some(format!("a wait without limit has ended: {calling:?}"));
         }
+        if let (What::Extend(lease), Some(guard)) = (calling.what, &mut state.guard) {
+            guard.lease = guard.lease.max(lease);
+        }
         if let Outcome::Granted(proof) = outcome {
             self.granted += 1;
-            let ask = match calling.what {
-                What::Lock(ask) => ask,
-                _ => Ask::Exclusive,
+            let before = state.guard.as_ref().map(|guard| guard.lease);
+            let (ask, lease) = match calling.what {
+                // The owner may hold it already, for longer at a time.
+                What::Lock(ask, lease) if !calling.owner.contains("kept") => (ask, lease),
+                What::Lock(ask, _) => (ask, LEASE_MAX),
+                _ => (Ask::Exclusive, before.unwrap_or(LEASE_MAX)),
             };
             let is_taken_away = calling.begun <= self.meddled;
             let guard = Guard {
                 proof,
                 ask,
                 is_taken_away,
+                lease,
+                watched: self.now,
             };
             let before = state.guard.replace(guard);
             if let Some(Guard { proof, ask, .. }) = before {

@@ -1,14 +1,14 @@
-//! Clients, a server, a network between them, and what must always hold.
+//! Clients, servers, and a network between them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::actor::Guard;
 use crate::client::{Client, Happening};
+use crate::cluster::{Kind, Place, Shard, View};
 use crate::engine::Event;
-use crate::engine::ask::Ask;
 use crate::engine::instant::Instant;
 use crate::engine::proof::Proof;
+use crate::fail_over::Unreplicated;
 use crate::operation::{ACTORS, CLIENTS, Operation};
 use crate::server::Server;
 
@@ -20,8 +20,12 @@ pub(crate) struct World {
     pub(crate) random: u64,
     pub(crate) last: u64,
     pub(crate) agenda: BTreeMap<(u64, u64), (usize, Happening)>,
-    pub(crate) server: Server,
+    pub(crate) kind: Kind,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) shards: Vec<Shard>,
+    pub(crate) places: Vec<Place>,
     pub(crate) clients: Vec<Client>,
+    pub(crate) unreplicated: Vec<Unreplicated>,
     /// The largest fence that a guard has shown, by key, and whose it was.
     pub(crate) fences: BTreeMap<Vec<u8>, (u64, String)>,
     /// When somebody last took locks away, or set the clock.
@@ -29,6 +33,8 @@ pub(crate) struct World {
     /// Whether something may stay until its lease ends.
     pub(crate) may_leave: bool,
     pub(crate) is_ending: bool,
+    /// When was looked last whether holds are watched.
+    pub(crate) looked: u64,
     /// What should not have happened.
     pub(crate) wrong: Option<String>,
     /// What happened, if somebody wants to read it.
@@ -36,36 +42,68 @@ pub(crate) struct World {
     pub(crate) happened: u64,
     pub(crate) granted: u64,
     pub(crate) reconnects: u64,
+    pub(crate) moves: u64,
+    pub(crate) fail_overs: u64,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(kind: Kind, seed: u64) -> Self {
+        let count = kind.shards();
+        let shards = (0..count).map(|shard| Shard {
+            master: shard,
+            spare: shard + count,
+            is_failing: false,
+            steady_from: 0,
+        });
+        let places = (0..).map(|place| Place {
+            shard: place % count,
+            moving: None,
+            since: 0,
+        });
+        let places: Vec<_> = places.take(View::default().len()).collect();
+        let view: View = std::array::from_fn(|place| places[place].shard);
+        let servers = (0..2 * count).map(|server| Server {
+            is_master: server < count,
+            view,
+            ..Server::new()
+        });
+        let clients = (0..CLIENTS as u64).map(|client| Client::new(client, kind.routes(view)));
         let mut world = Self {
             now: SECOND,
             random: seed,
             last: 0,
             agenda: BTreeMap::new(),
-            server: Server::new(),
-            clients: (0..CLIENTS as u64).map(Client::new).collect(),
+            kind,
+            servers: servers.collect(),
+            shards: shards.collect(),
+            places,
+            clients: clients.collect(),
+            unreplicated: Vec::new(),
             fences: BTreeMap::new(),
             meddled: 0,
             may_leave: false,
             is_ending: false,
+            looked: 0,
             wrong: None,
             story: None,
             happened: 0,
             granted: 0,
             reconnects: 0,
+            moves: 0,
+            fail_overs: 0,
         };
-        for client in 0..CLIENTS {
-            world.connects(client);
+        // Those of a cluster are made when they are needed.
+        if kind == Kind::One {
+            for client in 0..CLIENTS {
+                world.connects(client, kind.node(0));
+            }
         }
         world
     }
 
     /// What happens when `script` is played with `seed`, line by line.
-    pub(crate) fn story(script: &[Operation], seed: u64) -> String {
-        let mut world = Self::new(seed);
+    pub(crate) fn story(kind: Kind, script: &[Operation], seed: u64) -> String {
+        let mut world = Self::new(kind, seed);
         world.story = Some(Vec::new());
         let _ = world.play(script);
         world.story.unwrap_or_default().join("\n")
@@ -86,7 +124,13 @@ impl World {
     /// Whether a client has had enough of its first connection.
     pub(crate) fn has_given_up(&self, client: usize) -> bool {
         let client = &self.clients[client];
-        client.links > 1 || client.link.is_none()
+        client.opened > 1 || client.links.is_empty()
+    }
+
+    /// Whether a task has a guard that counts.
+    pub(crate) fn holds(&self, actor: usize) -> bool {
+        let guard = &self.clients[actor % CLIENTS].actors[actor].guard;
+        guard.as_ref().is_some_and(|it| self.is_live(&it.proof))
     }
 
     /// The same, and then leaves everything as it is.
@@ -128,15 +172,14 @@ impl World {
                 return Err(format!("client {number} remembers {:?}", client.engine));
             }
         }
-        let (holds, gauges) = (
-            &self.server.core.store.keys,
-            self.server.core.locks.gauges(),
-        );
-        if !self.may_leave && !holds.is_empty() {
-            return Err(format!("holds are left: {holds:?}"));
-        }
-        if gauges.waiters != 0 {
-            return Err(format!("places are left: {gauges:?}"));
+        for (number, server) in self.servers.iter().enumerate() {
+            let (holds, gauges) = (&server.core.store.keys, server.core.locks.gauges());
+            if !self.may_leave && server.is_master && !holds.is_empty() {
+                return Err(format!("holds are left at {number}: {holds:?}"));
+            }
+            if gauges.waiters != 0 {
+                return Err(format!("places are left at {number}: {gauges:?}"));
+            }
         }
         Ok(())
     }
@@ -145,11 +188,9 @@ impl World {
     fn is_quiet(&self) -> bool {
         let is_done = |client: &Client| client.is_closed || client.engine.is_empty();
         let mut calls = everybody().map(|(client, actor)| &self.clients[client].actors[actor].call);
-        let core = &self.server.core;
         self.clients.iter().all(is_done)
             && calls.all(Option::is_none)
-            && core.store.keys.is_empty()
-            && core.locks.gauges().waiters == 0
+            && self.servers.iter().all(|server| server.is_unused(self.now))
     }
 
     pub(crate) fn is_stopped(&self, client: usize) -> bool {
@@ -168,23 +209,22 @@ impl World {
             let next = self.agenda.first_key_value().map(|(at, _)| at.0);
             let ticks = (0..CLIENTS).filter_map(|client| Some((self.tick(client)?, client)));
             let tick = ticks.min();
-            let server = self.server.next_deadline().map(|at| at.max(self.now));
-            let first = [next, tick.map(|(at, _)| at), server]
-                .into_iter()
-                .flatten()
-                .min();
+            let server = self.next_of_servers();
+            let first = [next, tick.map(|it| it.0), server.map(|it| it.0)];
+            let first = first.into_iter().flatten().min();
             let Some(first) = first.filter(|first| *first <= end) else {
                 break;
             };
             self.now = first.max(self.now);
+            self.check_watches()?;
             self.happened += 1;
             if next == Some(first) {
                 self.next_happens();
             } else if let Some((_, client)) = tick.filter(|(at, _)| *at == first) {
                 self.tell(client, Event::Tick);
-            } else {
-                self.server.set_time(self.now);
-                self.server_has_acted();
+            } else if let Some((_, server)) = server {
+                self.servers[server].set_time(self.now);
+                self.has_acted(server);
             }
             self.check()?;
         }
@@ -196,65 +236,6 @@ impl World {
         let client = &self.clients[client];
         let due = client.engine.next_deadline()?.nanos();
         Some(due.max(self.now).max(client.stopped_until))
-    }
-
-    /// What must hold at every moment.
-    fn check(&mut self) -> Result<(), String> {
-        if let Some(wrong) = self.wrong.take() {
-            return Err(wrong);
-        }
-        let now = self.instant();
-        let mut held: Vec<&Guard> = Vec::new();
-        for client in &self.clients {
-            let is_stopped = self.now < client.stopped_until;
-            for actor in &client.actors {
-                if let Some(calling) = &actor.call
-                    && let Some(latest) = calling.latest
-                    && !is_stopped
-                    && self.now > latest + MS
-                {
-                    return Err(format!("no outcome in time for {calling:?}"));
-                }
-                if let Some(Guard { proof, .. }) = &actor.guard
-                    && proof.is_live(now)
-                    && let Some(name) = proof.claims.names().find(|name| {
-                        let lost = ((*name).clone(), proof.fence());
-                        client.lost.contains(&lost)
-                    })
-                {
-                    return Err(format!("{proof:?} counts, though {name:?} was lost"));
-                }
-                if let Some(guard) = &actor.guard
-                    && !guard.is_taken_away
-                    && !(client.is_unsure && is_kept(&guard.proof))
-                    && guard.proof.is_live(now)
-                {
-                    held.push(guard);
-                }
-            }
-        }
-        for guard in &held {
-            if guard.ask != Ask::Exclusive {
-                continue;
-            }
-            let owner = guard.proof.claims.owner();
-            for other in &held {
-                if other.proof.claims.owner() != owner && shares_a_key(guard, other) {
-                    return Err(format!("held by {guard:?} and {other:?}"));
-                }
-            }
-            let (fence, owner) = (guard.proof.fence(), owner.as_str());
-            for key in guard.proof.claims.keys() {
-                match self.fences.get_mut(key) {
-                    Some((last, by)) if fence < *last && by != owner => {
-                        return Err(format!("fence {last} of {by} was before {guard:?}"));
-                    }
-                    Some((last, _)) if fence == *last => {}
-                    _ => drop(self.fences.insert(key.to_vec(), (fence, owner.to_owned()))),
-                }
-            }
-        }
-        Ok(())
     }
 
     pub(crate) fn is_live(&self, proof: &Proof) -> bool {
@@ -275,16 +256,6 @@ impl World {
 
 pub(crate) fn everybody() -> impl Iterator<Item = (usize, usize)> {
     (0..CLIENTS).flat_map(|client| (0..ACTORS).map(move |actor| (client, actor)))
-}
-
-/// Whether its owner may have made requests before it took this lock.
-fn is_kept(proof: &Proof) -> bool {
-    proof.claims.owner().as_str().contains("kept")
-}
-
-fn shares_a_key(one: &Guard, other: &Guard) -> bool {
-    let (mut keys, other) = (one.proof.claims.keys(), &other.proof.claims);
-    keys.any(|key| other.keys().any(|it| it == key))
 }
 
 pub(crate) fn nanos(time: Duration) -> u64 {

@@ -1,0 +1,100 @@
+//! What the network, the operators and the servers themselves do to locks.
+
+use crate::cluster::{name, place_of};
+use crate::operation::{KEYS, Operation};
+use crate::world::{World, everybody, nanos};
+
+impl World {
+    pub(crate) fn meddles(&mut self, operation: Operation) {
+        match operation {
+            Operation::Cut { client, shard, how } => self.cut(client, shard, how),
+            Operation::Stop { client, time } => {
+                let time = nanos(time);
+                let client = &mut self.clients[client];
+                client.stopped_until = self.now + time;
+                for actor in &mut client.actors {
+                    if let Some(latest) = actor.call.as_mut().and_then(|it| it.latest.as_mut()) {
+                        *latest += time;
+                    }
+                }
+            }
+            Operation::Close { client } => self.closes(client),
+            Operation::Refuse { shard, time } => {
+                let master = self.shards[shard % self.shards.len()].master;
+                self.servers[master].refuses_until = self.now + nanos(time);
+            }
+            Operation::Force { key } => {
+                self.take_away();
+                self.at_masters(|server| {
+                    server.core.force(name(KEYS[key]));
+                });
+            }
+            Operation::Cancel { actor } => self.cancels(actor),
+            Operation::Flush => {
+                self.take_away();
+                self.at_masters(|server| {
+                    server.core.store.flush(None);
+                    server.core.locks.settle_all_later(None);
+                });
+            }
+            Operation::Jump { time } => {
+                self.take_away();
+                let time = nanos(time) / 1000;
+                for server in &mut self.servers {
+                    server.ahead += time;
+                }
+                self.at_masters(|_| {});
+            }
+            Operation::Move { key, window } => {
+                let place = key.map_or(2, |key| place_of(KEYS[key]));
+                self.moves(place, nanos(window));
+            }
+            Operation::FailOver {
+                shard,
+                fall,
+                lag,
+                back,
+            } => {
+                let shard = shard % self.shards.len();
+                self.fails_over(shard, fall, nanos(lag), nanos(back));
+            }
+            _ => {}
+        }
+    }
+
+    /// An operator does something at each master that is there.
+    fn at_masters(&mut self, mut work: impl FnMut(&mut crate::server::Server)) {
+        for server in 0..self.servers.len() {
+            let this = &mut self.servers[server];
+            if this.is_master && !this.is_away(self.now) {
+                this.set_time(self.now);
+                work(this);
+                self.has_acted(server);
+            }
+        }
+    }
+
+    fn cancels(&mut self, actor: usize) {
+        let client = actor % self.clients.len();
+        let calling = self.clients[client].actors[actor].call.as_ref();
+        let asked = calling.map(|calling| (calling.key.clone(), calling.owner.clone()));
+        if let Some((key, owner)) = asked {
+            self.at_masters(|server| {
+                let name = rlock_core::Name { db: 0, key: &key };
+                server.core.cancel(name, &owner, 0);
+            });
+        }
+    }
+
+    /// What follows may surprise those who hold.
+    fn take_away(&mut self) {
+        // A replica that takes over may not have heard of it.
+        self.may_leave |= self.shards.iter().any(|shard| shard.is_failing);
+        self.meddled = self.now;
+        for (client, actor) in everybody() {
+            if let Some(guard) = &mut self.clients[client].actors[actor].guard {
+                guard.is_taken_away = true;
+            }
+        }
+    }
+}
