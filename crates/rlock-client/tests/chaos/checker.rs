@@ -44,10 +44,13 @@ pub(crate) struct Violation {
 
 /// All that is wrong with it, in order of time.
 pub(crate) fn check(history: &History) -> Vec<Violation> {
-    let mut found = Vec::new();
+    let mut found: Vec<_> = overlaps(history)
+        .into_iter()
+        .filter(|(one, other)| !is_allowed(history, one, other))
+        .map(|(one, other)| held_twice(one, other))
+        .collect();
     for (key, holds) in history.holds_by_key() {
         let holds: Vec<_> = holds.iter().map(|hold| &history.holds[*hold]).collect();
-        exclusion(history, &holds, &mut found);
         fences(&holds, &mut found);
         told(history, &holds, &mut found);
         liveness(history, key, &holds, &mut found);
@@ -99,32 +102,36 @@ fn describe(hold: &Hold) -> String {
     )
 }
 
-fn exclusion(history: &History, holds: &[&Hold], found: &mut Vec<Violation>) {
-    let mut by_belief: Vec<_> = holds
-        .iter()
-        .filter_map(|hold| hold.believed.map(|(first, last)| (first, last, *hold)))
-        .collect();
-    by_belief.sort_by_key(|(first, ..)| *first);
-    let mut open: Vec<(Moment, &Hold)> = Vec::new();
-    for (first, last, hold) in by_belief {
-        open.retain(|(last, _)| *last >= first);
-        for (_, other) in &open {
-            let is_apart = other.owner == hold.owner || (other.is_shared && hold.is_shared);
-            if !is_apart && !is_allowed(history, other, hold) {
-                found.push(Violation {
-                    rule: Rule::Exclusion,
-                    key: hold.key,
-                    moment: first,
-                    text: format!(
-                        "`{}` was held twice:\n  {}\n  {}",
-                        hold.key,
-                        describe(other),
-                        describe(hold)
-                    ),
-                });
-            }
+/// Holds of different owners that were believed valid at one moment, though not both shared.
+pub(crate) fn overlaps(history: &History) -> Vec<(&Hold, &Hold)> {
+    let mut found = Vec::new();
+    for holds in history.holds_by_key().into_values() {
+        let believed = |hold: usize| {
+            let hold = &history.holds[hold];
+            hold.believed.map(|(first, last)| (first, last, hold))
+        };
+        let mut by_belief: Vec<_> = holds.into_iter().filter_map(believed).collect();
+        by_belief.sort_by_key(|(first, ..)| *first);
+        let mut open: Vec<(Moment, &Hold)> = Vec::new();
+        for (first, last, hold) in by_belief {
+            open.retain(|(last, _)| *last >= first);
+            let excludes =
+                |other: &Hold| other.owner != hold.owner && !(other.is_shared && hold.is_shared);
+            let others = open.iter().filter(|(_, other)| excludes(other));
+            found.extend(others.map(|(_, other)| (*other, hold)));
+            open.push((last, hold));
         }
-        open.push((last, hold));
+    }
+    found
+}
+
+fn held_twice(one: &Hold, other: &Hold) -> Violation {
+    let both = format!("\n  {}\n  {}", describe(one), describe(other));
+    Violation {
+        rule: Rule::Exclusion,
+        key: other.key,
+        moment: other.believed.map_or(other.granted, |(first, _)| first),
+        text: format!("`{}` was held twice:{both}", other.key),
     }
 }
 

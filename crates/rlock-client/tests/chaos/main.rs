@@ -52,6 +52,7 @@ enum Worlds {
 
 /// Locks under faults: what must never happen, does it?
 #[derive(Parser)]
+#[command(args_override_self = true)]
 struct Arguments {
     /// Which servers.
     #[arg(long, value_enum, default_value = "single")]

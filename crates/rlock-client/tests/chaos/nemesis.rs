@@ -24,6 +24,13 @@ const EVERYWHERE: [Act; 7] = [
 /// How long servers may take to get well.
 const RECOVERY: Duration = Duration::from_secs(40);
 
+/// Between a server and a group of clients, or all.
+struct Partition {
+    group: Option<usize>,
+    port: u16,
+    detail: String,
+}
+
 pub(crate) struct Nemesis<'run, W> {
     pub(crate) world: &'run mut W,
     pub(crate) network: &'run Network,
@@ -49,7 +56,7 @@ impl<W: World> Nemesis<'_, W> {
     async fn rest(&mut self, until: Instant) {
         let pause = match self.random.below(5) {
             0 => self.random.between(9_000, 13_000),
-            _ => self.random.between(800, 4_000),
+            _ => self.random.between(300, 3_000),
         };
         sleep_until((Instant::now() + pause).min(until)).await;
     }
@@ -73,7 +80,14 @@ impl<W: World> Nemesis<'_, W> {
         }
         let detail = format!("server {}, {:?}", plan.server, plan.length);
         let fault = self.log.fault(act.name(), detail, plan.loses);
+        // What happens to servers may happen while clients cannot reach them.
+        let is_company = W::ACTS.contains(&act) && self.random.below(3) == 0;
+        let company = is_company.then(|| self.partition(&plan));
         self.carry_out(act, &plan, fault).await;
+        if let Some(partition) = company {
+            self.log.read().faults[fault].detail += &format!(", {}", partition.detail);
+            self.set(&partition, Weather::Fair);
+        }
         self.recover().await;
         let after = self.world.masters().await;
         let mut history = self.log.read();
@@ -119,8 +133,15 @@ impl<W: World> Nemesis<'_, W> {
         }
     }
 
-    /// Between some clients and a master, or any server or Sentinel.
     async fn part(&mut self, plan: &Plan, fault: usize) {
+        let partition = self.partition(plan);
+        self.log.read().faults[fault].detail = format!("{}, {:?}", partition.detail, plan.length);
+        sleep(plan.length).await;
+        self.set(&partition, Weather::Fair);
+    }
+
+    /// Begins one between some clients and a master, or any server or Sentinel.
+    fn partition(&mut self, plan: &Plan) -> Partition {
         let ports = self.world.ports();
         let index = match self.random.below(3) {
             0 => self.random.index(ports.len()),
@@ -133,20 +154,20 @@ impl<W: World> Nemesis<'_, W> {
             3 => Weather::Slow(self.random.between(20, 800)),
             _ => Weather::Cut,
         };
-        let group = self.random.index(GROUPS + 1);
-        let applies = |number| group == GROUPS || group == number;
-        let some = if group == GROUPS {
-            "all clients".to_owned()
-        } else {
-            format!("group {group}")
+        let group = Some(self.random.index(GROUPS + 1)).filter(|group| *group < GROUPS);
+        let some = group.map_or("all clients".to_owned(), |group| format!("group {group}"));
+        let partition = Partition {
+            group,
+            port: ports[index],
+            detail: format!("{weather:?} between {some} and server {index}"),
         };
-        self.log.read().faults[fault].detail = format!(
-            "{weather:?} between {some} and server {index}, {:?}",
-            plan.length
-        );
-        self.network.set(ports[index], weather, applies);
-        sleep(plan.length).await;
-        self.network.set(ports[index], Weather::Fair, applies);
+        self.set(&partition, weather);
+        partition
+    }
+
+    fn set(&self, partition: &Partition, weather: Weather) {
+        let applies = |number| partition.group.is_none_or(|group| group == number);
+        self.network.set(partition.port, weather, applies);
     }
 
     /// An operator ends holds, at all masters.

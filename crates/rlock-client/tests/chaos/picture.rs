@@ -73,7 +73,7 @@ fn rows() -> Vec<usize> {
 fn legend(svg: &mut String) {
     let entries = [
         (
-            "hsl(0 65% 55%)",
+            "hsl(0, 65%, 55%)",
             "valid hold; a colour for each process, a shade for each owner",
         ),
         ("url(#none)", "shared hold: half as high"),
@@ -84,7 +84,7 @@ fn legend(svg: &mut String) {
     let mut x = 8;
     for (fill, text) in entries {
         let (fill, height) = if fill == "url(#none)" {
-            ("hsl(0 65% 55%)", 5)
+            ("hsl(0, 65%, 55%)", 5)
         } else {
             (fill, 10)
         };
@@ -172,7 +172,7 @@ fn draw_hold(svg: &mut String, hold: &Hold, y: usize, scale: &Scale) {
     bar(
         hold.granted,
         last,
-        &format!("hsl({} 65% {shade}%)", process * 90),
+        &format!("hsl({}, 65%, {shade}%)", process * 90),
     );
     if let Some(ended) = hold.doubted.and(hold.ended) {
         bar(last, ended, "#555");

@@ -21,7 +21,11 @@ impl Report {
         println!("{}", operations(history));
         println!("{}", grants(history));
         println!("{}", faults(history));
-        println!("  violations: {}", violations.len());
+        println!(
+            "  held by two at once: {} times; violations: {}",
+            checker::overlaps(history).len(),
+            violations.len()
+        );
         let file = picture_file(self.world);
         match std::fs::write(
             &file,

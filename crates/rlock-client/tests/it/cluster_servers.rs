@@ -255,6 +255,7 @@ impl Cluster {
     }
 
     /// Starts a node again that was killed, without what it held.
+    #[allow(dead_code, reason = "`chaos` restarts servers")]
     pub(crate) async fn restart(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         if node.is_dead {
