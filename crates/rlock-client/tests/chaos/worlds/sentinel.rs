@@ -61,18 +61,23 @@ impl Sentinel {
         let masters: Vec<Fields> = admin.ask("SENTINEL MASTERS").await.ok()?;
         let replicas: Vec<Fields> = admin.ask("SENTINEL REPLICAS locks").await.ok()?;
         let others: Vec<Fields> = admin.ask("SENTINEL SENTINELS locks").await.ok()?;
-        let flags = |all: &[Fields], expected: &str| {
-            all.iter()
-                .all(|fields| fields.get("flags").is_some_and(|flags| flags == expected))
-        };
         let are_there = replicas.len() == SERVERS - 1 && others.len() == SENTINELS - 1;
-        Some(
-            are_there
-                && flags(&masters, "master")
-                && flags(&replicas, "slave")
-                && flags(&others, "sentinel"),
-        )
+        let mut all = masters.iter().chain(&replicas).chain(&others);
+        Some(are_there && all.all(is_well))
     }
+}
+
+/// What a Sentinel believed of the last master (`master_down`) may stay for long.
+fn is_well(fields: &Fields) -> bool {
+    const UNWELL: [&str; 5] = [
+        "s_down",
+        "o_down",
+        "disconnected",
+        "failover_in_progress",
+        "reconf_inprog",
+    ];
+    let flags = fields.get("flags").map_or("", String::as_str);
+    flags.split(',').all(|flag| !UNWELL.contains(&flag))
 }
 
 type Fields = std::collections::HashMap<String, String>;
