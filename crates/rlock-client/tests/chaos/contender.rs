@@ -236,7 +236,7 @@ impl Contender {
             if self.log.now() >= until || *self.stop.borrow() {
                 return true;
             }
-            sleep(Duration::from_millis(4)).await;
+            sleep(Duration::from_millis(2)).await;
         }
         false
     }

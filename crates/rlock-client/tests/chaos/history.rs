@@ -109,10 +109,6 @@ impl History {
         }
     }
 
-    pub(crate) fn now(&self) -> Moment {
-        micros(self.start.elapsed())
-    }
-
     pub(crate) fn start(&self) -> Instant {
         self.start
     }

@@ -160,9 +160,8 @@ impl World for Shards {
         match act {
             Act::Succeed => self.succeed(plan).await,
             Act::FailOver => {
-                self.cluster
-                    .fail_over(self.partner(plan.server).await)
-                    .await
+                let replica = self.partner(plan.server).await;
+                self.cluster.fail_over(replica).await;
             }
             Act::MoveSlot => self.move_slot(plan).await,
             Act::MigrateSlot => {
