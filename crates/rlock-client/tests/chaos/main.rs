@@ -70,9 +70,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if !arguments.tests.is_empty() {
-        println!("chaos: has no tests of a name, nothing is run");
-        return ExitCode::SUCCESS;
+    if let Some(first) = arguments.tests.first() {
+        return without_tests(first);
     }
     let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     let seed = arguments.seed.unwrap_or(time.as_secs() % 1_000_000);
@@ -83,6 +82,27 @@ fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// What a whole package's tests are told, such as the name of one, is nothing for this program.
+fn without_tests(argument: &str) -> ExitCode {
+    const OF_TEST_RUNNERS: [&str; 8] = [
+        "--exact",
+        "--ignored",
+        "--include-ignored",
+        "--list",
+        "--nocapture",
+        "--show-output",
+        "--skip",
+        "--test-threads",
+    ];
+    let option = argument.split('=').next().unwrap_or(argument);
+    if option.starts_with('-') && !OF_TEST_RUNNERS.contains(&option) {
+        eprintln!("chaos: there is no option {option}; see --help");
+        return ExitCode::from(2);
+    }
+    println!("chaos: has no tests of a name, nothing is run");
+    ExitCode::SUCCESS
 }
 
 async fn run_all(world: Worlds, seconds: u64, seed: u64) -> bool {
