@@ -106,6 +106,8 @@ pub(crate) async fn plan(world: &impl World, act: Act, random: &mut Random) -> P
     let length = match act {
         Act::Pause { is_long: true } => random.between(3_000, 5_000),
         Act::Pause { is_long: false } => random.between(100, 700),
+        // Mostly less than a lease: holders live to see what the server still knows.
+        Act::Crash { .. } => random.between(20, 1_200),
         Act::Standstill => random.between(300, 3_500),
         Act::PauseReplica | Act::Partition => random.between(300, 4_000),
         _ => random.between(100, 2_500),
