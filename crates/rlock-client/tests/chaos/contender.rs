@@ -202,8 +202,8 @@ impl Contender {
     /// The critical section, entered once more at times.
     async fn work(&mut self, wish: Wish, owner: Option<&Owner>, held: Held, hold: usize) {
         let length = match self.random.below(20) {
-            0 => self.random.between(800, 2500),
-            1..=3 => self.random.between(100, 800),
+            0 | 1 => self.random.between(800, 2500),
+            2..=4 => self.random.between(100, 800),
             _ => self.random.between(5, 100),
         };
         if !self.stay(&held, hold, length).await {
