@@ -10,11 +10,11 @@ module:
 	tests/install-needs
 	cargo build --release --lib
 
-run: ## Build all, start a server of its own and run the demonstration on it
+run: ## Build all, start servers of its own and run the demonstration on them
 	tests/install-needs
 	tests/list-servers >/dev/null
 	cargo build --release --lib --example stock
-	tests/with-server sh -c 'cargo run --release --quiet --example stock -- --server "$$RLOCK_URL"'
+	tests/with-server --members 3 sh -c 'cargo run --release --quiet --example stock -- --server "$$RLOCK_URL" --members "$$RLOCK_MEMBERS"'
 
 server: module ## A server with the module in the foreground, for redis-cli
 	tests/with-server

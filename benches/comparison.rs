@@ -54,6 +54,8 @@ mod one_at_a_time;
 mod pinger;
 #[path = "comparison/processors.rs"]
 mod processors;
+#[path = "comparison/quorum.rs"]
+mod quorum;
 #[path = "comparison/report.rs"]
 mod report;
 #[path = "comparison/rounds.rs"]
@@ -62,6 +64,8 @@ mod rounds;
 mod rust_client;
 #[path = "comparison/stalls.rs"]
 mod stalls;
+#[path = "comparison/topologies.rs"]
+mod topologies;
 #[path = "comparison/turns.rs"]
 mod turns;
 
@@ -118,6 +122,10 @@ enum Part {
     Crowds,
     /// The Rust client.
     Client,
+    /// The Rust client at clusters, and with replicas.
+    Topologies,
+    /// A lock on a majority of servers.
+    Quorum,
 }
 
 impl Part {
@@ -133,6 +141,8 @@ impl Part {
             Self::Stalls => stalls::measure(report),
             Self::Crowds => crowds::measure(report),
             Self::Client => rust_client::measure(report),
+            Self::Topologies => topologies::measure(report),
+            Self::Quorum => quorum::measure(report),
         }
     }
 }

@@ -5,6 +5,8 @@
 //!
 //! The sale runs without the lock first, then with it; after that a buyer
 //! dies while holding the lock, and one holds it for longer than its lease.
+//! With `--members`, it runs once more with the lock on a majority of other
+//! servers, one of which is killed in the middle.
 //! Every figure is measured in this run. The exit code is not 0 if the lock
 //! failed.
 
@@ -12,6 +14,8 @@
 mod buyers;
 #[path = "stock/figures.rs"]
 mod figures;
+#[path = "stock/members.rs"]
+mod members;
 #[path = "stock/processes.rs"]
 mod processes;
 #[path = "stock/screen.rs"]
@@ -41,6 +45,10 @@ struct Arguments {
     /// The server, with the rlock module loaded.
     #[arg(long, default_value = "redis://127.0.0.1:6379/")]
     server: String,
+    /// Servers that hold the lock together in the last sale, with commas in
+    /// between. One of them is killed, with SIGKILL.
+    #[arg(long, value_delimiter = ',')]
+    members: Vec<String>,
     /// What this process does; the demonstration starts the others itself.
     #[arg(long, hide = true)]
     task: Option<Task>,
@@ -50,8 +58,8 @@ struct Arguments {
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.task {
-        Some(task) => buyers::run(&arguments.server, task).await.map(|()| true),
-        None => show(&arguments.server).await,
+        Some(task) => buyers::run(&arguments, task).await.map(|()| true),
+        None => show(&arguments).await,
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -64,36 +72,39 @@ async fn main() -> ExitCode {
 }
 
 /// The whole demonstration; false if the lock did not do what it must.
-async fn show(server: &str) -> Outcome<bool> {
+async fn show(arguments: &Arguments) -> Outcome<bool> {
+    let server = &arguments.server;
     let client = Client::connect(server).await?;
-    let mut redis = redis::Client::open(server)?
+    let mut redis = redis::Client::open(server.as_str())?
         .get_multiplexed_async_connection()
         .await?;
     let mut screen = Screen::new(&figures::server_name(&mut redis).await?);
 
     screen.part("Without a lock");
-    let (without, _) = sell(&mut redis, server, Task::Grab, &screen).await?;
+    let (without, _) = sell(&mut redis, arguments, Task::Grab, &screen).await?;
     screen.oversold(&without);
 
     screen.part("With the lock `MoonCake`");
-    let (with, commands) = sell(&mut redis, server, Task::Queue, &screen).await?;
+    let (with, commands) = sell(&mut redis, arguments, Task::Queue, &screen).await?;
     screen.verdict(with.is_exact(), &with.summary());
 
     screen.part("A buyer dies holding the lock");
-    let survived = kill_a_holder(&client, server, &screen).await?;
+    let survived = kill_a_holder(&client, arguments, &screen).await?;
 
     screen.part("A buyer thinks for longer than the lease");
     let kept = think_long(&client, &mut redis, &screen).await?;
 
+    let outlived = sell_by_quorum(&mut redis, arguments, &mut screen).await?;
+
     screen.figures(&Handoffs::of(&with), &commands);
     let _: () = redis::cmd("DEL").arg(STOCK).query_async(&mut redis).await?;
-    Ok(with.is_exact() && survived && kept)
+    Ok(with.is_exact() && survived && kept && outlived)
 }
 
 /// One sale: what was sold, and the commands that the server carried out.
 async fn sell(
     redis: &mut redis::aio::MultiplexedConnection,
-    server: &str,
+    arguments: &Arguments,
     task: Task,
     screen: &Screen,
 ) -> Outcome<(Sale, Commands)> {
@@ -105,7 +116,7 @@ async fn sell(
     let bars = screen.bars(PROCESSES, BUYERS_EACH);
     let mut processes = Vec::new();
     for _ in 0..PROCESSES {
-        processes.push(Process::start(server, task).await?);
+        processes.push(Process::start(arguments, task).await?);
     }
     // All are connected and wait for the opening.
     let before = Commands::so_far(redis).await?;
@@ -117,6 +128,10 @@ async fn sell(
         .zip(&bars)
         .map(|(process, bar)| process.visits(bar));
     let both: Vec<_> = visits.map(tokio::spawn).collect();
+    if let Task::QueueAtMembers = task {
+        let visited = || bars.iter().map(|bar| bar.position()).sum::<u64>();
+        members::kill_the_gate(&arguments.members, || visited() >= CAKES / 3).await?;
+    }
     let mut sale = Sale::new(CAKES);
     for visits in both {
         sale.visits.extend(visits.await??);
@@ -129,10 +144,30 @@ async fn sell(
     Ok((sale, commands))
 }
 
+/// The sale with the lock on a majority of the members; true without any.
+async fn sell_by_quorum(
+    redis: &mut redis::aio::MultiplexedConnection,
+    arguments: &Arguments,
+    screen: &mut Screen,
+) -> Outcome<bool> {
+    if arguments.members.is_empty() {
+        return Ok(true);
+    }
+    let count = arguments.members.len();
+    screen.part(&format!(
+        "The lock on a majority of {count} servers, one of which dies"
+    ));
+    let (sale, _) = sell(redis, arguments, Task::QueueAtMembers, screen).await?;
+    let summary = sale.summary();
+    let text = format!("{summary}; the server whose queue all stood in was killed midway");
+    screen.verdict(sale.is_exact(), &text);
+    Ok(sale.is_exact())
+}
+
 /// A process takes the lock and is killed; the next one gets it when the
 /// lease ends.
-async fn kill_a_holder(client: &Client, server: &str, screen: &Screen) -> Outcome<bool> {
-    let mut holder = Process::start(server, Task::HoldAndHang).await?;
+async fn kill_a_holder(client: &Client, arguments: &Arguments, screen: &Screen) -> Outcome<bool> {
+    let mut holder = Process::start(arguments, Task::HoldAndHang).await?;
     let next = tokio::spawn({
         let mutex = client.mutex(LOCK);
         async move {

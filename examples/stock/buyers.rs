@@ -4,9 +4,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
-use rlock_client::{Client, Mutex, Terms};
+use rlock_client::{Client, Mutex, Quorum, QuorumMutex, Terms};
 
-use crate::{BUYERS_EACH, Outcome};
+use crate::{Arguments, BUYERS_EACH, Outcome};
 
 /// The key of the lock.
 pub(crate) const LOCK: &str = "MoonCake";
@@ -26,16 +26,23 @@ pub(crate) enum Task {
     Grab,
     /// Buy under the lock.
     Queue,
+    /// Buy under a lock that a majority of the members holds.
+    QueueAtMembers,
     /// Take the lock and never let go.
     HoldAndHang,
 }
 
-pub(crate) async fn run(server: &str, task: Task) -> Outcome<()> {
+pub(crate) async fn run(arguments: &Arguments, task: Task) -> Outcome<()> {
+    let server = &arguments.server;
     match task {
-        Task::Grab => open_and_buy(server, None).await,
+        Task::Grab => open_and_buy(server, Lock::None).await,
         Task::Queue => {
             let client = Client::connect(server).await?;
-            open_and_buy(server, Some(client.mutex(LOCK))).await
+            open_and_buy(server, Lock::OnOne(client.mutex(LOCK))).await
+        }
+        Task::QueueAtMembers => {
+            let quorum = Quorum::connect(&arguments.members).await?;
+            open_and_buy(server, Lock::OnMost(quorum.mutex(LOCK))).await
         }
         Task::HoldAndHang => {
             let client = Client::connect(server).await?;
@@ -50,15 +57,23 @@ pub(crate) async fn run(server: &str, task: Task) -> Outcome<()> {
     }
 }
 
+/// Where the lock is.
+#[derive(Clone)]
+enum Lock {
+    None,
+    OnOne(Mutex),
+    OnMost(QuorumMutex),
+}
+
 /// All buyers of this process, at the same time, once the shop opens.
-async fn open_and_buy(server: &str, mutex: Option<Mutex>) -> Outcome<()> {
+async fn open_and_buy(server: &str, lock: Lock) -> Outcome<()> {
     let redis = redis::Client::open(server)?
         .get_multiplexed_async_connection()
         .await?;
     println!("ready");
     tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
     let buyers: Vec<_> = (0..BUYERS_EACH)
-        .map(|_| tokio::spawn(visit(redis.clone(), mutex.clone())))
+        .map(|_| tokio::spawn(visit(redis.clone(), lock.clone())))
         .collect();
     for buyer in buyers {
         buyer.await?.map_err(|error| error.to_string())?;
@@ -68,24 +83,37 @@ async fn open_and_buy(server: &str, mutex: Option<Mutex>) -> Outcome<()> {
 
 /// One buyer. Says in a line what came of it: bought or not, and for the lock
 /// its fence and when it was got and let go.
-async fn visit(
-    redis: MultiplexedConnection,
-    mutex: Option<Mutex>,
-) -> Result<(), rlock_client::Error> {
-    let Some(mutex) = mutex else {
-        println!("visit {} 0 0 0", buy(redis).await?);
-        return Ok(());
+async fn visit(redis: MultiplexedConnection, lock: Lock) -> Result<(), rlock_client::Error> {
+    let visited = match lock {
+        Lock::None => {
+            println!("visit {} 0 0 0", buy(redis).await?);
+            return Ok(());
+        }
+        Lock::OnOne(mutex) => match mutex.lock_timeout(WAIT_MAX).await? {
+            Some(guard) => {
+                let visited = inside(redis, guard.fence()).await?;
+                guard.release().await?;
+                visited
+            }
+            None => "visit false 0 0 0".to_owned(),
+        },
+        Lock::OnMost(mutex) => match mutex.lock_timeout(WAIT_MAX).await? {
+            Some(guard) => {
+                let visited = inside(redis, guard.fence()).await?;
+                guard.release().await?;
+                visited
+            }
+            None => "visit false 0 0 0".to_owned(),
+        },
     };
-    let Some(guard) = mutex.lock_timeout(WAIT_MAX).await? else {
-        println!("visit false 0 0 0");
-        return Ok(());
-    };
-    let (fence, entered) = (guard.fence(), now_micros());
-    let bought = buy(redis).await?;
-    let left = now_micros();
-    guard.release().await?;
-    println!("visit {bought} {fence} {entered} {left}");
+    println!("{visited}");
     Ok(())
+}
+
+async fn inside(redis: MultiplexedConnection, fence: u64) -> Result<String, rlock_client::Error> {
+    let entered = now_micros();
+    let bought = buy(redis).await?;
+    Ok(format!("visit {bought} {fence} {entered} {}", now_micros()))
 }
 
 /// Reads the stock, pays, and takes a cake if there was one.

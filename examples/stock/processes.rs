@@ -7,9 +7,9 @@ use indicatif::ProgressBar;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::Outcome;
 use crate::buyers::Task;
 use crate::figures::Visit;
+use crate::{Arguments, Outcome};
 
 /// Another run of this program; killed when dropped.
 pub(crate) struct Process {
@@ -20,10 +20,11 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts it and waits until it is ready.
-    pub(crate) async fn start(server: &str, task: Task) -> Outcome<Self> {
+    pub(crate) async fn start(arguments: &Arguments, task: Task) -> Outcome<Self> {
         let task = task.to_possible_value().ok_or("the task has no name")?;
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["--server", server, "--task", task.get_name()])
+            .args(["--server", &arguments.server, "--task", task.get_name()])
+            .args(["--members", &arguments.members.join(",")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

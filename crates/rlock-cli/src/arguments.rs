@@ -5,9 +5,11 @@ use std::env;
 
 use clap::{Parser, Subcommand};
 
+use crate::address::Address;
 use crate::bench::Bench;
 use crate::completions::Completions;
 use crate::exec::Exec;
+use crate::failure::Failure;
 use crate::force::Force;
 use crate::info::Info;
 use crate::list::List;
@@ -27,7 +29,10 @@ pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
         "122",
         "the server cannot be reached, or does not have the module",
     ),
-    ("123", "the server refused the request"),
+    (
+        "123",
+        "the server refused the request, or too few replicas know of the grant",
+    ),
     (
         "124",
         "`exec`: not granted within the wait, unless -E says otherwise",
@@ -58,6 +63,13 @@ fn exit_codes() -> String {
 pub(crate) struct Arguments {
     /// The server, as redis://[user:password@]host[:port][/database].
     ///
+    /// The master that Sentinels name:
+    /// redis+sentinel://[user:password@]host[:port][,...]/master[/database];
+    /// user and password of the Sentinels themselves at the end, as
+    /// ?sentinel_user=ann&sentinel_password=secret.
+    /// A cluster: redis+cluster://[user:password@]host[:port][,...].
+    /// With rediss instead of redis each of them over TLS.
+    ///
     /// A password is safer in the environment: arguments can be seen by every
     /// user of the machine.
     ///
@@ -67,9 +79,19 @@ pub(crate) struct Arguments {
     #[arg(env = "RLOCK_URL", hide_env_values = true)]
     url: Option<String>,
 
+    /// The addresses of --url are those of Sentinels, and this is what they
+    /// call the master. Short for redis+sentinel://.
+    #[arg(long, global = true, display_order = GLOBAL, value_name = "MASTER")]
+    sentinel: Option<String>,
+
+    /// The addresses of --url are those of a cluster. Short for
+    /// redis+cluster://.
+    #[arg(long, global = true, display_order = GLOBAL)]
+    cluster: bool,
+
     #[cfg(feature = "tls-rustls")]
     #[command(flatten)]
-    pub(crate) tls: crate::tls::Tls,
+    tls: crate::tls::Tls,
 
     /// Writes JSON: results to stdout, errors and events to stderr.
     #[arg(long, global = true, display_order = GLOBAL)]
@@ -80,13 +102,19 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// The server's address.
-    pub(crate) fn url(&self) -> Cow<'_, str> {
-        match (&self.url, env::var("REDIS_URL")) {
+    /// Where the servers are.
+    pub(crate) fn address(&self) -> Result<Address, Failure> {
+        let url = match (&self.url, env::var("REDIS_URL")) {
             (Some(url), _) => url.into(),
-            (None, Ok(url)) => url.into(),
+            (None, Ok(url)) => Cow::from(url),
             (None, Err(_)) => "redis://127.0.0.1/".into(),
+        };
+        let address = Address::new(&url, self.sentinel.as_deref(), self.cluster)?;
+        #[cfg(feature = "tls-rustls")]
+        if let Some(certificates) = self.tls.certificates()? {
+            return Ok(address.certificates(certificates));
         }
+        Ok(address)
     }
 }
 

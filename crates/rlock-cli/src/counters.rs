@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redis::InfoDict;
 use serde::Serialize;
 
 /// What is no count of something since the start, and has no rate.
@@ -20,23 +19,36 @@ const GAUGES: [&str; 10] = [
     "grace_left_ms",
 ];
 
+/// Of these several masters together have that of the one with the largest.
+const LARGEST: [&str; 5] = [
+    "wait_usec_p50",
+    "wait_usec_p99",
+    "wait_usec_max",
+    "eviction_risk",
+    "grace_left_ms",
+];
+
 /// All numbers by name, without the module's prefix.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    /// Takes what is the module's; nothing if the server does not have it.
-    pub(crate) fn new(info: &InfoDict) -> Self {
-        let numbers = info.keys().filter_map(|field| {
-            let name = field.strip_prefix("rlock_")?;
-            Some((name.to_owned(), info.get(field)?))
-        });
-        Self(numbers.collect())
+    pub(crate) fn new(numbers: rlock_client::Counters) -> Self {
+        Self(numbers)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+    /// Those of all masters together: sums, but for what cannot be summed.
+    pub(crate) fn total<'a>(masters: impl Iterator<Item = &'a Self>) -> Self {
+        let mut total = BTreeMap::new();
+        for (name, number) in masters.flat_map(|master| &master.0) {
+            let known: &mut u64 = total.entry(name.clone()).or_default();
+            *known = match LARGEST.contains(&name.as_str()) {
+                true => (*known).max(*number),
+                false => known.saturating_add(*number),
+            };
+        }
+        Self(total)
     }
 
     /// Zero if there is none of this name.
@@ -68,6 +80,16 @@ impl Counters {
 pub(crate) struct Rates(BTreeMap<String, f64>);
 
 impl Rates {
+    /// Those of all masters together.
+    pub(crate) fn total(masters: impl Iterator<Item = Self>) -> Self {
+        let mut total = BTreeMap::new();
+        for (name, rate) in masters.flat_map(|master| master.0) {
+            let known: &mut f64 = total.entry(name).or_default();
+            *known = ((*known + rate) * 10.0).round() / 10.0;
+        }
+        Self(total)
+    }
+
     pub(crate) fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or_default()
     }
@@ -78,8 +100,16 @@ mod tests {
     use super::*;
 
     fn counters(grants: u64) -> Counters {
-        let section = format!("# rlock\r\nrlock_grants:{grants}\r\nrlock_waiters:9\r\n");
-        Counters::new(&InfoDict::new(&section))
+        let numbers = [
+            ("grants", grants),
+            ("waiters", 9),
+            ("wait_usec_max", grants),
+        ];
+        Counters::new(
+            numbers
+                .map(|(name, number)| (name.to_owned(), number))
+                .into(),
+        )
     }
 
     #[test]
@@ -98,5 +128,19 @@ mod tests {
     fn a_restarted_server_has_no_negative_rate() {
         let rates = counters(1).rates(&counters(10), Duration::ZERO);
         assert!(rates.get("grants").abs() < 1e-9);
+    }
+
+    #[test]
+    fn masters_add_up_but_for_the_longest_wait() {
+        let (one, other) = (counters(30), counters(12));
+        let total = Counters::total([&one, &other].into_iter());
+        let number = |name| total.get(name);
+        assert_eq!(
+            (number("grants"), number("waiters"), number("wait_usec_max")),
+            (42, 18, 30)
+        );
+        let second = Duration::from_secs(1);
+        let rates = [one, other].map(|it| it.rates(&counters(10), second));
+        assert!((Rates::total(rates.into_iter()).get("grants") - 22.0).abs() < 1e-9);
     }
 }

@@ -5,6 +5,9 @@
 //! `timeout` and `env`, those below it are rlock's own.
 
 use rlock_client::Error;
+use rlock_client::redis::{ErrorKind, RedisError};
+
+use crate::address::{Address, Place};
 
 /// The exit codes that are not a command's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +54,29 @@ pub(crate) struct Failure {
 
 const IS_IT_RUNNING: &str = "is it running there, and is the address right? Name another one with \
      --url or RLOCK_URL";
+const DO_THEY_KNOW: &str = "do Sentinels run there, and do they know a master of this name that \
+     runs? `redis-cli -p 26379 SENTINEL MASTERS` shows their masters";
+const DO_NODES_RUN: &str = "do its nodes run there, and does `redis-cli -c CLUSTER INFO` say \
+     cluster_state:ok? Name other nodes with --url or RLOCK_URL";
 const LOAD_THE_MODULE: &str = "start the server with `redis-server --loadmodule \
      /path/to/librlock.so`, or put `loadmodule /path/to/librlock.so` into its configuration";
 const CHECK_CREDENTIALS: &str =
     "put them into the address, as redis://user:password@host:port/, best by RLOCK_URL";
-
+const CHECK_CREDENTIALS_OF_ALL: &str = "put those of the master into the address, as \
+     redis+sentinel://user:password@host:port/master, and those of the Sentinels at its end, as \
+     ?sentinel_user=user&sentinel_password=password, best by RLOCK_URL";
+const CHECK_CREDENTIALS_OF_NODES: &str = "put those of all nodes into the address, as \
+     redis+cluster://user:password@host:port, best by RLOCK_URL";
 const CHECK_CERTIFICATES: &str = "name the authority that has signed the server's certificate with \
      --cacert FILE, and your own certificate with --cert FILE --key FILE";
+const CHECK_RIGHTS: &str = "the user needs the commands, the channels rlock:client:* and the keys \
+     that docs/cli.md names under `Access rights`";
+const IS_NO_CLUSTER: &str = "it is a server of its own: name it without --cluster, as \
+     redis://host:port/";
+const IS_A_CLUSTER: &str = "it belongs to a cluster: add --cluster, or name it as \
+     redis+cluster://host:port";
+const CHECK_REPLICAS: &str = "`INFO replication` of the master shows its replicas; ask for fewer \
+     with --replicas";
 
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Self {
@@ -75,65 +94,109 @@ impl Failure {
         }
     }
 
-    /// The server's `command` does not exist.
-    pub(crate) fn module_missing(server: &str, command: &str) -> Self {
+    /// An error of the lock client.
+    pub(crate) fn client(at: &Address, error: &Error) -> Self {
+        match error {
+            Error::Connect(error)
+            | Error::Refused(error)
+            | Error::Unavailable {
+                source: Some(error),
+                ..
+            } => Self::redis(at, error),
+            Error::ModuleMissing => Self::module_missing(at),
+            Error::Unavailable { .. } => {
+                let message = format!("no answer from {}: {error}", at.words());
+                Self::new(Code::Unreachable, message).with_hint(is_it_running(&at.place))
+            }
+            Error::OutOfRange { argument, .. } => Self::usage(argument, error),
+            Error::Lost(_) => Self::new(Code::Lost, error.to_string()),
+            Error::Closed => Self::new(Code::Internal, error.to_string()),
+            Error::Denied(_) => Self::refused(at, error).with_hint(CHECK_RIGHTS),
+            Error::NotReplicated { .. } => Self::refused(at, error).with_hint(CHECK_REPLICAS),
+            _ => Self::refused(at, error),
+        }
+    }
+
+    fn refused(at: &Address, error: &Error) -> Self {
+        Self::new(Code::Refused, format!("{}: {error}", at.words()))
+    }
+
+    fn usage(argument: &str, error: &dyn std::fmt::Display) -> Self {
+        let message = match argument {
+            "url" | "nodes" => format!("--url, RLOCK_URL or REDIS_URL: {error}"),
+            "certificates" => format!("--cacert, --cert, --key: {error}"),
+            _ => error.to_string(),
+        };
+        Self::new(Code::Usage, message)
+    }
+
+    fn module_missing(at: &Address) -> Self {
         let message = format!(
-            "the server at {server} does not know {command}: it does not have the rlock module, \
-             or an older one"
+            "{} does not have the rlock module, or an older one",
+            at.words()
         );
         Self::new(Code::Unreachable, message).with_hint(LOAD_THE_MODULE)
     }
 
-    /// An error of a plain connection, when `command` was sent.
-    pub(crate) fn redis(server: &str, command: &str, error: &redis::RedisError) -> Self {
-        let detail = error.detail().unwrap_or_default();
-        match error.code() {
-            Some("NOAUTH" | "WRONGPASS") => Self::credentials(server, error),
-            Some("ERR") if detail.starts_with("unknown command") => {
-                Self::module_missing(server, command)
+    /// An error of a connection.
+    fn redis(at: &Address, error: &RedisError) -> Self {
+        let (words, text) = (at.words(), error.to_string());
+        let refused = || {
+            let (code, detail) = (error.code().unwrap_or_default(), error.detail());
+            let detail = detail.unwrap_or_default();
+            Self::new(Code::Refused, format!("{words} refused: {code} {detail}"))
+        };
+        match (error.code(), error.kind()) {
+            _ if is_about_credentials(error, &text) => Self::credentials(at, error),
+            (_, ErrorKind::InvalidClientConfig) => Self::usage("url", error),
+            (Some("MOVED"), _) => refused().with_hint(IS_A_CLUSTER),
+            (Some("NOPERM"), _) => refused().with_hint(CHECK_RIGHTS),
+            (Some(_), _) if text.contains("cluster support disabled") => {
+                refused().with_hint(IS_NO_CLUSTER)
             }
-            Some(code) => Self::new(
-                Code::Refused,
-                format!("the server at {server} refused: {code} {detail}"),
-            ),
-            None if error.kind() == redis::ErrorKind::AuthenticationFailed => {
-                Self::credentials(server, error)
+            (Some(_), _) if text.contains("unknown command 'SENTINEL'") => {
+                refused().with_hint(DO_THEY_KNOW)
             }
-            None => Self::new(
-                Code::Unreachable,
-                format!("cannot reach the server at {server}: {error}"),
-            )
-            .with_hint(match error.to_string().to_lowercase() {
-                error if error.contains("certificate") => CHECK_CERTIFICATES,
-                _ => IS_IT_RUNNING,
-            }),
+            (Some(_), _) => refused(),
+            (None, _) => {
+                let message = format!("cannot reach {words}: {text}");
+                let hint = match text.to_lowercase().contains("certificate") {
+                    true => CHECK_CERTIFICATES,
+                    false => is_it_running(&at.place),
+                };
+                Self::new(Code::Unreachable, message).with_hint(hint)
+            }
         }
     }
 
-    fn credentials(server: &str, error: &redis::RedisError) -> Self {
-        let message =
-            format!("the server at {server} does not accept the user and password: {error}");
-        Self::new(Code::Refused, message).with_hint(CHECK_CREDENTIALS)
-    }
-
-    /// An error of the lock client.
-    pub(crate) fn client(server: &str, error: &Error) -> Self {
-        match error {
-            Error::Connect(error) => Self::redis(server, "RLOCK.ACQUIRE", error),
-            Error::ModuleMissing => Self::module_missing(server, "RLOCK.ACQUIRE"),
-            Error::Unavailable { .. } => {
-                let message = format!("no answer from the server at {server}: {error}");
-                Self::new(Code::Unreachable, message).with_hint(IS_IT_RUNNING)
-            }
-            Error::OutOfRange { .. } => Self::new(Code::Usage, error.to_string()),
-            Error::Lost(_) => Self::new(Code::Lost, error.to_string()),
-            Error::Closed => Self::new(Code::Internal, error.to_string()),
-            _ => Self::new(Code::Refused, format!("server {server}: {error}")),
-        }
+    fn credentials(at: &Address, error: &RedisError) -> Self {
+        let words = at.words();
+        let message = format!("{words} does not accept the user and password: {error}");
+        Self::new(Code::Refused, message).with_hint(match at.place {
+            Place::Server => CHECK_CREDENTIALS,
+            Place::Sentinels(_) => CHECK_CREDENTIALS_OF_ALL,
+            Place::Cluster => CHECK_CREDENTIALS_OF_NODES,
+        })
     }
 
     /// Something of this machine failed.
     pub(crate) fn internal(what: &str, error: &std::io::Error) -> Self {
         Self::new(Code::Internal, format!("{what}: {error}"))
+    }
+}
+
+/// Of several servers each one's error is in the text.
+fn is_about_credentials(error: &RedisError, text: &str) -> bool {
+    error.kind() == ErrorKind::AuthenticationFailed
+        || ["NOAUTH", "WRONGPASS"]
+            .iter()
+            .any(|code| text.contains(code))
+}
+
+fn is_it_running(place: &Place) -> &'static str {
+    match place {
+        Place::Server => IS_IT_RUNNING,
+        Place::Sentinels(_) => DO_THEY_KNOW,
+        Place::Cluster => DO_NODES_RUN,
     }
 }

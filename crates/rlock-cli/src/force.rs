@@ -11,7 +11,6 @@ use crate::failure::{Code, Failure};
 use crate::lock_info::LockInfo;
 use crate::output::Output;
 use crate::readable::printable;
-use crate::server::Server;
 
 /// Ends every hold of a lock, of any owner
 ///
@@ -27,17 +26,19 @@ pub(crate) struct Force {
     yes: bool,
 }
 
-pub(crate) async fn run(force: &Force, address: Address, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Result<u8, Failure> {
     let key = force.key.as_bytes();
-    let mut server = Server::new(address);
-    if !force.yes {
-        if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-            let message = "nobody can be asked without a terminal; `--yes` goes ahead without";
-            return Err(Failure::new(Code::Usage, message));
-        }
-        confirm(&server.info(key).await?, output)?;
+    if !force.yes && (!io::stdin().is_terminal() || !io::stderr().is_terminal()) {
+        let message = "nobody can be asked without a terminal; `--yes` goes ahead without";
+        return Err(Failure::new(Code::Usage, message));
     }
-    let removed = server.force(key).await?;
+    let mutex = address.questioner().await?.mutex(key);
+    let failure = |error| address.failure(&error);
+    if !force.yes {
+        let lock = mutex.info().await.map_err(failure)?;
+        confirm(&LockInfo::new(key, lock), output)?;
+    }
+    let removed = mutex.force_release().await.map_err(failure)?;
     let key = String::from_utf8_lossy(key);
     output.result(&json!({"key": key, "removed": removed}), || {
         words(&key, removed)

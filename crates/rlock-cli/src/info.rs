@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::address::Address;
 use crate::failure::Failure;
+use crate::lock_info::LockInfo;
 use crate::output::Output;
-use crate::server::Server;
 
 /// Shows who holds a lock and who waits for it
 ///
@@ -19,8 +19,11 @@ pub(crate) struct Info {
     key: OsString,
 }
 
-pub(crate) async fn run(info: &Info, address: Address, output: Output) -> Result<u8, Failure> {
-    let lock = Server::new(address).info(info.key.as_bytes()).await?;
+pub(crate) async fn run(info: &Info, address: &Address, output: Output) -> Result<u8, Failure> {
+    let (client, key) = (address.questioner().await?, info.key.as_bytes());
+    let lock = client.mutex(key).info().await;
+    let lock = lock.map_err(|error| address.failure(&error))?;
+    let lock = LockInfo::new(key, lock);
     output.result(&lock, || lock.words())?;
     Ok(0)
 }

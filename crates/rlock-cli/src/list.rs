@@ -5,12 +5,12 @@ use crate::contended::Contended;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::readable::table;
-use crate::server::Server;
 
 /// Lists the locks that are waited for, the most contended first
 ///
 /// Only locks of the selected database with places in their queue. A place that
-/// is kept for a waiter whose connection was lost counts as one.
+/// is kept for a waiter whose connection was lost counts as one. Of a cluster, the
+/// locks of all masters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// How many locks at most, from 1 to 1000.
@@ -19,8 +19,11 @@ pub(crate) struct List {
     count: u16,
 }
 
-pub(crate) async fn run(list: &List, address: Address, output: Output) -> Result<u8, Failure> {
-    let locks = Server::new(address).list(list.count).await?;
+pub(crate) async fn run(list: &List, address: &Address, output: Output) -> Result<u8, Failure> {
+    let client = address.questioner().await?;
+    let locks = client.list(list.count.into()).await;
+    let locks = locks.map_err(|error| address.failure(&error))?;
+    let locks: Vec<_> = locks.into_iter().map(Contended::new).collect();
     output.result(&locks, || words(&locks))?;
     Ok(0)
 }

@@ -2,7 +2,7 @@
 //!
 //! Here a command is chosen and its outcome becomes the exit code. What goes to
 //! which stream is decided in `output`, which failure has which code in
-//! `failure`, what is asked of a server in `server`. Each command is a module
+//! `failure`, where the servers are in `address`. Each command is a module
 //! of its own, named as it is.
 
 #![deny(unsafe_code)]
@@ -23,7 +23,6 @@ mod lock_info;
 mod man;
 mod output;
 mod readable;
-mod server;
 mod signals;
 #[cfg(feature = "tls-rustls")]
 mod tls;
@@ -33,7 +32,6 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use address::Address;
 use arguments::{Arguments, Command};
 use failure::Failure;
 use output::Output;
@@ -53,15 +51,13 @@ async fn main() -> ExitCode {
 
 /// Runs the command; its exit code.
 async fn run(arguments: &Arguments, output: Output) -> Result<u8, Failure> {
-    let address = || Address::parse(&arguments.url());
-    #[cfg(feature = "tls-rustls")]
-    let address = || arguments.tls.at(address()?);
+    let address = || arguments.address();
     match &arguments.command {
         Command::Exec(exec) => exec::run(exec, &address()?, output).await,
-        Command::Info(info) => info::run(info, address()?, output).await,
-        Command::List(list) => list::run(list, address()?, output).await,
-        Command::Force(force) => force::run(force, address()?, output).await,
-        Command::Top(top) => top::run(top, address()?, output).await,
+        Command::Info(info) => info::run(info, &address()?, output).await,
+        Command::List(list) => list::run(list, &address()?, output).await,
+        Command::Force(force) => force::run(force, &address()?, output).await,
+        Command::Top(top) => top::run(top, &address()?, output).await,
         Command::Bench(bench) => bench::run(bench, &address()?, output).await,
         Command::Completions(completions) => completions::run(completions, output),
         Command::Man(man) => man::run(man, output),

@@ -3,16 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use redis::{ClientTlsConfig, TlsCertificates};
-use rustls::crypto::{CryptoProvider, ring};
+use rlock_client::redis::{ClientTlsConfig, TlsCertificates};
 
-use crate::address::Address;
 use crate::failure::{Code, Failure};
 
 /// Files with certificates, all of them PEM.
 #[derive(Debug, Args)]
 pub(crate) struct Tls {
-    /// Trusts the authorities in this PEM file, instead of the system's. For rediss:// only.
+    /// Trusts the authorities in this PEM file, instead of the system's. For
+    /// rediss://, rediss+sentinel:// and rediss+cluster:// only.
     #[arg(long, global = true, value_name = "FILE")]
     cacert: Option<PathBuf>,
 
@@ -27,21 +26,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// The same address, with these certificates.
-    pub(crate) fn at(&self, address: Address) -> Result<Address, Failure> {
-        // An error means that it is chosen already.
-        let _ = CryptoProvider::install_default(ring::default_provider());
-        let Some(certificates) = self.certificates()? else {
-            return Ok(address);
-        };
-        let server = address.redis.get_connection_info().clone();
-        let redis = redis::Client::build_with_tls(server, certificates);
-        let redis = redis.map_err(|error| usage(&format!("--cacert, --cert, --key: {error}")))?;
-        Ok(Address { redis, ..address })
-    }
-
     /// What the files hold; `None` if none is named.
-    fn certificates(&self) -> Result<Option<TlsCertificates>, Failure> {
+    pub(crate) fn certificates(&self) -> Result<Option<TlsCertificates>, Failure> {
         let client_tls = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => Some(ClientTlsConfig {
                 client_cert: read(cert)?,

@@ -1,8 +1,8 @@
 //! `rlock top`: the contended locks as they change.
 //!
-//! Each interval the server is asked for the same two things, its numbers and
+//! Each interval every master is asked for the same two things, its numbers and
 //! the list of contended locks, and for one lock more if its queue is shown. A
-//! server that goes away is shown as such and asked again.
+//! master that goes away is shown as such and asked again.
 
 mod keys;
 mod sample;
@@ -19,7 +19,6 @@ use crate::address::Address;
 use crate::duration;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
-use crate::server::Server;
 use crate::signals::Signals;
 
 use keys::{Input, Step};
@@ -28,6 +27,8 @@ use screen::Screen;
 use terminal::Display;
 
 /// Shows the contended locks of a server live
+///
+/// Of a cluster, those of all masters, and the sums of their numbers.
 ///
 /// With --json it prints one line for each interval instead.
 ///
@@ -48,7 +49,7 @@ pub(crate) struct Top {
     count: Option<u64>,
 }
 
-pub(crate) async fn run(top: &Top, address: Address, output: Output) -> Result<u8, Failure> {
+pub(crate) async fn run(top: &Top, address: &Address, output: Output) -> Result<u8, Failure> {
     if !output.is_json() && !io::stdout().is_terminal() {
         let message = "top needs a terminal; `--json` prints lines instead";
         return Err(Failure::new(Code::Usage, message));
@@ -59,7 +60,7 @@ pub(crate) async fn run(top: &Top, address: Address, output: Output) -> Result<u
     // fails in plain sight, before the terminal is taken.
     let mut sampler = tokio::select! {
         signal = signals.ending() => return Ok(signal.exit_code()),
-        sampler = Sampler::start(Server::new(address), top.locks) => sampler?,
+        sampler = Sampler::start(address, top.locks) => sampler?,
     };
     if output.is_json() {
         lines(top, &mut sampler, &mut signals, output).await

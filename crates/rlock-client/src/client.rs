@@ -13,6 +13,7 @@ use crate::locks::rwlock::RwLock;
 use crate::locks::semaphore::Semaphore;
 use crate::net::state::Inner;
 use crate::wire::contended::{self, Contended};
+use crate::wire::counters::{self, Answer, Counters};
 
 /// A connection to one server, or to each of a cluster, from which locks are
 /// made.
@@ -43,22 +44,33 @@ impl Client {
         Self { inner }
     }
 
-    /// Connects to the server at `url`.
+    /// Connects to where `url` leads: a server, the master that Sentinels name,
+    /// or a cluster.
     ///
     /// | `url` | |
     /// |---|---|
-    /// | `redis://[user:password@]host[:port][/database]` | over TCP |
-    /// | `rediss://…` | the same over TLS, with one of the features `tls-rustls` and `tls-native` |
-    /// | `redis+unix:///path[?db=2&user=ann&pass=secret]` | by a Unix socket |
+    /// | `redis://[user:password@]host[:port][/database]` | a server over TCP, port 6379 |
+    /// | `redis+unix:///path[?db=2&user=ann&pass=secret]` | a server by a Unix socket |
+    /// | `redis+sentinel://[user:password@]host[:port][,…]/master[/database]` | the master that [Sentinels](Self::sentinel) name, port 26379 |
+    /// | `redis+cluster://[user:password@]host[:port][,…]` | a [cluster](Self::cluster), port 6379 |
+    /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same over TLS, with one of the features `tls-rustls` and `tls-native` |
+    ///
+    /// User and password are those of the servers that hold the locks.
+    /// Sentinels have their own, `?sentinel_user=ann&sentinel_password=secret`
+    /// at the end. What has a meaning in a URL is percent-encoded: `%40` for an
+    /// `@`. IPv6 addresses are in brackets: `[::1]:6379`. With TLS the
+    /// Sentinels speak it too.
     ///
     /// What a URL cannot say, such as whom to trust, is said to
-    /// [`ClientBuilder::connect_with`]. See [`builder`](Self::builder) for
-    /// settings.
+    /// [`ClientBuilder::certificates`] or [`ClientBuilder::connect_with`]. See
+    /// [`builder`](Self::builder) for settings.
     ///
     /// # Errors
     ///
     /// - [`Error::Connect`]: no connection, or the server refused it;
-    /// - [`Error::ModuleMissing`]: the server does not have the module.
+    /// - [`Error::ModuleMissing`]: the server does not have the module;
+    /// - [`Error::OutOfRange`]: `url` is not of these forms. It says what is
+    ///   wrong, and repeats no password.
     ///
     /// # Cancel safety
     ///
@@ -68,7 +80,9 @@ impl Client {
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), rlock_client::Error> {
-    /// let client = rlock_client::Client::connect("redis://127.0.0.1:6379/").await?;
+    /// let url = std::env::var("REDIS_URL");
+    /// let url = url.as_deref().unwrap_or("redis+sentinel://sentinel-1,sentinel-2/locks");
+    /// let client = rlock_client::Client::connect(url).await?;
     /// # Ok(()) }
     /// ```
     pub async fn connect(url: &str) -> Result<Self, Error> {
@@ -79,7 +93,8 @@ impl Client {
     /// them to the next one after a fail-over.
     ///
     /// `sentinels` are their addresses, such as `redis://sentinel-1:26379/`.
-    /// They are asked in turn, and every second which server is the master now.
+    /// All of them are asked twice a second which server is the master now;
+    /// where they disagree, the newest configuration epoch counts.
     /// `server` says how to connect to it: user, password, database and TLS,
     /// but its host and port count for nothing, as in
     /// `rediss://user:password@_/0`.
@@ -270,6 +285,63 @@ impl Client {
     pub async fn list(&self, count: u64) -> Result<Vec<Contended>, Error> {
         let list = contended::list(count)?;
         contended::longest(count, &self.inner.state.ask_everywhere(&list).await?)
+    }
+
+    /// The same, but each master's own `count` locks, at those masters that
+    /// answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for another `count`; all else is said of each
+    /// master.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// for master in client.list_each(10).await? {
+    ///     match master.answer {
+    ///         Ok(locks) => println!("{}: {} locks waited for", master.address, locks.len()),
+    ///         Err(error) => println!("{}: {error}", master.address),
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn list_each(&self, count: u64) -> Result<Vec<Answer<Vec<Contended>>>, Error> {
+        let list = contended::list(count)?;
+        let answers = self.inner.state.ask_each(&list).await;
+        Ok(Answer::all(answers, contended::parse))
+    }
+
+    /// The numbers that each master counts about its locks, with its address;
+    /// one server is one master.
+    ///
+    /// They are those of `INFO rlock`, for all databases and all clients of the
+    /// server, and most of them count since it was started: see [`Counters`].
+    /// All masters are asked at the same time. One that does not answer within
+    /// the client's patience has the reason in its place, so does one that
+    /// refuses, or that does not have the module. For operators: it needs the
+    /// command `INFO`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: it changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) {
+    /// for master in client.counters().await {
+    ///     match master.answer {
+    ///         Ok(numbers) => println!("{}: {} wait", master.address, numbers["waiters"]),
+    ///         Err(error) => println!("{}: {error}", master.address),
+    ///     }
+    /// }
+    /// # }
+    /// ```
+    pub async fn counters(&self) -> Vec<Answer<Counters>> {
+        let answers = self.inner.state.ask_each(&counters::counters()).await;
+        Answer::all(answers, counters::parse)
     }
 
     /// A new owner, for entering a lock more than once.

@@ -43,6 +43,8 @@ pub struct ClientBuilder {
     pub(crate) limits: Limits,
     name: Option<String>,
     pub(crate) has_thread: bool,
+    #[cfg(feature = "tls-rustls")]
+    pub(crate) certificates: Option<redis::TlsCertificates>,
 }
 
 impl Default for ClientBuilder {
@@ -56,6 +58,8 @@ impl Default for ClientBuilder {
             limits,
             name: None,
             has_thread: false,
+            #[cfg(feature = "tls-rustls")]
+            certificates: None,
         }
     }
 }
@@ -122,34 +126,25 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects to the server at `url`, as [`Client::connect`] does.
+    /// Whom to trust, and what to show, at servers with TLS; by default the
+    /// authorities of the system are trusted, and nothing is shown.
     ///
-    /// # Errors
+    /// It is for all addresses of [`connect`](Self::connect), and for those of
+    /// [`sentinel`](Self::sentinel) and [`cluster`](Self::cluster) that have
+    /// TLS. The methods whose names end with `_with` are given clients of
+    /// `redis` that have certificates of their own.
     ///
-    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn connect(self, url: &str) -> Result<Client, Error> {
-        self.connect_with(&open(url)?).await
-    }
-
-    /// Connects as `redis` would: with its address, credentials, TLS set-up.
-    ///
-    /// A connection of its own is made, over RESP3 whatever `redis` says.
-    ///
-    /// With the feature `tls-rustls` the cryptography is that of `ring`, unless
-    /// the program has installed another provider of `rustls` before.
+    /// With the feature `tls-rustls`. The cryptography is that of `ring`,
+    /// unless the program has installed another provider of `rustls` before.
     ///
     /// # Examples
     ///
-    /// A server with a certificate of a private authority, which asks its
+    /// A cluster with certificates of a private authority, which asks its
     /// clients for certificates too. The files are PEM. Without `root_cert`
     /// the authorities of the system are trusted.
     ///
     /// ```no_run
-    /// use rlock_client::redis::{self, ClientTlsConfig, TlsCertificates};
+    /// use rlock_client::redis::{ClientTlsConfig, TlsCertificates};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let certificates = TlsCertificates {
@@ -159,98 +154,17 @@ impl ClientBuilder {
     ///         client_key: std::fs::read("billing.key")?,
     ///     }),
     /// };
-    /// let redis = redis::Client::build_with_tls("rediss://locks.example:6380/", certificates)?;
-    /// let client = rlock_client::Client::builder().connect_with(&redis).await?;
+    /// let builder = rlock_client::Client::builder().certificates(certificates);
+    /// let client = builder.connect("rediss+cluster://node-1,node-2").await?;
     /// # Ok(()) }
     /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn connect_with(self, redis: &redis::Client) -> Result<Client, Error> {
-        self.connect_to(Source::server(redis)?).await
+    #[cfg(feature = "tls-rustls")]
+    pub fn certificates(mut self, certificates: redis::TlsCertificates) -> Self {
+        self.certificates = Some(certificates);
+        self
     }
 
-    /// Connects to the master that Sentinels name, as [`Client::sentinel`] does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::sentinel`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn sentinel(
-        self,
-        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
-        master: &str,
-        server: &str,
-    ) -> Result<Client, Error> {
-        let (sentinels, server) = (opened(sentinels)?, open(server)?);
-        self.sentinel_with(sentinels, master, &server).await
-    }
-
-    /// The same with Sentinels and a server that are connected to as these
-    /// clients of the `redis` crate say: with certificates, for example.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`sentinel`](Self::sentinel).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    pub async fn sentinel_with(
-        self,
-        sentinels: impl IntoIterator<Item = redis::Client>,
-        master: &str,
-        server: &redis::Client,
-    ) -> Result<Client, Error> {
-        let sentinels = sentinels.into_iter().collect();
-        let source = Source::sentinels(sentinels, master, server)?;
-        self.connect_to(source).await
-    }
-
-    /// Connects to a cluster, as [`Client::cluster`] does.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Client::cluster`], and [`Error::OutOfRange`] for a setting.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connections.
-    pub async fn cluster(
-        self,
-        nodes: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<Client, Error> {
-        self.cluster_with(opened(nodes)?).await
-    }
-
-    /// The same with servers that are connected to as these clients of the
-    /// `redis` crate say: with certificates, for example. The first says how to
-    /// connect to all.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`cluster`](Self::cluster).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connections.
-    pub async fn cluster_with(
-        self,
-        nodes: impl IntoIterator<Item = redis::Client>,
-    ) -> Result<Client, Error> {
-        let nodes: Vec<_> = nodes.into_iter().collect();
-        self.connect_to(Source::cluster(&nodes)?).await
-    }
-
-    async fn connect_to(self, source: Source) -> Result<Client, Error> {
+    pub(crate) async fn connect_to(self, source: Source) -> Result<Client, Error> {
         if !self.has_thread {
             return self.start(source).await.map(|(client, _)| client);
         }
@@ -345,17 +259,6 @@ pub(crate) fn on_thread(
         .spawn(move || runtime.block_on(background))
         .map_err(|error| Error::Connect(error.into()))?;
     Ok(handle)
-}
-
-/// Reads addresses.
-pub(crate) fn opened(
-    urls: impl IntoIterator<Item = impl AsRef<str>>,
-) -> Result<Vec<redis::Client>, Error> {
-    urls.into_iter().map(|url| open(url.as_ref())).collect()
-}
-
-pub(crate) fn open(url: &str) -> Result<redis::Client, Error> {
-    redis::Client::open(url).map_err(Error::Connect)
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

@@ -68,6 +68,17 @@ pub enum Error {
     #[error("cannot connect to the server: {0}")]
     Connect(#[source] RedisError),
 
+    /// A server cannot be a member of a [`Quorum`](crate::Quorum).
+    ///
+    /// Name other servers, or change what the reason says.
+    #[error("{address} cannot be a member of the quorum: {reason}")]
+    Member {
+        /// The server.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+
     /// The server does not know the lock commands.
     ///
     /// Load the module, with the line in the message or with `loadmodule` in

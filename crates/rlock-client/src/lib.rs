@@ -27,6 +27,13 @@
 //! All of them wait in one queue per key, in the order of asking, and all that
 //! is said below of a lock and its guard is true of every kind.
 //!
+//! # Several servers
+//!
+//! A [`Quorum`] of 3, 5, 7 or 9 independent masters holds locks by majority, so
+//! they outlive a minority: [`QuorumMutex`], [`QuorumGuard`]. They wait in order,
+//! have fences that rise whatever the servers' clocks say, are renewed, entered
+//! again, lost and dropped as all others are.
+//!
 //! # Losing a lock
 //!
 //! A lock on a server rests on a lease, 30 s unless chosen otherwise, that the
@@ -102,10 +109,10 @@
 //! # Many holds
 //!
 //! The renewals of all holds are spread evenly over time, also of those that
-//! were taken together. One is under way at a time for each 500 holds. One that
-//! has waited for a twelfth of its lease is sent all the same, short leases
-//! first, so that a slow network loses none. One that
-//! fails is tried again, and holds up no other. After a new connection every
+//! were taken together. At each server one is under way at a time for each 500
+//! holds. One that has waited for a twelfth of its lease is sent all the same,
+//! short leases first, so that a slow network loses none. One that fails is
+//! tried again, and holds up no other. After a new connection every
 //! hold is looked at once, those first that would be lost first.
 //!
 //! # Connections
@@ -125,16 +132,21 @@
 //! still granted; its loss is then known at the next renewal.
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
-//! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it.
+//! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it. In a
+//! cluster it is `SSUBSCRIBE`, and `CLUSTER SLOTS` and `ASKING`; who asks
+//! replicas needs `WAIT`.
 //!
 //! # Layout
 //!
 //! Each of these uses only those below it:
 //!
 //! - `blocking`: the same for code without async;
+//! - `quorum`: locks of several servers, each with a client;
 //! - `client`, `locks`: what users see;
-//! - `net`: the connection (`link`), a call as a future (`calling`), and the
-//!   client's own task (`driver`); what the engine says is done here;
+//! - `net`: a connection (`link`), how it comes back (`keeping`), a call as a
+//!   future (`calling`), and the client's own task (`driver`); what the engine
+//!   says is done here. Where servers are is in `source`, `sentinels` and
+//!   `cluster`;
 //! - `wire`: requests, replies and messages as bytes;
 //! - `engine`: all decisions, in one state machine without I/O and without a
 //!   clock. What happens when the connection is lost while somebody waits is in
@@ -146,11 +158,13 @@ pub mod blocking;
 
 mod client;
 mod client_builder;
+mod client_connect;
 mod deadlock;
 mod engine;
 mod error;
 mod locks;
 mod net;
+mod quorum;
 mod wire;
 
 pub use client::Client;
@@ -170,9 +184,15 @@ pub use locks::{
     write_guard::WriteGuard,
 };
 pub use net::lost::Lost;
+pub use quorum::{
+    Quorum, QuorumBuilder,
+    guard::{HoldingMember, QuorumGuard},
+    mutex::QuorumMutex,
+};
 pub use redis;
 pub use wire::{
     contended::Contended,
+    counters::{Answer, Counters},
     info::{Holder, Info, Mode, Waiter},
 };
 

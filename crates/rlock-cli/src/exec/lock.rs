@@ -27,7 +27,7 @@ impl Lock {
     /// Nothing is sent yet.
     pub(super) fn new(client: &Client, exec: &Exec) -> Result<Self, Error> {
         let key = exec.key().as_bytes();
-        let terms = Terms::new().lease(exec.lease());
+        let terms = Terms::new().lease(exec.lease()).replicas(exec.replicas());
         let terms = match exec.bind() {
             Some(grace) => terms.bound(grace),
             None => terms,

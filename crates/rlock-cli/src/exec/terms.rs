@@ -59,6 +59,11 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "DURATION", value_parser = duration::from_zero)]
     bind: Option<Duration>,
 
+    /// Takes the lock only if so many replicas of the server have said that
+    /// they know of it.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "bind")]
+    replicas: u16,
+
     /// How long a command has to end by itself after the lock is lost, before
     /// it is killed.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::from_zero)]
@@ -114,6 +119,11 @@ impl Exec {
 
     pub(super) fn bind(&self) -> Option<Duration> {
         self.bind
+    }
+
+    /// How many replicas are to know of the lock.
+    pub(super) fn replicas(&self) -> u16 {
+        self.replicas
     }
 
     pub(super) fn kind(&self) -> Kind {

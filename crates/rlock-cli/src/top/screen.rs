@@ -59,7 +59,7 @@ impl Screen {
         }
     }
 
-    pub(super) fn server(&self) -> &str {
+    pub(super) fn server(&self) -> String {
         self.sampler.shown()
     }
 

@@ -15,21 +15,25 @@ use crate::lock_info::{Holder, LockInfo, Waiter};
 use crate::readable::{microseconds, printable};
 
 use super::keys::LEGEND;
-use super::sample::Sample;
+use super::sample::{Master, Sample};
 use super::screen::Screen;
 
 /// The title, the numbers, and an empty line.
 const HEADER_LINES: u16 = 9;
+/// How many masters are named that show nothing.
+const AWAY_MAX: usize = 3;
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let legend = legend(frame.area());
+    let masters = masters(screen, frame.area().width.into());
+    let more = u16::try_from(masters.len()).unwrap_or_default();
     let [header, body, footer] = Layout::vertical([
-        Constraint::Length(HEADER_LINES),
+        Constraint::Length(HEADER_LINES + more),
         Constraint::Fill(1),
         Constraint::Length(if legend.len() == 1 { 1 } else { 2 }),
     ])
     .areas(frame.area());
-    let head = Paragraph::new(head(screen)).wrap(Wrap { trim: false });
+    let head = Paragraph::new(head(screen, masters)).wrap(Wrap { trim: false });
     frame.render_widget(head, header);
     match &screen.open {
         None => draw_locks(frame, body, screen),
@@ -51,7 +55,33 @@ fn legend(area: Rect) -> Vec<Line<'static>> {
     LEGEND.map(Line::from).into()
 }
 
-fn head(screen: &Screen) -> Vec<Line<'static>> {
+/// How many masters there are if that is not one, and those that show nothing.
+fn masters(screen: &Screen, columns: usize) -> Vec<Line<'static>> {
+    let (None, Some(sample)) = (&screen.failure, &screen.sample) else {
+        return Vec::new();
+    };
+    if sample.masters.len() < 2 {
+        return Vec::new();
+    }
+    let silent = |master: &Master| {
+        let error = master.error.as_ref()?;
+        Some(format!(
+            "            {}: {}",
+            master.address,
+            printable(error)
+        ))
+    };
+    let silent: Vec<_> = sample.masters.iter().filter_map(silent).collect();
+    let all = sample.masters.len();
+    let count = match silent.len() {
+        0 => format!("masters     {all}"),
+        silent => format!("masters     {} of {all}", all - silent),
+    };
+    let lines = std::iter::once(count).chain(silent.into_iter().take(AWAY_MAX));
+    lines.map(|line| Line::from(cut(&line, columns))).collect()
+}
+
+fn head(screen: &Screen, masters: Vec<Line<'static>>) -> Vec<Line<'static>> {
     let every = humantime::format_duration(screen.every);
     let paused = if screen.is_paused { ", paused" } else { "" };
     let title = format!(
@@ -65,7 +95,10 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
             lines.push(Line::from(printable(&failure.message)));
             lines.push(Line::from("asking again every interval"));
         }
-        (None, Some(sample)) => lines.extend(numbers(sample).map(Line::from)),
+        (None, Some(sample)) => {
+            lines.extend(masters);
+            lines.extend(numbers(sample).map(Line::from));
+        }
         (None, None) => lines.push(Line::from("the first interval has begun")),
     }
     lines

@@ -8,13 +8,16 @@ mod bench;
 #[cfg(feature = "tls-rustls")]
 #[path = "../../../rlock-client/tests/it/certificates.rs"]
 mod certificates;
+mod clusters;
 mod exec;
 mod foreground;
 mod loss;
 mod pages;
 mod program;
 mod questions;
+mod sentinels;
 mod server;
+mod several;
 mod sharing;
 #[path = "../../../../tests/it/signal.rs"]
 mod signal;

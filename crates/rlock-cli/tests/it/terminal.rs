@@ -30,11 +30,16 @@ impl Terminal {
 
     /// In a terminal with so many columns.
     pub(crate) fn start_with(cols: u16, server: &Server, arguments: &[&str]) -> Self {
+        Self::start_at(cols, &server.url(), arguments)
+    }
+
+    /// The same at any address.
+    pub(crate) fn start_at(cols: u16, url: &str, arguments: &[&str]) -> Self {
         let size = PtySize { cols, ..SIZE };
         let pty = native_pty_system().openpty(size).unwrap();
         let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_rlock"));
         command.args(arguments);
-        command.env("RLOCK_URL", server.url());
+        command.env("RLOCK_URL", url);
         command.env("TERM", "xterm");
         let child = pty.slave.spawn_command(command).unwrap();
         let screen = vt100::Parser::new(size.rows, size.cols, 0);

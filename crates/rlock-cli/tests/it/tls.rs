@@ -6,43 +6,56 @@ use tempfile::TempDir;
 
 use super::certificates::Authority;
 use super::program::{finished, rlock_at};
-use super::server::{Server, free_port};
+use super::server::{Server, eventually, free_port};
+use super::several::Sentinel;
 
 /// A server with TLS and the files that it and its clients need.
 struct TlsServer {
     port: u16,
     files: TempDir,
-    _server: Server,
+    server: Server,
 }
 
 impl TlsServer {
     fn start(asks_clients: &str) -> Self {
+        Self::start_with(asks_clients, &[])
+    }
+
+    fn start_with(asks_clients: &str, settings: &[(&str, &str)]) -> Self {
         let (files, port) = (tempfile::tempdir().unwrap(), free_port());
         let authority = Authority::new("the authority of this test");
         std::fs::write(files.path().join("ca.pem"), &authority.pem).unwrap();
-        for name in ["localhost", "client"] {
+        for name in ["localhost", "client", "127.0.0.1"] {
             authority.certify(name).write(files.path(), name);
         }
         let other = Authority::new("another").pem;
         std::fs::write(files.path().join("other.pem"), other).unwrap();
         let file = |name| files.path().join(name).display().to_string();
-        let server = Server::start_locking(&[
-            ("tls-port", &port.to_string()),
-            ("tls-cert-file", &file("localhost.pem")),
-            ("tls-key-file", &file("localhost.key")),
-            ("tls-ca-cert-file", &file("ca.pem")),
+        let port_text = port.to_string();
+        let (certificate, key) = (file("localhost.pem"), file("localhost.key"));
+        let authority = file("ca.pem");
+        let tls = [
+            ("tls-port", &*port_text),
+            ("tls-cert-file", &certificate),
+            ("tls-key-file", &key),
+            ("tls-ca-cert-file", &authority),
             ("tls-auth-clients", asks_clients),
-        ]);
+        ];
+        let server = Server::start_locking(&[&tls, settings].concat());
         Self {
             port,
             files,
-            _server: server,
+            server,
         }
     }
 
     /// `rlock` there, in the directory of the files.
     fn rlock(&self) -> Command {
-        let mut command = rlock_at(&format!("rediss://localhost:{}/", self.port));
+        self.rlock_at(&format!("rediss://localhost:{}/", self.port))
+    }
+
+    fn rlock_at(&self, url: &str) -> Command {
+        let mut command = rlock_at(url);
         command.current_dir(&self.files);
         command
     }
@@ -114,4 +127,74 @@ fn certificates_that_cannot_be_used_are_2() {
     let ended = finished(&mut plain);
     ended.assert_code(2);
     ended.assert_says("rediss://");
+}
+
+#[test]
+fn certificates_are_for_the_nodes_of_a_cluster() {
+    let bus = free_port().to_string();
+    let server = TlsServer::start_with(
+        "yes",
+        &[
+            ("cluster-enabled", "yes"),
+            ("tls-cluster", "yes"),
+            ("cluster-port", &bus),
+            ("cluster-announce-hostname", "localhost"),
+            ("cluster-preferred-endpoint-type", "hostname"),
+        ],
+    );
+    let mut admin = server.server.admin();
+    let _: () = admin.run("CLUSTER ADDSLOTSRANGE 0 16383");
+    eventually("the cluster serves all slots", || {
+        let info: String = admin.run("CLUSTER INFO");
+        info.contains("cluster_state:ok")
+    });
+    let url = format!("rediss+cluster://localhost:{}", server.port);
+    let shown = [
+        "--cacert",
+        "ca.pem",
+        "--cert",
+        "client.pem",
+        "--key",
+        "client.key",
+    ];
+    for command in [&["exec", "k", "--", "true"][..], &["info", "k"], &["list"]] {
+        let ended = finished(server.rlock_at(&url).args(shown).args(command));
+        ended.assert_code(0);
+    }
+    let ended = finished(
+        server
+            .rlock_at(&url)
+            .args(["list", "--cacert", "other.pem"]),
+    );
+    ended.assert_code(122);
+    ended.assert_says("--cacert");
+}
+
+#[test]
+fn certificates_are_for_sentinels_and_for_their_master() {
+    let server = TlsServer::start("no");
+    let file = |name: &str| server.files.path().join(name).display().to_string();
+    let mut admin = server.server.admin();
+    let (certificate, key) = (file("127.0.0.1.pem"), file("127.0.0.1.key"));
+    let show = format!("CONFIG SET tls-cert-file {certificate} tls-key-file {key}");
+    let _: () = admin.run(&show);
+    let port = free_port();
+    let settings = format!(
+        "port 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\n\
+         tls-cert-file {certificate}\ntls-key-file {key}\ntls-ca-cert-file {}",
+        file("ca.pem")
+    );
+    let _sentinel = Sentinel::start(server.port, port, &settings);
+    let url = format!("rediss+sentinel://127.0.0.1:{port}/locks");
+    for command in [&["exec", "k", "--", "true"][..], &["info", "k"], &["list"]] {
+        let mut rlock = server.rlock_at(&url);
+        finished(rlock.args(["--cacert", "ca.pem"]).args(command)).assert_code(0);
+    }
+    let ended = finished(
+        server
+            .rlock_at(&url)
+            .args(["list", "--cacert", "other.pem"]),
+    );
+    ended.assert_code(122);
+    ended.assert_says("--cacert");
 }

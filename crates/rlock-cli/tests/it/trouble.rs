@@ -76,6 +76,29 @@ fn a_refusal_of_the_server_is_123_and_repeated() {
 }
 
 #[test]
+fn an_operator_needs_the_rights_that_the_documentation_names() {
+    let server = Server::start();
+    let rules = "~* &rlock:client:* +subscribe +client +info +rlock.info +rlock.list +rlock.force";
+    let set = format!("ACL SETUSER ops on >secret {rules}");
+    let _: String = server.admin().run(&set);
+    let url = format!("redis://ops:secret@127.0.0.1:{}/", server.port);
+    for command in &COMMANDS[..4] {
+        finished(rlock_at(&url).args(*command)).assert_code(0);
+    }
+    for (taken, commands) in [
+        ("-rlock.list", &COMMANDS[1..2]),
+        ("-subscribe", &COMMANDS[..4]),
+    ] {
+        let _: String = server.admin().run(&format!("ACL SETUSER ops {taken}"));
+        for command in commands {
+            let ended = finished(rlock_at(&url).args(*command));
+            ended.assert_code(123);
+            ended.assert_says("Access rights");
+        }
+    }
+}
+
+#[test]
 fn a_failure_can_be_had_as_json() {
     let url = format!("redis://127.0.0.1:{}/", free_port());
     let ended = finished(rlock_at(&url).args(["info", "k", "--json"]));

@@ -19,15 +19,15 @@ use std::sync::mpsc;
 
 use tokio::runtime::Handle;
 
-use crate::client_builder::{open, opened};
 use crate::net::source::Source;
-use crate::{Contended, Error, Metrics, Owner};
+use crate::{Answer, Contended, Counters, Error, Metrics, Owner};
 
 mod held;
 mod lost;
 mod multi;
 mod mutex;
 mod on_thread;
+mod quorum;
 mod rwlock;
 mod rwlock_guards;
 mod semaphore;
@@ -35,11 +35,12 @@ mod semaphore;
 pub use lost::Lost;
 pub use multi::{MultiGuard, MultiLock};
 pub use mutex::{Guard, Mutex};
+pub use quorum::{Quorum, QuorumGuard, QuorumMutex};
 pub use rwlock::RwLock;
 pub use rwlock_guards::{ChangeError, ReadGuard, Upgrade, WriteGuard};
 pub use semaphore::{Permits, Semaphore};
 
-/// A connection to one server; see [`crate::Client`].
+/// A connection to one server, or to each of a cluster; see [`crate::Client`].
 ///
 /// Its thread ends when the last client, lock and guard made from it is gone
 /// and what they left to the background is done.
@@ -62,7 +63,8 @@ fn run<T: Send + 'static>(
 }
 
 impl Client {
-    /// Connects to the server at `url`; see [`crate::Client::connect`].
+    /// Connects to where `url` leads: a server, the master that Sentinels name,
+    /// or a cluster; see [`crate::Client::connect`].
     ///
     /// # Errors
     ///
@@ -88,7 +90,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub fn connect_with(settings: crate::ClientBuilder, url: &str) -> Result<Self, Error> {
-        Self::connect_to(settings, Source::server(&open(url)?)?)
+        let source = settings.source(url)?;
+        Self::connect_to(settings, source)
     }
 
     /// Connects to the master that Sentinels name; see
@@ -117,8 +120,9 @@ impl Client {
         master: &str,
         server: &str,
     ) -> Result<Self, Error> {
-        let (sentinels, server) = (opened(sentinels)?, open(server)?);
-        Self::connect_to(settings, Source::sentinels(sentinels, master, &server)?)
+        let sentinels = settings.all_opened(sentinels)?;
+        let source = Source::sentinels(sentinels, master, &settings.opened(server)?)?;
+        Self::connect_to(settings, source)
     }
 
     /// Connects to a cluster; see [`crate::Client::cluster`].
@@ -140,7 +144,8 @@ impl Client {
         settings: crate::ClientBuilder,
         nodes: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<Self, Error> {
-        Self::connect_to(settings, Source::cluster(&opened(nodes)?)?)
+        let source = Source::cluster(&settings.all_opened(nodes)?)?;
+        Self::connect_to(settings, source)
     }
 
     fn connect_to(settings: crate::ClientBuilder, source: Source) -> Result<Self, Error> {
@@ -194,6 +199,26 @@ impl Client {
     pub fn list(&self, count: u64) -> Result<Vec<Contended>, Error> {
         let client = self.client.clone();
         run(&self.runtime, async move { client.list(count).await })?
+    }
+
+    /// The same by master; see [`crate::Client::list_each`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Client::list_each`].
+    pub fn list_each(&self, count: u64) -> Result<Vec<Answer<Vec<Contended>>>, Error> {
+        let client = self.client.clone();
+        run(&self.runtime, async move { client.list_each(count).await })?
+    }
+
+    /// The numbers that each master counts; see [`crate::Client::counters`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if the client's thread is gone.
+    pub fn counters(&self) -> Result<Vec<Answer<Counters>>, Error> {
+        let client = self.client.clone();
+        run(&self.runtime, async move { client.counters().await })
     }
 
     /// A new owner; see [`crate::Client::owner`].

@@ -8,6 +8,7 @@ use crate::net::clock::now;
 use crate::net::deadline::Backoff;
 use crate::net::link::Link;
 use crate::net::servers::Connection;
+use crate::net::source::none_of_them;
 use crate::net::state::State;
 
 /// After how long a connection counts as one that works.
@@ -43,8 +44,13 @@ pub(crate) async fn keep_connected(state: &Arc<State>, node: Node, first: Option
         state.server(node).has_lost(current.identity.clone());
         state.link_down(node, Some(current.number), false);
         drop(current);
-        tokio::time::sleep(backoff.next()).await;
+        pause(state, &mut backoff).await;
     }
+}
+
+async fn pause(state: &State, backoff: &mut Backoff) {
+    let pause = backoff.next().min(state.source.pause_max());
+    tokio::time::sleep(pause).await;
 }
 
 /// None if the server has left the cluster.
@@ -63,6 +69,13 @@ async fn connect(state: &Arc<State>, node: Node, backoff: &mut Backoff) -> Optio
             Err(error) => {
                 tracing::debug!(%error, "no connection to the server yet");
                 state.redirected(&error, Some(node));
+                let error = match state.source.as_cluster() {
+                    Some(cluster) => none_of_them(
+                        "a master cannot be reached",
+                        vec![(cluster.address(node), error)],
+                    ),
+                    None => error,
+                };
                 server.set(Connection::Down(Some(error)));
             }
         }
@@ -72,6 +85,6 @@ async fn connect(state: &Arc<State>, node: Node, backoff: &mut Backoff) -> Optio
                 return None;
             }
         }
-        tokio::time::sleep(backoff.next()).await;
+        pause(state, backoff).await;
     }
 }

@@ -204,6 +204,26 @@ impl State {
         futures_util::future::try_join_all(asked).await
     }
 
+    /// Asks every server; the answer of each, and its address.
+    pub(crate) async fn ask_each(&self, cmd: &Cmd) -> Vec<(String, Result<Value, Error>)> {
+        let deadline = Deadline::after(self.limits.patience);
+        let nodes = self.routes().nodes().into_iter();
+        let asked = nodes.map(async |node| {
+            let answer = self.ask_until(deadline, move |_| node, cmd).await;
+            (self.address(node), answer)
+        });
+        futures_util::future::join_all(asked).await
+    }
+
+    /// Where a server is, as far as is known, for people.
+    fn address(&self, node: Node) -> String {
+        let server = self.server(node);
+        if let Connection::Up(link) = &*server.connection.borrow() {
+            return link.address.clone();
+        }
+        self.source.address(node)
+    }
+
     async fn ask_until(
         &self,
         deadline: Deadline,

@@ -3,21 +3,18 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError};
+use redis::{ConnectionAddr, ErrorKind, RedisError};
 
 use crate::engine::lane::{Node, Routes};
 use crate::error::Error;
 use crate::net::cluster::Cluster;
 use crate::net::link::prepared;
-use crate::net::state::lock;
+use crate::net::sentinels::{self, Sentinels};
 use crate::wire::protocol;
-
-/// How long one Sentinel may take to answer, and how often one is asked.
-const SENTINEL_TIME: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
@@ -40,16 +37,6 @@ impl fmt::Debug for Vet {
     }
 }
 
-/// The Sentinels that watch a master.
-pub(crate) struct Sentinels {
-    sentinels: Vec<redis::Client>,
-    master: String,
-    /// How to connect to the master, but for its address.
-    template: redis::Client,
-    /// A connection to the one that answered last.
-    known: Mutex<Option<MultiplexedConnection>>,
-}
-
 impl Source {
     pub(crate) fn server(redis: &redis::Client) -> Result<Self, Error> {
         let redis = prepared(redis).map_err(Error::Connect)?;
@@ -66,20 +53,9 @@ impl Source {
         master: &str,
         template: &redis::Client,
     ) -> Result<Self, Error> {
-        if sentinels.is_empty() {
-            return Err(out_of_range("sentinels", "empty", "at least one"));
-        }
         let template = prepared(template).map_err(Error::Connect)?;
-        if host_of(&template).is_none() {
-            let value = "a Unix socket";
-            return Err(out_of_range("server", value, "an address over TCP"));
-        }
-        Ok(Self::Sentinels(Arc::new(Sentinels {
-            sentinels,
-            master: master.to_owned(),
-            template,
-            known: Mutex::new(None),
-        })))
+        let sentinels = Sentinels::new(sentinels, master, template)?;
+        Ok(Self::Sentinels(Arc::new(sentinels)))
     }
 
     pub(crate) fn cluster(nodes: &[redis::Client]) -> Result<Self, Error> {
@@ -110,6 +86,15 @@ impl Source {
         }
     }
 
+    /// What is known of the address of a server that is not connected.
+    pub(crate) fn address(&self, node: Node) -> String {
+        match self {
+            Self::Server(redis) | Self::Vetted(redis, _) => address_of(redis),
+            Self::Sentinels(sentinels) => sentinels.master.clone(),
+            Self::Cluster(cluster) => cluster.address(node),
+        }
+    }
+
     /// Makes sure that a server which others name is a master: they may not
     /// know yet that it has been restarted as a replica.
     pub(crate) async fn check(
@@ -131,67 +116,18 @@ impl Source {
 
     /// Waits until Sentinels name another server than `address`.
     pub(crate) async fn moved(&self, address: &str) {
-        let Self::Sentinels(sentinels) = self else {
-            return std::future::pending().await;
-        };
-        loop {
-            tokio::time::sleep(SENTINEL_TIME).await;
-            // That no Sentinel answers is no reason to leave a server.
-            if let Ok(redis) = sentinels.current().await
-                && address_of(&redis) != address
-            {
-                return;
-            }
+        match self {
+            Self::Sentinels(sentinels) => sentinels.moved(address).await,
+            _ => std::future::pending().await,
         }
     }
-}
 
-impl Sentinels {
-    /// The master, by the first of them that knows one.
-    async fn current(&self) -> Result<redis::Client, RedisError> {
-        let known = lock(&self.known).take();
-        if let Some(mut known) = known
-            && let Ok(Some(address)) = self.ask(&mut known).await
-        {
-            *lock(&self.known) = Some(known);
-            return at(&self.template, address);
+    /// How long the pause before another attempt to connect may be.
+    pub(crate) fn pause_max(&self) -> Duration {
+        match self {
+            Self::Sentinels(_) => sentinels::ASKED_EVERY,
+            _ => Duration::MAX,
         }
-        let mut failures = Vec::new();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(SENTINEL_TIME))
-            .set_response_timeout(Some(SENTINEL_TIME));
-        for sentinel in &self.sentinels {
-            let connection = sentinel.get_multiplexed_async_connection_with_config(&config);
-            let answer = async {
-                let mut connection = connection.await?;
-                let address = self.ask(&mut connection).await?;
-                Ok::<_, RedisError>((connection, address))
-            };
-            match answer.await {
-                Ok((connection, Some(address))) => {
-                    *lock(&self.known) = Some(connection);
-                    return at(&self.template, address);
-                }
-                Ok((_, None)) => {
-                    let (what, name) = ("it knows no master of this name", self.master.clone());
-                    let unknown = RedisError::from((ErrorKind::Io, what, name));
-                    failures.push((address_of(sentinel), unknown));
-                }
-                Err(error) => failures.push((address_of(sentinel), error)),
-            }
-        }
-        Err(none_of_them("no Sentinel names the master", failures))
-    }
-
-    async fn ask(
-        &self,
-        sentinel: &mut MultiplexedConnection,
-    ) -> Result<Option<(String, u16)>, RedisError> {
-        redis::cmd("SENTINEL")
-            .arg("GET-MASTER-ADDR-BY-NAME")
-            .arg(&self.master)
-            .query_async(sentinel)
-            .await
     }
 }
 
@@ -246,13 +182,5 @@ pub(crate) fn out_of_range(argument: &'static str, value: &str, limit: &'static 
         argument,
         value: value.to_owned(),
         limit: limit.into(),
-    }
-}
-
-impl fmt::Debug for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sentinels")
-            .field("master", &self.master)
-            .finish_non_exhaustive()
     }
 }

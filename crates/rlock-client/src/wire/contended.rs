@@ -70,7 +70,7 @@ pub(crate) fn longest(count: u64, replies: &[Value]) -> Result<Vec<Contended>, E
 }
 
 /// The reply to [`list`].
-fn parse(reply: &Value) -> Result<Vec<Contended>, Error> {
+pub(crate) fn parse(reply: &Value) -> Result<Vec<Contended>, Error> {
     let list = reply.as_sequence();
     let list = list.ok_or_else(|| Error::Protocol(format!("expected a list, got {reply:?}")))?;
     list.iter().map(contended).collect()

@@ -4,6 +4,7 @@
 //! own: `RLOCK_SERVER` names the program (default `redis-server`),
 //! `RLOCK_MODULE` the module (default: the release build of this workspace).
 
+mod address;
 mod blocking;
 mod blocking_kinds;
 mod bound;
@@ -34,6 +35,8 @@ mod messages;
 mod multi;
 mod multi_cluster;
 mod proxy;
+mod quorum;
+mod quorum_faults;
 mod reentry;
 mod refused;
 mod renewals;

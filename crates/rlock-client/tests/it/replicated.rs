@@ -137,7 +137,7 @@ async fn without_its_replica_a_call_fails_and_nothing_stays_held() {
 #[tokio::test]
 async fn a_hold_that_is_entered_again_without_its_replica_stays() {
     let pair = Pair::start().await;
-    let client = limited(&pair.master, Duration::from_millis(200)).await;
+    let client = pair.master.client().await;
     let owner = client.owner();
     let mutex = mutex(&client, "k", Duration::from_secs(30)).by(&owner);
     let guard = mutex.lock().await.unwrap();
@@ -157,7 +157,7 @@ async fn a_hold_that_is_entered_again_without_its_replica_stays() {
 fn a_hold_ends_with_the_last_lease_that_its_replica_knew() {
     on_a_calm_machine(async || {
         let pair = Pair::start().await;
-        let client = limited(&pair.master, Duration::from_millis(200)).await;
+        let client = pair.master.client().await;
         let guard = mutex(&client, "k", Duration::from_secs(2))
             .lock()
             .await

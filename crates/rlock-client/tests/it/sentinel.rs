@@ -1,11 +1,12 @@
 //! A client that follows Redis Sentinel from one master to the next.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Error};
 use tempfile::TempDir;
 
+use crate::calm::on_a_calm_machine;
 use crate::server::{Admin, BOUND, Server, eventually, free_port, url};
 
 /// One Sentinel, which decides alone. It is stopped by its process id.
@@ -18,6 +19,21 @@ struct Sentinel {
 impl Sentinel {
     /// One that watches `master` as `locks`, and knows its replica.
     async fn of(master: &Server) -> Self {
+        let sentinel = Self::of_port(master.port).await;
+        let port = sentinel.port;
+        eventually("the Sentinel knows the replica", async || {
+            let Ok(mut admin) = Admin::connect(&url(port)).await else {
+                return false;
+            };
+            let replicas: Vec<redis::Value> = admin.run("SENTINEL REPLICAS locks").await;
+            !replicas.is_empty()
+        })
+        .await;
+        sentinel
+    }
+
+    /// One that takes the server at that port for the master.
+    async fn of_port(master: u16) -> Self {
         let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
         let settings = format!(
             "port {port}\nbind 127.0.0.1\ndir {directory}\nlogfile log\n\
@@ -25,7 +41,6 @@ impl Sentinel {
              sentinel down-after-milliseconds locks 1500\n\
              sentinel failover-timeout locks 5000\n",
             directory = directory.path().display(),
-            master = master.port,
         );
         let file = directory.path().join("sentinel.conf");
         std::fs::write(&file, settings).unwrap();
@@ -41,12 +56,8 @@ impl Sentinel {
             port,
             _directory: directory,
         };
-        eventually("the Sentinel knows the replica", async || {
-            let Ok(mut admin) = Admin::connect(&url(port)).await else {
-                return false;
-            };
-            let replicas: Vec<redis::Value> = admin.run("SENTINEL REPLICAS locks").await;
-            !replicas.is_empty()
+        eventually("the Sentinel answers", async || {
+            Admin::connect(&url(port)).await.is_ok()
         })
         .await;
         sentinel
@@ -198,4 +209,71 @@ async fn one_sentinel_that_knows_the_master_is_enough() {
         client.unwrap().mutex("k").lock().unwrap().fence()
     });
     assert!(blocking.await.unwrap() > 0);
+}
+
+#[tokio::test]
+async fn the_newest_word_counts_where_sentinels_disagree() {
+    let (master, replica) = pair().await;
+    let sentinel = Sentinel::of(&master).await;
+    master.signal("-KILL");
+    sentinel.names(replica.port).await;
+    // It has not heard of the fail-over, and nobody can tell it.
+    let stale = Sentinel::of_port(master.port).await;
+    let sentinels = [url(stale.port), url(sentinel.port)];
+    let client = Client::sentinel(&sentinels, "locks", "redis://_/").await;
+    let guard = client.unwrap().mutex("k").lock().await.unwrap();
+    assert!(replica.admin().await.run::<bool>("EXISTS k").await);
+    guard.release().await.unwrap();
+    let alone = Client::sentinel(&sentinels[..1], "locks", "redis://_/").await;
+    assert!(alone.unwrap_err().is_transient());
+}
+
+#[test]
+fn waits_go_on_within_a_second_of_the_next_masters_being_named() {
+    on_a_calm_machine(async || {
+        let (master, replica) = pair().await;
+        let sentinel = Sentinel::of(&master).await;
+        let (holder, waiter) = (sentinel.client().await, sentinel.client().await);
+        let guard = holder.mutex("k").lock().await.unwrap();
+        let waiting = tokio::spawn(async move { waiter.mutex("k").lock().await.unwrap() });
+        master.admin().await.queued(1).await;
+        knows(&replica, "k").await;
+        master.signal("-KILL");
+        sentinel.names(replica.port).await;
+        let named = Instant::now();
+        // The Sentinel ends the connections to it once more.
+        eventually("the wait goes on there", async || {
+            let asked = async {
+                let mut next = Admin::connect(&replica.url()).await?;
+                next.ask::<String>("INFO rlock").await
+            };
+            asked
+                .await
+                .is_ok_and(|info| info.contains("rlock_waiters:1"))
+        })
+        .await;
+        let late = named.elapsed();
+        assert!(late < Duration::from_secs(1), "{late:?}");
+        guard.release().await.unwrap();
+        let _guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    });
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_with_the_sentinels_addresses() {
+    let (master, _replica) = pair().await;
+    let sentinel = Sentinel::of(&master).await;
+    let nobody = free_port();
+    let sentinels = [url(nobody), url(sentinel.port)];
+    let error = Client::sentinel(&sentinels, "other", "redis://_/").await;
+    let said = error.unwrap_err().to_string();
+    let (one, two) = (
+        format!("127.0.0.1:{nobody}: "),
+        format!("127.0.0.1:{}: ", sentinel.port),
+    );
+    assert!(said.contains(&one) && said.contains(&two), "{said}");
+    assert!(
+        said.contains("no master of this name") && said.contains("other"),
+        "{said}"
+    );
 }

@@ -63,6 +63,12 @@ impl Server {
         server
     }
 
+    /// The same at a port that was free a moment ago.
+    pub(crate) async fn start_at(port: u16, options: &[&str]) -> Self {
+        let server = Self::try_start_at(port, options).await;
+        server.expect("no server came up; see its output above")
+    }
+
     /// A server with these options, and nothing on disk.
     pub(crate) async fn start_with(options: &[&str]) -> Self {
         // Another program may take a free port before the server does.
@@ -75,7 +81,10 @@ impl Server {
     }
 
     async fn try_start(options: &[&str]) -> Option<Self> {
-        let port = free_port();
+        Self::try_start_at(free_port(), options).await
+    }
+
+    async fn try_start_at(port: u16, options: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
         let mut server = Self {
@@ -201,7 +210,7 @@ pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
-fn module() -> PathBuf {
+pub(crate) fn module() -> PathBuf {
     let default = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../target/release/librlock.so"

@@ -54,6 +54,11 @@ mod actor;
 mod client;
 mod links;
 mod operation;
+// What a contender for a lock of several servers decides.
+#[path = "../../src/quorum/plan.rs"]
+mod plan;
+mod quorum;
+mod quorum_world;
 mod server;
 mod tasks;
 mod world;

@@ -1,0 +1,174 @@
+//! The ways from a builder to its servers.
+
+use crate::client::Client;
+use crate::client_builder::ClientBuilder;
+use crate::error::Error;
+use crate::net::address;
+use crate::net::source::Source;
+#[cfg(feature = "tls-rustls")]
+use crate::net::source::out_of_range;
+
+impl ClientBuilder {
+    /// Connects to where `url` leads, as [`Client::connect`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn connect(self, url: &str) -> Result<Client, Error> {
+        let source = self.source(url)?;
+        self.connect_to(source).await
+    }
+
+    /// Connects as `redis` would: with its address, credentials, TLS set-up.
+    ///
+    /// A connection of its own is made, over RESP3 whatever `redis` says.
+    ///
+    /// With the feature `tls-rustls` the cryptography is that of `ring`, unless
+    /// the program has installed another provider of `rustls` before.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), rlock_client::Error> {
+    /// let redis = redis::Client::open("redis://127.0.0.1/").map_err(rlock_client::Error::Connect)?;
+    /// let client = rlock_client::Client::builder().connect_with(&redis).await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn connect_with(self, redis: &redis::Client) -> Result<Client, Error> {
+        self.connect_to(Source::server(redis)?).await
+    }
+
+    /// Connects to the master that Sentinels name, as [`Client::sentinel`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::sentinel`], and [`Error::OutOfRange`] for a setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn sentinel(
+        self,
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+        server: &str,
+    ) -> Result<Client, Error> {
+        let (sentinels, server) = (self.all_opened(sentinels)?, self.opened(server)?);
+        self.sentinel_with(sentinels, master, &server).await
+    }
+
+    /// The same with Sentinels and a server that are connected to as these
+    /// clients of the `redis` crate say: with certificates, for example.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`sentinel`](Self::sentinel).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn sentinel_with(
+        self,
+        sentinels: impl IntoIterator<Item = redis::Client>,
+        master: &str,
+        server: &redis::Client,
+    ) -> Result<Client, Error> {
+        let sentinels = sentinels.into_iter().collect();
+        let source = Source::sentinels(sentinels, master, server)?;
+        self.connect_to(source).await
+    }
+
+    /// Connects to a cluster, as [`Client::cluster`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::cluster`], and [`Error::OutOfRange`] for a setting.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connections.
+    pub async fn cluster(
+        self,
+        nodes: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Client, Error> {
+        let nodes = self.all_opened(nodes)?;
+        self.cluster_with(nodes).await
+    }
+
+    /// The same with servers that are connected to as these clients of the
+    /// `redis` crate say: with certificates, for example. The first says how to
+    /// connect to all.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`cluster`](Self::cluster).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connections.
+    pub async fn cluster_with(
+        self,
+        nodes: impl IntoIterator<Item = redis::Client>,
+    ) -> Result<Client, Error> {
+        let nodes: Vec<_> = nodes.into_iter().collect();
+        self.connect_to(Source::cluster(&nodes)?).await
+    }
+
+    /// Where `url` leads.
+    pub(crate) fn source(&self, url: &str) -> Result<Source, Error> {
+        #[cfg(feature = "tls-rustls")]
+        if self.certificates.is_some() && !address::has_tls(url) {
+            let limit = "rediss://, rediss+sentinel:// or rediss+cluster:// with certificates";
+            return Err(out_of_range("url", "without TLS", limit));
+        }
+        address::read(url, |url| self.opened(url))
+    }
+
+    /// Reads the addresses of servers.
+    pub(crate) fn all_opened(
+        &self,
+        urls: impl IntoIterator<Item = impl AsRef<str>>,
+    ) -> Result<Vec<redis::Client>, Error> {
+        let urls = urls.into_iter().map(|url| self.opened(url.as_ref()));
+        urls.collect()
+    }
+
+    /// Reads the address of one server.
+    pub(crate) fn opened(&self, url: &str) -> Result<redis::Client, Error> {
+        let redis = redis::Client::open(url).map_err(Error::Connect)?;
+        #[cfg(feature = "tls-rustls")]
+        if let Some(certificates) = &self.certificates {
+            return certified(redis, certificates);
+        }
+        Ok(redis)
+    }
+}
+
+/// The same server with these certificates, if it has TLS.
+#[cfg(feature = "tls-rustls")]
+fn certified(
+    redis: redis::Client,
+    certificates: &redis::TlsCertificates,
+) -> Result<redis::Client, Error> {
+    let info = redis.get_connection_info();
+    if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+        return Ok(redis);
+    }
+    let certified = redis::Client::build_with_tls(info.clone(), certificates.clone());
+    certified.map_err(|error| {
+        let value = format!("not to be used ({error})");
+        out_of_range("certificates", &value, "PEM, each with its own key")
+    })
+}

@@ -1,0 +1,356 @@
+//! Carries out what the plan says: asks the members, and hears what they answer.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::engine::ask::{Ask, Queueing};
+use crate::engine::terms::Terms;
+use crate::error::Error;
+use crate::locks::guard::Guard;
+use crate::net::deadline::{Backoff, Deadline};
+use crate::quorum::hold::Hold;
+use crate::quorum::plan::{Event, Plan, Seat, Step};
+use crate::quorum::shared::{Name, Shared};
+
+/// Something that a member is asked.
+pub(crate) type Asking = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+pub(crate) enum Answer {
+    Took(Result<Option<Guard>, Error>),
+    Raised(Result<(), Error>),
+    /// No connection, or no answer in time.
+    Gone,
+    /// It was waited for in vain for a lease, with others held: perhaps their
+    /// order has changed, and everybody waits in a circle.
+    Stuck,
+}
+
+/// Of one member: what is held there, and what it is asked.
+#[derive(Default)]
+pub(crate) struct Slot {
+    pub(crate) asking: Option<Asking>,
+    pub(crate) guard: Option<Guard>,
+}
+
+/// How an attempt ends that is no error.
+enum End {
+    Held(Arc<Hold>),
+    Refused,
+    /// Too few could be reached.
+    Retreated,
+}
+
+/// Asks for the lock, and waits as `queueing` says; `None` if not granted.
+pub(crate) async fn acquire(
+    shared: &Arc<Shared>,
+    name: &Name,
+    terms: Terms,
+    queueing: Queueing,
+    deadline: Deadline,
+) -> Result<Option<Arc<Hold>>, Error> {
+    let mut backoff = Backoff::default();
+    loop {
+        let mut attempt = Attempt::new(shared, name, terms, queueing, deadline);
+        match deadline.bound(attempt.run()).await {
+            Some(Ok(End::Held(hold))) => return Ok(Some(hold)),
+            Some(Ok(End::Refused)) if queueing != Queueing::Unlimited => return Ok(None),
+            Some(Err(error)) => return Err(error),
+            None if attempt.is_queued => return Ok(None),
+            Some(Ok(End::Refused | End::Retreated)) | None => {}
+        }
+        drop(attempt);
+        if !deadline.is_over() {
+            backoff.pause(deadline).await;
+        }
+        if deadline.is_over() {
+            return Err(deadline.unavailable(Some(shared.failure(terms.lease))));
+        }
+    }
+}
+
+/// One attempt. Dropping it leaves nothing behind.
+struct Attempt<'a> {
+    shared: &'a Arc<Shared>,
+    name: &'a Name,
+    terms: Terms,
+    queueing: Queueing,
+    deadline: Deadline,
+    /// The members by their places.
+    order: Vec<usize>,
+    slots: Vec<Slot>,
+    is_queued: bool,
+    /// What a member refused for a reason that does not pass by itself.
+    error: Option<Error>,
+}
+
+impl<'a> Attempt<'a> {
+    fn new(
+        shared: &'a Arc<Shared>,
+        name: &'a Name,
+        terms: Terms,
+        queueing: Queueing,
+        deadline: Deadline,
+    ) -> Self {
+        let members = shared.members.iter().enumerate();
+        let mut order: Vec<_> = members
+            .map(|(number, member)| (member.rank(&name.1), number))
+            .collect();
+        order.sort_unstable();
+        let order: Vec<_> = order.into_iter().map(|(_, number)| number).collect();
+        let slots = order.iter().map(|_| Slot::default()).collect();
+        Self {
+            shared,
+            name,
+            terms,
+            queueing,
+            deadline,
+            order,
+            slots,
+            is_queued: false,
+            error: None,
+        }
+    }
+
+    fn reached(&self) -> Vec<bool> {
+        let members = self
+            .order
+            .iter()
+            .filter_map(|it| self.shared.members.get(*it));
+        let lease = self.terms.lease;
+        members
+            .map(|member| self.shared.why_not(member, lease).is_none())
+            .collect()
+    }
+
+    async fn run(&mut self) -> Result<End, Error> {
+        let may_wait = self.queueing != Queueing::Try;
+        let (mut plan, steps) = Plan::begin(&self.reached(), may_wait);
+        let mut steps = VecDeque::from(steps);
+        loop {
+            while let Some(step) = steps.pop_front() {
+                match step {
+                    Step::Ask(place) => self.ask(place, Queueing::Try),
+                    Step::Queue(place) => self.queue(place),
+                    Step::Leave(place) => self.set(place, Slot::default()),
+                    Step::Raise(place, fence) => self.raise(place, fence),
+                    Step::Hold(fence) => return Ok(self.hold(&plan, fence)),
+                    Step::Refuse => return Ok(End::Refused),
+                    Step::Retreat => return self.error.take().map_or(Ok(End::Retreated), Err),
+                }
+            }
+            let (place, answer) = next(&mut self.slots).await;
+            if matches!(answer, Answer::Stuck) {
+                return Ok(End::Retreated);
+            }
+            let event = self.event(place, answer)?;
+            for seen in self.seen(&plan) {
+                steps.extend(plan.handle(seen));
+            }
+            steps.extend(plan.handle(event));
+        }
+    }
+
+    fn set(&mut self, place: usize, slot: Slot) {
+        if let Some(known) = self.slots.get_mut(place) {
+            *known = slot;
+        }
+    }
+
+    fn ask(&mut self, place: usize, queueing: Queueing) {
+        let slow = match queueing {
+            Queueing::Try => Some((self.shared.slow(self.terms.lease), Answer::Gone)),
+            // The gate is waited for with nothing held.
+            _ if self.slots.iter().all(|slot| slot.guard.is_none()) => None,
+            _ => Some((self.terms.lease.max(Duration::from_secs(1)), Answer::Stuck)),
+        };
+        let Some(member) = self.order.get(place).copied() else {
+            return;
+        };
+        let asking = ask(self.shared, member, self.name, self.terms, queueing, slow);
+        let (asking, guard) = (Some(asking), None);
+        self.set(place, Slot { asking, guard });
+    }
+
+    fn queue(&mut self, place: usize) {
+        self.is_queued = true;
+        let queueing = match self.deadline.left() {
+            Some(left) => Queueing::AtMost(left.max(Duration::from_millis(1))),
+            None => Queueing::Unlimited,
+        };
+        self.ask(place, queueing);
+    }
+
+    fn raise(&mut self, place: usize, fence: u64) {
+        let slot = self.slots.get_mut(place).zip(self.order.get(place));
+        if let Some((slot, member)) = slot
+            && let Some(guard) = &slot.guard
+        {
+            let asking = raise(self.shared, *member, guard, fence, self.terms);
+            slot.asking = Some(asking);
+        }
+    }
+
+    /// What an answer is to the plan.
+    fn event(&mut self, place: usize, answer: Answer) -> Result<Event, Error> {
+        let error = match answer {
+            Answer::Took(Ok(Some(guard))) => {
+                let fence = guard.fence();
+                if let Some(slot) = self.slots.get_mut(place) {
+                    slot.guard = Some(guard);
+                }
+                return Ok(Event::Granted(place, fence));
+            }
+            Answer::Took(Ok(None)) => return Ok(Event::Refused(place)),
+            Answer::Raised(Ok(())) => return Ok(Event::Raised(place)),
+            Answer::Gone | Answer::Stuck => return Ok(Event::Gone(place)),
+            Answer::Took(Err(error)) | Answer::Raised(Err(error)) => error,
+        };
+        match error {
+            Error::Deadlock { .. }
+            | Error::Cancelled
+            | Error::QueueFull(_)
+            | Error::HeldOtherwise { .. }
+            | Error::Closed => return Err(error),
+            Error::Lost(_) => {}
+            error if error.is_transient() => {}
+            error => self.error = Some(error),
+        }
+        Ok(Event::Gone(place))
+    }
+
+    /// What has changed while others were waited for.
+    fn seen(&self, plan: &Plan) -> Vec<Event> {
+        let reached = self.reached();
+        let seats = plan.seats().iter().zip(&self.slots).zip(reached);
+        let changed = seats
+            .enumerate()
+            .filter_map(|(place, ((seat, slot), reached))| {
+                let is_held = matches!(seat, Seat::Held(_) | Seat::Raising(_) | Seat::Raised);
+                let is_lost = slot.guard.as_ref().is_none_or(|guard| !guard.is_valid());
+                match seat {
+                    _ if is_held && is_lost => Some(Event::Gone(place)),
+                    Seat::Away if reached => Some(Event::Back(place)),
+                    _ => None,
+                }
+            });
+        changed.collect()
+    }
+
+    /// Keeps what has the fence, and has the others follow. All of it may have
+    /// taken longer than a lease.
+    fn hold(&mut self, plan: &Plan, fence: u64) -> End {
+        let mut slots = std::mem::take(&mut self.slots);
+        for (slot, seat) in slots.iter_mut().zip(plan.seats()) {
+            if *seat == Seat::Raised {
+                slot.asking = None;
+            }
+        }
+        let order = std::mem::take(&mut self.order);
+        match Hold::begin(self.shared, self.name, self.terms, fence, order, slots) {
+            Some(hold) => End::Held(hold),
+            None => End::Retreated,
+        }
+    }
+}
+
+impl Drop for Attempt<'_> {
+    /// The gate is left last.
+    fn drop(&mut self) {
+        while self.slots.pop().is_some() {}
+    }
+}
+
+/// Asks a member for the lock, for as long as `slow` says. It is renewed until
+/// all is decided, whatever the terms.
+pub(crate) fn ask(
+    shared: &Arc<Shared>,
+    member: usize,
+    (owner, key): &Name,
+    terms: Terms,
+    queueing: Queueing,
+    slow: Option<(Duration, Answer)>,
+) -> Asking {
+    let (shared, owner, key) = (Arc::clone(shared), owner.clone(), Arc::clone(key));
+    Box::pin(async move {
+        let Some(member) = shared.members.get(member) else {
+            return Answer::Gone;
+        };
+        let terms = Terms {
+            renewed: true,
+            max_hold: None,
+            ..terms
+        };
+        let lock = match member.client.lock_at(&key).with(terms) {
+            Ok(lock) => lock,
+            Err(error) => return Answer::Took(Err(error)),
+        };
+        tokio::select! {
+            biased;
+            taken = lock.ask_as(&owner, Ask::Exclusive, queueing) => Answer::Took(taken),
+            () = member.gone() => Answer::Gone,
+            answer = too_slow(slow) => {
+                if queueing == Queueing::Try {
+                    member.is_slow(shared.limits.response);
+                }
+                answer
+            }
+        }
+    })
+}
+
+async fn too_slow(slow: Option<(Duration, Answer)>) -> Answer {
+    match slow {
+        Some((time, answer)) => {
+            sleep(time).await;
+            answer
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Raises the fence at a member; its hold has these terms from then on.
+pub(crate) fn raise(
+    shared: &Arc<Shared>,
+    member: usize,
+    guard: &Guard,
+    fence: u64,
+    terms: Terms,
+) -> Asking {
+    let (shared, raising) = (Arc::clone(shared), guard.raising(fence, terms));
+    Box::pin(async move {
+        let Some(member) = shared.members.get(member) else {
+            return Answer::Gone;
+        };
+        tokio::select! {
+            biased;
+            raised = raising => Answer::Raised(raised),
+            () = member.gone() => Answer::Gone,
+            () = sleep(shared.slow(terms.lease)) => {
+                member.is_slow(shared.limits.response);
+                Answer::Gone
+            }
+        }
+    })
+}
+
+/// The next answer, and whose it is.
+pub(crate) async fn next(slots: &mut [Slot]) -> (usize, Answer) {
+    poll_fn(|context| {
+        for (place, slot) in slots.iter_mut().enumerate() {
+            if let Some(asking) = &mut slot.asking
+                && let Poll::Ready(answer) = asking.as_mut().poll(context)
+            {
+                slot.asking = None;
+                return Poll::Ready((place, answer));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}

@@ -1,0 +1,198 @@
+//! Holds a lock of a quorum.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::owner::Owner;
+use crate::engine::terms::whole_ms;
+use crate::error::{Error, Loss};
+use crate::locks::guard::run_until;
+use crate::net::clock::now;
+use crate::net::lost::Lost;
+use crate::quorum::hold::Hold;
+
+/// Holds a lock of a [`Quorum`](crate::Quorum) until it is released, dropped, or
+/// lost.
+///
+/// As with [`Guard`](crate::Guard), dropping it leaves the release to the
+/// background.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn work() {}
+/// # async fn example(mutex: rlock_client::QuorumMutex) -> Result<(), rlock_client::Error> {
+/// let guard = mutex.lock().await?;
+/// match guard.run(work()).await {
+///     Ok(()) => guard.release().await?,
+///     Err(loss) => eprintln!("stopped: the lock was lost, {loss}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "a lock is released as soon as its guard is dropped"]
+pub struct QuorumGuard {
+    hold: Arc<Hold>,
+}
+
+/// One member that holds a lock of a quorum; from [`QuorumGuard::members`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HoldingMember {
+    /// The server, as it was named to connect to it.
+    pub address: String,
+    /// For how long it holds for certain, as [`Guard::remaining`] has it.
+    ///
+    /// [`Guard::remaining`]: crate::Guard::remaining
+    pub remaining: Duration,
+}
+
+impl QuorumGuard {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        Self { hold }
+    }
+
+    /// The fencing token: larger than that of every earlier holder.
+    ///
+    /// A majority of the members has it written down, so it rises whatever
+    /// their clocks say and whichever of them take part. See
+    /// [`Guard::fence`](crate::Guard::fence) for its use. Entering again and
+    /// renewal keep it.
+    pub fn fence(&self) -> u64 {
+        self.hold.proof.fence()
+    }
+
+    /// Who holds it.
+    pub fn owner(&self) -> &Owner {
+        self.hold.proof.claims.owner()
+    }
+
+    /// The lock's key.
+    pub fn key(&self) -> &[u8] {
+        self.hold.proof.claims.key()
+    }
+
+    /// The members that hold it now. Others may be away, or be asked just now.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(guard: &rlock_client::QuorumGuard) {
+    /// for member in guard.members() {
+    ///     println!("{} for {:?}", member.address, member.remaining);
+    /// }
+    /// # }
+    /// ```
+    pub fn members(&self) -> Vec<HoldingMember> {
+        let parts = self.hold.parts().into_iter();
+        let held = parts.filter_map(|(member, remaining)| {
+            let address = self.hold.shared.members.get(member)?.address.clone();
+            Some(HoldingMember { address, remaining })
+        });
+        held.collect()
+    }
+
+    /// For how long a majority holds it for certain; zero if it was lost.
+    ///
+    /// Of three members the second longest counts. See
+    /// [`Guard::remaining`](crate::Guard::remaining).
+    pub fn remaining(&self) -> Duration {
+        match (self.is_valid(), self.hold.proof.valid_until()) {
+            (true, Some(until)) => until - now(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether a majority holds it for certain at this moment; once false it
+    /// stays false.
+    pub fn is_valid(&self) -> bool {
+        self.hold.look()
+    }
+
+    /// Tells when fewer members than a majority hold it.
+    ///
+    /// That one member has lost it is no loss: it is asked again in the
+    /// background. See [`Guard::loss`](crate::Guard::loss).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(guard: rlock_client::QuorumGuard) {
+    /// let loss = guard.loss().await;
+    /// eprintln!("{loss}");
+    /// # }
+    /// ```
+    pub fn loss(&self) -> Lost {
+        Lost::of([&self.hold.proof])
+    }
+
+    /// Runs `work` for as long as the lock is held; see
+    /// [`Guard::run`](crate::Guard::run).
+    ///
+    /// # Errors
+    ///
+    /// The loss that ended `work`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`, and changes nothing else.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Loss> {
+        run_until(self.loss(), work).await
+    }
+
+    /// Has a majority hold the lock for at least `lease` from now; see
+    /// [`Guard::extend`](crate::Guard::extend).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Guard::extend`](crate::Guard::extend).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves open which members hold it for longer.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.extending(lease).await
+    }
+
+    /// The same, for another thread.
+    pub(crate) fn extending(
+        &self,
+        lease: Duration,
+    ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
+        let hold = Arc::clone(&self.hold);
+        async move { hold.extend(whole_ms("lease", lease)?).await }
+    }
+
+    /// Releases the lock at all members, and waits for those that answer soon.
+    ///
+    /// If other guards of the same owner hold it too, only this one ends, and
+    /// nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`]: the lock was lost before;
+    /// - [`Error::Unavailable`], [`Error::Denied`], [`Error::NotALock`]: so say
+    ///   more members than a minority. The background goes on trying until the
+    ///   lease ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the release to the background.
+    pub async fn release(self) -> Result<(), Error> {
+        match Arc::into_inner(self.hold) {
+            Some(hold) => hold.release().await,
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for QuorumGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumGuard")
+            .field("key", &String::from_utf8_lossy(self.key()))
+            .field("owner", self.owner())
+            .field("fence", &self.fence())
+            .field("members", &self.members())
+            .finish()
+    }
+}

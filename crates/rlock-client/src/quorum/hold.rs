@@ -1,0 +1,386 @@
+//! What is held of a quorum, and the task that looks after it: it counts for how
+//! long a majority holds, and takes what was lost of it anew.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use futures_util::future::select_all;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::engine::ask::Queueing;
+use crate::engine::claims::Claims;
+use crate::engine::instant::Instant;
+use crate::engine::pause;
+use crate::engine::proof::Proof;
+use crate::engine::terms::Terms;
+use crate::error::{Error, Loss};
+use crate::locks::guard::Guard;
+use crate::net::clock::{now, timer};
+use crate::net::lost::Lost;
+use crate::net::state::lock;
+use crate::quorum::acquire::{Answer, Asking, Slot, ask, next, raise};
+use crate::quorum::plan::majority;
+use crate::quorum::shared::{Name, Shared};
+
+/// How often a member that does not hold is looked at, at least and at most.
+const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// One grant by a majority, with all of its guards.
+pub(crate) struct Hold {
+    pub(crate) shared: Arc<Shared>,
+    name: Name,
+    /// What the guards can tell of the whole.
+    pub(crate) proof: Arc<Proof>,
+    taken: Instant,
+    /// The members by their places.
+    order: Vec<usize>,
+    parts: Mutex<Parts>,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Parts {
+    /// By places; all of them have the fence, or a larger one.
+    guards: Vec<Option<Guard>>,
+    terms: Terms,
+    /// Whether a server has ended one of them.
+    was_ended: bool,
+}
+
+impl Hold {
+    /// What was just taken; none if it took longer than it lasts.
+    pub(crate) fn begin(
+        shared: &Arc<Shared>,
+        name: &Name,
+        terms: Terms,
+        fence: u64,
+        order: Vec<usize>,
+        mut slots: Vec<Slot>,
+    ) -> Option<Arc<Self>> {
+        let now = now();
+        let settled = slots.iter_mut().map(|slot| match slot.asking {
+            None => slot.guard.take(),
+            Some(_) => None,
+        });
+        let guards: Vec<_> = settled.collect();
+        let until = majority_end(&guards, now)?;
+        let claims = Claims::new(name.0.clone(), &name.1, &[]);
+        let proof = Arc::new(Proof::of_several(claims, fence, until));
+        let hold = Arc::new(Self {
+            shared: Arc::clone(shared),
+            name: name.clone(),
+            proof,
+            taken: now,
+            order,
+            parts: Mutex::new(Parts {
+                guards,
+                terms,
+                was_ended: false,
+            }),
+            keeper: Mutex::new(None),
+        });
+        let keeper = Keeper {
+            hold: Arc::downgrade(&hold),
+            again: slots.iter().map(|_| (0, now)).collect(),
+            slots,
+        };
+        *lock(&hold.keeper) = Some(shared.runtime.spawn(keeper.keep()));
+        Some(hold)
+    }
+
+    /// Counts anew for how long a majority holds; false if it is lost.
+    pub(crate) fn look(&self) -> bool {
+        let now = now();
+        let mut parts = lock(&self.parts);
+        for guard in parts.guards.iter().flatten() {
+            if guard.loss().now() == Some(Loss::EndedByServer) {
+                parts.was_ended = true;
+                break;
+            }
+        }
+        let end = majority_end(&parts.guards, now);
+        let was_ended = parts.was_ended;
+        drop(parts);
+        let is_valid = match end {
+            Some(end) => self.proof.set_valid_until(now, end),
+            None => false,
+        };
+        if !is_valid && self.proof.valid_until().is_some() {
+            match was_ended {
+                true => drop(self.proof.lose(now)),
+                false => self.proof.lapse(),
+            }
+            let (fence, loss) = (self.proof.fence(), self.proof.loss(now));
+            tracing::warn!(claims = ?self.proof.claims, fence, ?loss, "lock of a quorum lost");
+            self.proof.wake();
+        }
+        is_valid
+    }
+
+    /// Sets the lease of all parts anew, as far as they can be reached.
+    pub(crate) async fn renew(&self) {
+        let fence = self.proof.fence();
+        let (terms, mut slots) = {
+            let parts = lock(&self.parts);
+            let terms = parts.terms;
+            let askings = parts.guards.iter().zip(&self.order).map(|(guard, member)| {
+                let asking = guard.as_ref().map(|guard| {
+                    let terms = self.rest_of(terms);
+                    raise(&self.shared, *member, guard, fence, terms)
+                });
+                let guard = None;
+                Slot { asking, guard }
+            });
+            (terms, askings.collect::<Vec<_>>())
+        };
+        let quorum = majority(self.order.len());
+        let mut renewed = 0;
+        while renewed < quorum && slots.iter().any(|slot| slot.asking.is_some()) {
+            let (_, answer) = next(&mut slots).await;
+            renewed += usize::from(matches!(answer, Answer::Raised(Ok(()))));
+        }
+        tracing::trace!(renewed, ?terms);
+        self.look();
+    }
+
+    /// Has all parts last for at least `lease` from now.
+    pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let extending: Vec<_> = {
+            let mut parts = lock(&self.parts);
+            parts.terms.lease = parts.terms.lease.max(lease);
+            let guards = parts.guards.iter().flatten();
+            guards
+                .map(|guard| Box::pin(guard.extending(lease)))
+                .collect()
+        };
+        let (mut rest, mut extended, mut failure) = (extending, 0, None);
+        while extended < majority(self.order.len()) && !rest.is_empty() {
+            let (outcome, _, others) = select_all(rest).await;
+            rest = others;
+            match outcome {
+                Ok(()) => extended += 1,
+                Err(error) => failure = Some(error),
+            }
+        }
+        let loss = (!self.look()).then(|| self.proof.loss(now())).flatten();
+        match (loss, failure) {
+            (Some(loss), _) => Err(Error::Lost(loss)),
+            (None, Some(error)) if extended < majority(self.order.len()) => Err(error),
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// Releases all parts, and waits for those that answer soon.
+    pub(crate) async fn release(self) -> Result<(), Error> {
+        self.look();
+        let loss = self.proof.loss(now());
+        let guards = self.end().into_iter().zip(&self.order);
+        let slots = guards.map(|(guard, member)| Slot {
+            asking: guard.and_then(|guard| self.releasing(*member, guard)),
+            guard: None,
+        });
+        let mut slots: Vec<_> = slots.collect();
+        // The rest is asked first, and the gate last.
+        slots.reverse();
+        let (mut released, mut failure) = (0, None);
+        while slots.iter().any(|slot| slot.asking.is_some()) {
+            match next(&mut slots).await.1 {
+                Answer::Raised(Ok(()) | Err(Error::Lost(_))) => released += 1,
+                Answer::Raised(Err(error)) => failure = Some(error),
+                Answer::Took(_) | Answer::Gone | Answer::Stuck => {}
+            }
+        }
+        match (loss, failure) {
+            (Some(loss), _) => Err(Error::Lost(loss)),
+            (None, Some(error)) if released < majority(slots.len()) => Err(error),
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// The release of one part; none if it is better left to the background.
+    fn releasing(&self, member: usize, guard: Guard) -> Option<Asking> {
+        let shared = Arc::clone(&self.shared);
+        let slow = shared.slow(self.terms().lease);
+        if shared.members.get(member)?.why_not(None).is_some() {
+            return None;
+        }
+        Some(Box::pin(async move {
+            let Some(member) = shared.members.get(member) else {
+                return Answer::Gone;
+            };
+            tokio::select! {
+                biased;
+                released = guard.release() => Answer::Raised(released),
+                () = member.gone() => Answer::Gone,
+                () = sleep(slow) => Answer::Gone,
+            }
+        }))
+    }
+
+    fn terms(&self) -> Terms {
+        lock(&self.parts).terms
+    }
+
+    /// The terms of a part that is taken now.
+    fn rest_of(&self, terms: Terms) -> Terms {
+        let left = |bound: Duration| bound.saturating_sub(now() - self.taken);
+        let max_hold = terms
+            .max_hold
+            .map(|bound| left(bound).max(Duration::from_millis(1)));
+        Terms { max_hold, ..terms }
+    }
+
+    /// Who of the members holds it, and until when for certain.
+    pub(crate) fn parts(&self) -> Vec<(usize, Duration)> {
+        let parts = lock(&self.parts);
+        let parts = parts.guards.iter().zip(&self.order);
+        let held = parts.filter_map(|(guard, member)| {
+            let left = guard.as_ref()?.remaining();
+            (!left.is_zero()).then_some((*member, left))
+        });
+        held.collect()
+    }
+
+    /// Ends it on purpose, and gives its parts away.
+    fn end(&self) -> Vec<Option<Guard>> {
+        if let Some(keeper) = lock(&self.keeper).take() {
+            keeper.abort();
+            let mut ending = lock(&self.shared.ending);
+            ending.retain(|keeper| !keeper.is_finished());
+            ending.push(keeper);
+        }
+        self.proof.end(now());
+        self.proof.wake();
+        std::mem::take(&mut lock(&self.parts).guards)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut guards = self.end();
+        while guards.pop().is_some() {}
+        self.shared.forget(&self.name);
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.proof)
+    }
+}
+
+/// Until when so many hold as are a majority; none if fewer do.
+fn majority_end(guards: &[Option<Guard>], now: Instant) -> Option<Instant> {
+    let proofs = guards.iter().flatten().map(Guard::proof);
+    let live = proofs.filter(|proof| proof.is_live(now));
+    let mut ends: Vec<_> = live.filter_map(|proof| proof.valid_until()).collect();
+    ends.sort_unstable_by(|one, other| other.cmp(one));
+    ends.get(majority(guards.len()) - 1).copied()
+}
+
+async fn any(losses: Vec<Lost>) {
+    if !losses.is_empty() {
+        select_all(losses).await;
+    }
+}
+
+/// Looks after a hold for as long as it has guards.
+struct Keeper {
+    hold: Weak<Hold>,
+    /// What is asked of the members that do not hold, by places.
+    slots: Vec<Slot>,
+    /// How often they were asked in vain, and when to ask again.
+    again: Vec<(u32, Instant)>,
+}
+
+impl Keeper {
+    async fn keep(mut self) {
+        while let Some((losses, alarm)) = self.hold.upgrade().and_then(|hold| self.look(&hold)) {
+            tokio::select! {
+                (place, answer) = next(&mut self.slots) => self.take(place, answer),
+                () = any(losses) => {}
+                () = tokio::time::sleep_until(timer(alarm)) => {}
+            }
+        }
+    }
+
+    /// Drops what was lost, and asks for it again. What to wait for; none if
+    /// all is lost.
+    fn look(&mut self, hold: &Arc<Hold>) -> Option<(Vec<Lost>, Instant)> {
+        let (is_valid, now) = (hold.look(), now());
+        let (mut over, mut losses) = (Vec::new(), Vec::new());
+        let mut parts = lock(&hold.parts);
+        for guard in &mut parts.guards {
+            let is_over = guard.as_ref().is_some_and(|guard| !guard.is_valid());
+            if is_over || !is_valid {
+                over.extend(guard.take());
+            }
+            losses.extend(guard.as_ref().map(Guard::loss));
+        }
+        let is_missing: Vec<_> = parts.guards.iter().map(Option::is_none).collect();
+        let terms = parts.terms;
+        drop(parts);
+        while over.pop().is_some() {}
+        let until = hold.proof.valid_until().filter(|_| is_valid)?;
+        let rare = (terms.lease / 12).clamp(LOOK.0, LOOK.1);
+        let half = now + (until - now).saturating_sub(terms.lease / 2);
+        let mut alarm = half.max(now + rare.min(terms.lease / 12)).min(until);
+        if is_missing.contains(&true) && terms.renewed {
+            self.take_missing(hold, now, &is_missing, hold.rest_of(terms));
+            alarm = alarm.min(now + rare);
+        }
+        Some((losses, alarm))
+    }
+
+    fn take_missing(&mut self, hold: &Hold, now: Instant, is_missing: &[bool], terms: Terms) {
+        for (place, is_missing) in is_missing.iter().enumerate() {
+            let (Some(slot), Some((_, at))) = (self.slots.get_mut(place), self.again.get(place))
+            else {
+                continue;
+            };
+            let is_idle = slot.asking.is_none() && *is_missing && *at <= now;
+            let member = hold.order.get(place).copied().filter(|_| is_idle);
+            let known = member.and_then(|member| hold.shared.members.get(member));
+            if let (Some(member), Some(known)) = (member, known)
+                && hold.shared.why_not(known, terms.lease).is_none()
+            {
+                let slow = Some((hold.shared.slow(terms.lease), Answer::Gone));
+                let try_ = Queueing::Try;
+                slot.asking = Some(ask(&hold.shared, member, &hold.name, terms, try_, slow));
+            }
+        }
+    }
+
+    /// A part counts when it has the fence.
+    fn take(&mut self, place: usize, answer: Answer) {
+        let Some(hold) = self.hold.upgrade() else {
+            return;
+        };
+        let (Some(slot), Some(again)) = (self.slots.get_mut(place), self.again.get_mut(place))
+        else {
+            return;
+        };
+        match answer {
+            Answer::Took(Ok(Some(guard))) => {
+                let (fence, terms) = (hold.proof.fence(), hold.rest_of(hold.terms()));
+                if let Some(member) = hold.order.get(place) {
+                    slot.asking = Some(raise(&hold.shared, *member, &guard, fence, terms));
+                }
+                slot.guard = Some(guard);
+            }
+            Answer::Raised(Ok(())) => {
+                *again = (0, now());
+                let mut parts = lock(&hold.parts);
+                if let Some(part) = parts.guards.get_mut(place) {
+                    *part = slot.guard.take();
+                }
+            }
+            Answer::Took(_) | Answer::Raised(Err(_)) | Answer::Gone | Answer::Stuck => {
+                slot.guard = None;
+                let random = uuid::Uuid::new_v4().as_u64_pair().0;
+                *again = (again.0.saturating_add(1), now() + pause(again.0, random));
+            }
+        }
+    }
+}

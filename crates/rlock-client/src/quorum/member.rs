@@ -1,0 +1,298 @@
+//! The members of a quorum: what is known of each server, and whether it may
+//! take part.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{ErrorKind, FromRedisValue, RedisError, Value};
+use tokio::task::JoinHandle;
+
+use crate::client::Client;
+use crate::client_builder::ClientBuilder;
+use crate::engine::instant::Instant;
+use crate::error::Error;
+use crate::net::clock::now;
+use crate::net::source::{Source, Vet, address_of};
+use crate::net::state::lock;
+
+/// For how long a connection may be gone before waiting elsewhere is better.
+const BRIEFLY: Duration = Duration::from_millis(50);
+
+/// What is known of all members; each is looked at on every new connection.
+pub(crate) type Files = Arc<Vec<Mutex<File>>>;
+
+/// What is known of a member, by its last connection.
+#[derive(Debug)]
+pub(crate) struct File {
+    pub(crate) address: String,
+    /// What it calls itself since its last start; empty before it was met.
+    run_id: String,
+    replication_id: String,
+    /// For how long it grants nothing after a start; none if it forgets
+    /// nothing.
+    grace: Option<Duration>,
+    /// When it begins to grant.
+    grants_from: Instant,
+    /// Until when it is left alone, as it was too slow.
+    slow_until: Instant,
+    /// Why it may not take part.
+    pub(crate) refused: Option<Error>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) client: Client,
+    pub(crate) address: String,
+    files: Files,
+    number: usize,
+}
+
+impl Member {
+    /// Begins to connect to each of `servers`.
+    pub(crate) fn begin(
+        servers: &[redis::Client],
+        settings: &ClientBuilder,
+    ) -> Result<(Vec<Self>, Vec<JoinHandle<()>>), Error> {
+        let files = servers.iter().map(address_of).map(File::of).map(Mutex::new);
+        let files: Files = Arc::new(files.collect());
+        let begin = |(number, server)| {
+            let vet = vet(Arc::clone(&files), number);
+            let source = Source::vetted(server, vet)?;
+            let (client, task) = settings.clone().begin(source)?;
+            let (address, files) = (address_of(server), Arc::clone(&files));
+            let member = Self {
+                client,
+                address,
+                files,
+                number,
+            };
+            Ok((member, task))
+        };
+        servers.iter().enumerate().map(begin).collect()
+    }
+
+    fn file<T>(&self, look: impl FnOnce(&mut File) -> T) -> Option<T> {
+        self.files
+            .get(self.number)
+            .map(|file| look(&mut lock(file)))
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.client.inner.state.is_connected()
+    }
+
+    /// Why it cannot be asked for a lock with that lease now. A grace that is
+    /// too short counts unless none is demanded.
+    pub(crate) fn why_not(&self, lease: Option<Duration>) -> Option<String> {
+        if !self.is_connected() {
+            let why = self.client.inner.state.last_failure();
+            return Some(why.map_or("no connection".to_owned(), |why| why.to_string()));
+        }
+        let now = now();
+        self.file(|file| match lease {
+            Some(lease) if file.is_grace_below(lease) => {
+                Some(format!("its grace is below {lease:?}"))
+            }
+            _ if now < file.grants_from => {
+                let left = file.grants_from - now;
+                Some(format!("it grants nothing for {left:?} after its start"))
+            }
+            _ if now < file.slow_until => Some("it is too slow".to_owned()),
+            _ => None,
+        })
+        .flatten()
+    }
+
+    /// For how long it grants nothing after a start; none if it forgets nothing,
+    /// or has not been met.
+    pub(crate) fn grace(&self) -> Option<Duration> {
+        let grace = |file: &mut File| file.grace.filter(|_| !file.run_id.is_empty());
+        self.file(grace).flatten()
+    }
+
+    pub(crate) fn refused(&self) -> Option<Error> {
+        self.file(|file| file.refused.clone()).flatten()
+    }
+
+    /// Has it left alone for that long.
+    pub(crate) fn is_slow(&self, time: Duration) {
+        self.file(|file| file.slow_until = now() + time);
+    }
+
+    /// Where it stands among those that are waited for at `key`: the same for
+    /// all clients, by whatever name they know it, and another one for each key.
+    pub(crate) fn rank(&self, key: &[u8]) -> (bool, u64) {
+        let rank = |file: &mut File| (file.run_id.is_empty(), mixed(file.run_id.as_bytes(), key));
+        self.file(rank).unwrap_or((true, 0))
+    }
+
+    /// Waits until its connection is gone for more than a moment.
+    pub(crate) async fn gone(&self) {
+        let mut connections = self.client.inner.state.connections();
+        loop {
+            if !self.is_connected() {
+                tokio::time::sleep(BRIEFLY).await;
+                if !self.is_connected() {
+                    return;
+                }
+            }
+            if connections.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until it has been reached, or could not be; why not.
+    pub(crate) async fn met(&self) -> Option<RedisError> {
+        let mut connections = self.client.inner.state.connections();
+        loop {
+            let failure = self.client.inner.state.last_failure();
+            if self.is_connected() || failure.is_some() {
+                return failure;
+            }
+            connections.changed().await.ok()?;
+        }
+    }
+}
+
+impl File {
+    fn of(address: String) -> Self {
+        Self {
+            address,
+            run_id: String::new(),
+            replication_id: String::new(),
+            grace: None,
+            grants_from: Instant::from_nanos(0),
+            slow_until: Instant::from_nanos(0),
+            refused: None,
+        }
+    }
+
+    fn is_grace_below(&self, lease: Duration) -> bool {
+        self.grace.is_some_and(|grace| grace < lease)
+    }
+}
+
+/// Looks at a member by each new connection to it.
+fn vet(files: Files, number: usize) -> Vet {
+    Vet(Arc::new(move |mut connection| {
+        let files = Arc::clone(&files);
+        Box::pin(async move {
+            let said = ask(&mut connection).await?;
+            let refused = files.get(number).and_then(|own| {
+                let mut refused = read(&mut lock(own), &said);
+                // One at a time is locked: two that are compared with each
+                // other at once both see it.
+                for (other, file) in files.iter().enumerate() {
+                    if other != number && refused.is_none() {
+                        let theirs = lock(file).ids();
+                        refused = theirs.and_then(|theirs| lock(own).is_like(&theirs));
+                    }
+                }
+                lock(own).refused.clone_from(&refused);
+                refused
+            });
+            match refused {
+                None => Ok(()),
+                Some(why) => {
+                    let what = "the server may not take part";
+                    Err(RedisError::from((ErrorKind::Io, what, why.to_string())))
+                }
+            }
+        })
+    }))
+}
+
+/// What a server says of itself; without its settings if it may not say them.
+struct Said {
+    info: String,
+    settings: Option<Vec<String>>,
+}
+
+async fn ask(connection: &mut MultiplexedConnection) -> Result<Said, RedisError> {
+    let mut info = redis::cmd("INFO");
+    info.arg(&["server", "replication", "rlock"]);
+    let info: String = info.query_async(connection).await?;
+    let mut get = redis::cmd("CONFIG");
+    get.arg("GET")
+        .arg(&["rlock.startup-grace-ms", "appendonly", "appendfsync"]);
+    let settings: Result<Value, _> = get.query_async(connection).await;
+    let settings = match settings {
+        Ok(Value::Map(pairs)) => {
+            let texts = pairs.into_iter().flat_map(|(name, value)| [name, value]);
+            texts
+                .map(String::from_redis_value)
+                .collect::<Result<_, _>>()
+                .ok()
+        }
+        Err(error) if error.is_io_error() => return Err(error),
+        // A user may be kept from asking.
+        Ok(_) | Err(_) => None,
+    };
+    Ok(Said { info, settings })
+}
+
+/// Notes what a member says of itself; why it may not take part.
+fn read(file: &mut File, said: &Said) -> Option<Error> {
+    let field = |name: &str| {
+        let mut lines = said.info.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap_or_default().trim().to_owned()
+    };
+    let setting = |name: &str| {
+        let pairs = said.settings.iter().flat_map(|texts| texts.chunks(2));
+        let mut values = pairs.filter_map(|pair| match pair {
+            [known, value] if known == name => Some(value.as_str()),
+            _ => None,
+        });
+        values.next()
+    };
+    let left = field("rlock_grace_left_ms");
+    (file.run_id, file.replication_id) = (field("run_id"), field("master_replid"));
+    file.grants_from = now() + Duration::from_millis(left.parse().unwrap_or(0));
+    file.slow_until = Instant::from_nanos(0);
+    let forgets = (setting("appendonly"), setting("appendfsync")) != (Some("yes"), Some("always"));
+    let grace = setting("rlock.startup-grace-ms").and_then(|ms| ms.parse().ok());
+    // Where the server does not say it, it may be nothing.
+    file.grace = forgets.then(|| Duration::from_millis(grace.unwrap_or(0)));
+    if left.is_empty() {
+        return Some(file.refusal(Error::ModuleMissing.to_string()));
+    }
+    (field("role") != "master").then(|| file.refusal("it is a replica".to_owned()))
+}
+
+impl File {
+    /// Its address and what it is known by, if it takes part.
+    fn ids(&self) -> Option<[String; 3]> {
+        let takes_part = self.refused.is_none() && !self.run_id.is_empty();
+        let ids = [&self.address, &self.run_id, &self.replication_id];
+        takes_part.then(|| ids.map(Clone::clone))
+    }
+
+    /// Why it may not take part beside another member.
+    fn is_like(&self, [other, run_id, replication_id]: &[String; 3]) -> Option<Error> {
+        if *run_id == self.run_id {
+            return Some(self.refusal(format!("it is the same server as {other}")));
+        }
+        let is_copy = *replication_id == self.replication_id;
+        is_copy.then(|| self.refusal(format!("it is or was a replica together with {other}")))
+    }
+
+    fn refusal(&self, reason: String) -> Error {
+        let address = self.address.clone();
+        Error::Member { address, reason }
+    }
+}
+
+/// A number that has no order in common with others of the same key or name.
+fn mixed(name: &[u8], key: &[u8]) -> u64 {
+    // FNV-1a, and the end of splitmix64.
+    let bytes = name.iter().chain(key);
+    let hash = bytes.fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)
+    });
+    let hash = (hash ^ (hash >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    hash ^ (hash >> 31)
+}

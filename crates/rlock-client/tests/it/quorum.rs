@@ -1,0 +1,282 @@
+//! A lock on several independent servers.
+
+use std::time::{Duration, Instant};
+
+use rlock_client::{Error, Loss, Quorum, Terms};
+
+use crate::server::{BOUND, Server, eventually, free_port, url};
+
+/// The startup grace of members, which is the longest lease.
+pub(crate) const GRACE_MS: u64 = 700;
+
+/// Members that grant already.
+pub(crate) struct Members(pub(crate) Vec<Server>);
+
+/// A server with the grace of members.
+pub(crate) async fn member() -> Server {
+    start(&GRACE_MS.to_string(), &[]).await
+}
+
+pub(crate) async fn start(grace: &str, options: &[&str]) -> Server {
+    Server::start_with(&[options, &load(grace)].concat()).await
+}
+
+/// What has a server load the module, with this grace.
+pub(crate) fn load(grace: &str) -> [&str; 4] {
+    static MODULE: std::sync::LazyLock<String> =
+        std::sync::LazyLock::new(|| crate::server::module().display().to_string());
+    ["--loadmodule", &MODULE, "startup-grace-ms", grace]
+}
+
+impl Members {
+    pub(crate) async fn start(count: usize) -> Self {
+        let servers = futures_util::future::join_all((0..count).map(|_| member())).await;
+        let members = Self(servers);
+        for server in &members.0 {
+            let mut admin = server.admin().await;
+            eventually("it grants", async || {
+                admin.gauge("grace_left_ms").await == 0
+            })
+            .await;
+        }
+        members
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.0.iter().map(Server::url).collect()
+    }
+
+    pub(crate) async fn quorum(&self) -> Quorum {
+        Quorum::connect(self.urls()).await.unwrap()
+    }
+
+    /// Waits until nobody holds `key` or waits for it, at any of them.
+    pub(crate) async fn untouched(&self, key: &str) {
+        for server in &self.0 {
+            server.admin().await.untouched(key).await;
+        }
+    }
+}
+
+pub(crate) fn terms() -> Terms {
+    Terms::new().lease(Duration::from_millis(GRACE_MS))
+}
+
+#[tokio::test]
+async fn a_quorum_lock_is_held_by_all_members_under_no_smaller_fence() {
+    let members = Members::start(3).await;
+    let quorum = members.quorum().await;
+    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let guard = mutex.lock().await.unwrap();
+    eventually("all members hold it", async || guard.members().len() == 3).await;
+    for server in &members.0 {
+        let info = server.client().await.mutex("k").info().await.unwrap();
+        assert!(info.fence >= Some(guard.fence()), "{info:?}");
+        assert_eq!(info.holders[0].owner.as_str(), guard.owner().as_str());
+    }
+    assert!(guard.is_valid() && guard.remaining() <= Duration::from_millis(GRACE_MS));
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    let brief = Duration::from_millis(50);
+    assert!(mutex.lock_timeout(brief).await.unwrap().is_none());
+    let loss = guard.loss();
+    tokio::time::sleep(Duration::from_millis(2 * GRACE_MS)).await;
+    assert!(guard.is_valid() && loss.now().is_none());
+    let fence = guard.fence();
+    guard.release().await.unwrap();
+    assert_eq!(loss.await, Loss::Released);
+    members.untouched("k").await;
+    assert!(mutex.try_lock().await.unwrap().unwrap().fence() > fence);
+    quorum.flush().await;
+    members.untouched("k").await;
+}
+
+#[tokio::test]
+async fn contenders_of_a_quorum_lock_exclude_each_other_and_fences_rise() {
+    let members = Members::start(3).await;
+    let mut tasks = Vec::new();
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    for _ in 0..4 {
+        let mutex = members.quorum().await.mutex("k").with(terms()).unwrap();
+        let seen = std::sync::Arc::clone(&seen);
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..25 {
+                let guard = mutex.lock().await.unwrap();
+                let begun = Instant::now();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                assert!(guard.is_valid());
+                seen.lock()
+                    .unwrap()
+                    .push((begun, Instant::now(), guard.fence()));
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+    }
+    let mut seen = std::mem::take(&mut *seen.lock().unwrap());
+    seen.sort_unstable();
+    for pair in seen.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "two held at once");
+        assert!(pair[0].2 < pair[1].2, "fences rise in the order of holding");
+    }
+    assert_eq!(seen.len(), 100);
+}
+
+#[tokio::test]
+async fn an_owner_enters_a_quorum_lock_again_under_the_same_fence() {
+    let members = Members::start(3).await;
+    let quorum = members.quorum().await;
+    let owner = quorum.owner();
+    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let outer = mutex.by(&owner).lock().await.unwrap();
+    let inner = mutex.by(&owner).try_lock().await.unwrap().unwrap();
+    assert_eq!(outer.fence(), inner.fence());
+    outer.release().await.unwrap();
+    assert!(inner.is_valid() && mutex.try_lock().await.unwrap().is_none());
+    inner.release().await.unwrap();
+    members.untouched("k").await;
+}
+
+#[tokio::test]
+async fn dropped_futures_and_guards_leave_nothing_at_any_member() {
+    let members = Members::start(3).await;
+    let quorum = members.quorum().await;
+    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    for micros in (0..3000).step_by(60) {
+        let locking = mutex.lock();
+        drop(tokio::time::timeout(Duration::from_micros(micros), locking).await);
+    }
+    quorum.flush().await;
+    members.untouched("k").await;
+    let held = members.quorum().await;
+    let guard = held.mutex("k").with(terms()).unwrap().lock().await.unwrap();
+    for micros in (0..3000).step_by(150) {
+        let locking = mutex.lock();
+        drop(tokio::time::timeout(Duration::from_micros(micros), locking).await);
+    }
+    guard.release().await.unwrap();
+    quorum.flush().await;
+    members.untouched("k").await;
+}
+
+#[tokio::test]
+async fn a_quorum_that_would_protect_nothing_is_refused() {
+    let members = Members::start(3).await;
+    let urls = members.urls();
+    for count in [0, 1, 2, 4, 10] {
+        let urls = urls.iter().cycle().take(count);
+        let refused = Quorum::connect(urls).await.unwrap_err();
+        assert!(matches!(refused, Error::OutOfRange { .. }), "{refused}");
+    }
+    let port = members.0[0].port;
+    let twice = [
+        urls[0].clone(),
+        format!("redis://localhost:{port}/"),
+        urls[1].clone(),
+    ];
+    let refused = Quorum::connect(twice).await.unwrap_err().to_string();
+    assert!(refused.contains("is the same server as"), "{refused}");
+    assert!(refused.contains(&format!("localhost:{port}")), "{refused}");
+    assert!(refused.contains(&format!("127.0.0.1:{port}")), "{refused}");
+
+    let replica = member().await;
+    let mut admin = replica.admin().await;
+    let () = admin.run(&format!("REPLICAOF 127.0.0.1 {port}")).await;
+    let with_replica = [urls[1].clone(), urls[2].clone(), replica.url()];
+    let refused = Quorum::connect(with_replica).await.unwrap_err().to_string();
+    assert!(refused.contains("it is a replica"), "{refused}");
+    assert!(
+        refused.starts_with(&format!("127.0.0.1:{}", replica.port)),
+        "{refused}"
+    );
+
+    let bare = Server::start_with(&[]).await;
+    let with_bare = [urls[0].clone(), urls[1].clone(), bare.url()];
+    let refused = Quorum::connect(with_bare).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("does not have the rlock module"),
+        "{refused}"
+    );
+
+    let nowhere = [urls[0].clone(), url(free_port()), url(free_port())];
+    let refused = Quorum::connect(nowhere).await.unwrap_err();
+    assert!(
+        matches!(refused, Error::Connect(_)) && refused.is_transient(),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn a_lease_above_the_grace_of_a_member_is_refused() {
+    let members = Members::start(2).await;
+    let forgetful = start("0", &[]).await;
+    let urls = [members.urls(), vec![forgetful.url()]].concat();
+    let quorum = Quorum::connect(&urls).await.unwrap();
+    let refused = quorum.mutex("k").lock().await.unwrap_err().to_string();
+    assert!(
+        refused.starts_with(&format!("127.0.0.1:{}", forgetful.port)),
+        "{refused}"
+    );
+    assert!(refused.contains("startup-grace-ms"), "{refused}");
+    assert!(quorum.mutex("k").with(terms()).is_err());
+    let any = Quorum::builder().any_grace().connect(&urls).await.unwrap();
+    let guard = any.mutex("k").lock().await.unwrap();
+    guard.release().await.unwrap();
+    let safe = start("0", &["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let urls = [members.urls(), vec![safe.url()]].concat();
+    let quorum = Quorum::connect(&urls).await.unwrap();
+    quorum
+        .mutex("k")
+        .with(terms())
+        .unwrap()
+        .lock()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}
+
+/// Asking and raising; then nothing but releases.
+#[tokio::test]
+async fn an_uncontended_quorum_lock_takes_two_round_trips_and_its_release_one() {
+    let members = Members::start(3).await;
+    let quorum = members.quorum().await;
+    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    for server in &members.0 {
+        let () = server.admin().await.run("CONFIG RESETSTAT").await;
+    }
+    for _ in 0..10 {
+        let guard = mutex.lock().await.unwrap();
+        eventually("all hold", async || guard.members().len() == 3).await;
+        guard.release().await.unwrap();
+    }
+    let mut all = std::collections::HashMap::new();
+    for server in &members.0 {
+        for (command, count) in server.admin().await.calls().await {
+            *all.entry(command).or_insert(0) += count;
+        }
+    }
+    assert_eq!(
+        (all["rlock.acquire"], all["rlock.release"]),
+        (30, 30),
+        "{all:?}"
+    );
+    assert!(all["rlock.renew"] <= 30, "{all:?}");
+}
+
+#[test]
+fn a_quorum_lock_works_without_async() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let members = runtime.block_on(Members::start(3));
+    let quorum = rlock_client::blocking::Quorum::connect(members.urls()).unwrap();
+    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let guard = mutex.lock().unwrap();
+    assert!(guard.members().len() >= 2 && mutex.try_lock().unwrap().is_none());
+    guard.extend(Duration::from_millis(GRACE_MS)).unwrap();
+    guard.release().unwrap();
+    drop(mutex.lock().unwrap());
+    quorum.flush();
+    runtime.block_on(members.untouched("k"));
+}

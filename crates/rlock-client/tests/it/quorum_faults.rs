@@ -1,0 +1,198 @@
+//! Locks on several servers, some of which fail.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rlock_client::{Client, Loss, Quorum, QuorumMutex};
+
+use crate::proxy::{Proxy, Weather};
+use crate::quorum::{GRACE_MS, Members, load, terms};
+use crate::server::{BOUND, Server, eventually, url};
+
+type Seen = Arc<Mutex<Vec<(Instant, Instant, u64)>>>;
+
+/// Has contenders hold the lock in turn; each time it notes when, and under
+/// which fence.
+async fn contend(mutex: QuorumMutex, rounds: usize, seen: Seen) {
+    for _ in 0..rounds {
+        let guard = mutex.lock().await.unwrap();
+        let begun = Instant::now();
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        if guard.is_valid() {
+            let entry = (begun, Instant::now(), guard.fence());
+            seen.lock().unwrap().push(entry);
+        }
+        drop(guard.release().await);
+    }
+}
+
+fn check(seen: &Seen) {
+    let mut seen = seen.lock().unwrap().clone();
+    seen.sort_unstable();
+    for pair in seen.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "two held at once");
+        assert!(pair[0].2 < pair[1].2, "fences rise in the order of holding");
+    }
+}
+
+fn brief() -> rlock_client::QuorumBuilder {
+    let members = Client::builder().response_limit(Duration::from_millis(400));
+    Quorum::builder().members(members)
+}
+
+#[tokio::test]
+async fn contenders_are_all_served_though_any_one_member_is_killed_midway() {
+    for killed in 0..3 {
+        let members = Members::start(3).await;
+        let seen = Seen::default();
+        let mut tasks = Vec::new();
+        for _ in 0..8 {
+            let quorum = brief().connect(members.urls()).await.unwrap();
+            let mutex = quorum.mutex("k").with(terms()).unwrap();
+            tasks.push(tokio::spawn(contend(mutex, 20, Arc::clone(&seen))));
+        }
+        eventually("some have held it", async || {
+            seen.lock().unwrap().len() > 40
+        })
+        .await;
+        members.0[killed].signal("-KILL");
+        for task in tasks {
+            tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+        }
+        assert!(
+            seen.lock().unwrap().len() >= 158,
+            "{:?}",
+            seen.lock().unwrap().len()
+        );
+        check(&seen);
+    }
+}
+
+#[tokio::test]
+async fn clients_that_see_different_members_exclude_each_other() {
+    let members = Members::start(3).await;
+    let seen = Seen::default();
+    let (mut tasks, mut proxies) = (Vec::new(), Vec::new());
+    for cut in 0..3 {
+        let mut urls = Vec::new();
+        for (number, server) in members.0.iter().enumerate() {
+            let proxy = Proxy::to(server.port).await;
+            urls.push(proxy.url());
+            proxies.push((number == cut, proxy));
+        }
+        let quorum = brief().connect(urls).await.unwrap();
+        let mutex = quorum.mutex("k").with(terms()).unwrap();
+        tasks.push(tokio::spawn(contend(mutex, 30, Arc::clone(&seen))));
+    }
+    eventually("some have held it", async || seen.lock().unwrap().len() > 9).await;
+    for (_, proxy) in proxies.iter().filter(|(is_cut, _)| *is_cut) {
+        proxy.set(Weather::Swallow);
+    }
+    for task in tasks {
+        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+    }
+    check(&seen);
+}
+
+#[tokio::test]
+async fn a_holder_keeps_its_lock_while_a_minority_stands_still() {
+    let members = Members::start(3).await;
+    let quorum = brief().connect(members.urls()).await.unwrap();
+    let guard = quorum
+        .mutex("k")
+        .with(terms())
+        .unwrap()
+        .lock()
+        .await
+        .unwrap();
+    members.0[1].signal("-STOP");
+    tokio::time::sleep(Duration::from_millis(3 * GRACE_MS)).await;
+    assert!(guard.is_valid());
+    assert_eq!(guard.members().len(), 2);
+    members.0[1].signal("-CONT");
+    eventually("it takes part again", async || guard.members().len() == 3).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_loss_of_a_majority_is_told_in_time() {
+    let members = Members::start(3).await;
+    let quorum = brief().connect(members.urls()).await.unwrap();
+    let guard = quorum
+        .mutex("k")
+        .with(terms())
+        .unwrap()
+        .lock()
+        .await
+        .unwrap();
+    let loss = guard.loss();
+    let begun = Instant::now();
+    for server in &members.0[..2] {
+        server.signal("-STOP");
+    }
+    assert_eq!(
+        tokio::time::timeout(BOUND, loss).await.unwrap(),
+        Loss::LeaseEnded
+    );
+    assert!(begun.elapsed() < Duration::from_millis(GRACE_MS));
+    assert!(!guard.is_valid() && guard.remaining().is_zero());
+    for server in &members.0[..2] {
+        server.signal("-CONT");
+    }
+    drop(guard);
+    members.untouched("k").await;
+}
+
+#[tokio::test]
+async fn a_member_that_was_flushed_is_taken_again_and_two_lose_the_lock() {
+    let members = Members::start(3).await;
+    let quorum = members.quorum().await;
+    let guard = quorum
+        .mutex("k")
+        .with(terms())
+        .unwrap()
+        .lock()
+        .await
+        .unwrap();
+    eventually("all hold", async || guard.members().len() == 3).await;
+    let () = members.0[0].admin().await.run("DEL k").await;
+    eventually("it is held again", async || {
+        let is_held: bool = members.0[0].admin().await.run("EXISTS k").await;
+        is_held && guard.members().len() == 3
+    })
+    .await;
+    assert!(guard.is_valid());
+    let info = members.0[0].client().await.mutex("k").info().await.unwrap();
+    assert!(info.fence >= Some(guard.fence()));
+    let loss = guard.loss();
+    let mut admins = (members.0[0].admin().await, members.0[1].admin().await);
+    let ((), ()) = tokio::join!(admins.0.run("DEL k"), admins.1.run("DEL k"));
+    // Unless the first was taken again before the second was lost.
+    let told = tokio::time::timeout(Duration::from_millis(GRACE_MS), loss).await;
+    assert!(matches!(told, Ok(Loss::EndedByServer) | Err(_)), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_member_that_is_down_joins_later() {
+    let members = Members::start(2).await;
+    let port = crate::server::free_port();
+    let urls = [members.urls(), vec![url(port)]].concat();
+    let quorum = brief().connect(&urls).await.unwrap();
+    let guard = quorum
+        .mutex("k")
+        .with(terms())
+        .unwrap()
+        .lock()
+        .await
+        .unwrap();
+    assert_eq!(guard.members().len(), 2);
+    let begun = Instant::now();
+    let late = Server::start_at(port, &load(&GRACE_MS.to_string())).await;
+    eventually("it takes part", async || guard.members().len() == 3).await;
+    assert!(
+        begun.elapsed() > Duration::from_millis(GRACE_MS / 2),
+        "not within its grace"
+    );
+    guard.release().await.unwrap();
+    drop(late);
+}
