@@ -1,11 +1,12 @@
 //! How a client reaches the servers of a world, and a lock as it gets it there.
 //!
-//! A further kind of client, such as one of several independent servers, is a
-//! further [`Address`], [`Door`] and [`Held`].
+//! A further kind of client is a further [`Address`], [`Door`] and [`Held`].
 
 use std::time::Duration;
 
-use rlock_client::{Client, Error, Guard, Loss, Owner, ReadGuard, Terms, WriteGuard};
+use rlock_client::{
+    Client, Error, Guard, Loss, Owner, Quorum, QuorumGuard, ReadGuard, Terms, WriteGuard,
+};
 
 /// How long calls that do not wait go on.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
@@ -18,6 +19,7 @@ pub(crate) enum Address {
     Server(String),
     Sentinels(Vec<String>),
     Cluster(Vec<String>),
+    Quorum(Vec<String>),
 }
 
 impl Address {
@@ -30,6 +32,10 @@ impl Address {
             Self::Server(url) => builder.connect(url).await,
             Self::Sentinels(urls) => builder.sentinel(urls, "locks", "redis://_/").await,
             Self::Cluster(urls) => builder.cluster(urls).await,
+            Self::Quorum(urls) => {
+                let quorum = Quorum::builder().members(builder).connect(urls).await;
+                return quorum.map(Door::Quorum);
+            }
         };
         client.map(Door::Client)
     }
@@ -39,6 +45,7 @@ impl Address {
 #[derive(Clone)]
 pub(crate) enum Door {
     Client(Client),
+    Quorum(Quorum),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +76,14 @@ impl Door {
     pub(crate) fn owner(&self) -> Owner {
         match self {
             Self::Client(client) => client.owner(),
+            Self::Quorum(quorum) => quorum.owner(),
         }
     }
 
     pub(crate) async fn flush(&self) {
         match self {
             Self::Client(client) => client.flush().await,
+            Self::Quorum(quorum) => quorum.flush().await,
         }
     }
 
@@ -88,6 +97,7 @@ impl Door {
                 exclusive(client, wish, owner).await
             }
             Self::Client(client) => shared(client, wish, owner).await,
+            Self::Quorum(quorum) => by_majority(quorum, wish, owner).await,
         }
     }
 }
@@ -107,6 +117,22 @@ async fn exclusive(
     Ok(guard?.map(Held::Exclusive))
 }
 
+/// Exclusive, whatever is wished for.
+async fn by_majority(
+    quorum: &Quorum,
+    wish: Wish,
+    owner: Option<&Owner>,
+) -> Result<Option<Held>, Error> {
+    let mutex = quorum.mutex(wish.key).with(wish.terms)?;
+    let mutex = owner.map_or_else(|| mutex.clone(), |owner| mutex.by(owner));
+    let guard = match wish.waiting {
+        Waiting::Try => mutex.try_lock().await,
+        Waiting::AtMost(wait) => mutex.lock_timeout(wait).await,
+        Waiting::Unlimited => mutex.lock().await.map(Some),
+    };
+    Ok(guard?.map(Held::Majority))
+}
+
 async fn shared(client: &Client, wish: Wish, owner: Option<&Owner>) -> Result<Option<Held>, Error> {
     let lock = client.rwlock(wish.key).with(wish.terms)?;
     let lock = owner.map_or_else(|| lock.clone(), |owner| lock.by(owner));
@@ -123,6 +149,7 @@ async fn shared(client: &Client, wish: Wish, owner: Option<&Owner>) -> Result<Op
 /// A guard, of whichever kind.
 pub(crate) enum Held {
     Exclusive(Guard),
+    Majority(QuorumGuard),
     Read(ReadGuard),
     Write(WriteGuard),
 }
@@ -132,6 +159,7 @@ macro_rules! of_each {
     ($held:expr, $guard:ident => $what:expr) => {
         match $held {
             Held::Exclusive($guard) => $what,
+            Held::Majority($guard) => $what,
             Held::Read($guard) => $what,
             Held::Write($guard) => $what,
         }
@@ -149,6 +177,15 @@ impl Held {
 
     pub(crate) fn is_valid(&self) -> bool {
         of_each!(self, guard => guard.is_valid())
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        matches!(self, Self::Read(_))
+    }
+
+    /// Whether several servers know of it.
+    pub(crate) fn is_majority(&self) -> bool {
+        matches!(self, Self::Majority(_))
     }
 
     pub(crate) async fn lost(&self) -> Loss {

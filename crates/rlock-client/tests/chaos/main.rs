@@ -40,7 +40,7 @@ use crate::network::Network;
 use crate::random::Random;
 use crate::report::Report;
 use crate::world::World;
-use crate::worlds::{cluster::Shards, sentinel::Watched, single::Single};
+use crate::worlds::{cluster::Shards, quorum::Members, sentinel::Watched, single::Single};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Worlds {
@@ -48,6 +48,7 @@ enum Worlds {
     Single,
     Sentinel,
     Cluster,
+    Quorum,
 }
 
 /// Locks under faults: what must never happen, does it?
@@ -107,7 +108,7 @@ fn without_tests(argument: &str) -> ExitCode {
 
 async fn run_all(world: Worlds, seconds: u64, seed: u64) -> bool {
     let share = Duration::from_secs(if world == Worlds::All {
-        seconds / 3
+        seconds / 4
     } else {
         seconds
     });
@@ -120,6 +121,9 @@ async fn run_all(world: Worlds, seconds: u64, seed: u64) -> bool {
     }
     if matches!(world, Worlds::All | Worlds::Cluster) {
         is_fine &= run::<Shards>(share, seed).await;
+    }
+    if matches!(world, Worlds::All | Worlds::Quorum) {
+        is_fine &= run::<Members>(share, seed).await;
     }
     is_fine
 }

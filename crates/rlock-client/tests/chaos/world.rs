@@ -1,6 +1,6 @@
 //! What the servers of a run are, and what can be done to them.
 //!
-//! A further world is a further file beside `single`, `sentinel` and `cluster`.
+//! A further world is a further file beside those that are there.
 
 use std::time::Duration;
 
