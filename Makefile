@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build fresh fuzz help lint module run sanitize server servers test
+.PHONY: bench build chaos fresh fuzz help lint module run sanitize server servers test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -21,6 +21,9 @@ server: module ## A server with the module in the foreground, for redis-cli
 
 test: ## Every test, on the system's Redis and on all that `make servers` installed
 	tests/run-all
+
+chaos: module ## Locks of real servers amid faults for five minutes, then what holders saw is checked; ARGS=--seconds=60
+	cargo test --package rlock-client --test chaos -- --world all --seconds 300 $(ARGS)
 
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
 	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)

@@ -120,18 +120,22 @@ impl Cluster {
 
     /// Waits until all nodes that live say the same of all nodes, serve all slots, and replicate.
     pub(crate) async fn agreed(&self) {
-        let first = self.alive().next().expect("a node that lives");
         eventually("the nodes of the cluster agree", async || {
-            let expected = view(&mut self.admin(first).await).await;
-            let mut is_agreed = expected.len() == self.nodes.len();
-            for node in self.alive() {
-                let mut admin = self.admin(node).await;
-                is_agreed = is_agreed && is_well(&mut admin).await;
-                is_agreed = is_agreed && view(&mut admin).await == expected;
-            }
-            is_agreed
+            self.is_agreed().await
         })
         .await;
+    }
+
+    pub(crate) async fn is_agreed(&self) -> bool {
+        let first = self.alive().next().expect("a node that lives");
+        let expected = view(&mut self.admin(first).await).await;
+        let mut is_agreed = expected.len() == self.nodes.len();
+        for node in self.alive() {
+            let mut admin = self.admin(node).await;
+            is_agreed = is_agreed && is_well(&mut admin).await;
+            is_agreed = is_agreed && view(&mut admin).await == expected;
+        }
+        is_agreed
     }
 
     pub(crate) async fn slot_of(&self, key: &str) -> u16 {
@@ -205,6 +209,14 @@ impl Cluster {
         self.finish_move(slot, from, to).await;
     }
 
+    /// Whether the servers can move slots themselves.
+    pub(crate) async fn can_migrate_slots(&self) -> bool {
+        let first = self.alive().next().expect("a node that lives");
+        let mut admin = self.admin(first).await;
+        let known: Value = admin.run("COMMAND INFO CLUSTER|MIGRATESLOTS").await;
+        !matches!(known, Value::Nil) && known != Value::Array(vec![Value::Nil])
+    }
+
     /// Lets the servers move these slots themselves. `false` if they cannot: only Valkey 9 can.
     pub(crate) async fn migrate_slots(
         &self,
@@ -212,11 +224,10 @@ impl Cluster {
         from: usize,
         to: usize,
     ) -> bool {
-        let mut admin = self.admin(from).await;
-        let known: Value = admin.run("COMMAND INFO CLUSTER|MIGRATESLOTS").await;
-        if matches!(known, Value::Nil) || known == Value::Array(vec![Value::Nil]) {
+        if !self.can_migrate_slots().await {
             return false;
         }
+        let mut admin = self.admin(from).await;
         let (start, end) = slots.into_inner();
         let target = &self.nodes[to].id;
         let migrate = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {start} {end} NODE {target}");
@@ -241,6 +252,17 @@ impl Cluster {
             is_master = becomes_master(&mut admin, limit).await;
         }
         self.agreed().await;
+    }
+
+    /// Starts a node again that was killed, without what it held.
+    #[allow(dead_code, reason = "`chaos` restarts servers")]
+    pub(crate) async fn restart(&mut self, node: usize) {
+        let node = &mut self.nodes[node];
+        if node.is_dead {
+            node.server.kill();
+        }
+        node.server.restart().await;
+        node.is_dead = false;
     }
 
     /// Ends a node at once. Its replica takes over; `agreed` waits for that.

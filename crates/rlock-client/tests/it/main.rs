@@ -13,6 +13,10 @@ mod cancel;
 mod cancel_faults;
 mod cancel_kinds;
 mod certificates;
+mod chaos_checker;
+#[allow(dead_code)]
+#[path = "../chaos/checker.rs"]
+mod checker;
 mod cluster;
 mod cluster_servers;
 mod connecting;
@@ -20,6 +24,9 @@ mod cost;
 mod deadlock;
 mod faults;
 mod faults_kinds;
+#[allow(dead_code)]
+#[path = "../chaos/history.rs"]
+mod history;
 mod killed;
 mod list;
 mod lock;

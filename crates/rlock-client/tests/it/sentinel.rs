@@ -135,6 +135,11 @@ async fn holds_and_waits_go_on_at_the_next_master() {
     sentinel.names(replica.port).await;
     let mut next = replica.admin().await;
     next.queued(1).await;
+    // What the old master is still told, it forgets when it becomes a replica.
+    eventually("the holder is there, too", async || {
+        holder.metrics().reconnects > 0
+    })
+    .await;
     assert!(guard.is_valid() && guard.fence() == fence && !waiting.is_finished());
     guard.release().await.unwrap();
     let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
     directory: TempDir,
+    #[allow(dead_code, reason = "`chaos` restarts servers")]
+    options: Vec<String>,
 }
 
 impl Server {
@@ -84,46 +86,50 @@ impl Server {
 
     async fn try_start_at(port: u16, options: &[&str]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let program = std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let process = Command::new(&program)
-            .args([
-                "--port",
-                &port.to_string(),
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-            ])
-            .args([
-                "--appendonly",
-                "no",
-                "--logfile",
-                "server.log",
-                "--loglevel",
-                "notice",
-            ])
-            .args(options)
-            .current_dir(directory.path())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("cannot start `{program}`: {error}"));
+        let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
         let mut server = Self {
-            process,
+            process: spawn(port, directory.path(), &options),
             port,
             directory,
+            options,
         };
+        server.comes_up().await.then_some(server)
+    }
+
+    /// Whether it does, and does not end before.
+    async fn comes_up(&mut self) -> bool {
         let begun = Instant::now();
         while begun.elapsed() < BOUND {
             // Why it ended is told when it is dropped.
-            if server.process.try_wait().unwrap().is_some() {
-                return None;
+            if self.process.try_wait().unwrap().is_some() {
+                return false;
             }
-            if server.is_up().await {
-                return Some(server);
+            if self.is_up().await {
+                return true;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        None
+        false
+    }
+
+    /// Ends it at once, as a crash does.
+    #[allow(dead_code, reason = "`chaos` restarts servers")]
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it again after [`kill`](Self::kill), at its port and with what it has on disk.
+    #[allow(dead_code, reason = "`chaos` restarts servers")]
+    pub(crate) async fn restart(&mut self) {
+        // A connection to somewhere else may have its port for a moment.
+        for _ in 0..5 {
+            self.process = spawn(self.port, self.directory.path(), &self.options);
+            if self.comes_up().await {
+                return;
+            }
+        }
+        panic!("the server does not come back; see its output above");
     }
 
     /// Whether it answers at its port, and no other server does: that one may
@@ -179,6 +185,20 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+fn spawn(port: u16, directory: &Path, options: &[String]) -> Child {
+    let program = std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into());
+    let port = port.to_string();
+    Command::new(&program)
+        .args(["--port", &port, "--bind", "127.0.0.1", "--save", ""])
+        .args(["--appendonly", "no", "--logfile", "server.log"])
+        .args(["--loglevel", "notice"])
+        .args(options)
+        .current_dir(directory)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot start `{program}`: {error}"))
 }
 
 pub(crate) fn free_port() -> u16 {

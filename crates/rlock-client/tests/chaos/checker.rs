@@ -1,0 +1,320 @@
+//! Reads a history and tells what must not have happened.
+//!
+//! Two guards of different owners may be believed valid at one moment only
+//! where the world promises no more: an operator ended the first hold, a server
+//! lost what it had, or a master died (or stood still) that alone knew of the
+//! first grant. The first is then to be told within its lease, and the second
+//! has the larger fence. A grant that replicas have acknowledged is no such
+//! exception for a fail-over.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::history::{Call, Fault, History, Hold, Loses, Moment, seconds};
+
+/// What a loaded machine may add to any delay.
+const SLACK: u64 = 1_500_000;
+/// How long contenders need at most, after a fault, until one of them is granted.
+const SETTLED: u64 = 4_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rule {
+    /// One owner at a time believes to hold an exclusive lock.
+    Exclusion,
+    /// The later grant has the larger fence.
+    Fences,
+    /// What is invalid once stays so.
+    Validity,
+    /// Every call ends in its time.
+    Bound,
+    /// Who lost a lock is told within its lease.
+    Told,
+    /// Nothing is left in the end.
+    Remains,
+    /// While all is well, somebody is granted each lock.
+    Liveness,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub(crate) rule: Rule,
+    pub(crate) key: &'static str,
+    pub(crate) moment: Moment,
+    pub(crate) text: String,
+}
+
+/// All that is wrong with it, in order of time.
+pub(crate) fn check(history: &History) -> Vec<Violation> {
+    let mut found: Vec<_> = overlaps(history)
+        .into_iter()
+        .filter(|(one, other)| !is_allowed(history, one, other))
+        .map(|(one, other)| held_twice(one, other))
+        .collect();
+    for (key, holds) in history.holds_by_key() {
+        let holds: Vec<_> = holds.iter().map(|hold| &history.holds[*hold]).collect();
+        fences(&holds, &mut found);
+        told(history, &holds, &mut found);
+        liveness(history, key, &holds, &mut found);
+    }
+    validity(history, &mut found);
+    bounds(history, &mut found);
+    let end = history.end();
+    found.extend(history.remains.iter().map(|text| Violation {
+        rule: Rule::Remains,
+        key: "",
+        moment: end,
+        text: text.clone(),
+    }));
+    found.sort_by_key(|violation| violation.moment);
+    found
+}
+
+fn describe(hold: &Hold) -> String {
+    let (mode, copies) = (
+        if hold.is_shared {
+            "shared"
+        } else {
+            "exclusive"
+        },
+        if hold.is_replicated {
+            ", replicated"
+        } else {
+            ""
+        },
+    );
+    let believed = hold.believed.map_or_else(
+        || "never believed valid".to_owned(),
+        |(first, last)| format!("believed valid {} to {}", seconds(first), seconds(last)),
+    );
+    format!(
+        "contender {} as {} ({mode}{copies}, lease {}): asked {}, granted {} under fence {}, {believed}, {} at {}",
+        hold.contender,
+        hold.owner,
+        seconds(hold.lease),
+        seconds(hold.asked),
+        seconds(hold.granted),
+        hold.fence,
+        if hold.end.is_empty() {
+            "not ended"
+        } else {
+            &hold.end
+        },
+        seconds(hold.ended.unwrap_or(0)),
+    )
+}
+
+/// Holds of different owners that were believed valid at one moment, though not both shared.
+pub(crate) fn overlaps(history: &History) -> Vec<(&Hold, &Hold)> {
+    let mut found = Vec::new();
+    for holds in history.holds_by_key().into_values() {
+        let believed = |hold: usize| {
+            let hold = &history.holds[hold];
+            hold.believed.map(|(first, last)| (first, last, hold))
+        };
+        let mut by_belief: Vec<_> = holds.into_iter().filter_map(believed).collect();
+        by_belief.sort_by_key(|(first, ..)| *first);
+        let mut open: Vec<(Moment, &Hold)> = Vec::new();
+        for (first, last, hold) in by_belief {
+            open.retain(|(last, _)| *last >= first);
+            let excludes =
+                |other: &Hold| other.owner != hold.owner && !(other.is_shared && hold.is_shared);
+            let others = open.iter().filter(|(_, other)| excludes(other));
+            found.extend(others.map(|(_, other)| (*other, hold)));
+            open.push((last, hold));
+        }
+    }
+    found
+}
+
+fn held_twice(one: &Hold, other: &Hold) -> Violation {
+    let both = format!("\n  {}\n  {}", describe(one), describe(other));
+    Violation {
+        rule: Rule::Exclusion,
+        key: other.key,
+        moment: other.believed.map_or(other.granted, |(first, _)| first),
+        text: format!("`{}` was held twice:{both}", other.key),
+    }
+}
+
+/// Whether a fault explains that two were believed valid at once.
+fn is_allowed(history: &History, one: &Hold, other: &Hold) -> bool {
+    let (first, second) = if one.fence < other.fence {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    let is_explained = |fault: &&Fault| {
+        let healed = fault.healed.unwrap_or(Moment::MAX);
+        let last = first.believed.map_or(0, |(_, last)| last);
+        loses(fault, first)
+            && fault.begun <= second.granted
+            && healed >= first.asked
+            && last <= told_by(history, fault, first)
+    };
+    first.fence < second.fence && history.faults.iter().any(|fault| is_explained(&fault))
+}
+
+fn loses(fault: &Fault, hold: &Hold) -> bool {
+    match fault.loses {
+        Loses::Nothing => false,
+        Loses::Unreplicated => !hold.is_replicated,
+        Loses::All => true,
+        Loses::Key(key) => key == hold.key,
+    }
+}
+
+/// When the holder has to know of it at the latest.
+fn told_by(history: &History, fault: &Fault, hold: &Hold) -> Moment {
+    let healed = fault.healed.unwrap_or_else(|| history.end());
+    let still = history.stood_still(healed, healed + hold.lease + SLACK);
+    healed + hold.lease + SLACK + still
+}
+
+fn fences(holds: &[&Hold], found: &mut Vec<Violation>) {
+    // What was granted before a call began was granted by the server before it.
+    let mut by_asking: Vec<&Hold> = holds.to_vec();
+    by_asking.sort_by_key(|hold| hold.asked);
+    let (mut granted, mut largest): (_, Option<&Hold>) = (holds.iter().peekable(), None);
+    let mut owners: HashMap<u64, &Hold> = HashMap::new();
+    for hold in by_asking {
+        while let Some(before) = granted.next_if(|before| before.granted < hold.asked) {
+            largest = largest
+                .filter(|largest| largest.fence >= before.fence)
+                .or(Some(before));
+        }
+        let smaller = largest.filter(|before| match before.owner == hold.owner {
+            true => before.fence > hold.fence,
+            false => before.fence >= hold.fence,
+        });
+        // No two owners ever share one.
+        let shared = owners
+            .insert(hold.fence, hold)
+            .filter(|other| other.owner != hold.owner);
+        if let Some(before) = smaller.or(shared) {
+            found.push(Violation {
+                rule: Rule::Fences,
+                key: hold.key,
+                moment: hold.granted,
+                text: format!(
+                    "a later grant of `{}` has no larger fence:\n  {}\n  {}",
+                    hold.key,
+                    describe(before),
+                    describe(hold)
+                ),
+            });
+        }
+    }
+}
+
+fn told(history: &History, holds: &[&Hold], found: &mut Vec<Violation>) {
+    let ending = |fault: &&Fault| matches!(fault.loses, Loses::All | Loses::Key(_));
+    for fault in history.faults.iter().filter(ending) {
+        let lost = |hold: &&&Hold| hold.granted < fault.begun && loses(fault, hold);
+        for hold in holds.iter().filter(lost) {
+            let Some((_, last)) = hold
+                .believed
+                .filter(|(_, last)| *last > told_by(history, fault, hold))
+            else {
+                continue;
+            };
+            found.push(Violation {
+                rule: Rule::Told,
+                key: hold.key,
+                moment: last,
+                text: format!(
+                    "`{}` was ended by {} ({}) at {}, and its holder was not told within its lease:\n  {}",
+                    hold.key,
+                    fault.kind,
+                    fault.detail,
+                    seconds(fault.begun),
+                    describe(hold)
+                ),
+            });
+        }
+    }
+}
+
+fn validity(history: &History, found: &mut Vec<Violation>) {
+    let is_back = |hold: &&Hold| {
+        hold.doubted
+            .zip(hold.believed)
+            .is_some_and(|(no, (_, yes))| yes > no)
+    };
+    for hold in history.holds.iter().filter(is_back) {
+        found.push(Violation {
+            rule: Rule::Validity,
+            key: hold.key,
+            moment: hold.doubted.unwrap_or(0),
+            text: format!(
+                "a guard of `{}` was valid again after it was not:\n  {}",
+                hold.key,
+                describe(hold)
+            ),
+        });
+    }
+}
+
+fn bounds(history: &History, found: &mut Vec<Violation>) {
+    let end = history.end();
+    let is_late = |call: &&Call| {
+        let (Some(limit), until) = (call.limit, call.ended.unwrap_or(end)) else {
+            return call.ended.is_none();
+        };
+        until.saturating_sub(call.asked) > limit + SLACK + history.stood_still(call.asked, until)
+    };
+    for call in history.calls.iter().filter(is_late) {
+        found.push(Violation {
+            rule: Rule::Bound,
+            key: call.key,
+            moment: call.asked,
+            text: format!(
+                "contender {} asked for {} of `{}` at {}; limit {}; it ended {}, {}",
+                call.contender,
+                call.verb,
+                call.key,
+                seconds(call.asked),
+                call.limit.map_or("none".into(), seconds),
+                call.ended
+                    .map_or("never".into(), |ended| format!("at {}", seconds(ended))),
+                call.outcome
+            ),
+        });
+    }
+}
+
+/// The times between faults, each with all being well.
+pub(crate) fn calm_times(history: &History) -> Vec<(Moment, Moment)> {
+    let (mut calm, mut since) = (Vec::new(), 0);
+    for fault in &history.faults {
+        calm.push((since, fault.begun));
+        since = fault.healed.unwrap_or(Moment::MAX);
+    }
+    calm.push((since, history.stopped.unwrap_or(0)));
+    calm.retain(|(from, to)| from < to);
+    calm
+}
+
+fn liveness(history: &History, key: &'static str, holds: &[&Hold], found: &mut Vec<Violation>) {
+    let grants: BTreeSet<Moment> = holds.iter().map(|hold| hold.granted).collect();
+    // Whoever holds it rightly may go on for as long, and who was lost for a lease.
+    let longest = holds.iter().map(|hold| hold.lease).max().unwrap_or(0);
+    let held = |hold: &&Hold| hold.believed.map_or(0, |(first, last)| last - first);
+    let limit = SETTLED + longest + holds.iter().map(held).max().unwrap_or(0);
+    for (from, to) in calm_times(history) {
+        let mut before = from;
+        for moment in grants.range(from..to).copied().chain([to]) {
+            if moment - before > limit + history.stood_still(before, moment) {
+                found.push(Violation {
+                    rule: Rule::Liveness,
+                    key,
+                    moment: before,
+                    text: format!(
+                        "nobody was granted `{key}` from {} to {}, though all was well",
+                        seconds(before),
+                        seconds(moment)
+                    ),
+                });
+            }
+            before = moment;
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! One server, which writes each change to its disk before it answers.
+
+use crate::locks::Address;
+use crate::network::Network;
+use crate::random::Random;
+use crate::server::Server;
+use crate::world::{Act, Plan, World, plan};
+
+pub(crate) struct Single {
+    server: Server,
+}
+
+impl World for Single {
+    const NAME: &'static str = "single";
+    const COPIES: u16 = 0;
+    const ACTS: &'static [Act] = &[
+        Act::Crash { keeps_data: true },
+        Act::Crash { keeps_data: true },
+        Act::Crash { keeps_data: false },
+        Act::Pause { is_long: false },
+        Act::Pause { is_long: true },
+    ];
+
+    async fn start() -> Self {
+        let durable = [("appendonly", "yes"), ("appendfsync", "always")];
+        let server = Server::start_locking(&durable).await;
+        Self { server }
+    }
+
+    fn ports(&self) -> Vec<u16> {
+        vec![self.server.port]
+    }
+
+    fn address(&self, network: &Network, group: usize) -> Address {
+        Address::Server(network.url(group, self.server.port))
+    }
+
+    fn servers(&self) -> Vec<&Server> {
+        vec![&self.server]
+    }
+
+    async fn masters(&self) -> Vec<usize> {
+        vec![0]
+    }
+
+    async fn is_whole(&self) -> bool {
+        self.server.admin().await.ask::<()>("PING").await.is_ok()
+    }
+
+    async fn plan(&self, act: Act, random: &mut Random) -> Plan {
+        plan(self, act, random).await
+    }
+
+    async fn carry_out(&mut self, act: Act, plan: &Plan) {
+        let Act::Crash { keeps_data } = act else {
+            return;
+        };
+        self.server.kill();
+        tokio::time::sleep(plan.length).await;
+        if !keeps_data {
+            std::fs::remove_dir_all(self.server.file("appendonlydir")).unwrap();
+        }
+        self.server.restart().await;
+    }
+}
