@@ -62,7 +62,7 @@ impl Client {
     /// Sentinels speak it too.
     ///
     /// What a URL cannot say, such as whom to trust, is said to
-    /// [`ClientBuilder::certificates`] or [`ClientBuilder::connect_with`]. See
+    /// `ClientBuilder::certificates` or [`ClientBuilder::connect_with`]. See
     /// [`builder`](Self::builder) for settings.
     ///
     /// # Errors

@@ -4,16 +4,15 @@ use crate::client::Client;
 use crate::client_builder::ClientBuilder;
 use crate::error::Error;
 use crate::net::address;
-use crate::net::source::Source;
-#[cfg(feature = "tls-rustls")]
-use crate::net::source::out_of_range;
+use crate::net::source::{Source, out_of_range};
 
 impl ClientBuilder {
     /// Connects to where `url` leads, as [`Client::connect`] does.
     ///
     /// # Errors
     ///
-    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting.
+    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting or
+    /// for certificates that cannot be used.
     ///
     /// # Cancel safety
     ///
@@ -147,7 +146,12 @@ impl ClientBuilder {
 
     /// Reads the address of one server.
     pub(crate) fn opened(&self, url: &str) -> Result<redis::Client, Error> {
-        let redis = redis::Client::open(url).map_err(Error::Connect)?;
+        let redis = redis::Client::open(url).map_err(|error| {
+            let value = format!("not to be used ({error})");
+            let limit =
+                "redis://[user:password@]host[:port][/database], or as Client::connect says";
+            out_of_range("url", &value, limit)
+        })?;
         #[cfg(feature = "tls-rustls")]
         if let Some(certificates) = &self.certificates {
             return certified(redis, certificates);

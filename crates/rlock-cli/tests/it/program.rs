@@ -65,6 +65,18 @@ impl Running {
         signal::send(self.id(), signal);
     }
 
+    /// Waits until all that it was told is taken: none of its threads runs.
+    pub(crate) fn until_idle(&mut self) {
+        let tasks = format!("/proc/{}/task", self.id());
+        eventually("the program is idle", || {
+            std::fs::read_dir(&tasks).unwrap().all(|task| {
+                let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+                // The name comes before the state, in brackets.
+                stat.is_ok_and(|stat| stat.contains(") S "))
+            })
+        });
+    }
+
     /// Waits until the program has written this line; only for the first.
     pub(crate) fn until_says(&mut self, line: &str) {
         let stdout = self.child().stdout.as_mut().unwrap();

@@ -64,6 +64,7 @@ fn a_signal_for_the_command_alone_does_not_end_the_wait() {
     let mut waiting = Running::start(&mut exec(&server, &["k"], "echo ran"));
     admin.queued(1);
     waiting.signal("-USR1");
+    waiting.until_idle();
     let _: u64 = admin.run("RLOCK.FORCE k");
     waiting.finish().assert_code(0);
 }

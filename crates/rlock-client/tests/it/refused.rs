@@ -141,7 +141,9 @@ async fn no_server_is_an_error_and_no_hang() {
     let error = Client::connect(&url).await.unwrap_err();
     assert!(matches!(error, Error::Connect(_)) && error.is_transient());
     let error = Client::connect("no url").await.unwrap_err();
-    assert!(matches!(error, Error::Connect(_)) && !error.is_transient());
+    assert!(matches!(error, Error::OutOfRange { .. }) && !error.is_transient());
+    let error = Client::connect("redis://host/name").await.unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { .. }), "{error:?}");
 }
 
 /// A client as a user who may do no more than lock.
