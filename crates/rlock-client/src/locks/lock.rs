@@ -17,6 +17,7 @@ use crate::net::calling::call;
 use crate::net::state::Inner;
 use crate::wire::info::{self, Info};
 use crate::wire::protocol;
+use crate::wire::reply;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
@@ -117,7 +118,7 @@ impl Lock {
 
     pub(crate) async fn force(&self) -> Result<u64, Error> {
         let cmd = protocol::force(&self.key);
-        protocol::number(&self.inner.state.ask_at(&self.key, &cmd).await?)
+        reply::number(&self.inner.state.ask_at(&self.key, &cmd).await?)
     }
 }
 

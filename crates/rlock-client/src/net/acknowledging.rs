@@ -16,6 +16,7 @@ use crate::engine::request::{Reply, Request};
 use crate::error::Fault;
 use crate::net::state::Limits;
 use crate::wire::protocol;
+use crate::wire::reply;
 
 /// So many are asked for together at most.
 const TOGETHER_MAX: usize = 256;
@@ -138,7 +139,7 @@ impl Asking {
         // Of each pair the second says what came of it.
         let pairs = together.iter().zip(replies.into_iter().skip(1).step_by(2));
         let replies = pairs.map(|(asked, reply)| {
-            let reply = protocol::decode_all(&asked.request, vec![reply])?;
+            let reply = reply::decode_all(&asked.request, vec![reply])?;
             match (reply, &known) {
                 (Reply::Fence(_), Ok(known)) if *known < self.replicas => Ok(Reply::TooFew(*known)),
                 (Reply::Fence(_), Err(error)) => Err(Fault::from_redis(error.clone())),

@@ -18,6 +18,7 @@ use crate::net::source::{address_of, at, host_of, none_of_them, out_of_range};
 use crate::net::state::{State, lock};
 use crate::wire::cluster::{self, Range, Redirect, SLOTS};
 use crate::wire::protocol::{self, Channel, Encoded};
+use crate::wire::reply;
 
 /// How long one server may take to say who has which slots, and how often that
 /// is asked.
@@ -210,7 +211,7 @@ impl Cluster {
             Fault::Passing(error)
         })?;
         let replies: Vec<_> = replies.into_iter().skip(1).step_by(2).collect();
-        protocol::decode_all(request, replies)
+        reply::decode_all(request, replies)
     }
 
     async fn asking(&self, address: &(String, u16)) -> Result<MultiplexedConnection, RedisError> {

@@ -31,6 +31,7 @@ use crate::net::state::{Limits, State, lock};
 use crate::wire::cluster::redirect;
 use crate::wire::notice;
 use crate::wire::protocol::{self, Channel, Encoded};
+use crate::wire::reply;
 
 /// How many requests may be under way before others wait to be sent, so that
 /// each has its time for an answer from when it is sent.
@@ -190,7 +191,7 @@ impl Link {
             Encoded::One(cmd) => self.send(&cmd).await.map(|reply| vec![reply]),
             Encoded::Several(cmds) => self.ask_all(&cmds).await,
         };
-        let outcome = replies.and_then(|replies| protocol::decode_all(request, replies));
+        let outcome = replies.and_then(|replies| reply::decode_all(request, replies));
         if let (Err(Fault::Moved(error)), Some(cluster)) = (&outcome, &self.cluster)
             && request.is_of_a_hold()
             && let Some(redirect) = redirect(error).filter(|redirect| redirect.is_once)

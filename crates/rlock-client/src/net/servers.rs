@@ -17,6 +17,7 @@ use crate::net::link::Link;
 use crate::net::state::{State, lock};
 use crate::wire::cluster;
 use crate::wire::protocol::{self, Channel};
+use crate::wire::reply;
 
 /// So many names are tried until one is in a slot of a server: it takes more
 /// for one with a single slot in a thousand cases of a million.
@@ -268,7 +269,7 @@ impl State {
         // Every user may say hello.
         let hello = protocol::hello();
         let hello = async || self.ask_until(deadline, |_| Node::default(), &hello).await;
-        let ask = async || protocol::is_cluster(&hello().await?);
+        let ask = async || reply::is_cluster(&hello().await?);
         self.is_cluster.get_or_try_init(ask).await.copied()
     }
 }

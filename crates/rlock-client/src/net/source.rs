@@ -15,6 +15,7 @@ use crate::net::cluster::Cluster;
 use crate::net::link::prepared;
 use crate::net::sentinels::{self, Sentinels};
 use crate::wire::protocol;
+use crate::wire::reply;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
@@ -107,7 +108,7 @@ impl Source {
             Self::Sentinels(_) | Self::Cluster(_) => {}
         }
         let hello = connection.send_packed_command(&protocol::hello()).await?;
-        if protocol::is_master(&hello.extract_error()?) {
+        if reply::is_master(&hello.extract_error()?) {
             return Ok(());
         }
         let what = "the server is no master, though others name it as one";

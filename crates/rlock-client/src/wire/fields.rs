@@ -3,7 +3,7 @@
 use redis::Value;
 
 use crate::Error;
-use crate::wire::protocol;
+use crate::wire::reply;
 
 /// A map of the reply: one in RESP3, a flat array in RESP2.
 pub(crate) struct Fields<'a>(pub(crate) &'a Value);
@@ -18,13 +18,13 @@ impl Fields<'_> {
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<u64, Error> {
-        protocol::number(self.get(name)?)
+        reply::number(self.get(name)?)
     }
 
     pub(crate) fn optional(&self, name: &str) -> Result<Option<u64>, Error> {
         match self.get(name)? {
             Value::Nil => Ok(None),
-            other => protocol::number(other).map(Some),
+            other => reply::number(other).map(Some),
         }
     }
 

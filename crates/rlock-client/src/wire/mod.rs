@@ -7,3 +7,4 @@ pub(crate) mod fields;
 pub(crate) mod info;
 pub(crate) mod notice;
 pub(crate) mod protocol;
+pub(crate) mod reply;

@@ -36,7 +36,7 @@ impl Server {
                 self.calls += 1;
                 match self.renew(session, claims, *lease, *known, *raise) {
                     // Now and then they are away.
-                    Ok(Reply::Fence(_)) if *replicas > 0 && self.calls % 3 == 0 => {
+                    Ok(Reply::Fence(_)) if *replicas > 0 && self.calls.is_multiple_of(3) => {
                         Ok(Reply::TooFew(0))
                     }
                     reply => reply,
