@@ -77,7 +77,7 @@ fn member(bus: u16) -> Server {
 }
 
 /// A free port that no outgoing connection gets.
-fn bus_port() -> u16 {
+pub(crate) fn bus_port() -> u16 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     let ports = std::iter::repeat_with(|| {

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use super::certificates::Authority;
 use super::program::{finished, rlock_at};
 use super::server::{Server, eventually, free_port};
-use super::several::Sentinel;
+use super::several::{Sentinel, bus_port};
 
 /// A server with TLS and the files that it and its clients need.
 struct TlsServer {
@@ -131,7 +131,7 @@ fn certificates_that_cannot_be_used_are_2() {
 
 #[test]
 fn certificates_are_for_the_nodes_of_a_cluster() {
-    let bus = free_port().to_string();
+    let bus = bus_port().to_string();
     let server = TlsServer::start_with(
         "yes",
         &[
