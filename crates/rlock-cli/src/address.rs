@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use rlock_client::{Client, ClientBuilder, redis};
+use rlock_client::{Client, ClientBuilder, Quorum, redis};
 
 use crate::failure::{Code, Failure};
 use crate::readable::printable;
@@ -20,6 +20,8 @@ pub(crate) enum Place {
     /// Sentinels, who know where this master is.
     Sentinels(String),
     Cluster,
+    /// The members of a quorum.
+    Quorum,
 }
 
 /// The servers that all commands are about.
@@ -45,7 +47,7 @@ impl Address {
         let place = place(&url);
         let shown = match &place {
             Place::Server => server(&url),
-            Place::Sentinels(_) | Place::Cluster => hosts(&url).to_owned(),
+            Place::Sentinels(_) | Place::Cluster | Place::Quorum => hosts(&url).to_owned(),
         };
         Ok(Self {
             url,
@@ -65,6 +67,23 @@ impl Address {
     /// Connects a client that locks.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
         self.connect(self.builder.clone()).await
+    }
+
+    /// The members of a quorum, connected to in the way of this address.
+    pub(crate) fn of_quorum(&self, urls: &[String]) -> Self {
+        let shown: Vec<_> = urls.iter().map(|url| hosts(url)).collect();
+        Self {
+            place: Place::Quorum,
+            shown: shown.join(","),
+            ..self.clone()
+        }
+    }
+
+    /// Connects to them.
+    pub(crate) async fn quorum(&self, urls: &[String]) -> Result<Quorum, Failure> {
+        let quorum = Quorum::builder().members(self.builder.clone());
+        let quorum = quorum.connect(urls).await;
+        quorum.map_err(|error| self.failure(&error))
     }
 
     /// Connects a client that asks, which takes the time of a few questions.
@@ -93,6 +112,7 @@ impl Address {
             Place::Server => self.shown.clone(),
             Place::Sentinels(master) => format!("{} at {}", printable(master), self.shown),
             Place::Cluster => format!("cluster at {}", self.shown),
+            Place::Quorum => format!("quorum of {}", self.shown),
         }
     }
 
@@ -106,6 +126,7 @@ impl Address {
                 format!("the master {master} of the Sentinels at {shown}")
             }
             Place::Cluster => format!("the cluster at {shown}"),
+            Place::Quorum => format!("the quorum of {shown}"),
         }
     }
 }

@@ -10,7 +10,7 @@ mod terms;
 
 use std::time::Duration;
 
-use rlock_client::{Client, Error, Loss};
+use rlock_client::{Error, Loss};
 use serde_json::json;
 
 use crate::address::Address;
@@ -20,7 +20,7 @@ use crate::readable::printable;
 use crate::signals::{Received, Signals};
 
 use child::Child;
-use lock::{Held, Lock};
+use lock::{Held, Lock, Servers};
 pub(crate) use terms::Exec;
 
 /// How long the clean-up may take that goes on behind a call.
@@ -28,21 +28,23 @@ const CLEANUP_MAX: Duration = Duration::from_secs(2);
 
 /// Runs the command; its exit code, or rlock's own.
 pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Result<u8, Failure> {
+    let quorum = exec.quorum();
+    let members = (!quorum.is_empty()).then(|| address.of_quorum(quorum));
     let session = Session {
         exec,
-        address,
+        address: members.as_ref().unwrap_or(address),
         output,
     };
     let mut signals =
         Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;
-    let client = tokio::select! {
+    let servers = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(session.interrupted(signal)),
-        client = address.client() => client?,
+        servers = session.connect() => servers?,
     };
-    let outcome = session.under_lock(&client, &mut signals).await;
+    let outcome = session.under_lock(&servers, &mut signals).await;
     // Of dropped calls and guards something may be left to withdraw.
-    let _ = tokio::time::timeout(CLEANUP_MAX, client.flush()).await;
+    let _ = tokio::time::timeout(CLEANUP_MAX, servers.flush()).await;
     outcome
 }
 
@@ -60,8 +62,15 @@ enum End {
 }
 
 impl Session<'_> {
-    async fn under_lock(&self, client: &Client, signals: &mut Signals) -> Result<u8, Failure> {
-        let lock = Lock::new(client, self.exec).map_err(|error| self.address.failure(&error))?;
+    async fn connect(&self) -> Result<Servers, Failure> {
+        match self.exec.quorum() {
+            [] => self.address.client().await.map(Servers::One),
+            urls => self.address.quorum(urls).await.map(Servers::Quorum),
+        }
+    }
+
+    async fn under_lock(&self, servers: &Servers, signals: &mut Signals) -> Result<u8, Failure> {
+        let lock = Lock::new(servers, self.exec).map_err(|error| self.address.failure(&error))?;
         let held = tokio::select! {
             biased;
             signal = signals.ending() => return Ok(self.interrupted(signal)),

@@ -175,7 +175,7 @@ impl Failure {
         Self::new(Code::Refused, message).with_hint(match at.place {
             Place::Server => CHECK_CREDENTIALS,
             Place::Sentinels(_) => CHECK_CREDENTIALS_OF_ALL,
-            Place::Cluster => CHECK_CREDENTIALS_OF_NODES,
+            Place::Cluster | Place::Quorum => CHECK_CREDENTIALS_OF_NODES,
         })
     }
 
@@ -197,6 +197,6 @@ fn is_it_running(place: &Place) -> &'static str {
     match place {
         Place::Server => IS_IT_RUNNING,
         Place::Sentinels(_) => DO_THEY_KNOW,
-        Place::Cluster => DO_NODES_RUN,
+        Place::Cluster | Place::Quorum => DO_NODES_RUN,
     }
 }

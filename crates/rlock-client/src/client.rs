@@ -102,7 +102,8 @@ impl Client {
     /// Waits go on at the new master, in the order in which their clients ask
     /// there; holds that it knows stay, under the same fence. A grant that it
     /// has not heard of before the old one died is lost, and its holder is told
-    /// so. So the fence still matters. A server that the Sentinels do not name
+    /// so. So the fence still matters. A release that it has not heard of is lost
+    /// too: then the lock is free when its lease ends. A server that the Sentinels do not name
     /// any more is asked for nothing.
     ///
     /// # Errors

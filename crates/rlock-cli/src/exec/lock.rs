@@ -4,7 +4,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use rlock_client::{
-    Client, Error, Guard, Loss, Mutex, Owner, Permits, ReadGuard, RwLock, Semaphore, Terms,
+    Client, Error, Guard, Loss, Mutex, Owner, Permits, Quorum, QuorumGuard, QuorumMutex, ReadGuard,
+    RwLock, Semaphore, Terms,
 };
 
 use super::terms::{Exec, Kind};
@@ -14,6 +15,7 @@ pub(super) enum Lock {
     Exclusive(Mutex),
     Shared(RwLock),
     Permits(Semaphore, u32),
+    OnMost(QuorumMutex),
 }
 
 /// A lock that is held.
@@ -21,16 +23,37 @@ pub(super) enum Held {
     Exclusive(Guard),
     Shared(ReadGuard),
     Permits(Permits),
+    OnMost(QuorumGuard),
+}
+
+/// Where the lock is.
+pub(super) enum Servers {
+    One(Client),
+    Quorum(Quorum),
+}
+
+impl Servers {
+    /// Waits until nothing is left to release or withdraw.
+    pub(super) async fn flush(&self) {
+        match self {
+            Self::One(client) => client.flush().await,
+            Self::Quorum(quorum) => quorum.flush().await,
+        }
+    }
 }
 
 impl Lock {
     /// Nothing is sent yet.
-    pub(super) fn new(client: &Client, exec: &Exec) -> Result<Self, Error> {
+    pub(super) fn new(servers: &Servers, exec: &Exec) -> Result<Self, Error> {
         let key = exec.key().as_bytes();
         let terms = Terms::new().lease(exec.lease()).replicas(exec.replicas());
         let terms = match exec.bind() {
             Some(grace) => terms.bound(grace),
             None => terms,
+        };
+        let client = match servers {
+            Servers::One(client) => client,
+            Servers::Quorum(quorum) => return Ok(Self::OnMost(quorum.mutex(key).with(terms)?)),
         };
         Ok(match exec.kind() {
             Kind::Exclusive => Self::Exclusive(client.mutex(key).with(terms)?),
@@ -57,6 +80,10 @@ impl Lock {
             (Self::Shared(lock), Some(wait)) => {
                 Ok(lock.read_timeout(wait).await?.map(Held::Shared))
             }
+            (Self::OnMost(mutex), None) => Ok(Some(Held::OnMost(mutex.lock().await?))),
+            (Self::OnMost(mutex), Some(wait)) => {
+                Ok(mutex.lock_timeout(wait).await?.map(Held::OnMost))
+            }
             (Self::Permits(semaphore, permits), None) => {
                 Ok(Some(Held::Permits(semaphore.acquire_many(*permits).await?)))
             }
@@ -74,6 +101,7 @@ impl Held {
             Self::Exclusive(guard) => guard.fence(),
             Self::Shared(guard) => guard.fence(),
             Self::Permits(guard) => guard.fence(),
+            Self::OnMost(guard) => guard.fence(),
         }
     }
 
@@ -82,6 +110,7 @@ impl Held {
             Self::Exclusive(guard) => guard.owner(),
             Self::Shared(guard) => guard.owner(),
             Self::Permits(guard) => guard.owner(),
+            Self::OnMost(guard) => guard.owner(),
         }
     }
 
@@ -91,6 +120,7 @@ impl Held {
             Self::Exclusive(guard) => guard.loss().await,
             Self::Shared(guard) => guard.loss().await,
             Self::Permits(guard) => guard.loss().await,
+            Self::OnMost(guard) => guard.loss().await,
         }
     }
 
@@ -100,6 +130,7 @@ impl Held {
             Self::Exclusive(guard) => guard.release().await,
             Self::Shared(guard) => guard.release().await,
             Self::Permits(guard) => guard.release().await,
+            Self::OnMost(guard) => guard.release().await,
         }
     }
 }

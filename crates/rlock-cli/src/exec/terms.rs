@@ -64,6 +64,12 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "bind")]
     replicas: u16,
 
+    /// Holds the lock on a majority of these servers: three, five, seven or nine
+    /// masters that know nothing of each other, instead of on that of --url.
+    #[arg(long, value_name = "URL,URL,URL", value_delimiter = ',')]
+    #[arg(conflicts_with_all = ["shared", "limit", "bind", "replicas"])]
+    quorum: Vec<String>,
+
     /// How long a command has to end by itself after the lock is lost, before
     /// it is killed.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration::from_zero)]
@@ -119,6 +125,12 @@ impl Exec {
 
     pub(super) fn bind(&self) -> Option<Duration> {
         self.bind
+    }
+
+    /// The servers of which a majority is to hold the lock; none if it is one
+    /// server's.
+    pub(super) fn quorum(&self) -> &[String] {
+        &self.quorum
     }
 
     /// How many replicas are to know of the lock.

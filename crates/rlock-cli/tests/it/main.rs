@@ -15,6 +15,7 @@ mod loss;
 mod pages;
 mod program;
 mod questions;
+mod quorum;
 mod sentinels;
 mod server;
 mod several;

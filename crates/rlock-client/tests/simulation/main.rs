@@ -87,7 +87,7 @@ struct Seen {
 
 #[test]
 fn no_two_hold_no_call_hangs_and_nothing_stays() {
-    let seen = play(Kind::One, 700);
+    let seen = play(Kind::One, 630);
     assert!(seen.events >= 500_000, "{seen:?}");
     assert!(seen.grants >= 3_000, "{seen:?}");
     assert!(seen.reconnects >= 2_000, "{seen:?}");
@@ -96,7 +96,7 @@ fn no_two_hold_no_call_hangs_and_nothing_stays() {
 
 #[test]
 fn nor_in_a_cluster_whose_slots_and_masters_change() {
-    let seen = play(Kind::Cluster, 700);
+    let seen = play(Kind::Cluster, 630);
     assert!(seen.events >= 500_000, "{seen:?}");
     assert!(seen.grants >= 3_000, "{seen:?}");
     assert!(seen.reconnects >= 2_000, "{seen:?}");

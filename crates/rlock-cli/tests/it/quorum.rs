@@ -1,0 +1,63 @@
+//! Commands under a lock that a majority of servers holds.
+
+use std::process::{Command, Stdio};
+
+use crate::program::{Running, finished, rlock_at};
+use crate::server::{Server, eventually};
+
+/// Masters that forget nothing they have granted.
+fn members(count: usize) -> Vec<Server> {
+    let settings = [("appendonly", "yes"), ("appendfsync", "always")];
+    (0..count)
+        .map(|_| Server::start_locking(&settings))
+        .collect()
+}
+
+fn exec(members: &[Server], script: &str) -> Command {
+    let urls: Vec<_> = members.iter().map(Server::url).collect();
+    // It is not asked for anything.
+    let mut command = rlock_at("redis://127.0.0.1:1/");
+    command.args(["exec", "k", "--quorum", &urls.join(","), "-c", script]);
+    command
+}
+
+fn holding(members: &[Server]) -> usize {
+    let members = members.iter();
+    members.filter(|it| it.admin().is_held("k")).count()
+}
+
+#[test]
+fn a_command_runs_while_a_majority_holds_and_the_next_one_after_it() {
+    let members = members(3);
+    let mut first = exec(&members, "echo $RLOCK_FENCE; read line; true");
+    let mut first = Running::start(first.stdin(Stdio::piped()));
+    eventually("all hold it", || holding(&members) == 3);
+    // One dies. The others are enough for who holds it, and for the next one.
+    members[0].signal("-KILL");
+    let next = Running::start(&mut exec(&members, "echo $RLOCK_FENCE"));
+    let alive = &members[1..];
+    eventually("the next one waits", || {
+        alive.iter().any(|it| it.admin().gauge("waiters") == 1)
+    });
+    first.close_stdin();
+    let (first, next) = (first.finish(), next.finish());
+    first.assert_code(0);
+    next.assert_code(0);
+    let fence = |text: &str| text.trim().parse::<u64>().unwrap();
+    assert!(fence(&next.stdout) > fence(&first.stdout));
+    eventually("nobody holds it", || holding(alive) == 0);
+}
+
+#[test]
+fn what_cannot_be_a_quorum_is_said() {
+    let members = members(3);
+    let two = finished(&mut exec(&members[..2], "true"));
+    two.assert_code(2);
+    two.assert_says("odd");
+    let mut shared = exec(&members, "true");
+    finished(shared.arg("--shared")).assert_code(2);
+    let forgetful: Vec<_> = (0..3).map(|_| Server::start()).collect();
+    let refused = finished(&mut exec(&forgetful, "true"));
+    refused.assert_code(123);
+    refused.assert_says("startup-grace-ms");
+}
