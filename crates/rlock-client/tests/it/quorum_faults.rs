@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Loss, Quorum, QuorumMutex};
 
+use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
 use crate::quorum::{GRACE_MS, Members, load, terms};
 use crate::server::{BOUND, Server, eventually, url};
@@ -94,82 +95,88 @@ async fn clients_that_see_different_members_exclude_each_other() {
     check(&seen);
 }
 
-#[tokio::test]
-async fn a_holder_keeps_its_lock_while_a_minority_stands_still() {
-    let members = Members::start(3).await;
-    let quorum = brief().connect(members.urls()).await.unwrap();
-    let guard = quorum
-        .mutex("k")
-        .with(terms())
-        .unwrap()
-        .lock()
-        .await
-        .unwrap();
-    members.0[1].signal("-STOP");
-    tokio::time::sleep(Duration::from_millis(3 * GRACE_MS)).await;
-    assert!(guard.is_valid());
-    assert_eq!(guard.members().len(), 2);
-    members.0[1].signal("-CONT");
-    eventually("it takes part again", async || guard.members().len() == 3).await;
-    guard.release().await.unwrap();
+#[test]
+fn a_holder_keeps_its_lock_while_a_minority_stands_still() {
+    on_a_calm_machine(async || {
+        let members = Members::start(3).await;
+        let quorum = brief().connect(members.urls()).await.unwrap();
+        let guard = quorum
+            .mutex("k")
+            .with(terms())
+            .unwrap()
+            .lock()
+            .await
+            .unwrap();
+        members.0[1].signal("-STOP");
+        tokio::time::sleep(Duration::from_millis(3 * GRACE_MS)).await;
+        assert!(guard.is_valid());
+        assert_eq!(guard.members().len(), 2);
+        members.0[1].signal("-CONT");
+        eventually("it takes part again", async || guard.members().len() == 3).await;
+        guard.release().await.unwrap();
+    });
 }
 
-#[tokio::test]
-async fn the_loss_of_a_majority_is_told_in_time() {
-    let members = Members::start(3).await;
-    let quorum = brief().connect(members.urls()).await.unwrap();
-    let guard = quorum
-        .mutex("k")
-        .with(terms())
-        .unwrap()
-        .lock()
-        .await
-        .unwrap();
-    let loss = guard.loss();
-    let begun = Instant::now();
-    for server in &members.0[..2] {
-        server.signal("-STOP");
-    }
-    assert_eq!(
-        tokio::time::timeout(BOUND, loss).await.unwrap(),
-        Loss::LeaseEnded
-    );
-    assert!(begun.elapsed() < Duration::from_millis(GRACE_MS));
-    assert!(!guard.is_valid() && guard.remaining().is_zero());
-    for server in &members.0[..2] {
-        server.signal("-CONT");
-    }
-    drop(guard);
-    members.untouched("k").await;
+#[test]
+fn the_loss_of_a_majority_is_told_in_time() {
+    on_a_calm_machine(async || {
+        let members = Members::start(3).await;
+        let quorum = brief().connect(members.urls()).await.unwrap();
+        let guard = quorum
+            .mutex("k")
+            .with(terms())
+            .unwrap()
+            .lock()
+            .await
+            .unwrap();
+        let loss = guard.loss();
+        let begun = Instant::now();
+        for server in &members.0[..2] {
+            server.signal("-STOP");
+        }
+        assert_eq!(
+            tokio::time::timeout(BOUND, loss).await.unwrap(),
+            Loss::LeaseEnded
+        );
+        assert!(begun.elapsed() < Duration::from_millis(GRACE_MS));
+        assert!(!guard.is_valid() && guard.remaining().is_zero());
+        for server in &members.0[..2] {
+            server.signal("-CONT");
+        }
+        drop(guard);
+        members.untouched("k").await;
+    });
 }
 
-#[tokio::test]
-async fn a_member_that_was_flushed_is_taken_again_and_two_lose_the_lock() {
-    let members = Members::start(3).await;
-    let quorum = members.quorum().await;
-    let guard = quorum
-        .mutex("k")
-        .with(terms())
-        .unwrap()
-        .lock()
-        .await
-        .unwrap();
-    eventually("all hold", async || guard.members().len() == 3).await;
-    let () = members.0[0].admin().await.run("DEL k").await;
-    eventually("it is held again", async || {
-        let is_held: bool = members.0[0].admin().await.run("EXISTS k").await;
-        is_held && guard.members().len() == 3
-    })
-    .await;
-    assert!(guard.is_valid());
-    let info = members.0[0].client().await.mutex("k").info().await.unwrap();
-    assert!(info.fence >= Some(guard.fence()));
-    let loss = guard.loss();
-    let mut admins = (members.0[0].admin().await, members.0[1].admin().await);
-    let ((), ()) = tokio::join!(admins.0.run("DEL k"), admins.1.run("DEL k"));
-    // Unless the first was taken again before the second was lost.
-    let told = tokio::time::timeout(Duration::from_millis(GRACE_MS), loss).await;
-    assert!(matches!(told, Ok(Loss::EndedByServer) | Err(_)), "{told:?}");
+#[test]
+fn a_member_that_was_flushed_is_taken_again_and_two_lose_the_lock() {
+    on_a_calm_machine(async || {
+        let members = Members::start(3).await;
+        let quorum = members.quorum().await;
+        let guard = quorum
+            .mutex("k")
+            .with(terms())
+            .unwrap()
+            .lock()
+            .await
+            .unwrap();
+        eventually("all hold", async || guard.members().len() == 3).await;
+        let () = members.0[0].admin().await.run("DEL k").await;
+        eventually("it is held again", async || {
+            let is_held: bool = members.0[0].admin().await.run("EXISTS k").await;
+            is_held && guard.members().len() == 3
+        })
+        .await;
+        assert!(guard.is_valid());
+        let info = members.0[0].client().await.mutex("k").info().await.unwrap();
+        assert!(info.fence >= Some(guard.fence()));
+        let loss = guard.loss();
+        let mut admins = (members.0[0].admin().await, members.0[1].admin().await);
+        let ((), ()) = tokio::join!(admins.0.run("DEL k"), admins.1.run("DEL k"));
+        // Unless the first was taken again before the second was lost.
+        let told = tokio::time::timeout(Duration::from_millis(GRACE_MS), loss).await;
+        assert!(matches!(told, Ok(Loss::EndedByServer) | Err(_)), "{told:?}");
+    });
 }
 
 #[tokio::test]
@@ -195,4 +202,92 @@ async fn a_member_that_is_down_joins_later() {
     );
     guard.release().await.unwrap();
     drop(late);
+}
+
+/// A server whose largest fence is an hour ahead grants as one whose clock is.
+#[tokio::test]
+async fn fences_rise_though_the_clocks_of_members_are_an_hour_apart() {
+    let members = Members::start(3).await;
+    let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let ahead = now.as_micros() + 3_500_000_000;
+    let mut admin = members.0[0].admin().await;
+    let _: u64 = admin.run("RLOCK.ACQUIRE other o 600").await;
+    let raised: u128 = admin
+        .run(&format!("RLOCK.RENEW other o 600 FENCE {ahead}"))
+        .await;
+    assert_eq!(raised, ahead);
+    let quorum = brief().connect(members.urls()).await.unwrap();
+    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let mut fences = vec![mutex.lock().await.unwrap().fence()];
+    assert!(
+        u128::from(fences[0]) > ahead,
+        "one of the grants was that large"
+    );
+    for away in [0, 1, 2, 0] {
+        members.0[away].signal("-STOP");
+        let guard = tokio::time::timeout(BOUND, mutex.lock())
+            .await
+            .unwrap()
+            .unwrap();
+        fences.push(guard.fence());
+        guard.release().await.unwrap();
+        members.0[away].signal("-CONT");
+        eventually("it answers again", async || {
+            members.0[away].admin().await.gauge("grants").await > 0
+        })
+        .await;
+    }
+    assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
+}
+
+#[tokio::test]
+async fn of_five_members_two_may_die() {
+    let mut members = Members::start(5).await;
+    let seen = Seen::default();
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let quorum = brief().connect(members.urls()).await.unwrap();
+        let mutex = quorum.mutex("k").with(terms()).unwrap();
+        tasks.push(tokio::spawn(contend(mutex, 15, Arc::clone(&seen))));
+    }
+    for (killed, held) in [(1, 10), (3, 25)] {
+        eventually("some have held it", async || {
+            seen.lock().unwrap().len() > held
+        })
+        .await;
+        members.0[killed].kill();
+    }
+    for task in tasks {
+        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+    }
+    check(&seen);
+}
+
+#[tokio::test]
+async fn a_member_that_restarts_empty_while_others_contend_grants_nothing_twice() {
+    let mut members = Members::start(3).await;
+    let seen = Seen::default();
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let quorum = brief().connect(members.urls()).await.unwrap();
+        let mutex = quorum.mutex("k").with(terms()).unwrap();
+        tasks.push(tokio::spawn(contend(mutex, 150, Arc::clone(&seen))));
+    }
+    for (restarted, held) in [(0, 20), (1, 120), (2, 220)] {
+        eventually("some have held it", async || {
+            seen.lock().unwrap().len() > held
+        })
+        .await;
+        members.0[restarted].kill();
+        members.0[restarted].restart().await;
+        let mut admin = members.0[restarted].admin().await;
+        eventually("it grants again", async || admin.gauge("grants").await > 0).await;
+    }
+    for task in tasks {
+        tokio::time::timeout(3 * BOUND, task)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    check(&seen);
 }

@@ -21,7 +21,6 @@ pub(crate) struct Server {
     process: Child,
     pub(crate) port: u16,
     directory: TempDir,
-    #[allow(dead_code, reason = "`chaos` restarts servers")]
     options: Vec<String>,
 }
 
@@ -113,14 +112,12 @@ impl Server {
     }
 
     /// Ends it at once, as a crash does.
-    #[allow(dead_code, reason = "`chaos` restarts servers")]
     pub(crate) fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
     /// Starts it again after [`kill`](Self::kill), at its port and with what it has on disk.
-    #[allow(dead_code, reason = "`chaos` restarts servers")]
     pub(crate) async fn restart(&mut self) {
         // A connection to somewhere else may have its port for a moment.
         for _ in 0..5 {
