@@ -46,7 +46,8 @@ struct Arguments {
     #[arg(long, default_value = "redis://127.0.0.1:6379/")]
     server: String,
     /// Servers that hold the lock together in the last sale, with commas in
-    /// between. One of them is killed, with SIGKILL.
+    /// between, each with `startup-grace-ms 2000` or more. One of them is killed,
+    /// with SIGKILL.
     #[arg(long, value_delimiter = ',')]
     members: Vec<String>,
     /// What this process does; the demonstration starts the others itself.

@@ -15,6 +15,9 @@ pub(crate) const STOCK: &str = "MoonCakeStock";
 /// The lease of the buyer who is killed.
 pub(crate) const HANG_LEASE: Duration = Duration::from_secs(2);
 
+/// The lease at members, which `tests/with-server` starts with as long a grace.
+const MEMBER_LEASE: Duration = Duration::from_secs(2);
+
 /// How long a buyer waits for the lock at most.
 const WAIT_MAX: Duration = Duration::from_secs(5);
 /// How long paying takes, between looking at the stock and taking a cake.
@@ -42,7 +45,9 @@ pub(crate) async fn run(arguments: &Arguments, task: Task) -> Outcome<()> {
         }
         Task::QueueAtMembers => {
             let quorum = Quorum::connect(&arguments.members).await?;
-            open_and_buy(server, Lock::OnMost(quorum.mutex(LOCK))).await
+            // No longer than members sit out after a crash: their startup grace.
+            let terms = Terms::new().lease(MEMBER_LEASE);
+            open_and_buy(server, Lock::OnMost(quorum.mutex(LOCK).with(terms)?)).await
         }
         Task::HoldAndHang => {
             let client = Client::connect(server).await?;
