@@ -1,6 +1,6 @@
 //! A client, its process, and its connections.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use crate::actor::Actor;
@@ -32,6 +32,10 @@ pub(crate) struct Client {
     pub(crate) opened: u64,
     /// The requests that have no answer yet, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
+    /// Those that a caller awaits itself; and until when callers do not come to
+    /// read any reply.
+    pub(crate) awaited: BTreeSet<Id>,
+    pub(crate) dawdles_until: u64,
     /// By server, the connections that ask for what is on its way there.
     pub(crate) asking: BTreeMap<usize, u64>,
     /// Whether it has just asked which server has what, and wants to again.
@@ -75,6 +79,8 @@ pub(crate) enum Happening {
     /// A reply is read by its caller. It may name another server for a slot.
     Replied {
         id: Id,
+        /// When it is there to be read.
+        here: u64,
         moved: Option<(u16, usize)>,
         result: Result<Reply, Fault>,
     },
@@ -164,6 +170,8 @@ impl Client {
             links: BTreeMap::new(),
             opened: 0,
             asked: BTreeMap::new(),
+            awaited: BTreeSet::new(),
+            dawdles_until: 0,
             asking: BTreeMap::new(),
             has_asked: false,
             doubts: false,
@@ -182,5 +190,13 @@ impl Client {
         let asked = self.asked.iter();
         let asked = asked.filter(|(_, by)| **by == link);
         asked.map(|(id, _)| *id).collect()
+    }
+
+    /// From when on the reply to a request is read.
+    pub(crate) fn read_from(&self, id: Id) -> u64 {
+        match self.awaited.contains(&id) {
+            true => self.dawdles_until,
+            false => 0,
+        }
     }
 }

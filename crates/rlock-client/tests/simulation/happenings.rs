@@ -2,7 +2,7 @@
 
 use crate::carry_out::claims_of;
 use crate::client::Happening;
-use crate::cluster::{Answer, Kind};
+use crate::cluster::Answer;
 use crate::engine::claims::Name;
 use crate::engine::notices::{Notice, Word};
 use crate::engine::request::{Reply, Request};
@@ -30,8 +30,14 @@ impl World {
         self.tells(|| format!("    client {client} does {action:?}"));
         match action {
             Action::Send {
-                id, link, request, ..
-            } => self.sends(client, id, link, request),
+                id,
+                link,
+                request,
+                call,
+            } => {
+                self.clients[client].awaited.extend(call.map(|_| id));
+                self.sends(client, id, link, request);
+            }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
             Action::Retire { link } => self.later(0, client, Happening::Breaks { link }),
             Action::Connect { node } => {
@@ -89,7 +95,9 @@ impl World {
                 id,
                 request,
             } => self.arrives(client, server, (session, is_asking), id, request),
-            Happening::Replied { id, moved, result } => self.replied(client, id, moved, result),
+            Happening::Replied {
+                id, moved, result, ..
+            } => self.replied(client, id, moved, result),
             Happening::Told { link, message } => {
                 let (word, fence) = (message.word, message.fence);
                 let name = Name::new(&message.name);
@@ -143,6 +151,7 @@ impl World {
             self.redirected(client, slot, server);
         }
         self.clients[client].asked.remove(&id);
+        self.clients[client].awaited.remove(&id);
         let is_over =
             matches!(&result, Err(Fault::Passing(why)) if why.to_string().contains("READONLY"));
         let request = id;
@@ -217,15 +226,23 @@ impl World {
             self.has_acted(server);
         }
         let (late, read) = (self.delay(), self.below(MS / 5));
-        let (now, replied) = (self.now, Happening::Replied { id, moved, result });
+        let now = self.now;
+        let dawdles_until = self.clients[client].read_from(id);
+        let replied = |here| Happening::Replied {
+            id,
+            here,
+            moved,
+            result,
+        };
         let links = self.clients[client].links.values_mut();
         let mut links = links.filter(|link| link.session == session && !link.is_cut);
         if is_asking {
-            self.later(late, client, replied);
+            self.later(late, client, replied(now + late));
         } else if let Some(link) = links.next() {
             link.at_client = link.at_client.max(now + late) + 1;
-            let at = link.at_client + read;
-            self.later(at - now, client, replied);
+            let here = link.at_client;
+            let at = (here + read).max(dawdles_until);
+            self.later(at - now, client, replied(here));
         }
         self.has_acted(server);
     }
@@ -254,12 +271,6 @@ impl World {
         self.later(late, client, asked);
     }
 
-    /// The server is not there that was to be asked besides.
-    fn is_not_there(&mut self, client: usize, id: Id) {
-        let (moved, result) = (None, Err(Fault::Passing(failure("no connection"))));
-        self.later(MS, client, Happening::Replied { id, moved, result });
-    }
-
     /// Sends on what a server tells.
     pub(crate) fn has_acted(&mut self, server: usize) {
         self.servers[server].core.turn();
@@ -278,18 +289,5 @@ impl World {
             let (at, link) = (link.at_client, link.number);
             self.later(at - self.now, client, Happening::Told { link, message });
         }
-    }
-
-    /// When the first server has something to do by itself, and which.
-    pub(crate) fn next_of_servers(&self) -> Option<(u64, usize)> {
-        let is_there = |server: &usize| !self.servers[*server].is_away(self.now);
-        let there = (0..self.servers.len()).filter(is_there);
-        let next = there.filter_map(|it| Some((self.servers[it].next_deadline()?, it)));
-        next.map(|(at, server)| (at.max(self.now), server)).min()
-    }
-
-    /// Whether the world is a cluster.
-    pub(crate) fn is_cluster(&self) -> bool {
-        self.kind == Kind::Cluster
     }
 }

@@ -162,8 +162,7 @@ impl World {
         }
         // Some callers see it first, others later, or read a reply that was here
         // before.
-        let is_read_late = self.below(2) == 0;
-        let read = self.delay_what_is_said(client, number, is_read_late);
+        let read = self.delay_what_is_said(client, number);
         for id in self.clients[client].asked_by(number) {
             if self.below(2) == 0 && !read.contains(&id) {
                 self.unanswered(client, id);
@@ -187,17 +186,16 @@ impl World {
 
     /// What has been said by a connection may be read long after its end: the
     /// replies are to those requests.
-    fn delay_what_is_said(&mut self, client: usize, number: u64, with_replies: bool) -> Vec<Id> {
+    fn delay_what_is_said(&mut self, client: usize, number: u64) -> Vec<Id> {
         let asked = self.clients[client].asked_by(number);
-        // A reply that is not here yet is none.
-        let here = self.now + 5 * MS;
-        let is_late = |at: u64, happening: &Happening| match happening {
+        let now = self.now;
+        let is_late = |happening: &Happening| match happening {
             Happening::Told { link, .. } => *link == number,
-            Happening::Replied { id, .. } => with_replies && at < here && asked.contains(id),
+            Happening::Replied { id, here, .. } => *here <= now && asked.contains(id),
             _ => false,
         };
         let late = self.agenda.iter();
-        let late = late.filter(|(at, (of, it))| *of == client && is_late(at.0, it));
+        let late = late.filter(|(_, (of, happening))| *of == client && is_late(happening));
         let mut read = Vec::new();
         for at in late.map(|(at, _)| *at).collect::<Vec<_>>() {
             let more = self.below(2) * self.below(300 * MS);
@@ -273,5 +271,16 @@ impl World {
             1..=5 => self.below(50 * MS),
             _ => self.below(MS),
         }
+    }
+
+    /// The server is not there that was to be asked besides.
+    pub(crate) fn is_not_there(&mut self, client: usize, id: Id) {
+        let replied = Happening::Replied {
+            id,
+            here: self.now + MS,
+            moved: None,
+            result: Err(Fault::Passing(failure("no connection"))),
+        };
+        self.later(MS, client, replied);
     }
 }

@@ -87,7 +87,7 @@ struct Seen {
 
 #[test]
 fn no_two_hold_no_call_hangs_and_nothing_stays() {
-    let seen = play(Kind::One, 630);
+    let seen = play(Kind::One, 660);
     assert!(seen.events >= 500_000, "{seen:?}");
     assert!(seen.grants >= 3_000, "{seen:?}");
     assert!(seen.reconnects >= 2_000, "{seen:?}");

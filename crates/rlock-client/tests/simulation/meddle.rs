@@ -18,6 +18,15 @@ impl World {
                     }
                 }
             }
+            Operation::Dawdle { client, time } => {
+                let until = self.now + nanos(time);
+                self.clients[client].dawdles_until = until;
+                for actor in &mut self.clients[client].actors {
+                    if let Some(latest) = actor.call.as_mut().and_then(|it| it.latest.as_mut()) {
+                        *latest = (*latest).max(until);
+                    }
+                }
+            }
             Operation::Close { client } => self.closes(client),
             Operation::Refuse { shard, time } => {
                 let master = self.shards[shard % self.shards.len()].master;

@@ -42,6 +42,8 @@ pub(crate) enum Operation {
     },
     /// Its process is stopped, or its machine is suspended.
     Stop { client: usize, time: Duration },
+    /// Its callers are slow to read their replies.
+    Dawdle { client: usize, time: Duration },
     /// Its runtime ends.
     Close { client: usize },
     /// A master refuses all for a while, as it has too few replicas.
@@ -152,6 +154,10 @@ impl Operation {
             21 => Self::Stop {
                 client,
                 time: millis(10 * u64::from(long)),
+            },
+            31 => Self::Dawdle {
+                client,
+                time: millis(2 * u64::from(long)),
             },
             22 if how < 20 => Self::Close { client },
             23 => Self::Refuse {

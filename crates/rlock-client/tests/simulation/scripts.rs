@@ -121,25 +121,30 @@ fn what_an_ended_connection_has_renewed_is_cut_also_at_another_master() {
     let (key, window) = (Some(0), Duration::ZERO);
     let script = [
         at(1, asks(2, Queueing::Try, LEASE_DEFAULT)),
-        passes(100),
+        passes(20),
         with(bound, asks(0, Queueing::Try, LEASE_DEFAULT)),
-        passes(100),
+        passes(20),
         asks(1, Queueing::Unlimited, LEASE_DEFAULT),
         passes(100),
+        Operation::Dawdle {
+            client: 0,
+            time: Duration::from_millis(200),
+        },
         Operation::Extend {
             actor: 0,
             lease: Duration::from_millis(1_500),
         },
+        passes(4),
         cuts(0, Some(0), Cut::Plain),
         Operation::Refuse {
             shard: 1,
             time: Duration::from_millis(450),
         },
-        passes(15),
+        passes(20),
         Operation::Move { key, window },
-        passes(2_000),
+        passes(900),
     ];
-    play(Kind::Cluster, 4 * SEEDS, &script, |_| true);
+    play(Kind::Cluster, SEEDS, &script, |_| true);
 }
 
 /// A grant's message is late, while another master answers all the time.

@@ -238,6 +238,19 @@ impl World {
         Some(due.max(self.now).max(client.stopped_until))
     }
 
+    /// When the first server has something to do by itself, and which.
+    pub(crate) fn next_of_servers(&self) -> Option<(u64, usize)> {
+        let is_there = |server: &usize| !self.servers[*server].is_away(self.now);
+        let there = (0..self.servers.len()).filter(is_there);
+        let next = there.filter_map(|it| Some((self.servers[it].next_deadline()?, it)));
+        next.map(|(at, server)| (at.max(self.now), server)).min()
+    }
+
+    /// Whether the world is a cluster.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.kind == Kind::Cluster
+    }
+
     pub(crate) fn is_live(&self, proof: &Proof) -> bool {
         proof.is_live(self.instant())
     }
