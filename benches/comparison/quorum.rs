@@ -115,7 +115,7 @@ async fn contended(section: &mut Section<'_>, servers: &[Server]) {
                 let asked = Instant::now();
                 let guard = mutex.lock().await.expect("its turn comes");
                 waits.push(asked.elapsed());
-                tokio::time::sleep(WORK).await;
+                work().await;
                 guard.release().await.expect("it is held");
                 pause().await;
             }
@@ -133,7 +133,7 @@ async fn contended(section: &mut Section<'_>, servers: &[Server]) {
                 let asked = Instant::now();
                 retry(&servers, &value).await;
                 waits.push(asked.elapsed());
-                tokio::time::sleep(WORK).await;
+                work().await;
                 release(&servers, &value).await;
                 pause().await;
             }
@@ -191,6 +191,12 @@ async fn retry(servers: &[MultiplexedConnection], value: &str) {
         release(servers, value).await;
         tokio::time::sleep(Duration::from_millis(50 + random() % 200)).await;
     }
+}
+
+/// By a thread, as the runtime's own timer rounds up to whole milliseconds.
+async fn work() {
+    let worked = tokio::task::spawn_blocking(|| std::thread::sleep(WORK));
+    worked.await.expect("to sleep is no work");
 }
 
 fn random() -> u64 {

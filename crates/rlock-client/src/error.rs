@@ -191,7 +191,9 @@ pub enum Error {
 
     /// The server refused the request for another reason.
     ///
-    /// Its sentence names the argument, its value and the limit.
+    /// Its sentence names the argument, its value and the limit. `MOVED` says that
+    /// the server is a node of a cluster, and another one has the key: connect
+    /// with [`Client::cluster`](crate::Client::cluster).
     #[error("the server refused: {0}")]
     Refused(#[source] RedisError),
 

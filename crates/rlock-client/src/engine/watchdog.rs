@@ -139,7 +139,8 @@ impl Engine {
             // It is renewed as soon as another renewal has ended.
             if underway < RENEWALS_MAX && urgent <= now {
                 self.metrics.late_renewals += 1;
-                self.lane(node).renewals.more += 1;
+                let more = &mut self.lane(node).renewals.more;
+                *more = (*more + 1).min(RENEWALS_MAX);
                 self.renew(now, id, number);
             }
         } else if underway < at_once {

@@ -35,8 +35,9 @@ const KEYS_MAX: usize = 1024;
 /// as bytes, and so none is ever waited for in a circle either. Those that
 /// were had already are kept and renewed while the next is waited for, so
 /// others may wait for them too; they are given back if the wait ends first.
-/// Each has its own fence. The client speaks to one server: keys that another
-/// node of the cluster serves are refused with [`Error::Refused`] (`MOVED`).
+/// Each has its own fence. That needs a client of the cluster, from
+/// [`Client::cluster`](crate::Client::cluster): one of a single node is refused
+/// the keys of others, with [`Error::Refused`] (`MOVED`).
 ///
 /// These holds are not bound to a connection: the server cannot do it for
 /// several keys.

@@ -32,7 +32,8 @@ pub(crate) struct Cluster {
     /// Rings when the routes may be wrong.
     doubt: Notify,
     /// Connections by which is asked for what is on its way from one server to
-    /// another.
+    /// another. They stay, as a bound hold that was renewed there is bound to
+    /// them until it is watched by the server's own connection.
     asking: Mutex<HashMap<(String, u16), MultiplexedConnection>>,
 }
 
@@ -179,7 +180,6 @@ impl Cluster {
             (Some(host), _) => host.clone(),
             (None, asked) => lock(&self.addresses).get(usize::from(asked?.0))?.0.clone(),
         };
-        lock(&self.asking).remove(&(host.clone(), redirect.port));
         self.node(state, &host, redirect.port)
     }
 
