@@ -374,3 +374,31 @@ async fn a_cluster_that_is_down_is_waited_for_no_longer_than_the_caller_said() {
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     assert!(error.is_transient() && begun.elapsed() < Duration::from_secs(4));
 }
+
+/// Each of two masters says that the other one has the slot.
+#[tokio::test]
+async fn masters_that_name_each_other_are_asked_with_pauses_and_no_longer_than_the_caller_said() {
+    let cluster = Cluster::start(2, 0).await;
+    let key = cluster.key_at(0).await;
+    let (slot, client) = (cluster.slot_of(&key).await, cluster.client().await);
+    let id: String = cluster.admin(1).await.run("CLUSTER MYID").await;
+    let given = format!("CLUSTER SETSLOT {slot} NODE {id}");
+    let _: () = cluster.admin(0).await.run(&given).await;
+    let begun = Instant::now();
+    let wait = Duration::from_secs(1);
+    let error = client.mutex(&key).lock_timeout(wait).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
+    let asked = cluster.redirections().await;
+    assert!((2..100).contains(&asked), "{asked} times");
+    let waiting = tokio::spawn({
+        let client = client.clone();
+        async move { lock(&client, &key).await }
+    });
+    let _: () = cluster.admin(1).await.run(&given).await;
+    granted(waiting).await.release().await.unwrap();
+}
