@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Error, Loss, Quorum, Terms};
+use rlock_client::{Error, Loss, Quorum, QuorumMutex, Terms};
 
 use crate::server::{BOUND, Server, eventually, free_port, url};
 
@@ -62,11 +62,16 @@ pub(crate) fn terms() -> Terms {
     Terms::new().lease(Duration::from_millis(GRACE_MS))
 }
 
+/// The lock at `k`, with a lease that members sit out.
+pub(crate) fn mutex(quorum: &Quorum) -> QuorumMutex {
+    quorum.mutex("k").with(terms()).unwrap()
+}
+
 #[tokio::test]
 async fn a_quorum_lock_is_held_by_all_members_under_no_smaller_fence() {
     let members = Members::start(3).await;
     let quorum = members.quorum().await;
-    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let mutex = mutex(&quorum);
     let guard = mutex.lock().await.unwrap();
     eventually("all members hold it", async || guard.members().len() == 3).await;
     for server in &members.0 {
@@ -96,7 +101,7 @@ async fn contenders_of_a_quorum_lock_exclude_each_other_and_fences_rise() {
     let mut tasks = Vec::new();
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     for _ in 0..4 {
-        let mutex = members.quorum().await.mutex("k").with(terms()).unwrap();
+        let mutex = mutex(&members.quorum().await);
         let seen = std::sync::Arc::clone(&seen);
         tasks.push(tokio::spawn(async move {
             for _ in 0..25 {
@@ -128,7 +133,7 @@ async fn an_owner_enters_a_quorum_lock_again_under_the_same_fence() {
     let members = Members::start(3).await;
     let quorum = members.quorum().await;
     let owner = quorum.owner();
-    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let mutex = mutex(&quorum);
     let outer = mutex.by(&owner).lock().await.unwrap();
     let inner = mutex.by(&owner).try_lock().await.unwrap().unwrap();
     assert_eq!(outer.fence(), inner.fence());
@@ -142,7 +147,7 @@ async fn an_owner_enters_a_quorum_lock_again_under_the_same_fence() {
 async fn dropped_futures_and_guards_leave_nothing_at_any_member() {
     let members = Members::start(3).await;
     let quorum = members.quorum().await;
-    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let mutex = mutex(&quorum);
     for micros in (0..3000).step_by(60) {
         let locking = mutex.lock();
         drop(tokio::time::timeout(Duration::from_micros(micros), locking).await);
@@ -243,7 +248,7 @@ async fn a_lease_above_the_grace_of_a_member_is_refused() {
 async fn an_uncontended_quorum_lock_takes_two_round_trips_and_its_release_one() {
     let members = Members::start(3).await;
     let quorum = members.quorum().await;
-    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let mutex = mutex(&quorum);
     for server in &members.0 {
         let () = server.admin().await.run("CONFIG RESETSTAT").await;
     }

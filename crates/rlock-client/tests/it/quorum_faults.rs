@@ -7,7 +7,7 @@ use rlock_client::{Client, Loss, Quorum, QuorumMutex};
 
 use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
-use crate::quorum::{GRACE_MS, Members, load, terms};
+use crate::quorum::{GRACE_MS, Members, load, mutex};
 use crate::server::{BOUND, Server, eventually, url};
 
 type Seen = Arc<Mutex<Vec<(Instant, Instant, u64)>>>;
@@ -49,7 +49,7 @@ async fn contenders_are_all_served_though_any_one_member_is_killed_midway() {
         let mut tasks = Vec::new();
         for _ in 0..8 {
             let quorum = brief().connect(members.urls()).await.unwrap();
-            let mutex = quorum.mutex("k").with(terms()).unwrap();
+            let mutex = mutex(&quorum);
             tasks.push(tokio::spawn(contend(mutex, 20, Arc::clone(&seen))));
         }
         eventually("some have held it", async || {
@@ -82,7 +82,7 @@ async fn clients_that_see_different_members_exclude_each_other() {
             proxies.push((number == cut, proxy));
         }
         let quorum = brief().connect(urls).await.unwrap();
-        let mutex = quorum.mutex("k").with(terms()).unwrap();
+        let mutex = mutex(&quorum);
         tasks.push(tokio::spawn(contend(mutex, 30, Arc::clone(&seen))));
     }
     eventually("some have held it", async || seen.lock().unwrap().len() > 9).await;
@@ -100,13 +100,7 @@ fn a_holder_keeps_its_lock_while_a_minority_stands_still() {
     on_a_calm_machine(async || {
         let members = Members::start(3).await;
         let quorum = brief().connect(members.urls()).await.unwrap();
-        let guard = quorum
-            .mutex("k")
-            .with(terms())
-            .unwrap()
-            .lock()
-            .await
-            .unwrap();
+        let guard = mutex(&quorum).lock().await.unwrap();
         members.0[1].signal("-STOP");
         tokio::time::sleep(Duration::from_millis(3 * GRACE_MS)).await;
         assert!(guard.is_valid());
@@ -122,13 +116,7 @@ fn the_loss_of_a_majority_is_told_in_time() {
     on_a_calm_machine(async || {
         let members = Members::start(3).await;
         let quorum = brief().connect(members.urls()).await.unwrap();
-        let guard = quorum
-            .mutex("k")
-            .with(terms())
-            .unwrap()
-            .lock()
-            .await
-            .unwrap();
+        let guard = mutex(&quorum).lock().await.unwrap();
         let loss = guard.loss();
         let begun = Instant::now();
         for server in &members.0[..2] {
@@ -153,13 +141,7 @@ fn a_member_that_was_flushed_is_taken_again_and_two_lose_the_lock() {
     on_a_calm_machine(async || {
         let members = Members::start(3).await;
         let quorum = members.quorum().await;
-        let guard = quorum
-            .mutex("k")
-            .with(terms())
-            .unwrap()
-            .lock()
-            .await
-            .unwrap();
+        let guard = mutex(&quorum).lock().await.unwrap();
         eventually("all hold", async || guard.members().len() == 3).await;
         let () = members.0[0].admin().await.run("DEL k").await;
         eventually("it is held again", async || {
@@ -185,13 +167,7 @@ async fn a_member_that_is_down_joins_later() {
     let port = crate::server::free_port();
     let urls = [members.urls(), vec![url(port)]].concat();
     let quorum = brief().connect(&urls).await.unwrap();
-    let guard = quorum
-        .mutex("k")
-        .with(terms())
-        .unwrap()
-        .lock()
-        .await
-        .unwrap();
+    let guard = mutex(&quorum).lock().await.unwrap();
     assert_eq!(guard.members().len(), 2);
     let begun = Instant::now();
     let late = Server::start_at(port, &load(&GRACE_MS.to_string())).await;
@@ -217,7 +193,7 @@ async fn fences_rise_though_the_clocks_of_members_are_an_hour_apart() {
         .await;
     assert_eq!(raised, ahead);
     let quorum = brief().connect(members.urls()).await.unwrap();
-    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let mutex = mutex(&quorum);
     let mut fences = Vec::new();
     // The first may be granted by the two others.
     while fences
@@ -253,7 +229,7 @@ async fn of_five_members_two_may_die() {
     let mut tasks = Vec::new();
     for _ in 0..4 {
         let quorum = brief().connect(members.urls()).await.unwrap();
-        let mutex = quorum.mutex("k").with(terms()).unwrap();
+        let mutex = mutex(&quorum);
         tasks.push(tokio::spawn(contend(mutex, 15, Arc::clone(&seen))));
     }
     for (killed, held) in [(1, 10), (3, 25)] {
@@ -276,7 +252,7 @@ async fn a_member_that_restarts_empty_while_others_contend_grants_nothing_twice(
     let mut tasks = Vec::new();
     for _ in 0..4 {
         let quorum = brief().connect(members.urls()).await.unwrap();
-        let mutex = quorum.mutex("k").with(terms()).unwrap();
+        let mutex = mutex(&quorum);
         tasks.push(tokio::spawn(contend(mutex, 150, Arc::clone(&seen))));
     }
     for (restarted, held) in [(0, 20), (1, 120), (2, 220)] {
