@@ -232,7 +232,6 @@ impl Engine {
         let end = validity_end(grant.sent, grant.lease);
         let node = self.routes.node(claims.slot());
         self.begun += 1;
-        self.lane(node).renewals.holds += 1;
         let proof = Proof::new(id, claims.clone(), grant.fence, end);
         let hold = Hold {
             proof: Arc::new(proof.bound(terms.bound, &self.alive, node)),
@@ -261,9 +260,7 @@ impl Engine {
             let claim = self.claims.entry(name.clone()).or_default();
             claim.hold = Some(id);
         }
-        if let Some(grace) = terms.bound {
-            self.grace_begins(now, node, grace);
-        }
+        self.hold_comes(now, node, terms.bound);
         self.schedule_after(now, id, grant.sent, grant.lease);
         self.look_if_elsewhere(now, id, node, grant.link);
         id
@@ -344,11 +341,7 @@ impl Engine {
         let Some(hold) = self.holds.remove(&id) else {
             return;
         };
-        let held = &mut self.lane(hold.node).renewals.holds;
-        *held = held.saturating_sub(1);
-        if let Some(grace) = hold.terms.bound {
-            self.grace_ends(hold.node, grace);
-        }
+        self.hold_leaves(hold.node, hold.terms.bound);
         for name in hold.proof.claims.names() {
             if let Some(claim) = self.claims.get_mut(name)
                 && claim.hold == Some(id)

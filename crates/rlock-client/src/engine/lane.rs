@@ -43,6 +43,14 @@ impl Routes {
         }
     }
 
+    /// Whether a server has any.
+    pub(crate) fn has(&self, node: Node) -> bool {
+        match self {
+            Self::One => node == Node::default(),
+            Self::Slots(nodes) => nodes.contains(&node),
+        }
+    }
+
     /// The servers that have any.
     pub(crate) fn nodes(&self) -> BTreeSet<Node> {
         match self {
@@ -102,6 +110,12 @@ impl Engine {
             link,
             ..Lane::default()
         })
+    }
+
+    /// That of the server where a work is done.
+    pub(super) fn link_of(&self, work: Id) -> Link {
+        let work = self.works.get(&work);
+        work.map_or(Link::Down, |work| self.link(work.node))
     }
 
     pub(super) fn link(&self, node: Node) -> Link {
@@ -232,19 +246,30 @@ impl Engine {
         let (grace, is_live) = (hold.terms.bound, hold.proof.is_live(now));
         let before = std::mem::replace(&mut hold.node, node);
         hold.renewing = None;
-        if let Some(grace) = grace {
-            self.grace_ends(before, grace);
-            self.grace_begins(now, node, grace);
-        }
-        let counted = &mut self.lane(before).renewals.holds;
-        *counted = counted.saturating_sub(1);
-        self.lane(node).renewals.holds += 1;
+        self.hold_leaves(before, grace);
+        self.hold_comes(now, node, grace);
         if is_live {
             self.connect_if_idle(node);
             match self.link(node) {
                 Link::Up { .. } => self.look_later(now, id, Some(now)),
                 Link::Idle | Link::Down | Link::Closed => self.wait_for_end(now, id),
             }
+        }
+    }
+
+    /// Counts one more hold there, bound with that grace if there is one.
+    pub(super) fn hold_comes(&mut self, now: Instant, node: Node, grace: Option<Duration>) {
+        self.lane(node).renewals.holds += 1;
+        if let Some(grace) = grace {
+            self.grace_begins(now, node, grace);
+        }
+    }
+
+    pub(super) fn hold_leaves(&mut self, node: Node, grace: Option<Duration>) {
+        let holds = &mut self.lane(node).renewals.holds;
+        *holds = holds.saturating_sub(1);
+        if let Some(grace) = grace {
+            self.grace_ends(node, grace);
         }
     }
 
@@ -266,6 +291,6 @@ impl Engine {
 
     /// Whether a server has slots, or is connected to.
     pub(crate) fn is_in_use(&self, node: Node) -> bool {
-        !matches!(self.link(node), Link::Idle) || self.routes.nodes().contains(&node)
+        !matches!(self.link(node), Link::Idle) || self.routes.has(node)
     }
 }

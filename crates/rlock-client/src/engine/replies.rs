@@ -141,8 +141,7 @@ impl Engine {
     }
 
     fn queued(&mut self, now: Instant, id: Id, sent: Sent) {
-        let node = self.works.get(&id).map(|work| work.node);
-        let link = node.map_or(Link::Down, |node| self.link(node));
+        let link = self.link_of(id);
         let Link::Up { number, is_sole } = link else {
             return self.advance(now, id);
         };
@@ -287,8 +286,7 @@ impl Engine {
     /// is the place of a wait, which is kept for some time after its end; an
     /// upgrade keeps none.
     fn not_granted(&mut self, now: Instant, id: Id) {
-        let node = self.works.get(&id).map(|work| work.node);
-        let link = node.map_or(Link::Down, |node| self.link(node));
+        let link = self.link_of(id);
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };

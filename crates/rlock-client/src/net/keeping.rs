@@ -81,7 +81,7 @@ async fn connect(state: &Arc<State>, node: Node, backoff: &mut Backoff) -> Optio
         }
         if let Some(cluster) = state.source.as_cluster() {
             cluster.doubt();
-            if !state.routes().nodes().contains(&node) {
+            if !state.routed(|routes| routes.has(node)) {
                 return None;
             }
         }

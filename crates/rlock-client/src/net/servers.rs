@@ -200,7 +200,7 @@ impl State {
     /// Asks every server.
     pub(crate) async fn ask_everywhere(&self, cmd: &Cmd) -> Result<Vec<Value>, Error> {
         let deadline = Deadline::after(self.limits.patience);
-        let nodes = self.routes().nodes().into_iter();
+        let nodes = self.routed(Routes::nodes).into_iter();
         let asked = nodes.map(|node| self.ask_until(deadline, move |_| node, cmd));
         futures_util::future::try_join_all(asked).await
     }
@@ -208,7 +208,7 @@ impl State {
     /// Asks every server; the answer of each, and its address.
     pub(crate) async fn ask_each(&self, cmd: &Cmd) -> Vec<(String, Result<Value, Error>)> {
         let deadline = Deadline::after(self.limits.patience);
-        let nodes = self.routes().nodes().into_iter();
+        let nodes = self.routed(Routes::nodes).into_iter();
         let asked = nodes.map(async |node| {
             let answer = self.ask_until(deadline, move |_| node, cmd).await;
             (self.address(node), answer)
@@ -233,7 +233,7 @@ impl State {
     ) -> Result<Value, Error> {
         let mut backoff = Backoff::default();
         loop {
-            let node = node(&self.routes());
+            let node = self.routed(&node);
             self.handle(Event::Need { node });
             let link = self.server(node).link(deadline).await?;
             let error = match link.ask(cmd).await {

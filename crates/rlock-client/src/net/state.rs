@@ -315,7 +315,12 @@ impl State {
 
     /// Which server has what.
     pub(crate) fn routes(&self) -> Routes {
-        lock(&self.core).engine.routes().clone()
+        self.routed(Routes::clone)
+    }
+
+    /// The same for one look, without a copy: there are many slots.
+    pub(super) fn routed<T>(&self, look: impl FnOnce(&Routes) -> T) -> T {
+        look(lock(&self.core).engine.routes())
     }
 
     pub(crate) fn set_routes(&self, routes: Routes) {
