@@ -8,12 +8,14 @@
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, Value};
+use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::engine::request::{Reply, Request};
 use crate::error::Fault;
+use crate::net::identity::introduce;
+use crate::net::source::connect;
 use crate::net::state::Limits;
 use crate::wire::protocol;
 use crate::wire::reply;
@@ -102,18 +104,13 @@ impl Asking {
     }
 
     async fn connect(&self) -> Result<MultiplexedConnection, RedisError> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.limits.response))
-            .set_response_timeout(Some(self.limits.response + self.limits.replication));
-        let connection = self
-            .redis
-            .get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connection.await?;
-        if let Some(name) = &self.name {
-            let mut cmd = redis::cmd("CLIENT");
-            cmd.arg("SETNAME").arg(name);
-            let _ = connection.send_packed_command(&cmd).await;
-        }
+        let Limits {
+            response,
+            replication,
+            ..
+        } = self.limits;
+        let mut connection = connect(&self.redis, (response, response + replication)).await?;
+        introduce(&mut connection, self.name.as_deref()).await;
         Ok(connection)
     }
 

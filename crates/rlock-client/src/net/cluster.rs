@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, Value};
+use redis::{ErrorKind, RedisError, Value};
 use tokio::sync::Notify;
 
 use crate::engine::lane::{Node, Routes};
@@ -14,7 +14,7 @@ use crate::engine::proof::NODES_MAX;
 use crate::engine::request::{Reply, Request};
 use crate::error::{Error, Fault};
 use crate::net::link::prepared;
-use crate::net::source::{address_of, at, host_of, none_of_them, out_of_range};
+use crate::net::source::{address_of, at, connect, host_of, none_of_them, out_of_range};
 use crate::net::state::{State, lock};
 use crate::wire::cluster::{self, Range, Redirect, SLOTS};
 use crate::wire::protocol::{self, Channel, Encoded};
@@ -218,25 +218,17 @@ impl Cluster {
         if let Some(known) = lock(&self.asking).get(address) {
             return Ok(known.clone());
         }
-        let connection = connect(&at(self.template()?, address.clone())?).await?;
+        let server = at(self.template()?, address.clone())?;
+        let connection = connect(&server, (ASKED_EVERY, ASKED_EVERY)).await?;
         lock(&self.asking).insert(address.clone(), connection.clone());
         Ok(connection)
     }
 }
 
 async fn ask(server: &redis::Client) -> Result<Value, RedisError> {
-    let mut connection = connect(server).await?;
+    let mut connection = connect(server, (ASKED_EVERY, ASKED_EVERY)).await?;
     let reply = connection.send_packed_command(&cluster::slots()).await?;
     reply.extract_error()
-}
-
-async fn connect(server: &redis::Client) -> Result<MultiplexedConnection, RedisError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(ASKED_EVERY))
-        .set_response_timeout(Some(ASKED_EVERY));
-    server
-        .get_multiplexed_async_connection_with_config(&config)
-        .await
 }
 
 impl fmt::Debug for Cluster {

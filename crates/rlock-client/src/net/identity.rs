@@ -10,6 +10,16 @@ pub(crate) struct Identity {
     addr: String,
 }
 
+/// Says what this connection is called, if it has a name.
+pub(crate) async fn introduce(connection: &mut MultiplexedConnection, name: Option<&str>) {
+    if let Some(name) = name {
+        let mut cmd = redis::cmd("CLIENT");
+        cmd.arg("SETNAME").arg(name);
+        // Without the right to it, the owners still have the name.
+        let _ = connection.send_packed_command(&cmd).await;
+    }
+}
+
 /// Asks the server what it calls this connection; `None` where it may not say.
 pub(crate) async fn identify(connection: &mut MultiplexedConnection) -> Option<Identity> {
     let info: String = redis::cmd("CLIENT")

@@ -25,7 +25,7 @@ use crate::error::Fault;
 use crate::net::acknowledging::{Acknowledger, Asking};
 use crate::net::clock::now;
 use crate::net::cluster::Cluster;
-use crate::net::identity::{Identity, close_earlier, identify};
+use crate::net::identity::{Identity, close_earlier, identify, introduce};
 use crate::net::source::{address_of, host_of};
 use crate::net::state::{Limits, State, lock};
 use crate::wire::cluster::redirect;
@@ -141,12 +141,7 @@ impl Link {
             .get_multiplexed_async_connection_with_config(&config)
             .await?;
         state.source.check(&mut connection).await?;
-        if let Some(name) = &state.name {
-            let mut cmd = redis::cmd("CLIENT");
-            cmd.arg("SETNAME").arg(name);
-            // Without the right to it, the owners still have the name.
-            let _ = connection.send_packed_command(&cmd).await;
-        }
+        introduce(&mut connection, state.name.as_deref()).await;
         let identity = identify(&mut connection).await;
         let is_sole = close_earlier(&mut connection, earlier).await;
         let channel = state.channel_at(node)?;

@@ -7,10 +7,10 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, ErrorKind, RedisError, Value};
+use redis::{ErrorKind, RedisError, Value};
 
 use crate::error::Error;
-use crate::net::source::{address_of, at, host_of, none_of_them, out_of_range};
+use crate::net::source::{address_of, at, connect, host_of, none_of_them, out_of_range};
 use crate::net::state::lock;
 use crate::wire::fields::Fields;
 
@@ -123,13 +123,7 @@ impl Sentinel {
             *lock(&self.known) = Some(known);
             return Ok(word);
         }
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(TIME))
-            .set_response_timeout(Some(TIME));
-        let connection = self
-            .redis
-            .get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connection.await?;
+        let mut connection = connect(&self.redis, (TIME, TIME)).await?;
         let word = ask(&mut connection, master).await?;
         *lock(&self.known) = Some(connection);
         Ok(word)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionAddr, ErrorKind, RedisError};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError};
 
 use crate::engine::lane::{Node, Routes};
 use crate::error::Error;
@@ -130,6 +130,20 @@ impl Source {
             _ => Duration::MAX,
         }
     }
+}
+
+/// A connection for questions, with these limits for its making and for each
+/// answer.
+pub(crate) async fn connect(
+    redis: &redis::Client,
+    (making, answer): (Duration, Duration),
+) -> Result<MultiplexedConnection, RedisError> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(making))
+        .set_response_timeout(Some(answer));
+    redis
+        .get_multiplexed_async_connection_with_config(&config)
+        .await
 }
 
 /// The server at an address, connected to in the way of `template`.
