@@ -19,14 +19,19 @@ impl Pair {
         let master = Server::start_locking(&[no_delay]).await;
         let of = format!("127.0.0.1 {}", master.port);
         let replica = Server::start_locking(&[("replicaof", &of)]).await;
-        let mut admin = master.admin().await;
-        eventually("the replica is online", async || {
-            let info: String = admin.run("INFO replication").await;
-            info.contains("state=online")
+        let mut admins = (master.admin().await, replica.admin().await);
+        // The master may count it as there while it still loads, and says nothing.
+        eventually("the replica follows", async || {
+            let of_master: String = admins.0.run("INFO replication").await;
+            let of_replica: String = admins.1.run("INFO replication").await;
+            of_master.contains("state=online") && of_replica.contains("master_link_status:up")
         })
         .await;
-        // It has said so much as that it is there.
-        let _: u64 = admin.run("WAIT 1 20000").await;
+        let _: () = admins.0.run("SET first write").await;
+        eventually("the replica acknowledges", async || {
+            admins.0.run::<u64>("WAIT 1 1000").await == 1
+        })
+        .await;
         Self { master, replica }
     }
 }
