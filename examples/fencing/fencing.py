@@ -200,6 +200,8 @@ def show(told: Told) -> None:
 
 
 def main() -> int:
+    # As an exception, so that no server is left behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     holders = dict(argument.split("=", 1) for argument in sys.argv[1:])
     all_right = True
     with servers.postgres() as postgres:
