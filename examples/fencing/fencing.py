@@ -47,6 +47,10 @@ RECEIVERS = [
 ]
 
 
+class Disturbed(Exception):
+    """A holder did not come as far as the story needs. Its own error output says why."""
+
+
 class Holder:
     """A holder program while it runs. `words` gives what it says next, and fails if that is something else."""
 
@@ -68,9 +72,9 @@ class Holder:
         try:
             words = self._said.get(timeout=PATIENCE_S).split()
         except queue.Empty:
-            raise RuntimeError(f"{self.name} did not say {first!r} within {PATIENCE_S} s") from None
+            raise Disturbed(f"{self.name} did not say {first!r} within {PATIENCE_S} s") from None
         if words[:1] != [first]:
-            raise RuntimeError(f"{self.name} was to say {first!r}, and said {' '.join(words)!r}")
+            raise Disturbed(f"{self.name} was to say {first!r}, and said {' '.join(words)!r}")
         return words[1:]
 
     def outcomes(self) -> dict[str, str]:

@@ -37,6 +37,17 @@ def holder(request):
     return shlex.split(HOLDERS[request.param])
 
 
+def tell(holder, postgres, checks=True, late_write="after"):
+    """Tells a story, three times at most: a machine that stands still for a second takes the lock from a holder too early."""
+    for left in reversed(range(3)):
+        with servers.store(checks) as store:
+            try:
+                return fencing.tell(holder, fencing.Accounts(postgres, store.url), late_write)
+            except fencing.Disturbed:
+                if not left:
+                    raise
+
+
 def ask(store, method, name, body="", **headers):
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     return urllib3.request(method, f"{store.url}/{name}", body=body, headers=headers)
@@ -45,8 +56,8 @@ def ask(store, method, name, body="", **headers):
 # The story
 
 
-def test_late_write_is_refused_where_fences_are_checked_and_loses_a_deposit_elsewhere(holder, postgres, store):
-    told = fencing.tell(holder, fencing.Accounts(postgres, store.url))
+def test_late_write_is_refused_where_fences_are_checked_and_loses_a_deposit_elsewhere(holder, postgres):
+    told = tell(holder, postgres)
     assert told.fences[0] < told.fences[1]
     assert told.ended == "lost"
     assert told.late == {
@@ -60,20 +71,15 @@ def test_late_write_is_refused_where_fences_are_checked_and_loses_a_deposit_else
     assert told.is_as_it_must_be()
 
 
-def test_late_write_is_refused_before_the_new_holder_has_written(holder, postgres, store):
-    accounts = fencing.Accounts(postgres, store.url)
-    told = fencing.tell(holder, accounts, late_write="before")
-    assert [name for name, outcome in told.late.items() if outcome == "refused"] == [
-        "fenced-table",
-        "fenced-object",
-        "s3-object",
-    ]
-    assert all(told.balances[name] == 150 for name in ("fenced-table", "fenced-object", "s3-object"))
+def test_late_write_is_refused_before_the_new_holder_has_written(holder, postgres):
+    told = tell(holder, postgres, late_write="before")
+    fenced = {"fenced-table", "fenced-object", "s3-object"}
+    assert {name for name, outcome in told.late.items() if outcome == "refused"} == fenced
+    assert {told.balances[name] for name in fenced} == {150}
 
 
 def test_a_store_that_does_not_check_is_noticed(postgres):
-    with servers.store(checks=False) as store:
-        told = fencing.tell(shlex.split(HOLDERS["python"]), fencing.Accounts(postgres, store.url))
+    told = tell(shlex.split(HOLDERS["rust"]), postgres, checks=False)
     assert told.late["fenced-object"] == "accepted"
     assert told.balances["fenced-object"] == 110
     assert not told.is_as_it_must_be()
