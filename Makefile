@@ -23,7 +23,7 @@ test: ## Every test, on the system's Redis and on all that `make servers` instal
 	tests/run-all
 
 chaos: module ## Locks of real servers amid faults for five minutes, then what holders saw is checked; ARGS=--seconds=60
-	cargo test --package rlock-client --test chaos -- --world all --seconds 300 $(ARGS)
+	cargo test --package rlock-client --package rlock-cli --test chaos -- --world all --seconds 300 $(ARGS)
 
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
 	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)
