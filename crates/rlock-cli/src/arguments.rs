@@ -9,6 +9,7 @@ use crate::address::Address;
 use crate::bench::Bench;
 use crate::completions::Completions;
 use crate::exec::Exec;
+use crate::exporter::Exporter;
 use crate::failure::Failure;
 use crate::force::Force;
 use crate::info::Info;
@@ -125,6 +126,7 @@ pub(crate) enum Command {
     List(List),
     Force(Force),
     Top(Top),
+    Exporter(Exporter),
     Bench(Bench),
     Completions(Completions),
     Man(Man),

@@ -15,6 +15,7 @@ mod contended;
 mod counters;
 mod duration;
 mod exec;
+mod exporter;
 mod failure;
 mod force;
 mod info;
@@ -58,6 +59,7 @@ async fn run(arguments: &Arguments, output: Output) -> Result<u8, Failure> {
         Command::List(list) => list::run(list, &address()?, output).await,
         Command::Force(force) => force::run(force, &address()?, output).await,
         Command::Top(top) => top::run(top, &address()?, output).await,
+        Command::Exporter(exporter) => exporter::run(exporter, &address()?, output).await,
         Command::Bench(bench) => bench::run(bench, &address()?, output).await,
         Command::Completions(completions) => completions::run(completions, output),
         Command::Man(man) => man::run(man, output),

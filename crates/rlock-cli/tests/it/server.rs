@@ -97,6 +97,11 @@ impl Server {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
+    /// One command on a connection of its own.
+    pub(crate) fn query(&self, command: &redis::Cmd) -> redis::RedisResult<redis::Value> {
+        command.query(&mut self.admin().0)
+    }
+
     /// A connection for the test itself.
     pub(crate) fn admin(&self) -> Admin {
         let client = redis::Client::open(self.url()).unwrap();

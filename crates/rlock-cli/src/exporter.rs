@@ -1,0 +1,152 @@
+//! `rlock exporter`: the numbers of the servers, for Prometheus.
+//!
+//! The servers are asked when Prometheus asks. `look` does that, `metrics`
+//! gives the numbers their names, and here they are served by HTTP.
+
+mod look;
+mod metrics;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::CONTENT_TYPE;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::address::Address;
+use crate::failure::{Code, Failure};
+use crate::output::Output;
+use crate::signals::Signals;
+use look::Looker;
+
+/// How many connections are served at a time; more wait to be accepted.
+const CONNECTIONS_MAX: usize = 64;
+/// How long a client may take to send a request, also on a connection that
+/// has had one before.
+const REQUEST_LIMIT: Duration = Duration::from_secs(90);
+/// The pause after a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const PAGE: &str = "<!doctype html><title>rlock exporter</title>\
+     <p>rlock exporter: <a href=\"/metrics\">/metrics</a></p>\n";
+
+/// Serves the numbers of the servers to Prometheus, by HTTP
+///
+/// `/metrics` has all counters and gauges of `INFO rlock`, of each master, and the
+/// most contended locks. `/-/healthy` answers as long as the exporter runs. A
+/// server that is away is shown as `rlock_up 0`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Exporter {
+    /// Where to listen, as an IP address and a port; port 0 takes a free one.
+    /// Whoever can reach it sees the names of contended locks.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9751")]
+    listen: SocketAddr,
+
+    /// How many contended locks to show of each master, from 0 to 1000. Each is
+    /// a time series of its own.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
+    locks: u16,
+}
+
+pub(crate) async fn run(
+    exporter: &Exporter,
+    address: &Address,
+    output: Output,
+) -> Result<u8, Failure> {
+    let mut signals = Signals::listen().map_err(|error| Failure::internal("signals", &error))?;
+    let looker = Arc::new(Looker::start(address, exporter.locks).await?);
+    let listener = TcpListener::bind(exporter.listen).await;
+    let listener = listener.map_err(|error| cannot_listen(exporter.listen, &error))?;
+    let bound = listener.local_addr();
+    let bound = bound.map_err(|error| cannot_listen(exporter.listen, &error))?;
+    output.say(&format!(
+        "rlock: http://{bound}/metrics has the numbers of {}",
+        address.words()
+    ));
+    tokio::select! {
+        received = signals.ending() => Ok(received.exit_code()),
+        never = serve(&listener, &looker) => match never {},
+    }
+}
+
+fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+    let message = format!("--listen {address}: cannot listen there: {error}");
+    Failure::new(Code::Usage, message)
+}
+
+async fn serve(listener: &TcpListener, looker: &Arc<Looker>) -> Infallible {
+    let free = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        let permit = Arc::clone(&free).acquire_owned().await;
+        match (listener.accept().await, permit) {
+            (Ok((stream, _)), Ok(permit)) => {
+                tokio::spawn(connection(stream, Arc::clone(looker), permit));
+            }
+            // Out of file descriptors, as a rule: some are free again soon.
+            _ => tokio::time::sleep(ACCEPT_PAUSE).await,
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn connection(stream: TcpStream, looker: Arc<Looker>, _permit: OwnedSemaphorePermit) {
+    let service = service_fn(|request| {
+        let looker = Arc::clone(&looker);
+        async move { Ok::<_, Infallible>(answer(&request, &looker).await) }
+    });
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_LIMIT);
+    // A client that broke off, or sent no HTTP, is its own trouble.
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
+}
+
+async fn answer(request: &Request<Incoming>, looker: &Looker) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        return reply(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "text/plain",
+            "only GET and HEAD\n",
+        );
+    }
+    match request.uri().path() {
+        "/metrics" => metrics(looker).await,
+        "/-/healthy" => reply(StatusCode::OK, "text/plain", "rlock exporter runs\n"),
+        "/" => reply(StatusCode::OK, "text/html; charset=utf-8", PAGE),
+        _ => reply(
+            StatusCode::NOT_FOUND,
+            "text/plain",
+            "there is only /metrics\n",
+        ),
+    }
+}
+
+async fn metrics(looker: &Looker) -> Response<Full<Bytes>> {
+    let Some(looks) = looker.look().await else {
+        let busy = "too many are asking at a time\n";
+        return reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", busy);
+    };
+    match metrics::text(&looks) {
+        Ok(text) => reply(StatusCode::OK, prometheus::TEXT_FORMAT, text),
+        Err(error) => {
+            let message = format!("the numbers cannot be shown: {error}\n");
+            reply(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", message)
+        }
+    }
+}
+
+fn reply(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
+    let kind = hyper::header::HeaderValue::from_static(kind);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}

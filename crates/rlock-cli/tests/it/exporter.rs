@@ -1,0 +1,192 @@
+//! `exporter`, as Prometheus meets it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use super::program::{finished, rlock, rlock_at};
+use super::server::{Server, eventually, free_port};
+use super::several::Cluster;
+use super::signal;
+
+/// An exporter that runs until the value is dropped.
+pub(crate) struct Exporter {
+    process: Child,
+    pub(crate) address: String,
+}
+
+impl Exporter {
+    pub(crate) fn start(url: &str, options: &[&str]) -> Self {
+        let mut command = rlock_at(url);
+        let listen = ["exporter", "--listen", "127.0.0.1:0"];
+        let mut process = command.args(listen).args(options).spawn().unwrap();
+        let mut line = String::new();
+        let stderr = process.stderr.as_mut().unwrap();
+        BufReader::new(stderr).read_line(&mut line).unwrap();
+        let address = line.strip_prefix("rlock: http://");
+        let address = address.and_then(|rest| rest.split_once('/'));
+        let address = address
+            .unwrap_or_else(|| panic!("it says {line}"))
+            .0
+            .to_owned();
+        Self { process, address }
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        let (status, body) = get(&self.address, "/metrics");
+        assert_eq!(status, 200, "{body}");
+        body
+    }
+
+    /// The value of a series, named as Prometheus writes it.
+    fn value(&self, series: &str) -> Option<f64> {
+        let metrics = self.metrics();
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series));
+        value.map(|value| value.trim().parse().unwrap())
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The status and the body of a page.
+pub(crate) fn get(address: &str, path: &str) -> (u16, String) {
+    request(address, &format!("GET {path} HTTP/1.0\r\n\r\n"))
+}
+
+fn request(address: &str, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(15)))
+        .unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, body.to_owned())
+}
+
+#[test]
+fn every_number_of_the_server_is_shown() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let exporter = Exporter::start(&server.url(), &[]);
+    server.held_by("k", "ann");
+    admin.enqueue("k", "bob", "");
+    let master = format!("{{master=\"127.0.0.1:{}\"}}", server.port);
+    let info: String = admin.run("INFO rlock");
+    let metrics = exporter.metrics();
+    let names = info.lines().filter_map(|line| line.split_once(':'));
+    let names: Vec<_> = names.map(|(name, _)| name).collect();
+    assert!(names.len() > 20, "{info}");
+    for name in names {
+        let as_counter = format!("\n{name}_total{master} ");
+        let as_gauge = name.replace("wait_usec", "wait").replace("_ms", "");
+        let seconds = format!("\n{as_gauge}_seconds{master} ");
+        let shown = [as_counter, format!("\n{name}{master} "), seconds];
+        assert!(
+            shown.iter().any(|it| metrics.contains(it)),
+            "{name}: {metrics}"
+        );
+    }
+    assert_eq!(exporter.value(&format!("rlock_waiters{master}")), Some(1.0));
+    let acquires = exporter.value(&format!("rlock_acquires_total{master}"));
+    assert_eq!(acquires, Some(2.0));
+    assert_eq!(exporter.value(&format!("rlock_up{master}")), Some(1.0));
+}
+
+#[test]
+fn so_many_contended_locks_are_shown_whatever_their_names() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let long = "l".repeat(500);
+    for (count, key) in [(1, "quiet"), (2, "a\"b\\c"), (3, &long)] {
+        server.held_by(key, "ann");
+        for number in 0..count {
+            admin.enqueue(key, &format!("bob-{number}"), "");
+        }
+    }
+    let exporter = Exporter::start(&server.url(), &["--locks", "2"]);
+    let master = format!("master=\"127.0.0.1:{}\"", server.port);
+    let waiters =
+        |key: &str| exporter.value(&format!("rlock_lock_waiters{{key=\"{key}\",{master}}}"));
+    assert_eq!(waiters("a\\\"b\\\\c"), Some(2.0));
+    assert_eq!(waiters(&format!("{}…", "l".repeat(120))), Some(3.0));
+    assert_eq!(waiters("quiet"), None);
+    let none = Exporter::start(&server.url(), &["--locks", "0"]);
+    assert!(!none.metrics().contains("rlock_lock_waiters{"));
+}
+
+#[test]
+fn each_master_of_a_cluster_has_a_label() {
+    let cluster = Cluster::start();
+    let exporter = Exporter::start(&cluster.url(), &[]);
+    for master in &cluster.masters {
+        let up = format!("rlock_up{{master=\"127.0.0.1:{}\"}}", master.port);
+        assert_eq!(exporter.value(&up), Some(1.0));
+    }
+}
+
+#[test]
+fn a_server_that_is_away_is_shown_and_found_again() {
+    let port = free_port();
+    let exporter = Exporter::start(&format!("redis://127.0.0.1:{port}"), &[]);
+    assert!(exporter.metrics().contains("rlock_up{"));
+    assert!(!exporter.metrics().contains("} 1\n"), "nobody is there");
+    let server = Server::start();
+    let exporter = Exporter::start(&server.url(), &[]);
+    let up = format!("rlock_up{{master=\"127.0.0.1:{}\"}}", server.port);
+    server.signal("STOP");
+    let asked = Instant::now();
+    assert_eq!(exporter.value(&up), Some(0.0));
+    assert!(
+        asked.elapsed() < Duration::from_secs(10),
+        "Prometheus waits no longer"
+    );
+    server.signal("CONT");
+    eventually("it answers again", || exporter.value(&up) == Some(1.0));
+}
+
+#[test]
+fn other_pages_and_methods_are_refused() {
+    let server = Server::start();
+    let exporter = Exporter::start(&server.url(), &[]);
+    assert_eq!(get(&exporter.address, "/-/healthy").0, 200);
+    assert!(get(&exporter.address, "/").1.contains("href=\"/metrics\""));
+    assert_eq!(get(&exporter.address, "/secret").0, 404);
+    let post = "POST /metrics HTTP/1.0\r\ncontent-length: 0\r\n\r\n";
+    assert_eq!(request(&exporter.address, post).0, 405);
+}
+
+#[test]
+fn a_signal_ends_the_exporter() {
+    let server = Server::start();
+    let mut exporter = Exporter::start(&server.url(), &[]);
+    signal::send(exporter.process.id(), "TERM");
+    let mut ended = None;
+    eventually("it ends", || {
+        ended = exporter.process.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert_eq!(ended.unwrap().code(), Some(128 + 15));
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let server = Server::start();
+    let taken = format!("127.0.0.1:{}", server.port);
+    let mut command = rlock(&server);
+    let ended = finished(
+        command
+            .args(["exporter", "--listen", &taken])
+            .stdout(Stdio::null()),
+    );
+    ended.assert_code(2);
+    ended.assert_says(&format!("--listen {taken}: cannot listen there"));
+}
