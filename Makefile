@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos fresh fuzz help lint module run sanitize server servers test
+.PHONY: bench build chaos fencing fresh fuzz help lint module run sanitize server servers test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -21,6 +21,10 @@ server: module ## A server with the module in the foreground, for redis-cli
 
 test: ## Every test, on the system's Redis and on all that `make servers` installed
 	tests/run-all
+
+fencing: module ## A holder is stopped past its lease: its late write is refused where fences are checked
+	tests/install-needs postgresql python3-venv
+	tests/with-server examples/fencing/run
 
 chaos: module ## Locks of real servers amid faults for five minutes, then what holders saw is checked; ARGS=--seconds=60
 	cargo test --package rlock-client --package rlock-cli --test chaos -- --world all --seconds 300 $(ARGS)
