@@ -39,18 +39,32 @@ final class Server implements AutoCloseable {
         var all = new ArrayList<>(List.of("--save", "", "--maxmemory-policy", "noeviction"));
         all.addAll(List.of("--loadmodule", module().toString()));
         all.addAll(List.of(settings));
-        return on(all);
+        return on("", all);
     }
 
-    /** A sentinel that watches one master, called {@code main}. */
-    static Server sentinel(Server master) {
-        return on(List.of("--sentinel", "--sentinel", "monitor", "main", "127.0.0.1", "" + master.port, "1"));
+    /** A replica of this server, that has its data. */
+    Server replica() {
+        var replica = start("--replicaof", "127.0.0.1 " + port);
+        try (var client = replica.connect()) {
+            Deadline.until("a replica", () -> client.call("INFO", "replication").toString().contains("link_status:up"));
+        }
+        return replica;
     }
 
-    private static Server on(List<String> settings) {
+    /** A sentinel that watches this server under the name {@code main}. */
+    Server sentinel() {
+        var configuration = """
+                sentinel monitor main 127.0.0.1 %d 1
+                sentinel down-after-milliseconds main 500
+                sentinel failover-timeout main 5000
+                """;
+        return on(configuration.formatted(port), List.of("--sentinel"));
+    }
+
+    private static Server on(String configuration, List<String> settings) {
         for (int attempt = 1; ; attempt++) {
             try {
-                return tryStart(settings);
+                return tryStart(configuration, settings);
             } catch (IllegalStateException failure) {
                 // Another program may have taken the port meanwhile.
                 if (attempt == ATTEMPTS || !failure.getMessage().contains("Address already in use")) {
@@ -62,10 +76,10 @@ final class Server implements AutoCloseable {
         }
     }
 
-    private static Server tryStart(List<String> settings) throws IOException {
+    private static Server tryStart(String text, List<String> settings) throws IOException {
         int port = freePort();
         var directory = Files.createTempDirectory("rlock-redisson-");
-        var configuration = Files.createFile(directory.resolve("server.conf"));
+        var configuration = Files.writeString(directory.resolve("server.conf"), text);
         var program = System.getenv().getOrDefault("RLOCK_SERVER", "redis-server");
         var command = new ArrayList<>(List.of(program, configuration.toString()));
         command.addAll(List.of("--port", "" + port, "--bind", "127.0.0.1", "--dir", directory.toString()));
@@ -101,9 +115,12 @@ final class Server implements AutoCloseable {
         return "redis://127.0.0.1:" + port;
     }
 
-    /** Stands still, as a machine does that is gone for its clients. */
+    /** Ends the server. A second time changes nothing. */
     @Override
     public void close() {
+        if (!Files.exists(directory)) {
+            return;
+        }
         process.destroy();
         try {
             if (!process.waitFor(5, TimeUnit.SECONDS)) {
