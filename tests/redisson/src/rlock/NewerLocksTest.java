@@ -1,5 +1,6 @@
 package rlock;
 
+import static java.util.concurrent.TimeUnit.SECONDS;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
@@ -7,10 +8,14 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.concurrent.ArrayBlockingQueue;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
+import org.redisson.api.DeletedObjectListener;
+import org.redisson.api.ExpiredObjectListener;
 import org.redisson.api.RLock;
+import org.redisson.config.NameMapper;
 
 /** Kinds of locks that the oldest Redisson here does not have: spin, fenced and non-reentrant ones. */
 class NewerLocksTest {
@@ -18,7 +23,7 @@ class NewerLocksTest {
 
     @BeforeAll
     static void start() {
-        world = new World();
+        world = new World("--notify-keyspace-events", "Egx");
     }
 
     @AfterAll
@@ -77,10 +82,24 @@ class NewerLocksTest {
     }
 
     @Test
+    void aListenerHearsOfTheEndOfAHoldOfOurs() throws Exception {
+        var released = world.redisson.getLock(World.fresh("released"));
+        var lapsed = world.redisson.getLock(World.fresh("lapsed"));
+        var heard = new ArrayBlockingQueue<String>(2);
+        released.addListener((DeletedObjectListener) heard::add);
+        lapsed.addListener((ExpiredObjectListener) heard::add);
+        assertNotNull(world.client.acquire(released.getName(), "here", World.LEASE));
+        assertEquals(0, world.client.release(released.getName(), "here"));
+        assertEquals(released.getName(), heard.poll(30, SECONDS));
+        assertNotNull(world.client.acquire(lapsed.getName(), "here", 10));
+        assertEquals(lapsed.getName(), heard.poll(30, SECONDS));
+    }
+
+    @Test
     void aNameMapperOnlyChangesTheName() throws Exception {
         var program = World.redisson(World.LEASE, config -> {
             config.useSingleServer().setAddress(world.server.address()).setConnectionMinimumIdleSize(1);
-            config.setNameMapper(new org.redisson.config.NameMapper() {
+            config.setNameMapper(new NameMapper() {
                 @Override
                 public String map(String name) {
                     return "shop:" + name;

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.Arrays;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -38,7 +39,7 @@ class OtherLocksTest {
             {"RLOCK.INFO", key},
             {"RLOCK.FORCE", key},
         }) {
-            var arguments = java.util.Arrays.copyOfRange(command, 1, command.length);
+            var arguments = Arrays.copyOfRange(command, 1, command.length);
             var error = assertThrows(JedisDataException.class, () -> world.client.call((String) command[0], arguments));
             assertTrue(error.getMessage().startsWith("WRONGTYPE"), error::getMessage);
         }
@@ -121,13 +122,27 @@ class OtherLocksTest {
     }
 
     @Test
-    void lockWithALeaseIsOneCommandHere() throws Exception {
+    void unlockOfAnExpiredFairLockSucceedsWhereOursIsRefused() throws Exception {
+        var key = World.fresh("late");
+        var lock = world.redisson.getFairLock(key);
+        var thread = world.actor();
+        thread.run(() -> lock.lock(10, MILLISECONDS));
+        Deadline.until("the end of the lease", () -> !lock.isLocked());
+        assertNull(world.client.release(key, world.owner(thread)));
+        thread.run(lock::unlock);
+        assertThrows(IllegalMonitorStateException.class, () -> thread.run(world.redisson.getLock(key)::unlock));
+    }
+
+    @Test
+    void aLeaseThatIsNamedIsTheLeaseHere() throws Exception {
         var key = World.fresh("lease");
         var lock = world.redisson.getLock(key);
         var thread = world.actor();
-        thread.run(() -> lock.lock(10, SECONDS));
-        assertEquals(10_000 / 1_000, (world.client.info(key).holder().leaseLeft() + 999) / 1_000);
-        assertTrue(thread.is(() -> lock.tryLock(0, 20_000, MILLISECONDS)));
+        thread.run(() -> lock.lock(60, SECONDS));
+        var left = world.client.info(key).holder().leaseLeft();
+        assertTrue(left > 30_000 && left <= 60_000, () -> "left: " + left);
+        assertTrue(thread.is(() -> lock.tryLock(0, 100, SECONDS)));
+        assertTrue(world.client.info(key).holder().leaseLeft() > 60_000);
         assertEquals(2, world.client.info(key).holder().count());
     }
 }

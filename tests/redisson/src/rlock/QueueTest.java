@@ -6,6 +6,7 @@ import static org.junit.jupiter.api.Assertions.assertNotNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.util.ArrayList;
+import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterAll;
@@ -53,7 +54,7 @@ class QueueTest {
         var handOffs = new AtomicInteger();
         var over = new AtomicBoolean();
         var crowd = new ArrayList<Actor>();
-        var ends = new ArrayList<java.util.concurrent.Future<Long>>();
+        var ends = new ArrayList<Future<Long>>();
         for (int each = 0; each < 4; each++) {
             var owner = "here-" + each;
             var connection = world.connection();
@@ -91,7 +92,7 @@ class QueueTest {
     void manyWhoKeepTakingItWithRedissonLetAWaiterHereIn() throws Exception {
         var key = World.fresh("programs");
         var over = new AtomicBoolean();
-        var ends = new ArrayList<java.util.concurrent.Future<Long>>();
+        var ends = new ArrayList<Future<Long>>();
         for (int each = 0; each < 4; each++) {
             var lock = (each % 2 == 0 ? world.redisson : world.another).getLock(key);
             ends.add(world.actor().start(() -> {

@@ -22,6 +22,7 @@ class RandomWalkTest {
     private static final class Guarded {
         final String key = World.fresh("walk");
         final AtomicReference<String> inside = new AtomicReference<>();
+        final AtomicInteger readers = new AtomicInteger();
         final AtomicInteger entries = new AtomicInteger();
         int counter;
         long lastFence;
@@ -29,6 +30,7 @@ class RandomWalkTest {
         /** The fence is null if Redisson was granted the lock. */
         void enter(String who, Long fence) {
             assertEquals(null, inside.compareAndExchange(null, who), () -> who + " is in " + key + " at the same time");
+            assertEquals(0, readers.get(), () -> "readers are in " + key + " with " + who);
             int before = counter;
             Thread.yield();
             counter = before + 1;
@@ -38,6 +40,14 @@ class RandomWalkTest {
                 lastFence = fence;
             }
             assertEquals(who, inside.getAndSet(null));
+        }
+
+        void read(String who) {
+            readers.incrementAndGet();
+            assertEquals(null, inside.get(), () -> who + " reads " + key + " at the same time");
+            Thread.yield();
+            assertEquals(null, inside.get(), () -> who + " reads " + key + " at the same time");
+            readers.decrementAndGet();
         }
     }
 
@@ -83,11 +93,24 @@ class RandomWalkTest {
 
     private void stepHere(Client client, String who, Random random) {
         var lock = locks.get(random.nextInt(locks.size()));
-        switch (random.nextInt(6)) {
+        switch (random.nextInt(9)) {
             case 0 -> enter(client, lock, who, client.acquire(lock.key, who, World.LEASE));
             case 1 -> enter(client, lock, who, client.acquire(lock.key, who, World.LEASE, "WAIT", 1 + random.nextInt(20)));
             case 2 -> enter(client, lock, who, client.acquire(lock.key, who, World.LEASE, "WAIT", 5, "KEEP", 50));
             case 3 -> enterBoth(client, who, random.nextBoolean());
+            case 4 -> {
+                assertNotNull(client.acquire(lock.key, who, World.LEASE, "SHARED", "WAIT", 0));
+                lock.read(who);
+                assertEquals(0, client.release(lock.key, who));
+            }
+            // Nobody counts under a hold that ends by itself, as a busy machine may let it end too early for that.
+            case 5 -> assertNotNull(client.acquire(lock.key, World.fresh(who), 1 + random.nextInt(20), "WAIT", 0));
+            case 6 -> {
+                try (var bound = world.server.connect()) {
+                    var grace = random.nextInt(10);
+                    assertNotNull(bound.acquire(lock.key, World.fresh(who), World.LEASE, "WAIT", 0, "BIND", grace));
+                }
+            }
             default -> enter(client, lock, who, client.acquire(lock.key, who, World.LEASE, "WAIT", 0));
         }
     }
@@ -115,7 +138,7 @@ class RandomWalkTest {
         var program = random.nextBoolean() ? world.redisson : world.another;
         var guarded = locks.get(random.nextInt(locks.size()));
         var lock = program.getLock(guarded.key);
-        switch (random.nextInt(6)) {
+        switch (random.nextInt(7)) {
             case 0 -> enter(lock, guarded, who, lock.tryLock());
             case 1 -> enter(lock, guarded, who, lock.tryLock(1 + random.nextInt(20), MILLISECONDS));
             case 2 -> {
@@ -128,6 +151,10 @@ class RandomWalkTest {
                 locks.get(0).enter(who, null);
                 locks.get(1).enter(who, null);
                 both.unlock();
+            }
+            case 4 -> {
+                lock.lock(1 + random.nextInt(20), MILLISECONDS);
+                Deadline.until("the end of the lease", () -> !lock.isHeldByCurrentThread());
             }
             default -> {
                 lock.lock();

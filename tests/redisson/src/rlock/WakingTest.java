@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Future;
 import org.junit.jupiter.api.AfterAll;
@@ -17,7 +18,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
 import org.redisson.api.RLock;
 
-/** A release by one side wakes the waiters of the other, who would otherwise sleep for a lease of 30 seconds. */
+/** A release by one side wakes the waiters of the other, who would otherwise sleep for a lease of two minutes. */
 class WakingTest {
     private static World world;
 
@@ -31,7 +32,7 @@ class WakingTest {
         world.close();
     }
 
-    /** What may end a hold of ours, other than its lease. */
+    /** What may end a hold of ours, long before its lease does. */
     enum End {
         RELEASE {
             @Override
@@ -66,10 +67,24 @@ class WakingTest {
                 }
             }
         },
-        SHORTER_LEASE {
+        CONNECTION_AND_GRACE {
             @Override
             void of(String key) {
-                assertNotNull(world.client.call("RLOCK.RENEW", key, "here", 1));
+                try (var bound = world.server.connect()) {
+                    bound.acquire(key, "here", World.LEASE, "BIND", 10);
+                }
+            }
+        },
+        RENEWAL {
+            @Override
+            void of(String key) {
+                assertNotNull(world.client.call("RLOCK.RENEW", key, "here", 10));
+            }
+        },
+        ASKING_AGAIN {
+            @Override
+            void of(String key) {
+                assertNotNull(world.client.acquire(key, "here", 10));
             }
         };
 
@@ -114,7 +129,7 @@ class WakingTest {
         var key = World.fresh("several");
         var programs = List.of(world.redisson, world.another);
         assertNotNull(world.client.acquire(key, "here", World.LEASE));
-        var taken = new java.util.ArrayList<Future<Long>>();
+        var taken = new ArrayList<Future<Long>>();
         for (int each = 0; each < 6; each++) {
             var lock = programs.get(each % 2).getLock(key);
             taken.add(world.actor().start(() -> {
@@ -124,8 +139,8 @@ class WakingTest {
         }
         Deadline.until("two listeners", () -> world.client.listeners(World.channel(key)) == 2);
         assertEquals(0, world.client.release(key, "here"));
+        // Each release after that wakes another, the last of them long before the lease is over.
         for (var each : taken) {
-            // The last of them within a part of the lease that they were told of.
             Actor.result(each);
         }
         assertTrue(world.client.info(key).isFree());

@@ -1,6 +1,7 @@
 package rlock;
 
 import static java.util.concurrent.TimeUnit.MILLISECONDS;
+import static java.util.concurrent.TimeUnit.SECONDS;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
@@ -91,7 +92,7 @@ class WatchdogTest {
                 .setSubscriptionConnectionMinimumIdleSize(1));
         world.actor().run(program.getLock(key)::lock);
         var waiting = world.client.waiting(key, "here", World.LEASE);
-        program.shutdown(0, 5, java.util.concurrent.TimeUnit.SECONDS);
+        program.shutdown(0, 5, SECONDS);
         assertNotNull(Actor.result(waiting));
     }
 }

@@ -2,6 +2,8 @@ package rlock;
 
 import java.util.ArrayDeque;
 import java.util.Deque;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import org.redisson.Redisson;
@@ -12,8 +14,8 @@ import org.redisson.config.Config;
 
 /** A server, two programs that use Redisson, threads of theirs, and a connection for plain commands. */
 final class World implements AutoCloseable {
-    /** What Redisson asks for where no lease is named, unless a test changes it. */
-    static final long LEASE = 30_000;
+    /** What Redisson asks for where no lease is named: longer than a test waits, so it never wakes by its end. */
+    static final long LEASE = 120_000;
 
     private static final AtomicInteger NAMES = new AtomicInteger();
 
@@ -75,7 +77,7 @@ final class World implements AutoCloseable {
     }
 
     /** Takes a lock that is held, on that thread, and returns when Redisson listens for its release. */
-    java.util.concurrent.Future<Long> waits(Actor actor, String key, Actor.Action taking) {
+    Future<Long> waits(Actor actor, String key, Actor.Action taking) {
         long before = client.listeners(channel(key));
         var taken = actor.start(taking);
         Deadline.until("a listener of " + key, () -> client.listeners(channel(key)) > before);
@@ -89,7 +91,7 @@ final class World implements AutoCloseable {
     }
 
     private RedissonClient closing(RedissonClient program) {
-        closed.push(() -> program.shutdown(0, 5, java.util.concurrent.TimeUnit.SECONDS));
+        closed.push(() -> program.shutdown(0, 5, TimeUnit.SECONDS));
         return program;
     }
 
