@@ -88,7 +88,7 @@ class ClusterTest {
 
             var taken = thread.start(lock::lock);
             Deadline.until("a listener", () -> listeners(key) == 1);
-            Deadline.nap();
+            Deadline.sleep(20);
             long start = System.nanoTime();
             assertEquals(0, client.release(key, "here"));
             long milliseconds = (Actor.result(taken) - start) / 1_000_000;

@@ -66,7 +66,7 @@ class ReplicationTest {
             assertNotNull(client.acquire(key, "here", World.LEASE));
             var taken = waiter.start(redisson.getLock(key)::lock);
             Deadline.until("a listener", () -> successor.listeners(World.channel(key)) == 1);
-            Deadline.nap();
+            Deadline.sleep(20);
             long start = System.nanoTime();
             assertEquals(0, client.release(key, "here"));
             long milliseconds = (Actor.result(taken) - start) / 1_000_000;

@@ -114,8 +114,6 @@ class WakingTest {
             var thread = world.actor();
             assertNotNull(world.client.acquire(key, "here", World.LEASE));
             var taken = world.waits(thread, key, () -> taking.of(lock));
-            // It may still be on its way to sleep, or sleep already.
-            Deadline.nap();
             long start = System.nanoTime();
             end.of(key);
             long milliseconds = (Actor.result(taken) - start) / 1_000_000;

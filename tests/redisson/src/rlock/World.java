@@ -76,11 +76,13 @@ final class World implements AutoCloseable {
         return key.contains("{") ? "redisson_lock__channel:" + key : "redisson_lock__channel:{" + key + "}";
     }
 
-    /** Takes a lock that is held, on that thread, and returns when Redisson listens for its release. */
+    /** Takes a lock that is held, on that thread, and returns when Redisson sleeps until its release. */
     Future<Long> waits(Actor actor, String key, Actor.Action taking) {
         long before = client.listeners(channel(key));
         var taken = actor.start(taking);
         Deadline.until("a listener of " + key, () -> client.listeners(channel(key)) > before);
+        // It now asks once more, of which nothing can be seen, and then sleeps.
+        Deadline.sleep(20);
         return taken;
     }
 
