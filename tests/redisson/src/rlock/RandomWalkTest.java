@@ -11,6 +11,7 @@ import java.util.Random;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 import org.redisson.api.RLock;
 
@@ -52,6 +53,7 @@ class RandomWalkTest {
     }
 
     private final World world = new World("--rlock.yield-after", "4");
+    private final AtomicReference<Throwable> failure = new AtomicReference<>();
     private final List<Guarded> locks = List.of(new Guarded(), new Guarded());
 
     @Test
@@ -69,12 +71,10 @@ class RandomWalkTest {
             var who = "there-" + each;
             ends.add(world.actor().start(() -> repeat(() -> stepThere(who, random))));
         }
-        try {
-            for (var end : ends) {
-                Actor.result(end);
-            }
-        } catch (AssertionError failure) {
-            throw new AssertionError("with seed " + seed, failure);
+        // Who fails leaves locks behind, and the others wait for them in vain.
+        Deadline.until("the end of the walk", () -> failure.get() != null || ends.stream().allMatch(Future::isDone));
+        if (failure.get() != null) {
+            throw new AssertionError("with seed " + seed, failure.get());
         }
         for (var lock : locks) {
             assertEquals(lock.entries.get(), lock.counter);
@@ -82,12 +82,20 @@ class RandomWalkTest {
             assertTrue(world.client.info(lock.key).isFree());
             assertEquals(0, world.client.info(lock.key).queued());
         }
+    }
+
+    @AfterEach
+    void stop() throws Exception {
         world.close();
     }
 
-    private static void repeat(Actor.Action step) throws Exception {
-        for (int each = 0; each < STEPS; each++) {
-            step.run();
+    private void repeat(Actor.Action step) {
+        try {
+            for (int each = 0; each < STEPS; each++) {
+                step.run();
+            }
+        } catch (Throwable first) {
+            failure.compareAndSet(null, first);
         }
     }
 
