@@ -8,7 +8,7 @@ import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** One thread of a program that uses Redisson. To Redisson a thread is an owner, so a lock is released where it was taken. */
+/** One thread of a program that uses Redisson. To Redisson a thread is an owner, which releases what it has taken. */
 final class Actor implements AutoCloseable {
     private final ExecutorService thread = Executors.newSingleThreadExecutor(run -> {
         var thread = new Thread(run);
@@ -52,9 +52,12 @@ final class Actor implements AutoCloseable {
             if (failure.getCause() instanceof Exception cause) {
                 throw cause;
             }
+            if (failure.getCause() instanceof Error cause) {
+                throw cause;
+            }
             throw failure;
         } catch (TimeoutException late) {
-            throw new AssertionError("it never ended");
+            throw new IllegalStateException("it never ended", late);
         }
     }
 

@@ -8,7 +8,7 @@ final class Calm {
     static final long PROMPT = 100;
 
     private static final int ATTEMPTS = 12;
-    /** How much later than it asked for a thread may go on, on a calm machine. Waking takes several threads. */
+    /** How much later than it asked for a thread may go on, where {@link #PROMPT} is asked for. Waking takes several. */
     private static final long LATE = 15;
     private static final long NAP = 5;
 
@@ -18,8 +18,16 @@ final class Calm {
         void run() throws Exception;
     }
 
-    /** Runs a test. What fails while the machine stood still says nothing, and is run again; all else has failed. */
+    /** Runs a test that asks for what is {@link #PROMPT}. */
     static void run(Test test) throws Exception {
+        run(LATE, test);
+    }
+
+    /**
+     * Runs a test. An assertion that fails while a thread was woken too late by this many milliseconds says nothing, and
+     * the test is run again. What fails without that has failed.
+     */
+    static void run(long late, Test test) throws Exception {
         for (int attempt = 1; ; attempt++) {
             var longest = new AtomicLong();
             var watch = new Thread(() -> note(longest));
@@ -28,7 +36,7 @@ final class Calm {
                 test.run();
                 return;
             } catch (AssertionError failure) {
-                if (longest.get() <= LATE || attempt == ATTEMPTS) {
+                if (longest.get() <= late || attempt == ATTEMPTS) {
                     throw failure;
                 }
                 System.err.println("The machine stood still for " + longest + " ms, once more: " + failure.getMessage());
