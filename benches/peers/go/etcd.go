@@ -10,7 +10,7 @@ import (
 )
 
 var etcdPeer = peer{
-	Name: "etcd-concurrency", Title: "etcd concurrency.Mutex", Waits: "watches the one before it in a queue in the server",
+	Name: "etcd-concurrency", Title: "etcd concurrency.Mutex", Waits: "server queue, watches the one before it",
 	Settings: "one client, a session for each caller; its TTL is the lease of the workload in whole seconds (60 s)",
 	module:   "go.etcd.io/etcd/client/v3",
 	open: func(ctx context.Context, w workload) (func() (caller, error), error) {

@@ -6,7 +6,7 @@ import (
 )
 
 var rlockPeer = peer{
-	Name: "rlock-go", Title: "rlock", Waits: "blocked, in a queue in the server",
+	Name: "rlock-go", Title: "rlock, clients/go", Waits: "server queue",
 	Settings: "",
 	module:   "",
 	open: func(_ context.Context, w workload) (func() (caller, error), error) {

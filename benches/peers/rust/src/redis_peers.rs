@@ -126,7 +126,7 @@ impl Peer for Blpop {
     const NAME: &str = "blpop";
     const TITLE: &str = "BLPOP, RPUSH of a token";
     const CRATE: &str = "redis";
-    const WAITS: &str = "blocked, in a queue in the server";
+    const WAITS: &str = "server queue";
     const SETTINGS: &str = "a yardstick: a connection for each caller; it has no lease, and a holder that dies takes the token along";
 
     type Caller = BlpopCaller;

@@ -21,9 +21,9 @@ pub(crate) struct Rlock(Client);
 
 impl Peer for Rlock {
     const NAME: &str = "rlock-rust";
-    const TITLE: &str = "rlock";
+    const TITLE: &str = "rlock, Rust client";
     const CRATE: &str = "rlock-client";
-    const WAITS: &str = "in a queue in the server, all callers on one connection";
+    const WAITS: &str = "server queue, all callers on one connection";
     const SETTINGS: &str = "one client for all callers; lease from the workload (30 s), renewed";
 
     type Caller = RlockCaller;
@@ -45,8 +45,8 @@ impl Peer for Rlock {
 pub(crate) struct Bound(Client);
 
 impl Peer for Bound {
-    const NAME: &str = "rlock-rust-bound";
-    const TITLE: &str = "rlock, bound to its connection";
+    const NAME: &str = "rlock-rust-bind";
+    const TITLE: &str = "rlock, Rust client, bound";
     const CRATE: &str = "rlock-client";
     const WAITS: &str = Rlock::WAITS;
     const SETTINGS: &str =
@@ -97,7 +97,7 @@ impl Peer for Raw {
     const NAME: &str = "rlock-raw";
     const TITLE: &str = "RLOCK.ACQUIRE … WAIT, RLOCK.RELEASE";
     const CRATE: &str = "rlock-client";
-    const WAITS: &str = "blocked, in a queue in the server";
+    const WAITS: &str = "server queue";
     const SETTINGS: &str = "the bare commands of the module by the redis crate, a connection for each caller; nothing is renewed";
 
     type Caller = RawCaller;
@@ -115,7 +115,7 @@ impl Peer for Raw {
 pub(crate) struct RawBound(redis::Client);
 
 impl Peer for RawBound {
-    const NAME: &str = "rlock-raw-bound";
+    const NAME: &str = "rlock-raw-bind";
     const TITLE: &str = "RLOCK.ACQUIRE … WAIT … BIND 0, RLOCK.RELEASE";
     const CRATE: &str = "rlock-client";
     const WAITS: &str = Raw::WAITS;
