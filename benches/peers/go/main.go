@@ -136,8 +136,8 @@ func described() []peer {
 	result := make([]peer, 0, len(peers))
 	for _, each := range peers {
 		each.Language = "Go"
-		if each.Version == "" {
-			each.Version = versions[each.module]
+		if each.Version = versions[each.module]; each.module == "" {
+			each.Version = version
 		}
 		result = append(result, each)
 	}
