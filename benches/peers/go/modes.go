@@ -183,7 +183,7 @@ func hold(ctx context.Context, w workload, callers []caller) error {
 		return err
 	}
 	eventAt("held")
-	select {} // Until it is killed.
+	return awaitLine() // Until it is killed. It must not outlive the driver either.
 }
 
 func wait(ctx context.Context, w workload, callers []caller) error {

@@ -136,7 +136,7 @@ async function hold(work) {
   const [caller] = await warmUp(work, 1)
   await caller.acquire(work.key)
   eventAt('held')
-  await new Promise(() => setInterval(() => {}, 60_000)) // Until it is killed.
+  await awaitLine() // Until it is killed. It must not outlive the driver either.
 }
 
 async function wait(work) {

@@ -174,8 +174,8 @@ async fn hold<C: Caller>(run: Arc<Run>, mut callers: Vec<C>) -> anyhow::Result<(
     caller.prepare(&run.workload.key).await?;
     caller.acquire(&run.workload.key).await?;
     lines::event_at("held");
-    // Until it is killed.
-    std::future::pending().await
+    // Until it is killed. It must not outlive the driver either.
+    lines::await_line().await
 }
 
 async fn wait<C: Caller>(run: Arc<Run>, mut callers: Vec<C>) -> anyhow::Result<()> {

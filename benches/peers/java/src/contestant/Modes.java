@@ -79,7 +79,7 @@ final class Modes {
     void hold() throws Exception {
         callers[0].acquire(workload.key());
         Lines.eventAt("held");
-        new CountDownLatch(1).await(); // Until it is killed.
+        Lines.await(); // Until it is killed. It must not outlive the driver either.
     }
 
     void awaitGrant() throws Exception {
