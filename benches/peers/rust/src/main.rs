@@ -9,6 +9,7 @@ mod peers;
 mod redis_peers;
 mod rlock_peers;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
@@ -106,12 +107,17 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
     let workload = Workload::parse();
     if workload.list {
         lines::print(&peers::list());
-        return Ok(());
+        return ExitCode::SUCCESS;
     }
     let name = workload.peer.clone();
-    peers::run(&name, workload).await
+    if let Err(error) = peers::run(&name, workload).await {
+        // One line: the driver shows the last one.
+        eprintln!("contestant: {error:#}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
