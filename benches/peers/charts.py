@@ -1,0 +1,70 @@
+"""The charts, as SVG: Vega-Lite draws them. Colours are those of the page, so that light and dark are both right."""
+
+import re
+
+import vl_convert
+
+VERSION = "6.4"
+FONT = "DejaVu Sans, Verdana, sans-serif"
+KINDS = {"ours": "var(--ours)", "yardstick": "var(--yardstick)", "peer": "var(--peer)"}
+
+
+def bars(results, column):
+    """A bar for each contestant, grouped by language; None where nothing was measured."""
+    rows = []
+    for who in results.rows(column.workload):
+        value = results.figure(who["id"], column.workload, column.figure)
+        if value is not None:
+            drawn = value * column.scale
+            rows.append({"who": who["id"], "title": who["title"], "language": who["language"], "kind": who["kind"],
+                         "value": drawn, "text": column.show(value)})  # fmt: skip
+    if not rows:
+        return None
+    return svg(specification(rows, column), column.title)
+
+
+def specification(rows, column):
+    scale = {"nice": True, "padding": 0}
+    values = [row["value"] for row in rows]
+    if column.chart == "log" and min(values) > 0:
+        scale = {"type": "log", "domain": [min(values) / 3, max(values)]}
+    least, most = min([0, *values]), max(values)
+    names = {row["who"]: row["title"] for row in rows}
+    return {
+        "data": {"values": rows},
+        "facet": {"row": {"field": "language", "title": None, "sort": list(dict.fromkeys(row["language"] for row in rows)),
+                          "header": {"labelAngle": 0, "labelAlign": "left", "labelOrient": "top", "labelFontWeight": "bold",
+                                     "labelPadding": 2, "labelAnchor": "start"}}},
+        "resolve": {"scale": {"y": "independent"}},
+        "spacing": 4,
+        "spec": {
+            "width": 190,
+            "height": {"step": 17},
+            "encoding": {
+                "y": {"field": "who", "type": "nominal", "title": None, "sort": None,
+                      "axis": {"labelExpr": f"{names!r}[datum.value]", "labelLimit": 170, "ticks": False,
+                               "domain": False, "minExtent": 165, "maxExtent": 165}},
+                "x": {"field": "value", "type": "quantitative", "title": None, "axis": None,
+                      "scale": scale | ({} if "type" in scale else {"domain": [least, most]})},
+            },
+            "layer": [
+                {"mark": {"type": "bar", "height": 12, "cornerRadiusEnd": 2},
+                 "encoding": {"color": {"field": "kind", "type": "nominal", "legend": None,
+                                        "scale": {"domain": list(KINDS), "range": list(KINDS.values())}}}},
+                {"mark": {"type": "text", "align": "left", "dx": 4, "color": "currentColor"},
+                 "encoding": {"text": {"field": "text", "type": "nominal"}}},
+            ],
+        },
+        "padding": {"left": 2, "right": 60, "top": 2, "bottom": 2},
+        "config": {"background": "transparent", "font": FONT, "view": {"stroke": None},
+                   "axis": {"labelColor": "currentColor", "labelFontSize": 11, "grid": False},
+                   "header": {"labelColor": "currentColor", "labelFontSize": 11}, "text": {"fontSize": 11}},
+    }  # fmt: skip
+
+
+def svg(spec, label):
+    """An SVG that takes the width that it is given, with a label for those who cannot see it."""
+    drawn = vl_convert.vegalite_to_svg(spec, vl_version=VERSION)
+    width, height = re.search(r'width="([\d.]+)" height="([\d.]+)"', drawn).groups()
+    head = f'<svg role="img" aria-label="{label}" style="max-width:{float(width) * 1.15:.0f}px"'
+    return drawn.replace("<svg", head, 1).replace(f' width="{width}" height="{height}"', "", 1)

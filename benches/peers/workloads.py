@@ -1,0 +1,142 @@
+"""What the contestants are put through, and how each is measured."""
+
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import figures
+from contestant import Failed, Run
+
+START_LIMIT_S = 60
+LEASE_MS = 30_000
+CRASH_LEASE_MS = 3_000
+CRASHES_AT_ONCE = 4
+
+keys = (f"compare:{number}" for number in itertools.count(1))
+
+
+@dataclass(frozen=True)
+class Workload:
+    """`limit_s`: how long a run may take once it has started; `rounds`: how often it is measured."""
+
+    name: str
+    measure: callable
+    callers: int
+    rounds: int
+    limit_s: float
+    seconds: float = 0
+    hold_us: int = 0
+    idle_s: float = 0
+
+    def suits(self, contestant):
+        """Yardsticks wait for nobody; a variant that ends with its connection differs in a crash only."""
+        if self.name.startswith("alone"):
+            return not contestant.name.endswith("-bind")
+        if contestant.kind == "yardstick":
+            return False
+        if self.name == "crowd-10000":
+            return contestant.id == "rust/rlock-rust"
+        return self.name == "crash" or not contestant.name.endswith("-bind")
+
+
+def planned(seconds, rounds, crowds, idle_s):
+    """The workloads of a run, in their order within a round."""
+    crowd_limits = {10: 20, 100: 30, 1_000: 60, 10_000: 120}
+    some = max(1, rounds - 1)
+    return [
+        Workload("alone-1", loop_alone, 1, rounds, 20, seconds),
+        Workload("alone-16", loop_alone, 16, rounds, 20, seconds),
+        Workload("turns-16", loop_turns, 16, rounds, 30, seconds * 1.5),
+        *(
+            Workload(f"crowd-{size}", crowd, size, some, crowd_limits[size], hold_us=1000, idle_s=idle_s * (size == 100))
+            for size in crowds
+        ),
+        Workload("crash", crash, 1, some, 5 * CRASH_LEASE_MS / 1000),
+    ]
+
+
+def loop(workload, contestant, server, own_keys):
+    """Runs a loop; the acquisitions, and what the server spent on each."""
+    options = dict(
+        callers=workload.callers, keys="own" if own_keys else "shared", key=next(keys),
+        seconds=workload.seconds, hold_us=workload.hold_us, lease_ms=LEASE_MS,
+    )  # fmt: skip
+    with Run(contestant, server.url, "loop", **options) as run:
+        run.event("ready", START_LIMIT_S)
+        before = server.spent()
+        run.go()
+        done = run.event("done", workload.limit_s)
+        spent = server.spent().since(before)
+    return run.rows, cost(spent, len(run.rows)) | {"grants": len(run.rows), "errors": done["errors"]}
+
+
+def loop_alone(workload, contestant, server):
+    rows, result = loop(workload, contestant, server, own_keys=True)
+    return result | figures.of_pairs(figures.counted(rows))
+
+
+def loop_turns(workload, contestant, server):
+    rows, result = loop(workload, contestant, server, own_keys=False)
+    result["two_at_a_time"] = figures.two_at_a_time(rows)
+    return result | figures.of_turns(figures.counted(rows), workload.callers)
+
+
+def crowd(workload, contestant, server):
+    options = dict(
+        callers=workload.callers, key=next(keys), hold_us=workload.hold_us, settle_ms=500, lease_ms=LEASE_MS * 4
+    )
+    with Run(contestant, server.url, "crowd", **options) as run:
+        run.event("settled", START_LIMIT_S + workload.callers / 50)
+        idle = cost_while_idle(server, workload.idle_s)
+        before = server.spent()
+        run.go()
+        done = run.event("done", workload.limit_s)
+        spent = server.spent().since(before)
+    result = idle | cost(spent, len(run.rows)) | {"grants": len(run.rows), "errors": done["errors"]}
+    result["two_at_a_time"] = figures.two_at_a_time(run.rows)
+    return result | figures.of_crowd(run.rows)
+
+
+def crash(workload, contestant, server):
+    """The time from the end of a holder's process, which gives nothing back, to the grant to a waiter."""
+    options = dict(key=next(keys), lease_ms=CRASH_LEASE_MS)
+    with Run(contestant, server.url, "hold", **options) as holder:
+        held = holder.event("held", START_LIMIT_S)["at"]
+        with Run(contestant, server.url, "wait", **options) as waiter:
+            waiter.event("asked", START_LIMIT_S)
+            time.sleep(0.2)  # It asks.
+            died = time.time_ns() // 1000
+            holder.kill()
+            granted = waiter.event("granted", workload.limit_s)["at"]
+    if granted < died:
+        raise Failed(f"its lease ended before the holder did, {(died - held) / 1e6:.1f} s after the grant")
+    return {"crash_us": granted - died, "errors": 0}
+
+
+def cost(spent, grants):
+    each = max(grants, 1)
+    return {
+        "server_us_per_grant": spent.cpu_s * 1e6 / each,
+        "requests_per_grant": None if spent.requests is None else spent.requests / each,
+        "commands_per_grant": None if spent.commands is None else spent.commands / each,
+    }
+
+
+def cost_while_idle(server, seconds):
+    """What the waiters cost while nothing happens."""
+    if not seconds:
+        return {}
+    before, began = server.spent(), time.monotonic()
+    time.sleep(seconds)
+    spent, length = server.spent().since(before), time.monotonic() - began
+    return {
+        "idle_cpu_percent": spent.cpu_s * 100 / length,
+        "idle_requests_per_s": None if spent.requests is None else spent.requests / length,
+        "idle_commands_per_s": None if spent.commands is None else spent.commands / length,
+    }
+
+
+def together(workload):
+    """How many of a workload's runs go on at once: crashes are waits of seconds in which nobody does anything."""
+    return ThreadPoolExecutor(CRASHES_AT_ONCE if workload.measure is crash else 1)
