@@ -24,11 +24,11 @@ def bars(results, column):
 
 
 def specification(rows, column):
-    scale = {"nice": True, "padding": 0}
     values = [row["value"] for row in rows]
+    scale = {"domain": [min([0, *values]), max([*values, 1e-9])]}
     if column.chart == "log" and min(values) > 0:
         scale = {"type": "log", "domain": [min(values) / 3, max(values)]}
-    least, most = min([0, *values]), max(values)
+    begin = scale["domain"][0] if "type" in scale else 0
     names = {row["who"]: row["title"] for row in rows}
     return {
         "data": {"values": rows},
@@ -38,24 +38,23 @@ def specification(rows, column):
         "resolve": {"scale": {"y": "independent"}},
         "spacing": 4,
         "spec": {
-            "width": 190,
+            "width": 150,
             "height": {"step": 17},
             "encoding": {
                 "y": {"field": "who", "type": "nominal", "title": None, "sort": None,
-                      "axis": {"labelExpr": f"{names!r}[datum.value]", "labelLimit": 170, "ticks": False,
-                               "domain": False, "minExtent": 165, "maxExtent": 165}},
-                "x": {"field": "value", "type": "quantitative", "title": None, "axis": None,
-                      "scale": scale | ({} if "type" in scale else {"domain": [least, most]})},
+                      "axis": {"labelExpr": f"{names!r}[datum.value]", "labelLimit": 155, "ticks": False,
+                               "domain": False, "minExtent": 150, "maxExtent": 150}},
+                "x": {"field": "value", "type": "quantitative", "title": None, "axis": None, "scale": scale},
             },
             "layer": [
                 {"mark": {"type": "bar", "height": 12, "cornerRadiusEnd": 2},
-                 "encoding": {"color": {"field": "kind", "type": "nominal", "legend": None,
+                 "encoding": {"x2": {"datum": begin}, "color": {"field": "kind", "type": "nominal", "legend": None,
                                         "scale": {"domain": list(KINDS), "range": list(KINDS.values())}}}},
                 {"mark": {"type": "text", "align": "left", "dx": 4, "color": "currentColor"},
                  "encoding": {"text": {"field": "text", "type": "nominal"}}},
             ],
         },
-        "padding": {"left": 2, "right": 60, "top": 2, "bottom": 2},
+        "padding": {"left": 2, "right": 52, "top": 2, "bottom": 2},
         "config": {"background": "transparent", "font": FONT, "view": {"stroke": None},
                    "axis": {"labelColor": "currentColor", "labelFontSize": 11, "grid": False},
                    "header": {"labelColor": "currentColor", "labelFontSize": 11}, "text": {"fontSize": 11}},

@@ -51,7 +51,9 @@ def all_listed(programs, left_out):
     found = []
     for program in programs:
         try:
-            found += contestant.listed(program.split())
+            contestants, missing = contestant.listed(program.split())
+            found += contestants
+            left_out += missing
         except (Failed, OSError, subprocess.TimeoutExpired, ValueError, TypeError) as why:
             left_out.append(f"{program}: {why}")
     return found

@@ -58,11 +58,12 @@ class Contestant:
 
 
 def listed(program):
-    """The contestants of a program."""
+    """The contestants of a program, and what it says about those that it has to leave out."""
     asked = subprocess.run([*program, "--list"], capture_output=True, text=True, timeout=60)
     if asked.returncode:
         raise Failed(f"{program[-1]} --list failed: {last_line(asked.stderr)}")
-    return [Contestant(**fields, program=tuple(program)) for fields in json.loads(asked.stdout)]
+    found = [Contestant(**fields, program=tuple(program)) for fields in json.loads(asked.stdout)]
+    return found, asked.stderr.strip().splitlines()
 
 
 def last_line(text):

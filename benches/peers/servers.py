@@ -1,8 +1,10 @@
 """Starts the servers of a run, ends them by their process ids, and reads what they have spent."""
 
+import contextlib
 import glob
 import os
 import pwd
+import re
 import shutil
 import socket
 import subprocess
@@ -27,7 +29,7 @@ class Spent(NamedTuple):
     commands: int | None
 
     def since(self, before):
-        return Spent(*(None if now is None else now - then for now, then in zip(self, before)))
+        return Spent(*(None if now is None else max(0, now - then) for now, then in zip(self, before)))
 
 
 class Missing(Exception):
@@ -90,12 +92,12 @@ class Redis(Server):
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
         self.asking = redis.Redis(port=self.port)
-        self.version = words_of(program, "--version")
+        self.version = version_of(program)
         self.run(
             program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory, "--save", "",
             "--appendonly", "no", "--maxclients", "15000", "--loadmodule", module,
         )  # fmt: skip
-        self.title = self.asking.info("server").get("server_name", "redis").title() + " with the module"
+        self.title = self.asking.info("server").get("server_name", "redis").title() + ", with the module"
 
     def clear(self):
         self.asking.flushall()
@@ -120,7 +122,7 @@ class Postgres(Server):
         programs = postgres_programs()
         super().__init__(user="nobody" if os.geteuid() == 0 else None)
         self.port, data = free_port(), os.path.join(self.directory, "data")
-        self.version = words_of(os.path.join(programs, "postgres"), "--version")
+        self.version = version_of(os.path.join(programs, "postgres"))
         self.title = "PostgreSQL"
         me = pwd.getpwuid(os.geteuid()).pw_name if not self.user else self.user
         self.url = f"postgres://{me}@127.0.0.1:{self.port}/postgres"
@@ -162,7 +164,7 @@ class Etcd(Server):
             raise Missing("there is no program `etcd` (Debian: etcd-server)")
         super().__init__(parent="/dev/shm" if self.in_memory else None)
         self.url, between = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-        self.version = words_of(program, "--version").splitlines()[0]
+        self.version = version_of(program)
         self.title = "etcd, one member, data " + ("in memory" if self.in_memory else "on disk")
         self.run(
             program, "--data-dir", os.path.join(self.directory, "data"),
@@ -191,8 +193,10 @@ def postgres_programs():
     return os.path.dirname(os.path.realpath(found))
 
 
-def words_of(*command):
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+def version_of(program):
+    said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    found = re.search(r"\d+(\.\d+)+", said)
+    return found.group() if found else "version unknown"
 
 
 def free_port():
@@ -202,16 +206,14 @@ def free_port():
 
 
 def cpu_of(pid):
-    """Processor seconds of a process and all its children, those that have ended too."""
-    total = 0.0
+    """Processor seconds of a process and its children, in all their threads that are alive, to the nanosecond."""
+    total = 0
     for each in (pid, *children_of(pid)):
-        try:
-            with open(f"/proc/{each}/stat") as stat:
-                fields = stat.read().rpartition(")")[2].split()
-        except OSError:
-            continue  # It has just ended: from now on its parent has its time.
-        total += sum(map(int, fields[11:15] if each == pid else fields[11:13]))
-    return total / os.sysconf("SC_CLK_TCK")
+        for path in glob.glob(f"/proc/{each}/task/*/schedstat"):
+            with contextlib.suppress(OSError):  # It has just ended.
+                with open(path) as schedstat:
+                    total += int(schedstat.read().split()[0])
+    return total / 1e9
 
 
 def children_of(pid):

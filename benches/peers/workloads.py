@@ -11,7 +11,7 @@ from contestant import Failed, Run
 START_LIMIT_S = 60
 LEASE_MS = 30_000
 CRASH_LEASE_MS = 3_000
-CRASHES_AT_ONCE = 4
+CRASHES_AT_ONCE = 3
 
 keys = (f"compare:{number}" for number in itertools.count(1))
 

@@ -4,6 +4,7 @@ A peer is made with the number of callers, the address and the lease in millisec
 that gives the lock back.
 """
 
+import contextlib
 import pathlib
 import sys
 from importlib.metadata import version
@@ -14,11 +15,9 @@ import redis_lock
 
 CLIENTS = pathlib.Path(__file__).resolve().parents[3] / "clients" / "python"
 sys.path.append(str(CLIENTS))
-try:
+rlock = None
+with contextlib.suppress(ImportError):
     import rlock
-except ImportError as why:
-    print(f"rlock-python is left out: {why}", file=sys.stderr)
-    rlock = None
 
 
 class RedisPy:

@@ -166,6 +166,8 @@ def main():
     options = parsed()
     if options.list:
         say(described())
+        if not locks.rlock:
+            print("rlock-python: clients/python/rlock.py could not be imported", file=sys.stderr)
     else:
         {"loop": loop, "crowd": crowd, "hold": hold, "wait": wait}[options.mode](options)
 
