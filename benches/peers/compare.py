@@ -62,7 +62,6 @@ def all_listed(programs, left_out):
 def measured(workload, who, server):
     """One run: its figures, or why there are none."""
     try:
-        server.clear()
         return {"figures": workload.measure(workload, who, server)}
     except (Failed, servers.Missing, OSError, ValueError) as why:
         return {"error": str(why)}
@@ -79,6 +78,8 @@ def one_round(number, plan, contestants, running, deadline):
         turn = number * len(ready) // max(workload.rounds, 1)
         ready = ready[turn:] + ready[:turn]
         say(f"round {number + 1}, {workload.name}: {len(ready)} contestants")
+        for server in running.values():
+            server.clear()
 
         def attempt(who, workload=workload):
             if time.monotonic() > deadline:

@@ -47,12 +47,13 @@ def rank_correlation(first, second):
     return statistics.correlation(ranks(first), ranks(second))
 
 
-def counted(rows, skipped=1 / 3):
-    """The acquisitions asked for after the first part of the run, in which runtimes still warm up."""
+def counted(rows, seconds, skipped=1 / 3):
+    """The acquisitions granted while all callers asked: not in the first part of a loop, in which runtimes still warm
+    up, and not after its end, when those who were kept out until then are served."""
     if not rows:
         return []
-    begin, end = min(row.asked for row in rows), max(row.released for row in rows)
-    return [row for row in rows if row.asked >= begin + skipped * (end - begin)]
+    begin = min(row.asked for row in rows)
+    return [row for row in rows if begin + skipped * seconds * 1e6 <= row.granted <= begin + seconds * 1e6]
 
 
 def hand_offs(rows):
@@ -89,7 +90,6 @@ def of_turns(rows, callers):
         "to_others_per_s": len(to_others) * 1e6 / max(length, 1),
         "hand_off_us_p50": percentile(to_others, 50),
         "hand_off_us_p99": percentile(to_others, 99),
-        "longest_wait_us": max(row.granted - row.asked for row in rows),
         "gini": gini(counts),
         "smallest_share": min(counts) * len(counts) / len(rows),
         "largest_share": max(counts) * len(counts) / len(rows),
@@ -110,6 +110,11 @@ def of_crowd(rows):
         "hand_off_us_p99": percentile([after.granted - before.releasing for before, after in passed], 99),
         "rank_correlation": rank_correlation([row.asked for row in others], [row.granted for row in others]),
     }
+
+
+def longest_wait(rows):
+    """Of those who got the lock, in the end."""
+    return max((row.granted - row.asked for row in rows), default=None)
 
 
 def two_at_a_time(rows):

@@ -58,7 +58,7 @@ class Results:
         found = []
         for peer in self.rows(workload):
             ours = self.ours_for(peer)
-            if peer["kind"] == "ours" or not ours:
+            if peer["kind"] != "peer" or not ours:
                 continue
             theirs, mine = (self.figure(each["id"], workload, name) for each in (peer, ours))
             if theirs is None or mine is None:

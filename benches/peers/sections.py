@@ -77,8 +77,8 @@ SECTIONS = (
         (
             Column("hand-offs to another, a second", "turns-16", "to_others_per_s", count, "more", "log"),
             Column("share that goes to another", "turns-16", "to_others_share", percent, "more", "linear", 100),
-            Column("such a hand-off, median", "turns-16", "hand_off_us_p50", duration, "less", "log", 1e-3),
-            Column("99 %", "turns-16", "hand_off_us_p99", duration, "less"),
+            Column("hand-off to another, median", "turns-16", "hand_off_us_p50", duration, "less", "log", 1e-3),
+            Column("hand-off, 99 %", "turns-16", "hand_off_us_p99", duration, "less"),
             Column("longest wait", "turns-16", "longest_wait_us", duration, "less", "log", 1e-3),
             Column("grants a second", "turns-16", "grants_per_s", count),
             Column("smallest share", "turns-16", "smallest_share", count, "more"),
@@ -126,9 +126,12 @@ SECTIONS = (
         "Its process is killed (SIGKILL), with a lease of 3 s where there are leases, and another process waits. The"
         " time until that one has the lock cannot be much shorter than what is left of the lease, unless the lock is"
         " tied to a connection: then it is shorter when the process dies, and no shorter when the machine or the"
-        " network does. A library that does not renew by itself took its lease up to a second earlier, which"
-        " makes its time shorter. A token in a list is never given back.",
-        (Column("time to the next", "crash", "crash_us", duration, "less", "linear", 1e-6),),
+        " network does. A library that does not renew by itself took its lease some time before, which makes"
+        " its time shorter. A token in a list is never given back.",
+        (
+            Column("time to the next", "crash", "crash_us", duration, "less", "linear", 1e-6),
+            Column("held until then for", "crash", "held_us", duration),
+        ),
     ),
 )
 

@@ -206,14 +206,16 @@ def free_port():
 
 
 def cpu_of(pid):
-    """Processor seconds of a process and its children, in all their threads that are alive, to the nanosecond."""
+    """Processor seconds of a process and its children: of those alive to the nanosecond, of those ended to 10 ms."""
     total = 0
     for each in (pid, *children_of(pid)):
         for path in glob.glob(f"/proc/{each}/task/*/schedstat"):
             with contextlib.suppress(OSError):  # It has just ended.
                 with open(path) as schedstat:
                     total += int(schedstat.read().split()[0])
-    return total / 1e9
+    with open(f"/proc/{pid}/stat") as stat:
+        ended = stat.read().rpartition(")")[2].split()[13:15]
+    return total / 1e9 + sum(map(int, ended)) / os.sysconf("SC_CLK_TCK")
 
 
 def children_of(pid):

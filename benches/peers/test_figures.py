@@ -35,7 +35,6 @@ def test_a_hand_off_to_the_same_caller_is_no_hand_off_to_another():
     result = figures.of_turns(turns(0, 0, 0, 1), callers=2)
     assert result["to_others_share"] == pytest.approx(1 / 3)
     assert result["hand_off_us_p50"] == 5
-    assert result["longest_wait_us"] == 100
 
 
 def test_shares_count_those_who_got_nothing():
@@ -66,11 +65,17 @@ def test_two_holders_at_once_are_seen():
     assert figures.two_at_a_time([Acquisition(0, 0, 10, 100, 110), Acquisition(1, 0, 50, 150, 160)]) == 1
 
 
-def test_the_time_in_which_runtimes_warm_up_is_not_counted():
+def test_only_grants_while_all_callers_ask_are_counted():
+    starved = Acquisition(1, 0, 1100, 1110, 1120)
     rows = [Acquisition(0, at, at + 10, at + 20, at + 100) for at in range(0, 900, 100)]
-    assert [row.asked for row in figures.counted(rows)] == [300, 400, 500, 600, 700, 800]
+    assert [row.asked for row in figures.counted([*rows, starved], seconds=0.0009)] == [300, 400, 500, 600, 700, 800]
+
+
+def test_the_longest_wait_is_that_of_the_starved_too():
+    assert figures.longest_wait([*turns(0, 0, 0), Acquisition(1, 0, 1100, 1110, 1120)]) == 1100
+    assert figures.longest_wait([]) is None
 
 
 def test_runs_without_acquisitions_have_no_figures():
     assert figures.of_pairs([]) == figures.of_turns([], 3) == figures.of_crowd([]) == {}
-    assert figures.counted([]) == []
+    assert figures.counted([], 1) == []

@@ -20,13 +20,17 @@ with contextlib.suppress(ImportError):
     import rlock
 
 
+# The pool of redis-py ends at 100 connections by default.
+POOL = {"max_connections": 12_000}
+
+
 class RedisPy:
     name, title, version = "redis-py", "redis-py Lock", version("redis")
     waits = "polls, every 100 ms"
-    settings = "a client for all callers, whose pool has no limit; timeout from the workload (none), as without one a dead holder keeps the lock for ever"
+    settings = "a client for all callers, max_connections 12,000 (100); timeout from the workload (none), as without one a dead holder keeps the lock for ever"
 
     def __init__(self, url, lease_ms):
-        self.client, self.lease_s = redis.Redis.from_url(url), lease_ms / 1000
+        self.client, self.lease_s = redis.Redis.from_url(url, **POOL), lease_ms / 1000
 
     def take(self, key):
         lock = self.client.lock(key, timeout=self.lease_s)
@@ -37,10 +41,10 @@ class RedisPy:
 class PythonRedisLock:
     name, title, version = "python-redis-lock", "python-redis-lock", version("python-redis-lock")
     waits = "BLPOP of a signal, then SET NX"
-    settings = "a client for all callers; socket_timeout None (5 s, which ends its BLPOP); expire from the workload (none)"
+    settings = "a client for all callers, max_connections 12,000 (100), socket_timeout None (5 s, which ends its BLPOP); expire from the workload (none)"
 
     def __init__(self, url, lease_ms):
-        self.client, self.lease_s = redis.StrictRedis.from_url(url, socket_timeout=None), max(1, lease_ms // 1000)
+        self.client, self.lease_s = redis.StrictRedis.from_url(url, socket_timeout=None, **POOL), max(1, lease_ms // 1000)
 
     def take(self, key):
         lock = redis_lock.Lock(self.client, key, expire=self.lease_s)
@@ -51,10 +55,10 @@ class PythonRedisLock:
 class SetNx:
     name, title, version = "set-nx-px", "SET NX PX, DEL", version("redis")
     waits = "does not wait"
-    settings = "a yardstick: the two plain commands by redis-py; a lock that is held is an error"
+    settings = "a yardstick: the two plain commands by redis-py, max_connections 12,000 (100); a lock that is held is an error"
 
     def __init__(self, url, lease_ms):
-        self.client, self.lease_ms = redis.Redis.from_url(url), lease_ms
+        self.client, self.lease_ms = redis.Redis.from_url(url, **POOL), lease_ms
 
     def take(self, key):
         if not self.client.set(key, "holder", nx=True, px=self.lease_ms):
@@ -65,10 +69,10 @@ class SetNx:
 class Blpop:
     name, title, version = "blpop", "BLPOP, RPUSH of a token", version("redis")
     waits = "server queue"
-    settings = "redis-py; socket_timeout None (5 s); no lease: whoever dies takes the token along"
+    settings = "redis-py, max_connections 12,000 (100), socket_timeout None (5 s); no lease: whoever dies takes the token along"
 
     def __init__(self, url, _lease_ms):
-        self.client = redis.Redis.from_url(url, socket_timeout=None)
+        self.client = redis.Redis.from_url(url, socket_timeout=None, **POOL)
         self.make_token = self.client.register_script(
             "if redis.call('SET', KEYS[2], 1, 'NX') then redis.call('RPUSH', KEYS[1], 1) end"
         )
@@ -104,7 +108,7 @@ class Rlock:
     version = "of this repository"
 
     def __init__(self, url, lease_ms):
-        self.locks, self.lease_s = rlock.Locks(redis.Redis.from_url(url)), lease_ms / 1000
+        self.locks, self.lease_s = rlock.Locks(redis.Redis.from_url(url, **POOL)), lease_ms / 1000
 
     def take(self, key):
         return self.locks.lock(key, lease=self.lease_s).release
