@@ -24,11 +24,7 @@ def bars(results, column):
 
 
 def specification(rows, column):
-    values = [row["value"] for row in rows]
-    scale = {"domain": [min([0, *values]), max([*values, 1e-9])]}
-    if column.chart == "log" and min(values) > 0:
-        scale = {"type": "log", "domain": [min(values) / 3, max(values)]}
-    begin = scale["domain"][0] if "type" in scale else 0
+    scale, begin = scaled(rows, column)
     names = {row["who"]: row["title"] for row in rows}
     return {
         "data": {"values": rows},
@@ -42,8 +38,8 @@ def specification(rows, column):
             "height": {"step": 17},
             "encoding": {
                 "y": {"field": "who", "type": "nominal", "title": None, "sort": None,
-                      "axis": {"labelExpr": f"{names!r}[datum.value]", "labelLimit": 155, "ticks": False,
-                               "domain": False, "minExtent": 150, "maxExtent": 150}},
+                      "axis": {"labelExpr": f"{names!r}[datum.value]", "labelLimit": 172, "ticks": False,
+                               "domain": False, "minExtent": 168, "maxExtent": 168}},
                 "x": {"field": "value", "type": "quantitative", "title": None, "axis": None, "scale": scale},
             },
             "layer": [
@@ -59,6 +55,18 @@ def specification(rows, column):
                    "axis": {"labelColor": "currentColor", "labelFontSize": 11, "grid": False},
                    "header": {"labelColor": "currentColor", "labelFontSize": 11}, "text": {"fontSize": 11}},
     }  # fmt: skip
+
+
+def scaled(rows, column):
+    """The scale, and where bars begin. Logarithms have no zero: what is none gets a bar of no length there."""
+    values = [row["value"] for row in rows]
+    some = [value for value in values if value > 0]
+    if column.chart == "log" and some:
+        begin = min(some) / 3
+        for row in rows:
+            row["value"] = max(row["value"], begin)
+        return {"type": "log", "domain": [begin, max(some)]}, begin
+    return {"domain": [min([0, *values]), max([*values, 1e-9])]}, 0
 
 
 def svg(spec, label):

@@ -87,7 +87,7 @@ class Blpop:
 
 
 class PostgresAdvisory:
-    name, title, version = "postgres-advisory", "PostgreSQL pg_advisory_lock", version("psycopg")
+    name, title, version = "postgres-advisory", "PostgreSQL advisory lock", version("psycopg")
     waits = "server queue"
     settings = "psycopg, a connection for each caller, autocommit; no lease: a lock ends with its connection"
 
