@@ -135,7 +135,7 @@ def compared(options):
         "minutes": round((time.monotonic() - began) / 60, 1),
         "rounds": rounds,
         "loop_seconds": seconds,
-        "servers": {kind: {"title": each.title, "version": each.version} for kind, each in running.items()},
+        "servers": {kind: {name: getattr(each, name) for name in ("title", "version", "note")} for kind, each in running.items()},
         "contestants": [who.described() for who in contestants],
         "workloads": [workload.name for workload in plan],
         "left_out": left_out,

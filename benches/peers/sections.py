@@ -155,7 +155,9 @@ def cell(results, contestant, column):
     if value is not None:
         return column.show(value), ""
     trouble = results.trouble(contestant, column.workload)
-    return ("failed", trouble) if trouble else ("–", "")
+    if not trouble:
+        return "–", ""
+    return ("never" if trouble.startswith("not `granted`") else "failed"), trouble
 
 
 def better_lines(results, columns):

@@ -39,7 +39,7 @@ class Missing(Exception):
 class Server:
     """A server in a directory of its own, which is removed when it is stopped."""
 
-    name = title = version = url = ""
+    name = title = version = note = url = ""
 
     def __init__(self, parent=None, user=None):
         self.directory = tempfile.mkdtemp(prefix="compare-", dir=parent)
@@ -97,7 +97,8 @@ class Redis(Server):
             program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.directory, "--save", "",
             "--appendonly", "no", "--maxclients", "15000", "--loadmodule", module,
         )  # fmt: skip
-        self.title = self.asking.info("server").get("server_name", "redis").title() + ", with the module"
+        self.title = self.asking.info("server").get("server_name", "redis").title()
+        self.note = "with the module"
 
     def clear(self):
         self.asking.flushall()
@@ -165,7 +166,8 @@ class Etcd(Server):
         super().__init__(parent="/dev/shm" if self.in_memory else None)
         self.url, between = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self.version = version_of(program)
-        self.title = "etcd, one member, data " + ("in memory" if self.in_memory else "on disk")
+        self.title = "etcd"
+        self.note = "one member, data " + ("in memory" if self.in_memory else "on disk")
         self.run(
             program, "--data-dir", os.path.join(self.directory, "data"),
             "--listen-client-urls", self.url, "--advertise-client-urls", self.url,

@@ -57,7 +57,7 @@ def planned(seconds, rounds, crowds, idle_s):
             Workload(f"crowd-{size}", crowd, size, some, crowd_limits[size], hold_us=1000, idle_s=idle_s * (size == 100))
             for size in crowds
         ),
-        Workload("crash", crash, 1, some, 5 * CRASH_LEASE_MS / 1000),
+        Workload("crash", crash, 1, some, 3 * CRASH_LEASE_MS / 1000),
     ]
 
 
