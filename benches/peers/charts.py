@@ -25,12 +25,13 @@ def bars(results, column):
 
 def specification(rows, column):
     scale, begin = scaled(rows, column)
+    languages = list(dict.fromkeys(row["language"] for row in rows))
     names = {row["who"]: row["title"] for row in rows}
     return {
         "data": {"values": rows},
-        "facet": {"row": {"field": "language", "title": None, "sort": list(dict.fromkeys(row["language"] for row in rows)),
-                          "header": {"labelAngle": 0, "labelAlign": "left", "labelOrient": "top", "labelFontWeight": "bold",
-                                     "labelPadding": 2, "labelAnchor": "start"}}},
+        "facet": {"row": {"field": "language", "title": None, "sort": languages,
+                          "header": {"labelAngle": 0, "labelAlign": "left", "labelOrient": "top", "labelPadding": 2,
+                                     "labelAnchor": "start", "labelFontWeight": "bold"}}},
         "resolve": {"scale": {"y": "independent"}},
         "spacing": 4,
         "spec": {

@@ -135,9 +135,9 @@ SECTIONS = (
 
 
 def sections_of(results):
-    """Those sections and columns for which there was a workload."""
+    """Those sections and columns for which there was a run."""
     for section in SECTIONS:
-        columns = [column for column in section.columns if column.workload in results.content["workloads"]]
+        columns = [column for column in section.columns if results.rows(column.workload)]
         if columns:
             yield section, columns
 

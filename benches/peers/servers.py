@@ -60,6 +60,9 @@ class Server:
                 raise Missing(f"{self.name} did not start: {self.last_words()}")
             time.sleep(0.05)
 
+    def described(self):
+        return {"title": self.title, "version": self.version, "note": self.note}
+
     def last_words(self):
         with open(os.path.join(self.directory, "log"), errors="replace") as log:
             return " / ".join(log.read().strip().splitlines()[-3:])

@@ -22,8 +22,8 @@ def aligned(head, body):
     widths = [max([len(row[at]) for row in body] + [longest_word(head[at])]) for at in range(len(head))]
     broken = [wrapped(title, width) for title, width in zip(head, widths)]
     height = max(map(len, broken))
-    lines = [[title[at - height + len(title)] if at >= height - len(title) else "" for title in broken] for at in range(height)]
-    return "\n".join(line_of(row, widths) for row in [*lines, *body])
+    level = [[""] * (height - len(title)) + title for title in broken]
+    return "\n".join(line_of(row, widths) for row in [*zip(*level), *body])
 
 
 def line_of(row, widths):
@@ -49,15 +49,19 @@ def markdown(results):
     parts = []
     for section, columns in sections_of(results):
         parts.append(f"### {section.title}\n")
-        parts.append("| | " + " | ".join(column.title for column in columns) + " |\n|---" * 1)
-        parts[-1] = "| | " + " | ".join(column.title for column in columns) + " |\n" + "|---" * (len(columns) + 1) + "|"
+        parts.append(row_of(["", *(column.title for column in columns)]))
+        parts.append("|---" * (len(columns) + 1) + "|")
         for who, cells in rows_of(results, columns):
             name = f"{who['title']} ({who['language']})"
-            parts.append(f"| {f'**{name}**' if who['kind'] == 'ours' else name} | " + " | ".join(text for text, _ in cells) + " |")
+            parts.append(row_of([f"**{name}**" if who["kind"] == "ours" else name, *(text for text, _ in cells)]))
         better = list(better_lines(results, columns))
         parts += ["", "Better than ours:", "", *(f"- {line}" for line in better)] if better else []
         parts.append("")
     return "\n".join(parts + [f"- {line}" for line in notes(results) if line.strip()]) + "\n"
+
+
+def row_of(cells):
+    return f"| {' | '.join(cells)} |"
 
 
 def notes(results):

@@ -54,8 +54,11 @@ def planned(seconds, rounds, crowds, idle_s):
         Workload("alone-16", loop_alone, 16, rounds, 20, seconds),
         Workload("turns-16", loop_turns, 16, rounds, 30, seconds * 1.5),
         *(
-            Workload(f"crowd-{size}", crowd, size, some, crowd_limits[size], hold_us=1000, idle_s=idle_s * (size == 100))
-            for size in crowds
+            Workload(
+                f"crowd-{size}", crowd, size, some, limit_s, hold_us=1000, idle_s=idle_s if size == 100 else 0
+            )
+            for size, limit_s in crowd_limits.items()
+            if size in crowds
         ),
         Workload("crash", crash, 1, some, 3 * CRASH_LEASE_MS / 1000),
     ]

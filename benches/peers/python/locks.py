@@ -27,7 +27,10 @@ POOL = {"max_connections": 12_000}
 class RedisPy:
     name, title, version = "redis-py", "redis-py Lock", version("redis")
     waits = "polls, every 100 ms"
-    settings = "a client for all callers, max_connections 12,000 (100); timeout from the workload (none), as without one a dead holder keeps the lock for ever"
+    settings = (
+        "a client for all callers, max_connections 12,000 (100);"
+        " timeout from the workload (none: a dead holder would keep the lock for ever)"
+    )
 
     def __init__(self, url, lease_ms):
         self.client, self.lease_s = redis.Redis.from_url(url, **POOL), lease_ms / 1000
@@ -41,10 +44,14 @@ class RedisPy:
 class PythonRedisLock:
     name, title, version = "python-redis-lock", "python-redis-lock", version("python-redis-lock")
     waits = "BLPOP of a signal, then SET NX"
-    settings = "a client for all callers, max_connections 12,000 (100), socket_timeout None (5 s, which ends its BLPOP); expire from the workload (none)"
+    settings = (
+        "a client for all callers, max_connections 12,000 (100), socket_timeout None (5 s, which ends its BLPOP);"
+        " expire from the workload (none)"
+    )
 
     def __init__(self, url, lease_ms):
-        self.client, self.lease_s = redis.StrictRedis.from_url(url, socket_timeout=None, **POOL), max(1, lease_ms // 1000)
+        self.client = redis.StrictRedis.from_url(url, socket_timeout=None, **POOL)
+        self.lease_s = max(1, lease_ms // 1000)
 
     def take(self, key):
         lock = redis_lock.Lock(self.client, key, expire=self.lease_s)
@@ -55,7 +62,7 @@ class PythonRedisLock:
 class SetNx:
     name, title, version = "set-nx-px", "SET NX PX, DEL", version("redis")
     waits = "does not wait"
-    settings = "a yardstick: the two plain commands by redis-py, max_connections 12,000 (100); a lock that is held is an error"
+    settings = "a yardstick: the two plain commands by redis-py; a lock that is held is an error"
 
     def __init__(self, url, lease_ms):
         self.client, self.lease_ms = redis.Redis.from_url(url, **POOL), lease_ms
@@ -69,7 +76,7 @@ class SetNx:
 class Blpop:
     name, title, version = "blpop", "BLPOP, RPUSH of a token", version("redis")
     waits = "server queue"
-    settings = "redis-py, max_connections 12,000 (100), socket_timeout None (5 s); no lease: whoever dies takes the token along"
+    settings = "redis-py, max_connections 12,000 (100), socket_timeout None (5 s); a dead holder's token is gone"
 
     def __init__(self, url, _lease_ms):
         self.client = redis.Redis.from_url(url, socket_timeout=None, **POOL)
