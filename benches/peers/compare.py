@@ -22,7 +22,7 @@ from results import Results
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 # seconds of a loop, rounds, sizes of crowds, seconds in which waiters only wait, minutes after which no run begins
-FULL = (1.5, 3, (10, 100, 1_000, 10_000), 2, 20)
+FULL = (1.0, 3, (10, 100, 1_000, 10_000), 1.5, 17)
 QUICK = (0.4, 1, (10, 100), 0.5, 4)
 SMOKE = (0.2, 1, (10,), 0, 3)
 
@@ -149,7 +149,7 @@ def parsed():
     size.add_argument("--quick", dest="size", action="store_const", const=QUICK, default=FULL, help="about 5 minutes")
     size.add_argument("--smoke", dest="size", action="store_const", const=SMOKE, help="tries the machinery")
     parser.add_argument("--only", action="append", metavar="ID", help="only this one, e.g. go/redsync; repeatable")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many (20; quick: 4)")
+    parser.add_argument("--minutes", type=float, help="begin no run after so many (17; quick: 4)")
     parser.add_argument("--program", action="append", default=[], help="a contestant's command line")
     parser.add_argument("--left-out", action="append", default=[], help="a line that says what was left out, and why")
     parser.add_argument("--out", type=pathlib.Path, default=TOP / "target/compare", help="where the results go")

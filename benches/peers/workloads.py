@@ -55,8 +55,9 @@ def planned(seconds, rounds, crowds, idle_s):
         Workload("turns-16", loop_turns, 16, rounds, 30, seconds * 1.5),
         *(
             Workload(
-                f"crowd-{size}", crowd, size, some, limit_s, hold_us=1000, idle_s=idle_s if size == 100 else 0
-            )
+                f"crowd-{size}", crowd, size, some if size < 1_000 else 1, limit_s,
+                hold_us=1000, idle_s=idle_s if size == 100 else 0,
+            )  # fmt: skip
             for size, limit_s in crowd_limits.items()
             if size in crowds
         ),
