@@ -1,4 +1,4 @@
-"""Runs one lock library of Python under one workload: see docs/comparison.md § Contestants."""
+"""Runs one lock library of Python under one workload: see docs/comparison.md § A contestant."""
 
 import argparse
 import json
