@@ -3,6 +3,7 @@
 import pytest
 
 import figures
+import sections
 from figures import Acquisition
 
 
@@ -79,3 +80,8 @@ def test_the_longest_wait_is_that_of_the_starved_too():
 def test_runs_without_acquisitions_have_no_figures():
     assert figures.of_pairs([]) == figures.of_turns([], 3) == figures.of_crowd([]) == {}
     assert figures.counted([], 1) == []
+
+
+def test_a_duration_is_shown_in_three_digits_of_the_unit_that_fits():
+    shown = [sections.duration(us) for us in (0, 7.25, 853, 999.7, 1000, 32_450, 999_600, 2_500_000)]
+    assert shown == ["0 µs", "7.25 µs", "853 µs", "1 ms", "1 ms", "32.5 ms", "1 s", "2.5 s"]
