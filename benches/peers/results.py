@@ -53,12 +53,16 @@ class Results:
         }
         return ours.get(contestant["language"]) or ours.get("Rust")
 
-    def better_than_ours(self, workload, name, smaller_is_better):
-        """Peers with a better figure than our client in their language, as (peer, its figure, ours, our figure)."""
+    def better_than_ours(self, workload, name, smaller_is_better, of_sharers=False):
+        """Peers with a better figure than our client in their language, as (peer, its figure, ours, our figure).
+
+        `of_sharers`: without those that give most grants back to the same caller."""
         found = []
         for peer in self.rows(workload):
             ours = self.ours_for(peer)
             if peer["kind"] != "peer" or not ours:
+                continue
+            if of_sharers and (self.figure(peer["id"], workload, "to_others_share") or 0) < 0.5:
                 continue
             theirs, mine = (self.figure(each["id"], workload, name) for each in (peer, ours))
             if theirs is None or mine is None:
