@@ -78,7 +78,7 @@ SECTIONS = (
         (
             Column("hand-offs to another, a second", "turns-16", "to_others_per_s", count, "more", "log"),
             Column("share that goes to another", "turns-16", "to_others_share", percent, "more", "linear", 100),
-            Column("hand-off to another, median", "turns-16", "hand_off_us_p50", duration, "less", "log", 1e-3, of_sharers=True),
+            Column("hand-off to another, median", "turns-16", "hand_off_us_p50", duration, "less", "log", 1e-3, True),
             Column("hand-off, 99 %", "turns-16", "hand_off_us_p99", duration, "less", of_sharers=True),
             Column("longest wait", "turns-16", "longest_wait_us", duration, "less", "log", 1e-3),
             Column("grants a second", "turns-16", "grants_per_s", count),
