@@ -17,7 +17,7 @@ def bars(results, column):
         if value is not None:
             drawn = value * column.scale
             rows.append({"who": who["id"], "title": who["title"], "language": who["language"], "kind": who["kind"],
-                         "value": drawn, "text": column.show(value)})  # fmt: skip
+                         "value": drawn, "label_at": max(drawn, 0), "text": column.show(value)})  # fmt: skip
     if not rows:
         return None
     return svg(specification(rows, column), column.title)
@@ -48,7 +48,8 @@ def specification(rows, column):
                  "encoding": {"x2": {"datum": begin}, "color": {"field": "kind", "type": "nominal", "legend": None,
                                         "scale": {"domain": list(KINDS), "range": list(KINDS.values())}}}},
                 {"mark": {"type": "text", "align": "left", "dx": 4, "color": "currentColor"},
-                 "encoding": {"text": {"field": "text", "type": "nominal"}}},
+                 "encoding": {"text": {"field": "text", "type": "nominal"},
+                              "x": {"field": "label_at", "type": "quantitative"}}},
             ],
         },
         "padding": {"left": 2, "right": 52, "top": 2, "bottom": 2},
@@ -65,7 +66,7 @@ def scaled(rows, column):
     if column.chart == "log" and some:
         begin = min(some) / 3
         for row in rows:
-            row["value"] = max(row["value"], begin)
+            row["value"] = row["label_at"] = max(row["value"], begin)
         return {"type": "log", "domain": [begin, max(some)]}, begin
     return {"domain": [min([0, *values]), max([*values, 1e-9])]}, 0
 

@@ -114,7 +114,8 @@ SECTIONS = (
         "waiting",
         "A hundred wait, and nothing happens",
         "What waiting costs the server. A library that polls pays for every try of every waiter; one that waits in the"
-        " server or for a message pays nothing until something happens.",
+        " server or for a message pays nothing until something happens. A Redis server takes some tenths of a percent"
+        " for itself.",
         (
             Column("commands a second", "crowd-100", "idle_commands_per_s", count, "less", "linear"),
             Column("server's CPU, % of one processor", "crowd-100", "idle_cpu_percent", count, "less", "linear"),
@@ -183,4 +184,4 @@ def better_lines(results, columns):
 def for_whom(column):
     """Names the crowd, where the column's title alone leaves that open."""
     size = column.workload.partition("crowd-")[2]
-    return f" (crowd of {int(size):,})" if size else ""
+    return f" (crowd of {int(size):,})" if size and f"{int(size):,}" not in column.title else ""
