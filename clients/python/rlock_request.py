@@ -187,8 +187,8 @@ class Turn:
 
     def piece_ms(self):
         """How long the next request waits in the server; raises when the wait is over."""
-        left = self.until - now()
-        if self.asked and left <= 0:
+        left, is_lost = self.until - now(), self.asked == 1 and self.trouble
+        if self.asked and left <= 0 and not is_lost:  # A first reply that was lost is asked for again in any case.
             raise NotAcquired(f"{self.request.keys} not acquired within {self.request.wait} s") from self.trouble
         return math.ceil(max(0, min(left, self.ask_every)) * 1000)
 

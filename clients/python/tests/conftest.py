@@ -260,6 +260,11 @@ class Proxy:
                     near.sendall(data)
             near.shutdown(socket.SHUT_RDWR)
 
+    def cut(self):
+        for each in self.sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
     def end(self):
         self.listener.shutdown(socket.SHUT_RDWR)
         for each in [self.listener, *self.sockets]:
