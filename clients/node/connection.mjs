@@ -4,10 +4,11 @@
 class Connection {
   isLast = false; // It ends when nothing is under way on it.
   #pending = 0;
+  #isClosed = false; // The library may see later that it is.
 
-  constructor(raw, { send, isOpen, close, isAnswer }) {
-    Object.assign(this, { raw, send, close, isAnswer });
-    Object.defineProperty(this, 'isOpen', { get: isOpen });
+  constructor(raw, library) {
+    this.raw = raw;
+    this.library = library;
     raw.on('error', () => {}); // The requests on it tell of it.
   }
 
@@ -15,7 +16,7 @@ class Connection {
   async ask(words, limit) {
     this.#pending += 1;
     try {
-      return await within(limit, this.send(words), `no reply to ${words[0]}`);
+      return await within(limit, this.library.send(words), `no reply to ${words[0]}`);
     } catch (error) {
       if (!this.isAnswer(error)) this.close();
       throw error;
@@ -23,6 +24,19 @@ class Connection {
       this.#pending -= 1;
       if (this.isLast) this.endWhenIdle();
     }
+  }
+
+  get isOpen() {
+    return !this.#isClosed && this.library.isOpen();
+  }
+
+  isAnswer(error) {
+    return this.library.isAnswer(error);
+  }
+
+  close() {
+    this.#isClosed = true;
+    this.library.close();
   }
 
   endWhenIdle() {

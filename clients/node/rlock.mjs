@@ -314,17 +314,17 @@ export class Held {
     const { lease } = this.#request;
     this.#until = sent + lease;
     clearTimeout(this.#timers.lease);
-    this.#timers.lease = setTimeout(() => this.#watch(), Math.max(0, this.#until - now()));
+    this.#timers.lease = later(() => this.#watch(), this.#until - now());
     this.#renewAt(sent + lease / 3);
   }
 
   /** A timer may ring a little early. */
   #watch() {
-    if (!this.lost && !this.#isOver) this.#timers.lease = setTimeout(() => this.#watch(), 1);
+    if (!this.lost && !this.#isOver) this.#timers.lease = later(() => this.#watch(), 1);
   }
 
   #renewAt(due) {
-    this.#timers.renew = setTimeout(() => (this.#renewal = this.#renew()), Math.max(0, due - now()));
+    this.#timers.renew = later(() => (this.#renewal = this.#renew()), due - now());
   }
 
   async #renew() {
@@ -354,6 +354,11 @@ export class Held {
     clearTimeout(this.#timers.lease);
     clearTimeout(this.#timers.renew);
   }
+}
+
+/** A timer that does not keep the process alive: a hold that is forgotten ends with it. */
+function later(work, pause) {
+  return setTimeout(work, Math.max(0, pause)).unref();
 }
 
 /** What `promise` becomes, or the reason of `signal` if it is aborted before. */
