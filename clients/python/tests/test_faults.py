@@ -32,14 +32,13 @@ def test_a_waiter_whose_connection_breaks_keeps_its_place(face, proxy, server, k
     held = face(server.port).lock(key)
     locks = face(proxy.port, socket_timeout=0.3, ask_every=0.3)
     proxy.lose = ("RLOCK.ACQUIRE", how)
-    waiter = background(locks.lock, key)
+    waiter = background(locks.lock, key, wait=SOON)
     until(lambda: server.queued(key) == 1 and proxy.lost, "the waiter stands in the queue")
-    behind = background(face(server.port).lock, key)
+    behind = background(face(server.port).lock, key, wait=SOON)
     until(lambda: server.queued(key) == 2, "another stands behind it")
     before = server.count()
     if how == "close":
-        for each in proxy.sockets:
-            each.close() if each.fileno() == -1 else each.shutdown(2)
+        proxy.cut()
     until(lambda: server.count() > before, "the waiter has asked again")
     held.release()
     first = waiter.result(SOON)
@@ -71,7 +70,7 @@ def test_a_limit_of_the_client_that_is_shorter_than_the_wait_does_not_end_it(fac
 def test_a_pool_of_one_does_not_block_the_holder(face, server, key, background):
     locks = face(server.port, max_connections=1)
     held = locks.lock(key, lease=0.6)
-    waiters = [background(locks.lock, key) for _ in range(5)]
+    waiters = [background(locks.lock, key, wait=SOON) for _ in range(5)]
     until(lambda: server.queued(key) == 5, "five wait")
     time.sleep(1)
     held.check()

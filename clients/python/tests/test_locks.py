@@ -92,7 +92,7 @@ def test_a_wait_of_many_pieces_keeps_its_place(face, server, key, background):
     held = locks.lock(key)
     first = background(locks.lock, key, wait=SOON)
     until(lambda: server.queued(key) == 1, "the first stands in the queue")
-    second = background(locks.lock, key)
+    second = background(locks.lock, key, wait=SOON)
     until(lambda: server.queued(key) == 2, "the second stands in the queue")
     until(lambda: server.info(key)["waiters"] and server.count() >= 6, "both have asked again")
     owners = [dict(zip(each[::2], each[1::2]))["waited-ms"] for each in server.info(key)["waiters"]]
@@ -232,7 +232,7 @@ def test_the_servers_refusals_can_be_told_apart(face, own_server, key, backgroun
     assert refusal(locks, "text") == "WRONGTYPE"
 
     a, b = locks.lock("a", owner="one"), locks.lock("b", owner="two")
-    waiter = background(locks.lock, "b", owner="one")
+    waiter = background(locks.lock, "b", wait=SOON, owner="one")
     until(lambda: server.queued("b") == 1, "the first waits for the second")
     assert refusal(locks, "a", owner="two") == "DEADLOCK"
     assert a.release() and b.release()
@@ -240,7 +240,7 @@ def test_the_servers_refusals_can_be_told_apart(face, own_server, key, backgroun
 
     server.ask("CONFIG", "SET", "rlock.max-waiters", 1)
     with locks.lock(key):
-        waiter = background(locks.lock, key)
+        waiter = background(locks.lock, key, wait=SOON)
         until(lambda: server.queued(key) == 1, "the queue is full")
         assert refusal(locks, key) == "QUEUEFULL"
     waiter.result(SOON).release()

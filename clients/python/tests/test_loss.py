@@ -127,7 +127,7 @@ def test_a_waiter_outlives_a_restart_and_the_holder_of_before_is_told(face, own_
 
 def test_a_waiter_that_is_withdrawn_by_an_operator_ends(locks, server, key, background):
     with locks.lock(key):
-        waiter = background(locks.lock, key)
+        waiter = background(locks.lock, key, wait=SOON)
         until(lambda: server.queued(key) == 1, "the waiter stands in the queue")
         first = server.info(key)["waiters"][0]
         assert server.ask("RLOCK.CANCEL", key, dict(zip(first[::2], first[1::2]))["owner"]) == 1
