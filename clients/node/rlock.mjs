@@ -41,6 +41,7 @@ export class Refused extends LockError {
 /** When a call of `lock` asks next, and whether it may: its wait, cut into pieces of `askEvery`. */
 class Turn {
   asked = 0;
+  isRepeated = false;
   pause = 100;
 
   constructor(request, askEvery) {
@@ -53,8 +54,11 @@ class Turn {
   piece() {
     const { keys, wait } = this.request;
     const left = this.until - now();
-    const isLost = this.asked === 1 && this.trouble; // A first reply that was lost is asked for again in any case.
-    if (this.asked && left <= 0 && !isLost) {
+    if (this.asked && left <= 0) {
+      if (this.asked === 1 && this.trouble && !this.isRepeated) { // A first reply that was lost: once more.
+        this.isRepeated = true;
+        return 0;
+      }
       throw new NotAcquired(`${keys}: not acquired within ${wait} ms`, { cause: this.trouble });
     }
     return this.asked ? Math.ceil(Math.max(0, Math.min(left, this.askEvery))) : 0;
@@ -77,13 +81,13 @@ class Turn {
     if (error instanceof Refused) {
       const isPassing = ANSWERED_LATER.has(error.code) || (error.code === 'READONLY' && this.asked > 1);
       if (isTry || !isPassing) throw error;
-    } else if (isFirstContact || (isTry && this.asked > 1)) {
+    } else if (isFirstContact || (isTry && this.isRepeated)) {
       throw error;
     }
     this.trouble = error;
     const next = this.pause;
     this.pause = Math.min(next * 2, 1_000);
-    return this.asked > 1 ? Math.max(0, Math.min(next, this.until - now())) : 0;
+    return Math.max(0, Math.min(next, this.until - now()));
   }
 }
 

@@ -183,12 +183,15 @@ class Turn:
     def __init__(self, request, ask_every):
         self.request, self.ask_every = request, ask_every
         self.until, self.began = now() + request.wait, now()
-        self.asked, self.pause, self.trouble = 0, 0.1, None
+        self.asked, self.is_repeated, self.pause, self.trouble = 0, False, 0.1, None
 
     def piece_ms(self):
         """How long the next request waits in the server; raises when the wait is over."""
-        left, is_lost = self.until - now(), self.asked == 1 and self.trouble
-        if self.asked and left <= 0 and not is_lost:  # A first reply that was lost is asked for again in any case.
+        left = self.until - now()
+        if self.asked and left <= 0:
+            if self.asked == 1 and self.trouble and not self.is_repeated:  # A first reply that was lost: once more.
+                self.is_repeated = True
+                return 0
             raise NotAcquired(f"{self.request.keys} not acquired within {self.request.wait} s") from self.trouble
         return math.ceil(max(0, min(left, self.ask_every)) * 1000)
 
@@ -207,7 +210,7 @@ class Turn:
             is_passing = refusal.code in ANSWERED_LATER or (refusal.code == "READONLY" and self.asked > 1)
             if is_try or not is_passing:
                 raise refusal from error
-        elif isinstance(error, LOGIN) or is_first_contact or (is_try and self.asked > 1):
+        elif isinstance(error, LOGIN) or is_first_contact or (is_try and self.is_repeated):
             raise error
         self.trouble, pause, self.pause = error, self.pause, min(self.pause * 2, 1)
         return max(0, min(pause, self.until - now()))

@@ -131,6 +131,15 @@ suite((test, world) => {
     }
   });
 
+  test('a server that is gone after a lost reply is an error of a try, at once', async () => {
+    const proxy = await world.proxy(), locks = await world.locks(proxy.port, { limit: 300 });
+    proxy.lose = { word: 'RLOCK.ACQUIRE', how: 'hang' };
+    const asked = assert.rejects(locks.lock(world.key(), { wait: 0 }), error => !(error instanceof NotAcquired));
+    await until(() => proxy.lost, 'the request meets its fate');
+    proxy.refuse();
+    await asked;
+  });
+
   test('a wait through an outage is over in time', async () => {
     const server = await world.ownServer(), key = world.key();
     const locks = await world.locks(server.port);

@@ -188,12 +188,16 @@ export class Proxy {
     });
   }
 
+  refuse() {
+    this.listener.close();
+  }
+
   cut() {
     for (const each of this.#sockets) each.destroy();
   }
 
   end() {
     this.cut();
-    return new Promise(resolve => this.listener.close(resolve));
+    return new Promise(resolve => this.listener.close(() => resolve()));
   }
 }

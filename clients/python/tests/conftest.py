@@ -266,8 +266,9 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def end(self):
-        self.listener.shutdown(socket.SHUT_RDWR)
         for each in [self.listener, *self.sockets]:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
             each.close()
 
 

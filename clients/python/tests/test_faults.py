@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import random
+import socket
 import threading
 import time
 
@@ -201,6 +202,15 @@ def test_a_thread_interrupted_while_it_waits_leaves_the_queue(library, server, k
         assert ended == [0]
     assert server.is_free(key)
     face.end()
+
+
+def test_a_server_that_is_gone_after_a_lost_reply_is_an_error_of_a_try(face, proxy, key, background):
+    proxy.lose = ("RLOCK.ACQUIRE", "hang")
+    asked = background(face(proxy.port, socket_timeout=0.3).lock, key, wait=0)
+    until(lambda: proxy.lost, "the request meets its fate")
+    proxy.listener.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(face.broken):
+        asked.result(SOON)
 
 
 def test_a_wait_through_an_outage_is_over_in_time(face, own_server, key, background):
