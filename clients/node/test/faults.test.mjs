@@ -26,7 +26,7 @@ suite((test, world) => {
     test(`a waiter whose connection breaks keeps its place (${how})`, async () => {
       const proxy = await world.proxy(), key = world.key();
       const held = await (await world.locks()).lock(key);
-      const locks = await world.locks(proxy.port, { limit: 300, askEvery: 300 });
+      const locks = await world.locks(proxy.port, { limit: 300, askEvery: 1_000 });
       if (how === 'hang') proxy.lose = { word: 'WAIT', how };
       const waiter = locks.lock(key);
       await until(async () => (await world.server.queued(key)) === 1, 'the waiter stands in the queue');

@@ -31,7 +31,7 @@ def test_a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_once(face, pr
 @pytest.mark.parametrize("how", ["close", "hang"])
 def test_a_waiter_whose_connection_breaks_keeps_its_place(face, proxy, server, key, how, background):
     held = face(server.port).lock(key)
-    locks = face(proxy.port, socket_timeout=0.3, ask_every=0.3)
+    locks = face(proxy.port, socket_timeout=0.3, ask_every=1)
     proxy.lose = ("RLOCK.ACQUIRE", how)
     waiter = background(locks.lock, key, wait=SOON)
     until(lambda: server.queued(key) == 1 and proxy.lost, "the waiter stands in the queue")
