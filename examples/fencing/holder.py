@@ -8,12 +8,11 @@ src/main.rs is the same in Rust.
 
 import json
 import os
-import socket
 import sys
-import uuid
 
 import psycopg
 import redis
+import rlock
 import urllib3
 
 LOCK = "account:7"
@@ -130,29 +129,26 @@ def say(*words) -> None:
 
 
 def main() -> None:
-    deposit, lease_ms = int(sys.argv[1]), sys.argv[2]
-    # The reply comes when the lock is granted: after 20 s at the most.
-    server = redis.Redis.from_url(os.environ["RLOCK_URL"], socket_timeout=30)
-    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4()}"
-    fence = server.execute_command("RLOCK.ACQUIRE", LOCK, owner, lease_ms, "WAIT", 20_000)
-    if fence is None:
-        sys.exit(f"the lock {LOCK} was not granted within 20 s")
-    say("granted", fence)
+    deposit, lease = int(sys.argv[1]), int(sys.argv[2]) / 1000
+    # A thread renews the lease, but not while this process stands still.
+    locks = rlock.Locks(redis.Redis.from_url(os.environ["RLOCK_URL"]))
+    with locks.lock(LOCK, lease=lease, wait=20) as held:
+        say("granted", held.fence)
 
-    receivers = [receiver(fence) for receiver in (Table, FencedTable, Object, FencedObject, S3Object)]
-    balances = [receiver.read() for receiver in receivers]
-    if None in balances:
-        sys.exit("a receiver has seen a larger fence")
-    say("read", balances[0])
+        receivers = [receiver(held.fence) for receiver in (Table, FencedTable, Object, FencedObject, S3Object)]
+        balances = [receiver.read() for receiver in receivers]
+        if None in balances:
+            sys.exit("a receiver has seen a larger fence")
+        held.check()
+        say("read", balances[0])
 
-    # A pause may come here, after any check, and last for any time.
-    sys.stdin.readline()
+        # A pause may come here, after the check, and last for any time.
+        sys.stdin.readline()
 
-    for receiver, balance in zip(receivers, balances):
-        accepted = receiver.write(balance + deposit)
-        say("wrote", receiver.name, balance + deposit, "accepted" if accepted else "refused")
-    released = server.execute_command("RLOCK.RELEASE", LOCK, owner)
-    say("ended", "holding" if released is not None else "lost")
+        for receiver, balance in zip(receivers, balances):
+            accepted = receiver.write(balance + deposit)
+            say("wrote", receiver.name, balance + deposit, "accepted" if accepted else "refused")
+        say("ended", "lost" if held.lost else "holding")
 
 
 if __name__ == "__main__":
