@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -194,12 +195,21 @@ func TestAWaiterKeepsItsTurnWhenItsConnectionIsLost(t *testing.T) {
 	locks := locksOf(t, client)
 	holder := lock(t, locks, t.Name())
 	order := make(chan int, 2)
+	var all sync.WaitGroup
+	defer all.Wait()
 	for i := range 2 {
-		go func() {
-			held := lock(t, locks, t.Name(), Owner(fmt.Sprint("turn:", i)))
+		all.Go(func() {
+			held, err := locks.Lock(t.Context(), t.Name(), Owner(fmt.Sprint("turn:", i)))
+			if err != nil {
+				t.Error(err)
+				order <- -1
+				return
+			}
 			order <- i
-			release(t, held)
-		}()
+			if err := held.Release(); err != nil {
+				t.Error(err)
+			}
+		})
 		queued(t, client, t.Name(), fmt.Sprint(i+1))
 	}
 	waiters := info(t, client, t.Name(), "waiters")

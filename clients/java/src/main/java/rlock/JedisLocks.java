@@ -1,6 +1,7 @@
 package rlock;
 
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
@@ -8,17 +9,19 @@ import java.util.concurrent.ConcurrentLinkedDeque;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ExecutorService;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 import redis.clients.jedis.BuilderFactory;
 import redis.clients.jedis.CommandArguments;
-import redis.clients.jedis.CommandObject;
 import redis.clients.jedis.Connection;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.RedisClusterClient;
 import redis.clients.jedis.UnifiedJedis;
+import redis.clients.jedis.commands.ProtocolCommand;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 import redis.clients.jedis.exceptions.JedisMovedDataException;
 import redis.clients.jedis.util.Pool;
+import redis.clients.jedis.util.SafeEncoder;
 
 /**
  * Locks through Jedis 7 or 8. Tries, renewals and releases use the client's pool. Each wait uses a connection of its own, made
@@ -53,9 +56,10 @@ public final class JedisLocks implements Link {
         return new Locks(new JedisLocks(client, () -> Map.of("", pool)));
     }
 
+    @SuppressWarnings("deprecation") // What replaces it differs between Jedis 7 and 8, and between single servers and clusters.
     @Override
     public CompletableFuture<Long> ask(Command command) {
-        return run(() -> client.executeCommand(new CommandObject<>(arguments(command), BuilderFactory.LONG)));
+        return run(() -> BuilderFactory.LONG.build(client.sendCommand(command.keys().get(0), name(command), arguments(command))));
     }
 
     @Override
@@ -84,7 +88,8 @@ public final class JedisLocks implements Link {
         boolean sound = false;
         try {
             connection.setSoTimeout((int) limit.toMillis());
-            Long answer = BuilderFactory.LONG.build(connection.executeCommand(arguments(command)));
+            Long answer = BuilderFactory.LONG.build(connection.executeCommand(
+                    new CommandArguments(name(command)).addObjects((Object[]) arguments(command))));
             sound = true;
             return answer;
         } catch (JedisDataException e) { // An answer too.
@@ -114,12 +119,12 @@ public final class JedisLocks implements Link {
         }
     }
 
-    private static CommandArguments arguments(Command command) {
-        var arguments = new CommandArguments(() -> redis.clients.jedis.util.SafeEncoder.encode(command.name()));
-        command.before().forEach(arguments::add);
-        command.keys().forEach(arguments::key);
-        command.after().forEach(arguments::add);
-        return arguments;
+    private static ProtocolCommand name(Command command) {
+        return () -> SafeEncoder.encode(command.name());
+    }
+
+    private static String[] arguments(Command command) {
+        return Stream.of(command.before(), command.keys(), command.after()).flatMap(List::stream).toArray(String[]::new);
     }
 
     private CompletableFuture<Long> run(Supplier<Long> call) {

@@ -48,7 +48,7 @@ class BadArgumentsTest {
         refused("owner is 'rlock:x', must be without 'rlock:' at its beginning", r -> r.owner("rlock:x"), "k");
         refused("owner is 'a b', must be without the bytes 0x00 to 0x20 and 0x7f", r -> r.owner("a b"), "k");
         refused("the number of keys is 0, must be 1 to 1024", r -> r);
-        refused("the number of keys is 1025, must be 1 to 1024", r -> r, new String[1025]);
+        refused("the number of keys is 1025, must be 1 to 1024", r -> r, "k,".repeat(1025).split(","));
         refused("a key is 'k' twice, must be named once", r -> r, "k", "k");
         refused("shared is true, must be left out with several keys", Request::shared, "a", "b");
     }

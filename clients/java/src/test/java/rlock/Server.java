@@ -41,7 +41,10 @@ final class Server implements AutoCloseable {
         command.addAll(arguments);
         try {
             process = new ProcessBuilder(command).start();
-            Eventually.so("the server is ready", this::answers);
+            Eventually.so("the server is ready", () -> answers() || !process.isAlive());
+            if (!process.isAlive()) {
+                throw new IllegalStateException(program + ": " + Files.readString(directory.resolve("log")));
+            }
         } catch (IOException e) {
             throw new IllegalStateException(e);
         }
