@@ -274,14 +274,14 @@ func TestAClusterClientFindsTheServerOfAKey(t *testing.T) {
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{node.address()}})
 	t.Cleanup(func() { _ = client.Close() })
 	locks := locksOf(t, client)
-	both, err := locks.LockAll(t.Context(), []string{"{k}1", "{k}2"}, Lease(600*time.Millisecond))
+	both, err := locks.LockAll(t.Context(), []string{"{k}1", "{k}2"}, Lease(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
 	granted := make(chan *Held)
 	go func() { granted <- lock(t, locks, "{k}1") }()
 	queued(t, one, "{k}1", "1")
-	time.Sleep(time.Second) // More than the lease.
+	time.Sleep(1500 * time.Millisecond) // More than the lease.
 	if both.Check() != nil {
 		t.Error(both.Check())
 	}

@@ -83,8 +83,8 @@ func TestAHoldIsRenewedPastItsLease(t *testing.T) {
 	t.Parallel()
 	client := connect(t, shared.address())
 	locks := locksOf(t, client)
-	held := lock(t, locks, t.Name(), Lease(300*time.Millisecond))
-	time.Sleep(time.Second) // More than three leases.
+	held := lock(t, locks, t.Name(), Lease(time.Second))
+	time.Sleep(2500 * time.Millisecond) // More than two leases.
 	if err := held.Check(); err != nil {
 		t.Error(err)
 	}
@@ -107,9 +107,9 @@ func TestALongWaitWithAShortLeaseIsConfirmed(t *testing.T) {
 	client := connect(t, shared.address())
 	locks := locksOf(t, client)
 	holder := lock(t, locks, t.Name())
-	time.AfterFunc(time.Second, func() { _ = holder.Release() })
-	held := lock(t, locks, t.Name(), Lease(400*time.Millisecond))
-	time.Sleep(600 * time.Millisecond)
+	time.AfterFunc(1500*time.Millisecond, func() { _ = holder.Release() }) // More than the lease.
+	held := lock(t, locks, t.Name(), Lease(time.Second))
+	time.Sleep(1500 * time.Millisecond)
 	if err := held.Check(); err != nil {
 		t.Error(err)
 	}
@@ -295,11 +295,11 @@ func TestSeveralKeysAreTakenTogether(t *testing.T) {
 	}
 	isFree(t, client, a)
 	time.AfterFunc(100*time.Millisecond, func() { _ = holder.Release() })
-	both, err := locks.LockAll(t.Context(), []string{a, b}, Lease(300*time.Millisecond))
+	both, err := locks.LockAll(t.Context(), []string{a, b}, Lease(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second) // More than three leases.
+	time.Sleep(2500 * time.Millisecond) // More than two leases.
 	if both.Check() != nil || strings.Join(both.Keys(), " ") != a+" "+b {
 		t.Error(both.Check(), both.Keys())
 	}

@@ -21,10 +21,10 @@ final class Cluster {
 
     static void works(Locks locks, Server node) throws Exception {
         try (var seen = new Seen(node.port)) {
-            var both = locks.on("{k}1", "{k}2").lease(Duration.ofMillis(900)).lock();
+            var both = locks.on("{k}1", "{k}2").lease(Duration.ofMillis(1500)).lock();
             var task = new LocksTest.Task<>(() -> locks.on("{k}1").lock());
             seen.queued("{k}1", 1);
-            Thread.sleep(1500); // More than the lease.
+            Thread.sleep(2500); // More than the lease.
             both.check();
             both.close();
             task.get().close();

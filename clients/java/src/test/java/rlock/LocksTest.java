@@ -19,8 +19,11 @@ import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestInfo;
 import org.junit.jupiter.api.TestInstance;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** What holds for every library. */
+@Execution(ExecutionMode.CONCURRENT)
 @TestInstance(TestInstance.Lifecycle.PER_CLASS)
 abstract class LocksTest {
     Server server;
@@ -117,8 +120,8 @@ abstract class LocksTest {
 
     @Test
     void holdIsRenewedPastItsLease(TestInfo test) throws Exception {
-        var held = locks.on(key(test)).lease(ms(400)).onLoss(() -> {}).lock();
-        Thread.sleep(1300); // More than three leases.
+        var held = locks.on(key(test)).lease(ms(1500)).onLoss(() -> {}).lock();
+        Thread.sleep(3500); // More than two leases.
         held.check();
         assertThrows(LockException.NotAcquired.class, () -> locks.on(key(test)).waitAtMost(Duration.ZERO).lock());
         held.close();
@@ -131,12 +134,12 @@ abstract class LocksTest {
     @Test
     void longWaitWithAShortLeaseIsConfirmed(TestInfo test) throws Exception {
         var holder = locks.on(key(test)).lock();
-        var task = new Task<>(() -> locks.on(key(test)).lease(ms(500)).lock());
+        var task = new Task<>(() -> locks.on(key(test)).lease(ms(1500)).lock());
         seen.queued(key(test), 1);
-        Thread.sleep(800); // More than the lease.
+        Thread.sleep(2000); // More than the lease.
         holder.close();
         try (Held held = task.get()) {
-            Thread.sleep(700);
+            Thread.sleep(2000); // More than the lease.
             held.check();
         }
     }
@@ -145,8 +148,8 @@ abstract class LocksTest {
     void forcedReleaseIsToldAsLoss(TestInfo test) throws Exception {
         String key = key(test);
         var told = new CountDownLatch(2);
-        var one = locks.on(key).lease(ms(900)).onLoss(told::countDown).lock();
-        var two = locks.on(key + 1, key + 2).lease(ms(900)).onLoss(told::countDown).lock();
+        var one = locks.on(key).lease(ms(1500)).onLoss(told::countDown).lock();
+        var two = locks.on(key + 1, key + 2).lease(ms(1500)).onLoss(told::countDown).lock();
         seen.call("RLOCK.FORCE", key);
         seen.call("RLOCK.FORCE", key + 2);
         assertTrue(told.await(10, TimeUnit.SECONDS));
@@ -160,7 +163,7 @@ abstract class LocksTest {
     @Test
     void holderWithAnotherFenceHasLost(TestInfo test) throws Exception {
         var told = new CountDownLatch(1);
-        locks.on(key(test)).lease(ms(900)).owner("me").onLoss(told::countDown).lock();
+        locks.on(key(test)).lease(ms(1500)).owner("me").onLoss(told::countDown).lock();
         seen.call("RLOCK.FORCE", key(test));
         seen.call("RLOCK.ACQUIRE", key(test), "me", "60000");
         assertTrue(told.await(10, TimeUnit.SECONDS));
@@ -170,7 +173,7 @@ abstract class LocksTest {
     void lossIsToldBeforeAStoppedServerCanGrantToOthers() throws Exception {
         try (var alone = Server.withModule(); var mine = connect(alone.port)) {
             var told = new CountDownLatch(1);
-            var held = mine.on("k").lease(ms(900)).onLoss(told::countDown).lock();
+            var held = mine.on("k").lease(ms(1500)).onLoss(told::countDown).lock();
             alone.signal("STOP");
             assertTrue(told.await(5, TimeUnit.SECONDS));
             assertTrue(held.isLost());
@@ -261,11 +264,11 @@ abstract class LocksTest {
         var holder = locks.on(b).lock();
         assertThrows(LockException.NotAcquired.class, () -> locks.on(a, b).waitAtMost(Duration.ZERO).lock());
         seen.free(a);
-        var task = new Task<>(() -> locks.on(a, b).lease(ms(500)).lock());
+        var task = new Task<>(() -> locks.on(a, b).lease(ms(1500)).lock());
         seen.queued(b, 1);
         holder.close();
         try (Held both = task.get()) {
-            Thread.sleep(1300); // More than two leases.
+            Thread.sleep(3500); // More than two leases.
             both.check();
             assertEquals(List.of(a, b), both.keys());
             assertThrows(LockException.NotAcquired.class, () -> locks.on(a).waitAtMost(Duration.ZERO).lock());
@@ -366,7 +369,7 @@ abstract class LocksTest {
 
     @Test
     void manyWaitersDoNotHoldUpTheHolder(TestInfo test) throws Exception {
-        var holder = locks.on(key(test)).lease(ms(2000)).lock();
+        var holder = locks.on(key(test)).lease(ms(3000)).lock();
         var all = new ConcurrentLinkedQueue<Task<?>>();
         for (int i = 0; i < 12; i++) { // More than Jedis's pool has.
             all.add(new Task<>(() -> {
@@ -375,7 +378,7 @@ abstract class LocksTest {
             }));
         }
         seen.queued(key(test), 12);
-        Thread.sleep(2500); // More than the lease.
+        Thread.sleep(3500); // More than the lease.
         holder.check();
         holder.close();
         for (var task : all) {
