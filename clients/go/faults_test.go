@@ -178,7 +178,7 @@ func TestAfterARestartTheHolderIsToldAndTheWaiterGetsIt(t *testing.T) {
 	if err := alone.start(alone.arguments...); err != nil {
 		t.Fatal(err)
 	}
-	<-holder.Context().Done()
+	ends(t, holder)
 	if !errors.Is(context.Cause(holder.Context()), ErrLost) {
 		t.Error(context.Cause(holder.Context()))
 	}

@@ -131,7 +131,7 @@ func TestAForcedReleaseIsToldAsLoss(t *testing.T) {
 		}
 	}
 	for _, held := range []*Held{one, two} {
-		<-held.Context().Done()
+		ends(t, held)
 		if cause := context.Cause(held.Context()); !errors.Is(cause, ErrLost) || !errors.Is(held.Check(), ErrLost) {
 			t.Errorf("%v and %v, must be lost", cause, held.Check())
 		}
@@ -148,7 +148,7 @@ func TestAHolderWithAnotherFenceHasLost(t *testing.T) {
 	if err := client.Do(t.Context(), "RLOCK.ACQUIRE", t.Name(), "me", 60000).Err(); err != nil {
 		t.Fatal(err)
 	}
-	<-held.Context().Done()
+	ends(t, held)
 	if !errors.Is(held.Check(), ErrLost) {
 		t.Error(held.Check())
 	}
@@ -160,7 +160,7 @@ func TestALossIsToldBeforeAStoppedServerCanGrantToOthers(t *testing.T) {
 	held := lock(t, locksOf(t, connect(t, alone.address())), "k", Lease(600*time.Millisecond))
 	begin := time.Now()
 	pause(t, alone)
-	<-held.Context().Done()
+	ends(t, held)
 	if took := time.Since(begin); !errors.Is(context.Cause(held.Context()), ErrLost) || took > 3*time.Second {
 		t.Errorf("%v after %v", context.Cause(held.Context()), took)
 	}

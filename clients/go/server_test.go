@@ -283,3 +283,9 @@ func calls(t *testing.T, client *redis.Client, command string) string {
 	count, _, _ := strings.Cut(rest, ",")
 	return count
 }
+
+// ends waits until a holder is told that it holds nothing any more.
+func ends(t *testing.T, held *Held) {
+	t.Helper()
+	eventually(t, "the context ends", func() bool { return held.Context().Err() != nil })
+}
