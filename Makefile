@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos fencing fresh fuzz help lint module run sanitize server servers test
+.PHONY: bench build chaos compare fencing fresh fuzz help install lint module package run sanitize server servers test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -9,6 +9,13 @@ build: module ## Build target/release/librlock.so and the command line, target/r
 module:
 	tests/install-needs
 	cargo build --release --lib
+
+# It builds nothing, so that root can install what a user has built.
+install: ## Install what `make build` has built: PREFIX=/usr/local, DESTDIR=
+	deploy/install "$(DESTDIR)" $(PREFIX)
+
+package: build ## Debian packages, an archive for other systems, and checksums, in target/dist
+	deploy/make-packages
 
 run: ## Build all, start servers of its own and run the demonstration on them
 	tests/install-needs
@@ -31,6 +38,9 @@ chaos: module ## Locks of real servers amid faults for five minutes, then what h
 
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
 	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)
+
+compare: ## rlock beside other distributed locks, on this machine: target/compare/index.html; ARGS=--quick for 5 minutes
+	benches/peers/run $(ARGS)
 
 servers: ## Put Redis 8 and Valkey 8 and 9 into .servers/, for `make test`
 	tests/install-servers .servers

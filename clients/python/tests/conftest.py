@@ -157,7 +157,7 @@ class Async:
 
     def __init__(self, library, port, ask_every=10, **options):
         self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.client = library.asyncio.Redis(port=port, **options)
         self.locks = rlock_asyncio.Locks(self.client, ask_every=ask_every)
