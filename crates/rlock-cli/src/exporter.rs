@@ -28,9 +28,9 @@ use look::Looker;
 
 /// How many connections are served at a time; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
-/// How long a client may take to send a request, also on a connection that
-/// has had one before.
-const REQUEST_LIMIT: Duration = Duration::from_secs(90);
+/// How long a client may take to send its request. A connection has only one,
+/// so that no idle one keeps others out.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -104,7 +104,8 @@ async fn connection(stream: TcpStream, looker: Arc<Looker>, _permit: OwnedSemaph
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new())
-        .header_read_timeout(REQUEST_LIMIT);
+        .header_read_timeout(REQUEST_LIMIT)
+        .keep_alive(false);
     // A client that broke off, or sent no HTTP, is its own trouble.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }

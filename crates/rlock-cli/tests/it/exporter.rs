@@ -165,6 +165,17 @@ fn other_pages_and_methods_are_refused() {
 }
 
 #[test]
+fn idle_connections_do_not_keep_others_out() {
+    let server = Server::start();
+    let exporter = Exporter::start(&server.url(), &[]);
+    let idle: Vec<_> = (0..64)
+        .map(|_| TcpStream::connect(&exporter.address).unwrap())
+        .collect();
+    assert_eq!(get(&exporter.address, "/-/healthy").0, 200);
+    drop(idle);
+}
+
+#[test]
 fn a_signal_ends_the_exporter() {
     let server = Server::start();
     let mut exporter = Exporter::start(&server.url(), &[]);
