@@ -56,9 +56,9 @@ impl Reading {
 pub(super) fn check(facts: &Facts) -> Option<Finding> {
     let clock = facts.clock.as_ref()?;
     let docs = "docs/operating.md#when-the-servers-clock-jumps";
-    let way = if clock.is_ahead { "ahead" } else { "behind" };
+    let way = if clock.is_ahead { "ahead of" } else { "behind" };
     let found = format!(
-        "{:.3} s {way} of this machine's clock, give or take {:.3} s",
+        "{:.3} s {way} this machine's clock, give or take {:.3} s",
         clock.difference.as_secs_f64(),
         clock.uncertainty.as_secs_f64()
     );

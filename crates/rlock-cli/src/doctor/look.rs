@@ -43,9 +43,9 @@ pub(super) struct Facts {
     pub(super) user: Option<String>,
     /// How the user `default` is set up: `on`, `nopass` and others.
     pub(super) default_user: Vec<String>,
-    /// What the user may not use of what clients need.
-    pub(super) denied: Vec<&'static str>,
-    /// What was asked for in vain, and what the server said to that.
+    /// What the user may not use of what clients need; none without the module.
+    pub(super) denied: Option<Vec<&'static str>>,
+    /// What was asked for in vain, and how the server refused it.
     pub(super) unanswered: Vec<(&'static str, String)>,
 }
 
@@ -78,7 +78,7 @@ impl Facts {
     }
 
     pub(super) fn has_module(&self) -> bool {
-        self.info("rlock_waiters").is_some()
+        self.denied.is_some()
     }
 }
 
@@ -100,25 +100,21 @@ pub(super) async fn at(server: &Client) -> Result<Facts, RedisError> {
         .ask("CONFIG GET", &SETTINGS)
         .await?
         .unwrap_or_default();
-    let cluster = match info.contains("cluster_enabled:1") {
+    let cluster = match info.contains("\ncluster_enabled:1") {
         true => asking.ask("CLUSTER INFO", &[]).await?,
         false => None,
     };
     let (user, default_user) = asking.users().await?;
-    let mut facts = Facts {
+    Ok(Facts {
+        clock: asking.clock().await?,
+        denied: rights::denied(&mut asking.connection, cluster.is_some()).await?,
         info,
         config,
         cluster,
-        clock: asking.clock().await?,
         user,
         default_user,
-        denied: Vec::new(),
         unanswered: asking.unanswered,
-    };
-    if facts.has_module() {
-        facts.denied = rights::denied(&mut asking.connection, facts.cluster.is_some()).await?;
-    }
-    Ok(facts)
+    })
 }
 
 /// A connection, and what was asked for in vain.
@@ -141,7 +137,9 @@ impl Asking {
             Ok(answer) => Ok(Some(answer)),
             Err(error) if error.is_io_error() => Err(error),
             Err(error) => {
-                self.unanswered.push((question, error.to_string()));
+                let code = error.code().map(str::to_owned);
+                let why = code.unwrap_or_else(|| error.to_string());
+                self.unanswered.push((question, why));
                 Ok(None)
             }
         }

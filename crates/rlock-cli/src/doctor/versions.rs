@@ -35,9 +35,6 @@ fn loaded(facts: &Facts) -> Finding {
     let docs = "docs/operating.md#upgrading-the-module";
     let own = env!("CARGO_PKG_VERSION");
     match (facts.has_module(), module(facts)) {
-        _ if facts.info("redis_version").is_none() => {
-            Finding::new(Severity::Note, "module", "not known: INFO was refused").docs(docs)
-        }
         (false, _) => Finding::new(Severity::Problem, "module", "rlock is not loaded")
             .effect("There are no lock commands here: each of them is answered by `ERR unknown command`.")
             .remedy("Start the server with `loadmodule /path/to/librlock.so`. Replicas that may be promoted need it, too.")
@@ -49,9 +46,8 @@ fn loaded(facts: &Facts) -> Finding {
                 .remedy("Upgrade the servers first, then the clients.")
                 .docs(docs)
         }
-        (true, version) => {
-            Finding::ok("module", format!("rlock {}", version.unwrap_or_default())).docs(docs)
-        }
+        (true, Some(version)) => Finding::ok("module", format!("rlock {version}")).docs(docs),
+        (true, None) => Finding::ok("module", "rlock of an unknown version").docs(docs),
     }
 }
 
