@@ -85,13 +85,13 @@ mod tests {
 
     /// All `docs/page.md#anchor` in the sources of the checks.
     fn named() -> Vec<String> {
-        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor");
-        let files = fs::read_dir(sources)
-            .unwrap()
-            .map(|file| file.unwrap().path());
-        let files = files.chain([Path::new(env!("CARGO_MANIFEST_DIR")).join("src/doctor.rs")]);
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let files = fs::read_dir(sources.join("doctor")).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let files = files.filter(|file| !file.ends_with("finding.rs"));
         let mut named = Vec::new();
-        for source in files.map(|file| fs::read_to_string(file).unwrap()) {
+        for file in files.chain([sources.join("doctor.rs")]) {
+            let source = fs::read_to_string(file).unwrap();
             let names = source.split("\"docs/").skip(1);
             let names = names.filter_map(|rest| rest.split_once('"'));
             named.extend(names.map(|(page, _)| format!("docs/{page}")));
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn every_line_of_docs_that_a_finding_names_exists() {
         let named = named();
-        assert!(named.len() > 20, "{named:?}");
+        assert!(named.len() > 15, "{named:?}");
         for docs in named {
             assert!(has_anchor(&docs), "{docs}");
         }
