@@ -96,6 +96,18 @@ impl Address {
         self.connect(self.builder.clone().patience(patience)).await
     }
 
+    /// The masters, for questions that are not about locks; none of them has
+    /// been asked yet.
+    pub(crate) async fn masters(&self) -> Result<Vec<redis::Client>, Failure> {
+        let masters = self.builder.clone().masters(&self.url).await;
+        masters.map_err(|error| self.failure(&error))
+    }
+
+    /// Whether somebody replaces a master that is away.
+    pub(crate) fn has_fail_over(&self) -> bool {
+        matches!(self.place, Place::Sentinels(_) | Place::Cluster)
+    }
+
     async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
         let client = builder.connect(&self.url).await;
         client.map_err(|error| self.failure(&error))

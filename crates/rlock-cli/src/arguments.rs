@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use crate::address::Address;
 use crate::bench::Bench;
 use crate::completions::Completions;
+use crate::doctor::Doctor;
 use crate::exec::Exec;
 use crate::exporter::Exporter;
 use crate::failure::Failure;
@@ -20,7 +21,7 @@ use crate::top::Top;
 /// Shown by `--help` and on the manual pages.
 pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
     ("0", "done"),
-    ("1", "`force`: not confirmed"),
+    ("1", "`force`: not confirmed; `doctor`: there is a problem"),
     ("2", "wrong arguments"),
     (
         "121",
@@ -126,6 +127,7 @@ pub(crate) enum Command {
     List(List),
     Force(Force),
     Top(Top),
+    Doctor(Doctor),
     Exporter(Exporter),
     Bench(Bench),
     Completions(Completions),

@@ -13,6 +13,7 @@ mod bench;
 mod completions;
 mod contended;
 mod counters;
+mod doctor;
 mod duration;
 mod exec;
 mod exporter;
@@ -59,6 +60,7 @@ async fn run(arguments: &Arguments, output: Output) -> Result<u8, Failure> {
         Command::List(list) => list::run(list, &address()?, output).await,
         Command::Force(force) => force::run(force, &address()?, output).await,
         Command::Top(top) => top::run(top, &address()?, output).await,
+        Command::Doctor(doctor) => doctor::run(doctor, &address()?, output).await,
         Command::Exporter(exporter) => exporter::run(exporter, &address()?, output).await,
         Command::Bench(bench) => bench::run(bench, &address()?, output).await,
         Command::Completions(completions) => completions::run(completions, output),

@@ -214,7 +214,10 @@ impl ClientBuilder {
         Ok((Client::new(Inner { state }), task))
     }
 
-    fn state(self, source: Source) -> Result<(Arc<State>, UnboundedReceiver<Order>), Error> {
+    pub(crate) fn state(
+        self,
+        source: Source,
+    ) -> Result<(Arc<State>, UnboundedReceiver<Order>), Error> {
         whole_ms("response_limit", self.limits.response)?;
         whole_ms("patience", self.limits.patience)?;
         whole_ms("replication_limit", self.limits.replication)?;

@@ -125,6 +125,48 @@ impl ClientBuilder {
         self.connect_to(Source::cluster(&nodes)?).await
     }
 
+    /// The masters that `url` leads to, as clients of the `redis` crate, for
+    /// questions that are not about locks: their settings, their replicas.
+    ///
+    /// Sentinels or a cluster are asked where they are, and no master itself: it
+    /// may be away or without the module. Each of them is connected to as this
+    /// client would be, with the same credentials and certificates.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let builder = rlock_client::Client::builder();
+    /// for master in builder.masters("redis+cluster://node-1,node-2").await? {
+    ///     let mut connection = master.get_multiplexed_async_connection().await?;
+    ///     let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
+    ///     println!("{}: {info}", master.get_connection_info().addr());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for an address or certificates that cannot be used,
+    /// [`Error::Connect`] if no Sentinel, or no node of the cluster, says where
+    /// they are.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost: it changes nothing.
+    pub async fn masters(self, url: &str) -> Result<Vec<redis::Client>, Error> {
+        let source = self.source(url)?;
+        let (state, _inbox) = self.state(source)?;
+        if let Some(cluster) = state.source.as_cluster() {
+            let routes = cluster.routes(&state).await;
+            state.set_routes(routes.map_err(Error::Connect)?);
+        }
+        let nodes = state.routes().nodes().into_iter();
+        let masters = nodes.map(|node| state.source.current(node));
+        let masters = futures_util::future::try_join_all(masters).await;
+        masters.map_err(Error::Connect)
+    }
+
     /// Where `url` leads.
     pub(crate) fn source(&self, url: &str) -> Result<Source, Error> {
         #[cfg(feature = "tls-rustls")]

@@ -9,6 +9,7 @@ mod bench;
 #[path = "../../../rlock-client/tests/it/certificates.rs"]
 mod certificates;
 mod clusters;
+mod doctor;
 mod exec;
 mod exporter;
 mod foreground;

@@ -43,7 +43,9 @@ fn there_is_a_manual_page_for_rlock_and_for_every_command() {
         "list",
         "force",
         "top",
+        "doctor",
         "bench",
+        "exporter",
         "completions",
         "man",
     ] {

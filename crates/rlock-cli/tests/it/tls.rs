@@ -68,6 +68,7 @@ fn commands_go_over_tls() {
         &["exec", "k", "--", "true"][..],
         &["info", "k"],
         &["list"],
+        &["doctor"],
         &["top", "--json", "--count", "1"],
     ] {
         let ended = finished(server.rlock().args(["--cacert", "ca.pem"]).args(command));
@@ -157,7 +158,12 @@ fn certificates_are_for_the_nodes_of_a_cluster() {
         "--key",
         "client.key",
     ];
-    for command in [&["exec", "k", "--", "true"][..], &["info", "k"], &["list"]] {
+    for command in [
+        &["exec", "k", "--", "true"][..],
+        &["info", "k"],
+        &["list"],
+        &["doctor"],
+    ] {
         let ended = finished(server.rlock_at(&url).args(shown).args(command));
         ended.assert_code(0);
     }

@@ -1,0 +1,89 @@
+//! `rlock doctor`: what would hurt a lock at these servers.
+//!
+//! `look` asks a master, the checks judge what it has said without asking any
+//! more, and `report` shows their findings.
+
+mod clock;
+mod connections;
+mod finding;
+mod look;
+mod memory;
+mod persistence;
+mod replicas;
+mod report;
+mod rights;
+mod versions;
+
+use futures_util::future::join_all;
+use rlock_client::redis::{Client, RedisError};
+
+use crate::address::Address;
+use crate::failure::Failure;
+use crate::output::Output;
+use finding::{Finding, Severity};
+use look::Facts;
+use report::{Master, Report};
+
+/// Says what would hurt a lock at these servers, and what to do about it
+///
+/// Looks at eviction, persistence and start grace, replicas, the clock, limits of
+/// connections, access rights, and versions with known defects: of a cluster at
+/// all masters. Changes nothing. What the user may not ask is named. Ends with
+/// code 1 if there is a problem; warnings and notes do not count.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {}
+
+pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result<u8, Failure> {
+    let servers = address.masters().await?;
+    let looks = join_all(servers.iter().map(look::at)).await;
+    if looks.iter().all(Result::is_err)
+        && let Some(error) = looks.iter().find_map(|look| look.as_ref().err())
+    {
+        return Err(address.failure(&rlock_client::Error::Connect(error.clone())));
+    }
+    let is_watched = address.has_fail_over();
+    let masters = servers.iter().zip(looks);
+    let masters = masters.map(|(server, look)| master(server, look, is_watched));
+    let report = Report::new(masters.collect());
+    output.result(&report, || report.words())?;
+    Ok(u8::from(report.problems > 0))
+}
+
+fn master(server: &Client, look: Result<Facts, RedisError>, has_fail_over: bool) -> Master {
+    let address = server.get_connection_info().addr().to_string();
+    match look {
+        Ok(facts) => Master {
+            address,
+            server: versions::server(&facts),
+            module: versions::module(&facts),
+            findings: findings(&facts, has_fail_over),
+        },
+        Err(error) => Master {
+            address,
+            server: None,
+            module: None,
+            findings: vec![away(&error)],
+        },
+    }
+}
+
+fn away(error: &RedisError) -> Finding {
+    Finding::new(Severity::Problem, "reach", error.to_string())
+        .effect("Nothing was looked at here. The locks of this master can be neither taken nor renewed.")
+        .remedy("Start it, or have a replica of it promoted.")
+        .docs("docs/operating.md#replication-and-fail-over")
+}
+
+/// What all checks find, the worst first.
+fn findings(facts: &Facts, has_fail_over: bool) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    findings.extend(versions::check(facts));
+    findings.extend(memory::check(facts));
+    findings.extend(persistence::check(facts));
+    findings.extend(replicas::check(facts, has_fail_over));
+    findings.extend(clock::check(facts));
+    findings.extend(connections::check(facts));
+    findings.extend(rights::check(facts));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings
+}

@@ -1,0 +1,273 @@
+//! `doctor`: what would hurt a lock is found where it is, and not elsewhere.
+
+mod machine;
+mod masters;
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::program::{Finished, finished, rlock, rlock_at};
+use super::server::{Server, free_port};
+
+/// What depends on the version of the server alone.
+const VERSIONS: [&str; 4] = ["CLIENT UNBLOCK", "ACL categories", "MOVE and COPY", "RESP3"];
+
+/// A server at which nothing would hurt a lock.
+fn good() -> Server {
+    Server::start_locking(&[
+        ("appendonly", "yes"),
+        ("appendfsync", "always"),
+        ("rlock.max-waiters", "100"),
+    ])
+}
+
+/// What `doctor` says as JSON, with this code.
+fn report(command: &mut Command, code: i32) -> Value {
+    let ended = finished(command.args(["doctor", "--json"]));
+    ended.assert_code(code);
+    assert_eq!(ended.stderr, "");
+    ended.json()
+}
+
+fn findings(master: &Value) -> &Vec<Value> {
+    master["findings"].as_array().unwrap()
+}
+
+/// How bad it is; none if it was not found, or not looked at.
+fn severity<'a>(report: &'a Value, check: &str) -> Option<&'a str> {
+    let mut findings = findings(&report["masters"][0]).iter();
+    let finding = findings.find(|finding| finding["check"] == check)?;
+    finding["severity"].as_str()
+}
+
+fn found<'a>(report: &'a Value, check: &str) -> &'a str {
+    let mut findings = findings(&report["masters"][0]).iter();
+    let finding = findings.find(|finding| finding["check"] == check);
+    finding.unwrap_or_else(|| panic!("no {check} in {report}"))["found"]
+        .as_str()
+        .unwrap()
+}
+
+fn ask(server: &Server) -> Finished {
+    finished(rlock(server).arg("doctor"))
+}
+
+#[test]
+fn nothing_is_found_at_a_good_server() {
+    let server = good();
+    let report = report(&mut rlock(&server), 0);
+    assert_eq!(report["problems"], 0);
+    let findings = findings(&report["masters"][0]).iter();
+    let bad: Vec<_> = findings
+        .filter(|it| it["severity"] != "ok" && !VERSIONS.contains(&it["check"].as_str().unwrap()))
+        .collect();
+    assert!(bad.is_empty(), "{bad:#?}");
+    assert_eq!(report["masters"][0]["module"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(
+        found(&report, "module"),
+        concat!("rlock ", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn each_setting_that_would_hurt_a_lock_is_found() {
+    let server = good();
+    let mut admin = server.admin();
+    for (bad, check, expected) in [
+        ("maxmemory-policy allkeys-lru", "eviction", "note"),
+        (
+            "maxmemory-policy volatile-ttl maxmemory 1gb",
+            "eviction",
+            "problem",
+        ),
+        ("maxmemory 1gb", "eviction", "ok"),
+        ("maxmemory 1gb", "memory", "ok"),
+        ("maxmemory 500kb", "memory", "warning"),
+        ("appendfsync everysec", "persistence", "warning"),
+        ("no-appendfsync-on-rewrite yes", "persistence", "warning"),
+        ("appendonly no", "persistence", "warning"),
+        (
+            "appendfsync everysec rlock.startup-grace-ms 20000",
+            "persistence",
+            "note",
+        ),
+        (
+            "appendfsync no rlock.startup-grace-ms 30000",
+            "persistence",
+            "ok",
+        ),
+        ("timeout 300", "idle connections", "warning"),
+        ("tcp-keepalive 0", "keep-alive", "warning"),
+        ("rlock.max-waiters 1000000", "connections", "note"),
+        ("rlock.publish none", "unlock messages", "note"),
+        ("rlock.channel-prefix other", "unlock messages", "note"),
+        ("min-replicas-to-write 1", "replicas", "problem"),
+    ] {
+        let _: () = admin.run(&format!("CONFIG SET {bad}"));
+        let code = i32::from(expected == "problem");
+        let report = report(&mut rlock(&server), code);
+        assert_eq!(severity(&report, check), Some(expected), "{bad}: {report}");
+        let usual = "maxmemory-policy noeviction maxmemory 0 appendonly yes appendfsync always \
+             no-appendfsync-on-rewrite no rlock.startup-grace-ms 0 timeout 0 tcp-keepalive 300 \
+             rlock.max-waiters 100 rlock.publish auto \
+             rlock.channel-prefix redisson_lock__channel min-replicas-to-write 0";
+        let _: () = admin.run(&format!("CONFIG SET {usual}"));
+    }
+}
+
+#[test]
+fn words_have_the_worst_first_with_what_to_do_and_the_line_of_docs() {
+    let server = good();
+    let mut admin = server.admin();
+    let _: () = admin.run("CONFIG SET maxmemory 1gb maxmemory-policy allkeys-lru timeout 9");
+    let ended = ask(&server);
+    ended.assert_code(1);
+    let lines: Vec<_> = ended.stdout.lines().collect();
+    assert!(
+        lines[0].starts_with(&format!("127.0.0.1:{} (", server.port)),
+        "{lines:#?}"
+    );
+    assert!(lines[0].contains("1 problem, "), "{lines:#?}");
+    assert!(
+        lines[2].starts_with("PROBLEM  eviction: maxmemory-policy allkeys-lru"),
+        "{lines:#?}"
+    );
+    let at = |words: &str| {
+        lines
+            .iter()
+            .position(|line| line.trim_start().starts_with(words))
+    };
+    let order = [
+        "PROBLEM",
+        "docs/operating.md#eviction",
+        "warning",
+        "timeout 0",
+        "ok ",
+    ];
+    let places = order.map(|words| match words {
+        "timeout 0" => lines.iter().position(|line| line.contains("`timeout 0`")),
+        words => at(words),
+    });
+    assert!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{places:?} {lines:#?}"
+    );
+    assert!(
+        lines.iter().all(|line| line.chars().count() <= 100),
+        "{lines:#?}"
+    );
+}
+
+#[test]
+fn a_grace_that_runs_and_connections_that_run_out_are_found() {
+    let settings = [("rlock.startup-grace-ms", "3600000"), ("maxclients", "4")];
+    let server = Server::start_locking(&settings);
+    let _others = [server.admin(), server.admin()];
+    let report = report(&mut rlock(&server), 0);
+    assert_eq!(severity(&report, "start grace"), Some("note"));
+    assert!(found(&report, "start grace").contains("59m"), "{report}");
+    assert_eq!(
+        severity(&report, "free connections"),
+        Some("warning"),
+        "{report}"
+    );
+    assert_eq!(severity(&report, "persistence"), Some("ok"));
+}
+
+#[test]
+fn a_server_without_the_module_is_a_problem_and_all_else_is_looked_at() {
+    let server = Server::start_with(&["--timeout", "7"]);
+    let report = report(&mut rlock(&server), 1);
+    assert_eq!(severity(&report, "module"), Some("problem"));
+    assert_eq!(severity(&report, "idle connections"), Some("warning"));
+    assert_eq!(severity(&report, "rights"), None);
+    assert_eq!(report["masters"][0]["module"], Value::Null);
+}
+
+#[test]
+fn a_user_is_told_what_it_may_not_use_and_what_was_not_looked_at() {
+    let server = good();
+    let mut admin = server.admin();
+    let all = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel +subscribe";
+    for (user, rights, lacking) in [
+        (
+            "app",
+            format!("&rlock:client:* {all}"),
+            "rights: this user lacks RLOCK.DOWNGRADE",
+        ),
+        ("mute", format!("&other {all}"), "channels rlock:client:*"),
+        (
+            "deaf",
+            format!("&rlock:client:* {all} -subscribe"),
+            "SUBSCRIBE",
+        ),
+        (
+            "late",
+            format!("&rlock:client:* {all} -rlock.renew"),
+            "lacks RLOCK.RENEW",
+        ),
+    ] {
+        let rule = format!("ACL SETUSER {user} on >pw ~job:* resetchannels {rights}");
+        let _: () = admin.run(&rule);
+        let url = format!("redis://{user}:pw@127.0.0.1:{}/", server.port);
+        let ended = finished(rlock_at(&url).arg("doctor"));
+        ended.assert_code(0);
+        let words = ended
+            .stdout
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ");
+        assert!(words.contains(lacking), "{words}");
+        assert!(
+            words.contains("the user needs +info +config|get"),
+            "{words}"
+        );
+        let severity = if user == "app" {
+            "note rights:"
+        } else {
+            "warning rights:"
+        };
+        assert!(words.contains(severity), "{words}");
+    }
+    let rule = "ACL SETUSER sees on >pw allkeys allchannels +@all -config -acl";
+    let _: () = admin.run(rule);
+    let url = format!("redis://sees:pw@127.0.0.1:{}/", server.port);
+    let report = report(&mut rlock_at(&url), 0);
+    assert_eq!(severity(&report, "eviction"), Some("ok"));
+    assert_eq!(severity(&report, "persistence"), None);
+    assert!(found(&report, "not looked at").contains("+config|get"));
+    let changed: u64 = admin.gauge("acquires") + admin.gauge("force_releases");
+    assert_eq!(changed, 0);
+    assert_eq!(admin.run::<u64>("DBSIZE"), 0);
+}
+
+#[test]
+fn anybodys_access_from_elsewhere_is_found() {
+    let settings = [("bind", "*"), ("protected-mode", "no")];
+    let server = Server::start_locking(&settings);
+    let open = report(&mut rlock(&server), 0);
+    assert_eq!(severity(&open, "access"), Some("warning"), "{open}");
+    let mut admin = server.admin();
+    let _: () = admin.run("CONFIG SET protected-mode yes");
+    assert_eq!(
+        severity(&report(&mut rlock(&server), 0), "access"),
+        Some("ok")
+    );
+    let _: () = admin.run("CONFIG SET protected-mode no requirepass pw");
+    let url = format!("redis://:pw@127.0.0.1:{}/", server.port);
+    assert_eq!(
+        severity(&report(&mut rlock_at(&url), 0), "access"),
+        Some("ok")
+    );
+    ask(&server).assert_code(123);
+}
+
+#[test]
+fn nobody_at_the_address_is_122() {
+    let url = format!("redis://127.0.0.1:{}/", free_port());
+    let ended = finished(rlock_at(&url).arg("doctor"));
+    ended.assert_code(122);
+    ended.assert_says("cannot reach the server");
+    assert_eq!(ended.stdout, "");
+}
