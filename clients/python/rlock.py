@@ -7,6 +7,7 @@
 All times are seconds. ``rlock_asyncio`` has the same for ``redis.asyncio``. Clients of valkey-py work too.
 """
 
+import math
 import os
 import threading
 import time
@@ -31,6 +32,7 @@ class Locks:
         self._client, self._ask_every = client, ask_every  # The client of a Sentinel must live on.
         self._idle, self._pid = deque(), os.getpid()
         self._claims, self._guard = set(), threading.Lock()
+        self._starter = Starter()
 
     def lock(self, key, lease=30.0, wait=None, *, shared=False, limit=None, permits=None, owner=None, on_loss=None):
         """Waits in the server's queue and returns a ``Held``, to be used with ``with``. The README has the options.
@@ -166,7 +168,7 @@ class Held:
         self._until = sent + request.lease
         self._why, self._guard, self._over = None, threading.Lock(), threading.Event()
         self._renewer = threading.Thread(target=self._renew, args=(sent,), name=f"rlock {self.key!r}", daemon=True)
-        self._renewer.start()
+        locks._starter.add(self._renewer, sent + request.lease / 3)
         if on_loss:  # In a thread of its own, as a renewal may hang.
             threading.Thread(target=self._watch, name=f"rlock {self.key!r} watch", daemon=True).start()
 
@@ -197,7 +199,7 @@ class Held:
         try:
             return self._request.is_released(locks._call(self._request.release()))
         finally:
-            if self._renewer is not threading.current_thread():
+            if not locks._starter.drop(self._renewer) and self._renewer is not threading.current_thread():
                 self._renewer.join(REPLY_LIMIT)  # So that no late renewal meets another lock of the same owner.
             locks._disclaim(self._request)
 
@@ -241,3 +243,37 @@ class Held:
         self._over.set()
         if self._on_loss:
             self._on_loss(self)
+
+
+class Starter:
+    """Starts the threads that renew, each when its first renewal is due. Most holds are released before, and need none."""
+
+    IDLE = 60.0  # seconds after which its own thread ends
+
+    def __init__(self):
+        self._due, self._change, self._thread, self._next = {}, threading.Condition(), None, math.inf
+
+    def add(self, renewer, due):
+        with self._change:
+            self._due[renewer] = due
+            if self._thread is None or not self._thread.is_alive():  # It is not in a process that was forked.
+                self._thread = threading.Thread(target=self._run, name="rlock", daemon=True)
+                self._thread.start()
+            elif due < self._next:
+                self._change.notify()
+
+    def drop(self, renewer):
+        """Whether it was not started, and now never is."""
+        with self._change:
+            return self._due.pop(renewer, None) is not None
+
+    def _run(self):
+        with self._change:
+            while True:
+                for renewer in [each for each, due in self._due.items() if due <= now()]:
+                    del self._due[renewer]
+                    renewer.start()
+                self._next = min(self._due.values(), default=now() + self.IDLE)
+                if not self._change.wait(max(0, self._next - now())) and not self._due:
+                    self._thread = None
+                    return
