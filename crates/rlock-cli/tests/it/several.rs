@@ -97,6 +97,12 @@ pub(crate) fn replica_of(master: &Server) -> Server {
         let info: String = admin.run("INFO replication");
         info.contains("master_link_status:up")
     });
+    // It may be there and acknowledge nothing yet.
+    let mut writer = master.admin();
+    let _: () = writer.run("SET first write");
+    eventually("the replica acknowledges", || {
+        writer.run::<u64>("WAIT 1 1000") == 1
+    });
     replica
 }
 
