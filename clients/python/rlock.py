@@ -249,6 +249,7 @@ class Starter:
     """Starts the threads that renew, each when its first renewal is due. Most holds are released before, and need none."""
 
     IDLE = 60.0  # seconds after which its own thread ends
+    RETRY = 1.0  # seconds after which a thread that could not be started is tried again
 
     def __init__(self):
         self._due, self._change, self._thread, self._next = {}, threading.Condition(), None, math.inf
@@ -271,8 +272,11 @@ class Starter:
         with self._change:
             while True:
                 for renewer in [each for each, due in self._due.items() if due <= now()]:
-                    del self._due[renewer]
-                    renewer.start()
+                    try:
+                        renewer.start()
+                        del self._due[renewer]
+                    except RuntimeError:  # This process has as many threads as it may.
+                        self._due[renewer] = now() + self.RETRY
                 self._next = min(self._due.values(), default=now() + self.IDLE)
                 if not self._change.wait(max(0, self._next - now())) and not self._due:
                     self._thread = None

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from conftest import SOON, until
-from rlock import Lost, NotAcquired
+from rlock import Lost, NotAcquired, Starter
 
 
 def test_a_lock_is_renewed_past_its_lease(locks, server, key):
@@ -133,3 +133,19 @@ def test_a_waiter_that_is_withdrawn_by_an_operator_ends(locks, server, key, back
         assert server.ask("RLOCK.CANCEL", key, dict(zip(first[::2], first[1::2]))["owner"]) == 1
         with pytest.raises(NotAcquired, match="withdrawn"):
             waiter.result(SOON)
+
+
+def test_a_renewing_thread_that_cannot_be_started_is_tried_again():
+    class Renewer:
+        tries = 0
+
+        def start(self):
+            self.tries += 1
+            if self.tries == 1:
+                raise RuntimeError("can't start new thread")
+
+    starter, renewers = Starter(), [Renewer(), Renewer()]
+    starter.RETRY = 0.05
+    for renewer in renewers:
+        starter.add(renewer, 0)
+    until(lambda: all(each.tries == 2 for each in renewers), "both are started")
