@@ -161,6 +161,20 @@ fn example_configuration_starts_a_server() {
         let get = format!("CONFIG GET {name}");
         assert_eq!(server.ask(&get), plain.ask(&get));
     }
+    // Any other line changes something, and says what the server does without it.
+    let lines: Vec<_> = example.lines().collect();
+    let others = lines.windows(2).filter(|pair| {
+        let known = ["#", "rlock.", "loadmodule "];
+        !pair[1].is_empty() && !known.iter().any(|known| pair[1].starts_with(known))
+    });
+    for pair in others {
+        let (name, _) = pair[1].split_once(' ').expect("a name and a value");
+        let without = pair[0].split_once("Without the line: ");
+        let without = without.and_then(|(_, rest)| rest.split_once('.'));
+        let without = without.unwrap_or_else(|| panic!("{name}: what without the line?"));
+        let expected = format!("[{name} {}]", without.0);
+        assert_eq!(plain.ask(&format!("CONFIG GET {name}")), expected);
+    }
 }
 
 #[test]
