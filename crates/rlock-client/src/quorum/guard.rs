@@ -145,7 +145,8 @@ impl QuorumGuard {
     ///
     /// # Errors
     ///
-    /// Those of [`Guard::extend`](crate::Guard::extend).
+    /// Those of [`Guard::extend`](crate::Guard::extend), and [`Error::Member`]
+    /// for a lease above the startup grace of a member.
     ///
     /// # Cancel safety
     ///

@@ -144,14 +144,17 @@ impl Hold {
         self.look();
     }
 
-    /// Has all parts last for at least `lease` from now.
+    /// Has all parts last for at least `lease` from now, but for those at a
+    /// member that might grant again what it forgets.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.shared.check_grace(lease)?;
         let extending: Vec<_> = {
             let mut parts = lock(&self.parts);
             parts.terms.lease = parts.terms.lease.max(lease);
-            let guards = parts.guards.iter().flatten();
+            let guards = parts.guards.iter().zip(&self.order);
+            let guards = guards.filter(|(_, member)| self.shared.outlives(**member, lease));
             guards
-                .map(|guard| Box::pin(guard.extending(lease)))
+                .filter_map(|(guard, _)| Some(Box::pin(guard.as_ref()?.extending(lease))))
                 .collect()
         };
         let (mut rest, mut extended, mut failure) = (extending, 0, None);

@@ -47,6 +47,12 @@ impl Shared {
         member.why_not((!self.any_grace).then_some(lease))
     }
 
+    /// Whether a lease is over before that member grants after a crash.
+    pub(crate) fn outlives(&self, member: usize, lease: Duration) -> bool {
+        let grace = self.members.get(member).and_then(Member::grace);
+        self.any_grace || grace.is_none_or(|grace| grace >= lease)
+    }
+
     /// Why too few can be asked.
     pub(crate) fn failure(&self, lease: Duration) -> RedisError {
         let why = self.members.iter().filter_map(|member| {

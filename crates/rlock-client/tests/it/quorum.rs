@@ -243,6 +243,23 @@ async fn a_lease_above_the_grace_of_a_member_is_refused() {
         .unwrap();
 }
 
+#[tokio::test]
+async fn a_quorum_lock_is_not_extended_beyond_the_grace_of_a_member() {
+    let members = Members::start(3).await;
+    let quorum = members.quorum().await;
+    let guard = mutex(&quorum).lock().await.unwrap();
+    let beyond = Duration::from_millis(GRACE_MS + 1);
+    let refused = guard.extend(beyond).await.unwrap_err();
+    assert!(matches!(refused, Error::Member { .. }), "{refused}");
+    assert!(guard.is_valid() && guard.remaining() <= Duration::from_millis(GRACE_MS));
+    guard.release().await.unwrap();
+    let any = Quorum::builder().any_grace();
+    let any = any.connect(members.urls()).await.unwrap();
+    let guard = mutex(&any).lock().await.unwrap();
+    guard.extend(beyond).await.unwrap();
+    guard.release().await.unwrap();
+}
+
 /// Asking and raising; then nothing but releases.
 #[tokio::test]
 async fn an_uncontended_quorum_lock_takes_two_round_trips_and_its_release_one() {
@@ -280,6 +297,10 @@ fn a_quorum_lock_works_without_async() {
     let guard = mutex.lock().unwrap();
     assert!(guard.members().len() >= 2 && mutex.try_lock().unwrap().is_none());
     guard.extend(Duration::from_millis(GRACE_MS)).unwrap();
+    assert!(matches!(
+        guard.extend(Duration::from_millis(GRACE_MS + 1)),
+        Err(Error::Member { .. })
+    ));
     guard.release().unwrap();
     drop(mutex.lock().unwrap());
     quorum.flush();
