@@ -1,6 +1,6 @@
 //! Several locks while they are changed together: all their keys are open.
 
-use rlock_core::{Announce, Hold, Name};
+use rlock_core::{Announce, Hold};
 
 use crate::{
     api::{Key, Text},
@@ -69,17 +69,17 @@ impl<'a> OpenedMany<'a> {
 /// Which key holds something else.
 pub(crate) fn check(state: &mut State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
     serving::check_writable(state, site)?;
-    let is_lock = |key: &Text| {
-        let name = Name {
-            db: site.db,
-            key: key.bytes(),
+    for (index, key) in keys.iter().enumerate() {
+        let site = Site { key: *key, ..*site };
+        let Some(opened) = Key::open_to_read(site.ctx, *key) else {
+            continue;
         };
-        let opened = Key::open_to_read(site.ctx, *key);
-        let known = &state.known;
-        opened.is_none_or(|opened| store::is_lock(&opened, name, site.caller, known))
-    };
-    match keys.iter().position(|key| !is_lock(key)) {
-        Some(key) => Err(Failure::WrongType { key }),
-        None => Ok(()),
+        let (name, known) = (site.name(), &state.known);
+        if !store::is_lock(&opened, name, site.caller, known, site.now) {
+            // The next one who asks is told the same.
+            state.known.forget(name);
+            return Err(Failure::WrongType { key: index });
+        }
     }
+    Ok(())
 }

@@ -39,6 +39,16 @@ pub(crate) enum Failure {
     Replica,
 }
 
+impl Failure {
+    /// The same of one of several keys.
+    pub(crate) fn at(self, key: usize) -> Self {
+        match self {
+            Self::WrongType { .. } => Self::WrongType { key },
+            other => other,
+        }
+    }
+}
+
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)

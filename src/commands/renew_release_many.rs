@@ -73,7 +73,7 @@ fn each(
     let done = call.change(*first, Some(owner), |state, site| {
         open_many::check(state, site, keys)?;
         let (mut held, mut pending) = (Ok(0), Pending::new());
-        for key in keys {
+        for (index, key) in keys.iter().enumerate() {
             let site = Site { key: *key, ..*site };
             match change(state, &site, &mut pending) {
                 Ok(true) => {
@@ -82,7 +82,7 @@ fn each(
                 }
                 Ok(false) => {}
                 Err(failure) => {
-                    held = Err(failure);
+                    held = Err(failure.at(index));
                     break;
                 }
             }

@@ -115,14 +115,24 @@ pub(crate) fn holders(key: &Key<'_>, now: Timestamp) -> Option<Holding> {
     Some(holding)
 }
 
-/// Whether a key is free or holds a lock; told soonest if it is `owner`'s.
-pub(crate) fn is_lock(key: &Key<'_>, name: Name<'_>, owner: Option<Text>, known: &Known) -> bool {
+/// Whether a key is free or holds a lock, as [`load`] will find it; told soonest
+/// if it is `owner`'s.
+pub(crate) fn is_lock(
+    key: &Key<'_>,
+    name: Name<'_>,
+    owner: Option<Text>,
+    known: &Known,
+    now: Timestamp,
+) -> bool {
     match read(key, owner) {
         Stored::NoLock => false,
         Stored::Free | Stored::Exclusive(_) | Stored::Sole { .. } => true,
-        Stored::Shared(StoredShared {
-            deadline, fence, ..
-        }) => known.look(name, stamp(key, fence)).is_some() || scan(key, deadline).is_some(),
+        Stored::Shared(stored) => {
+            let asking = owner.map(|owner| (owner, stored.count));
+            let is_known = |shared: &Shared| agrees(key, shared, asking.as_ref(), now);
+            let known = known.look(name, stamp(key, stored.fence));
+            known.is_some_and(is_known) || scan(key, stored.deadline).is_some()
+        }
     }
 }
 
@@ -173,6 +183,10 @@ struct StoredShared {
     count: Option<OwnedText>,
 }
 
+/// How many of the fields of a lock that one owner holds are seen first: its
+/// count and the fence.
+const SEEN_OF_ONE: usize = 2;
+
 fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
     let deadline = match key.kind() {
         KeyKind::Empty => return Stored::Free,
@@ -205,8 +219,10 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
                 exclusive(Owner::Caller(caller), count)
             });
         }
-        // Most shared locks have one holder.
-        if key.len() == FIELDS_OF_ONE
+        // Most shared locks have one holder. Without the fence one of the four
+        // fields could be another holder's.
+        if seen == SEEN_OF_ONE
+            && key.len() == FIELDS_OF_ONE
             && let Some(holder) = read_sole(key, caller, count)
         {
             let one = One {
@@ -265,7 +281,7 @@ fn load_shared<'a>(
     let only = shared
         .iter()
         .next()
-        .filter(|_| stamp.fields == FIELDS_OF_ONE);
+        .filter(|_| stamp.fields == FIELDS_OF_ONE && fence.is_some());
     let before = match only {
         Some((owner, holder)) if shared.len() == 1 => Before::One(One {
             owner: Owner::new(owner.into(), caller),

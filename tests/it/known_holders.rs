@@ -1,9 +1,12 @@
 //! A shared lock that others change: what the module remembers of its holders never decides against the key.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use redis::Value;
 
 use crate::client::{Client, eventually};
 use crate::contest::wait_for;
+use crate::multi_traffic::Numbers;
 use crate::server::Server;
 
 const FEW: usize = 3;
@@ -331,4 +334,183 @@ fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
     take_and_unlink(2);
     let bytes = (used() - before) / LOCKS as i64;
     assert!(bytes < 40, "{bytes} bytes are left of each lock");
+}
+
+/// What `RLOCK.INFO` shows of a lock: its mode, and each holder with its count and permits; none if it is no lock.
+type Seen = Option<(String, BTreeMap<String, [i64; 2]>)>;
+
+fn seen(server: &Server, key: &str) -> Seen {
+    if server
+        .ask(&format!("RLOCK.INFO {key}"))
+        .starts_with("WRONGTYPE ")
+    {
+        return None;
+    }
+    let lock = server.lock(key);
+    let holders = lock.holders.iter();
+    let holders = holders.map(|it| (it.owner.clone(), [it.count, it.permits]));
+    Some((lock.mode, holders.collect()))
+}
+
+const EDITORS: [&str; 4] = ["o", "p", "q", "r"];
+
+/// Changes `k` by hand, in one of the ways that docs/data.md has. Whom that concerns is the result.
+fn edit(client: &Client, numbers: &mut Numbers, now_ms: i64) -> &'static str {
+    let owner = EDITORS[numbers.below(EDITORS.len())];
+    let terms = format!("rlock:holder:{owner}");
+    let count = ["1", "2", "3", "x"][numbers.below(20).min(3)];
+    let count = if numbers.below(4) > 0 { "1" } else { count };
+    let end = now_ms + [60_000, 30_000, -1000][numbers.below(3)];
+    let permits = 1 + numbers.below(3);
+    let good = format!("{end} {} {permits}", numbers.below(1000));
+    let terms_text = if numbers.below(4) > 0 { &good } else { "junk" };
+    let words: Vec<&str> = match numbers.below(12) {
+        0 => vec!["HDEL", "k", "rlock:fence"],
+        1 => vec!["HSET", "k", "rlock:fence", "7"],
+        2 => vec!["HDEL", "k", &terms],
+        3 => vec!["HSET", "k", &terms, terms_text],
+        4 => vec!["HSET", "k", owner, count],
+        5 => vec!["HDEL", "k", owner],
+        6 => vec!["HDEL", "k", "rlock:mode"],
+        7 => vec!["HSET", "k", "rlock:mode", "else"],
+        8 => vec!["HSET", "k", "rlock:other", "1"],
+        9 => vec!["HDEL", "k", owner, &terms],
+        _ => vec![
+            "HSET",
+            "k",
+            "rlock:mode",
+            "shared",
+            owner,
+            count,
+            &terms,
+            terms_text,
+        ],
+    };
+    assert!(matches!(client.call(&words), Value::Int(_)), "{words:?}");
+    client.call(&["PEXPIRE", "k", "60000"]);
+    owner
+}
+
+/// What a command answers, and what it makes of a lock, by what `RLOCK.INFO` showed before. `None` is `WRONGTYPE`.
+fn expected(command: usize, owner: &str, before: &Seen) -> (Option<String>, Seen) {
+    let Some((mode, holders)) = before.clone() else {
+        return (None, None);
+    };
+    let held = holders.get(owner).copied();
+    let is_shared = mode == "shared";
+    let alone = holders.is_empty() || (held.is_some() && holders.len() == 1);
+    let (mut mode, mut after) = (mode, holders);
+    let answer = match command {
+        0 if alone => {
+            after.insert(owner.to_owned(), [held.map_or(1, |it| it[0]), 1]);
+            mode = "exclusive".to_owned();
+            "fence"
+        }
+        1 if held.is_none() && (is_shared || after.is_empty()) => {
+            after.insert(owner.to_owned(), [1, 1]);
+            mode = "shared".to_owned();
+            "fence"
+        }
+        1 | 2 if held.is_some() => "fence",
+        3 | 4 => match held {
+            Some([count, permits]) if count > 1 && command == 3 => {
+                after.insert(owner.to_owned(), [count - 1, permits]);
+                return (Some((count - 1).to_string()), Some((mode, after)));
+            }
+            Some(_) => {
+                after.remove(owner);
+                if command == 3 { "0" } else { "2" }
+            }
+            None if command == 3 => "nil",
+            None => "1",
+        },
+        5 => {
+            if held.is_some() {
+                "2"
+            } else {
+                "1"
+            }
+        }
+        6 => {
+            let forced = after.len().to_string();
+            return (Some(forced), Some(("free".to_owned(), BTreeMap::new())));
+        }
+        7 if held.is_some() && !is_shared => {
+            mode = "shared".to_owned();
+            "fence"
+        }
+        _ => "nil",
+    };
+    if after.is_empty() {
+        mode = "free".to_owned();
+    }
+    (Some(answer.to_owned()), Some((mode, after)))
+}
+
+/// In a random walk of changes by hand and of commands, what `RLOCK.INFO` shows is what commands act on, and what they
+/// name no holder of stays as it is.
+#[test]
+fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
+    let server = Server::start();
+    let a = server.client();
+    for seed in 1..=4 {
+        let mut numbers = Numbers(0x1234_5678_9ABC_DEF1 * seed);
+        for step in 0..1000 {
+            let mut owner = EDITORS[numbers.below(EDITORS.len())];
+            if numbers.below(3) == 0 {
+                // It is read anew when the number of its fields or its fence is another, or for whom it concerns.
+                let known = || (a.ask("HLEN k"), a.ask("HGET k rlock:fence"));
+                let (before, now_ms) = (known(), server_ms(&a));
+                let mut concerned = BTreeSet::new();
+                while concerned.is_empty() || (concerned.len() > 1 && known() == before) {
+                    for _ in 0..=numbers.below(3) {
+                        concerned.insert(edit(&a, &mut numbers, now_ms));
+                    }
+                }
+                if known() == before {
+                    owner = concerned.first().expect("one");
+                }
+            }
+            let before = seen(&server, "k");
+            if before.is_none() && numbers.below(3) == 0 {
+                a.ask("DEL k");
+                continue;
+            }
+            let command = numbers.below(8);
+            a.ask("DEL k1");
+            a.ask(&format!("RLOCK.ACQUIRE k1 {owner} 60000"));
+            let line = match command {
+                0 => format!("RLOCK.ACQUIRE k {owner} 60000"),
+                1 => format!("RLOCK.ACQUIRE k {owner} 60000 SHARED"),
+                2 => format!("RLOCK.RENEW k {owner} 60000"),
+                3 => format!("RLOCK.RELEASE k {owner}"),
+                4 => format!("RLOCK.MRELEASE {owner} 2 k1 k ALL"),
+                5 => format!("RLOCK.MRENEW {owner} 30000 2 k1 k"),
+                6 => "RLOCK.FORCE k".to_owned(),
+                _ => format!("RLOCK.DOWNGRADE k {owner}"),
+            };
+            let hash = server.hash("k");
+            let shown = format!("seed {seed}, step {step}: {line} on {hash:?}, {before:?}");
+            let (answer, after) = expected(command, owner, &before);
+            let got = a.ask(&line);
+            match answer {
+                None => {
+                    assert!(got.starts_with("WRONGTYPE key 'k' "), "{shown}: {got}");
+                    assert_eq!(server.hash("k"), hash, "{shown}");
+                    assert!(a.number("PTTL k1") > 30_000, "{shown}");
+                }
+                Some(answer) if answer == "fence" => {
+                    assert!(got.parse::<u64>().is_ok(), "{shown}: {got}");
+                }
+                Some(answer) => assert_eq!(got, answer, "{shown}"),
+            }
+            assert_eq!(seen(&server, "k"), after, "{shown}: {got}");
+        }
+        a.ask("DEL k");
+    }
+}
+
+/// The server's clock, in milliseconds.
+fn server_ms(client: &Client) -> i64 {
+    client.number("RLOCK.ACQUIRE clock o 60000") / 1000
 }
