@@ -127,6 +127,10 @@ impl QuorumMutex {
 
     /// Takes the lock if it is free; `None` if somebody holds it.
     ///
+    /// Of several that try at the same time one gets it: the one that the gate
+    /// granted. It waits for the others to leave the other members, for at most
+    /// the patience of the members' settings.
+    ///
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if no majority

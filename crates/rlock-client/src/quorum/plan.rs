@@ -10,7 +10,9 @@
 //! 2. If the gate and a majority granted: raise the fence of each to the largest.
 //!    The lock is held when a majority has confirmed that.
 //! 3. Otherwise let go of all after the first that refused, and wait there. Then
-//!    ask the others again.
+//!    ask the others again. One that wants the lock only if it is free does not
+//!    wait at the gate. It does at the others: who has the gate is the one to get
+//!    the lock, as all others leave once the gate has refused them.
 //! 4. If too few can be reached: let go of all.
 
 /// How one member stands to this contender.
@@ -76,6 +78,7 @@ enum Stage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Plan {
     seats: Vec<Seat>,
+    /// Whether it waits at the gate.
     may_wait: bool,
     stage: Stage,
 }
@@ -194,7 +197,7 @@ impl Plan {
 
     /// Waits at `place`, the first that refused.
     fn step_back(&mut self, steps: &mut Vec<Step>, place: usize) {
-        if !self.may_wait {
+        if !self.may_wait && self.gate() == Some(Seat::Refused) {
             return self.end(steps, Step::Refuse);
         }
         for later in place + 1..self.seats.len() {

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Error, Loss, Quorum, QuorumMutex, Terms};
 
+use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server, eventually, free_port, url};
 
 /// The startup grace of members, which is the longest lease.
@@ -126,6 +127,32 @@ async fn contenders_of_a_quorum_lock_exclude_each_other_and_fences_rise() {
         assert!(pair[0].2 < pair[1].2, "fences rise in the order of holding");
     }
     assert_eq!(seen.len(), 100);
+}
+
+/// Each is nearest to another member, so each is granted by one at first.
+#[tokio::test]
+async fn of_several_that_try_a_free_quorum_lock_at_once_one_gets_it() {
+    let members = Members::start(3).await;
+    let (mut quorums, mut proxies) = (Vec::new(), Vec::new());
+    for near in 0..3 {
+        let mut urls = Vec::new();
+        for (number, server) in members.0.iter().enumerate() {
+            let proxy = Proxy::to(server.port).await;
+            urls.push(proxy.url());
+            proxies.push((number == near, proxy));
+        }
+        quorums.push(Quorum::connect(urls).await.unwrap());
+    }
+    for (_, far) in proxies.iter().filter(|(is_near, _)| !is_near) {
+        far.set(Weather::Slow(Duration::from_millis(10)));
+    }
+    for key in ["a", "b", "c", "d"] {
+        let mutexes = quorums.iter().map(|quorum| quorum.mutex(key));
+        let mutexes = mutexes.map(|mutex| mutex.with(terms()).unwrap());
+        let tries = mutexes.map(|mutex| async move { mutex.try_lock().await.unwrap() });
+        let tried = futures_util::future::join_all(tries).await;
+        assert_eq!(tried.iter().flatten().count(), 1, "{key}: {tried:?}");
+    }
 }
 
 #[tokio::test]
