@@ -283,6 +283,7 @@ impl Engine {
             by,
             node,
             link,
+            goes_beside: request.goes_beside(),
             sent,
         };
         self.requests.insert(id, row);
@@ -300,8 +301,10 @@ impl Engine {
             return;
         };
         let node = sent.node;
-        // A refusal is a sign of life, too.
-        if self.link(node).is(sent.link) && !matches!(result, Err(Fault::Broken(_))) {
+        // A refusal is a sign of life, too; what came by another connection is
+        // none.
+        let came_by_it = self.link(node).is(sent.link) && !sent.goes_beside;
+        if came_by_it && !matches!(result, Err(Fault::Broken(_))) {
             let known_good = self.lane(node).known_good.max(sent.sent);
             self.is_alive(node, known_good, now);
         }

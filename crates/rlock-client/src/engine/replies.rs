@@ -220,6 +220,7 @@ impl Engine {
                         by,
                         node,
                         link,
+                        goes_beside: false,
                         sent: not_before,
                     };
                     return self.granted(now, id, fence, sent);

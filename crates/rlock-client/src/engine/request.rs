@@ -60,6 +60,13 @@ impl Request {
         }
     }
 
+    /// Whether it goes by a connection of its own, as it waits for replicas. Its
+    /// answer, or that there is none, says nothing of the one that all others
+    /// go by.
+    pub(crate) fn goes_beside(&self) -> bool {
+        self.replicas() > 0
+    }
+
     /// Whether it is about what is there already, which goes with its key from
     /// one server to another.
     pub(crate) fn is_of_a_hold(&self) -> bool {
@@ -102,6 +109,7 @@ pub(super) struct Sent {
     pub(super) by: By,
     pub(super) node: Node,
     pub(super) link: u64,
+    pub(super) goes_beside: bool,
     pub(super) sent: Instant,
 }
 

@@ -127,7 +127,8 @@ impl Engine {
             if now - due > STARVED {
                 return self.look_later(now, id, Some(now + STARVED));
             }
-            // Replicas may be slow where the server is not.
+            // Replicas may be slow where the server is not, and answer by another
+            // connection.
             if heard < sent && hold.terms.replicas == 0 {
                 self.actions.push_back(Action::Retire { link: number });
             }

@@ -179,7 +179,7 @@ impl Link {
 
     /// Carries out a request of the engine, for which there is room.
     pub(crate) async fn carry_out(&self, request: &Request) -> Result<Reply, Fault> {
-        if request.replicas() > 0 {
+        if request.goes_beside() {
             return self.acknowledge(request).await;
         }
         let replies = match protocol::encode(request, &self.channel) {

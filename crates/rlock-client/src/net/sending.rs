@@ -45,9 +45,8 @@ impl State {
         let Some(line) = lines.find(|line| line.link.number == link) else {
             return;
         };
-        // What asks replicas too goes by another connection: it must hold up
-        // nobody here.
-        let needs_room = unsent.request.replicas() == 0;
+        // What goes by another connection holds up nobody here.
+        let needs_room = !unsent.request.goes_beside();
         if needs_room && !line.unsent.is_empty() {
             return line.unsent.push_back(unsent);
         }

@@ -176,6 +176,7 @@ impl World {
             || there.is_away(self.looked)
             || self.looked < there.refuses_until
             || self.looked < this.stopped_until
+            || self.looked < this.silent_until.max(this.refused_until)
             || this.engine.routes().node(claims.slot()) != node
             || self.is_cluster() && self.places[place(claims.slot())].moving.is_some();
         let is_of = |calling: &Calling| calling.owner == claims.owner().as_str();

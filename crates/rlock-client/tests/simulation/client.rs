@@ -38,12 +38,28 @@ pub(crate) struct Client {
     pub(crate) dawdles_until: u64,
     /// By server, the connections that ask for what is on its way there.
     pub(crate) asking: BTreeMap<usize, u64>,
+    /// By server, the connections that replicas are asked by, as the server calls
+    /// them; until when nothing passes them, which nobody sees, and until when
+    /// none is made.
+    pub(crate) beside: BTreeMap<usize, u64>,
+    pub(crate) silent_until: u64,
+    pub(crate) refused_until: u64,
     /// Whether it has just asked which server has what, and wants to again.
     pub(crate) has_asked: bool,
     pub(crate) doubts: bool,
     pub(crate) owners: u64,
     /// The losses that it has been told of.
     pub(crate) lost: HashSet<(Name, u64)>,
+}
+
+/// By what a request goes to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Link,
+    /// By a connection that only asks for what is on its way there.
+    Asking,
+    /// By one that replicas are asked by.
+    Beside,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +83,11 @@ pub(crate) struct Link {
 
 /// What happens at some time.
 pub(crate) enum Happening {
-    /// A request arrives at the server, by a connection or by one that only
-    /// asks for what is on its way there.
+    /// A request arrives at the server.
     Asked {
         server: usize,
         session: u64,
-        is_asking: bool,
+        way: Way,
         id: Id,
         request: Request,
     },
@@ -173,6 +188,9 @@ impl Client {
             awaited: BTreeSet::new(),
             dawdles_until: 0,
             asking: BTreeMap::new(),
+            beside: BTreeMap::new(),
+            silent_until: 0,
+            refused_until: 0,
             has_asked: false,
             doubts: false,
             owners: 0,

@@ -1,7 +1,7 @@
 //! What happens next, and what comes of it.
 
 use crate::carry_out::claims_of;
-use crate::client::Happening;
+use crate::client::{Happening, Way};
 use crate::cluster::Answer;
 use crate::engine::claims::Name;
 use crate::engine::notices::{Notice, Word};
@@ -65,13 +65,16 @@ impl World {
         if named.is_some_and(|named| named != self.kind.node(server)) {
             self.wrong = Some(format!("{server} is asked, not {named:?}: {request:?}"));
         }
+        if request.replicas() > 0 {
+            return self.asks_beside(client, server, id, request);
+        }
         if is_cut {
             return self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
         }
         let happening = Happening::Asked {
             server,
             session,
-            is_asking: false,
+            way: Way::Link,
             id,
             request,
         };
@@ -91,10 +94,10 @@ impl World {
             Happening::Asked {
                 server,
                 session,
-                is_asking,
+                way,
                 id,
                 request,
-            } => self.arrives(client, server, (session, is_asking), id, request),
+            } => self.arrives(client, server, (session, way), id, request),
             Happening::Replied {
                 id, moved, result, ..
             } => self.replied(client, id, moved, result),
@@ -184,34 +187,40 @@ impl World {
         &mut self,
         client: usize,
         server: usize,
-        (session, is_asking): (u64, bool),
+        (session, way): (u64, Way),
         id: Id,
         request: Request,
     ) {
         let this = &mut self.servers[server];
         if !this.sessions.contains_key(&session) {
-            if is_asking {
+            if way != Way::Link {
                 self.is_not_there(client, id);
             }
             return;
         }
         if this.is_away(self.now) {
             let time = this.away_until - self.now;
-            self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
+            match way {
+                Way::Beside => self.is_silent_beside(client, id),
+                Way::Link | Way::Asking => {
+                    self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
+                }
+            }
             let asked = Happening::Asked {
                 server,
                 session,
-                is_asking,
+                way,
                 id,
                 request,
             };
             return self.later(time, client, asked);
         }
         this.set_time(self.now);
+        let is_asking = way == Way::Asking;
         let (moved, result) = match self.answer(server, session, &request, is_asking) {
             Answer::Reply(result) => (None, result),
             Answer::Moved(slot, to) => (Some((slot, to)), Err(Fault::Moved(failure("MOVED")))),
-            Answer::Ask(to) if request.is_of_a_hold() && !is_asking => {
+            Answer::Ask(to) if request.is_of_a_hold() && way == Way::Link => {
                 return self.asks_there(client, to, id, request);
             }
             Answer::Ask(_) => (None, Err(Fault::Moved(failure("ASK")))),
@@ -236,7 +245,7 @@ impl World {
         };
         let links = self.clients[client].links.values_mut();
         let mut links = links.filter(|link| link.session == session && !link.is_cut);
-        if is_asking {
+        if way != Way::Link {
             self.later(late, client, replied(now + late));
         } else if let Some(link) = links.next() {
             link.at_client = link.at_client.max(now + late) + 1;
@@ -264,7 +273,38 @@ impl World {
         let asked = Happening::Asked {
             server,
             session,
-            is_asking: true,
+            way: Way::Asking,
+            id,
+            request,
+        };
+        self.later(late, client, asked);
+    }
+
+    /// What replicas are to know goes by a connection of its own, of which the
+    /// client's other one says nothing.
+    fn asks_beside(&mut self, client: usize, server: usize, id: Id, request: Request) {
+        let this = &self.clients[client];
+        let is_silent = self.now < this.silent_until;
+        let is_refused = self.now < this.refused_until || self.servers[server].is_away(self.now);
+        let known = this.beside.get(&server).copied();
+        let known = known.filter(|it| self.servers[server].sessions.contains_key(it));
+        if is_silent {
+            return self.is_silent_beside(client, id);
+        }
+        if known.is_none() && is_refused {
+            return self.is_not_there(client, id);
+        }
+        let session = known.unwrap_or_else(|| {
+            self.last += 1;
+            self.servers[server].open_to_ask(self.last, client);
+            self.last
+        });
+        self.clients[client].beside.insert(server, session);
+        let late = self.delay();
+        let asked = Happening::Asked {
+            server,
+            session,
+            way: Way::Beside,
             id,
             request,
         };

@@ -1,13 +1,13 @@
 //! The network: connections that are made, break, or vanish.
 
-use crate::client::{Happening, Link};
+use crate::client::{Happening, Link, REPLICATION};
 use crate::cluster::{Kind, SLOTS};
 use crate::engine::lane::Node;
 use crate::engine::{Event, Id};
 use crate::error::Fault;
-use crate::operation::Cut;
+use crate::operation::{Beside, Cut};
 use crate::server::failure;
-use crate::world::{MS, SECOND, World};
+use crate::world::{MS, SECOND, World, nanos};
 
 /// After how long a request without a reply is given up.
 pub(crate) const RESPONSE_LIMIT: u64 = 5 * SECOND;
@@ -47,11 +47,11 @@ impl World {
         link.is_cut = true;
         let (session, link) = (link.session, link.number);
         let seen = match how {
-            Cut::Plain => self.below(20 * MS),
+            Cut::Plain | Cut::Unseen => self.below(20 * MS),
             Cut::HalfOpen | Cut::Silent => KEEPALIVE,
         };
         self.later(seen, client, Happening::Closes { session });
-        if how == Cut::Silent {
+        if matches!(how, Cut::Silent | Cut::Unseen) {
             for id in self.clients[client].asked_by(number) {
                 self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
             }
@@ -170,6 +170,10 @@ impl World {
         }
         let node = self.kind.node(server);
         self.clients[client].links.remove(&node.0);
+        if let Some(session) = self.clients[client].beside.remove(&server) {
+            let soon = self.below(20 * MS);
+            self.later(soon, client, Happening::Closes { session });
+        }
         let is_left = false;
         self.tell(client, Event::LinkDown { node, is_left });
         let asked = self.clients[client].asked_by(number).into_iter();
@@ -270,6 +274,35 @@ impl World {
             0 => self.below(2 * SECOND),
             1..=5 => self.below(50 * MS),
             _ => self.below(MS),
+        }
+    }
+
+    /// Nothing passes the connection any more that replicas are asked by.
+    pub(crate) fn is_silent_beside(&mut self, client: usize, id: Id) {
+        let time = RESPONSE_LIMIT + nanos(REPLICATION);
+        let replied = Happening::Replied {
+            id,
+            here: self.now + time,
+            moved: None,
+            result: Err(Fault::Passing(failure("no answer"))),
+        };
+        self.later(time, client, replied);
+    }
+
+    /// What becomes of the connections that replicas are asked by.
+    pub(crate) fn goes_wrong_beside(&mut self, client: usize, how: Beside) {
+        let this = &mut self.clients[client];
+        match how {
+            Beside::Breaks => {}
+            Beside::Silent => {
+                this.silent_until = self.now + RESPONSE_LIMIT + nanos(REPLICATION);
+            }
+            Beside::Refused(time) => this.refused_until = self.now + nanos(time),
+        }
+        if how != Beside::Silent {
+            for session in std::mem::take(&mut this.beside).into_values() {
+                self.later(0, client, Happening::Closes { session });
+            }
         }
     }
 

@@ -40,6 +40,9 @@ pub(crate) enum Operation {
         shard: Option<usize>,
         how: Cut,
     },
+    /// Something becomes of the connections of a client that replicas are asked
+    /// by.
+    Beside { client: usize, how: Beside },
     /// Its process is stopped, or its machine is suspended.
     Stop { client: usize, time: Duration },
     /// Its callers are slow to read their replies.
@@ -82,6 +85,18 @@ pub(crate) enum Cut {
     HalfOpen,
     /// Nobody sees it: what is sent is gone.
     Silent,
+    /// Only the server sees it.
+    Unseen,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// Both ends see it.
+    Breaks,
+    /// Nobody sees it: what is sent is gone.
+    Silent,
+    /// They end, and no other is made for so long.
+    Refused(Duration),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +164,15 @@ impl Operation {
             18..=20 => Self::Cut {
                 client,
                 shard: [None, Some(0), Some(1)][usize::from(which) % 3],
-                how: [Cut::Plain, Cut::HalfOpen, Cut::Silent][usize::from(how) % 3],
+                how: [Cut::Plain, Cut::HalfOpen, Cut::Silent, Cut::Unseen][usize::from(how) % 4],
+            },
+            30 => Self::Beside {
+                client,
+                how: match how % 3 {
+                    0 => Beside::Breaks,
+                    1 => Beside::Silent,
+                    _ => Beside::Refused(millis(20 * u64::from(long))),
+                },
             },
             21 => Self::Stop {
                 client,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::cluster::Kind;
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::terms::{LEASE_DEFAULT, Terms};
-use crate::operation::{Cut, Fall, Operation};
+use crate::operation::{Beside, Cut, Fall, Operation};
 use crate::world::World;
 
 /// How often each of these scripts is played, each time with other delays.
@@ -164,6 +164,61 @@ fn a_sign_of_life_of_another_master_says_nothing_of_a_grant() {
         passes(3_000),
     ];
     play(Kind::Cluster, 4 * SEEDS, &script, |_| true);
+}
+
+/// The same of the connection that replicas are asked by: a grant's message is
+/// late, while a hold is renewed by that one all the time.
+#[test]
+fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
+    for renewed in [true, false] {
+        let brief = Duration::from_millis(700);
+        let waiting = Terms {
+            renewed,
+            ..Terms::new().lease(brief)
+        };
+        let script = [
+            at(1, with(replicated(), asks(2, Queueing::Try, brief))),
+            asks(1, Queueing::Try, LEASE_DEFAULT),
+            passes(500),
+            with(waiting, asks(0, Queueing::Unlimited, brief)),
+            passes(100),
+            asks(3, Queueing::Unlimited, LEASE_DEFAULT),
+            passes(100),
+            Operation::Release { actor: 1 },
+            passes(3_000),
+        ];
+        play(Kind::One, 4 * SEEDS, &script, |_| true);
+    }
+}
+
+/// The server has lost a connection, and so a bound hold. Replicas are asked by
+/// another one all the time; or that is refused all the time.
+#[test]
+fn nor_keeps_it_what_is_bound_to_the_connection() {
+    let bound = Terms::new().bound(Duration::from_millis(500));
+    let refused = Beside::Refused(Duration::from_secs(60));
+    for how in [None, Some(refused)] {
+        let script = [
+            at(1, with(replicated(), asks(2, Queueing::Try, LEASE_DEFAULT))),
+            passes(100),
+            with(bound, asks(0, Queueing::Try, LEASE_DEFAULT)),
+            passes(100),
+            asks(1, Queueing::Unlimited, LEASE_DEFAULT),
+            passes(2_100),
+            cuts(0, None, Cut::Unseen),
+            match how {
+                Some(how) => Operation::Beside { client: 0, how },
+                None => passes(0),
+            },
+            passes(4_000),
+        ];
+        play(Kind::One, SEEDS, &script, |_| true);
+    }
+}
+
+/// Renewed all the time.
+fn replicated() -> Terms {
+    Terms::new().lease(Duration::from_millis(700)).replicas(1)
 }
 
 fn play(kind: Kind, seeds: u64, script: &[Operation], is_right: impl Fn(&World) -> bool) {
