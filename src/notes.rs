@@ -41,6 +41,10 @@ pub(crate) enum KeyChange {
     TimeToLive,
     /// The server took it for its memory.
     Evicted,
+    /// It has another name now, which the next event tells.
+    RenamedFrom,
+    /// It has this name now.
+    RenamedTo,
     Other,
 }
 

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use crate::{
     api::{Context, Key, Text, Word},
+    settings::settings,
     site::Site,
     store::{self, Before, Diff, Events, Known},
 };
@@ -55,7 +56,12 @@ impl<'a> Opened<'a> {
         let free = self.hold == Hold::Free;
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
-            known.keep(self.site.name(), stamp, shared);
+            known.keep(
+                self.site.name(),
+                stamp,
+                shared,
+                settings().shared_holders_kept(),
+            );
         } else if !known.is_empty() {
             known.forget(self.site.name());
         }

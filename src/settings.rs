@@ -61,6 +61,8 @@ pub(crate) struct Settings {
     pub(crate) max_waiters: Number,
     /// The most holds and queued requests with `NOTIFY`.
     pub(crate) max_watches: Number,
+    /// The most shared holders of all locks together.
+    pub(crate) max_shared_holders: Number,
     /// The hand-offs in a row after which others get a chance.
     pub(crate) yield_after: Number,
     /// How long after a start nothing is granted, in milliseconds.
@@ -75,6 +77,7 @@ lazy_static! {
         max_lease_ms: Number::new("max-lease-ms", 86_400_000, 1000, 2_592_000_000),
         max_waiters: Number::new("max-waiters", 10_000, 1, 1_000_000),
         max_watches: Number::new("max-watches", 100_000, 0, 10_000_000),
+        max_shared_holders: Number::new("max-shared-holders", 262_144, 1, 10_000_000),
         yield_after: Number::new("yield-after", 64, 0, 1_000_000),
         startup_grace_ms: Number::new("startup-grace-ms", 0, 0, 86_400_000),
         deadlock_detection: AtomicBool::new(true),
@@ -118,16 +121,24 @@ impl Settings {
             .raw()
     }
 
+    /// How many shared holders may be remembered: more than there may be, as
+    /// there can be others from before a restart.
+    pub(crate) fn shared_holders_kept(&self) -> usize {
+        let most = self.max_shared_holders.get().saturating_mul(2);
+        usize::try_from(most).unwrap_or(usize::MAX)
+    }
+
     /// Whether a request that would close a cycle of waiters is refused.
     pub(crate) fn detects_deadlocks(&self) -> bool {
         self.deadlock_detection.load(Ordering::Relaxed)
     }
 
-    pub(crate) const fn numbers(&self) -> [&Number; 5] {
+    pub(crate) const fn numbers(&self) -> [&Number; 6] {
         [
             &self.max_lease_ms,
             &self.max_waiters,
             &self.max_watches,
+            &self.max_shared_holders,
             &self.yield_after,
             &self.startup_grace_ms,
         ]

@@ -8,7 +8,7 @@
 use std::{
     cell::RefCell,
     collections::{BTreeMap, VecDeque},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hdrhistogram::Histogram;
@@ -27,6 +27,9 @@ use crate::{
 /// How many tickets are handled in one turn of the event loop: about a
 /// millisecond of work. The rest follows in later turns.
 const TURN_TICKETS: usize = 256;
+/// How long one turn of the event loop may take, if it does not reach the number
+/// of its tickets before.
+pub(crate) const TURN_MAX: Duration = Duration::from_millis(1);
 /// The longest wait that the histogram tells from longer ones: 30 days, in
 /// microseconds, which is the largest value of `max-lease-ms`.
 const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
@@ -153,7 +156,7 @@ impl State {
                 self.note_key(ctx, Name { db, key: &key }, change);
             }
             Note::KeysChanged(db) => {
-                self.known.clear();
+                self.known.clear(db);
                 self.locks.settle_all_later(db);
             }
             Note::CallerGone(handle) => {
@@ -171,13 +174,13 @@ impl State {
                 self.undelivered.extend(grant.filter(|_| gone));
             }
             Note::RoleChanged { is_master } => {
-                self.known.clear();
+                self.known.clear(None);
                 self.is_master = is_master;
                 self.role_changed = true;
                 self.was_demoted |= !is_master;
             }
             Note::Loaded => {
-                self.known.clear();
+                self.known.clear(None);
                 self.begin_grace(now);
             }
         }
@@ -185,10 +188,13 @@ impl State {
 
     /// Has a lock settled by the timer, as its key has changed.
     fn note_key(&mut self, ctx: &Context, name: Name<'_>, change: KeyChange) {
-        // With the time to live, only the ends of leases have changed, and that
-        // is seen when the key is read.
-        if change != KeyChange::TimeToLive {
-            self.known.forget(name);
+        match change {
+            // Only the ends of leases have changed, which is seen when the key is
+            // read.
+            KeyChange::TimeToLive => {}
+            KeyChange::RenamedFrom => self.known.rename_from(name),
+            KeyChange::RenamedTo => self.known.rename_to(name),
+            KeyChange::Evicted | KeyChange::Other => self.known.forget(name),
         }
         if self.locks.is_contended(name) {
             self.evicted_locks += u64::from(change == KeyChange::Evicted);
@@ -311,7 +317,8 @@ pub(crate) fn look_after(ctx: &Context) {
     };
     let Some(state) = state.as_mut() else { return };
     let now = clock::now();
-    state.known.drop_ended(now);
+    let began = Instant::now();
+    while state.known.drop_ended(now) && began.elapsed() < TURN_MAX {}
     match state.next_deadline(now) {
         None => state.timer.disarm(ctx),
         Some(_) if state.timer.is_astray(now) => state.timer.set_right(ctx),

@@ -1,7 +1,7 @@
 //! `RLOCK.ACQUIRE` and `RLOCK.MACQUIRE`
 
 use rlock_core::{
-    Admission, ChannelKind, Effect, Hold, Limits, Locks, Name, Request, Step, TicketId, Wait,
+    Admission, ChannelKind, Effect, Hold, Limits, Locks, Mode, Name, Request, Step, TicketId, Wait,
     syntax::{self, Acquire, Shown},
 };
 
@@ -78,11 +78,21 @@ fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, 
     Ok(request)
 }
 
-/// What may be queued now.
-fn limits() -> Limits {
+/// What may be granted and queued now.
+fn limits(state: &mut State, site: &Site<'_>, mode: Mode) -> Limits {
+    let shared_max = settings().max_shared_holders.get();
+    let mut shared_elsewhere = 0;
+    if mode != Mode::Exclusive {
+        if state.known.holders() as u64 >= shared_max {
+            state.known.drop_ended(site.now);
+        }
+        shared_elsewhere = state.known.holders_besides(site.name()) as u64;
+    }
     Limits {
         waiters_max: settings().max_waiters.get(),
         watches_max: settings().max_watches.get(),
+        shared_max,
+        shared_elsewhere,
         detects_deadlocks: settings().detects_deadlocks(),
     }
 }
@@ -141,8 +151,9 @@ fn request_lock(
     site: &Site<'_>,
     request: &Request<'_>,
 ) -> Result<Outcome, Failure> {
+    let limits = limits(state, site, request.mode);
     transact(state, site, |locks, name, hold, others| {
-        let step = locks.acquire(site.now, name, hold, request, &limits(), others)?;
+        let step = locks.acquire(site.now, name, hold, request, &limits, others)?;
         match step.reply {
             Admission::Granted(fence) => Ok(step.with(Outcome::Granted(fence))),
             Admission::Busy => Ok(step.with(Outcome::Busy)),
@@ -210,10 +221,11 @@ fn request_locks(
             key: key.bytes(),
         })
         .collect();
+    let limits = limits(state, site, request.mode);
     let (now, holds) = (site.now, &mut opened.holds);
     let others = OtherHolders::new(site, &state.known);
     let locks = &mut state.locks;
-    let step = locks.acquire_all(now, &names, holds, &request, &limits(), &others);
+    let step = locks.acquire_all(now, &names, holds, &request, &limits, &others);
     let outcome = match step {
         Err(refusal) => Err(Failure::Refused(refusal)),
         Ok(step) => {

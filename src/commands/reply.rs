@@ -77,6 +77,9 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
         Refusal::TooManyWatches { limit } => format!(
             "QUEUEFULL as many have asked for NOTIFY or BIND as rlock.max-watches allows, {limit}"
         ),
+        Refusal::TooManyShared { limit } => format!(
+            "QUEUEFULL locks have as many shared holders as rlock.max-shared-holders allows, {limit}"
+        ),
         Refusal::CountOverflow => format!(
             "ERR the hold count of owner {owner} is {}, the largest there is; release before \
              entering again",

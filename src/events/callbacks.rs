@@ -33,6 +33,10 @@ pub(super) unsafe extern "C" fn on_key_event(
         KeyChange::Evicted
     } else if event == c"expire" {
         KeyChange::TimeToLive
+    } else if event == c"rename_from" {
+        KeyChange::RenamedFrom
+    } else if event == c"rename_to" {
+        KeyChange::RenamedTo
     } else {
         KeyChange::Other
     };

@@ -1,6 +1,6 @@
 //! The timer's turn: all that has become due is done here, in pieces.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rlock_core::{Due, Name, Timestamp};
 
@@ -10,14 +10,11 @@ use crate::{
     opened::Pending,
     serving,
     site::Site,
-    state::{self, State},
+    state::{self, State, TURN_MAX},
     tell,
     transact::{self, change, transact},
 };
 
-/// How long one turn of the event loop may take, if it does not reach the number
-/// of its tickets before.
-const TURN_MAX: Duration = Duration::from_millis(1);
 /// How long to wait before trying again while nothing may be written, in
 /// milliseconds.
 const PAUSE_MS: u64 = 10;

@@ -266,8 +266,9 @@ fn load_shared<'a>(
     let (fence, deadline) = (stored.fence, stored.deadline);
     let stamp = stamp(key, fence);
     let asking = caller.map(|caller| (caller, stored.count));
-    let shared = known.take(name, stamp);
-    let shared = shared.filter(|shared| agrees(key, shared, asking.as_ref(), now));
+    let shared = known.take(name, stamp, |shared| {
+        agrees(key, shared, asking.as_ref(), now)
+    });
     let shared = shared.or_else(|| {
         let scanned = scan(key, deadline)?;
         let mut shared = Shared::stored(scanned.holders, fence);

@@ -6,10 +6,11 @@
 //! fence) and as what it says of those who are decided upon is what is here.
 //! All of it can be read from the key at any time, so nothing is lost when it
 //! is dropped: with its key, when its leases have ended, or when there is too
-//! much of it.
+//! much of it. Grants do not make too much of it, as they are refused before
+//! (`max-shared-holders`).
 //!
 //! Ordered maps, as they never stop to copy themselves; and what is forgotten
-//! all at once is freed by and by.
+//! is freed by and by, unless it is small.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,11 +18,16 @@ use rlock_core::{Fence, Name, Shared, Timestamp};
 
 /// Locks with fewer holders than this are looked through.
 const HOLDERS_MIN: usize = 2;
-/// The most holders that are kept, of all locks together; each takes about 250
-/// bytes.
-const HOLDERS_MAX: usize = 1 << 18;
+/// How many holders are kept at the least, of all locks together; each takes
+/// about 250 bytes.
+const HOLDERS_KEPT: usize = 1 << 18;
 /// How many locks one call drops.
 const DROPPED_MAX: usize = 256;
+/// Up to how many locks of a database, and holders of a lock, are freed at once.
+const FREED_AT_ONCE: usize = 64;
+/// For each holder that is added so many forgotten ones are freed: so there are
+/// never more of these than were added before.
+const FREED_PER_ADDED: usize = 2;
 
 /// What a shared lock is recognised by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,41 +44,77 @@ struct Entry {
     ends: Timestamp,
 }
 
-type Locks = BTreeMap<Box<[u8]>, Entry>;
-type Ends = BTreeSet<(Timestamp, u32, Box<[u8]>)>;
+/// What is known of the locks of one database.
+#[derive(Default)]
+struct Database {
+    locks: BTreeMap<Box<[u8]>, Entry>,
+    ends: BTreeSet<(Timestamp, Box<[u8]>)>,
+    holders: usize,
+}
 
 /// What is known of shared locks.
 #[derive(Default)]
 pub(crate) struct Known {
-    locks: BTreeMap<u32, Locks>,
-    ends: Ends,
-    holders: usize,
-    /// What has been forgotten, and is still to be freed.
-    forgotten: Vec<(Locks, Ends)>,
+    databases: BTreeMap<u32, Database>,
+    /// A lock whose key is being renamed.
+    renamed: Option<Entry>,
+    forgotten: Forgotten,
+}
+
+/// What has been forgotten, and is still to be freed.
+#[derive(Default)]
+struct Forgotten {
+    databases: Vec<Database>,
+    shared: Vec<Shared>,
 }
 
 impl Known {
     /// Whether there is nothing that a key event could concern.
     pub(crate) fn is_empty(&self) -> bool {
-        self.locks.is_empty()
+        self.databases.is_empty()
     }
 
-    /// Takes the holders of a lock out, if they are still what they were.
-    pub(crate) fn take(&mut self, name: Name<'_>, stamp: Stamp) -> Option<Shared> {
-        let entry = self.locks.get_mut(&name.db)?.get_mut(name.key)?;
-        entry.shared.take().filter(|_| entry.stamp == stamp)
+    /// How many shared holders there are, as far as is known.
+    pub(crate) fn holders(&self) -> usize {
+        self.databases.values().map(|it| it.holders).sum()
+    }
+
+    /// How many shared holders all locks but one have, as far as is known.
+    pub(crate) fn holders_besides(&self, name: Name<'_>) -> usize {
+        let database = self.databases.get(&name.db);
+        let entry = database.and_then(|it| it.locks.get(name.key));
+        self.holders() - entry.map_or(0, |it| it.holders)
+    }
+
+    /// Takes the holders of a lock out, if they are still what they were, and if
+    /// they are `right`.
+    pub(crate) fn take(
+        &mut self,
+        name: Name<'_>,
+        stamp: Stamp,
+        right: impl FnOnce(&Shared) -> bool,
+    ) -> Option<Shared> {
+        let entry = self.databases.get_mut(&name.db)?.locks.get_mut(name.key)?;
+        let shared = entry.shared.take()?;
+        if entry.stamp == stamp && right(&shared) {
+            return Some(shared);
+        }
+        self.forgotten.add(shared);
+        None
     }
 
     /// Looks at the holders of a lock, if they are still what they were.
     pub(crate) fn look(&self, name: Name<'_>, stamp: Stamp) -> Option<&Shared> {
-        let entry = self.locks.get(&name.db)?.get(name.key)?;
+        let entry = self.databases.get(&name.db)?.locks.get(name.key)?;
         entry.shared.as_ref().filter(|_| entry.stamp == stamp)
     }
 
-    /// Keeps the holders of a lock, if they are worth it.
-    pub(crate) fn keep(&mut self, name: Name<'_>, stamp: Stamp, mut shared: Shared) {
+    /// Keeps the holders of a lock, if they are worth it, and if there are not
+    /// more than `most` then.
+    pub(crate) fn keep(&mut self, name: Name<'_>, stamp: Stamp, mut shared: Shared, most: usize) {
         let holders = shared.len();
         let Some(ends) = shared.last_end().filter(|_| holders >= HOLDERS_MIN) else {
+            self.forgotten.add(shared);
             return self.forget(name);
         };
         shared.remember();
@@ -82,71 +124,158 @@ impl Known {
             holders,
             ends,
         };
-        let locks = self.locks.entry(name.db).or_default();
-        if let Some(known) = locks.get_mut(name.key).filter(|it| it.ends == ends) {
-            self.holders = self.holders - known.holders + holders;
-            *known = entry;
+        self.put(name, entry);
+        self.make_room(most.max(HOLDERS_KEPT));
+    }
+
+    fn put(&mut self, name: Name<'_>, entry: Entry) {
+        let (ends, holders) = (entry.ends, entry.holders);
+        let database = self.databases.entry(name.db).or_default();
+        database.holders += holders;
+        let mut added = holders;
+        if let Some(known) = database.locks.get_mut(name.key) {
+            let known = std::mem::replace(known, entry);
+            database.holders -= known.holders;
+            added = holders.saturating_sub(known.holders);
+            if ends != known.ends {
+                database.ends.remove(&(known.ends, name.key.into()));
+                database.ends.insert((ends, name.key.into()));
+            }
+            self.forgotten.add_entry(known);
         } else {
-            self.forget(name);
-            self.holders += holders;
-            self.ends.insert((ends, name.db, name.key.into()));
-            let locks = self.locks.entry(name.db).or_default();
-            locks.insert(name.key.into(), entry);
+            database.ends.insert((ends, name.key.into()));
+            database.locks.insert(name.key.into(), entry);
         }
-        self.make_room();
+        self.forgotten.free(1 + FREED_PER_ADDED * added);
     }
 
     /// Forgets a lock, so that it is looked through.
     pub(crate) fn forget(&mut self, name: Name<'_>) {
-        let Some(locks) = self.locks.get_mut(&name.db) else {
-            return;
-        };
-        if let Some((key, entry)) = locks.remove_entry(name.key) {
-            self.holders -= entry.holders;
-            self.ends.remove(&(entry.ends, name.db, key));
-        }
-        if locks.is_empty() {
-            self.locks.remove(&name.db);
+        if let Some(entry) = self.remove(name) {
+            self.forgotten.add_entry(entry);
         }
     }
 
-    /// Forgets everything: the keys may have changed places.
-    pub(crate) fn clear(&mut self) {
-        let mut ends = std::mem::take(&mut self.ends);
-        for (_, locks) in std::mem::take(&mut self.locks) {
-            self.forgotten.push((locks, std::mem::take(&mut ends)));
+    fn remove(&mut self, name: Name<'_>) -> Option<Entry> {
+        let database = self.databases.get_mut(&name.db)?;
+        let (key, entry) = database.locks.remove_entry(name.key)?;
+        database.holders -= entry.holders;
+        database.ends.remove(&(entry.ends, key));
+        if database.locks.is_empty() {
+            self.databases.remove(&name.db);
         }
-        self.holders = 0;
+        Some(entry)
+    }
+
+    /// Takes note that a key is being renamed, of which the next call tells the
+    /// new name.
+    pub(crate) fn rename_from(&mut self, name: Name<'_>) {
+        let renamed = self.remove(name);
+        if let Some(earlier) = std::mem::replace(&mut self.renamed, renamed) {
+            self.forgotten.add_entry(earlier);
+        }
+    }
+
+    /// What is known goes where the key has gone, and is believed as before.
+    pub(crate) fn rename_to(&mut self, name: Name<'_>) {
+        match self.renamed.take() {
+            Some(entry) => self.put(name, entry),
+            None => self.forget(name),
+        }
+    }
+
+    /// Forgets the locks of a database, or of all: other keys may be there now.
+    pub(crate) fn clear(&mut self, db: Option<u32>) {
+        let databases = match db {
+            Some(db) => BTreeMap::from_iter(self.databases.remove_entry(&db)),
+            None => std::mem::take(&mut self.databases),
+        };
+        for (_, database) in databases {
+            self.forgotten.add_database(database);
+        }
     }
 
     /// Forgets locks all of whose leases have ended, and frees what has been
-    /// forgotten, a piece of both.
-    pub(crate) fn drop_ended(&mut self, now: Timestamp) {
+    /// forgotten, a piece of both. Whether there may be more of it.
+    pub(crate) fn drop_ended(&mut self, now: Timestamp) -> bool {
+        self.forgotten.free(DROPPED_MAX);
         for _ in 0..DROPPED_MAX {
-            if let Some((locks, ends)) = self.forgotten.last_mut() {
-                let freed = (locks.pop_first(), ends.pop_first());
-                if matches!(freed, (None, None)) {
-                    self.forgotten.pop();
-                }
-                continue;
+            let Some((_, db, key)) = self.first_end().filter(|it| it.0.has_passed(now)) else {
+                return !self.forgotten.is_empty();
+            };
+            self.forget(Name { db, key: &key });
+        }
+        true
+    }
+
+    /// Forgets locks that end first while there are more holders than `most`, a
+    /// piece of them. A lock that is too large by itself is not kept.
+    fn make_room(&mut self, most: usize) {
+        for _ in 0..DROPPED_MAX {
+            if self.holders() <= most {
+                return;
             }
-            let first = self.ends.first().filter(|it| it.0.has_passed(now));
-            let Some((_, db, key)) = first.cloned() else {
+            let Some((_, db, key)) = self.first_end() else {
                 return;
             };
             self.forget(Name { db, key: &key });
         }
     }
 
-    /// Forgets locks that end first while there is too much, a piece of them. A
-    /// lock that is too large by itself is not kept.
-    fn make_room(&mut self) {
-        for _ in 0..DROPPED_MAX {
-            let first = self.ends.first().filter(|_| self.holders > HOLDERS_MAX);
-            let Some((_, db, key)) = first.cloned() else {
+    /// The lock whose last lease ends first.
+    fn first_end(&self) -> Option<(Timestamp, u32, Box<[u8]>)> {
+        let firsts = self.databases.iter();
+        let firsts = firsts.filter_map(|(db, it)| Some((it.ends.first()?, *db)));
+        let ((end, key), db) = firsts.min()?;
+        Some((*end, db, key.clone()))
+    }
+}
+
+impl Forgotten {
+    const fn is_empty(&self) -> bool {
+        self.databases.is_empty() && self.shared.is_empty()
+    }
+
+    fn add(&mut self, shared: Shared) {
+        if shared.len() > FREED_AT_ONCE {
+            self.shared.push(shared);
+        }
+    }
+
+    fn add_entry(&mut self, entry: Entry) {
+        if let Some(shared) = entry.shared {
+            self.add(shared);
+        }
+    }
+
+    fn add_database(&mut self, database: Database) {
+        if database.locks.len() > FREED_AT_ONCE {
+            return self.databases.push(database);
+        }
+        for entry in database.locks.into_values() {
+            self.add_entry(entry);
+        }
+    }
+
+    /// Frees so many locks and holders.
+    fn free(&mut self, most: usize) {
+        let mut left = most;
+        while left > 0 {
+            if let Some(shared) = self.shared.last_mut() {
+                left -= shared.shed(left).clamp(1, left);
+                if shared.is_empty() {
+                    self.shared.pop();
+                }
+            } else if let Some(database) = self.databases.last_mut() {
+                database.ends.pop_first();
+                match database.locks.pop_first() {
+                    Some((_, entry)) => self.add_entry(entry),
+                    None => drop(self.databases.pop()),
+                }
+                left -= 1;
+            } else {
                 return;
-            };
-            self.forget(Name { db, key: &key });
+            }
         }
     }
 }

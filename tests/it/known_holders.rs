@@ -514,3 +514,46 @@ fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
 fn server_ms(client: &Client) -> i64 {
     client.number("RLOCK.ACQUIRE clock o 60000") / 1000
 }
+
+/// Reading all of them takes a hundred times as long as one renewal.
+#[test]
+fn lock_with_many_holders_is_not_read_again_for_what_is_done_elsewhere() {
+    let server = Server::start();
+    let a = server.client();
+    for number in 0..3000 {
+        a.send(&format!("RLOCK.ACQUIRE k owner-{number} 60000 SHARED"));
+    }
+    (0..3000).for_each(|_| _ = a.reply());
+    let renewed_usec = |key: &str| {
+        a.ask("CONFIG RESETSTAT");
+        a.number(&format!("RLOCK.RENEW {key} owner-7 60000"));
+        let stats = server.info("commandstats", "cmdstat_rlock.renew");
+        let usec = stats.split(',').find_map(|it| it.strip_prefix("usec="));
+        usec.and_then(|it| it.parse::<u64>().ok())
+            .expect("a number")
+    };
+    let elsewhere = server.client();
+    elsewhere.ask("SELECT 5");
+    let flushed = (0..3).map(|_| {
+        elsewhere.ask("FLUSHDB");
+        elsewhere.ask("SWAPDB 5 6");
+        renewed_usec("k")
+    });
+    let flushed = flushed.min().unwrap_or(0);
+    let there_and_back = (0..3).map(|_| {
+        a.ask("RENAME k k2");
+        let there = renewed_usec("k2");
+        a.ask("RENAME k2 k");
+        there.max(renewed_usec("k"))
+    });
+    let renamed = there_and_back.min().unwrap_or(0);
+    let read = (0..3).map(|_| {
+        a.ask("HINCRBY k rlock:fence 1");
+        renewed_usec("k")
+    });
+    let read = read.min().unwrap_or(0);
+    assert!(
+        flushed * 10 < read && renamed * 10 < read,
+        "{read} µs to read it, {flushed} after a flush elsewhere, {renamed} after a rename"
+    );
+}

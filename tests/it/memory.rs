@@ -202,3 +202,36 @@ fn million_grants_leave_nothing_behind() {
     // One byte of each grant that stayed would be ten times as much.
     assert!((after - before).abs() < 100_000, "{before} {after}");
 }
+
+#[test]
+fn shared_locks_that_are_flushed_leave_no_memory_behind() {
+    let server = Server::start();
+    let a = server.client();
+    let used = || {
+        let used = server.info("memory", "used_memory");
+        used.parse::<i64>().expect("a number")
+    };
+    // Many small databases, and larger ones than are freed at once.
+    for (locks, rounds, flush) in [
+        (1, 2000, "FLUSHDB"),
+        (1, 1000, "SWAPDB 0 1"),
+        (300, 20, "FLUSHALL ASYNC"),
+    ] {
+        let round = || {
+            for number in 0..locks {
+                for owner in ["owner-a", "owner-b"] {
+                    a.send(&format!("RLOCK.ACQUIRE k{number} {owner} 60000 SHARED"));
+                }
+            }
+            a.send(flush);
+            (0..=2 * locks).for_each(|_| _ = a.reply());
+        };
+        (0..3).for_each(|_| round());
+        let before = used();
+        (0..rounds).for_each(|_| round());
+        let bytes = used() - before;
+        // What is left of the last round may still be there.
+        let last = 2000 * i64::from(locks) + 100_000;
+        assert!(bytes < last, "{flush}: {bytes} bytes");
+    }
+}

@@ -31,6 +31,7 @@ fn settings_have_their_defaults_and_no_others_exist() {
         ("max-lease-ms", "86400000"),
         ("max-waiters", "10000"),
         ("max-watches", "100000"),
+        ("max-shared-holders", "262144"),
         ("channel-prefix", "redisson_lock__channel"),
         ("publish", "auto"),
         ("yield-after", "64"),
@@ -40,7 +41,7 @@ fn settings_have_their_defaults_and_no_others_exist() {
         let shown = server.ask(&format!("CONFIG GET rlock.{name}"));
         assert_eq!(shown, format!("[rlock.{name} {default}]"));
     }
-    assert_eq!(server.ask("CONFIG GET rlock.*").split(' ').count(), 16);
+    assert_eq!(server.ask("CONFIG GET rlock.*").split(' ').count(), 18);
 }
 
 #[test]
@@ -59,6 +60,12 @@ fn settings_are_taken_at_their_limits_and_refused_past_them() {
         "max-waiters",
         &["1", "1000000"],
         &with(&["0", "1000001"]),
+    );
+    limits(
+        &server,
+        "max-shared-holders",
+        &["1", "10000000"],
+        &with(&["0", "10000001"]),
     );
     limits(
         &server,

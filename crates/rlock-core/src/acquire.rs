@@ -54,7 +54,7 @@ impl Locks {
             self.counters.refusals += 1;
             return Ok(Step::quiet(Admission::Busy));
         }
-        self.check_wait(queue, request, limits)?;
+        self.check_wait(now, queue, hold, request, limits)?;
         self.check_deadlock(name, hold, request, limits, holders)?;
         Ok(Step::quiet(Admission::MustWait))
     }
@@ -139,6 +139,9 @@ impl Locks {
             self.check_watches(queue, request, 1, limits)?;
         }
         let own = own.filter(|_| own_ticket.is_some_and(|it| is_same(it, request)));
+        if own.is_none() && *hold != Hold::Free {
+            self.check_shared(now, hold, request, limits)?;
+        }
         let count = hold.of_caller(request.owner).map_or(0, |it| it.count);
         if count >= COUNT_MAX && request.reenter {
             return Err(Refusal::CountOverflow);
@@ -208,7 +211,9 @@ impl Locks {
 
     fn check_wait(
         &self,
+        now: Timestamp,
         queue: Option<QueueId>,
+        hold: &Hold,
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<(), Refusal> {
@@ -216,6 +221,7 @@ impl Locks {
         let earlier = earlier.and_then(|id| self.table.tickets.get(&id));
         let Some(earlier) = earlier else {
             self.check_waiters(1, limits)?;
+            self.check_shared(now, hold, request, limits)?;
             return self.check_watches(None, request, 1, limits);
         };
         if !is_same(earlier, request) {

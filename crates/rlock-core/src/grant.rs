@@ -211,6 +211,30 @@ impl Locks {
         Ok(())
     }
 
+    /// Whether there may be one more shared holder, now or when its turn comes:
+    /// those who are queued are counted as if it had. So nobody who has waited
+    /// is refused.
+    pub(crate) fn check_shared(
+        &self,
+        now: Timestamp,
+        hold: &Hold,
+        request: &Request<'_>,
+        limits: &Limits,
+    ) -> Result<(), Refusal> {
+        let here = match hold {
+            Hold::Shared(shared) => shared.live(now) as u64,
+            Hold::Free | Hold::Exclusive { .. } | Hold::NoLock => 0,
+        };
+        let others = here + self.table.shared_places;
+        let is_one_too_many = limits.shared_elsewhere.saturating_add(others) >= limits.shared_max;
+        if request.mode == Mode::Exclusive || !is_one_too_many {
+            return Ok(());
+        }
+        Err(Refusal::TooManyShared {
+            limit: limits.shared_max,
+        })
+    }
+
     /// Refuses a request that would wait for itself.
     pub(crate) fn search(
         &mut self,

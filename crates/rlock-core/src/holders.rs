@@ -150,6 +150,21 @@ impl HolderSet {
         }
     }
 
+    /// Forgets any of them, up to `most`, and says how many.
+    pub(crate) fn shed(&mut self, most: usize) -> usize {
+        let before = self.len();
+        match self {
+            Self::One(_) | Self::Few(_) => *self = Self::default(),
+            Self::Many(many) => {
+                for _ in 0..most {
+                    many.by_end.pop_first();
+                    many.by_owner.pop_first();
+                }
+            }
+        }
+        before - self.len()
+    }
+
     pub(crate) fn remove(&mut self, owner: &[u8]) -> Option<Held> {
         match self {
             Self::One(held) if *held.0 == *owner => match std::mem::take(self) {

@@ -161,6 +161,12 @@ impl Shared {
         });
     }
 
+    /// Forgets holders, any of them and up to `most`, as all are of no use any
+    /// more, and says how many those were. Many at once take long to free.
+    pub fn shed(&mut self, most: usize) -> usize {
+        self.holders.shed(most)
+    }
+
     /// Takes note that the holders have been written, and are those that were
     /// left here, so that nobody has ended who is not known to have.
     pub fn remember(&mut self) {

@@ -86,6 +86,11 @@ pub struct Limits {
     pub waiters_max: u64,
     /// The most watches.
     pub watches_max: u64,
+    /// The most shared holders of all locks, together with those who are queued
+    /// to be. One who takes a free lock at once is never one too many.
+    pub shared_max: u64,
+    /// How many shared holders the other locks have, as far as that is known.
+    pub shared_elsewhere: u64,
     /// Whether a request that would close a cycle of waiters is refused.
     pub detects_deadlocks: bool,
 }
@@ -122,6 +127,11 @@ pub enum Refusal {
     },
     /// There are as many watches as there may be.
     TooManyWatches {
+        /// The limit.
+        limit: u64,
+    },
+    /// There are as many shared holders as there may be.
+    TooManyShared {
         /// The limit.
         limit: u64,
     },

@@ -58,6 +58,8 @@ pub(crate) struct Table {
     pub(crate) session_watches: BTreeSet<(u64, WatchId)>,
     pub(crate) watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
     pub(crate) watched_tickets: u64,
+    /// How many places are asked for in shared mode.
+    pub(crate) shared_places: u64,
     pub(crate) bound: u64,
     pub(crate) hasher: RandomState,
     last_id: Option<NonZeroU64>,

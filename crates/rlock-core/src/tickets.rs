@@ -3,7 +3,7 @@
 use std::{cmp::Reverse, hash::BuildHasher};
 
 use crate::{
-    Delivery, Ticket, TicketId, Timestamp,
+    Delivery, Mode, Ticket, TicketId, Timestamp,
     queue::QueueId,
     table::Table,
     ticket::{Multi, MultiId, Rank},
@@ -78,6 +78,7 @@ impl Table {
     /// Puts a ticket where its number says. Its queue has to be there.
     pub(crate) fn insert(&mut self, id: TicketId, ticket: Box<Ticket>) {
         self.resize(ticket.queue, 1);
+        self.shared_places += u64::from(ticket.mode() != Mode::Exclusive);
         self.tickets.insert(id, ticket);
         self.enter_order(id);
     }
@@ -87,6 +88,7 @@ impl Table {
         self.leave_order(id);
         let ticket = self.tickets.remove(&id)?;
         self.resize(ticket.queue, -1);
+        self.shared_places -= u64::from(ticket.mode() != Mode::Exclusive);
         Some(ticket)
     }
 

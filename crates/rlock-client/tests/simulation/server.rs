@@ -55,6 +55,8 @@ impl Server {
         let limits = Limits {
             waiters_max: 10_000,
             watches_max: 100_000,
+            shared_max: 262_144,
+            shared_elsewhere: 0,
             detects_deadlocks: true,
         };
         Self {

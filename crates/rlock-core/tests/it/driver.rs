@@ -64,10 +64,14 @@ impl Driver {
                 store: &driver.store,
                 now: driver.now,
             };
-            let (now, limits, request) = (driver.now, &driver.limits, &ask.request);
+            let (now, request) = (driver.now, &ask.request);
+            let limits = Limits {
+                shared_elsewhere: others.shared_elsewhere(name),
+                ..driver.limits
+            };
             let step = driver
                 .locks
-                .acquire(now, name, hold, request, limits, &others);
+                .acquire(now, name, hold, request, &limits, &others);
             let step = match step {
                 Ok(step) => step,
                 Err(refusal) => return (driver.refused(refusal), Announce::No),
@@ -231,7 +235,9 @@ impl Driver {
 
     pub(crate) fn refused(&mut self, refusal: Refusal) -> Reply<Fence> {
         Reply::Error(match refusal {
-            Refusal::TooManyWaiters { .. } | Refusal::TooManyWatches { .. } => Error::QueueFull,
+            Refusal::TooManyWaiters { .. }
+            | Refusal::TooManyWatches { .. }
+            | Refusal::TooManyShared { .. } => Error::QueueFull,
             Refusal::CountOverflow => Error::CountFull,
             Refusal::OtherRequest { .. } => Error::OtherRequest,
             Refusal::PartlyHeld { .. } => Error::HeldInPart,

@@ -28,6 +28,7 @@ impl Setup {
         limits: Limits {
             waiters_max: 100,
             watches_max: 100,
+            shared_max: 100,
             detects_deadlocks: true,
             yield_after: 0,
         },
@@ -37,6 +38,7 @@ impl Setup {
         limits: Limits {
             waiters_max: 4,
             watches_max: 3,
+            shared_max: 4,
             detects_deadlocks: true,
             yield_after: 2,
         },
@@ -47,6 +49,7 @@ impl Setup {
         limits: Limits {
             waiters_max: 100,
             watches_max: 100,
+            shared_max: 100,
             detects_deadlocks: false,
             yield_after: 3,
         },
@@ -99,6 +102,8 @@ impl Pair {
         let limits = rlock_core::Limits {
             waiters_max: setup.limits.waiters_max as u64,
             watches_max: setup.limits.watches_max as u64,
+            shared_max: setup.limits.shared_max as u64,
+            shared_elsewhere: 0,
             detects_deadlocks: setup.limits.detects_deadlocks,
         };
         let mut driver = Driver::new(Timestamp::from_millis(START_MS), limits);

@@ -9,6 +9,8 @@ pub(crate) const KEY: Name<'static> = Name { db: 0, key: b"k" };
 pub(crate) const NO_LIMITS: Limits = Limits {
     waiters_max: u64::MAX,
     watches_max: u64::MAX,
+    shared_max: u64::MAX,
+    shared_elsewhere: 0,
     detects_deadlocks: true,
 };
 

@@ -148,6 +148,8 @@ fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
     let limits = Limits {
         waiters_max: 2,
         watches_max: 0,
+        shared_max: u64::MAX,
+        shared_elsewhere: 0,
         detects_deadlocks: true,
     };
     let held = Hold::Exclusive {

@@ -58,6 +58,8 @@ impl Stage {
         let limits = Limits {
             waiters_max: 10_000,
             watches_max: 100_000,
+            shared_max: 262_144,
+            shared_elsewhere: 0,
             detects_deadlocks: true,
         };
         Self {
@@ -221,6 +223,7 @@ impl Stage {
             ("deadlock-detection", "yes") => self.driver.limits.detects_deadlocks = true,
             ("deadlock-detection", "no") => self.driver.limits.detects_deadlocks = false,
             ("max-waiters", _) => self.driver.limits.waiters_max = number?,
+            ("max-shared-holders", _) => self.driver.limits.shared_max = number?,
             ("yield-after", _) => self.driver.locks.yield_after(number?),
             _ => return Err(BadCommand),
         }

@@ -1,7 +1,7 @@
 //! The hold as the keyspace keeps it: a hash with a time to live, read and
 //! written as a server's shell has to.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 use rlock_core::{Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who};
 
@@ -239,6 +239,25 @@ impl Store {
 pub(crate) struct Others<'a> {
     pub(crate) store: &'a Store,
     pub(crate) now: Timestamp,
+}
+
+impl Others<'_> {
+    /// How many shared holders all locks but one have.
+    pub(crate) fn shared_elsewhere(&self, besides: Name<'_>) -> u64 {
+        let others = self
+            .store
+            .keys
+            .keys()
+            .map(|(db, key)| Name { db: *db, key });
+        let mut shared = 0;
+        for name in others.filter(|it| *it != besides) {
+            self.visit(name, &mut |_, permits| {
+                shared += u64::from(permits.is_some());
+                ControlFlow::Continue(())
+            });
+        }
+        shared
+    }
 }
 
 impl Holders for Others<'_> {

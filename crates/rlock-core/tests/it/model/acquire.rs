@@ -2,7 +2,7 @@
 
 use rlock_core::{Mode, Wait};
 
-use super::{Kind, Model, grant::Taken};
+use super::{Kind, Model, grant::Taken, hash::Hash};
 use crate::told::{Ask, Reply};
 
 impl Model {
@@ -64,6 +64,12 @@ impl Model {
         if self.lacks_watches(keys, ask, kind) {
             return Reply::QUEUE_FULL;
         }
+        let own = self.place_of_any(keys, ask.owner());
+        let is_counted = own.is_some_and(|it| it.is_like(keys, ask, kind));
+        let is_free = self.locks[keys[0]].data.holders().is_empty();
+        if !is_counted && !is_free && self.is_one_shared_too_many(ask) {
+            return Reply::QUEUE_FULL;
+        }
         self.use_up_place(keys, ask, kind);
         let fence = self.next_fence();
         self.counters.grants += 1;
@@ -73,6 +79,20 @@ impl Model {
             self.watch(*at, fence, ask);
         }
         Reply::Fence(fence)
+    }
+
+    /// Whether one more would be too many who hold in shared mode, or are queued
+    /// to.
+    pub(super) fn is_one_shared_too_many(&self, ask: &Ask<'_>) -> bool {
+        let shared = |mode| mode != Mode::Exclusive;
+        let hashes = self.locks.iter().filter_map(|it| it.data.lock());
+        let live = |hash: &Hash| {
+            let ends = hash.holders.iter().map(|it| hash.end_of(it));
+            ends.filter(|ends| *ends >= self.now).count()
+        };
+        let hold: usize = hashes.filter(|it| it.is_shared()).map(live).sum();
+        let queued = self.requests.iter().filter(|it| shared(it.mode)).count();
+        shared(ask.request.mode) && hold + queued >= self.limits.shared_max
     }
 
     /// What the owner asks for it need not wait for any more.

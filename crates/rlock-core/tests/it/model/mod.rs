@@ -159,6 +159,7 @@ pub(crate) struct Model {
 pub(crate) struct Limits {
     pub(crate) waiters_max: usize,
     pub(crate) watches_max: usize,
+    pub(crate) shared_max: usize,
     pub(crate) detects_deadlocks: bool,
     pub(crate) yield_after: u64,
 }

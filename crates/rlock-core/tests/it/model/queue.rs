@@ -31,6 +31,7 @@ impl Model {
         let waiting = self.new_waiting(keys, ask, kind);
         if self.places() + keys.len() > self.limits.waiters_max
             || self.lacks_watches_to_queue(keys, ask, kind)
+            || self.is_one_shared_too_many(ask)
         {
             return Reply::QUEUE_FULL;
         }
