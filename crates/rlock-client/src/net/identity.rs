@@ -20,7 +20,8 @@ pub(crate) async fn introduce(connection: &mut MultiplexedConnection, name: Opti
     }
 }
 
-/// Asks the server what it calls this connection; `None` where it may not say.
+/// Asks the server what it calls this connection; `None` where it may not say,
+/// and at a Unix socket.
 pub(crate) async fn identify(connection: &mut MultiplexedConnection) -> Option<Identity> {
     let info: String = redis::cmd("CLIENT")
         .arg("INFO")
@@ -30,13 +31,14 @@ pub(crate) async fn identify(connection: &mut MultiplexedConnection) -> Option<I
     identity(&info)
 }
 
-/// Reads a line of `CLIENT INFO`. The address is a path, maybe with spaces, at
-/// a Unix socket.
+/// Reads a line of `CLIENT INFO`. None at a Unix socket, where all connections
+/// have one address: its path, maybe with spaces, and port 0.
 fn identity(info: &str) -> Option<Identity> {
     let (before, rest) = info.split_once(" addr=")?;
     let (addr, _) = rest.split_once(" laddr=")?;
-    Some(Identity {
-        id: before.strip_prefix("id=")?.to_owned(),
+    let id = before.strip_prefix("id=")?;
+    (!addr.ends_with(":0")).then(|| Identity {
+        id: id.to_owned(),
         addr: addr.to_owned(),
     })
 }
@@ -50,8 +52,9 @@ fn identity(info: &str) -> Option<Identity> {
 /// grace of bound holds may begin with it: that is later than counted here,
 /// from when the earlier connection was last known to be there.
 ///
-/// Both number and address must match: after a fail-over the number alone may
-/// be a stranger's.
+/// Both number and address must match: after a restart or a fail-over the number
+/// alone may be a stranger's. One that was made at a Unix socket has no address
+/// of its own, so it is not closed, and counts as one that may be open still.
 pub(crate) async fn close_earlier(
     connection: &mut MultiplexedConnection,
     earlier: &[Option<Identity>],
@@ -77,15 +80,14 @@ mod tests {
 
     #[test]
     fn a_connection_is_known_by_its_whole_address() {
-        for addr in [
-            "127.0.0.1:45216",
-            "[::1]:45216",
-            "/tmp/a socket:0",
-            "/a=1 addr=2:0",
-        ] {
-            let info = format!("id=7 addr={addr} laddr={addr} fd=8 name= age=0 db=0 resp=3\n");
+        let info =
+            |addr: &str| format!("id=7 addr={addr} laddr={addr} fd=8 name= age=0 db=0 resp=3\n");
+        for addr in ["127.0.0.1:45216", "[::1]:45210"] {
             let (id, addr) = ("7".to_owned(), addr.to_owned());
-            assert_eq!(identity(&info), Some(Identity { id, addr }));
+            assert_eq!(identity(&info(&addr)), Some(Identity { id, addr }));
+        }
+        for socket in ["/tmp/a socket:0", "/a=1 addr=2:0"] {
+            assert_eq!(identity(&info(socket)), None);
         }
         assert_eq!(identity("id=7"), None);
     }

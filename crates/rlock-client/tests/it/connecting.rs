@@ -56,6 +56,44 @@ async fn a_unix_socket_carries_locks_and_messages() {
     }
 }
 
+/// All connections have one address there, and the numbers of another server,
+/// or of the same one after a restart, begin anew.
+#[tokio::test]
+async fn at_a_unix_socket_nobody_else_is_disconnected() {
+    let settings = [("unixsocket", "socket")];
+    let (first, second) = (
+        Server::start_locking(&settings).await,
+        Server::start_locking(&settings).await,
+    );
+    let path = first.file("path");
+    let leads_to = |server: &Server| {
+        let next = first.file("next");
+        std::os::unix::fs::symlink(server.file("socket"), &next).unwrap();
+        std::fs::rename(next, &path).unwrap();
+    };
+    leads_to(&first);
+    let (mut admin, mut other) = (first.admin().await, second.admin().await);
+    let url = format!("unix://{}", path.display());
+    let client = Client::connect(&url).await.unwrap();
+    let number: u64 = admin.lock_clients().await[0].parse().unwrap();
+    let _: () = other.run("CONFIG RESETSTAT").await;
+    let stranger = redis::Client::open(format!("unix://{}", second.file("socket").display()));
+    let stranger = stranger.unwrap();
+    let mut strangers = Vec::new();
+    for _ in 0..=number {
+        let connected = stranger.get_multiplexed_async_connection().await;
+        strangers.push(connected.unwrap());
+    }
+    leads_to(&second);
+    admin.kill_lock_clients().await;
+    let guard = client.mutex("k").lock_timeout(BOUND).await.unwrap();
+    assert!(guard.is_some() && client.metrics().reconnects == 1);
+    assert_eq!(other.calls().await.get("client|kill"), None);
+    for stranger in &mut strangers {
+        let _: String = redis::cmd("PING").query_async(stranger).await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_unix_socket_leads_to_the_database_and_the_user_that_are_named() {
     let (server, path) = with_socket().await;
