@@ -89,4 +89,9 @@ impl<'a> Opened<'a> {
 }
 
 /// The unlock messages that changes have made due, until all are done.
-pub(crate) type Pending<'a> = SmallVec<[(Word<'a>, Message); 1]>;
+#[derive(Default)]
+pub(crate) struct Pending<'a> {
+    pub(crate) messages: SmallVec<[(Word<'a>, Message); 1]>,
+    /// Whether the locks may have been taken since.
+    pub(crate) granted: bool,
+}

@@ -15,7 +15,7 @@ use hdrhistogram::Histogram;
 use rlock_core::{Fence, Locks, Name, TicketId, Timestamp};
 
 use crate::{
-    api::{Context, MainThread, Text},
+    api::{Context, MainThread, Published, Text},
     blocked::{self, Grant, Outcome},
     clock::{self, Timer},
     notes::{self, KeyChange, Note},
@@ -228,13 +228,16 @@ impl State {
         }
     }
 
-    /// Ends a blocked call by a grant, if it has not been ended yet.
-    pub(crate) fn answer_granted(&mut self, handle: u64, grant: Grant) {
-        if self.callers.remove(&handle).is_some() {
-            let fence = grant.fence;
-            self.granted.insert(fence, grant);
-            blocked::unblock(handle, Outcome::Granted(fence));
+    /// Ends a blocked call by a grant. If it has been ended already there is
+    /// nobody to hear of it, and the grant has to be passed on.
+    pub(crate) fn answer_granted(&mut self, handle: u64, grant: Grant) -> Published {
+        if self.callers.remove(&handle).is_none() {
+            return Published::ToNobody;
         }
+        let fence = grant.fence;
+        self.granted.insert(fence, grant);
+        blocked::unblock(handle, Outcome::Granted(fence));
+        Published::ToSomebody
     }
 
     /// The connection that a hold may have to be bound to: of interest only if

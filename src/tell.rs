@@ -29,8 +29,7 @@ pub(crate) fn tell_grant(
                 fence,
                 place: granted.kept_place(),
             };
-            state.answer_granted(*handle, grant);
-            Published::ToSomebody
+            state.answer_granted(*handle, grant)
         }
         Delivery::Notify(listener) => {
             let key = keys.first().map_or(&[][..], |key| key);

@@ -24,30 +24,16 @@ pub(crate) fn transact<R>(
     site: &Site<'_>,
     act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &OtherHolders<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
-    let mut pending = Pending::new();
+    let mut pending = Pending::default();
     let done = change(state, site, &mut pending, act);
     finish(state, site, pending);
     done
 }
 
-/// Grants what changes have made ready, and then publishes the unlock messages
-/// of the locks that nobody has taken.
-pub(crate) fn finish(state: &mut State, site: &Site<'_>, mut pending: Pending<'_>) {
-    // A lock that was freed may be one of several that somebody waits for.
-    let mut granted = false;
-    while let Some(passed_over) = grant_many::grant_next(state, site) {
-        settle_many(state, site, &mut pending, &passed_over);
-        granted = true;
-    }
-    for (key, message) in &pending {
-        let taken = || granted && Key::open_to_read(site.ctx, key.text()).is_some();
-        if *message == Message::Due || (*message == Message::DueWhileFree && !taken()) {
-            messages::announce(site.ctx, key.text());
-        }
-    }
-}
-
 /// Changes a lock by `act`; the rest is left to [`finish`].
+///
+/// All that was due before is done before `act` judges: it is never followed
+/// by a grant that its caller should have seen.
 pub(crate) fn change<'a, R>(
     state: &mut State,
     site: &Site<'a>,
@@ -55,47 +41,80 @@ pub(crate) fn change<'a, R>(
     act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &OtherHolders<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
     serving::check_writable(state, site)?;
-    let changing = Changing::new(site.key);
-    let mut opened = Opened::new(&mut state.known, site);
-    let mut announce = Announce::No;
-    if state.locks.is_contended(site.name()) {
-        let step = state.locks.settle(site.now, site.name(), &mut opened.hold);
-        announce = step.announce;
-        announce = perform(state, site, &mut opened.hold, step.effects, announce);
+    let mut settled = Settled::open(state, site);
+    if state.locks.has_ready() {
+        // This lock may be one of those that a request for several waits for.
+        settled.close(state, site, pending);
+        grant_ready(state, site, pending);
+        settled = Settled::open(state, site);
     }
-    let done = match opened.hold {
+    let done = match settled.opened.hold {
         Hold::NoLock => Err(Failure::WrongType { key: 0 }),
         Hold::Free | Hold::Exclusive { .. } | Hold::Shared(_) => {
             let others = OtherHolders::new(site, &state.known);
-            act(&mut state.locks, site.name(), &mut opened.hold, &others)
+            let hold = &mut settled.opened.hold;
+            act(&mut state.locks, site.name(), hold, &others)
         }
     };
     let done = done.map(|step| {
-        announce = announce.max(step.announce);
-        announce = perform(state, site, &mut opened.hold, step.effects, announce);
+        settled.perform(state, site, step.effects, step.announce);
         step.reply
     });
-    let (events, message) = opened.save(&mut state.known, announce);
-    drop(changing);
-    events.emit(site.ctx, site.key);
-    if message != Message::No {
-        pending.push((site.key.into(), message));
-    }
+    settled.close(state, site, pending);
     done
+}
+
+/// Grants what changes have made ready, and then publishes the unlock messages
+/// of the locks that nobody has taken.
+pub(crate) fn finish(state: &mut State, site: &Site<'_>, mut pending: Pending<'_>) {
+    grant_ready(state, site, &mut pending);
+    announce(site, &pending);
+}
+
+/// As [`finish`] for a caller that has been queued. Nothing is granted before
+/// it has been told so: what is ready is left to the timer.
+pub(crate) fn finish_queued(state: &mut State, site: &Site<'_>, pending: &Pending<'_>) {
+    state.locks.settle_ready_later();
+    announce(site, pending);
+}
+
+/// Grants the requests for several keys whose turn has come with each: a lock
+/// that was freed may be one of theirs.
+fn grant_ready(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>) {
+    while let Some(passed_over) = grant_many::grant_next(state, site) {
+        settle_many(state, site, pending, &passed_over);
+        pending.granted = true;
+    }
+}
+
+fn announce(site: &Site<'_>, pending: &Pending<'_>) {
+    for (key, message) in &pending.messages {
+        let taken = || pending.granted && Key::open_to_read(site.ctx, key.text()).is_some();
+        if *message == Message::Due || (*message == Message::DueWhileFree && !taken()) {
+            messages::announce(site.ctx, key.text());
+        }
+    }
 }
 
 /// Settles a lock because it was time to, or because its key has changed.
 pub(crate) fn settle(state: &mut State, site: &Site<'_>) {
-    // A key that holds no lock is left alone, and its waiters wait on.
-    let _ = transact(state, site, |locks, name, hold, _| {
-        Ok(locks.settle(site.now, name, hold))
-    });
+    let mut pending = Pending::default();
+    settle_one(state, site, &mut pending);
+    finish(state, site, pending);
+}
+
+/// Settles a lock; the rest is left to [`finish`]. A key that holds no lock is
+/// left alone, and its waiters wait on.
+fn settle_one<'a>(state: &mut State, site: &Site<'a>, pending: &mut Pending<'a>) {
+    if serving::check_writable(state, site).is_ok() {
+        Settled::open(state, site).close(state, site, pending);
+    }
 }
 
 /// Hands the locks of a request that was passed over to those behind it.
 /// All are due, so what there is no time for is done later.
 fn settle_many(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>, keys: &[OwnedText]) {
-    let mut more = Pending::new();
+    let mut more = Pending::default();
     for key in keys {
         if state.locks.turn_is_over() {
             break;
@@ -105,16 +124,59 @@ fn settle_many(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>, ke
             key: key.text(),
             ..*site
         };
-        // A key that holds no lock is left alone, and its waiters wait on.
-        let _ = change(state, &site, &mut more, |locks, name, hold, _| {
-            Ok(locks.settle(site.now, name, hold))
-        });
+        settle_one(state, &site, &mut more);
     }
     let kept = |key: &[u8]| OwnedText::new(key).into();
-    pending.extend(
-        more.iter()
-            .map(|(key, message)| (kept(key.bytes()), *message)),
-    );
+    let more = more.messages.iter();
+    let more = more.map(|(key, message)| (kept(key.bytes()), *message));
+    pending.messages.extend(more);
+}
+
+/// A lock whose key is open, and that has been settled.
+struct Settled<'a> {
+    opened: Opened<'a>,
+    announce: Announce,
+    changing: Changing,
+}
+
+impl<'a> Settled<'a> {
+    fn open(state: &mut State, site: &Site<'a>) -> Self {
+        let changing = Changing::new(site.key);
+        let opened = Opened::new(&mut state.known, site);
+        let mut settled = Self {
+            opened,
+            announce: Announce::No,
+            changing,
+        };
+        if state.locks.is_contended(site.name()) {
+            let hold = &mut settled.opened.hold;
+            let step = state.locks.settle(site.now, site.name(), hold);
+            settled.perform(state, site, step.effects, step.announce);
+        }
+        settled
+    }
+
+    /// Tells those whom an operation concerns.
+    fn perform(
+        &mut self,
+        state: &mut State,
+        site: &Site<'_>,
+        effects: Vec<Effect>,
+        announce: Announce,
+    ) {
+        let announce = self.announce.max(announce);
+        self.announce = perform(state, site, &mut self.opened.hold, effects, announce);
+    }
+
+    /// Writes down what has changed.
+    fn close(self, state: &mut State, site: &Site<'a>, pending: &mut Pending<'a>) {
+        let (events, message) = self.opened.save(&mut state.known, self.announce);
+        drop(self.changing);
+        events.emit(site.ctx, site.key);
+        if message != Message::No {
+            pending.messages.push((site.key.into(), message));
+        }
+    }
 }
 
 /// Opens several locks to change them together, having settled those with

@@ -10,25 +10,22 @@ use crate::{
     api::{Context, Text},
     blocked,
     open_many::OpenedMany,
+    opened::Pending,
     other_holders::OtherHolders,
     settings::settings,
     site::{Failure, Site},
     state::State,
     tell,
-    transact::{self, transact},
+    transact::{self, change, finish, finish_queued},
 };
 
 /// What has become of a request.
 enum Outcome {
     Granted(rlock_core::Fence),
     Busy,
-    /// The outcome will be the reply to the blocked call.
-    Blocked {
-        handle: u64,
-        ticket: TicketId,
-    },
-    /// The outcome will be a message.
-    Queued,
+    /// It waits in the queue. The outcome will be a message, or the reply to
+    /// the blocked call of that handle.
+    Queued(TicketId, Option<u64>),
 }
 
 pub(super) fn run(call: &Call<'_>) {
@@ -48,10 +45,8 @@ fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
     };
     let done = call.change(*key, Some(owner), |state, site| {
         request.session = request.session.or_else(|| state.session_for(site));
-        let outcome = request_lock(state, site, &request)
-            .inspect_err(|failure| count_refused(&mut state.locks, failure))?;
-        confirm(state, site, &outcome);
-        Ok(outcome)
+        request_lock(state, site, &request)
+            .inspect_err(|failure| count_refused(&mut state.locks, failure))
     });
     answer(ctx, done, keys, owner);
 }
@@ -108,14 +103,14 @@ const fn count_refused(locks: &mut Locks, failure: &Failure) {
 }
 
 /// Takes note of what the outcome means for answers that are still due.
-fn confirm(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
+fn note(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
     match outcome {
-        Outcome::Blocked { handle, ticket } => drop(state.callers.insert(*handle, *ticket)),
+        Outcome::Queued(ticket, Some(handle)) => drop(state.callers.insert(*handle, *ticket)),
         Outcome::Granted(_) => {
             let owner = site.caller.as_ref().map_or(&b""[..], Text::bytes);
             state.confirm(site.db, site.key.bytes(), owner);
         }
-        Outcome::Busy | Outcome::Queued => {}
+        Outcome::Busy | Outcome::Queued(_, None) => {}
     }
 }
 
@@ -124,8 +119,8 @@ fn answer(ctx: &Context, done: Option<Result<Outcome, Failure>>, keys: &[Text], 
     match done {
         Some(Ok(Outcome::Granted(fence))) => ctx.reply_number(fence.get()),
         Some(Ok(Outcome::Busy)) => ctx.reply_nil(),
-        Some(Ok(Outcome::Queued)) => ctx.reply_status(c"WAITING"),
-        Some(Ok(Outcome::Blocked { .. })) | None => {}
+        Some(Ok(Outcome::Queued(_, None))) => ctx.reply_status(c"WAITING"),
+        Some(Ok(Outcome::Queued(_, Some(_)))) | None => {}
         Some(Err(failure)) => reply::failure(ctx, &failure, keys, Some(owner)),
     }
 }
@@ -152,14 +147,24 @@ fn request_lock(
     request: &Request<'_>,
 ) -> Result<Outcome, Failure> {
     let limits = limits(state, site, request.mode);
-    transact(state, site, |locks, name, hold, others| {
+    let mut pending = Pending::default();
+    let outcome = change(state, site, &mut pending, |locks, name, hold, others| {
         let step = locks.acquire(site.now, name, hold, request, &limits, others)?;
         match step.reply {
             Admission::Granted(fence) => Ok(step.with(Outcome::Granted(fence))),
             Admission::Busy => Ok(step.with(Outcome::Busy)),
             Admission::MustWait => queue(locks, site, name, hold, request),
         }
-    })
+    });
+    if let Ok(outcome) = &outcome {
+        note(state, site, outcome);
+    }
+    if let Ok(Outcome::Queued(..)) = outcome {
+        finish_queued(state, site, &pending);
+    } else {
+        finish(state, site, pending);
+    }
+    outcome
 }
 
 /// Queues the request, once it is sure that the caller can be told.
@@ -172,10 +177,7 @@ fn queue(
 ) -> Result<Step<Outcome>, Failure> {
     let (delivery, handle) = blocked::delivery(locks, site.ctx, request)?;
     let (ticket, superseded) = locks.enqueue(site.now, name, hold, request, delivery);
-    let outcome = handle.map_or(Outcome::Queued, |handle| Outcome::Blocked {
-        handle,
-        ticket,
-    });
+    let outcome = Outcome::Queued(ticket, handle);
     Ok(Step::telling(outcome, superseded))
 }
 
@@ -198,10 +200,8 @@ fn acquire_many(call: &Call<'_>, syntax: Acquire<'_, Text>) {
         Err(text) => return ctx.reply_error(&text),
     };
     let done = call.change(*first, Some(owner), |state, site| {
-        let outcome = request_locks(state, site, keys, request)
-            .inspect_err(|failure| count_refused(&mut state.locks, failure))?;
-        confirm(state, site, &outcome);
-        Ok(outcome)
+        request_locks(state, site, keys, request)
+            .inspect_err(|failure| count_refused(&mut state.locks, failure))
     });
     answer(ctx, done, keys, owner);
 }
@@ -237,6 +237,9 @@ fn request_locks(
             }
         }
     };
+    if let Ok(outcome) = &outcome {
+        note(state, site, outcome);
+    }
     opened.save(state);
     outcome
 }
@@ -256,10 +259,7 @@ fn queue_many(
         return Ok(Outcome::Busy);
     };
     end_earlier(state, superseded);
-    Ok(handle.map_or(Outcome::Queued, |handle| Outcome::Blocked {
-        handle,
-        ticket,
-    }))
+    Ok(Outcome::Queued(ticket, handle))
 }
 
 /// Ends the earlier call of an owner that has asked again.

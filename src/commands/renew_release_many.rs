@@ -72,7 +72,7 @@ fn each(
     let Some(first) = keys.first() else { return };
     let done = call.change(*first, Some(owner), |state, site| {
         open_many::check(state, site, keys)?;
-        let (mut held, mut pending) = (Ok(0), Pending::new());
+        let (mut held, mut pending) = (Ok(0), Pending::default());
         for (index, key) in keys.iter().enumerate() {
             let site = Site { key: *key, ..*site };
             match change(state, &site, &mut pending) {

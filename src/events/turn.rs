@@ -64,7 +64,7 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
     }
     let owner = OwnedText::new(&grant.owner);
     let keys: Vec<_> = grant.keys.iter().map(|key| OwnedText::new(key)).collect();
-    let (mut taken, mut pending) = (false, Pending::new());
+    let (mut taken, mut pending) = (false, Pending::default());
     let mut last = None;
     for key in &keys {
         let site = Site {

@@ -26,6 +26,7 @@ mod kept_places;
 mod kept_turns;
 mod key_events;
 mod known_holders;
+mod late_walk;
 mod listing;
 mod meddled;
 mod memory;

@@ -14,6 +14,21 @@ impl Locks {
         self.ready.pop_front()
     }
 
+    /// Whether there is such a request.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Leaves such requests to [`Locks::next_due`].
+    pub fn settle_ready_later(&mut self) {
+        while let Some(id) = self.ready.pop_front() {
+            if let Some(ticket) = self.table.tickets.get(&id) {
+                self.table.mark_due(ticket.queue);
+            }
+        }
+    }
+
     /// The keys of a request, in its order; the first is what messages name.
     #[must_use]
     pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Box<[u8]>)> {

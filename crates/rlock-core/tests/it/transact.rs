@@ -39,6 +39,11 @@ impl Driver {
         operation: impl FnOnce(&mut Self, &mut Hold) -> (Reply<Fence>, Announce),
     ) -> Reply<Fence> {
         let mut opened = self.open(name, owner);
+        if self.locks.has_ready() {
+            self.close_up(name, owner, opened);
+            self.grant_all();
+            opened = self.open(name, owner);
+        }
         let reply = if opened.hold == Hold::NoLock {
             Reply::WRONG_TYPE
         } else {
@@ -47,6 +52,9 @@ impl Driver {
             reply
         };
         self.close_up(name, owner, opened);
+        if matches!(reply, Reply::Waiting | Reply::Blocked) {
+            self.locks.settle_ready_later();
+        }
         self.finish();
         reply
     }
