@@ -188,10 +188,10 @@ fn example_configuration_gives_its_users_what_it_says() {
     });
     let server = setup.start();
     let shop: Client = server.client();
-    assert_eq!(shop.ask("AUTH shop a-password"), "OK");
-    shop.number("RLOCK.ACQUIRE lock:k owner-a 60000 NOTIFY rlock:c");
+    assert_eq!(shop.ask("AUTH application a-password"), "OK");
+    shop.number("RLOCK.ACQUIRE lock:k owner-a 60000 NOTIFY rlock:client:1");
     assert_eq!(
-        shop.ask("RLOCK.ACQUIRE lock:k owner-b 60000 WAIT 0 NOTIFY rlock:c"),
+        shop.ask("RLOCK.ACQUIRE lock:k owner-b 60000 WAIT 0 NOTIFY rlock:client:1"),
         "WAITING"
     );
     assert!(shop.ask("RLOCK.FORCE lock:k").starts_with("NOPERM "));
@@ -200,7 +200,7 @@ fn example_configuration_gives_its_users_what_it_says() {
             .starts_with("NOPERM ")
     );
     let operator = server.client();
-    assert_eq!(operator.ask("AUTH operator another-password"), "OK");
+    assert_eq!(operator.ask("AUTH operator a-password"), "OK");
     assert!(
         operator
             .ask("RLOCK.ACQUIRE k owner-a 60000")

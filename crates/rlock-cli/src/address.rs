@@ -118,6 +118,16 @@ impl Address {
         Failure::client(self, error)
     }
 
+    /// What a metric calls the master, until it has been reached: as the client
+    /// calls it from then on, so that one server has one name.
+    pub(crate) fn label(&self) -> String {
+        match &self.place {
+            Place::Server => self.shown.rsplit_once('/').map_or("", |(it, _)| it).into(),
+            Place::Sentinels(master) => master.clone(),
+            Place::Cluster | Place::Quorum => self.title(),
+        }
+    }
+
     /// What is spoken to, for a title.
     pub(crate) fn title(&self) -> String {
         match &self.place {

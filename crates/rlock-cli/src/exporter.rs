@@ -62,7 +62,7 @@ pub(crate) async fn run(
     output: Output,
 ) -> Result<u8, Failure> {
     let mut signals = Signals::listen().map_err(|error| Failure::internal("signals", &error))?;
-    let looker = Arc::new(Looker::start(address, exporter.locks).await?);
+    let looker = Arc::new(Looker::start(address, exporter.locks, output).await?);
     let listener = TcpListener::bind(exporter.listen).await;
     let listener = listener.map_err(|error| cannot_listen(exporter.listen, &error))?;
     let bound = listener.local_addr();
@@ -71,6 +71,9 @@ pub(crate) async fn run(
         "rlock: http://{bound}/metrics has the numbers of {}",
         address.words()
     ));
+    // What is wrong with the servers is said now, not when Prometheus first asks.
+    let first = Arc::clone(&looker);
+    tokio::spawn(async move { first.look().await });
     tokio::select! {
         received = signals.ending() => Ok(received.exit_code()),
         never = serve(&listener, &looker) => match never {},

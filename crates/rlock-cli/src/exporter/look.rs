@@ -1,5 +1,7 @@
 //! What one look at the servers shows.
 
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Contended, Counters};
@@ -7,6 +9,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use crate::address::Address;
 use crate::failure::{Code, Failure};
+use crate::output::Output;
 
 /// How long a master that is away is waited for. Prometheus waits 10 s for all.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -22,6 +25,10 @@ pub(super) struct Looker {
     /// None until a server has been reached.
     client: Mutex<Option<Client>>,
     free: Semaphore,
+    output: Output,
+    /// Why the last look did not show all of a master, by its address. It was
+    /// said when it began.
+    said: std::sync::Mutex<BTreeMap<String, String>>,
 }
 
 /// What the servers have shown.
@@ -35,12 +42,18 @@ pub(super) struct Master {
     pub(super) address: String,
     pub(super) counters: Option<Counters>,
     pub(super) locks: Vec<Contended>,
+    /// Why it did not show all.
+    trouble: Option<Failure>,
 }
 
 impl Looker {
     /// A server that is away now is looked for again later. An address that
     /// cannot be read is an error.
-    pub(super) async fn start(address: &Address, locks: u16) -> Result<Self, Failure> {
+    pub(super) async fn start(
+        address: &Address,
+        locks: u16,
+        output: Output,
+    ) -> Result<Self, Failure> {
         let client = match address.impatient(PATIENCE).await {
             Ok(client) => Some(client),
             Err(failure) if failure.code == Code::Usage => return Err(failure),
@@ -51,6 +64,8 @@ impl Looker {
             locks,
             client: Mutex::new(client),
             free: Semaphore::new(LOOKS_MAX),
+            output,
+            said: std::sync::Mutex::default(),
         })
     }
 
@@ -59,7 +74,11 @@ impl Looker {
         let _permit = self.free.try_acquire().ok()?;
         let began = Instant::now();
         let masters = tokio::time::timeout(LIMIT, self.masters()).await;
-        let masters = masters.unwrap_or_else(|_| self.away());
+        let masters = masters.unwrap_or_else(|_| {
+            let message = format!("no answer from {} within {LIMIT:?}", self.address.words());
+            self.away(Failure::new(Code::Unreachable, message))
+        });
+        self.say_changes(&masters);
         Some(Looks {
             masters,
             took: began.elapsed(),
@@ -67,43 +86,88 @@ impl Looker {
     }
 
     async fn masters(&self) -> Vec<Master> {
-        let Some(client) = self.client().await else {
-            return self.away();
+        let client = match self.client().await {
+            Ok(client) => client,
+            Err(failure) => return self.away(failure),
         };
         let lists = async {
             match self.locks {
-                0 => Vec::new(),
-                count => client.list_each(count.into()).await.unwrap_or_default(),
+                0 => Ok(Vec::new()),
+                count => client.list_each(count.into()).await,
             }
         };
-        let (counters, mut lists) = tokio::join!(client.counters(), lists);
+        let (counters, lists) = tokio::join!(client.counters(), lists);
+        let mut lists = lists.unwrap_or_default();
         let masters = counters.into_iter().map(|master| {
             let list = lists.iter_mut().find(|it| it.address == master.address);
-            let locks = list.and_then(|list| list.answer.as_mut().ok().map(std::mem::take));
+            let list = list.map(|list| list.answer.as_mut().map(std::mem::take));
+            let trouble = match (&master.answer, &list) {
+                (Err(error), _) => Some(down(&master.address, self.address.failure(error))),
+                (Ok(_), Some(Err(error))) => {
+                    let what = format!("no contended locks of {}", master.address);
+                    Some(because(&what, self.address.failure(error)))
+                }
+                _ => None,
+            };
             Master {
                 address: master.address,
                 counters: master.answer.ok(),
-                locks: locks.unwrap_or_default(),
+                locks: list.and_then(Result::ok).unwrap_or_default(),
+                trouble,
             }
         });
         masters.collect()
     }
 
     /// The client, which connects now if it could not before.
-    async fn client(&self) -> Option<Client> {
+    async fn client(&self) -> Result<Client, Failure> {
         let mut client = self.client.lock().await;
-        if client.is_none() {
-            *client = self.address.impatient(PATIENCE).await.ok();
+        if let Some(client) = &*client {
+            return Ok(client.clone());
         }
-        client.clone()
+        let connected = self.address.impatient(PATIENCE).await?;
+        Ok(client.insert(connected).clone())
     }
 
     /// None of them can be reached.
-    fn away(&self) -> Vec<Master> {
+    fn away(&self, why: Failure) -> Vec<Master> {
+        let address = self.address.label();
         vec![Master {
-            address: self.address.title(),
+            trouble: Some(down(&address, why)),
+            address,
             counters: None,
             locks: Vec::new(),
         }]
     }
+
+    /// Says why a master does not show all, once, and when it does again.
+    fn say_changes(&self, masters: &[Master]) {
+        let troubles = masters.iter().filter_map(|master| {
+            let trouble = master.trouble.as_ref()?;
+            Some((master.address.clone(), trouble.message.clone()))
+        });
+        let troubles: BTreeMap<_, _> = troubles.collect();
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        for master in masters {
+            let (now, before) = (troubles.get(&master.address), said.get(&master.address));
+            match &master.trouble {
+                Some(trouble) if now != before => self.output.failure(trouble),
+                None if before.is_some() => {
+                    let words = format!("rlock: the server at {} answers again", master.address);
+                    self.output.say(&words);
+                }
+                _ => {}
+            }
+        }
+        *said = troubles;
+    }
+}
+
+fn down(master: &str, why: Failure) -> Failure {
+    because(&format!("rlock_up of {master} is 0"), why)
+}
+
+fn because(what: &str, why: Failure) -> Failure {
+    let message = format!("{what}: {}", why.message);
+    Failure { message, ..why }
 }

@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::program::{finished, rlock, rlock_at};
-use super::server::{Server, eventually, free_port};
+use super::server::{BOUND, Server, eventually};
 use super::several::Cluster;
 use super::signal;
 
@@ -14,6 +15,8 @@ use super::signal;
 pub(crate) struct Exporter {
     process: Child,
     pub(crate) address: String,
+    /// What it says on stderr.
+    lines: mpsc::Receiver<String>,
 }
 
 impl Exporter {
@@ -21,16 +24,30 @@ impl Exporter {
         let mut command = rlock_at(url);
         let listen = ["exporter", "--listen", "127.0.0.1:0"];
         let mut process = command.args(listen).args(options).spawn().unwrap();
-        let mut line = String::new();
-        let stderr = process.stderr.as_mut().unwrap();
-        BufReader::new(stderr).read_line(&mut line).unwrap();
+        let stderr = BufReader::new(process.stderr.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            let lines = stderr.lines().map_while(Result::ok);
+            lines.map(|line| sender.send(line)).all(|sent| sent.is_ok())
+        });
+        let line = lines.recv_timeout(BOUND).unwrap();
         let address = line.strip_prefix("rlock: http://");
         let address = address.and_then(|rest| rest.split_once('/'));
         let address = address
             .unwrap_or_else(|| panic!("it says {line}"))
             .0
             .to_owned();
-        Self { process, address }
+        Self {
+            process,
+            address,
+            lines,
+        }
+    }
+
+    /// Waits for a line on stderr that has these words.
+    pub(crate) fn says(&self, words: &str) {
+        let has_them = |line: String| line.contains(words);
+        while !has_them(self.lines.recv_timeout(BOUND).expect(words)) {}
     }
 
     pub(crate) fn metrics(&self) -> String {
@@ -40,7 +57,7 @@ impl Exporter {
     }
 
     /// The value of a series, named as Prometheus writes it.
-    fn value(&self, series: &str) -> Option<f64> {
+    pub(crate) fn value(&self, series: &str) -> Option<f64> {
         let metrics = self.metrics();
         let value = metrics.lines().find_map(|line| line.strip_prefix(series));
         value.map(|value| value.trim().parse().unwrap())
@@ -135,22 +152,27 @@ fn each_master_of_a_cluster_has_a_label() {
 
 #[test]
 fn a_server_that_is_away_is_shown_and_found_again() {
-    let port = free_port();
-    let exporter = Exporter::start(&format!("redis://127.0.0.1:{port}"), &[]);
-    assert!(exporter.metrics().contains("rlock_up{"));
-    assert!(!exporter.metrics().contains("} 1\n"), "nobody is there");
     let server = Server::start();
-    let exporter = Exporter::start(&server.url(), &[]);
     let up = format!("rlock_up{{master=\"127.0.0.1:{}\"}}", server.port);
     server.signal("STOP");
-    let asked = Instant::now();
-    assert_eq!(exporter.value(&up), Some(0.0));
-    assert!(
-        asked.elapsed() < Duration::from_secs(10),
-        "Prometheus waits no longer"
-    );
-    server.signal("CONT");
-    eventually("it answers again", || exporter.value(&up) == Some(1.0));
+    // It has never answered yet, and has its name all the same.
+    let exporter = Exporter::start(&server.url(), &[]);
+    for answers_first in [false, true] {
+        let asked = Instant::now();
+        assert_eq!(exporter.value(&up), Some(0.0), "{answers_first}");
+        assert!(
+            asked.elapsed() < Duration::from_secs(10),
+            "Prometheus waits no longer"
+        );
+        assert_eq!(exporter.metrics().matches("\nrlock_up{").count(), 1);
+        exporter.says(&format!("rlock_up of 127.0.0.1:{} is 0: ", server.port));
+        server.signal("CONT");
+        eventually("it answers again", || exporter.value(&up) == Some(1.0));
+        exporter.says("answers again");
+        if !answers_first {
+            server.signal("STOP");
+        }
+    }
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod program;
 mod prometheus;
 mod questions;
 mod quorum;
+mod rights;
 mod sentinels;
 mod server;
 mod several;

@@ -1,0 +1,248 @@
+//! The users of docs/operating.md: what each is for works, and no more is asked
+//! of the server.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rlock_client::{Client, Terms};
+
+use super::exporter::Exporter;
+use super::program::{Running, finished, rlock_at};
+use super::server::Server;
+use super::several::{Cluster, MASTERS, replica_of};
+
+const PAGE: &str = include_str!("../../../../docs/operating.md");
+const OTHERS: [&str; 4] = [
+    include_str!("../../../../redis.conf.example"),
+    include_str!("../../../../docs/commands.md"),
+    include_str!("../../../../docs/cli.md"),
+    include_str!("../../../../deploy/rlock-exporter.default"),
+];
+/// What every rule begins with, behind the name.
+const PASSWORD: &str = " on >a-password ";
+
+/// The rules of a text, by user: lines of redis.conf and calls of ACL SETUSER.
+fn rules(text: &'static str) -> Vec<(&'static str, &'static str)> {
+    let rules = text.match_indices(PASSWORD).map(|(at, _)| {
+        let user = text[..at].rsplit([' ', '`']).next().unwrap();
+        let rule = &text[at + PASSWORD.len()..];
+        (user, rule.split(['\n', '`']).next().unwrap())
+    });
+    rules.collect()
+}
+
+/// What the page adds to a rule for a cluster.
+fn in_a_cluster() -> String {
+    let row = PAGE.lines().find(|line| line.starts_with("| a cluster:"));
+    let cell = row.unwrap().split('`').rfind(|cell| cell.starts_with('+'));
+    cell.unwrap().replace("\\|", "|")
+}
+
+/// Makes the users, with what is added to their rules.
+fn admit(server: &Server, more: &str) {
+    let mut admin = server.admin();
+    for (user, rule) in BTreeMap::from_iter(rules(PAGE)) {
+        let _: () = admin.run(&format!("ACL SETUSER {user}{PASSWORD}{rule}{more}"));
+    }
+}
+
+/// Nobody was refused anything.
+fn assert_nothing_refused(server: &Server) {
+    let mut log: Vec<BTreeMap<String, redis::Value>> = server.admin().run("ACL LOG");
+    // The client asks for it to see whether the module is there.
+    let help = redis::Value::BulkString(b"rlock.help".to_vec());
+    log.retain(|entry| entry.get("object") != Some(&help));
+    assert!(log.is_empty(), "{log:?}");
+}
+
+fn url(server: &Server, user: &str) -> String {
+    format!("redis://{user}:a-password@127.0.0.1:{}/", server.port)
+}
+
+#[test]
+fn all_files_show_the_same_rights() {
+    let page = BTreeMap::from_iter(rules(PAGE));
+    let users: Vec<_> = page.keys().copied().collect();
+    assert_eq!(users, ["application", "exporter", "operator"]);
+    for (user, rule) in OTHERS.into_iter().chain([PAGE]).flat_map(rules) {
+        assert_eq!(page.get(user), Some(&rule), "{user}");
+    }
+    let counts = OTHERS.map(|text| rules(text).len());
+    assert_eq!(counts, [3, 1, 0, 1]);
+    // No other user is shown, and the page on commands leads to the table.
+    for text in OTHERS {
+        assert_eq!(text.matches(" on >").count(), rules(text).len());
+    }
+    assert!(OTHERS[2].contains("(operating.md#access-rights)"));
+}
+
+#[test]
+fn exec_needs_no_more_than_the_application_has() {
+    let server = Server::start();
+    let _replica = replica_of(&server);
+    admit(&server, "");
+    let url = url(&server, "application");
+    for options in [
+        &[][..],
+        &["--shared"],
+        &["--limit", "1"],
+        &["--bind", "1s"],
+        &["--replicas", "1"],
+        &["--lease", "200ms"],
+    ] {
+        let start = |script: &str| {
+            let mut command = rlock_at(&url);
+            let command = command.arg("exec").args(options);
+            Running::start(command.args(["lock:k", "-c", script]).stdin(Stdio::piped()))
+        };
+        let mut first = start("echo ready; read line");
+        first.until_says("ready");
+        let second = start("echo ran");
+        if !options.contains(&"--shared") {
+            server.admin().queued(1);
+        }
+        first.close_stdin();
+        first.finish().assert_code(1);
+        let second = second.finish();
+        second.assert_code(0);
+        assert_eq!(second.stdout, "ran\n");
+    }
+    let ended = finished(rlock_at(&url).args(["exec", "lock:k", "-n", "--", "true"]));
+    ended.assert_code(0);
+    assert_nothing_refused(&server);
+    let mut elsewhere = rlock_at(&url);
+    let ended = finished(elsewhere.args(["exec", "other", "--", "true"]));
+    ended.assert_code(123);
+    ended.assert_says("no permissions");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_rust_client_needs_no_more_than_the_application_has() {
+    let server = Server::start();
+    admit(&server, "");
+    let url = url(&server, "application");
+    let (client, other) = tokio::join!(Client::connect(&url), Client::connect(&url));
+    let (client, other) = (client.unwrap(), other.unwrap());
+    let guard = client.mutex("lock:k").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = other.mutex("lock:k");
+        async move { mutex.lock().await.unwrap() }
+    });
+    server.admin().queued(1);
+    let mutex = other.mutex("lock:k");
+    let left = mutex.lock_timeout(Duration::from_millis(20));
+    assert!(left.await.unwrap().is_none());
+    guard.release().await.unwrap();
+    waiting.await.unwrap().release().await.unwrap();
+    let lock = client.rwlock("lock:k");
+    let writer = lock.write().await.unwrap();
+    writer.downgrade().await.unwrap().release().await.unwrap();
+    let units = client.semaphore("lock:units", 3).unwrap();
+    units
+        .acquire_many(2)
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    let both = client.multi(["lock:a", "lock:b"]).unwrap();
+    both.lock().await.unwrap().release().await.unwrap();
+    let terms = Terms::new().lease(Duration::from_millis(200));
+    let mutex = client.mutex("lock:k").with(terms.bound(Duration::ZERO));
+    let bound = mutex.unwrap().lock().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    assert!(bound.is_valid(), "it was renewed");
+    bound.release().await.unwrap();
+    assert!(!client.mutex("lock:k").is_locked().await.unwrap());
+    client.flush().await;
+    assert_nothing_refused(&server);
+}
+
+#[test]
+fn each_question_needs_no_more_than_the_operator_has() {
+    let server = Server::start();
+    admit(&server, "");
+    server.held_by("any", "ann");
+    let mut waiter = server.admin();
+    waiter.enqueue("any", "bob", "");
+    let url = url(&server, "operator");
+    for arguments in [
+        &["info", "any"][..],
+        &["list"],
+        &["top", "--json", "--count", "1", "--interval", "100ms"],
+        &["force", "any", "--yes"],
+    ] {
+        finished(rlock_at(&url).args(arguments)).assert_code(0);
+    }
+    assert_nothing_refused(&server);
+    let mut exec = rlock_at(&url);
+    finished(exec.args(["exec", "any", "--", "true"])).assert_code(123);
+}
+
+#[test]
+fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
+    let server = Server::start();
+    admit(&server, "");
+    server.held_by("k", "ann");
+    let mut waiter = server.admin();
+    waiter.enqueue("k", "bob", "");
+    let exporter = Exporter::start(&url(&server, "exporter"), &[]);
+    let master = format!("master=\"127.0.0.1:{}\"", server.port);
+    let up = format!("rlock_up{{{master}}}");
+    let waiters = format!("rlock_lock_waiters{{key=\"k\",{master}}}");
+    assert_eq!(exporter.value(&up), Some(1.0));
+    assert_eq!(exporter.value(&waiters), Some(1.0));
+    assert_nothing_refused(&server);
+
+    let change = |rule: &str| {
+        let _: () = server.admin().run(&format!("ACL SETUSER exporter {rule}"));
+    };
+    change("-rlock.list");
+    assert_eq!(exporter.value(&waiters), None);
+    assert_eq!(exporter.value(&up), Some(1.0));
+    exporter.says("no contended locks of ");
+    exporter.says("Access rights");
+    change("-info");
+    assert_eq!(exporter.value(&up), Some(0.0));
+    exporter.says("no permissions");
+    change("+info +rlock.list");
+    assert_eq!(exporter.value(&up), Some(1.0));
+    exporter.says("answers again");
+    for (rule, words) in [
+        ("-subscribe", "permission"),
+        ("+subscribe resetchannels", "permission"),
+        ("&rlock:client:* resetpass", "password"),
+    ] {
+        change(rule);
+        let another = Exporter::start(&url(&server, "exporter"), &[]);
+        assert_eq!(another.value(&up), Some(0.0), "{rule}");
+        another.says(words);
+    }
+}
+
+#[test]
+fn in_a_cluster_a_few_rights_more_are_enough() {
+    let cluster = Cluster::start();
+    let more = in_a_cluster().replace('+', " +");
+    for master in &cluster.masters {
+        admit(master, &more);
+        let _: () = master.admin().run("ACL SETUSER application ~*");
+    }
+    let url = |user: &str| format!("redis+cluster://{user}:a-password@{}", cluster.hosts());
+    for key in cluster.keys() {
+        let mut exec = rlock_at(&url("application"));
+        finished(exec.args(["exec", key, "--", "true"])).assert_code(0);
+        finished(rlock_at(&url("operator")).args(["info", key])).assert_code(0);
+    }
+    for question in [&["list"][..], &["force", "a", "--yes"]] {
+        finished(rlock_at(&url("operator")).args(question)).assert_code(0);
+    }
+    let exporter = Exporter::start(&url("exporter"), &[]);
+    let metrics = exporter.metrics();
+    let up = metrics.lines().filter(|line| line.starts_with("rlock_up{"));
+    assert_eq!(up.filter(|line| line.ends_with(" 1")).count(), MASTERS);
+    for master in &cluster.masters {
+        assert_nothing_refused(master);
+    }
+}
