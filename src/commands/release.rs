@@ -1,4 +1,4 @@
-//! `RLOCK.RELEASE key owner [ALL]`
+//! `RLOCK.RELEASE key owner [ALL] [FENCE n]`
 
 use rlock_core::syntax::{self, Release};
 
@@ -6,14 +6,19 @@ use super::{Call, reply};
 use crate::transact::transact;
 
 pub(super) fn run(call: &Call<'_>) {
-    let Release { key, owner, all } = match syntax::release(call.arguments) {
+    let Release {
+        key,
+        owner,
+        all,
+        fence,
+    } = match syntax::release(call.arguments) {
         None => return call.wrong_arity(),
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,
     };
     let done = call.change(*key, Some(*owner), |state, site| {
         let left = transact(state, site, |locks, name, hold, _| {
-            Ok(locks.release(site.now, name, hold, owner.bytes(), all))
+            Ok(locks.release(site.now, name, hold, owner.bytes(), all, fence))
         })?;
         if left.is_some() {
             state.confirm(site.db, key.bytes(), owner.bytes());

@@ -1,5 +1,5 @@
 //! `RLOCK.MRENEW owner lease-ms numkeys key [key ...]` and
-//! `RLOCK.MRELEASE owner numkeys key [key ...] [ALL]`
+//! `RLOCK.MRELEASE owner numkeys key [key ...] [ALL] [FENCE n]`
 
 use rlock_core::{
     Renewal,
@@ -48,14 +48,19 @@ pub(super) fn release(call: &Call<'_>) {
     if call.tells_keys(2) {
         return;
     }
-    let ReleaseAll { owner, keys, all } = match syntax::release_all(call.arguments) {
+    let ReleaseAll {
+        owner,
+        keys,
+        all,
+        fence,
+    } = match syntax::release_all(call.arguments) {
         None => return call.wrong_arity(),
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,
     };
     each(call, *owner, keys, |state, site, pending| {
         let left = change(state, site, pending, |locks, name, hold, _| {
-            Ok(locks.release(site.now, name, hold, owner.bytes(), all))
+            Ok(locks.release(site.now, name, hold, owner.bytes(), all, fence))
         });
         Ok(left?.is_some())
     });

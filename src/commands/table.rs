@@ -177,7 +177,7 @@ pub(super) static COMMANDS: [Command; 12] = [
     },
     Command {
         name: c"rlock.release",
-        syntax: "RLOCK.RELEASE key owner [ALL]",
+        syntax: "RLOCK.RELEASE key owner [ALL] [FENCE n]",
         summary: RELEASE_SUMMARY.0,
         c_summary: RELEASE_SUMMARY.1,
         complexity: c"O(1), O(log N) to hand the lock over with N waiters on the server",
@@ -186,7 +186,7 @@ pub(super) static COMMANDS: [Command; 12] = [
         categories: c"write fast",
         arity: -3,
         keys: Keys::First(RW | ACCESS | UPDATE),
-        arguments: &[KEY, OWNER, ALL],
+        arguments: &[KEY, OWNER, ALL, FENCE],
     },
     Command {
         name: c"rlock.downgrade",
@@ -236,7 +236,7 @@ pub(super) static COMMANDS: [Command; 12] = [
     },
     Command {
         name: c"rlock.mrelease",
-        syntax: "RLOCK.MRELEASE owner numkeys key [key ...] [ALL]",
+        syntax: "RLOCK.MRELEASE owner numkeys key [key ...] [ALL] [FENCE n]",
         summary: MRELEASE_SUMMARY.0,
         c_summary: MRELEASE_SUMMARY.1,
         complexity: c"O(K) for K keys, O(K log N) to hand them over with N waiters on the server",
@@ -248,7 +248,7 @@ pub(super) static COMMANDS: [Command; 12] = [
             at: 2,
             usage: RW | ACCESS | UPDATE,
         },
-        arguments: &[OWNER, NUMKEYS, KEYS, ALL],
+        arguments: &[OWNER, NUMKEYS, KEYS, ALL, FENCE],
     },
     Command {
         name: c"rlock.cancel",

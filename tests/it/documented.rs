@@ -37,7 +37,7 @@ fn server_finds_the_keys_of_each_command() {
     for line in [
         "RLOCK.ACQUIRE k owner-a 1000 WAIT 0 NOTIFY c",
         "RLOCK.RENEW k owner-a 1000 FENCE 5",
-        "RLOCK.RELEASE k owner-a ALL",
+        "RLOCK.RELEASE k owner-a ALL FENCE 5",
         "RLOCK.ACQUIRE k owner-a 1000 SHARED LIMIT 5 PERMITS 2 BIND 0",
         "RLOCK.DOWNGRADE k owner-a",
         "RLOCK.CANCEL k owner-a",
@@ -58,7 +58,7 @@ fn server_finds_the_keys_of_each_command() {
     for line in [
         "RLOCK.MACQUIRE owner-a 1000 3 k1 k2 k3 REENTER WAIT 0 KEEP 1 NOTIFY c",
         "RLOCK.MRENEW owner-a 1000 3 k1 k2 k3",
-        "RLOCK.MRELEASE owner-a 3 k1 k2 k3 ALL",
+        "RLOCK.MRELEASE owner-a 3 k1 k2 k3 ALL FENCE 5",
     ] {
         let keys = server.ask(&format!("COMMAND GETKEYS {line}"));
         assert_eq!(keys, "[k1 k2 k3]", "{line}");
@@ -134,10 +134,10 @@ fn commands_are_documented_in_the_server() {
                 "NOTIFY", "SNOTIFY", "channel",
             ],
             "rlock.mrenew" => &["owner", "lease-ms", "numkeys", "key"],
-            "rlock.mrelease" => &["owner", "numkeys", "key", "ALL"],
+            "rlock.mrelease" => &["owner", "numkeys", "key", "ALL", "FENCE"],
             "rlock.list" => &["COUNT"],
             "rlock.renew" => &["key", "owner", "lease-ms", "FENCE"],
-            "rlock.release" => &["key", "owner", "ALL"],
+            "rlock.release" => &["key", "owner", "ALL", "FENCE"],
             "rlock.cancel" | "rlock.downgrade" => &["key", "owner"],
             "rlock.force" | "rlock.info" => &["key"],
             _ => &[],

@@ -73,9 +73,11 @@ impl Locks {
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 
-    /// Gives back one entry of the caller's hold, or `all` of them.
+    /// Gives back one entry of the caller's hold, or `all` of them; with a
+    /// fence, only if that is the hold's.
     ///
-    /// Answers the count that is left, `None` if the caller is not a holder.
+    /// Answers the count that is left, `None` if the caller is not a holder, or
+    /// holds under another fence.
     /// With the last one the hold ends, and the lock goes to those who fit.
     pub fn release(
         &mut self,
@@ -84,9 +86,11 @@ impl Locks {
         hold: &mut Hold,
         owner: &[u8],
         all: bool,
+        fence: Option<Fence>,
     ) -> Step<Option<u32>> {
         self.view(now, hold, Some(owner));
-        let Some(mut held) = hold.of_caller(owner) else {
+        let meant = |held: &Holder| fence.is_none() || held.fence == fence;
+        let Some(mut held) = hold.of_caller(owner).filter(meant) else {
             return Step::quiet(None);
         };
         if held.count > 1 && !all {

@@ -165,11 +165,11 @@ impl Server {
     fn release(&mut self, claims: &Claims) -> Reply {
         let (keys, owner) = (names(claims), claims.owner().as_str());
         match keys.as_slice() {
-            [key] => match self.core.release(*key, owner, true) {
+            [key] => match self.core.release(*key, owner, true, None) {
                 told::Reply::Nil => Reply::Nil,
                 _ => Reply::Done,
             },
-            keys => match self.core.release_all(keys, owner, true) {
+            keys => match self.core.release_all(keys, owner, true, None) {
                 told::Reply::Number(held) if held == keys.len() as u64 => Reply::Done,
                 _ => Reply::Nil,
             },

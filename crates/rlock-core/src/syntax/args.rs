@@ -51,20 +51,6 @@ pub(crate) fn set<'a, A>(
     }
 }
 
-/// Reads the only option of the commands that release.
-pub(crate) fn all<A: Argument>(mut options: Args<'_, A>) -> Result<bool, ArgError> {
-    let mut all = false;
-    while let Some(option) = options.next() {
-        if !option.bytes().eq_ignore_ascii_case(b"ALL") {
-            return Err(ArgError::UnknownOption {
-                value: option.bytes().into(),
-            });
-        }
-        once(&mut all, "ALL")?;
-    }
-    Ok(all)
-}
-
 /// An owner: 1 to 256 bytes, none of them a control character or a space (so
 /// that it can stand in a message of one line), not beginning with `rlock:`.
 pub(crate) fn owner<A: Argument>(argument: &A) -> Result<&A, ArgError> {

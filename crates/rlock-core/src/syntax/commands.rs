@@ -26,13 +26,14 @@ pub struct Renew<'a, A> {
     pub fence: Option<Fence>,
 }
 
-/// `RLOCK.RELEASE key owner [ALL]`
+/// `RLOCK.RELEASE key owner [ALL] [FENCE n]`
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each field is the word of its name")]
 pub struct Release<'a, A> {
     pub key: &'a A,
     pub owner: &'a A,
     pub all: bool,
+    pub fence: Option<Fence>,
 }
 
 /// `RLOCK.CANCEL key owner` and `RLOCK.DOWNGRADE key owner`
@@ -52,13 +53,14 @@ pub struct RenewAll<'a, A> {
     pub keys: &'a [A],
 }
 
-/// `RLOCK.MRELEASE owner numkeys key [key ...] [ALL]`
+/// `RLOCK.MRELEASE owner numkeys key [key ...] [ALL] [FENCE n]`
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each field is the word of its name")]
 pub struct ReleaseAll<'a, A> {
     pub owner: &'a A,
     pub keys: &'a [A],
     pub all: bool,
+    pub fence: Option<Fence>,
 }
 
 /// Reads the arguments of `RLOCK.RENEW`.
@@ -69,12 +71,11 @@ pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<Renew<'_, A>
     Some(args::owner(owner).and_then(|owner| {
         let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
         let fence = only_value(options, "FENCE")?;
-        let fence = fence.map(|it| args::number("FENCE", it, 1, Fence::MAX));
         Ok(Renew {
             key,
             owner,
             lease_ms,
-            fence: fence.transpose()?.and_then(Fence::new),
+            fence: read_fence(fence)?,
         })
     }))
 }
@@ -85,8 +86,13 @@ pub fn release<A: Argument>(words: &[A]) -> Parsed<Release<'_, A>> {
         return None;
     };
     Some(args::owner(owner).and_then(|owner| {
-        let all = args::all(Args::new(options))?;
-        Ok(Release { key, owner, all })
+        let (all, fence) = what_to_release(options)?;
+        Ok(Release {
+            key,
+            owner,
+            all,
+            fence,
+        })
     }))
 }
 
@@ -136,9 +142,38 @@ pub fn release_all<A: Argument>(words: &[A]) -> Parsed<ReleaseAll<'_, A>> {
     };
     Some(args::owner(owner).and_then(|owner| {
         let (keys, rest) = keys(numkeys, rest)?;
-        let all = args::all(Args::new(rest))?;
-        Ok(ReleaseAll { owner, keys, all })
+        let (all, fence) = what_to_release(rest)?;
+        Ok(ReleaseAll {
+            owner,
+            keys,
+            all,
+            fence,
+        })
     }))
+}
+
+/// The options of the commands that release: whether every entry is given
+/// back, and under which fence alone.
+fn what_to_release<A: Argument>(words: &[A]) -> Result<(bool, Option<Fence>), ArgError> {
+    let (mut all, mut fence) = (false, None);
+    let mut rest = Args::new(words);
+    while let Some(word) = rest.next() {
+        if word.bytes().eq_ignore_ascii_case(b"ALL") {
+            args::once(&mut all, "ALL")?;
+        } else if word.bytes().eq_ignore_ascii_case(b"FENCE") {
+            args::set(&mut fence, "FENCE", rest.value("FENCE")?)?;
+        } else {
+            return Err(ArgError::UnknownOption {
+                value: word.bytes().into(),
+            });
+        }
+    }
+    Ok((all, read_fence(fence)?))
+}
+
+fn read_fence<A: Argument>(word: Option<&A>) -> Result<Option<Fence>, ArgError> {
+    let fence = word.map(|it| args::number("FENCE", it, 1, Fence::MAX));
+    Ok(fence.transpose()?.and_then(Fence::new))
 }
 
 /// The value of the only option that a command has.

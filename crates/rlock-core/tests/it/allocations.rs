@@ -72,7 +72,7 @@ fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
     );
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Busy)));
     for left in [1, 0] {
-        let step = locks.release(at(2), name, &mut hold, b"ann", false);
+        let step = locks.release(at(2), name, &mut hold, b"ann", false, None);
         assert_eq!(step.reply, Some(left));
     }
     assert!(!locks.is_contended(name));

@@ -5,7 +5,7 @@ use rlock_core::{Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
 use crate::{
     driver::text,
     foreign::name,
-    operation::{Asked, CHANNELS, OWNERS, Operation, Pass, Raise, SETS},
+    operation::{Asked, CHANNELS, OWNERS, Operation, Pass, Raise, SETS, Under},
     pair::{NOTHING, Pair},
     told::{Ask, Reply},
 };
@@ -141,16 +141,46 @@ impl Pair {
                 let reply = driver.renew_all(&names(set), owner, &renewal);
                 (reply, model.renew_all(SETS[set], owner, lease_ms, session))
             }
-            Operation::Release { key, owner, all } => {
-                let reply = driver.release(name(key), OWNERS[owner], all);
-                (reply, model.release(key, OWNERS[owner], all))
+            Operation::Release {
+                key,
+                owner,
+                all,
+                under,
+            } => {
+                let owner = OWNERS[owner];
+                let (fence, expected) = under.map(|it| self.under(it, key, owner)).unzip();
+                let reply = self.driver.release(name(key), owner, all, fence);
+                (reply, self.model.release(key, owner, all, expected))
             }
-            Operation::ReleaseAll { set, owner, all } => {
-                let reply = driver.release_all(&names(set), OWNERS[owner], all);
-                (reply, model.release_all(SETS[set], OWNERS[owner], all))
+            Operation::ReleaseAll {
+                set,
+                owner,
+                all,
+                under,
+            } => {
+                let owner = OWNERS[owner];
+                let fences = under.map(|it| self.under(it, SETS[set][0], owner));
+                let (fence, expected) = fences.unzip();
+                let reply = self.driver.release_all(&names(set), owner, all, fence);
+                let model = &mut self.model;
+                (reply, model.release_all(SETS[set], owner, all, expected))
             }
             _ => NOTHING,
         }
+    }
+
+    /// A fence under which alone to release, in the driver and in the model.
+    fn under(&self, under: Under, key: usize, owner: &str) -> (Fence, u64) {
+        let expected = match under {
+            Under::Its => self.model.locks[key]
+                .data
+                .holder(owner)
+                .and_then(|it| it.fence),
+            Under::Recent(recent) => self.granted.get(recent).map(|it| it.fence),
+            Under::Nobodys => None,
+        };
+        let both = expected.and_then(|it| Some((self.fence(it)?, it)));
+        both.unwrap_or((Fence::new(3).expect("it is in range"), 3))
     }
 
     /// The number that a fence is to be raised to, in the driver and in the

@@ -87,7 +87,7 @@ fn readers_are_let_in_in_pieces_and_newcomers_wait_behind_them() {
         locks.enqueue(at(0), KEY, &hold, &asked, delivery);
     }
     locks.begin_turn(PIECE);
-    let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
+    let step = locks.release(at(1), KEY, &mut hold, b"ann", false, None);
     assert_eq!(step.effects.len(), PIECE);
     let newcomer = acquire(&mut locks, at(1), &mut hold, &shared("new", None));
     assert_eq!(newcomer.reply, Admission::Busy);
@@ -158,7 +158,7 @@ fn ended_lease_is_never_revived_however_little_a_turn_may_do() {
     let mut hold = many_about_to_lapse(&mut locks);
     locks.begin_turn(0);
     let owner = format!("r{}", MANY / 2);
-    let step = locks.release(at(1001), KEY, &mut hold, owner.as_bytes(), false);
+    let step = locks.release(at(1001), KEY, &mut hold, owner.as_bytes(), false, None);
     assert_eq!(step.reply, None);
     assert_eq!(hold.holders(at(1001)), 1);
 }

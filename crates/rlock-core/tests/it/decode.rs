@@ -4,7 +4,7 @@
 use rlock_core::{Mode, Wait};
 
 use crate::operation::{
-    Asked, CHANNELS, CONNECTIONS, Foreign, OWNERS, Operation, Pass, Raise, SETS, SHARED,
+    Asked, CHANNELS, CONNECTIONS, Foreign, OWNERS, Operation, Pass, Raise, SETS, SHARED, Under,
 };
 
 const LEASES: [u32; 5] = [1, 5, 20, 60, 200];
@@ -89,11 +89,13 @@ impl Operation {
                 key,
                 owner,
                 all: c % 3 == 1,
+                under: Under::decode(d),
             },
             36 | 37 => Self::ReleaseAll {
                 set,
                 owner,
                 all: c % 3 == 1,
+                under: Under::decode(d),
             },
             38 | 39 => Self::Downgrade { key, owner },
             40 => Self::Cancel {
@@ -153,6 +155,17 @@ impl Raise {
             3 => Some(Self::Ahead),
             4 => Some(Self::Most),
             5 => Some(Self::TooFar),
+            _ => None,
+        }
+    }
+}
+
+impl Under {
+    const fn decode(what: usize) -> Option<Self> {
+        match what % 8 {
+            0 => Some(Self::Nobodys),
+            1 => Some(Self::Its),
+            2 => Some(Self::Recent(what / 8 % 4)),
             _ => None,
         }
     }

@@ -131,9 +131,15 @@ impl Driver {
         })
     }
 
-    pub(crate) fn release(&mut self, name: Name<'_>, owner: &str, all: bool) -> Reply<Fence> {
+    pub(crate) fn release(
+        &mut self,
+        name: Name<'_>,
+        owner: &str,
+        all: bool,
+        fence: Option<Fence>,
+    ) -> Reply<Fence> {
         self.step(name, Some(owner), |locks, now, hold| {
-            let step = locks.release(now, name, hold, owner.as_bytes(), all);
+            let step = locks.release(now, name, hold, owner.as_bytes(), all, fence);
             let left = step.reply;
             step.with(left.map_or(Reply::Nil, |it| Reply::Number(it.into())))
         })

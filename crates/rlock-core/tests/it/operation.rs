@@ -62,11 +62,13 @@ pub(crate) enum Operation {
         key: usize,
         owner: usize,
         all: bool,
+        under: Option<Under>,
     },
     ReleaseAll {
         set: usize,
         owner: usize,
         all: bool,
+        under: Option<Under>,
     },
     Downgrade {
         key: usize,
@@ -141,6 +143,17 @@ impl Asked {
             grace_ms: None,
         }
     }
+}
+
+/// Under which fence alone a hold is to be released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Under {
+    /// The one that it has now.
+    Its,
+    /// That of a recent grant.
+    Recent(usize),
+    /// One that nobody has.
+    Nobodys,
 }
 
 /// What a fence is to be raised to.

@@ -63,7 +63,7 @@ fn place_taken_over_from_a_closed_session_is_kept() {
     locks.session_closed(at(0), 7);
     assert_eq!(notified(&mut locks, at(1), &hold, "bob", 8), ticket);
     while !locks.sweep() {}
-    let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
+    let step = locks.release(at(1), KEY, &mut hold, b"ann", false, None);
     assert!(matches!(&step.effects[..], [Effect::HandOff(_)]));
 }
 
@@ -192,7 +192,7 @@ fn lock_of_a_place_that_was_given_back_is_looked_at_when_its_lease_ends() {
         handle: 7,
     };
     locks.enqueue(at(0), KEY, &of_somebody_else(&hold), &asked, delivery);
-    let step = locks.release(at(0), KEY, &mut hold, b"ann", false);
+    let step = locks.release(at(0), KEY, &mut hold, b"ann", false, None);
     let [Effect::HandOff(granted)] = &step.effects[..] else {
         panic!("bob is next, not {:?}", step.effects);
     };

@@ -82,13 +82,14 @@ impl Driver {
         names: &[Name<'_>],
         owner: &str,
         all: bool,
+        fence: Option<Fence>,
     ) -> Reply<Fence> {
         self.commands(names, owner, |driver, opened| {
             let mut released = 0;
             for (name, opened) in names.iter().zip(opened) {
                 let (now, hold) = (driver.now, &mut opened.hold);
                 let owner = owner.as_bytes();
-                let step = driver.locks.release(now, *name, hold, owner, all);
+                let step = driver.locks.release(now, *name, hold, owner, all, fence);
                 released += u64::from(driver.carry_on(*name, opened, step).is_some());
             }
             Reply::Number(released)

@@ -28,6 +28,7 @@ const fn release(key: usize, owner: usize) -> Operation {
         key,
         owner,
         all: true,
+        under: None,
     }
 }
 
@@ -53,6 +54,7 @@ const EXCLUSIVE: [Operation; 11] = [
         key: 0,
         owner: 0,
         all: false,
+        under: None,
     },
     release(0, 1),
     Operation::Renew {
@@ -127,6 +129,7 @@ const SEVERAL: [Operation; 10] = [
         set: 0,
         owner: 0,
         all: true,
+        under: None,
     },
     release(1, 1),
     PAST_NEXT_END,

@@ -151,11 +151,14 @@ impl Stage {
             }
             "RELEASE" => {
                 let it = read(syntax::release(words))?;
-                (*it.key, driver.release(named(it.key), it.owner, it.all))
+                (
+                    *it.key,
+                    driver.release(named(it.key), it.owner, it.all, it.fence),
+                )
             }
             "MRELEASE" => {
                 let it = read(syntax::release_all(words))?;
-                let reply = driver.release_all(&names(it.keys), it.owner, it.all);
+                let reply = driver.release_all(&names(it.keys), it.owner, it.all, it.fence);
                 (it.keys[0], reply)
             }
             "DOWNGRADE" => {

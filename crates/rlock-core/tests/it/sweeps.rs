@@ -70,12 +70,12 @@ fn ten_thousand_waiters_are_served_in_order_and_leave_nothing() {
     assert_eq!(locks.gauges().contended_locks, 1);
     let mut owner = "ann".to_owned();
     for n in 0..MANY {
-        let step = locks.release(at(1), KEY, &mut hold, owner.as_bytes(), false);
+        let step = locks.release(at(1), KEY, &mut hold, owner.as_bytes(), false, None);
         assert_eq!(step.reply, Some(0));
         owner = granted_to(&step).expect("somebody waits");
         assert_eq!(owner, format!("w{n}"));
     }
-    locks.release(at(1), KEY, &mut hold, owner.as_bytes(), false);
+    locks.release(at(1), KEY, &mut hold, owner.as_bytes(), false, None);
     assert_empty(&mut locks, at(1));
 }
 
@@ -128,7 +128,7 @@ fn late_settling_ends_waits_in_pieces_before_it_grants() {
 
     // The timer was late: the release comes before the ends of the waits.
     locks.begin_turn(PIECE);
-    let step = locks.release(at(50), KEY, &mut hold, b"ann", false);
+    let step = locks.release(at(50), KEY, &mut hold, b"ann", false, None);
     assert_eq!(step.effects.len(), PIECE);
     assert_eq!(hold, Hold::Free);
     assert_eq!(locks.check_front(at(50), KEY, &hold), Ok(()));
@@ -165,7 +165,7 @@ fn closed_session_is_withdrawn_in_pieces_and_granted_nothing_meanwhile() {
     assert_eq!(locks.counters().waiters_gone, 10);
 
     locks.begin_turn(PIECE);
-    let step = locks.release(at(1), KEY, &mut hold, b"ann", false);
+    let step = locks.release(at(1), KEY, &mut hold, b"ann", false, None);
     assert_eq!((step.effects.len(), granted_to(&step)), (PIECE, None));
     let (sizes, granted) = settle_all(&mut locks, at(1), &mut hold);
     assert_eq!(sizes, [PIECE, 190 - 2 * PIECE + 1]);
@@ -173,7 +173,7 @@ fn closed_session_is_withdrawn_in_pieces_and_granted_nothing_meanwhile() {
     assert_eq!(locks.counters().waiters_gone, 200);
     assert!(sweep(&mut locks, PIECE));
 
-    locks.release(at(1), KEY, &mut hold, b"last", false);
+    locks.release(at(1), KEY, &mut hold, b"last", false, None);
     assert_empty(&mut locks, at(1));
 }
 
@@ -258,7 +258,7 @@ fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
     }
     ask(&mut driver, "last", 3, None);
     driver.locks.begin_turn(PIECE);
-    driver.release(KEY, "ann", false);
+    driver.release(KEY, "ann", false, None);
     assert_eq!(driver.locks.counters().waiters_gone, PIECE as u64);
     assert_eq!(driver.locks.gauges().watches, 1000 - PIECE as u64);
     assert_eq!(driver.locks.check_indices(), Ok(()));

@@ -59,7 +59,7 @@ fn walks(setup: Setup, rare: &[(&'static str, &'static str)]) {
 const OFTEN: u64 = 3;
 
 /// What operations can come to, whatever the limits.
-const OUTCOMES: [(&str, &str); 66] = [
+const OUTCOMES: [(&str, &str); 68] = [
     ("ACQUIRE", "blocked"),
     ("ACQUIRE", "fence"),
     ("ACQUIRE", "nil"),
@@ -91,6 +91,8 @@ const OUTCOMES: [(&str, &str); 66] = [
     ("MRENEW", "1"),
     ("MRENEW", "more"),
     ("MRENEW", "wrong type"),
+    ("release", "of another fence"),
+    ("release", "of this fence"),
     ("RELEASE", "0"),
     ("RELEASE", "1"),
     ("RELEASE", "nil"),

@@ -78,14 +78,20 @@ impl Model {
         Reply::Number(renewed)
     }
 
-    pub(crate) fn release_all(&mut self, keys: &[usize], owner: &str, all: bool) -> Reply<u64> {
+    pub(crate) fn release_all(
+        &mut self,
+        keys: &[usize],
+        owner: &str,
+        all: bool,
+        fence: Option<u64>,
+    ) -> Reply<u64> {
         let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
         if !self.are_locks(keys) {
             return Reply::WRONG_TYPE;
         }
         let mut released = 0;
         for (at, held) in keys.iter().zip(held) {
-            if self.holds(*at, owner) {
+            if self.holds_under(*at, owner, fence) {
                 self.release_held(*at, owner, all, held);
                 released += 1;
             }

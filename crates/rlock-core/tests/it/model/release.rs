@@ -50,7 +50,19 @@ impl Model {
         fence
     }
 
-    pub(crate) fn release(&mut self, at: usize, owner: &str, all: bool) -> Reply<u64> {
+    /// With a fence, only a hold of that fence counts.
+    pub(super) fn holds_under(&self, at: usize, owner: &str, fence: Option<u64>) -> bool {
+        let holder = self.locks[at].data.holder(owner);
+        holder.is_some_and(|it| fence.is_none() || it.fence == fence)
+    }
+
+    pub(crate) fn release(
+        &mut self,
+        at: usize,
+        owner: &str,
+        all: bool,
+        fence: Option<u64>,
+    ) -> Reply<u64> {
         let held = self.is_held(at);
         self.settle(at);
         let data = &self.locks[at].data;
@@ -59,6 +71,13 @@ impl Model {
         }
         if data.holder(owner).is_none() {
             return self.done(Reply::Nil);
+        }
+        if !self.holds_under(at, owner, fence) {
+            self.event("release", "of another fence");
+            return self.done(Reply::Nil);
+        }
+        if fence.is_some() {
+            self.event("release", "of this fence");
         }
         let left = self.release_held(at, owner, all, held);
         self.settle_all();
