@@ -1,5 +1,10 @@
 //! Who holds other locks, for the search for deadlocks: read from their keys.
 
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
 use rlock_core::{Holders, Name, Timestamp, VisitHolder, syntax::OWNER_LEN_MAX};
 
 use crate::{
@@ -8,11 +13,16 @@ use crate::{
     store::{self, Known},
 };
 
+/// How long a search for deadlocks collects who waits for whom.
+const SEARCH_MAX: Duration = Duration::from_millis(1);
+
 pub(crate) struct OtherHolders<'a> {
     ctx: &'a Context,
     now: Timestamp,
     db: u32,
     known: &'a Known,
+    /// When the search began, if it is long enough to look at the clock.
+    began: Cell<Option<Instant>>,
 }
 
 impl<'a> OtherHolders<'a> {
@@ -22,6 +32,7 @@ impl<'a> OtherHolders<'a> {
             now: site.now,
             db: site.db,
             known,
+            began: Cell::new(None),
         }
     }
 
@@ -39,7 +50,7 @@ impl<'a> OtherHolders<'a> {
                     return;
                 }
             }
-        } else if let Some(holding) = store::holders(&key, self.now) {
+        } else if let Some(holding) = store::holders(&key, self.now, &|| self.is_over()) {
             for (owner, it) in holding.holders {
                 if visit(&owner, holding.is_shared.then_some(it.permits)).is_break() {
                     return;
@@ -50,6 +61,12 @@ impl<'a> OtherHolders<'a> {
 }
 
 impl Holders for OtherHolders<'_> {
+    fn is_over(&self) -> bool {
+        let began = self.began.get().unwrap_or_else(Instant::now);
+        self.began.set(Some(began));
+        began.elapsed() > SEARCH_MAX
+    }
+
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
         // An owner may wait in another database than the one that is selected.
         let elsewhere = name.db != self.db;

@@ -3,6 +3,7 @@
 use std::{
     any::Any,
     marker::PhantomData,
+    ops::ControlFlow,
     os::raw::{c_char, c_int, c_void},
     panic::{self, AssertUnwindSafe},
     ptr,
@@ -163,20 +164,27 @@ impl<'a> Key<'a> {
         unsafe { raw::delete_key(self.key) };
     }
 
-    /// Calls `visit` with each field of a hash and its value.
-    pub(crate) fn for_each_field(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
-        let mut visitor = Visitor { visit, panic: None };
+    /// Calls `visit` with each field of a hash and its value, until it breaks.
+    pub(crate) fn for_each_field(&self, visit: &mut VisitField<'_>) -> ControlFlow<()> {
+        let mut visitor = Visitor {
+            visit,
+            broken: ControlFlow::Continue(()),
+            panic: None,
+        };
         // SAFETY: the cursor is destroyed before this returns, and the callback
         // only runs inside `scan_key`, while the visitor is borrowed here.
         unsafe {
             let cursor = raw::scan_cursor_create();
             let data = (&raw mut visitor).cast::<c_void>();
-            while raw::scan_key(self.key, cursor, Some(visit_field), data) != 0 {}
+            while raw::scan_key(self.key, cursor, Some(visit_field), data) != 0
+                && (*data.cast::<Visitor<'_>>()).broken.is_continue()
+            {}
             raw::scan_cursor_destroy(cursor);
         }
         if let Some(panic) = visitor.panic {
             panic::resume_unwind(panic);
         }
+        visitor.broken
     }
 }
 
@@ -198,10 +206,14 @@ impl Field<'_> {
     }
 }
 
+/// Looks at a field of a hash and its value. Breaks when it has seen enough.
+type VisitField<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+
 /// What visits the fields of a hash. A panic must not unwind into the server,
 /// so it is kept until its call has returned.
 struct Visitor<'a> {
-    visit: &'a mut dyn FnMut(&[u8], &[u8]),
+    visit: &'a mut VisitField<'a>,
+    broken: ControlFlow<()>,
     panic: Option<Box<dyn Any + Send>>,
 }
 
@@ -223,8 +235,14 @@ unsafe extern "C" fn visit_field(
             Text::from_raw(value),
         )
     };
-    if visitor.panic.is_none() {
+    if visitor.broken.is_continue() {
         let visited = AssertUnwindSafe(|| (visitor.visit)(field.bytes(), value.bytes()));
-        visitor.panic = panic::catch_unwind(visited).err();
+        match panic::catch_unwind(visited) {
+            Ok(broken) => visitor.broken = broken,
+            Err(panic) => {
+                visitor.broken = ControlFlow::Break(());
+                visitor.panic = Some(panic);
+            }
+        }
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn run(call: &Call<'_>) {
     let opened = Key::open_to_read(ctx, *key);
     let holding = opened.map_or_else(
         || Some(Holding::default()),
-        |opened| store::holders(&opened, now),
+        |opened| store::holders(&opened, now, &|| false),
     );
     let Some(holding) = holding else {
         return reply::failure(ctx, &Failure::WrongType { key: 0 }, &[*key], None);

@@ -57,7 +57,7 @@ fn holders(
     if let Some(shared) = store::known_holders(&open, name, &state.known) {
         return (b"shared", shared.live(now));
     }
-    match store::holders(&open, now) {
+    match store::holders(&open, now, &|| false) {
         Some(holding) if holding.holders.is_empty() => (b"free", 0),
         Some(holding) if holding.is_shared => (b"shared", holding.holders.len()),
         Some(holding) => (b"exclusive", holding.holders.len()),

@@ -1,6 +1,6 @@
 //! The fields of a hash that is a lock, and what is in them.
 
-use std::{cell::OnceCell, collections::HashMap, sync::Arc};
+use std::{cell::OnceCell, collections::HashMap, ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
     Fence, Holder, Timestamp,
@@ -52,13 +52,23 @@ pub(crate) fn sole_owner(key: &Key<'_>) -> Option<(Arc<[u8]>, u32)> {
     }
     let mut owners = 0;
     let mut found = None;
-    key.for_each_field(&mut |field, value| {
-        if !field.starts_with(RESERVED_PREFIX) {
-            owners += 1;
-            found = stored_count(value).map(|count| (field.into(), count));
+    let only = key.for_each_field(&mut |field, value| {
+        if field.starts_with(RESERVED_PREFIX) {
+            return ControlFlow::Continue(());
         }
+        owners += 1;
+        found = stored_count(value).map(|count| (field.into(), count));
+        broken_unless(owners == 1)
     });
-    found.filter(|_| owners == 1)
+    found.filter(|_| only.is_continue())
+}
+
+const fn broken_unless(sound: bool) -> ControlFlow<()> {
+    if sound {
+        ControlFlow::Continue(())
+    } else {
+        ControlFlow::Break(())
+    }
 }
 
 /// The shared holders of a lock.
@@ -69,22 +79,35 @@ pub(crate) struct Scanned {
     pub(crate) bare: Vec<Arc<[u8]>>,
 }
 
-/// Looks through a hash for all its shared holders; `None` if it is no lock.
-pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Scanned> {
+/// How many fields are looked at before it is asked whether there is time left.
+const FIELDS_AT_ONCE: usize = 64;
+
+/// Looks through a hash for all its shared holders; `None` if it is no lock, or
+/// if that takes too long.
+pub(crate) fn scan(
+    key: &Key<'_>,
+    deadline: Timestamp,
+    is_over: &dyn Fn() -> bool,
+) -> Option<Scanned> {
     let most = key.len() / 2;
     let mut counts: Vec<(Arc<[u8]>, u32)> = Vec::with_capacity(most);
     let mut terms = HashMap::with_capacity(most);
-    let mut sound = true;
-    key.for_each_field(&mut |field, value| {
+    let mut seen = 0_usize;
+    let sound = key.for_each_field(&mut |field, value| {
         if let Some(owner) = field.strip_prefix(HOLDER_PREFIX) {
             terms.insert(Box::<[u8]>::from(owner), stored_terms(value));
         } else if !field.starts_with(RESERVED_PREFIX) {
-            match stored_count(value) {
-                Some(count) => counts.push((field.into(), count)),
-                None => sound = false,
-            }
+            let Some(count) = stored_count(value) else {
+                return ControlFlow::Break(());
+            };
+            counts.push((field.into(), count));
         }
+        seen += 1;
+        broken_unless(!seen.is_multiple_of(FIELDS_AT_ONCE) || !is_over())
     });
+    if sound.is_break() {
+        return None;
+    }
     let mut bare = Vec::new();
     let holder = |(owner, count): (Arc<[u8]>, u32)| {
         let terms = terms.remove(&*owner).flatten();
@@ -101,26 +124,27 @@ pub(crate) fn scan(key: &Key<'_>, deadline: Timestamp) -> Option<Scanned> {
         (owner, holder)
     };
     let holders: Vec<_> = counts.into_iter().map(holder).collect();
-    (sound && !holders.is_empty()).then_some(Scanned { holders, bare })
+    (!holders.is_empty()).then_some(Scanned { holders, bare })
 }
 
 /// Looks through a hash for how many shared holders it has, and how many of them
 /// have leases that have not ended; `None` if that has to be looked at closely.
 pub(crate) fn count_holders(key: &Key<'_>, now: Timestamp) -> Option<[usize; 2]> {
     let (mut owners, mut terms, mut live) = (0, 0, 0);
-    let mut sound = true;
-    key.for_each_field(&mut |field, value| {
+    let sound = key.for_each_field(&mut |field, value| {
         if field.starts_with(HOLDER_PREFIX) {
-            let stored = stored_terms(value);
-            sound &= stored.is_some();
+            let Some((end, ..)) = stored_terms(value) else {
+                return ControlFlow::Break(());
+            };
             terms += 1;
-            live += usize::from(stored.is_some_and(|it| !it.0.has_passed(now)));
+            live += usize::from(!end.has_passed(now));
         } else if !field.starts_with(RESERVED_PREFIX) {
-            sound &= stored_count(value).is_some();
             owners += 1;
+            return broken_unless(stored_count(value).is_some());
         }
+        ControlFlow::Continue(())
     });
-    (sound && owners == terms).then_some([owners, live])
+    (sound.is_continue() && owners == terms).then_some([owners, live])
 }
 
 pub(crate) fn stored_count(bytes: &[u8]) -> Option<u32> {

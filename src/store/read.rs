@@ -1,6 +1,6 @@
 //! Reads the hold of a key.
 
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
     Fence, Hold, Holder, Name, Shared, Timestamp, Who,
@@ -66,24 +66,32 @@ pub(crate) fn exclusive_owner<'a>(
         return None;
     }
     let mut found = None;
-    let mut sound = true;
-    key.for_each_field(&mut |field, value| {
+    let sound = key.for_each_field(&mut |field, value| {
         if field == FENCE_FIELD {
-            return;
+            return ControlFlow::Continue(());
         }
-        sound &= found.is_none() && !field.starts_with(RESERVED_PREFIX);
-        sound &= stored_count(value).is_some();
-        if let Some(room) = room.get_mut(..field.len()) {
+        let is_one = found.is_none() && !field.starts_with(RESERVED_PREFIX);
+        if let Some(room) = room.get_mut(..field.len())
+            && is_one
+            && stored_count(value).is_some()
+        {
             room.copy_from_slice(field);
             found = Some(field.len());
+            return ControlFlow::Continue(());
         }
+        ControlFlow::Break(())
     });
-    room.get(..found.filter(|_| sound)?)
+    room.get(..found.filter(|_| sound.is_continue())?)
 }
 
 /// Reads all holders of a key, of whichever mode, without changing anything.
-/// `None` if the key holds something that is no lock.
-pub(crate) fn holders(key: &Key<'_>, now: Timestamp) -> Option<Holding> {
+/// `None` if the key holds something that is no lock, or if there was no time to
+/// read it.
+pub(crate) fn holders(
+    key: &Key<'_>,
+    now: Timestamp,
+    is_over: &dyn Fn() -> bool,
+) -> Option<Holding> {
     let mut holding = match read(key, None) {
         Stored::Free => Holding::default(),
         Stored::Exclusive(one) => {
@@ -101,7 +109,7 @@ pub(crate) fn holders(key: &Key<'_>, now: Timestamp) -> Option<Holding> {
         // Nobody asks here, so nobody is seen to be alone.
         Stored::NoLock | Stored::Sole { .. } => return None,
         Stored::Shared(StoredShared { deadline, .. }) => {
-            let mut holders = scan(key, deadline)?.holders;
+            let mut holders = scan(key, deadline, is_over)?.holders;
             for (_, holder) in &mut holders {
                 holder.deadline = holder.deadline.min(deadline);
             }
@@ -131,7 +139,7 @@ pub(crate) fn is_lock(
             let asking = owner.map(|owner| (owner, stored.count));
             let is_known = |shared: &Shared| agrees(key, shared, asking.as_ref(), now);
             let known = known.look(name, stamp(key, stored.fence));
-            known.is_some_and(is_known) || scan(key, stored.deadline).is_some()
+            known.is_some_and(is_known) || scan(key, stored.deadline, &|| false).is_some()
         }
     }
 }
@@ -270,7 +278,7 @@ fn load_shared<'a>(
         agrees(key, shared, asking.as_ref(), now)
     });
     let shared = shared.or_else(|| {
-        let scanned = scan(key, deadline)?;
+        let scanned = scan(key, deadline, &|| false)?;
         let mut shared = Shared::stored(scanned.holders, fence);
         // What is missing is written, so that it is not another each time.
         scanned.bare.iter().for_each(|owner| shared.rewrite(owner));

@@ -236,3 +236,34 @@ fn long_chain_of_owners_is_followed_to_its_end() {
     );
     assert_eq!(heard.messages(), [""; 0]);
 }
+
+/// The server's time for the quickest of some requests to queue for `S`, in microseconds.
+fn queueing_usec(server: &Server, client: &Client) -> u64 {
+    let usec = (0..5).map(|_| {
+        client.ask("CONFIG RESETSTAT");
+        let asked = client.ask("RLOCK.ACQUIRE S asker 60000 WAIT 1 NOTIFY c");
+        assert_eq!(asked, "WAITING");
+        server.await_queued("S", 0);
+        let stats = server.info("commandstats", "cmdstat_rlock.acquire");
+        let usec = stats.split(',').find_map(|it| it.strip_prefix("usec="));
+        usec.and_then(|it| it.parse().ok()).expect("a number")
+    });
+    usec.min().unwrap_or(u64::MAX)
+}
+
+#[test]
+fn search_among_thousands_who_wait_elsewhere_ends_within_a_turn() {
+    let server = Server::start();
+    let _heard = server.listen(&["c"]);
+    let a = server.client();
+    a.ask("CONFIG SET rlock.deadlock-detection no");
+    a.number("RLOCK.ACQUIRE y owner-y 60000");
+    for number in 0..9000 {
+        a.send(&format!("RLOCK.ACQUIRE S h{number} 60000 SHARED"));
+        a.send(&format!("RLOCK.ACQUIRE y h{number} 60000 WAIT 0 NOTIFY c"));
+    }
+    (0..18_000).for_each(|_| _ = a.reply());
+    a.ask("CONFIG SET rlock.deadlock-detection yes");
+    let known = queueing_usec(&server, &a);
+    assert!(known < 3000, "{known} µs");
+}

@@ -248,7 +248,7 @@ impl Locks {
         }
         let search = || Search::new(&self.table, holders, request.owner, request.mode, targets);
         let verdict = match search().verdict() {
-            Verdict::OldKnot => search().whole().verdict(),
+            Verdict::OldKnot if !holders.is_over() => search().whole().verdict(),
             verdict => verdict,
         };
         match verdict {

@@ -18,13 +18,12 @@ use crate::{
     ticket::Rank,
 };
 
-/// How much is looked at before the search is given up, in steps of about
-/// 0.1 µs, so that it takes about a millisecond at most. What has not been
-/// looked at then counts as able to go on: a cycle may be missed, never
-/// invented.
-const STEPS_MAX: usize = 12_000;
-/// What it takes to look up who holds a lock.
-const STEPS_HOLD: usize = 8;
+/// After how many steps it is asked whether the search has to end. A step takes
+/// up to a microsecond.
+const STEPS_AT_ONCE: u64 = 32;
+/// How many steps there are time for in any case: a server that was made to wait
+/// for a processor finds the cycles of a few hundred owners all the same.
+const STEPS_SURE: u64 = 1024;
 
 /// Looks at one holder, by its owner, with its permits; `None` if it holds the
 /// lock in exclusive mode. Breaks when it has seen enough.
@@ -35,6 +34,33 @@ pub trait Holders {
     /// Calls `visit` for each holder whose lease has not ended, until that
     /// breaks.
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>);
+
+    /// Whether the search has taken as long as it may. It ends then, and what it
+    /// has not looked at counts as able to go on: a cycle may be missed, never
+    /// invented.
+    fn is_over(&self) -> bool;
+}
+
+/// How far the search has come.
+#[derive(Default)]
+struct Pace {
+    steps: u64,
+    is_over: bool,
+}
+
+impl Pace {
+    /// Takes a step, unless the search is over.
+    fn step(&mut self, holders: &dyn Holders) -> ControlFlow<()> {
+        self.steps += 1;
+        if self.steps.is_multiple_of(STEPS_AT_ONCE) && !self.is_over {
+            self.is_over = holders.is_over() && self.steps >= STEPS_SURE;
+        }
+        if self.is_over {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
 }
 
 /// Where in the queue of a lock somebody would wait.
@@ -95,7 +121,7 @@ pub(crate) struct Search<'a> {
     /// Whether everybody ahead in a queue is looked at, not only the nearest
     /// who waits elsewhere too.
     is_whole: bool,
-    steps: usize,
+    pace: Pace,
 }
 
 impl<'a> Search<'a> {
@@ -106,11 +132,14 @@ impl<'a> Search<'a> {
         mode: Mode,
         targets: &'a [Target<'a>],
     ) -> Self {
-        let waits = table.waits_of(asker).take(STEPS_MAX);
+        let mut pace = Pace::default();
+        let waits = table.waits_of(asker);
+        let waits = waits.take_while(|_| pace.step(holders).is_continue());
         let waits = waits.map(|(id, ticket)| (ticket.queue, (table.rank(id), false)));
         let targets_at = targets.iter();
         let targets_at =
             targets_at.filter_map(|it| Some((it.queue?, (rank(table, it.place), true))));
+        let asker_at = waits.chain(targets_at).collect();
         Self {
             table,
             holders,
@@ -119,9 +148,9 @@ impl<'a> Search<'a> {
             targets,
             graph: Graph::new(asker),
             queues: BTreeMap::new(),
-            asker_at: waits.chain(targets_at).collect(),
+            asker_at,
             is_whole: false,
-            steps: 0,
+            pace,
         }
     }
 
@@ -136,6 +165,9 @@ impl<'a> Search<'a> {
     /// Whether waiting would close a cycle.
     pub(crate) fn verdict(mut self) -> Verdict {
         for target in self.targets {
+            if self.pace.is_over {
+                break;
+            }
             let holders = self.in_the_way(target.name, target.queue, Some(target.hold));
             let wait = OneWait {
                 node: 0,
@@ -149,7 +181,7 @@ impl<'a> Search<'a> {
         let mut node = 0;
         while let Some(owner) = self.graph.owner(node) {
             self.follow(node, &owner);
-            if self.is_over() {
+            if self.pace.is_over {
                 break;
             }
             node += 1;
@@ -161,7 +193,7 @@ impl<'a> Search<'a> {
     fn follow(&mut self, node: usize, owner: &[u8]) {
         let table = self.table;
         for (id, ticket) in table.waits_of(owner) {
-            if self.is_over() {
+            if self.pace.step(self.holders).is_break() {
                 return;
             }
             if self.is_given_up(ticket) {
@@ -181,10 +213,6 @@ impl<'a> Search<'a> {
         }
     }
 
-    const fn is_over(&self) -> bool {
-        self.steps > STEPS_MAX
-    }
-
     /// Adds whom one waiter waits for at one lock.
     fn depend(&mut self, holders: &InTheWay, wait: OneWait) {
         let spare = match self.need(holders, wait) {
@@ -195,9 +223,11 @@ impl<'a> Search<'a> {
         if let Some(spare) = spare {
             let blocked = self.graph.wait(wait.node, spare, wait.is_new);
             for (holder, permits) in &holders.nodes {
+                if self.pace.step(self.holders).is_break() {
+                    return;
+                }
                 self.graph.in_the_way(blocked, *holder, (*permits).max(1));
             }
-            self.steps += holders.nodes.len();
         }
         if let Some(queue) = wait.queue {
             self.depend_on_queue(queue, wait);
@@ -206,7 +236,6 @@ impl<'a> Search<'a> {
                 self.depend_on_all_ahead(queue, wait);
             }
         }
-        self.steps += 2;
     }
 
     /// Adds whom a waiter waits for as they are ahead of it. One of those who
@@ -239,10 +268,9 @@ impl<'a> Search<'a> {
     fn depend_on_all_ahead(&mut self, queue: QueueId, wait: OneWait) {
         let table = self.table;
         for (id, ticket) in table.in_order(queue) {
-            if table.rank(id) >= wait.rank || self.is_over() {
+            if table.rank(id) >= wait.rank || self.pace.step(self.holders).is_break() {
                 return;
             }
-            self.steps += 1;
             if !self.is_given_up(ticket) {
                 let ahead = self.graph.node(&ticket.owner);
                 let blocked = self.graph.wait(wait.node, 0, wait.is_new);
@@ -275,10 +303,9 @@ impl<'a> Search<'a> {
             .into_iter()
             .flat_map(|it| self.table.in_order(it));
         for (id, ticket) in queued {
-            if self.table.rank(id) >= wait.rank || self.steps > STEPS_MAX {
+            if self.table.rank(id) >= wait.rank || self.pace.step(self.holders).is_break() {
                 break;
             }
-            self.steps += 1;
             if self.is_given_up(ticket) {
                 continue;
             }
@@ -305,12 +332,8 @@ impl<'a> Search<'a> {
         }
         let mut found = InTheWay::default();
         let holders = self.holders;
-        self.steps += STEPS_HOLD;
         let mut visit = |owner: &[u8], permits: Option<u32>| {
-            self.steps += 1;
-            if self.steps > STEPS_MAX {
-                return ControlFlow::Break(());
-            }
+            self.pace.step(holders)?;
             found.exclusive |= permits.is_none();
             let waits = || self.table.waits_of(owner).next().is_some();
             if self.graph.has(owner) || waits() {

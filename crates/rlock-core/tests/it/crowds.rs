@@ -1,8 +1,11 @@
 //! What concerns many holders at once is done in pieces, and nobody is wronged
 //! in between.
 
+use std::cell::Cell;
+
 use rlock_core::{
-    Admission, Due, Effect, Gauges, Hold, Locks, Mode, Request, Step, Timestamp, Wait,
+    Admission, Due, Effect, Gauges, Hold, Holders, Locks, Mode, Name, Request, Step, Timestamp,
+    VisitHolder, Wait, Who,
 };
 
 use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, at, request, taken};
@@ -161,4 +164,45 @@ fn ended_lease_is_never_revived_however_little_a_turn_may_do() {
     let step = locks.release(at(1001), KEY, &mut hold, owner.as_bytes(), false, None);
     assert_eq!(step.reply, None);
     assert_eq!(hold.holders(at(1001)), 1);
+}
+
+/// Locks with endlessly many holders, and a clock that is always past the end.
+#[derive(Default)]
+struct Endless {
+    visited: Cell<u64>,
+}
+
+impl Holders for Endless {
+    fn visit(&self, _: Name<'_>, visit: &mut VisitHolder<'_>) {
+        for number in 0_u64.. {
+            self.visited.set(self.visited.get() + 1);
+            if visit(format!("h{number}").as_bytes(), Some(1)).is_break() {
+                return;
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn search_for_a_deadlock_ends_when_its_time_is_over() {
+    let mut locks = Locks::default();
+    let mut hold = Hold::Exclusive {
+        who: Who::Other,
+        fence: None,
+        deadline: at(1000),
+    };
+    let endless = Endless::default();
+    let asked = request("a", Wait::Millis(100));
+    let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &endless);
+    let step = step.expect("what was not looked at closes no cycle");
+    assert_eq!(step.reply, Admission::MustWait);
+    let visited = endless.visited.get();
+    assert!(
+        (500..2000).contains(&visited),
+        "{visited} holders are looked at"
+    );
 }

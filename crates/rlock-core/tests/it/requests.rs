@@ -24,6 +24,10 @@ pub(crate) struct Nobody;
 
 impl Holders for Nobody {
     fn visit(&self, _: Name<'_>, _: &mut VisitHolder<'_>) {}
+
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 pub(crate) const fn at(ms: u64) -> Timestamp {

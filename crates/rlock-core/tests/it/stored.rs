@@ -261,6 +261,10 @@ impl Others<'_> {
 }
 
 impl Holders for Others<'_> {
+    fn is_over(&self) -> bool {
+        false
+    }
+
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
         let held = self.store.get(self.now, name).and_then(Stored::held);
         if let Some(held) = held {
