@@ -5,13 +5,31 @@ use std::fmt;
 /// How much of a bad value an error shows, in bytes.
 const SHOWN_MAX: usize = 64;
 
+/// The beginning of a bad value: as much as an error shows of it, as the value
+/// itself may be hundreds of megabytes.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sample(Box<[u8]>);
+
+impl From<&[u8]> for Sample {
+    fn from(value: &[u8]) -> Self {
+        // One byte more tells that there is more.
+        Self(value.get(..=SHOWN_MAX).unwrap_or(value).into())
+    }
+}
+
+impl fmt::Display for Sample {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Shown(&self.0).fmt(f)
+    }
+}
+
 /// What is wrong with an argument; its text is the error's sentence.
 #[allow(missing_docs, reason = "each field is what the sentence shows of it")]
 #[derive(Debug, PartialEq, Eq)]
 pub enum ArgError {
     Number {
         argument: &'static str,
-        value: Box<[u8]>,
+        value: Sample,
         min: u64,
         max: u64,
     },
@@ -21,14 +39,14 @@ pub enum ArgError {
         max: usize,
     },
     OwnerByte {
-        value: Box<[u8]>,
+        value: Sample,
         byte: u8,
     },
     OwnerPrefix {
-        value: Box<[u8]>,
+        value: Sample,
     },
     UnknownOption {
-        value: Box<[u8]>,
+        value: Sample,
     },
     RepeatedOption {
         option: &'static str,
@@ -49,7 +67,7 @@ pub enum ArgError {
         given: usize,
     },
     RepeatedKey {
-        value: Box<[u8]>,
+        value: Sample,
     },
 }
 
@@ -77,7 +95,7 @@ impl fmt::Display for ArgError {
                 min,
                 max,
             } => {
-                write!(f, "{argument} is {}, ", Shown(value))?;
+                write!(f, "{argument} is {}, ", value)?;
                 write!(
                     f,
                     "must be a whole number from {min} to {max}, decimal digits only"
@@ -90,19 +108,15 @@ impl fmt::Display for ArgError {
                 write!(
                     f,
                     "owner is {}, must not contain the byte 0x{byte:02x} ",
-                    Shown(value)
+                    value
                 )?;
                 f.write_str("(no byte from 0x00 to 0x20, no 0x7f)")
             }
             Self::OwnerPrefix { value } => {
-                write!(f, "owner is {}, must not begin with 'rlock:'", Shown(value))
+                write!(f, "owner is {}, must not begin with 'rlock:'", value)
             }
             Self::UnknownOption { value } => {
-                write!(
-                    f,
-                    "syntax error: {} is no option of this command",
-                    Shown(value)
-                )
+                write!(f, "syntax error: {} is no option of this command", value)
             }
             Self::RepeatedOption { option } => {
                 write!(
@@ -129,7 +143,7 @@ impl fmt::Display for ArgError {
                 )
             }
             Self::RepeatedKey { value } => {
-                write!(f, "key {} is named twice, must be named once", Shown(value))
+                write!(f, "key {} is named twice, must be named once", value)
             }
         }
     }

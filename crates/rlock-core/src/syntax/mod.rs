@@ -16,7 +16,7 @@ pub use commands::{
     KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, key_and_owner, list, release, release_all,
     renew, renew_all,
 };
-pub use error::{ArgError, Shown};
+pub use error::{ArgError, Sample, Shown};
 
 /// Something with bytes: a word of a command.
 pub trait Argument {

@@ -6,7 +6,7 @@ use std::{
     cell::Cell,
 };
 
-use rlock_core::{Admission, Due, Hold, Locks, Name, Renewal, Request, Wait, Who};
+use rlock_core::{Admission, Due, Hold, Locks, Name, Renewal, Request, Wait, Who, syntax};
 
 use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, RENEWAL, at, request};
 
@@ -166,4 +166,27 @@ fn ten_thousand_locks_and_sessions_leave_little() {
     assert_eq!(locks.gauges().waiters, 1);
     let left = LIVE.get() - before;
     assert!(left < 4096, "{left} bytes are left");
+}
+
+#[test]
+fn error_keeps_little_of_a_huge_argument() {
+    let huge = "x".repeat(1 << 20);
+    let lines: [&[&str]; 5] = [
+        &["ACQUIRE", "k", "ann", "1000", &huge],
+        &["ACQUIRE", "k", "ann", &huge],
+        &["ACQUIRE", "k", &huge, "1000"],
+        &["RENEW", "k", "ann", "1000", &huge],
+        &["MACQUIRE", "ann", "1000", "2", &huge, &huge],
+    ];
+    for words in lines {
+        let before = LIVE.get();
+        let error = match words[0] {
+            "ACQUIRE" => syntax::acquire(words, 60_000).map(|it| it.err()),
+            "RENEW" => syntax::renew(words, 60_000).map(|it| it.err()),
+            _ => syntax::acquire_all(words, 60_000).map(|it| it.err()),
+        };
+        let error = error.flatten().expect("it is refused");
+        assert!(LIVE.get() - before < 200, "{}", words[0]);
+        assert!(error.to_string().len() < 300, "{error}");
+    }
 }
