@@ -28,7 +28,11 @@ pub(crate) struct Grant {
 
 /// What a blocked call is answered with.
 pub(crate) enum Outcome {
-    Granted(Fence),
+    Granted {
+        fence: Fence,
+        /// Of the call; the server gives it to no other before this one has ended.
+        handle: u64,
+    },
     Nil,
     /// The server can no longer grant: the key has moved, or it is a replica.
     TurnedAway,

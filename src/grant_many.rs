@@ -58,19 +58,19 @@ fn hand_over(
         ..*site
     };
     let mut opened = OpenedMany::open(state, &nobody, keys);
-    let granted = state.locks.grant_all(site.now, ticket, &mut opened.holds);
+    let (now, db) = (site.now, site.db);
+    let names = keys.iter().map(|key| Name {
+        db,
+        key: key.bytes(),
+    });
+    let names: Vec<_> = names.collect();
+    let holds = &mut opened.holds;
+    let granted = state.locks.grant_all(now, ticket, &names, holds);
     let mut told = None;
     if let Some(granted) = granted {
         let named = keys.iter().map(|key| key.bytes().into()).collect();
-        told = Some(tell_grant(state, site.ctx, site.db, named, &granted));
+        told = Some(tell_grant(state, site.ctx, db, named, &granted));
         if told == Some(Published::ToNobody) {
-            let db = site.db;
-            let names = keys.iter().map(|key| Name {
-                db,
-                key: key.bytes(),
-            });
-            let names: Vec<_> = names.collect();
-            let (now, holds) = (site.now, &mut opened.holds);
             state.locks.skip_all(now, &names, holds, &granted);
         }
     }

@@ -7,8 +7,6 @@ use std::{
     ptr,
 };
 
-use rlock_core::Fence;
-
 use crate::api::{MainThread, Text};
 
 /// What a callback has seen.
@@ -27,7 +25,7 @@ pub(crate) enum Note {
     SessionClosed(u64),
     /// A blocked call that was granted a lock has ended; `gone` if it could not
     /// be answered.
-    GrantEnded { fence: Fence, gone: bool },
+    GrantEnded { handle: u64, gone: bool },
     /// The server has become a replica, or a master.
     RoleChanged { is_master: bool },
     /// The server has read its data.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use rlock_core::{Fence, Locks, Name, TicketId, Timestamp};
+use rlock_core::{Locks, Name, TicketId, Timestamp};
 
 use crate::{
     api::{Context, MainThread, Published, Text},
@@ -40,8 +40,8 @@ pub(crate) struct State {
     pub(crate) known: Known,
     /// Which ticket a blocked call waits on; until it is unblocked.
     pub(crate) callers: BTreeMap<u64, TicketId>,
-    /// Grants to blocked calls that have not ended yet.
-    granted: BTreeMap<Fence, Grant>,
+    /// Grants to blocked calls that have not ended yet, each by its call.
+    granted: BTreeMap<u64, Grant>,
     /// Those that did not reach their callers.
     pub(crate) undelivered: VecDeque<Grant>,
     waits: Histogram<u32>,
@@ -169,8 +169,8 @@ impl State {
                 self.locks.session_closed(now, session);
                 self.locks.sweep();
             }
-            Note::GrantEnded { fence, gone } => {
-                let grant = self.granted.remove(&fence);
+            Note::GrantEnded { handle, gone } => {
+                let grant = self.granted.remove(&handle);
                 self.undelivered.extend(grant.filter(|_| gone));
             }
             Note::RoleChanged { is_master } => {
@@ -235,8 +235,8 @@ impl State {
             return Published::ToNobody;
         }
         let fence = grant.fence;
-        self.granted.insert(fence, grant);
-        blocked::unblock(handle, Outcome::Granted(fence));
+        self.granted.insert(handle, grant);
+        blocked::unblock(handle, Outcome::Granted { fence, handle });
         Published::ToSomebody
     }
 

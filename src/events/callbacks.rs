@@ -174,7 +174,7 @@ pub(super) unsafe extern "C" fn on_reply(
                 .as_ref()
         };
         match outcome {
-            Some(Outcome::Granted(fence)) => ctx.reply_number(fence.get()),
+            Some(Outcome::Granted { fence, .. }) => ctx.reply_number(fence.get()),
             Some(Outcome::TurnedAway) => ctx.reply_error(
                 "TRYAGAIN this server can no longer grant the lock, ask the one that can",
             ),
@@ -190,8 +190,8 @@ pub(super) unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mu
         let outcome = unsafe { Box::from_raw(data.cast::<Outcome>()) };
         // SAFETY: the context is that of this callback.
         let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;
-        if let Outcome::Granted(fence) = *outcome {
-            state::leave_note(ctx, Note::GrantEnded { fence, gone });
+        if let Outcome::Granted { handle, .. } = *outcome {
+            state::leave_note(ctx, Note::GrantEnded { handle, gone });
         }
     });
 }

@@ -39,7 +39,7 @@ impl Locks {
         holders: &dyn Holders,
     ) -> Result<Step<Admission>, Refusal> {
         self.counters.acquires += 1;
-        self.view(now, hold, Some(request.owner));
+        self.view(now, name, hold, Some(request.owner));
         let queue = self.table.find(name);
         let is_holder = hold.of_caller(request.owner).is_some();
         let upgrades = is_holder && is_upgrade(hold, request.mode);
@@ -147,7 +147,7 @@ impl Locks {
             return Err(Refusal::CountOverflow);
         }
         let before = hold.deadline();
-        let fence = self.give(now, hold, request.owner, &request.terms());
+        let fence = self.give(now, name, hold, request.owner, &request.terms());
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, request);
         let mut step = Step::quiet(Admission::Granted(fence));
@@ -183,7 +183,9 @@ impl Locks {
         }
         let before = hold.deadline();
         held.deadline = now.plus_millis(request.lease_ms.into());
-        let fence = *held.fence.get_or_insert_with(|| self.fences.next(now));
+        let fence = *held
+            .fence
+            .get_or_insert_with(|| self.fences.next(now, [name]));
         hold.set_of_caller(request.owner, held);
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, request);

@@ -13,7 +13,7 @@ impl Locks {
         hold: &mut Hold,
         owner: &[u8],
     ) -> Step<()> {
-        self.view(now, hold, Some(owner));
+        self.view(now, name, hold, Some(owner));
         let watch = self.table.watch_named(name, owner);
         let watch = watch.filter(|it| hold.fence_of(owner) == Some(it.fence));
         let binding = watch.and_then(|it| it.binding);

@@ -3,17 +3,30 @@
 //! A resource that remembers the largest fence it has seen can refuse a
 //! holder whose lease ended without the holder noticing (M. Kleppmann, "How
 //! to do distributed locking", 2016). No counter is stored for that: the seed
-//! is the wall clock in microseconds, and the fence of a held lock, which is
-//! stored with it, raises the sequence when it is read.
+//! is the wall clock in microseconds.
+//!
+//! A fence that lies in a key, or was raised there, may be ahead of the clock.
+//! It speaks for that key only: if it moved the fences of others, these would
+//! go back at the next restart, as a free lock stores nothing.
 
-use std::fmt;
+use std::{
+    collections::{BTreeMap, BTreeSet, hash_map::RandomState},
+    fmt,
+    hash::BuildHasher,
+};
 
-use crate::Timestamp;
+use crate::{Name, Timestamp};
 
-/// How far ahead of the clock a stored fence may raise the fences that follow,
-/// and [`Locks::renew`](crate::Locks::renew) may raise a hold's: one hour, in
-/// microseconds. Who may write one key must not spoil the fences of all others.
+/// How far ahead of the clock a stored fence may raise the later ones of its
+/// key, and [`Locks::renew`](crate::Locks::renew) may raise a hold's: one hour,
+/// in microseconds.
 const AHEAD_MAX: u64 = 3_600_000_000;
+
+/// Of how many keys fences are remembered that are ahead of the clock.
+const KEYS_MAX: usize = 65_536;
+
+/// How many keys are forgotten at once whose fences the clock has passed.
+const FORGOTTEN_AT_ONCE: usize = 4;
 
 /// A fencing token, below 2^53 so that every client can keep it exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,28 +59,128 @@ impl fmt::Display for Fence {
     }
 }
 
-/// The sequence of fences of one server.
+/// The fences of one server: a sequence that follows its clock, and the keys
+/// that are ahead of it.
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
+    /// The largest that was given by the clock, or that the clock has passed.
     last: u64,
+    ahead: Ahead,
 }
 
 impl Fences {
-    /// The next fence: above every one given or seen before, and at least the
-    /// clock, so that the sequence goes on after a restart.
-    pub(crate) fn next(&mut self, now: Timestamp) -> Fence {
-        self.last = now.micros().max(self.last + 1).min(Fence::MAX);
-        Fence(self.last)
+    /// The next fence for a hold of all these keys: above every one that was
+    /// given or met in any of them, and at least the clock, so that fences rise
+    /// over a restart.
+    pub(crate) fn next<'a>(
+        &mut self,
+        now: Timestamp,
+        names: impl IntoIterator<Item = Name<'a>, IntoIter: Clone>,
+    ) -> Fence {
+        let next = now.micros().max(self.last + 1).min(Fence::MAX);
+        if self.ahead.is_empty() {
+            self.last = next;
+            return Fence(next);
+        }
+        self.next_above(next, names.into_iter())
     }
 
     /// Takes note of a fence that another server, or this one before its
-    /// restart, has given: as far as it may be believed.
-    pub(crate) fn raise(&mut self, now: Timestamp, seen: Fence) {
-        self.last = self.last.max(seen.0.min(Self::highest(now)));
+    /// restart, has given for a key, or that was raised: as far as it may be
+    /// believed.
+    pub(crate) fn meet(&mut self, now: Timestamp, name: Name<'_>, seen: Fence) {
+        if seen.0 > self.last {
+            self.meet_later(now, name, seen);
+        }
     }
 
-    /// The largest fence that is believed to be the server's own.
+    /// The largest fence that is believed.
     pub(crate) const fn highest(now: Timestamp) -> u64 {
         now.micros().saturating_add(AHEAD_MAX)
+    }
+
+    #[cold]
+    fn next_above<'a>(
+        &mut self,
+        next: u64,
+        names: impl Iterator<Item = Name<'a>> + Clone,
+    ) -> Fence {
+        // The clock has passed what is below the next fence, and may go back.
+        self.last = self.last.max(next - 1);
+        self.ahead.forget_below(next);
+        let met = names.clone().filter_map(|name| self.ahead.get(name)).max();
+        let Some(met) = met.filter(|met| *met >= next) else {
+            self.last = next;
+            return Fence(next);
+        };
+        let above = (met + 1).min(Fence::MAX);
+        for name in names {
+            self.ahead.put(name, above);
+        }
+        Fence(above)
+    }
+
+    #[cold]
+    fn meet_later(&mut self, now: Timestamp, name: Name<'_>, seen: Fence) {
+        if seen.0 <= now.micros() {
+            self.last = seen.0;
+        } else {
+            self.ahead.put(name, seen.0.min(Self::highest(now)));
+        }
+    }
+}
+
+/// The fences that are ahead of the clock, each for its key. A key is known by
+/// a hash of its name, whatever its length: two with the same one share the
+/// larger fence, which harms neither.
+#[derive(Debug, Default)]
+struct Ahead {
+    hasher: RandomState,
+    by_key: BTreeMap<u64, u64>,
+    by_fence: BTreeSet<(u64, u64)>,
+}
+
+impl Ahead {
+    fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    fn get(&self, name: Name<'_>) -> Option<u64> {
+        self.by_key.get(&self.key_of(name)).copied()
+    }
+
+    /// Remembers the fence, unless a larger one is known. If too many are, the
+    /// one that is furthest ahead goes: servers of a quorum are milliseconds
+    /// apart, and no flood of fences an hour ahead may displace theirs.
+    fn put(&mut self, name: Name<'_>, fence: u64) {
+        let key = self.key_of(name);
+        match self.by_key.get(&key).copied() {
+            Some(known) if known >= fence => return,
+            Some(known) => {
+                self.by_fence.remove(&(known, key));
+            }
+            None if self.by_key.len() >= KEYS_MAX => {
+                if let Some((_, furthest)) = self.by_fence.pop_last() {
+                    self.by_key.remove(&furthest);
+                }
+            }
+            None => {}
+        }
+        self.by_key.insert(key, fence);
+        self.by_fence.insert((fence, key));
+    }
+
+    fn forget_below(&mut self, next: u64) {
+        for _ in 0..FORGOTTEN_AT_ONCE {
+            let Some((_, key)) = self.by_fence.first().copied().filter(|it| it.0 < next) else {
+                return;
+            };
+            self.by_fence.pop_first();
+            self.by_key.remove(&key);
+        }
+    }
+
+    fn key_of(&self, name: Name<'_>) -> u64 {
+        self.hasher.hash_one((name.db, name.key))
     }
 }

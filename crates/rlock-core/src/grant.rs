@@ -48,11 +48,12 @@ impl Locks {
     pub(crate) fn give(
         &mut self,
         now: Timestamp,
+        name: Name<'_>,
         hold: &mut Hold,
         owner: &[u8],
         terms: &Terms,
     ) -> Fence {
-        let fence = self.fences.next(now);
+        let fence = self.fences.next(now, [name]);
         let deadline = now.plus_millis(terms.lease_ms.into());
         let held = hold.of_caller(owner).map_or(0, |held| held.count);
         let raise = u32::from(held == 0 || terms.reenter);

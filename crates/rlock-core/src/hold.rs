@@ -273,6 +273,14 @@ impl Hold {
         }
     }
 
+    /// The fence that the next one of this lock has to be above.
+    pub(crate) fn floor(&self) -> Option<Fence> {
+        match self {
+            Self::Shared(shared) => shared.floor(),
+            Self::Free | Self::Exclusive { .. } | Self::NoLock => self.fence(),
+        }
+    }
+
     /// How many hold the lock.
     #[must_use]
     pub fn holders(&self, now: Timestamp) -> usize {

@@ -12,7 +12,7 @@ use crate::{
     Timestamp, budget::Budget, fence::Fences, queue::QueueId, sweep::Sweep, table::Table,
 };
 
-/// All locks of a server: their queues, and the sequence of their fences.
+/// All locks of a server: their queues, and their fences.
 #[derive(Debug, Default)]
 pub struct Locks {
     pub(crate) table: Table,
@@ -30,7 +30,8 @@ impl Locks {
     /// Sets the lease of the caller's hold to `lease_ms` from now. A bound
     /// hold belongs to the caller's connection from then on, if it has one.
     ///
-    /// Raises the fence of the hold to that of the renewal, if that is larger.
+    /// Raises the fence of the hold to that of the renewal, if that is larger;
+    /// every later one of this lock is above it.
     ///
     /// `None` if the caller is not a holder; a hold that has ended is never
     /// revived.
@@ -47,7 +48,7 @@ impl Locks {
         owner: &[u8],
         renewal: &Renewal,
     ) -> Result<Step<Option<Fence>>, Refusal> {
-        self.view(now, hold, Some(owner));
+        self.view(now, name, hold, Some(owner));
         let limit = Fences::highest(now);
         if let Some(fence) = renewal.fence.filter(|it| it.get() > limit) {
             return Err(Refusal::FenceTooLarge { fence, limit });
@@ -61,9 +62,9 @@ impl Locks {
         }
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
-        let fence = held.fence.unwrap_or_else(|| self.fences.next(now));
+        let fence = held.fence.unwrap_or_else(|| self.fences.next(now, [name]));
         let fence = renewal.fence.map_or(fence, |to| fence.max(to));
-        self.fences.raise(now, fence);
+        self.fences.meet(now, name, fence);
         held.fence = Some(fence);
         hold.set_of_caller(owner, held);
         self.counters.renewals += 1;
@@ -88,7 +89,7 @@ impl Locks {
         all: bool,
         fence: Option<Fence>,
     ) -> Step<Option<u32>> {
-        self.view(now, hold, Some(owner));
+        self.view(now, name, hold, Some(owner));
         let meant = |held: &Holder| fence.is_none() || held.fence == fence;
         let Some(mut held) = hold.of_caller(owner).filter(meant) else {
             return Step::quiet(None);
@@ -113,12 +114,14 @@ impl Locks {
         hold: &mut Hold,
         owner: &[u8],
     ) -> Step<Option<Fence>> {
-        self.view(now, hold, Some(owner));
+        self.view(now, name, hold, Some(owner));
         let held = matches!(hold, Hold::Exclusive { .. }).then(|| hold.of_caller(owner));
         let Some(mut held) = held.flatten() else {
             return Step::quiet(None);
         };
-        let fence = *held.fence.get_or_insert_with(|| self.fences.next(now));
+        let fence = *held
+            .fence
+            .get_or_insert_with(|| self.fences.next(now, [name]));
         hold.share(owner, held);
         self.settle(now, name, hold).with(Some(fence))
     }
@@ -136,7 +139,7 @@ impl Locks {
         owner: &[u8],
         fence: Fence,
     ) -> Step<bool> {
-        self.view(now, hold, Some(owner));
+        self.view(now, name, hold, Some(owner));
         let held = hold.of_caller(owner);
         if held.is_none_or(|held| held.fence != Some(fence)) {
             return Step::quiet(false);
@@ -154,7 +157,7 @@ impl Locks {
 
     /// Ends every hold, of any owner, and answers how many there were.
     pub fn force(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<u64> {
-        self.view(now, hold, None);
+        self.view(now, name, hold, None);
         let holders = hold.holders(now) as u64;
         if holders == 0 {
             return Step::quiet(0);
@@ -214,12 +217,18 @@ impl Locks {
         self.yield_after = hand_offs;
     }
 
-    /// What every operation does first: learns the fence of the hold, drops
+    /// What every operation does first: meets the fence of the hold, drops
     /// what has ended of it, and sees it from the owner who asks.
     /// True if any has ended.
-    pub(crate) fn view(&mut self, now: Timestamp, hold: &mut Hold, owner: Option<&[u8]>) -> bool {
-        if let Some(fence) = hold.fence() {
-            self.fences.raise(now, fence);
+    pub(crate) fn view(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &mut Hold,
+        owner: Option<&[u8]>,
+    ) -> bool {
+        if let Some(fence) = hold.floor() {
+            self.fences.meet(now, name, fence);
         }
         // One who asks is told the truth, whatever is left of this turn.
         let most = self.budget.left() / 2;

@@ -34,8 +34,8 @@ impl Locks {
         holders: &dyn Holders,
     ) -> Result<Step<Admission>, Refusal> {
         self.counters.acquires += 1;
-        for hold in &mut *holds {
-            self.view(now, hold, Some(request.owner));
+        for (name, hold) in names.iter().zip(&mut *holds) {
+            self.view(now, *name, hold, Some(request.owner));
         }
         if let Some(key) = holds
             .iter()
@@ -101,7 +101,7 @@ impl Locks {
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
         self.check_watches(None, request, self.unwatched(names, own), limits)?;
-        let fence = self.fences.next(now);
+        let fence = self.fences.next(now, names.iter().copied());
         self.counters.grants += 1;
         let own = own.and_then(|multi| self.table.members(multi).first().copied());
         let earlier = own.and_then(|id| self.take_out(id));

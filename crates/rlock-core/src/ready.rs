@@ -41,17 +41,19 @@ impl Locks {
     }
 
     /// Grants a request for several keys, if it is first in all queues and all
-    /// locks are free. The hand-off stands for all keys.
+    /// locks are free; `names` and `holds` are those of its keys, in its order. The
+    /// hand-off stands for all keys.
     pub fn grant_all(
         &mut self,
         now: Timestamp,
         id: TicketId,
+        names: &[Name<'_>],
         holds: &mut [Hold],
     ) -> Option<Granted> {
         let members = self.members_of(id);
         let mut grantable = !holds.is_empty() && members.len() == holds.len();
-        for (member, hold) in members.iter().zip(&mut *holds) {
-            self.view(now, hold, None);
+        for ((member, name), hold) in members.iter().zip(names).zip(&mut *holds) {
+            self.view(now, *name, hold, None);
             let ticket = self.table.tickets.get(member)?;
             let (queue, gone) = (ticket.queue, self.is_gone(ticket));
             let over = ticket.wait_ends.has_passed(now);
@@ -68,7 +70,7 @@ impl Locks {
         if !grantable {
             return None;
         }
-        self.hand_all(now, &members, holds)
+        self.hand_all(now, &members, names, holds)
     }
 
     /// Takes a grant of several keys back that nobody was there to hear of,
@@ -147,11 +149,12 @@ impl Locks {
         &mut self,
         now: Timestamp,
         members: &[TicketId],
+        names: &[Name<'_>],
         holds: &mut [Hold],
     ) -> Option<Granted> {
         let first = self.table.tickets.get(members.first()?)?;
         let multi = first.multi?;
-        let fence = self.fences.next(now);
+        let fence = self.fences.next(now, names.iter().copied());
         self.counters.grants += 1;
         self.counters.handoffs += 1;
         self.table.part(multi);

@@ -31,13 +31,13 @@ impl Locks {
     /// Losses come before grants among the effects.
     pub fn settle(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<()> {
         let mut step = Step::quiet(());
-        let lapsed = self.view(now, hold, None);
+        let lapsed = self.view(now, name, hold, None);
         if let Some(id) = self.table.find(name) {
             if !lapsed {
                 self.count_unseen_lapse(now, id, hold);
             }
             self.tell_losses(now, id, hold, &mut step);
-            self.hand_off(now, id, hold, &mut step.effects);
+            self.hand_off(now, name, id, hold, &mut step.effects);
             if hold.first_end().is_some_and(|end| end.has_passed(now)) {
                 self.table.mark_due(id);
             }
@@ -139,6 +139,7 @@ impl Locks {
     fn hand_off(
         &mut self,
         now: Timestamp,
+        name: Name<'_>,
         id: QueueId,
         hold: &mut Hold,
         effects: &mut Vec<Effect>,
@@ -177,7 +178,7 @@ impl Locks {
                 return;
             } else if let Some(ticket) = self.table.remove(front) {
                 let place = Places::One(front);
-                effects.push(Effect::HandOff(self.grant(now, id, hold, ticket, place)));
+                effects.push(Effect::HandOff(self.grant(now, name, hold, ticket, place)));
             }
         }
         self.end_streak(id);
@@ -210,19 +211,19 @@ impl Locks {
     fn grant(
         &mut self,
         now: Timestamp,
-        id: QueueId,
+        name: Name<'_>,
         hold: &mut Hold,
         ticket: Box<Ticket>,
         places: Places,
     ) -> Granted {
         let was_upgraded = ticket.is_upgrade
             && matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
-        let fence = self.give(now, hold, &ticket.owner, &ticket.terms());
+        let fence = self.give(now, name, hold, &ticket.owner, &ticket.terms());
         hold.seen_from_elsewhere(&ticket.owner);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
-        self.count_in_streak(id);
-        self.remember_ticket(id, &ticket, fence);
+        self.count_in_streak(ticket.queue);
+        self.remember_ticket(ticket.queue, &ticket, fence);
         Granted {
             waited: now.since(ticket.since),
             was_upgraded,

@@ -31,6 +31,8 @@ pub struct Shared {
     holders: HolderSet,
     permits: u64,
     fence: Option<Fence>,
+    /// The largest of those that the store has said the holders have.
+    largest: Option<Fence>,
     /// Whose holds have changed, and whether the store had them.
     changed: Changes,
     /// Who has ended unasked.
@@ -68,10 +70,11 @@ impl Shared {
     ) -> Self {
         let holders: HolderSet = holders.into_iter().collect();
         let permits = holders.iter().map(|it| u64::from(it.1.permits)).sum();
-        let largest = || holders.iter().filter_map(|it| it.1.fence).max();
+        let largest = holders.iter().filter_map(|it| it.1.fence).max();
         Self {
             permits,
-            fence: fence.or_else(largest),
+            fence: fence.or(largest),
+            largest,
             holders,
             ..Self::default()
         }
@@ -139,6 +142,12 @@ impl Shared {
     #[must_use]
     pub const fn fence(&self) -> Option<Fence> {
         self.fence
+    }
+
+    /// The fence that the next one has to be above. Somebody may have set the
+    /// one that was granted last to less than the holders have.
+    pub(crate) fn floor(&self) -> Option<Fence> {
+        self.fence.max(self.largest)
     }
 
     /// When the first lease ends.

@@ -4,8 +4,8 @@ use rlock_core::{Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
 
 use crate::{
     driver::text,
-    foreign::name,
-    operation::{Asked, CHANNELS, OWNERS, Operation, Pass, Raise, SETS, Under},
+    foreign::{name, poison},
+    operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, Under},
     pair::{NOTHING, Pair},
     told::{Ask, Reply},
 };
@@ -42,7 +42,12 @@ impl Pair {
                 (self.driver.overheard, self.model.overheard) = (on, on);
                 NOTHING
             }
+            Operation::Restart { ms } => self.restart(ms),
             Operation::Foreign { change, settled } => {
+                if let Foreign::Poison { ahead_ms, .. } = change {
+                    let fence = poison(self.model.now, ahead_ms);
+                    self.fences.extend(Fence::new(fence).map(|it| (fence, it)));
+                }
                 self.driver.change(change);
                 self.model.change(change);
                 if settled {
@@ -278,6 +283,29 @@ impl Pair {
             self.model.listened.push(channel.clone());
             self.driver.listened.insert(channel);
         }
+        NOTHING
+    }
+
+    /// A server that is stopped loses all connections, and what it remembers.
+    /// The fences that its clock has passed stay below all that follow.
+    fn restart(&mut self, ms: u64) -> (Reply<Fence>, Reply<u64>) {
+        self.model.now += ms;
+        self.driver.now = Timestamp::from_millis(self.model.now);
+        self.driver.restart();
+        self.driver.locks.yield_after(self.model.limits.yield_after);
+        self.model.restart();
+        self.open_calls.clear();
+        self.granted.clear();
+        self.calls.clear();
+        for session in &mut self.sessions {
+            self.last_session += 1;
+            *session = self.last_session;
+        }
+        let passed = self.driver.now.micros() - 1;
+        for known in &mut self.known {
+            known.given = known.given.min(passed);
+        }
+        self.settled = true;
         NOTHING
     }
 

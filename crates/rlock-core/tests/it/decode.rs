@@ -116,6 +116,9 @@ impl Operation {
                 change: Foreign::decode(d, key, owner, lease_ms),
                 settled: e % 3 < 2,
             },
+            54 if b % 4 == 0 => Self::Restart {
+                ms: 1 + c as u64 % 20,
+            },
             _ => Self::Pass {
                 time: match b % 4 {
                     0 | 1 => Pass::Millis(c as u64 % 12),
@@ -181,7 +184,10 @@ impl Foreign {
             9..=11 => Self::Take { key, owner, ms },
             12..=15 => Self::DropCount { key, owner },
             16 | 17 => Self::Rename { from: key % 2 },
-            18 => Self::Poison { key },
+            18 => Self::Poison {
+                key,
+                ahead_ms: ms * 1000,
+            },
             19 => Self::Flush { db: Some(0) },
             _ => Self::Flush { db: None },
         }

@@ -17,6 +17,8 @@ use crate::{
 
 /// The place of a hand-off that may yet turn out not to have arrived.
 pub(crate) struct HandedOff {
+    owner: String,
+    fence: Fence,
     keys: Vec<(u32, Box<[u8]>)>,
     place: Box<KeptPlace>,
 }
@@ -37,8 +39,8 @@ pub(crate) struct Driver {
     pub(crate) cycle: Vec<String>,
     /// Blocked calls, those that have been answered too, and their tickets.
     pub(crate) calls: BTreeMap<u64, TicketId>,
-    /// The hand-offs whose places are to be kept, by their fences.
-    handed_off: BTreeMap<Fence, HandedOff>,
+    /// The hand-offs whose places are to be kept.
+    handed_off: Vec<HandedOff>,
 }
 
 impl Driver {
@@ -54,7 +56,7 @@ impl Driver {
             freed: Vec::new(),
             cycle: Vec::new(),
             calls: BTreeMap::new(),
-            handed_off: BTreeMap::new(),
+            handed_off: Vec::new(),
         }
     }
 
@@ -166,12 +168,18 @@ impl Driver {
     pub(crate) fn may_come_back(
         &mut self,
         names: &[Name<'_>],
+        owner: &[u8],
         fence: Fence,
         place: Option<Box<KeptPlace>>,
     ) {
         if let Some(place) = place {
             let keys = names.iter().map(|it| (it.db, it.key.into())).collect();
-            self.handed_off.insert(fence, HandedOff { keys, place });
+            self.handed_off.push(HandedOff {
+                owner: text(owner),
+                fence,
+                keys,
+                place,
+            });
         }
     }
 
@@ -197,13 +205,35 @@ impl Driver {
         self.finish();
         if taken {
             self.locks.count_undelivered();
-            if let Some(HandedOff { keys, place }) = self.handed_off.remove(&fence) {
+            if let Some(HandedOff { keys, place, .. }) =
+                self.take_handed_off(names[0], owner, fence)
+            {
                 let names = keys.iter().map(|(db, key)| Name { db: *db, key });
                 let names: Vec<_> = names.collect();
                 self.locks.keep_place(self.now, &names, &place);
             }
         }
         Reply::Number(taken.into())
+    }
+
+    /// Of two that the owner has under one fence, as may be if their keys are
+    /// ahead of the clock, that of the key.
+    fn take_handed_off(&mut self, name: Name<'_>, owner: &str, fence: Fence) -> Option<HandedOff> {
+        let handed_off = &mut self.handed_off;
+        let is_of = |it: &HandedOff| it.fence == fence && it.owner == owner;
+        let is_at = |it: &HandedOff| it.keys.iter().any(|of| *of.1 == *name.key);
+        let first = handed_off.iter().position(|it| is_of(it) && is_at(it));
+        // A hold may have gone elsewhere by a rename.
+        let at = first.or_else(|| handed_off.iter().position(is_of))?;
+        Some(handed_off.swap_remove(at))
+    }
+
+    /// The server starts again, with nothing but its keys.
+    pub(crate) fn restart(&mut self) {
+        let store = std::mem::take(&mut self.store);
+        let before = std::mem::replace(self, Self::new(self.now, self.limits));
+        self.store.keys = store.keys;
+        (self.listened, self.overheard) = (before.listened, before.overheard);
     }
 
     /// Looks at no hold, so that it works whatever the key holds.

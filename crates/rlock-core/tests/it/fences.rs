@@ -1,13 +1,22 @@
 //! Fences: their seed, their growth, and what is believed of the store.
 
-use rlock_core::{Admission, Fence, Hold, Locks, Refusal, Renewal, Timestamp, Wait, Who};
+use rlock_core::{Admission, Fence, Hold, Locks, Name, Refusal, Renewal, Timestamp, Wait, Who};
 
 use crate::requests::{KEY, NO_LIMITS, Nobody, RENEWAL, at, request, taken};
 
+const OTHER: Name<'static> = Name {
+    db: 0,
+    key: b"other",
+};
+
 /// Takes a lock that is free.
 fn grant(locks: &mut Locks, now: Timestamp) -> Fence {
+    grant_at(locks, now, KEY)
+}
+
+fn grant_at(locks: &mut Locks, now: Timestamp, name: Name<'_>) -> Fence {
     let asked = request("ann", Wait::No);
-    let step = locks.acquire(now, KEY, &mut Hold::Free, &asked, &NO_LIMITS, &Nobody);
+    let step = locks.acquire(now, name, &mut Hold::Free, &asked, &NO_LIMITS, &Nobody);
     match step.map(|step| step.reply) {
         Ok(Admission::Granted(fence)) => fence,
         other => panic!("a free lock is granted, not {other:?}"),
@@ -16,9 +25,13 @@ fn grant(locks: &mut Locks, now: Timestamp) -> Fence {
 
 /// Somebody looks at a lock that somebody else holds.
 fn look(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
+    look_at(locks, now, KEY, fence);
+}
+
+fn look_at(locks: &mut Locks, now: Timestamp, name: Name<'_>, fence: Option<Fence>) {
     let mut hold = held(Who::Other, fence, now.plus_millis(1000));
     let asked = request("bob", Wait::No);
-    let step = locks.acquire(now, KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
+    let step = locks.acquire(now, name, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Busy)));
 }
 
@@ -103,12 +116,13 @@ fn number_that_can_be_no_fence_is_none() {
 const HOUR: u64 = 3_600_000_000;
 
 #[test]
-fn stored_fence_raises_the_next_up_to_an_hour_ahead_of_the_clock() {
+fn stored_fence_raises_the_next_of_its_lock_up_to_an_hour_ahead_of_the_clock() {
     for ahead in [1, HOUR] {
         let mut locks = Locks::default();
         let stored = at(0).micros() + ahead;
         look(&mut locks, at(0), Fence::new(stored));
         assert_eq!(grant(&mut locks, at(0)).get(), stored + 1);
+        assert_eq!(grant(&mut locks, at(0)).get(), stored + 2);
     }
     for stored in [at(0).micros() + HOUR + 1, Fence::MAX] {
         let mut locks = Locks::default();
@@ -116,6 +130,76 @@ fn stored_fence_raises_the_next_up_to_an_hour_ahead_of_the_clock() {
         let next = grant(&mut locks, at(0)).get();
         assert_eq!(next, at(0).micros() + HOUR + 1, "after {stored}");
     }
+}
+
+#[test]
+fn stored_fence_moves_those_of_no_other_lock() {
+    let mut locks = Locks::default();
+    let stored = at(0).micros() + HOUR;
+    look(&mut locks, at(0), Fence::new(stored));
+    let clock = at(0).micros();
+    assert_eq!(grant_at(&mut locks, at(0), OTHER).get(), clock);
+    assert_eq!(grant(&mut locks, at(0)).get(), stored + 1);
+    assert_eq!(grant_at(&mut locks, at(0), OTHER).get(), clock + 1);
+    let same_key = Name { db: 1, ..KEY };
+    assert_eq!(grant_at(&mut locks, at(0), same_key).get(), clock + 2);
+}
+
+#[test]
+fn clock_leads_again_once_it_has_passed_a_fence() {
+    let mut locks = Locks::default();
+    look(&mut locks, at(0), Fence::new(at(1000).micros()));
+    assert_eq!(grant(&mut locks, at(999)).get(), at(1000).micros() + 1);
+    assert_eq!(grant(&mut locks, at(1001)).get(), at(1001).micros());
+    // It may go back then: nothing is forgotten that was met.
+    look(&mut locks, at(1001), Fence::new(at(2000).micros()));
+    grant_at(&mut locks, at(3000), OTHER);
+    assert!(grant(&mut locks, at(0)).get() > at(2000).micros());
+}
+
+#[test]
+fn fences_of_so_many_keys_are_remembered_and_those_furthest_ahead_forgotten_first() {
+    let mut locks = Locks::default();
+    let names: Vec<_> = (0..=65_536_u64).map(|it| format!("eve:{it}")).collect();
+    let (honest, ahead) = (at(5).micros(), at(0).micros() + HOUR);
+    look(&mut locks, at(0), Fence::new(honest));
+    for (name, more) in names.iter().zip(0..) {
+        let key = name.as_bytes();
+        look_at(
+            &mut locks,
+            at(0),
+            Name { db: 0, key },
+            Fence::new(ahead - more),
+        );
+    }
+    assert_eq!(grant(&mut locks, at(0)).get(), honest + 1);
+    let mut next = |at_name: usize| {
+        let key = names[at_name].as_bytes();
+        grant_at(&mut locks, at(0), Name { db: 0, key }).get()
+    };
+    // 65,536 with the honest one: the first two had to go.
+    for forgotten in [0, 1] {
+        assert!(next(forgotten) < honest, "{forgotten}");
+    }
+    for known in [2, 30_000, 65_536] {
+        assert!(next(known) > ahead - 65_537, "{known}");
+    }
+}
+
+#[test]
+fn one_fence_for_several_locks_is_above_those_of_all() {
+    let mut locks = Locks::default();
+    let stored = at(0).micros() + HOUR / 2;
+    look(&mut locks, at(0), Fence::new(stored));
+    let asked = request("ann", Wait::No);
+    let mut holds = [Hold::Free, Hold::Free];
+    let names = [OTHER, KEY];
+    let step = locks.acquire_all(at(0), &names, &mut holds, &asked, &NO_LIMITS, &Nobody);
+    let fence = Fence::new(stored + 1).expect("a fence");
+    assert_eq!(step.map(|it| it.reply), Ok(Admission::Granted(fence)));
+    // It lies in both now.
+    assert_eq!(grant_at(&mut locks, at(0), OTHER).get(), stored + 2);
+    assert_eq!(grant_at(&mut locks, at(0), KEY).get(), stored + 2);
 }
 
 #[test]
@@ -140,7 +224,7 @@ fn raise(locks: &mut Locks, hold: &mut Hold, fence: u64) -> Result<Option<u64>, 
 }
 
 #[test]
-fn renewal_raises_the_fence_and_all_that_come_after() {
+fn renewal_raises_the_fence_and_all_that_come_after_it_for_its_lock() {
     let mut locks = Locks::default();
     let mut hold = taken(&mut locks, at(0), "ann");
     let first = hold.fence().map(Fence::get).expect("it was granted here");
@@ -151,6 +235,7 @@ fn renewal_raises_the_fence_and_all_that_come_after() {
     assert_eq!(fence(&hold), Some(first + 7));
     assert_eq!(raise(&mut locks, &mut hold, first), Ok(Some(first + 7)));
     assert_eq!(grant(&mut locks, at(0)).get(), first + 8);
+    assert_eq!(grant_at(&mut locks, at(0), OTHER).get(), first + 1);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What others do to keys, done to the driver's keyspace and to the naive
 //! model's, each in its own way.
 
-use rlock_core::{Fence, Name};
+use rlock_core::Name;
 
 use crate::{
     driver::Driver,
@@ -57,9 +57,9 @@ impl Driver {
                 self.store.rename(now, name(from), name(1 - from));
                 self.locks.settle_later(name(1 - from));
             }
-            Foreign::Poison { key } => {
-                let huge = Fence::MAX.to_string();
-                self.store.set_field(now, name(key), FENCE, &huge);
+            Foreign::Poison { key, ahead_ms } => {
+                let fence = poison(now.millis(), ahead_ms).to_string();
+                self.store.set_field(now, name(key), FENCE, &fence);
             }
             Foreign::Flush { db } => {
                 self.store.flush(db);
@@ -83,7 +83,7 @@ impl Foreign {
             | Self::Take { key, .. }
             | Self::DropCount { key, .. }
             | Self::Rename { from: key }
-            | Self::Poison { key } => Some(key),
+            | Self::Poison { key, .. } => Some(key),
             Self::Flush { .. } => None,
         }
     }
@@ -129,7 +129,9 @@ impl Model {
                     self.locks[1 - from].data = data;
                 }
             }
-            Foreign::Poison { key } => self.locks[key].data.poison(),
+            Foreign::Poison { key, ahead_ms } => {
+                self.locks[key].data.poison(poison(now, ahead_ms));
+            }
             Foreign::Flush { db } => {
                 for lock in &mut self.locks {
                     if db.is_none_or(|db| db == lock.db) {
@@ -141,8 +143,14 @@ impl Model {
     }
 }
 
+/// A fence that somebody writes: by an odd number ahead of the clock, so that it
+/// is nobody's already.
+pub(crate) fn poison(now: u64, ahead_ms: u32) -> u64 {
+    (now + u64::from(ahead_ms)) * 1000 + 789
+}
+
 impl Data {
-    fn poison(&mut self) {
+    fn poison(&mut self, fence: u64) {
         if *self == Self::Absent {
             *self = Self::Hash(Hash {
                 mode: HashMode::Exclusive,
@@ -152,7 +160,7 @@ impl Data {
             });
         }
         if let Self::Hash(hash) = self {
-            hash.fence = Some(Fence::MAX);
+            hash.fence = Some(fence);
             if hash.mode == HashMode::Exclusive {
                 // It is that of the hold, too.
                 for holder in &mut hash.holders {

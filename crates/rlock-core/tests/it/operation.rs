@@ -107,6 +107,10 @@ pub(crate) enum Operation {
         /// Whether the locks are settled before the next command.
         settled: bool,
     },
+    /// The server stops, and is there again a little later.
+    Restart {
+        ms: u64,
+    },
     Pass {
         time: Pass,
         /// Whether the timer fires on the way, or the server is too busy.
@@ -200,9 +204,11 @@ pub(crate) enum Foreign {
     Rename {
         from: usize,
     },
-    /// The largest fence that there is is written beside whatever is there.
+    /// A fence is written beside whatever is there.
     Poison {
         key: usize,
+        /// How far it is ahead of the clock.
+        ahead_ms: u32,
     },
     Flush {
         db: Option<u32>,

@@ -1,6 +1,9 @@
 //! The core and the naive model, doing the same things side by side.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use rlock_core::{Fence, Timestamp};
 
@@ -74,6 +77,15 @@ pub(crate) struct Granted {
     pub(crate) fence: u64,
 }
 
+/// What was seen of the fences of one key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Known {
+    /// Who held it after the last step, and under which.
+    pub(crate) held: BTreeMap<Arc<[u8]>, Fence>,
+    /// The largest that was given.
+    pub(crate) given: u64,
+}
+
 pub(crate) struct Pair {
     pub(crate) driver: Driver,
     pub(crate) model: Model,
@@ -82,7 +94,8 @@ pub(crate) struct Pair {
     /// The core's fence for each of the model's: of those that are given in
     /// one step the order is not promised.
     pub(crate) fences: BTreeMap<u64, Fence>,
-    pub(crate) fence_max: Option<Fence>,
+    /// What is known of the fences of each key.
+    pub(crate) known: [Known; KEYS.len()],
     /// Whether all that was due has been done.
     pub(crate) settled: bool,
     /// Who could go on no more after the last operation.
@@ -119,7 +132,7 @@ impl Pair {
             model: Model::new(START_MS, locks, setup.limits, grants_from),
             open_calls: BTreeSet::new(),
             fences: BTreeMap::new(),
-            fence_max: None,
+            known: Default::default(),
             settled: true,
             stuck: Vec::new(),
             reached: Reached::new(),
@@ -129,8 +142,6 @@ impl Pair {
             last_call: 0,
             calls: VecDeque::new(),
         };
-        let huge = Fence::new(Fence::MAX).expect("it is in range");
-        pair.fences.insert(huge.get(), huge);
         for channel in 0..CHANNELS.len() {
             pair.listen(channel, true);
         }
@@ -142,6 +153,7 @@ impl Pair {
         self.end_lateness_of_several()?;
         let settled = self.settled && !self.asks_beside_several(operation);
         let replies = self.apply(operation);
+        self.check_fences(operation)?;
         if operation.may_leave_work() {
             self.compare(operation, replies)?;
         } else {
@@ -152,6 +164,7 @@ impl Pair {
                 self.compare_all()?;
             }
             let changed = self.turn();
+            self.check_fences(Operation::TURN)?;
             if !settled {
                 self.compare(operation, replies)?;
             } else if changed {
@@ -180,6 +193,7 @@ impl Pair {
         let several = self.model.requests.iter().any(|it| it.kind == Kind::Many);
         if several && !self.settled {
             self.turn();
+            self.check_fences(Operation::TURN)?;
             self.compare(Operation::TURN, NOTHING)?;
         }
         Ok(())
@@ -219,7 +233,10 @@ impl Operation {
 
     /// Whether what becomes due by it may be left to the next operation.
     const fn may_leave_work(self) -> bool {
-        matches!(self, Self::Foreign { .. } | Self::Pass { .. })
+        matches!(
+            self,
+            Self::Foreign { .. } | Self::Pass { .. } | Self::Restart { .. }
+        )
     }
 }
 

@@ -1,7 +1,7 @@
 //! What must be the same in the core and in the naive model after each step,
 //! and what must hold in the core whatever the model says.
 
-use std::fmt::Debug;
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
 use rlock_core::Fence;
 
@@ -13,6 +13,10 @@ use crate::{
     store::Stored,
     told::{Error, Reply, Told},
 };
+
+/// More grants than there are in one walk: by that many microseconds fences may
+/// be ahead of the clock of which no other was.
+const MANY_GRANTS: u64 = 1_000_000;
 
 impl Pair {
     pub(crate) fn compare(
@@ -30,20 +34,18 @@ impl Pair {
         }
         let answered = self.check_calls(reply, &told);
         self.tally(operation, reply, &told);
-        let before = self.fence_max;
-        let mut fresh = self.fresh_fences(reply, &told)?;
         let told = in_order_of_keys(told);
         let foretold = in_order_of_keys(foretold);
         for (told, foretold) in told.iter().zip(&foretold) {
             if let (Some(fence), Some(expected)) = (told.granted(), foretold.granted()) {
-                self.match_grant(&mut fresh, *fence, *expected);
+                self.fences.entry(*expected).or_insert(*fence);
             }
         }
         if let (Reply::Fence(fence), Reply::Fence(grant)) = (reply, expected) {
-            self.match_grant(&mut fresh, fence, grant);
+            self.fences.entry(grant).or_insert(fence);
         }
         if matches!(operation, Operation::RenewAll { .. }) {
-            self.match_silent_grants(before);
+            self.match_silent_grants();
         }
         let told: Vec<_> = told.into_iter().map(|it| it.map(Some)).collect();
         let foretold = foretold.into_iter();
@@ -137,52 +139,72 @@ impl Pair {
         Ok(())
     }
 
-    /// The fences given in this step: each is larger than all before.
-    fn fresh_fences(
-        &mut self,
-        reply: Reply<Fence>,
-        told: &[Told<Fence>],
-    ) -> Result<Vec<Fence>, String> {
-        let granted = told.iter().filter_map(Told::granted);
-        let mut fresh: Vec<Fence> = granted.copied().collect();
-        if let Reply::Fence(fence) = reply
-            && Some(fence) > self.fence_max
-            && fence.get() < Fence::MAX
-            && !fresh.contains(&fence)
-        {
-            fresh.push(fence);
+    /// Each grant of a lock has a larger fence than all before it, and none is
+    /// ahead of the clock because of what lies in other keys.
+    pub(crate) fn check_fences(&mut self, operation: Operation) -> Result<(), String> {
+        let clock = self.driver.now.micros();
+        let is_foreign = matches!(operation, Operation::Foreign { .. });
+        let held = [0, 1, 2, 3].map(|key| self.fences_of(key));
+        let mut fresh = BTreeMap::<_, Vec<usize>>::new();
+        for (key, held) in held.iter().enumerate() {
+            let is_fresh = |it: &(&Arc<[u8]>, &Fence)| self.known[key].held.get(it.0) != Some(it.1);
+            for (owner, fence) in held.iter().filter(is_fresh) {
+                let raised = matches!(operation, Operation::Renew { key: of, .. } if of == key);
+                let given = if raised || is_foreign {
+                    0
+                } else {
+                    self.known[key].given
+                };
+                let larger = fence.get() > given;
+                same("the fence is larger than those before", &larger, &true)?;
+                let keys = fresh.entry((fence.get(), owner.clone())).or_default();
+                keys.push(key);
+            }
         }
-        // Of several in one step it is told by key, not in order.
-        fresh.sort();
-        for fence in &fresh {
-            let larger = Some(*fence) > self.fence_max;
-            same("the fence is larger", &larger, &true)?;
-            self.fence_max = Some(*fence);
+        for ((fence, _), keys) in &fresh {
+            let raised = matches!(operation, Operation::Renew { .. });
+            let met = keys.iter().map(|key| self.model.locks[*key].met).max();
+            let highest = met.map_or(clock, |met| met.max(clock)) + MANY_GRANTS;
+            let is_own = raised || is_foreign || *fence <= highest;
+            same("the fence is the clock's, or its keys'", &is_own, &true)?;
         }
-        Ok(fresh)
+        for ((fence, _), keys) in fresh {
+            for key in keys {
+                let known = &mut self.known[key];
+                if !is_foreign {
+                    known.given = known.given.max(fence);
+                }
+            }
+        }
+        for (known, held) in self.known.iter_mut().zip(held) {
+            known.held = held;
+        }
+        Ok(())
     }
 
-    fn match_grant(&mut self, fresh: &mut Vec<Fence>, fence: Fence, expected: u64) {
-        if fresh.contains(&fence) {
-            fresh.retain(|it| *it != fence);
-            self.fences.entry(expected).or_insert(fence);
-        }
+    /// The fences that lie in a key, by their holders.
+    pub(crate) fn fences_of(&self, key: usize) -> BTreeMap<Arc<[u8]>, Fence> {
+        let stored = self.driver.store.get(self.driver.now, name(key));
+        let held = stored.and_then(Stored::held).into_iter();
+        let fences = held.flat_map(|held| {
+            let holders = held.holders.iter();
+            let own = holders.filter_map(|(owner, it)| Some((owner.as_bytes().into(), it.fence?)));
+            // It need not be one of its holders'.
+            own.chain(held.fence.map(|fence| (Arc::from(&b""[..]), fence)))
+        });
+        fences.collect()
     }
 
     /// The renewal of several holds may give fences without showing them.
-    fn match_silent_grants(&mut self, before: Option<Fence>) {
+    fn match_silent_grants(&mut self) {
         for key in 0..KEYS.len() {
             let stored = self.driver.store.get(self.driver.now, name(key));
             let holders = stored.and_then(Stored::held).map(|it| it.holders.clone());
             for (owner, it) in holders.into_iter().flatten() {
                 let expected = self.model.locks[key].data.holder(&owner);
                 let expected = expected.and_then(|it| it.fence);
-                if it.fence > before
-                    && let (Some(fence), Some(expected)) = (it.fence, expected)
-                    && fence.get() < Fence::MAX
-                {
-                    self.match_grant(&mut vec![fence], fence, expected);
-                    self.fence_max = self.fence_max.max(it.fence);
+                if let (Some(fence), Some(expected)) = (it.fence, expected) {
+                    self.fences.entry(expected).or_insert(fence);
                 }
             }
         }
@@ -195,7 +217,10 @@ impl Pair {
             let (Some(owner), Some(fence)) = (owner, holder.fence) else {
                 continue;
             };
-            let known = self.granted.iter().position(|it| it.fence == fence);
+            let known = self
+                .granted
+                .iter()
+                .position(|it| it.fence == fence && it.owner == owner);
             if let Some(known) = known {
                 let keys = &mut self.granted[known].keys;
                 if !keys.contains(&key) && KEYS[keys[0]].0 == KEYS[key].0 {

@@ -63,7 +63,8 @@ impl Driver {
     }
 
     pub(crate) fn tell_grant(&mut self, names: &[Name<'_>], granted: &Granted) {
-        self.may_come_back(names, granted.fence, granted.kept_place());
+        let owner = &granted.ticket.owner;
+        self.may_come_back(names, owner, granted.fence, granted.kept_place());
         let (owner, fence) = (&granted.ticket.owner, granted.fence);
         let delivery = &granted.ticket.delivery;
         if let Some(listener) = delivery.listener() {

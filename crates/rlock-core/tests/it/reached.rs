@@ -49,6 +49,7 @@ impl Operation {
             Self::Close { .. } => "close",
             Self::Listen { .. } | Self::Overhear { .. } => "listen",
             Self::Foreign { .. } => "foreign",
+            Self::Restart { .. } => "restart",
             Self::Pass { .. } => "pass",
         }
     }

@@ -137,7 +137,7 @@ impl Driver {
         let before: Vec<_> = before.collect();
         let mut holds = before.clone();
         let mut skipped = false;
-        if let Some(granted) = self.locks.grant_all(self.now, id, &mut holds) {
+        if let Some(granted) = self.locks.grant_all(self.now, id, &names, &mut holds) {
             if self.is_heard(&granted.ticket.delivery) {
                 self.tell_grant(&names, &granted);
             } else {

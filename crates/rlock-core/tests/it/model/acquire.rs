@@ -71,7 +71,7 @@ impl Model {
             return Reply::QUEUE_FULL;
         }
         self.use_up_place(keys, ask, kind);
-        let fence = self.next_fence();
+        let fence = self.next_fence(keys);
         self.counters.grants += 1;
         for at in keys {
             let taken = Taken::asked(ask);
@@ -147,10 +147,10 @@ impl Model {
         let now = self.now;
         let before = self.locks[at].data.lock().and_then(|it| it.ends);
         let stored = self.locks[at].data.holder(owner).expect("it holds").fence;
-        let own = stored.unwrap_or_else(|| self.next_fence());
+        let own = stored.unwrap_or_else(|| self.next_fence(&[at]));
         let fence = raise_to.map_or(own, |to| own.max(to));
         let is_new = stored != Some(fence);
-        self.believe(fence);
+        self.believe(at, fence);
         let hash = self.locks[at].data.lock_mut().expect("it holds");
         if is_new {
             hash.fence = hash.fence.max(Some(fence));

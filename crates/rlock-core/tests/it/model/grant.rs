@@ -115,7 +115,7 @@ impl Model {
     /// Nobody would hear of the grant. What is left of it is its fence, in the
     /// place of the last one.
     fn skip(&mut self, at: usize, front: &Waiting) {
-        let fence = self.next_fence();
+        let fence = self.next_fence(&front.keys);
         for key in &front.keys {
             if let Some(hash) = self.locks[*key].data.lock_mut().filter(|it| it.is_shared()) {
                 hash.fence = Some(fence);
@@ -158,7 +158,7 @@ impl Model {
     }
 
     fn hand_off(&mut self, front: &Waiting) {
-        let fence = self.next_fence();
+        let fence = self.next_fence(&front.keys);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
         let upgrade = self.is_upgrade(front);

@@ -34,8 +34,12 @@ impl Model {
 
     /// The hand-off under this fence did not arrive: its place is kept, unless
     /// its owner has asked anew.
-    pub(super) fn give_place_back(&mut self, fence: u64) {
-        let found = self.handed_off.iter().position(|it| it.0 == fence);
+    pub(super) fn give_place_back(&mut self, at: usize, owner: &str, fence: u64) {
+        let mut handed_off = self.handed_off.iter();
+        let is_of = |it: &(u64, Waiting)| it.0 == fence && it.1.owner == owner;
+        let first = handed_off.position(|it| is_of(it) && it.1.keys.contains(&at));
+        // A hold may have gone elsewhere by a rename.
+        let found = first.or_else(|| self.handed_off.iter().position(is_of));
         let Some((_, mut request)) = found.map(|at| self.handed_off.swap_remove(at)) else {
             return;
         };

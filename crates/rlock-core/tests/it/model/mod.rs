@@ -127,6 +127,8 @@ pub(crate) struct Lock {
     pub(crate) in_a_row: u64,
     /// Until when the queue waits for a taker from elsewhere.
     pub(crate) yields_until: Option<u64>,
+    /// The largest fence that was given or met here, as far as it is believed.
+    pub(crate) met: u64,
 }
 
 #[derive(Debug)]
@@ -144,7 +146,10 @@ pub(crate) struct Model {
     pub(crate) limits: Limits,
     /// Before this nothing is granted.
     pub(crate) grants_from: u64,
+    /// The largest fence that was given by the clock.
     pub(crate) last_fence: u64,
+    /// How many were given.
+    pub(crate) fences_given: u64,
     pub(crate) last_request: u64,
     /// The hand-offs whose places are to be kept, by their fences.
     pub(crate) handed_off: Vec<(u64, Waiting)>,
@@ -177,6 +182,7 @@ impl Lock {
             touched: false,
             in_a_row: 0,
             yields_until: None,
+            met: 0,
         }
     }
 
@@ -199,6 +205,7 @@ impl Model {
             limits,
             grants_from,
             last_fence: 0,
+            fences_given: 0,
             last_request: 0,
             handed_off: Vec::new(),
             passed_others: false,
@@ -237,16 +244,41 @@ impl Model {
         ahead.filter(|it| !it.is_kept()).collect()
     }
 
-    /// Above all that were given, and never behind the clock in microseconds.
-    pub(crate) fn next_fence(&mut self) -> u64 {
-        self.last_fence = (self.last_fence + 1).max(self.now * 1000);
-        self.last_fence
+    /// Above all that were given or met in the keys, and never behind the clock
+    /// in microseconds.
+    pub(crate) fn next_fence(&mut self, keys: &[usize]) -> u64 {
+        self.fences_given += 1;
+        let by_clock = (self.last_fence + 1).max(self.now * 1000);
+        let met = keys.iter().map(|at| self.locks[*at].met).max();
+        let fence = by_clock.max(met.map_or(0, |met| met + 1));
+        if fence == by_clock {
+            self.last_fence = fence;
+        } else {
+            self.event("fence", "ahead of the clock");
+        }
+        for at in keys {
+            self.locks[*at].met = fence;
+        }
+        fence
     }
 
-    /// A fence was met that is in force: what comes later is above it, as far
+    /// A fence was met in a key: what is given there later is above it, as far
     /// as it is to be believed.
-    pub(crate) fn believe(&mut self, fence: u64) {
-        self.last_fence = self.last_fence.max(fence.min(self.highest_fence()));
+    pub(crate) fn believe(&mut self, at: usize, fence: u64) {
+        let fence = fence.min(self.highest_fence());
+        self.locks[at].met = self.locks[at].met.max(fence);
+    }
+
+    /// The server starts again, with nothing but its keys.
+    pub(crate) fn restart(&mut self) {
+        let locks = self.locks.drain(..).map(|lock| Lock {
+            data: lock.data,
+            ..Lock::new(lock.db, lock.key)
+        });
+        let locks = locks.collect();
+        let before = std::mem::replace(self, Self::new(self.now, locks, self.limits, self.now));
+        self.last_request = before.last_request;
+        (self.listened, self.overheard) = (before.listened, before.overheard);
     }
 
     /// One hour ahead of the clock.

@@ -135,7 +135,7 @@ impl Model {
         self.counters.waiters_gone += taken;
         self.settle_all();
         if taken > 0 {
-            self.give_place_back(undone);
+            self.give_place_back(keys[0], owner, undone);
         }
         Reply::Number(taken)
     }

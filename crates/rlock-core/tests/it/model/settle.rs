@@ -52,13 +52,13 @@ impl Model {
     /// several keys that ends gives way in all of their queues.
     pub(crate) fn settle_all(&mut self) {
         loop {
-            let before = (self.requests.len(), self.places_kept(), self.last_fence);
+            let before = (self.requests.len(), self.places_kept(), self.fences_given);
             for at in 0..self.locks.len() {
                 if self.locks[at].touched {
                     self.settle(at);
                 }
             }
-            let after = (self.requests.len(), self.places_kept(), self.last_fence);
+            let after = (self.requests.len(), self.places_kept(), self.fences_given);
             if before == after {
                 break;
             }
@@ -81,24 +81,30 @@ impl Model {
     /// Drops those whose lease is over, and tells those who asked for it.
     pub(super) fn lose(&mut self, at: usize) {
         self.expire_key(at);
-        if let Some(fence) = self.locks[at].data.lock().and_then(|it| it.fence) {
-            self.believe(fence);
+        let hash = self.locks[at].data.lock();
+        let holders = hash.iter().flat_map(|it| &it.holders);
+        let fences = holders.map(|it| it.fence).chain(hash.map(|it| it.fence));
+        if let Some(fence) = fences.max().flatten() {
+            self.believe(at, fence);
         }
         self.drop_lapsed(at);
         self.cut_by_key(at);
         let now = self.now;
-        let lock = &mut self.locks[at];
-        let seen_end = lock.seen_end.take();
+        let seen_end = self.locks[at].seen_end.take();
+        let watching = std::mem::take(&mut self.locks[at].watching);
+        let lock = &self.locks[at];
         if lock.data == Data::Absent && seen_end.is_some_and(|end| end < now) {
             self.counters.lease_expirations += 1;
         }
-        let watching = std::mem::take(&mut lock.watching);
+        // An exclusive hold is known by its fence: one of somebody else, with
+        // the same fence by chance, may have come here by a rename.
+        let exclusive = lock.data.lock().filter(|_| lock.data.is_exclusive());
         let holds = |it: &Watching| {
-            let holder = lock.data.holder(&it.owner);
-            holder.is_some_and(|holder| holder.fence == Some(it.fence))
+            let shared = || lock.data.holder(&it.owner)?.fence;
+            exclusive.map_or_else(shared, |hash| hash.fence) == Some(it.fence)
         };
         let (kept, lost): (_, Vec<_>) = watching.into_iter().partition(holds);
-        lock.watching = kept;
+        self.locks[at].watching = kept;
         for it in lost {
             let closed = it.bind.as_ref().and_then(|it| Some(it.closed? + it.grace));
             if closed.is_some_and(|end| end < now) {

@@ -25,7 +25,7 @@ impl Model {
         // It may have had a place before it came to hold.
         self.use_up_place(&[at], ask, Kind::Upgrade);
         let before = self.locks[at].data.lock().and_then(|it| it.ends);
-        let fence = self.next_fence();
+        let fence = self.next_fence(&[at]);
         self.counters.grants += 1;
         let (reenter, lease) = (ask.request.reenter, ask.request.lease_ms.into());
         self.make_exclusive(at, ask.owner(), reenter, lease, fence);
@@ -77,7 +77,7 @@ impl Model {
             return self.done(Reply::Nil);
         }
         let own = self.locks[at].data.holder(owner).and_then(|it| it.fence);
-        let fence = own.unwrap_or_else(|| self.next_fence());
+        let fence = own.unwrap_or_else(|| self.next_fence(&[at]));
         let hash = self.locks[at].data.lock_mut().expect("it holds");
         hash.mode = HashMode::Shared;
         hash.fence = Some(fence);
