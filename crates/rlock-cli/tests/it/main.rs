@@ -32,3 +32,4 @@ mod terminal;
 mod tls;
 mod top;
 mod trouble;
+mod upgrading;

@@ -114,7 +114,7 @@ fn exec_needs_no_more_than_the_application_has() {
     let mut elsewhere = rlock_at(&url);
     let ended = finished(elsewhere.args(["exec", "other", "--", "true"]));
     ended.assert_code(123);
-    ended.assert_says("no permissions");
+    ended.assert_says("not permitted");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -114,6 +114,15 @@ impl Server {
             .run(&format!("RLOCK.ACQUIRE {key} {owner} 600000"))
     }
 
+    /// Waits until this replica has caught up with its master.
+    pub(crate) fn until_linked(&self) {
+        let mut admin = self.admin();
+        eventually("the replica has caught up", || {
+            let info: String = admin.run("INFO replication");
+            info.contains("master_link_status:up")
+        });
+    }
+
     /// Whether a request has come that the server has not read.
     pub(crate) fn has_unread(&self) -> bool {
         let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -147,7 +156,7 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-fn module() -> PathBuf {
+pub(crate) fn module() -> PathBuf {
     let default = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../../target/release/librlock.so"

@@ -40,6 +40,33 @@ impl Cluster {
         Self { masters }
     }
 
+    /// A member that has all that the first master has.
+    pub(crate) fn replica(&self) -> Server {
+        let (bus, master) = (bus_port(), &self.masters[0]);
+        let replica = member(bus);
+        let _: () = master.admin().run("CONFIG SET repl-diskless-sync-delay 0");
+        let meet = format!("CLUSTER MEET 127.0.0.1 {} {bus}", replica.port);
+        let _: () = master.admin().run(&meet);
+        let id: String = master.admin().run("CLUSTER MYID");
+        let mut admin = replica.admin();
+        eventually("the member knows the master", || {
+            let nodes: String = admin.run("CLUSTER NODES");
+            nodes.contains(&id)
+        });
+        let _: () = admin.run(&format!("CLUSTER REPLICATE {id}"));
+        replica.until_linked();
+        // Those who vote for a new master know it as a replica.
+        let id: String = replica.admin().run("CLUSTER MYID");
+        for master in &self.masters {
+            eventually("the master knows the replica", || {
+                let nodes: String = master.admin().run("CLUSTER NODES");
+                let line = nodes.lines().find(|line| line.starts_with(&id));
+                line.is_some_and(|line| line.contains("slave"))
+            });
+        }
+        replica
+    }
+
     /// The addresses of all, for a URL.
     pub(crate) fn hosts(&self) -> String {
         let hosts = self.masters.iter();
@@ -93,10 +120,7 @@ pub(crate) fn replica_of(master: &Server) -> Server {
     let mut admin = replica.admin();
     let _: () = master.admin().run("CONFIG SET repl-diskless-sync-delay 0");
     let _: () = admin.run(&format!("REPLICAOF 127.0.0.1 {}", master.port));
-    eventually("the replica is there", || {
-        let info: String = admin.run("INFO replication");
-        info.contains("master_link_status:up")
-    });
+    replica.until_linked();
     // It may be there and acknowledge nothing yet.
     let mut writer = master.admin();
     let _: () = writer.run("SET first write");
