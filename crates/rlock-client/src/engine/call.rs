@@ -31,7 +31,9 @@ pub(super) struct Call {
     pub(super) is_upgrade: bool,
     pub(super) step: Step,
     /// How long replicas may take.
-    replication: Duration,
+    pub(super) replication: Duration,
+    /// The grant that replicas are asked about, and since when.
+    pub(super) unconfirmed: Option<(u64, Instant)>,
     /// The lease of the last request.
     pub(super) lease: Duration,
     /// The connection that the last request for the lock was made by, before
@@ -136,6 +138,7 @@ impl Engine {
             is_upgrade: false,
             step: Step::Asking,
             replication: self.replication,
+            unconfirmed: None,
             lease: terms.lease,
             earlier: None,
             has_waited: false,

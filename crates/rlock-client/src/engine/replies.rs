@@ -53,7 +53,7 @@ impl Engine {
                 }
                 // It was lost meanwhile, and nobody ever worked under it.
                 Ok(_) => self.advance(now, id),
-                Err(fault) => self.call_failed(now, id, sent, fault),
+                Err(fault) => self.not_confirmed(now, id, sent, fault),
             },
             // A server that can no longer grant, as it became a replica or gave
             // the slot away, refuses to cancel too: then this call goes on as
@@ -136,6 +136,24 @@ impl Engine {
 
     fn call_failed(&mut self, now: Instant, id: Id, sent: Sent, fault: Fault) {
         if let Err(error) = self.try_again(now, id, sent, fault) {
+            self.give_up(now, id, Outcome::Failed(error));
+        }
+    }
+
+    /// The lock is held for this call, which cannot work under it: for no longer
+    /// than replicas may take, as others may want it.
+    fn not_confirmed(&mut self, now: Instant, id: Id, sent: Sent, fault: Fault) {
+        if let Err(error) = self.try_again(now, id, sent, fault) {
+            return self.give_up(now, id, Outcome::Failed(error));
+        }
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        let Some(call) = work.call() else { return };
+        let limit = call.replication;
+        let since = call.unconfirmed.filter(|_| call.terms.replicas > 0);
+        if since.is_some_and(|(_, since)| now - since >= limit) {
+            let error = work.unavailable(now);
             self.give_up(now, id, Outcome::Failed(error));
         }
     }
@@ -249,6 +267,8 @@ impl Engine {
         let taken = live.map_or(now, |hold| hold.taken);
         call.lease = call.terms.lease_at(taken, now).unwrap_or(call.terms.lease);
         call.step = Step::Confirming;
+        let before = call.unconfirmed.filter(|(known, _)| *known == fence);
+        call.unconfirmed = before.or(Some((fence, now)));
         let request = Request::Renew {
             claims,
             lease: call.lease,

@@ -132,8 +132,9 @@ impl Terms {
     /// the replicas with `WAIT` before the call ends, for at most
     /// [`replication_limit`](crate::ClientBuilder::replication_limit). If too
     /// few answer, what the call has taken is given back, and the call fails
-    /// with [`Error::NotReplicated`]; nothing tries again by itself. A wait
-    /// with a limit may end by that much later. A renewal that too few
+    /// with [`Error::NotReplicated`]; nothing tries again by itself. So it is,
+    /// with [`Error::Unavailable`], if the connection that they are asked by
+    /// cannot be made for so long. A wait with a limit may end by that much later. A renewal that too few
     /// know is tried again, and the lock is lost when the last lease ends that
     /// enough of them knew. Others, without this, are not delayed.
     ///

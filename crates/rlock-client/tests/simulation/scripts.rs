@@ -216,6 +216,24 @@ fn nor_keeps_it_what_is_bound_to_the_connection() {
     }
 }
 
+/// Replicas cannot be asked, so nobody can work under the grant.
+#[test]
+fn a_lock_is_not_held_for_a_call_whose_grant_nobody_can_confirm() {
+    for how in [Beside::Refused(Duration::from_secs(60)), Beside::Silent] {
+        let script = [
+            Operation::Beside { client: 0, how },
+            with(
+                Terms::new().replicas(1),
+                asks(0, Queueing::Unlimited, LEASE_DEFAULT),
+            ),
+            passes(2_100),
+            asks(1, Queueing::Unlimited, LEASE_DEFAULT),
+            passes(10_000),
+        ];
+        play(Kind::One, SEEDS, &script, |world| world.holds(1));
+    }
+}
+
 /// Renewed all the time.
 fn replicated() -> Terms {
     Terms::new().lease(Duration::from_millis(700)).replicas(1)
