@@ -16,13 +16,15 @@ use crate::error::{Error, Fault};
 use crate::net::link::prepared;
 use crate::net::source::{address_of, at, connect, host_of, none_of_them, out_of_range};
 use crate::net::state::{State, lock};
-use crate::wire::cluster::{self, Range, Redirect, SLOTS};
+use crate::wire::cluster::{self, Range, Redirect, SLOTS, Standing};
 use crate::wire::protocol::{self, Channel, Encoded};
 use crate::wire::reply;
 
 /// How long one server may take to say who has which slots, and how often that
 /// is asked.
 const ASKED_EVERY: Duration = Duration::from_secs(1);
+/// How often that is asked if nothing makes the answer doubtful.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
 
 pub(crate) struct Cluster {
     /// Where to ask first. How to connect to it is how to connect to all.
@@ -96,10 +98,12 @@ impl Cluster {
         Some(Node(free))
     }
 
-    /// Goes on with the routes whenever they may be wrong.
+    /// Goes on with the routes whenever they may be wrong, and now and then: who
+    /// waits at a master that was cut off hears nothing of its successor.
     pub(crate) async fn follow(&self, state: &State) {
         loop {
-            self.doubt.notified().await;
+            let doubted = self.doubt.notified();
+            let _ = tokio::time::timeout(LOOKED_AT_EVERY, doubted).await;
             match self.routes(state).await {
                 Ok(routes) => state.set_routes(routes),
                 Err(error) => tracing::debug!(%error, "no server tells of the slots"),
@@ -108,26 +112,40 @@ impl Cluster {
         }
     }
 
-    /// Asks one server after the other which of them has which slots.
+    /// Asks which server has which slots: those that are connected to, and if
+    /// none of them can be relied on, one after the other of those that are known.
+    /// Where they disagree, the newest word of those that serve is believed.
     pub(crate) async fn routes(&self, state: &State) -> Result<Routes, RedisError> {
-        let cmd = cluster::slots();
-        for link in state.links() {
-            let answer = tokio::time::timeout(ASKED_EVERY, link.ask(&cmd));
-            if let Ok(Ok(reply)) = answer.await
-                && let Some(routes) = self.read(state, &reply, link.host())
-            {
-                return Ok(routes);
-            }
-        }
+        let links = state.links();
+        let asked = links.iter().map(|link| async {
+            let (slots, info) = (cluster::slots(), cluster::info());
+            let both = async { tokio::join!(link.ask(&slots), link.ask(&info)) };
+            let (slots, info) = tokio::time::timeout(ASKED_EVERY, both).await.ok()?;
+            let standing = info.map(|info| cluster::standing(&info));
+            Some((standing.unwrap_or_default(), slots.ok()?, link.host()))
+        });
+        let answers = futures_util::future::join_all(asked).await;
+        let best = answers.into_iter().flatten();
+        let best = best.max_by_key(|(standing, ..)| *standing);
+        let mut best = best.and_then(|(standing, slots, host)| {
+            let routes = self.read(state, &slots, host)?;
+            Some((standing, routes))
+        });
         let known = lock(&self.addresses).clone();
         let template = self.template()?;
         let known = known.into_iter().filter_map(|it| at(template, it).ok());
         let mut failures = Vec::new();
         for server in self.seeds.iter().cloned().chain(known) {
+            if best.as_ref().is_some_and(|(standing, _)| standing.is_ok) {
+                break;
+            }
             let host = host_of(&server).unwrap_or_default();
             match ask(&server).await {
-                Ok(reply) => match self.read(state, &reply, host) {
-                    Some(routes) => return Ok(routes),
+                Ok((standing, slots)) => match self.read(state, &slots, host) {
+                    Some(routes) if best.as_ref().is_none_or(|(known, _)| standing > *known) => {
+                        best = Some((standing, routes));
+                    }
+                    Some(_) => {}
                     None => failures.push((
                         address_of(&server),
                         RedisError::from((ErrorKind::Io, "it knows of no slots")),
@@ -136,7 +154,10 @@ impl Cluster {
                 Err(error) => failures.push((address_of(&server), error)),
             }
         }
-        Err(none_of_them("no server tells of the slots", failures))
+        match best {
+            Some((_, routes)) => Ok(routes),
+            None => Err(none_of_them("no server tells of the slots", failures)),
+        }
     }
 
     /// None if nobody has any slot. A slot that nobody has stays where it was.
@@ -225,10 +246,15 @@ impl Cluster {
     }
 }
 
-async fn ask(server: &redis::Client) -> Result<Value, RedisError> {
+async fn ask(server: &redis::Client) -> Result<(Standing, Value), RedisError> {
     let mut connection = connect(server, (ASKED_EVERY, ASKED_EVERY)).await?;
-    let reply = connection.send_packed_command(&cluster::slots()).await?;
-    reply.extract_error()
+    let mut cmds = redis::pipe();
+    cmds.add_command(cluster::slots());
+    cmds.add_command(cluster::info());
+    let mut replies = connection.send_packed_commands(&cmds, 0, 2).await?;
+    let standing = replies.pop().map(|info| cluster::standing(&info));
+    let slots = replies.pop().unwrap_or(Value::Nil).extract_error()?;
+    Ok((standing.unwrap_or_default(), slots))
 }
 
 impl fmt::Debug for Cluster {

@@ -172,11 +172,15 @@ impl State {
         })
     }
 
-    /// Takes the word of the server that was asked that another one has a slot.
+    /// Takes the word of the server that was asked that another one has a slot,
+    /// or that it serves none: another one may, in its place.
     pub(crate) fn redirected(&self, error: &RedisError, asked: Option<Node>) {
         let Some(cluster) = self.source.as_cluster() else {
             return;
         };
+        if error.code() == Some("CLUSTERDOWN") {
+            cluster.doubt();
+        }
         if let Some(redirect) = cluster::redirect(error)
             && !redirect.is_once
             && let Some(node) = cluster.named(self, &redirect, asked)
@@ -242,11 +246,11 @@ impl State {
                 Err(Fault::Moved(error)) if self.source.as_cluster().is_none() => {
                     return Err(Error::Refused(error));
                 }
-                Err(Fault::Moved(error)) => {
+                Err(Fault::Moved(error) | Fault::Passing(error)) => {
                     self.redirected(&error, Some(node));
                     error
                 }
-                Err(Fault::Broken(error) | Fault::Passing(error)) => error,
+                Err(Fault::Broken(error)) => error,
             };
             backoff.pause(deadline).await;
             if deadline.is_over() {

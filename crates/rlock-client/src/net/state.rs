@@ -343,13 +343,12 @@ impl State {
             Err(Fault::Moved(error)) if self.source.as_cluster().is_none() => {
                 Err(Fault::Refused(Error::Refused(error)))
             }
-            Err(Fault::Moved(error)) => {
-                let asked = lock(&self.core).engine.server_of(request);
-                self.redirected(&error, asked);
-                Err(Fault::Moved(error))
-            }
             result => result,
         };
+        if let Err(Fault::Moved(error) | Fault::Passing(error)) = &result {
+            let asked = lock(&self.core).engine.server_of(request);
+            self.redirected(error, asked);
+        }
         let reply = Event::Reply { request, result };
         self.with_core(caller, |core| core.engine.handle(now(), reply));
     }

@@ -22,6 +22,44 @@ pub(crate) fn slots() -> Cmd {
     cmd
 }
 
+/// Asks how much the answer to [`slots`] is worth.
+pub(crate) fn info() -> Cmd {
+    let mut cmd = redis::cmd("CLUSTER");
+    cmd.arg("INFO");
+    cmd
+}
+
+/// How far to believe what a server says of the slots: the larger, the better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Standing {
+    /// Whether it serves its slots. One that hears of no majority does not, and
+    /// does not know what the others have agreed on.
+    pub(crate) is_ok: bool,
+    /// The newest that it has heard of.
+    epoch: u64,
+}
+
+/// The reply to [`info`]; what it does not say counts for nothing.
+pub(crate) fn standing(reply: &Value) -> Standing {
+    let text = match reply {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes),
+        Value::VerbatimString { text, .. } => text.into(),
+        _ => return Standing::default(),
+    };
+    let fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.fold(Standing::default(), |standing, field| match field {
+        ("cluster_state", state) => Standing {
+            is_ok: state == "ok",
+            ..standing
+        },
+        ("cluster_current_epoch", epoch) => Standing {
+            epoch: epoch.parse().unwrap_or(0),
+            ..standing
+        },
+        _ => standing,
+    })
+}
+
 /// The reply to [`slots`] of the server at `asked`, which may leave its own
 /// host out. What is not understood is left out, too.
 pub(crate) fn ranges(reply: &Value, asked: &str) -> Vec<Range> {
@@ -109,6 +147,15 @@ mod tests {
             (201, 16_383, "asked", 7000),
         ];
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn the_newest_word_of_those_that_serve_is_believed() {
+        let said = |lines: &str| standing(&text(lines));
+        let cut_off = said("cluster_state:fail\r\ncluster_current_epoch:9\r\n");
+        let before = said("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
+        let now = said("cluster_state:ok\r\ncluster_size:3\r\ncluster_current_epoch:8\r\n");
+        assert!(standing(&Value::Nil) < cut_off && cut_off < before && before < now);
     }
 
     #[test]

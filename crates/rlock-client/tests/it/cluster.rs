@@ -66,6 +66,38 @@ async fn every_master_is_asked_for_its_own_keys_and_by_one_connection() {
     assert_eq!(client.metrics().reconnects, 0);
 }
 
+/// It is cut off from the others only, and says of itself that it serves nobody.
+#[tokio::test]
+async fn a_master_that_has_a_successor_is_asked_no_more() {
+    let cluster = Cluster::start(3, 1).await;
+    let client = cluster.client().await;
+    let (key, other) = (cluster.key_at(0).await, cluster.key_at(1).await);
+    let terms = Terms::new().lease(Duration::from_secs(4));
+    let guard = client.mutex(&key).with(terms).unwrap();
+    let guard = guard.lock().await.unwrap();
+    let waiter = waiter(&cluster, 0, &key).await;
+    let elsewhere = lock(&client, &other).await;
+    let copies: u64 = cluster.admin(0).await.run("WAIT 1 20000").await;
+    assert_eq!(copies, 1);
+    cluster.is_cut_off(0).await;
+    let _: () = cluster
+        .admin(3)
+        .await
+        .run("CLUSTER FAILOVER TAKEOVER")
+        .await;
+    let (renew, port) = (format!("RLOCK.RENEW {key} a 1"), cluster.server(3).port);
+    eventually("the others know the successor", async || {
+        let moved = cluster.admin(1).await.ask::<u64>(&renew).await;
+        moved.unwrap_err().to_string().contains(&port.to_string())
+    })
+    .await;
+    let renewed = async || cluster.admin(3).await.gauge("renewals").await > 0;
+    eventually("renewed by the successor", renewed).await;
+    assert!(guard.is_valid() && elsewhere.is_valid());
+    guard.release().await.unwrap();
+    granted(waiter).await.release().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_master_that_nobody_needs_is_not_connected_to() {
     let cluster = Cluster::start(3, 0).await;

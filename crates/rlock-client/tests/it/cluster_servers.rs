@@ -240,6 +240,21 @@ impl Cluster {
         true
     }
 
+    /// A node hears of no other any more, and they know that.
+    #[allow(dead_code, reason = "`chaos` cuts clients off")]
+    pub(crate) async fn is_cut_off(&self, node: usize) {
+        let mut admin = self.admin(node).await;
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            let forget = format!("CLUSTER FORGET {}", self.nodes[other].id);
+            let _: () = admin.run(&forget).await;
+        }
+        eventually("it serves nobody", async || {
+            let info: String = admin.run("CLUSTER INFO").await;
+            info.contains("cluster_state:fail")
+        })
+        .await;
+    }
+
     /// Makes the replica the master of its shard.
     pub(crate) async fn fail_over(&self, replica: usize) {
         let (mut admin, begun) = (self.admin(replica).await, Instant::now());
