@@ -178,3 +178,16 @@ fn help_names_each_command() {
         assert_eq!(named.count(), 1, "{command} has a line");
     }
 }
+
+#[test]
+fn only_commands_that_do_not_look_at_all_holders_are_fast() {
+    let server = Server::start();
+    for command in COMMANDS {
+        let flags = text(&information(&server, command)[2]);
+        let is_fast = matches!(
+            command.trim_start_matches("rlock."),
+            "acquire" | "renew" | "release" | "downgrade" | "cancel" | "help"
+        );
+        assert_eq!(flags.contains("fast"), is_fast, "{command}: {flags}");
+    }
+}
