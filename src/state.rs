@@ -269,11 +269,17 @@ impl State {
 pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> R) -> Option<R> {
     let mut state = STATE.get().try_borrow_mut().ok()?;
     let state = state.as_mut()?;
-    let now = clock::now();
+    let contended = state.locks.has_contended();
+    let now = if contended {
+        clock::latest()
+    } else {
+        clock::now()
+    };
     state.locks.yield_after(settings().yield_after.get());
     state.locks.begin_turn(TURN_TICKETS);
     let result = act(state, now);
-    state.absorb(ctx, now);
+    let is_first = !contended && state.locks.has_contended();
+    state.absorb(ctx, if is_first { clock::latest() } else { now });
     Some(result)
 }
 

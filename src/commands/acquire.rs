@@ -8,7 +8,7 @@ use rlock_core::{
 use super::{Call, reply};
 use crate::{
     api::{Context, Text},
-    blocked,
+    blocked, clock,
     open_many::OpenedMany,
     opened::Pending,
     other_holders::OtherHolders,
@@ -176,7 +176,7 @@ fn queue(
     request: &Request<'_>,
 ) -> Result<Step<Outcome>, Failure> {
     let (delivery, handle) = blocked::delivery(locks, site.ctx, request)?;
-    let (ticket, superseded) = locks.enqueue(site.now, name, hold, request, delivery);
+    let (ticket, superseded) = locks.enqueue(clock::latest(), name, hold, request, delivery);
     let outcome = Outcome::Queued(ticket, handle);
     Ok(Step::telling(outcome, superseded))
 }
@@ -254,7 +254,7 @@ fn queue_many(
 ) -> Result<Outcome, Failure> {
     let (delivery, handle) = blocked::delivery(&state.locks, site.ctx, request)?;
     let locks = &mut state.locks;
-    let queued = locks.enqueue_all(site.now, names, &opened.holds, request, &delivery);
+    let queued = locks.enqueue_all(clock::latest(), names, &opened.holds, request, &delivery);
     let Some((ticket, superseded)) = queued else {
         return Ok(Outcome::Busy);
     };

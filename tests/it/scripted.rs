@@ -1,5 +1,7 @@
 //! Contexts that cannot block: there `WAIT` is as if absent, and nothing is changed before that is known.
 
+use std::time::{Duration, Instant};
+
 use redis::Value;
 
 use crate::client::{Client, eventually, text, words};
@@ -198,4 +200,43 @@ fn request_for_several_in_multi_waits_by_its_channel() {
     assert_eq!(in_script(&a, "RLOCK.RELEASE k owner-a"), "0");
     assert!(heard.message().ends_with(" owner-c k"));
     assert_eq!(server.owners("k2"), ["owner-c"]);
+}
+
+/// On most servers the clock stands still within a transaction. Who waits is told before it is over, and needs all of
+/// its lease.
+#[test]
+fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {
+    const AGE: Duration = Duration::from_millis(700);
+    let server = Server::start();
+    let contest = Contest::on(&server);
+    let c = server.client();
+    let start = Instant::now();
+    c.ask("MULTI");
+    c.ask("DEBUG SLEEP 0.7");
+    c.ask("RLOCK.RELEASE k owner-a");
+    assert_eq!(c.ask("EXEC"), "[OK 0]");
+    contest.assert_handed_over();
+    let left = u64::try_from(server.admin().number("PTTL k")).expect("it is held");
+    let since = start.elapsed().saturating_sub(AGE);
+    assert!(
+        Duration::from_millis(left + 5) + since >= Duration::from_mins(1),
+        "{left} ms are left after {since:?}"
+    );
+}
+
+#[test]
+fn wait_begins_when_it_is_asked_for_however_old_the_transaction_is() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let a = server.client();
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    let c = server.client();
+    let start = Instant::now();
+    c.ask("MULTI");
+    c.ask("DEBUG SLEEP 0.7");
+    c.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 600 NOTIFY c");
+    assert_eq!(c.ask("EXEC"), "[OK WAITING]");
+    assert_eq!(heard.message(), "timeout 0 owner-b k");
+    let after = start.elapsed();
+    assert!(after >= Duration::from_millis(1300), "{after:?}");
 }
