@@ -188,6 +188,11 @@ fn a_deadlock_a_stuck_holder_and_a_full_queue_are_noticed() {
     ];
     let expected: BTreeSet<_> = expected.map(str::to_owned).into();
     eventually("all of it is noticed", || prometheus.firing() == expected);
+    drop(exporter);
+    let expected = BTreeSet::from(["RlockExporterDown".to_owned()]);
+    eventually("the exporter is missed", || {
+        prometheus.firing().is_superset(&expected)
+    });
 }
 
 #[test]
