@@ -123,6 +123,9 @@ impl Engine {
                 };
                 if let (Some(hold), Some(before)) = (self.holds.get_mut(&hold), extension.before) {
                     hold.terms.lease = before;
+                    if matches!(error, Error::Refused(_)) {
+                        hold.raised = None;
+                    }
                 }
                 return self.end(now, id, Outcome::Failed(error));
             }

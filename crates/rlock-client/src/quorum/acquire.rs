@@ -208,6 +208,7 @@ impl<'a> Attempt<'a> {
             }
             Answer::Took(Ok(None)) => return Ok(Event::Refused(place)),
             Answer::Raised(Ok(())) => return Ok(Event::Raised(place)),
+            Answer::Raised(Err(Error::Refused(_))) => return Ok(Event::Behind(place)),
             Answer::Gone | Answer::Stuck => return Ok(Event::Gone(place)),
             Answer::Took(Err(error)) | Answer::Raised(Err(error)) => error,
         };
@@ -231,7 +232,7 @@ impl<'a> Attempt<'a> {
         let changed = seats
             .enumerate()
             .filter_map(|(place, ((seat, slot), reached))| {
-                let is_held = matches!(seat, Seat::Held(_) | Seat::Raising(_) | Seat::Raised);
+                let is_held = seat.granted().is_some();
                 let is_lost = slot.guard.as_ref().is_none_or(|guard| !guard.is_valid());
                 match seat {
                     _ if is_held && is_lost => Some(Event::Gone(place)),
@@ -247,7 +248,7 @@ impl<'a> Attempt<'a> {
     fn hold(&mut self, plan: &Plan, fence: u64) -> End {
         let mut slots = std::mem::take(&mut self.slots);
         for (slot, seat) in slots.iter_mut().zip(plan.seats()) {
-            if *seat == Seat::Raised {
+            if matches!(seat, Seat::Raised(_)) {
                 slot.asking = None;
             }
         }

@@ -8,7 +8,9 @@
 //!
 //! 1. Ask all members at once, without waiting.
 //! 2. If the gate and a majority granted: raise the fence of each to the largest.
-//!    The lock is held when a majority has confirmed that.
+//!    The lock is held when a majority has confirmed that. If no majority can, as
+//!    the largest is too far ahead of their clocks: let go of the one that granted
+//!    it, and raise to the largest of the others.
 //! 3. Otherwise let go of all after the first that refused, and wait there. Then
 //!    ask the others again. One that wants the lock only if it is free does not
 //!    wait at the gate. It does at the others: who has the gate is the one to get
@@ -20,6 +22,8 @@
 pub(crate) enum Seat {
     /// It cannot be reached, or must not be used.
     Away,
+    /// Its clock is so far ahead that this attempt does without it.
+    Ahead,
     /// It has not been asked yet, or what it said is out of date.
     Idle,
     /// It was asked for what it can grant at once.
@@ -30,10 +34,25 @@ pub(crate) enum Seat {
     Queued,
     /// It has granted, under this fence.
     Held(u64),
-    /// It was asked to raise the fence.
+    /// It was asked to raise the fence, from this one.
     Raising(u64),
-    /// It has the fence of the whole, or a larger one.
-    Raised,
+    /// It refused that, as the fence is too far ahead of its clock.
+    Behind(u64),
+    /// It has the fence of the whole, or a larger one than that.
+    Raised(u64),
+}
+
+impl Seat {
+    /// The fence that was granted there, if the lock is held there.
+    pub(crate) fn granted(self) -> Option<u64> {
+        match self {
+            Self::Held(fence)
+            | Self::Raising(fence)
+            | Self::Behind(fence)
+            | Self::Raised(fence) => Some(fence),
+            _ => None,
+        }
+    }
 }
 
 /// What happens.
@@ -42,6 +61,8 @@ pub(crate) enum Event {
     Granted(usize, u64),
     Refused(usize),
     Raised(usize),
+    /// It does not raise the fence so far ahead of its clock.
+    Behind(usize),
     /// It failed, is too slow, cannot be reached, or has lost the hold.
     Gone(usize),
     /// It can be reached again.
@@ -116,16 +137,15 @@ impl Plan {
         match event {
             Event::Granted(place, fence) => self.set(place, Seat::Held(fence)),
             Event::Refused(place) => self.set(place, Seat::Refused),
-            Event::Raised(place) => self.set(place, Seat::Raised),
+            Event::Raised(place) => self.raised(place, Seat::Raised),
+            Event::Behind(place) => self.raised(place, Seat::Behind),
             Event::Back(place) => {
                 if self.seats.get(place) == Some(&Seat::Away) {
                     self.set(place, Seat::Idle);
                 }
             }
             Event::Gone(place) => {
-                if !matches!(self.seats.get(place), None | Some(Seat::Away | Seat::Idle)) {
-                    steps.push(Step::Leave(place));
-                }
+                self.leave(&mut steps, place);
                 self.set(place, Seat::Away);
             }
         }
@@ -145,6 +165,12 @@ impl Plan {
     fn set(&mut self, place: usize, seat: Seat) {
         if let Some(known) = self.seats.get_mut(place) {
             *known = seat;
+        }
+    }
+
+    fn raised(&mut self, place: usize, seat: fn(u64) -> Seat) {
+        if let Some(Seat::Raising(granted)) = self.seats.get(place) {
+            self.set(place, seat(*granted));
         }
     }
 
@@ -192,7 +218,7 @@ impl Plan {
     /// The first of those that could be reached when they were to be asked.
     fn gate(&self) -> Option<Seat> {
         let mut seats = self.seats.iter().copied();
-        seats.find(|seat| !matches!(seat, Seat::Away | Seat::Idle))
+        seats.find(|seat| !matches!(seat, Seat::Away | Seat::Ahead | Seat::Idle))
     }
 
     /// Waits at `place`, the first that refused.
@@ -210,7 +236,7 @@ impl Plan {
 
     fn leave(&mut self, steps: &mut Vec<Step>, place: usize) {
         match self.seats.get(place) {
-            None | Some(Seat::Away | Seat::Idle) => {}
+            None | Some(Seat::Away | Seat::Ahead | Seat::Idle) => {}
             Some(Seat::Refused) => self.set(place, Seat::Idle),
             Some(_) => {
                 steps.push(Step::Leave(place));
@@ -220,11 +246,8 @@ impl Plan {
     }
 
     fn raise(&mut self, steps: &mut Vec<Step>) {
-        let held = self.seats.iter().filter_map(|seat| match seat {
-            Seat::Held(fence) => Some(*fence),
-            _ => None,
-        });
-        let fence = held.max().unwrap_or_default();
+        let granted = self.seats.iter().filter_map(|seat| seat.granted());
+        let fence = granted.max().unwrap_or_default();
         self.stage = Stage::Raising(fence);
         self.raise_on(steps, fence);
     }
@@ -237,21 +260,51 @@ impl Plan {
             }
         }
         let quorum = majority(self.seats.len());
-        let raised = self.count(|seat| seat == Seat::Raised);
+        let raised = self.count(|seat| matches!(seat, Seat::Raised(_)));
         let raising = self.count(|seat| matches!(seat, Seat::Raising(_)));
+        let behind = self.count(|seat| matches!(seat, Seat::Behind(_)));
         if raised >= quorum {
+            self.leave_all(steps, |seat| matches!(seat, Seat::Behind(_)));
             self.stage = Stage::Over;
             steps.push(Step::Hold(fence));
-        } else if raised + raising < quorum {
+        } else if raised + raising + behind < quorum {
             self.end(steps, Step::Retreat);
+        } else if raising == 0 {
+            self.do_without(steps, fence);
+        }
+    }
+
+    /// Goes on without the member that granted under that fence: a clock that
+    /// is so far ahead of the others is the one that is wrong. It may be the
+    /// gate, which others were refused by: they leave.
+    fn do_without(&mut self, steps: &mut Vec<Step>, fence: u64) {
+        for place in 0..self.seats.len() {
+            match self.seats.get(place).and_then(|seat| seat.granted()) {
+                Some(granted) if granted == fence => {
+                    self.leave(steps, place);
+                    self.set(place, Seat::Ahead);
+                }
+                Some(granted) => self.set(place, Seat::Held(granted)),
+                None => {}
+            }
+        }
+        self.may_wait = true;
+        self.stage = Stage::Asking;
+        self.go_on(steps);
+    }
+
+    /// Lets go of those; of the gate last.
+    fn leave_all(&mut self, steps: &mut Vec<Step>, is_meant: impl Fn(Seat) -> bool) {
+        for place in (0..self.seats.len()).rev() {
+            if self.seats.get(place).is_some_and(|seat| is_meant(*seat)) {
+                self.leave(steps, place);
+            }
         }
     }
 
     fn end(&mut self, steps: &mut Vec<Step>, last: Step) {
         // The gate last: whoever comes through it finds the others free.
-        for place in (0..self.seats.len()).rev() {
-            self.leave(steps, place);
-        }
+        self.leave_all(steps, |_| true);
         self.stage = Stage::Over;
         steps.push(last);
     }

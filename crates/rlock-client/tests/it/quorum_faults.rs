@@ -222,6 +222,39 @@ async fn fences_rise_though_the_clocks_of_members_are_an_hour_apart() {
     assert!(fences.is_sorted_by(|a, b| a < b), "{fences:?}");
 }
 
+/// The gate is another member for each key, the one that is ahead too.
+#[tokio::test]
+async fn a_member_whose_clock_is_hours_ahead_keeps_nobody_from_a_lock() {
+    let mut members = Members::start(3).await;
+    let ahead = &mut members.0[0];
+    let (library, offset) = (ahead.file("clock.so"), ahead.file("offset"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/it/wall_clock.c");
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(&library);
+    assert!(compiler.args([source, "-ldl"]).status().unwrap().success());
+    std::fs::write(&offset, i64::to_ne_bytes(2 * 3_600_000_000)).unwrap();
+    ahead.kill();
+    ahead.environment = vec![("LD_PRELOAD", library), ("RLOCK_CLOCK", offset)];
+    ahead.restart().await;
+    let mut admin = ahead.admin().await;
+    eventually("it grants", async || {
+        admin.gauge("grace_left_ms").await == 0
+    })
+    .await;
+    let quorum = brief().connect(members.urls()).await.unwrap();
+    let other = brief().connect(members.urls()).await.unwrap();
+    let mut fence = 0;
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        let mutex = |quorum: &Quorum| quorum.mutex(key).with(crate::quorum::terms()).unwrap();
+        let guard = mutex(&quorum).lock().await.unwrap();
+        assert!(guard.is_valid() && guard.fence() > fence);
+        fence = guard.fence();
+        eventually("all hold it", async || guard.members().len() == 3).await;
+        assert!(mutex(&other).try_lock().await.unwrap().is_none());
+        guard.release().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn of_five_members_two_may_die() {
     let mut members = Members::start(5).await;

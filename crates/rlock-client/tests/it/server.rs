@@ -22,6 +22,8 @@ pub(crate) struct Server {
     pub(crate) port: u16,
     directory: TempDir,
     options: Vec<String>,
+    /// Environment variables of its next start.
+    pub(crate) environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl Server {
@@ -87,10 +89,11 @@ impl Server {
         let directory = tempfile::tempdir().unwrap();
         let options: Vec<_> = options.iter().map(|option| (*option).to_owned()).collect();
         let mut server = Self {
-            process: spawn(port, directory.path(), &options),
+            process: spawn(port, directory.path(), &options, &[]),
             port,
             directory,
             options,
+            environment: Vec::new(),
         };
         server.comes_up().await.then_some(server)
     }
@@ -121,7 +124,8 @@ impl Server {
     pub(crate) async fn restart(&mut self) {
         // A connection to somewhere else may have its port for a moment.
         for _ in 0..5 {
-            self.process = spawn(self.port, self.directory.path(), &self.options);
+            let (directory, environment) = (self.directory.path(), &self.environment);
+            self.process = spawn(self.port, directory, &self.options, environment);
             if self.comes_up().await {
                 return;
             }
@@ -184,7 +188,12 @@ impl Drop for Server {
     }
 }
 
-fn spawn(port: u16, directory: &Path, options: &[String]) -> Child {
+fn spawn(
+    port: u16,
+    directory: &Path,
+    options: &[String],
+    environment: &[(&str, PathBuf)],
+) -> Child {
     let program = std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into());
     let port = port.to_string();
     Command::new(&program)
@@ -192,6 +201,7 @@ fn spawn(port: u16, directory: &Path, options: &[String]) -> Child {
         .args(["--appendonly", "no", "--logfile", "server.log"])
         .args(["--loglevel", "notice"])
         .args(options)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .current_dir(directory)
         .stdout(Stdio::null())
         .spawn()

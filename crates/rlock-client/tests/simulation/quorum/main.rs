@@ -1,6 +1,6 @@
 //! All that can happen to two contenders for a lock of three servers: messages
-//! in any order, servers that crash, links that break, leases that end while
-//! their holder stands still.
+//! in any order, servers that crash, links that break, clocks that are ahead,
+//! leases that end while their holder stands still.
 //!
 //! Built with the tests of `rlock-core`, as fast code: there are millions of states.
 
@@ -13,7 +13,7 @@ mod world;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 
-use world::{Action, Without, World};
+use world::{Action, CALM, Setting, Without, World};
 
 /// How a state was first reached.
 struct Visited {
@@ -29,7 +29,8 @@ struct Search {
     violation: Option<String>,
 }
 
-fn search(world: World, without: Without) -> Search {
+fn search(setting: &Setting) -> Search {
+    let world = World::new(setting);
     let mut search = Search {
         visited: vec![Visited {
             from: None,
@@ -44,11 +45,16 @@ fn search(world: World, without: Without) -> Search {
     while let Some((id, world)) = open.pop_front() {
         if world.is_done() {
             search.done.push(id);
+            if world.faults == setting.faults && !world.is_served(setting) {
+                let story = search.story(id);
+                search.violation = Some(format!("nobody is served: {story:?}"));
+                return search;
+            }
             continue;
         }
-        for action in world.actions(without) {
+        for action in world.actions(setting) {
             let mut next = world.clone();
-            let broken = next.act(action, without);
+            let broken = next.act(action, setting);
             let count = known.len();
             let to = *known.entry(hash(&next)).or_insert(count);
             if to == count {
@@ -135,32 +141,96 @@ impl Search {
     }
 }
 
+/// Nothing is wrong in that world.
+fn is_right(what: &str, setting: Setting) {
+    let found = search(&setting);
+    println!("{what}: {} states", found.visited.len());
+    assert_eq!(found.violation, None, "{what}");
+    let stuck = found.stuck().map(|story| format!("{story:?}"));
+    assert_eq!(stuck, None, "{what}");
+    assert!(!found.done.is_empty());
+}
+
+/// What is wrong in that world.
+fn wrong(setting: Setting) -> String {
+    let violation = search(&setting).violation.expect("a violation");
+    println!("{violation}");
+    violation
+}
+
+const TRIES: Setting = Setting {
+    tries: true,
+    ..CALM
+};
+
 #[test]
 fn no_two_hold_a_quorum_fences_rise_and_nobody_is_stuck() {
-    for (faults, rounds) in [(0, 1), (1, 1)] {
-        let found = search(World::new(faults, rounds), Without::Nothing);
-        println!(
-            "{faults} faults, {rounds} rounds: {} states",
-            found.visited.len()
-        );
-        assert_eq!(found.violation, None);
-        assert_eq!(found.stuck().map(|story| format!("{story:?}")), None);
-        assert!(!found.done.is_empty());
-    }
+    is_right("no fault", CALM);
+    is_right(
+        "a fault",
+        Setting {
+            faults: 1,
+            attempts: 2,
+            ..CALM
+        },
+    );
+}
+
+#[test]
+fn of_those_who_try_a_quorum_one_gets_it() {
+    is_right("tries", TRIES);
+    let faults = 1;
+    is_right("tries, a fault", Setting { faults, ..TRIES });
+}
+
+#[test]
+fn a_clock_that_is_far_ahead_keeps_nobody_from_a_quorum() {
+    let clocks = [1000, 100, 0];
+    is_right("a clock ahead", Setting { clocks, ..CALM });
+    is_right("a clock ahead, tries", Setting { clocks, ..TRIES });
+    let faults = 1;
+    let ahead = Setting { clocks, ..CALM };
+    is_right("a clock ahead, a fault", Setting { faults, ..ahead });
+}
+
+/// Servers that forget all, one after the other.
+const CRASHES: Setting = Setting {
+    is_held: true,
+    faults: 2,
+    is_meant: |action| matches!(action, Action::CrashLosing(_)),
+    ..CALM
+};
+
+#[test]
+fn servers_of_a_quorum_may_crash_one_after_the_other() {
+    is_right("two crashes", CRASHES);
 }
 
 #[test]
 fn without_the_commit_a_fence_of_a_quorum_is_smaller_than_an_earlier_one() {
-    let found = search(World::new(2, 1), Without::Commit);
-    let violation = found.violation.expect("a violation");
-    println!("{violation}");
+    let violation = wrong(Setting {
+        faults: 2,
+        is_meant: |action| matches!(action, Action::Cut(..)),
+        without: Without::Commit,
+        ..CALM
+    });
     assert!(violation.starts_with("fence "), "{violation}");
 }
 
 #[test]
 fn without_the_grace_two_hold_a_quorum_at_once() {
-    let found = search(World::new(1, 1), Without::Grace);
-    let violation = found.violation.expect("a violation");
-    println!("{violation}");
+    let violation = wrong(Setting {
+        faults: 1,
+        is_meant: |action| matches!(action, Action::CrashLosing(_)),
+        without: Without::Grace,
+        ..CALM
+    });
+    assert!(violation.starts_with("two hold"), "{violation}");
+}
+
+#[test]
+fn with_a_hold_that_outlives_the_grace_two_hold_a_quorum_at_once() {
+    let without = Without::Bound;
+    let violation = wrong(Setting { without, ..CRASHES });
     assert!(violation.starts_with("two hold"), "{violation}");
 }

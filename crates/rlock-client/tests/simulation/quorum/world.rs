@@ -9,8 +9,8 @@ use crate::plan::{Event, Plan, Seat, majority};
 
 pub(crate) const SERVERS: usize = 3;
 pub(crate) const CLIENTS: usize = 2;
-/// How far the clocks of the servers are apart.
-const CLOCKS: [u64; SERVERS] = [200, 100, 0];
+/// How far a fence may be ahead of the clock of a server.
+const HOUR: u64 = 300;
 
 /// What the world leaves out, to show that it is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,38 @@ pub(crate) enum Without {
     Commit,
     /// A server that has lost its memory grants at once.
     Grace,
+    /// A hold is extended beyond the grace of the servers.
+    Bound,
 }
+
+/// Which world is looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    /// Whether contenders want the lock only if it is free.
+    pub(crate) tries: bool,
+    /// How far the clocks of the servers are apart.
+    pub(crate) clocks: [u64; SERVERS],
+    /// Whether the first of them holds it already.
+    pub(crate) is_held: bool,
+    /// How often each of them asks, in spite of retreats.
+    pub(crate) attempts: u8,
+    pub(crate) faults: u8,
+    /// Those that happen.
+    pub(crate) is_meant: fn(Action) -> bool,
+    pub(crate) without: Without,
+}
+
+/// Contenders that wait, and servers without faults.
+pub(crate) const CALM: Setting = Setting {
+    tries: false,
+    clocks: [200, 100, 0],
+    is_held: false,
+    attempts: 1,
+    faults: 0,
+    // The clients are alike.
+    is_meant: |action| !matches!(action, Action::Cut(1, _) | Action::Lapse(1, _)),
+    without: Without::Nothing,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Ask {
@@ -34,6 +65,7 @@ enum Answer {
     Granted(u64),
     Refused,
     Raised,
+    Behind,
     Gone,
 }
 
@@ -59,6 +91,8 @@ struct Link {
     is_valid: bool,
     /// Whether the server has confirmed the fence.
     is_raised: bool,
+    /// Whether it counts for longer than the grace of the server.
+    is_extended: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +119,8 @@ pub(crate) struct World {
 pub(crate) enum Action {
     Begin(usize),
     Release(usize),
+    /// A holder has its hold last for longer than the grace of the servers.
+    Extend(usize),
     /// A server carries out what it was asked.
     Serve(usize, usize),
     Deliver(usize, usize),
@@ -113,7 +149,7 @@ impl Action {
 }
 
 impl World {
-    pub(crate) fn new(faults: u8, rounds: u8) -> Self {
+    pub(crate) fn new(setting: &Setting) -> Self {
         let server = |last| Server {
             holder: None,
             queue: VecDeque::new(),
@@ -124,14 +160,32 @@ impl World {
             plan: None,
             links: Default::default(),
             holds: None,
-            rounds,
-            attempts: rounds + faults,
+            rounds: 1,
+            attempts: setting.attempts,
         };
-        Self {
-            servers: CLOCKS.map(server),
+        let mut world = Self {
+            servers: setting.clocks.map(server),
             clients: [client.clone(), client],
-            faults,
+            faults: setting.faults,
             top: 0,
+        };
+        if setting.is_held {
+            use Action::{Begin, Deliver, Serve};
+            let is_his = |it: &Action| matches!(it, Begin(0) | Serve(0, _) | Deliver(0, _));
+            while let Some(action) = world.actions(setting).into_iter().find(is_his) {
+                world.act(action, setting).expect("nothing is wrong so far");
+            }
+        }
+        world
+    }
+
+    /// Whether all who wait were served, or one of those who tried, in a world
+    /// that is done.
+    pub(crate) fn is_served(&self, setting: &Setting) -> bool {
+        let mut served = self.clients.iter().map(|client| client.rounds == 0);
+        match setting.tries {
+            true => served.any(|it| it),
+            false => served.all(|it| it),
         }
     }
 
@@ -142,7 +196,7 @@ impl World {
     }
 
     /// All that can happen next.
-    pub(crate) fn actions(&self, without: Without) -> Vec<Action> {
+    pub(crate) fn actions(&self, setting: &Setting) -> Vec<Action> {
         use Action::*;
         let mut all = Vec::new();
         for (c, client) in self.clients.iter().enumerate() {
@@ -152,6 +206,9 @@ impl World {
             }
             if client.holds.is_some() {
                 all.push(Release(c));
+                if setting.without == Without::Bound {
+                    all.push(Extend(c));
+                }
             }
             for (s, link) in client.links.iter().enumerate() {
                 let holds = self.servers[s]
@@ -191,20 +248,15 @@ impl World {
                     all.push(Expire(s));
                 }
             }
-            let counts = |c: &Client| c.links[s].is_valid;
-            if server.in_grace && (without == Without::Grace || !self.clients.iter().any(counts)) {
+            let counts = |c: &Client| c.links[s].is_valid && !c.links[s].is_extended;
+            let is_counted = self.clients.iter().any(counts);
+            if server.in_grace && (setting.without == Without::Grace || !is_counted) {
                 all.push(EndGrace(s));
             }
             all.extend([CrashKeeping(s), CrashLosing(s)]);
         }
-        // Of the faults those that show what is missing.
-        let is_meant = |action: &Action| match without {
-            // The clients are alike.
-            Without::Nothing => !matches!(action, Cut(1, _) | Lapse(1, _)),
-            Without::Commit => matches!(action, Cut(..)),
-            Without::Grace => matches!(action, CrashLosing(_)),
-        };
-        all.retain(|action| !action.is_fault() || (self.faults > 0 && is_meant(action)));
+        let may_fail = |action: &Action| self.faults > 0 && (setting.is_meant)(*action);
+        all.retain(|action| !action.is_fault() || may_fail(action));
         all
     }
 
@@ -218,7 +270,7 @@ impl World {
     }
 
     /// What comes of an action; the rule that it breaks.
-    pub(crate) fn act(&mut self, action: Action, without: Without) -> Result<(), String> {
+    pub(crate) fn act(&mut self, action: Action, setting: &Setting) -> Result<(), String> {
         if action.is_fault() {
             self.faults -= 1;
         }
@@ -226,9 +278,9 @@ impl World {
             Action::Begin(c) => {
                 self.clients[c].attempts -= 1;
                 let reached: Vec<_> = self.clients[c].links.iter().map(|it| !it.is_cut).collect();
-                let (plan, steps) = Plan::begin(&reached, true);
+                let (plan, steps) = Plan::begin(&reached, !setting.tries);
                 self.clients[c].plan = Some(plan);
-                self.carry_out(c, steps, without)?;
+                self.carry_out(c, steps, setting)?;
             }
             Action::Release(c) => {
                 self.clients[c].holds = None;
@@ -237,9 +289,14 @@ impl World {
                 self.clients[c].attempts = self.clients[c].rounds;
                 (0..SERVERS).rev().for_each(|s| self.leave(c, s));
             }
-            Action::Serve(c, s) => self.serve(c, s),
-            Action::Deliver(c, s) => self.deliver(c, s, without)?,
-            Action::Notice(c, s) => self.tell(c, Event::Gone(s), without)?,
+            Action::Extend(c) => {
+                for link in &mut self.clients[c].links {
+                    link.is_extended = link.is_valid && link.is_raised;
+                }
+            }
+            Action::Serve(c, s) => self.serve(c, s, setting),
+            Action::Deliver(c, s) => self.deliver(c, s, setting)?,
+            Action::Notice(c, s) => self.tell(c, Event::Gone(s), setting)?,
             Action::Mend(c, s) => {
                 let link = &mut self.clients[c].links[s];
                 link.is_cut = false;
@@ -251,7 +308,7 @@ impl World {
             Action::Retake(c, s) => {
                 // Lost: it is left first.
                 self.leave(c, s);
-                self.ask(c, s, Ask::Try);
+                self.ask(c, s, Ask::Try, setting);
             }
             Action::Expire(s) => self.free(s),
             Action::EndGrace(s) => {
@@ -265,7 +322,7 @@ impl World {
             Action::CrashLosing(s) => {
                 self.crash(s);
                 self.servers[s].holder = None;
-                (self.servers[s].last, self.servers[s].in_grace) = (CLOCKS[s], true);
+                (self.servers[s].last, self.servers[s].in_grace) = (setting.clocks[s], true);
             }
         }
         self.check()
@@ -301,7 +358,7 @@ impl World {
         self.servers[s].queue.clear();
     }
 
-    fn serve(&mut self, c: usize, s: usize) {
+    fn serve(&mut self, c: usize, s: usize, setting: &Setting) {
         let Some(ask) = self.clients[c].links[s].asked.take() else {
             return;
         };
@@ -319,6 +376,9 @@ impl World {
             (Ask::Wait, None) => {
                 server.queue.push_back(c);
                 None
+            }
+            (Ask::Raise(fence), Some(_)) if fence > setting.clocks[s] + HOUR => {
+                Some(Answer::Behind)
             }
             (Ask::Raise(fence), Some((_, own))) => {
                 let fence = fence.max(own);
@@ -364,6 +424,6 @@ impl Link {
     }
 
     fn forget(&mut self) {
-        (self.is_valid, self.is_raised) = (false, false);
+        (self.is_valid, self.is_raised, self.is_extended) = (false, false, false);
     }
 }
