@@ -165,10 +165,7 @@ impl State {
                     blocked::unblock(handle, Outcome::Nil);
                 }
             }
-            Note::SessionClosed(session) => {
-                self.locks.session_closed(now, session);
-                self.locks.sweep();
-            }
+            Note::SessionClosed(session) => self.locks.session_closed(now, session),
             Note::GrantEnded { handle, gone } => {
                 let grant = self.granted.remove(&handle);
                 self.undelivered.extend(grant.filter(|_| gone));

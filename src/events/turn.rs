@@ -37,18 +37,22 @@ pub(super) fn ring(ctx: &Context) {
     });
 }
 
+/// Passes on what was not delivered and does what is due, one of each at a
+/// time, so that neither waits for all of the other.
 fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
     let began = Instant::now();
-    while !is_over(state, began)
-        && let Some(grant) = state.undelivered.pop_front()
-    {
-        take_back(state, ctx, now, &grant);
-    }
-    state.locks.sweep();
-    while !is_over(state, began)
-        && let Some(due) = state.locks.next_due(now)
-    {
-        do_due(state, ctx, now, due);
+    while !is_over(state, began) {
+        let undelivered = state.undelivered.pop_front();
+        let due = state.locks.next_due(now);
+        if undelivered.is_none() && due.is_none() {
+            break;
+        }
+        if let Some(grant) = undelivered {
+            take_back(state, ctx, now, &grant);
+        }
+        if let Some(due) = due {
+            do_due(state, ctx, now, due);
+        }
     }
 }
 

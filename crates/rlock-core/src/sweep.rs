@@ -1,21 +1,27 @@
 //! What has to be done without anybody asking: deadlines that have come,
-//! connections that have closed, databases that were emptied. In pieces of a
-//! size that the caller chooses.
+//! connections that have closed, databases that were emptied. One piece after
+//! the other, from each source of work in turn.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    ops::Bound,
+};
 
 use crate::{
     Delivery, Due, Ended, Locks, Name, TicketId, Timestamp,
-    queue::{Look, QueueId},
+    queue::{Look, Queue, QueueId},
     watch::WatchId,
 };
 
 /// Work over many queues or tickets, of which each call does a piece.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
+    turns: Turns,
     /// Connections that have closed and still have requests or watches, and
     /// when they did.
     pub(crate) closed: BTreeMap<u64, Timestamp>,
+    /// Which of them was looked at last.
+    last_closed: u64,
     /// Bound holds whose connections have closed, to be cut.
     pub(crate) unbound: VecDeque<WatchId>,
     /// Databases of which every queue has to be settled.
@@ -26,6 +32,79 @@ pub(crate) struct Sweep {
 struct Recheck {
     db: Option<u32>,
     from: QueueId,
+}
+
+/// Where work comes from that is done without anybody asking.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    /// Connections that have closed.
+    Closed,
+    /// Databases that have changed.
+    Rechecks,
+    /// Waits that are over.
+    Waits,
+    /// Locks whose leases have ended, or that are to be looked at for another
+    /// reason that only time brings about.
+    Looks,
+    /// Bound holds whose connections have closed.
+    Unbound,
+    /// Locks that have been marked as due.
+    Due,
+}
+
+/// Whose turn it is. Each source gives a few pieces of work, then the next one
+/// does. So no source keeps another one waiting, however much there is to do.
+#[derive(Debug, Default)]
+struct Turns {
+    /// How many pieces have been given, and asked for in vain.
+    given: usize,
+}
+
+impl Turns {
+    const ORDER: [Source; 6] = [
+        Source::Closed,
+        Source::Rechecks,
+        Source::Waits,
+        Source::Looks,
+        Source::Unbound,
+        Source::Due,
+    ];
+    /// The most pieces that a source gives in a row.
+    const SHARE: usize = 16;
+
+    /// The source whose turn it is, for one piece.
+    fn next(&mut self) -> Source {
+        let source = Self::ORDER.get(self.given / Self::SHARE);
+        self.given = (self.given + 1) % (Self::ORDER.len() * Self::SHARE);
+        source.copied().unwrap_or(Source::Looks)
+    }
+
+    /// Ends the turn of a source that has nothing to give.
+    fn skip(&mut self) {
+        let all = Self::ORDER.len() * Self::SHARE;
+        self.given = self.given.next_multiple_of(Self::SHARE) % all;
+    }
+
+    /// Begins anew.
+    fn restart(&mut self) {
+        self.given = 0;
+    }
+}
+
+/// What a source has given.
+enum Piece {
+    /// There was nothing.
+    Nothing,
+    /// It has been done.
+    Done,
+    /// It is to be done.
+    Due(Due),
+}
+
+impl From<Option<Due>> for Piece {
+    fn from(due: Option<Due>) -> Self {
+        due.map_or(Self::Nothing, Self::Due)
+    }
 }
 
 impl Locks {
@@ -52,29 +131,53 @@ impl Locks {
         }
     }
 
-    /// The next thing that is due, if anything is.
+    /// The next thing that is due. `None` if nothing is, or if this turn has
+    /// done what it may.
+    ///
+    /// The sources of work take turns.
     pub fn next_due(&mut self, now: Timestamp) -> Option<Due> {
-        if let Some(ticket) = self.table.deadlines.wait_passed(now) {
-            return Some(Due::WaitEnd(ticket));
+        let mut nothing = 0;
+        while nothing < Turns::ORDER.len() {
+            let source = self.sweep.turns.next();
+            match self.piece_of(source, now) {
+                Piece::Nothing => {
+                    nothing += 1;
+                    self.sweep.turns.skip();
+                }
+                Piece::Done if self.budget.is_spent() => return None,
+                Piece::Done => nothing = 0,
+                Piece::Due(due) => return Some(due),
+            }
         }
-        if let Some(id) = self.table.deadlines.look_passed(now) {
-            let again = self
+        self.sweep.turns.restart();
+        None
+    }
+
+    fn piece_of(&mut self, source: Source, now: Timestamp) -> Piece {
+        match source {
+            Source::Looks => self.next_look(now).into(),
+            Source::Due => self.table.next_due().map(to_be_settled).into(),
+            Source::Unbound => self.next_unbound().into(),
+            Source::Closed => self.sweep_closed(),
+            Source::Rechecks => self.recheck_one(),
+            Source::Waits => self
                 .table
-                .queues
-                .get(&id)
-                .is_some_and(|it| matches!(it.look(), Look::Again(_)));
-            self.table
-                .look(id, if again { Look::Never } else { Look::LeaseEnded });
-            self.table.mark_due(id);
+                .deadlines
+                .wait_passed(now)
+                .map(Due::WaitEnd)
+                .into(),
         }
-        if let Some(due) = self.next_unbound() {
-            return Some(due);
-        }
-        let queue = self.table.next_due()?;
-        Some(Due::Settle {
-            db: queue.db,
-            key: queue.key.clone(),
-        })
+    }
+
+    /// The lock that has been to be looked at for longest.
+    fn next_look(&mut self, now: Timestamp) -> Option<Due> {
+        let id = self.table.deadlines.look_passed(now)?;
+        let queue = self.table.queues.get(&id)?;
+        let due = to_be_settled(queue);
+        let again = matches!(queue.look(), Look::Again(_));
+        self.table
+            .look(id, if again { Look::Never } else { Look::LeaseEnded });
+        Some(due)
     }
 
     /// When something will be due, if nothing is asked before: at once, or
@@ -118,8 +221,8 @@ impl Locks {
     }
 
     /// Takes note that a connection has closed: its requests and watches are
-    /// withdrawn, and the holds bound to it are cut, in pieces, by
-    /// [`Locks::sweep`]; none of them is served any more.
+    /// withdrawn, and the holds bound to it are cut, one by one, as
+    /// [`Locks::next_due`] comes to them; none of them is served any more.
     pub fn session_closed(&mut self, now: Timestamp, session: u64) {
         let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
         let has_ticket = self.table.session_tickets.range(tickets).next().is_some();
@@ -128,37 +231,38 @@ impl Locks {
         }
     }
 
-    /// Does a part of the work that closed connections and emptied databases
-    /// have left, as much as this turn allows. True if that was all.
-    pub fn sweep(&mut self) -> bool {
-        while !self.budget.is_spent() {
-            if let Some((session, at)) = self.sweep.closed.first_key_value() {
-                let (session, at) = (*session, *at);
-                if !self.withdraw_one_of(session, at) {
-                    self.sweep.closed.remove(&session);
-                }
-            } else if let Some(recheck) = self.sweep.rechecks.front_mut() {
-                self.budget.spend(1);
-                let (db, from) = (recheck.db, recheck.from);
-                let next = self
-                    .table
-                    .queues_from(from)
-                    .next()
-                    .map(|(id, queue)| (id, queue.db));
-                match next {
-                    Some((id, of)) => {
-                        recheck.from = QueueId(id.0 + 1);
-                        if db.is_none_or(|db| db == of) {
-                            self.table.mark_due(id);
-                        }
-                    }
-                    None => drop(self.sweep.rechecks.pop_front()),
-                }
-            } else {
-                return true;
-            }
+    /// Withdraws one request or watch of a connection that has closed: of each
+    /// such connection in turn.
+    fn sweep_closed(&mut self) -> Piece {
+        let after = (Bound::Excluded(self.sweep.last_closed), Bound::Unbounded);
+        let next = self.sweep.closed.range(after).next();
+        let next = next.or_else(|| self.sweep.closed.first_key_value());
+        let Some((session, at)) = next.map(|(session, at)| (*session, *at)) else {
+            return Piece::Nothing;
+        };
+        self.sweep.last_closed = session;
+        if !self.withdraw_one_of(session, at) {
+            self.sweep.closed.remove(&session);
         }
-        self.sweep.closed.is_empty() && self.sweep.rechecks.is_empty()
+        Piece::Done
+    }
+
+    /// Marks one lock as due, of a database that has changed.
+    fn recheck_one(&mut self) -> Piece {
+        let Some(recheck) = self.sweep.rechecks.front_mut() else {
+            return Piece::Nothing;
+        };
+        self.budget.spend(1);
+        let next = self.table.queues_from(recheck.from).next();
+        let Some((id, of)) = next.map(|(id, queue)| (id, queue.db)) else {
+            self.sweep.rechecks.pop_front();
+            return Piece::Done;
+        };
+        recheck.from = QueueId(id.0 + 1);
+        if recheck.db.is_none_or(|db| db == of) {
+            self.table.mark_due(id);
+        }
+        Piece::Done
     }
 
     /// Takes any ticket out of any queue, for a server that can grant nothing
@@ -327,5 +431,12 @@ impl Locks {
                 self.table.drop_if_idle(watch.queue);
             }
         }
+    }
+}
+
+fn to_be_settled(queue: &Queue) -> Due {
+    Due::Settle {
+        db: queue.db,
+        key: queue.key.clone(),
     }
 }

@@ -135,8 +135,10 @@ fn waiter_costs_little_and_leaves_nothing() {
     }
     let each = (LIVE.get() - before) / MANY;
     assert!(each < 400, "a waiter costs {each} bytes");
-    while let Some(Due::WaitEnd(ticket)) = locks.next_due(at(1001)) {
-        assert!(locks.end_wait(at(1001), ticket).is_some());
+    while let Some(due) = locks.next_due(at(1001)) {
+        if let Due::WaitEnd(ticket) = due {
+            assert!(locks.end_wait(at(1001), ticket).is_some());
+        }
     }
     let left = LIVE.get() - before;
     assert!(left < 4096, "{left} bytes are left");
@@ -160,9 +162,7 @@ fn ten_thousand_locks_and_sessions_leave_little() {
     for n in 1..MANY.cast_unsigned() {
         locks.session_closed(at(0), n);
     }
-    while !locks.sweep() {}
-    assert!(locks.next_due(at(0)).is_some());
-    assert!(locks.next_due(at(0)).is_none());
+    while locks.next_due(at(0)).is_some() {}
     assert_eq!(locks.gauges().waiters, 1);
     let left = LIVE.get() - before;
     assert!(left < 4096, "{left} bytes are left");

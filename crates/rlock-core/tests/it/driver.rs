@@ -266,7 +266,6 @@ impl Driver {
     /// The end of a connection, and of what it asked for.
     pub(crate) fn close(&mut self, session: u64) {
         self.locks.session_closed(self.now, session);
-        while !self.locks.sweep() {}
     }
 
     pub(crate) fn refused(&mut self, refusal: Refusal) -> Reply<Fence> {

@@ -64,7 +64,6 @@ impl Driver {
             Foreign::Flush { db } => {
                 self.store.flush(db);
                 self.locks.settle_all_later(db);
-                while !self.locks.sweep() {}
             }
         }
         if let Some(key) = change.key() {

@@ -29,7 +29,7 @@ fn closed_session_hears_of_no_loss_even_before_it_is_swept() {
     let step = locks.force(at(1), KEY, &mut hold);
     assert_eq!(step.reply, 1);
     assert!(step.effects.is_empty());
-    assert!(locks.sweep());
+    assert!(locks.next_due(at(1)).is_none());
     assert_eq!(locks.gauges(), Gauges::default());
 }
 
@@ -38,7 +38,7 @@ fn closed_session_leaves_its_hold_to_the_lease() {
     let mut locks = Locks::default();
     let mut hold = watched(&mut locks, "ann", 7);
     locks.session_closed(at(0), 7);
-    while !locks.sweep() {}
+    assert!(locks.next_due(at(0)).is_none());
     assert!(!locks.is_contended(KEY));
     let step = locks.renew(at(1), KEY, &mut hold, b"ann", &RENEWAL);
     assert!(step.is_ok_and(|step| step.reply.is_some()));
@@ -51,7 +51,11 @@ fn session_without_requests_leaves_no_work() {
     call(&mut locks, at(0), &hold, "bob", Wait::Forever, 7);
     locks.session_closed(at(0), 7);
     locks.session_closed(at(0), 8);
-    assert!(locks.sweep(), "a blocked call has its own way to end");
+    assert_eq!(locks.next_deadline(at(0)), Some(at(1001)));
+    assert!(
+        locks.next_due(at(0)).is_none(),
+        "a blocked call has its own way to end"
+    );
     assert_eq!(locks.gauges().waiters, 1);
 }
 
@@ -62,7 +66,7 @@ fn place_taken_over_from_a_closed_session_is_kept() {
     let ticket = notified(&mut locks, at(0), &hold, "bob", 7);
     locks.session_closed(at(0), 7);
     assert_eq!(notified(&mut locks, at(1), &hold, "bob", 8), ticket);
-    while !locks.sweep() {}
+    assert!(locks.next_due(at(1)).is_none());
     let step = locks.release(at(1), KEY, &mut hold, b"ann", false, None);
     assert!(matches!(&step.effects[..], [Effect::HandOff(_)]));
 }

@@ -146,30 +146,24 @@ impl Driver {
     /// One turn of the timer: all that is due is done; true if there was
     /// anything.
     pub(crate) fn turn(&mut self) -> bool {
-        let mut changed = false;
+        let mut changed = self.locks.next_deadline(self.now) == Some(self.now);
         for (db, key) in self.store.expire_others(self.now) {
             self.locks.settle_later(Name { db, key: &key });
         }
-        loop {
-            let swept = self.locks.sweep();
-            let mut done = 0;
-            changed |= !swept;
-            while let Some(due) = self.locks.next_due(self.now) {
-                done += 1;
-                changed = true;
-                assert!(done < 20_000, "what is due stays due");
-                match due {
-                    Due::WaitEnd(ticket) => self.end_wait(ticket),
-                    Due::Settle { db, key } => self.settle(Name { db, key: &key }),
-                    Due::Unbind { db, key, owner } => self.unbind(Name { db, key: &key }, &owner),
-                }
-            }
-            if swept && done == 0 {
-                let next = self.locks.next_deadline(self.now);
-                assert_ne!(next, Some(self.now), "the timer would fire for nothing");
-                return changed;
+        let mut done = 0;
+        while let Some(due) = self.locks.next_due(self.now) {
+            done += 1;
+            changed = true;
+            assert!(done < 20_000, "what is due stays due");
+            match due {
+                Due::WaitEnd(ticket) => self.end_wait(ticket),
+                Due::Settle { db, key } => self.settle(Name { db, key: &key }),
+                Due::Unbind { db, key, owner } => self.unbind(Name { db, key: &key }, &owner),
             }
         }
+        let next = self.locks.next_deadline(self.now);
+        assert_ne!(next, Some(self.now), "the timer would fire for nothing");
+        changed
     }
 
     fn unbind(&mut self, name: Name<'_>, owner: &[u8]) {
