@@ -111,7 +111,26 @@ unsafe fn on_load(
     });
     match loaded {
         Ok(Ok(())) => raw::REDISMODULE_OK as c_int,
-        Ok(Err(_)) | Err(_) => raw::REDISMODULE_ERR as c_int,
+        Ok(Err(_)) | Err(_) => {
+            // SAFETY: the server calls nothing of a module that it refuses.
+            unsafe { end() };
+            raw::REDISMODULE_ERR as c_int
+        }
+    }
+}
+
+/// Gives all memory back: the server forgets what the statics point to.
+///
+/// # Safety
+///
+/// No function of the module is called any more, but for `OnUnload`.
+unsafe fn end() {
+    state::State::end();
+    settings::end();
+    // SAFETY: what was got from them was for the length of a call.
+    unsafe {
+        store::CONSTANTS.end();
+        messages::ZERO.end();
     }
 }
 
@@ -142,7 +161,8 @@ pub unsafe extern "C" fn ValkeyModule_OnLoad(
 pub unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_int {
     match state::look(|state| state.locks.has_contended()) {
         Some(false) if !clock::is_waking() => {
-            state::State::end();
+            // SAFETY: this is the last call.
+            unsafe { end() };
             raw::REDISMODULE_OK as c_int
         }
         Some(_) | None => raw::REDISMODULE_ERR as c_int,

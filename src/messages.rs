@@ -60,7 +60,7 @@ fn is_in_cluster(ctx: &Context) -> bool {
 const CHANNEL_SHORT: usize = 256;
 
 /// The text of the unlock message, made once.
-static ZERO: MainThread<OnceCell<OwnedText>> = MainThread::new(OnceCell::new());
+pub(crate) static ZERO: MainThread<OnceCell<OwnedText>> = MainThread::new(OnceCell::new());
 /// Whether the server is a node of a cluster, which does not change.
 static IN_CLUSTER: MainThread<OnceCell<bool>> = MainThread::new(OnceCell::new());
 

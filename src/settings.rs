@@ -145,6 +145,11 @@ impl Settings {
     }
 }
 
+/// Gives the memory of the settings back, as the module is about to go.
+pub(crate) fn end() {
+    CHANNEL_PREFIX.get().take();
+}
+
 /// Sets what the `loadmodule` line says.
 ///
 /// # Errors

@@ -23,7 +23,7 @@ pub(crate) use key::{Field, Key, KeyKind};
 pub(crate) use questions::Serves;
 pub(crate) use text::{OwnedText, Text, Word};
 
-use std::cell::UnsafeCell;
+use std::cell::{OnceCell, UnsafeCell};
 
 /// A value that only the server's main thread touches.
 pub(crate) struct MainThread<T>(UnsafeCell<T>);
@@ -41,5 +41,17 @@ impl<T> MainThread<T> {
     pub(crate) const fn get(&self) -> &T {
         // SAFETY: no `&mut` to the value is ever made, and there is one thread.
         unsafe { &*self.0.get() }
+    }
+}
+
+impl<T> MainThread<OnceCell<T>> {
+    /// Drops the value, as the module is about to go.
+    ///
+    /// # Safety
+    ///
+    /// Nothing that was got from it is used any more.
+    pub(crate) unsafe fn end(&self) {
+        // SAFETY: there is one thread; the rest is the caller's.
+        drop(unsafe { (*self.0.get()).take() });
     }
 }

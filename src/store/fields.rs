@@ -34,7 +34,7 @@ pub(crate) struct Constants {
     pub(crate) one: OwnedText,
 }
 
-static CONSTANTS: MainThread<OnceCell<Constants>> = MainThread::new(OnceCell::new());
+pub(crate) static CONSTANTS: MainThread<OnceCell<Constants>> = MainThread::new(OnceCell::new());
 
 pub(crate) fn constants() -> &'static Constants {
     CONSTANTS.get().get_or_init(|| Constants {

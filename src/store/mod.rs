@@ -15,6 +15,7 @@ mod shared_cache;
 mod write;
 
 pub(crate) use before::Before;
+pub(crate) use fields::CONSTANTS;
 pub(crate) use read::{
     Holding, confirms, exclusive_owner, holders, is_lock, known_holders, load, stamp,
 };
