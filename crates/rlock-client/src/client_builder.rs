@@ -276,13 +276,15 @@ fn check_name(name: &str) -> Result<(), Error> {
     })
 }
 
-/// Asks for something that only the module knows and that changes nothing.
+/// Asks for something that only the module knows, with a word too many. A server
+/// says that it does not know the command, or that the words are wrong, before it
+/// looks whether the user may use it: so nothing is in `ACL LOG` of one who may
+/// not.
 async fn check_module(link: &Link) -> Result<(), Error> {
-    match link.ask(&redis::cmd("RLOCK.HELP")).await {
+    match link.ask(redis::cmd("RLOCK.HELP").arg("?")).await {
         Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
         Err(Fault::Broken(error)) => Err(Error::Connect(error)),
-        // A server that is loading has its modules already. Who may lock need
-        // not be allowed to read the help.
+        // A server that is loading has its modules already.
         Ok(_) | Err(Fault::Passing(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::future::join_all;
+
 use crate::engine::owner::Owner;
 use crate::error::{Error, Loss};
 use crate::locks::guard::{Guard, run_until};
@@ -114,8 +116,8 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// Those of [`Guard::extend`], of the first for which it failed; those
-    /// after it are as before.
+    /// Those of [`Guard::extend`], of the first for which it failed; the others
+    /// may last for longer. All are asked for at once.
     ///
     /// # Cancel safety
     ///
@@ -129,16 +131,13 @@ impl MultiGuard {
         &self,
         lease: Duration,
     ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        let parts: Vec<_> = self.parts().map(|part| part.extending(lease)).collect();
-        async move {
-            for part in parts {
-                part.await?;
-            }
-            Ok(())
-        }
+        let parts = self.parts().map(|part| part.extending(lease));
+        let all = join_all(parts);
+        async move { all.await.into_iter().collect() }
     }
 
-    /// Releases all of them and waits for the server's word.
+    /// Releases all of them at once and waits for the servers' word. One that is
+    /// away keeps none of the others.
     ///
     /// # Errors
     ///
@@ -149,11 +148,9 @@ impl MultiGuard {
     ///
     /// Dropping the future leaves the release to the background.
     pub async fn release(self) -> Result<(), Error> {
-        let mut outcome = self.first.release().await;
-        for part in self.rest {
-            outcome = outcome.and(part.release().await);
-        }
-        outcome
+        let parts = std::iter::once(self.first).chain(self.rest);
+        let outcomes = join_all(parts.map(Guard::release)).await;
+        outcomes.into_iter().collect()
     }
 }
 

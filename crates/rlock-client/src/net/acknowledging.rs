@@ -136,6 +136,7 @@ impl Asking {
         // Of each pair the second says what came of it.
         let pairs = together.iter().zip(replies.into_iter().skip(1).step_by(2));
         let replies = pairs.map(|(asked, reply)| {
+            let reply = reply.extract_error().map_err(Fault::from_redis)?;
             let reply = reply::decode_all(&asked.request, vec![reply])?;
             match (reply, &known) {
                 (Reply::Fence(_), Ok(known)) if *known < self.replicas => Ok(Reply::TooFew(*known)),

@@ -66,6 +66,40 @@ async fn every_master_is_asked_for_its_own_keys_and_by_one_connection() {
     assert_eq!(client.metrics().reconnects, 0);
 }
 
+/// Released together, at masters of which one is not there any more.
+#[tokio::test]
+async fn a_master_that_is_away_keeps_no_key_of_another() {
+    let mut cluster = Cluster::start(3, 0).await;
+    let client = cluster.client().await;
+    let mut keys = [String::new(), String::new()];
+    for number in 0..1_000 {
+        // In the order of their names.
+        let key = format!("{number:03}");
+        match cluster.node_of(&key).await {
+            0 if keys[0].is_empty() => keys[0] = key,
+            1 if !keys[0].is_empty() && keys[1].is_empty() => keys[1] = key,
+            _ => {}
+        }
+        if !keys[1].is_empty() {
+            break;
+        }
+    }
+    let guard = client.multi(&keys).unwrap().lock().await.unwrap();
+    let waiter = waiter(&cluster, 1, &keys[1]).await;
+    let covers = "CONFIG SET cluster-require-full-coverage no";
+    let _: () = cluster.admin(1).await.run(covers).await;
+    cluster.kill(0);
+    let releasing = tokio::spawn(guard.release());
+    let next = granted(waiter).await;
+    // The patience of a call is ten seconds.
+    assert!(!releasing.is_finished());
+    assert!(matches!(
+        releasing.await.unwrap(),
+        Err(Error::Unavailable { .. })
+    ));
+    next.release().await.unwrap();
+}
+
 /// It is cut off from the others only, and says of itself that it serves nobody.
 #[tokio::test]
 async fn a_master_that_has_a_successor_is_asked_no_more() {

@@ -244,6 +244,31 @@ async fn many_are_asked_for_together() {
 }
 
 #[tokio::test]
+async fn what_the_server_refuses_is_told_as_without_replicas() {
+    let pair = Pair::start().await;
+    let mut admin = pair.master.admin().await;
+    let rules = "ACL SETUSER u on >p ~* &* +@all -rlock.renew";
+    let _: () = admin.run(rules).await;
+    let url = format!("redis://u:p@127.0.0.1:{}/", pair.master.port);
+    let client = Client::connect(&url).await.unwrap();
+    let error = mutex(&client, "k", Duration::from_secs(9)).lock().await;
+    let error = error.unwrap_err();
+    assert!(
+        matches!(&error, Error::Denied(why) if why.contains("rlock.renew")),
+        "{error:?}"
+    );
+    client.flush().await;
+    admin.untouched("k").await;
+    // A key that holds something else is a loss at the next renewal.
+    let client = pair.master.client().await;
+    let guard = mutex(&client, "k", Duration::from_secs(3)).lock().await;
+    let guard = guard.unwrap();
+    let _: () = admin.run("SET k something").await;
+    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
+    assert_eq!(loss, Loss::EndedByServer);
+}
+
+#[tokio::test]
 async fn what_is_bound_cannot_be_asked_of_replicas() {
     let server = Server::start().await;
     let client = server.client().await;
