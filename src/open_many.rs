@@ -17,6 +17,8 @@ use crate::{
 pub(crate) struct OpenedMany<'a> {
     opened: Vec<Opened<'a>>,
     pub(crate) holds: Vec<Hold>,
+    /// What those who wait outside the queues are to be told of each.
+    pub(crate) announces: Vec<Announce>,
     changing: ChangingAll,
 }
 
@@ -26,9 +28,10 @@ impl<'a> OpenedMany<'a> {
         let changing = ChangingAll::new(keys);
         let open = |key: &Text<'a>| Opened::new(&mut state.known, &Site { key: *key, ..*site });
         let mut opened: Vec<_> = keys.iter().map(open).collect();
-        let holds = opened.iter_mut().map(|it| it.hold.take()).collect();
+        let holds: Vec<_> = opened.iter_mut().map(|it| it.hold.take()).collect();
         Self {
             opened,
+            announces: vec![Announce::No; holds.len()],
             holds,
             changing,
         }
@@ -43,12 +46,12 @@ impl<'a> OpenedMany<'a> {
     /// first key event is emitted.
     pub(crate) fn save(self, state: &mut State) {
         let mut saved = Vec::with_capacity(self.opened.len());
-        for (mut opened, hold) in self.opened.into_iter().zip(self.holds) {
+        let changed = self.opened.into_iter().zip(self.holds).zip(self.announces);
+        for ((mut opened, hold), mut announce) in changed {
             opened.hold = hold;
-            let announce = match opened.hold {
-                Hold::Exclusive { .. } if opened.ends_sooner() => Announce::Sooner,
-                _ => Announce::No,
-            };
+            if matches!(opened.hold, Hold::Exclusive { .. }) && opened.ends_sooner() {
+                announce = Announce::Sooner;
+            }
             let place = opened.place();
             saved.push((place, opened.save(&mut state.known, announce)));
         }

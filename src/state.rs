@@ -244,6 +244,16 @@ impl State {
         remembered.then(|| site.ctx.session()).flatten()
     }
 
+    /// The same for holds of several locks.
+    pub(crate) fn session_for_any(&self, site: &Site<'_>, keys: &[Text]) -> Option<u64> {
+        let is_remembered = |key: &Text| {
+            let (db, key) = (site.db, key.bytes());
+            self.locks.is_contended(Name { db, key })
+        };
+        let any = keys.iter().any(is_remembered);
+        any.then(|| site.ctx.session()).flatten()
+    }
+
     /// Forgets that a grant may not have reached its owner: it has acted on
     /// the hold since, so it knows. There are as many grants to look through
     /// as one turn of the event loop gives.

@@ -2,7 +2,7 @@
 
 use rlock_core::{
     Admission, ChannelKind, Effect, Hold, Limits, Locks, Mode, Name, Request, Step, TicketId, Wait,
-    syntax::{self, Acquire, Shown},
+    syntax::{self, Acquire, NamedChannel, Shown},
 };
 
 use super::{Call, reply};
@@ -54,23 +54,35 @@ fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
 /// The request that a command makes, as far as this connection may make it.
 fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, String> {
     let mut request = syntax.request;
-    if request.channel.is_some() || request.grace_ms.is_some() {
-        let option = match request.channel.map(|it| it.kind) {
-            Some(ChannelKind::Plain) => "NOTIFY",
-            Some(ChannelKind::Sharded) => "SNOTIFY",
-            None => "BIND",
-        };
-        request.session = Some(ctx.session().ok_or_else(|| {
-            format!("ERR {option} needs a connection, so it cannot be used in a script")
-        })?);
-    }
-    if let Some((channel, kind)) = syntax.channel.zip(request.channel.map(|it| it.kind)) {
-        may_notify(ctx, *channel, kind)?;
-    }
+    request.session = connection(ctx, syntax.channel, request.grace_ms)?;
     if request.channel.is_none() && request.wait != Wait::No && !ctx.flags().may_block() {
         (request.wait, request.keep_ms) = (Wait::No, None);
     }
     Ok(request)
+}
+
+/// The connection that is to be told, or that the hold is to end with, if a
+/// command asks for either, and may.
+pub(super) fn connection(
+    ctx: &Context,
+    channel: Option<NamedChannel<'_, Text>>,
+    grace_ms: Option<u32>,
+) -> Result<Option<u64>, String> {
+    if channel.is_none() && grace_ms.is_none() {
+        return Ok(None);
+    }
+    let option = match channel.map(|it| it.kind) {
+        Some(ChannelKind::Plain) => "NOTIFY",
+        Some(ChannelKind::Sharded) => "SNOTIFY",
+        None => "BIND",
+    };
+    let session = ctx.session().ok_or_else(|| {
+        format!("ERR {option} needs a connection, so it cannot be used in a script")
+    })?;
+    if let Some(NamedChannel { kind, word }) = channel {
+        may_notify(ctx, *word, kind)?;
+    }
+    Ok(Some(session))
 }
 
 /// What may be granted and queued now.

@@ -1,12 +1,13 @@
-//! `RLOCK.MRENEW owner lease-ms numkeys key [key ...]` and
+//! `RLOCK.MRENEW owner lease-ms numkeys key [key ...]
+//! [NOTIFY channel | SNOTIFY channel]` and
 //! `RLOCK.MRELEASE owner numkeys key [key ...] [ALL] [FENCE n]`
 
 use rlock_core::{
-    Renewal,
+    Name, Renewal,
     syntax::{self, ReleaseAll, RenewAll},
 };
 
-use super::{Call, reply};
+use super::{Call, acquire::connection, reply};
 use crate::{
     api::Text,
     open_many,
@@ -14,7 +15,7 @@ use crate::{
     settings::settings,
     site::{Failure, Site},
     state::State,
-    transact::{change, finish},
+    transact::{self, change, finish},
 };
 
 pub(super) fn renew(call: &Call<'_>) {
@@ -26,22 +27,63 @@ pub(super) fn renew(call: &Call<'_>) {
         owner,
         lease_ms,
         keys,
+        channel,
     } = match parsed {
         None => return call.wrong_arity(),
         Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
         Some(Ok(syntax)) => syntax,
     };
-    each(call, *owner, keys, |state, site, pending| {
+    let session = match connection(call.ctx, channel, None) {
+        Ok(session) => session,
+        Err(text) => return call.ctx.reply_error(&text),
+    };
+    let Some(first) = keys.first() else { return };
+    let done = call.change(*first, Some(*owner), |state, site| {
+        let session = session.or_else(|| state.session_for_any(site, keys));
         let renewal = Renewal {
             lease_ms,
             fence: None,
-            session: state.session_for(site),
+            session,
+            channel: channel.map(|it| it.channel()),
+            grace_ms: None,
         };
-        let fence = change(state, site, pending, |locks, name, hold, _| {
-            Ok(locks.renew(site.now, name, hold, owner.bytes(), &renewal)?)
-        });
-        Ok(fence?.is_some())
+        renew_each(state, site, keys, &renewal)
     });
+    answer(call, done, *owner, keys);
+}
+
+/// Renews the holds of the caller, all of which are looked at before.
+fn renew_each(
+    state: &mut State,
+    site: &Site<'_>,
+    keys: &[Text],
+    renewal: &Renewal<'_>,
+) -> Result<u64, Failure> {
+    let owner = site.caller.as_ref().map_or(&b""[..], Text::bytes);
+    let mut opened = transact::open_many(state, site, keys)?;
+    let names = keys.iter().map(|key| Name {
+        db: site.db,
+        key: key.bytes(),
+    });
+    let names: Vec<_> = names.collect();
+    let (holds, locks) = (&mut opened.holds, &mut state.locks);
+    let watches_max = settings().max_watches.get();
+    let done = locks.renew_all(site.now, &names, holds, owner, renewal, watches_max);
+    let mut held = 0;
+    for ((name, step), announce) in names
+        .iter()
+        .zip(done.iter().flatten())
+        .zip(&mut opened.announces)
+    {
+        *announce = step.announce;
+        if step.reply.is_some() {
+            held += 1;
+            state.confirm(name.db, name.key, owner);
+        }
+    }
+    opened.save(state);
+    done?;
+    Ok(held)
 }
 
 pub(super) fn release(call: &Call<'_>) {
@@ -95,6 +137,11 @@ fn each(
         finish(state, site, pending);
         held
     });
+    answer(call, done, owner, keys);
+}
+
+/// Replies with the number of the locks that the owner held.
+fn answer(call: &Call<'_>, done: Option<Result<u64, Failure>>, owner: Text, keys: &[Text]) {
     match done {
         Some(Ok(held)) => call.ctx.reply_number(held),
         Some(Err(failure)) => reply::failure(call.ctx, &failure, keys, Some(owner)),

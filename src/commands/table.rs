@@ -164,7 +164,8 @@ pub(super) static COMMANDS: [Command; 12] = [
     },
     Command {
         name: c"rlock.renew",
-        syntax: "RLOCK.RENEW key owner lease-ms [FENCE n]",
+        syntax: "RLOCK.RENEW key owner lease-ms [FENCE n] [NOTIFY channel | SNOTIFY channel] \
+                 [BIND grace-ms]",
         summary: RENEW_SUMMARY.0,
         c_summary: RENEW_SUMMARY.1,
         complexity: c"O(1)",
@@ -173,7 +174,7 @@ pub(super) static COMMANDS: [Command; 12] = [
         categories: c"write fast",
         arity: -4,
         keys: Keys::First(RW | ACCESS | UPDATE),
-        arguments: &[KEY, OWNER, LEASE, FENCE],
+        arguments: &[KEY, OWNER, LEASE, FENCE, NOTIFY, BIND],
     },
     Command {
         name: c"rlock.release",
@@ -220,7 +221,8 @@ pub(super) static COMMANDS: [Command; 12] = [
     },
     Command {
         name: c"rlock.mrenew",
-        syntax: "RLOCK.MRENEW owner lease-ms numkeys key [key ...]",
+        syntax: "RLOCK.MRENEW owner lease-ms numkeys key [key ...] \
+                 [NOTIFY channel | SNOTIFY channel]",
         summary: MRENEW_SUMMARY.0,
         c_summary: MRENEW_SUMMARY.1,
         complexity: c"O(K) for K keys",
@@ -232,7 +234,7 @@ pub(super) static COMMANDS: [Command; 12] = [
             at: 3,
             usage: RW | ACCESS | UPDATE,
         },
-        arguments: &[OWNER, LEASE, NUMKEYS, KEYS],
+        arguments: &[OWNER, LEASE, NUMKEYS, KEYS, NOTIFY],
     },
     Command {
         name: c"rlock.mrelease",

@@ -36,7 +36,7 @@ fn server_finds_the_keys_of_each_command() {
     let server = Server::start();
     for line in [
         "RLOCK.ACQUIRE k owner-a 1000 WAIT 0 NOTIFY c",
-        "RLOCK.RENEW k owner-a 1000 FENCE 5",
+        "RLOCK.RENEW k owner-a 1000 FENCE 5 NOTIFY c BIND 0",
         "RLOCK.RELEASE k owner-a ALL FENCE 5",
         "RLOCK.ACQUIRE k owner-a 1000 SHARED LIMIT 5 PERMITS 2 BIND 0",
         "RLOCK.DOWNGRADE k owner-a",
@@ -57,7 +57,7 @@ fn server_finds_the_keys_of_each_command() {
     assert!(flags("RLOCK.INFO k").contains("RO"));
     for line in [
         "RLOCK.MACQUIRE owner-a 1000 3 k1 k2 k3 REENTER WAIT 0 KEEP 1 NOTIFY c",
-        "RLOCK.MRENEW owner-a 1000 3 k1 k2 k3",
+        "RLOCK.MRENEW owner-a 1000 3 k1 k2 k3 SNOTIFY c",
         "RLOCK.MRELEASE owner-a 3 k1 k2 k3 ALL FENCE 5",
     ] {
         let keys = server.ask(&format!("COMMAND GETKEYS {line}"));
@@ -133,10 +133,12 @@ fn commands_are_documented_in_the_server() {
                 "owner", "lease-ms", "numkeys", "key", "REENTER", "WAIT", "wait-ms", "KEEP",
                 "NOTIFY", "SNOTIFY", "channel",
             ],
-            "rlock.mrenew" => &["owner", "lease-ms", "numkeys", "key"],
+            "rlock.mrenew" => &["owner", "lease-ms", "numkeys", "key", "NOTIFY", "SNOTIFY"],
             "rlock.mrelease" => &["owner", "numkeys", "key", "ALL", "FENCE"],
             "rlock.list" => &["COUNT"],
-            "rlock.renew" => &["key", "owner", "lease-ms", "FENCE"],
+            "rlock.renew" => &[
+                "key", "owner", "lease-ms", "FENCE", "NOTIFY", "SNOTIFY", "BIND",
+            ],
             "rlock.release" => &["key", "owner", "ALL", "FENCE"],
             "rlock.cancel" | "rlock.downgrade" => &["key", "owner"],
             "rlock.force" | "rlock.info" => &["key"],

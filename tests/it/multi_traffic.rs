@@ -123,7 +123,7 @@ fn disturb(port: u16, number: usize) {
     for _ in 0..200 {
         let key = numbers.below(3);
         let owner = format!("owner-{number}");
-        let line = match numbers.below(8) {
+        let line = match numbers.below(11) {
             0 => format!("RLOCK.MACQUIRE {owner} 60000 3 k0 k1 k2 WAIT 5"),
             1 => format!("RLOCK.MACQUIRE {owner} 50 2 k2 k{} WAIT 0", key % 2),
             2 => format!("RLOCK.ACQUIRE k{key} {owner} 60000 SHARED WAIT 0"),
@@ -131,6 +131,12 @@ fn disturb(port: u16, number: usize) {
             4 => format!("RLOCK.ACQUIRE k{key} {owner} 60000 BIND 0 WAIT 0"),
             5 => format!("RLOCK.ACQUIRE k{key} {owner} 5"),
             6 => format!("RLOCK.FORCE k{key}"),
+            7 => format!("RLOCK.RENEW k{key} {owner} 60000 BIND 0 NOTIFY c"),
+            8 => format!("RLOCK.MRENEW {owner} 60000 3 k0 k1 k2 NOTIFY c"),
+            9 => format!(
+                "RLOCK.RELEASE k{key} {owner} FENCE {}",
+                1 + numbers.below(2)
+            ),
             _ => format!("DEL k{key}"),
         };
         client.send(&line);

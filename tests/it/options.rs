@@ -135,6 +135,12 @@ fn connection_is_needed_for_what_reports_to_it() {
         if named != "BIND" {
             lines.push(format!("RLOCK.MACQUIRE o 60000 2 free k {option}"));
         }
+        if !option.starts_with("WAIT") {
+            lines.push(format!("RLOCK.RENEW k owner-a 70000 {option}"));
+        }
+        if !option.starts_with("WAIT") && named != "BIND" {
+            lines.push(format!("RLOCK.MRENEW owner-a 70000 2 free k {option}"));
+        }
         for line in lines {
             let answer = text(&a.call(&[&["EVAL", script, "0"][..], &words(&line)].concat()));
             let is_clear = answer.contains(named) && answer.contains("script");
@@ -174,6 +180,9 @@ fn options_in_multi_are_those_of_its_connection() {
     let target = fence + 5_000_000;
     let renew = format!("RLOCK.RENEW k owner-b 60000 FENCE {target}");
     assert_eq!(in_multi(&renew), format!("[{target}]"));
+    let renew = format!("{renew} BIND 60000 SNOTIFY c");
+    assert_eq!(in_multi(&renew), format!("[{target}]"));
+    assert_eq!(server.counter("bound_holds"), 1);
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
     assert!(heard.message().starts_with("grant "));
     assert!(in_multi("RLOCK.ACQUIRE k o 60000 REENTER") != "[nil]");

@@ -136,7 +136,7 @@ impl Locks {
         let own_ticket = own.and_then(|id| self.table.tickets.get(&id));
         let own_ticket = own_ticket.map(|it| &**it);
         if !own_ticket.is_some_and(Ticket::is_watched) {
-            self.check_watches(queue, request, 1, limits)?;
+            self.check_watches(queue, &request.beside(), 1, limits.watches_max)?;
         }
         let own = own.filter(|_| own_ticket.is_some_and(|it| is_same(it, request)));
         if own.is_none() && *hold != Hold::Free {
@@ -149,7 +149,7 @@ impl Locks {
         let before = hold.deadline();
         let fence = self.give(now, name, hold, request.owner, &request.terms());
         self.counters.grants += 1;
-        self.remember(now, name, hold, fence, request);
+        self.remember(now, name, hold, fence, &request.beside());
         let mut step = Step::quiet(Admission::Granted(fence));
         if before.is_some() && matches!(hold, Hold::Exclusive { .. }) {
             step = step.announcing(Announce::if_sooner(hold.deadline(), before));
@@ -171,7 +171,12 @@ impl Locks {
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watches(self.table.find(name), request, 1, limits)?;
+        self.check_watches(
+            self.table.find(name),
+            &request.beside(),
+            1,
+            limits.watches_max,
+        )?;
         let Some(mut held) = hold.of_caller(request.owner) else {
             return Ok(Step::quiet(Admission::Busy));
         };
@@ -188,7 +193,7 @@ impl Locks {
             .get_or_insert_with(|| self.fences.next(now, [name]));
         hold.set_of_caller(request.owner, held);
         self.counters.grants += 1;
-        self.remember(now, name, hold, fence, request);
+        self.remember(now, name, hold, fence, &request.beside());
         self.hold_changed(now, name, hold);
         let step = Step::quiet(Admission::Granted(fence));
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
@@ -224,7 +229,7 @@ impl Locks {
         let Some(earlier) = earlier else {
             self.check_waiters(1, limits)?;
             self.check_shared(now, hold, request, limits)?;
-            return self.check_watches(None, request, 1, limits);
+            return self.check_watches(None, &request.beside(), 1, limits.watches_max);
         };
         if !is_same(earlier, request) {
             return Err(Refusal::OtherRequest { key: 0 });
@@ -232,7 +237,7 @@ impl Locks {
         if earlier.is_watched() {
             return Ok(());
         }
-        self.check_watches(None, request, 1, limits)
+        self.check_watches(None, &request.beside(), 1, limits.watches_max)
     }
 
     fn check_deadlock(

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Fence, Hold, Holder, Holders, Limits, Listener, Locks, Mode, Name, Refusal, Request, Ticket,
-    Timestamp, Who,
+    Channel, Fence, Hold, Holder, Holders, Limits, Listener, Locks, Mode, Name, Refusal, Renewal,
+    Request, Ticket, Timestamp, Who,
     acquire::COUNT_MAX,
     graph::Verdict,
     queue::QueueId,
@@ -22,12 +22,48 @@ pub(crate) struct Terms {
     pub(crate) lease_ms: u32,
 }
 
-impl Request<'_> {
+/// What is to be remembered of a hold beside the store.
+#[derive(Clone, Copy)]
+pub(crate) struct Beside<'a> {
+    pub(crate) owner: &'a [u8],
+    session: Option<u64>,
+    channel: Option<Channel<'a>>,
+    grace_ms: Option<u32>,
+}
+
+impl Beside<'_> {
+    /// Whether anything is, that may not have been before.
+    const fn is_asked_for(&self) -> bool {
+        self.channel.is_some() || self.grace_ms.is_some()
+    }
+}
+
+impl<'a> Request<'a> {
     pub(crate) const fn terms(&self) -> Terms {
         Terms {
             mode: self.mode,
             reenter: self.reenter,
             lease_ms: self.lease_ms,
+        }
+    }
+
+    pub(crate) const fn beside(&self) -> Beside<'a> {
+        Beside {
+            owner: self.owner,
+            session: self.session,
+            channel: self.channel,
+            grace_ms: self.grace_ms,
+        }
+    }
+}
+
+impl<'a> Renewal<'a> {
+    pub(crate) const fn beside(&self, owner: &'a [u8]) -> Beside<'a> {
+        Beside {
+            owner,
+            session: self.session,
+            channel: self.channel,
+            grace_ms: self.grace_ms,
         }
     }
 }
@@ -80,24 +116,24 @@ impl Locks {
         fence
     }
 
-    /// Remembers what a request asks for beside the hold that it was granted.
-    /// What it does not mention stays; but a bound hold belongs to the
-    /// connection that asked last.
+    /// Remembers what a request or a renewal asks for beside its hold. What it
+    /// does not mention stays; but a bound hold belongs to the connection that
+    /// asked last.
     pub(crate) fn remember(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &Hold,
         fence: Fence,
-        request: &Request<'_>,
+        beside: &Beside<'_>,
     ) {
-        let Some(queue) = self.queue_to_remember_in(name, request.is_watched()) else {
+        let Some(queue) = self.queue_to_remember_in(name, beside.is_asked_for()) else {
             return;
         };
-        let notice = request.session.zip(request.channel);
+        let (session, grace_ms) = (beside.session, beside.grace_ms);
+        let notice = session.zip(beside.channel);
         let notice = notice.map(|(session, channel)| self.table.listener(session, channel));
-        let (session, grace_ms) = (request.session, request.grace_ms);
-        self.keep_watch(queue, request.owner, fence, notice, session, grace_ms);
+        self.keep_watch(queue, beside.owner, fence, notice, session, grace_ms);
         self.look_at(now, queue, hold);
     }
 
@@ -107,27 +143,6 @@ impl Locks {
         let session = ticket.delivery.session();
         let grace_ms = ticket.grace.map(Grace::millis);
         self.keep_watch(queue, &ticket.owner, fence, notice, session, grace_ms);
-    }
-
-    /// Has what is remembered of a hold follow a renewal: its fence, and, if it
-    /// is bound, the connection that it ends with.
-    pub(crate) fn update_watch(
-        &mut self,
-        name: Name<'_>,
-        owner: &[u8],
-        fence: Fence,
-        session: Option<u64>,
-    ) {
-        if let Some(queue) = self.table.find(name)
-            && let Some(id) = self.table.watch_of(queue, owner)
-        {
-            self.table.change_watch(id, |watch| {
-                watch.fence = fence;
-                if let Some(session) = session {
-                    move_binding(watch, session);
-                }
-            });
-        }
     }
 
     /// Whether the hold of an owner is bound to a connection.
@@ -196,18 +211,16 @@ impl Locks {
     pub(crate) fn check_watches(
         &self,
         queue: Option<QueueId>,
-        request: &Request<'_>,
+        beside: &Beside<'_>,
         keys: u64,
-        limits: &Limits,
+        watches_max: u64,
     ) -> Result<(), Refusal> {
-        let replaces = || queue.and_then(|id| self.table.watch_of(id, request.owner));
-        if !request.is_watched() || replaces().is_some() {
+        let replaces = || queue.and_then(|id| self.table.watch_of(id, beside.owner));
+        if !beside.is_asked_for() || replaces().is_some() {
             return Ok(());
         }
-        if self.gauges().watches.saturating_add(keys) > limits.watches_max {
-            return Err(Refusal::TooManyWatches {
-                limit: limits.watches_max,
-            });
+        if self.gauges().watches.saturating_add(keys) > watches_max {
+            return Err(Refusal::TooManyWatches { limit: watches_max });
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ pub struct Locks {
 impl Locks {
     /// Sets the lease of the caller's hold to `lease_ms` from now. A bound
     /// hold belongs to the caller's connection from then on, if it has one.
+    /// Channel and grace replace those of the hold.
     ///
     /// Raises the fence of the hold to that of the renewal, if that is larger;
     /// every later one of this lock is above it.
@@ -39,14 +40,17 @@ impl Locks {
     /// # Errors
     ///
     /// [`Refusal::FenceTooLarge`] if that fence is more than an hour ahead of
-    /// the clock, [`Refusal::FenceTaken`] if another holder has it.
+    /// the clock, [`Refusal::FenceTaken`] if another holder has it,
+    /// [`Refusal::TooManyWatches`] if it is to be watched, was not before, and
+    /// there are `watches_max` watches.
     pub fn renew(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &mut Hold,
         owner: &[u8],
-        renewal: &Renewal,
+        renewal: &Renewal<'_>,
+        watches_max: u64,
     ) -> Result<Step<Option<Fence>>, Refusal> {
         self.view(now, name, hold, Some(owner));
         let limit = Fences::highest(now);
@@ -60,6 +64,8 @@ impl Locks {
         if let Some(fence) = renewal.fence.filter(is_taken) {
             return Err(Refusal::FenceTaken { fence });
         }
+        let beside = renewal.beside(owner);
+        self.check_watches(self.table.find(name), &beside, 1, watches_max)?;
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
         let fence = held.fence.unwrap_or_else(|| self.fences.next(now, [name]));
@@ -68,7 +74,7 @@ impl Locks {
         held.fence = Some(fence);
         hold.set_of_caller(owner, held);
         self.counters.renewals += 1;
-        self.update_watch(name, owner, fence, renewal.session);
+        self.remember(now, name, hold, fence, &beside);
         self.hold_changed(now, name, hold);
         let step = Step::quiet(Some(fence));
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))

@@ -6,8 +6,8 @@
 //! concerns the request as a whole is kept with the ticket of its first key.
 
 use crate::{
-    Admission, Delivery, Effect, Hold, Holders, Limits, Locks, Name, Refusal, Request, Step,
-    Ticket, TicketId, Timestamp, Wait,
+    Admission, Delivery, Effect, Fence, Hold, Holders, Limits, Locks, Name, Refusal, Renewal,
+    Request, Step, Ticket, TicketId, Timestamp, Wait,
     acquire::{COUNT_MAX, withdrawn},
     ticket::MultiId,
     wait_for::{Place, Target},
@@ -91,6 +91,39 @@ impl Locks {
         place
     }
 
+    /// Renews those of several holds that the owner has, as [`Locks::renew`]
+    /// would; a step for each key.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Locks::renew`]. With no fence to be raised to, nothing has
+    /// changed then.
+    pub fn renew_all(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        holds: &mut [Hold],
+        owner: &[u8],
+        renewal: &Renewal<'_>,
+        watches_max: u64,
+    ) -> Result<Vec<Step<Option<Fence>>>, Refusal> {
+        for (name, hold) in names.iter().zip(&mut *holds) {
+            self.view(now, *name, hold, Some(owner));
+        }
+        let new = names.iter().zip(&*holds).filter(|(name, hold)| {
+            hold.of_caller(owner).is_some() && self.table.watch_named(**name, owner).is_none()
+        });
+        self.check_watches(
+            None,
+            &renewal.beside(owner),
+            new.count() as u64,
+            watches_max,
+        )?;
+        let each = names.iter().zip(holds);
+        each.map(|(name, hold)| self.renew(now, *name, hold, owner, renewal, watches_max))
+            .collect()
+    }
+
     fn enter_all(
         &mut self,
         now: Timestamp,
@@ -100,14 +133,19 @@ impl Locks {
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watches(None, request, self.unwatched(names, own), limits)?;
+        self.check_watches(
+            None,
+            &request.beside(),
+            self.unwatched(names, own),
+            limits.watches_max,
+        )?;
         let fence = self.fences.next(now, names.iter().copied());
         self.counters.grants += 1;
         let own = own.and_then(|multi| self.table.members(multi).first().copied());
         let earlier = own.and_then(|id| self.take_out(id));
         for (name, hold) in names.iter().zip(holds) {
             hold.enter(fence, now, request.lease_ms);
-            self.remember(now, *name, hold, fence, request);
+            self.remember(now, *name, hold, fence, &request.beside());
             self.hold_changed(now, *name, hold);
         }
         let mut step = Step::quiet(Admission::Granted(fence));
@@ -189,7 +227,7 @@ impl Locks {
         }
         let unwatched = |name: &&Name<'_>| self.table.watch_named(**name, request.owner).is_none();
         let new = names.iter().filter(unwatched).count() as u64;
-        self.check_watches(None, request, new, limits)?;
+        self.check_watches(None, &request.beside(), new, limits.watches_max)?;
         let mut step = Step::quiet(Admission::Busy);
         let grants = self.counters.grants;
         for (name, hold) in names.iter().zip(holds) {
@@ -214,7 +252,12 @@ impl Locks {
             }
             self.check_waiters(names.len() as u64, limits)?;
         }
-        self.check_watches(None, request, self.unwatched(names, own), limits)
+        self.check_watches(
+            None,
+            &request.beside(),
+            self.unwatched(names, own),
+            limits.watches_max,
+        )
     }
 
     fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {

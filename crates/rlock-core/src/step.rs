@@ -61,22 +61,21 @@ pub struct Request<'a> {
     pub grace_ms: Option<u32>,
 }
 
-impl Request<'_> {
-    /// Whether the hold, once granted, has to be remembered.
-    pub(crate) const fn is_watched(&self) -> bool {
-        self.channel.is_some() || self.grace_ms.is_some()
-    }
-}
-
 /// A renewal.
 #[derive(Clone, Copy, Debug)]
-pub struct Renewal {
+pub struct Renewal<'a> {
     /// The lease, in milliseconds.
     pub lease_ms: u32,
     /// What the fence of the hold is raised to, if it is smaller.
     pub fence: Option<Fence>,
     /// The connection that asks; a script has none.
     pub session: Option<u64>,
+    /// Where the loss is published from now on; `None` leaves that as it is.
+    /// Needs a connection.
+    pub channel: Option<Channel<'a>>,
+    /// How long the hold outlives its connection from now on, in milliseconds;
+    /// `None` leaves that as it is. Needs a connection.
+    pub grace_ms: Option<u32>,
 }
 
 /// What may be queued.

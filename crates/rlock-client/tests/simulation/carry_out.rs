@@ -150,6 +150,8 @@ impl Server {
             lease_ms: u32::try_from(lease.as_millis()).expect("a short lease"),
             fence: raise.and_then(rlock_core::Fence::new),
             session: Some(session),
+            channel: None,
+            grace_ms: None,
         };
         let (keys, owner) = (names(claims), claims.owner().as_str());
         match keys.as_slice() {

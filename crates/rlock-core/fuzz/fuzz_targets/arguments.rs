@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use rlock_core::{
     Mode, Wait,
-    syntax::{self, Acquire, CHANNEL_LEN_MAX, OWNER_LEN_MAX, Parsed, RESERVED_PREFIX},
+    syntax::{self, Acquire, CHANNEL_LEN_MAX, NamedChannel, OWNER_LEN_MAX, Parsed, RESERVED_PREFIX},
 };
 
 const MILLIS_MAX: u64 = 86_400_000;
@@ -88,10 +88,15 @@ fuzz_target!(|words: Vec<Word>| {
     if let Some(it) = accepted(syntax::renew(&words, MILLIS_MAX)) {
         check_owner(it.owner);
         check_millis(it.lease_ms, 1);
+        check_channel(it.channel);
+        if let Some(grace_ms) = it.grace_ms {
+            check_millis(grace_ms, 0);
+        }
     }
     if let Some(it) = accepted(syntax::renew_all(&words, MILLIS_MAX)) {
         check_owner(it.owner);
         check_millis(it.lease_ms, 1);
+        check_channel(it.channel);
         check_keys(it.keys);
     }
     if let Some(it) = accepted(syntax::release(&words)) {
@@ -127,12 +132,13 @@ fn check_request(it: &Acquire<'_, Vec<u8>>) {
         assert!((1..=limit.unwrap_or(1)).contains(&permits));
         assert!(limit.is_none_or(|limit| limit <= 1_000_000));
     }
-    assert_eq!(
-        request.channel.map(|it| it.name),
-        it.channel.map(Vec::as_slice)
-    );
-    if let Some(channel) = it.channel {
-        assert!((1..=CHANNEL_LEN_MAX).contains(&channel.len()));
+    assert_eq!(request.channel, it.channel.map(|it| it.channel()));
+    check_channel(it.channel);
+}
+
+fn check_channel(channel: Option<NamedChannel<'_, Vec<u8>>>) {
+    if let Some(channel) = channel {
+        assert!((1..=CHANNEL_LEN_MAX).contains(&channel.word.len()));
     }
 }
 

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{
-    ArgError, Argument, Parsed,
-    args::{self, Args},
-};
+use super::{ArgError, Argument, NamedChannel, Parsed, args, options::Options};
 use crate::Fence;
 
 /// The most keys of one command.
@@ -16,7 +13,8 @@ const COMPARED_MAX: usize = 16;
 const LIST_DEFAULT: u32 = 10;
 const LIST_MAX: u32 = 1000;
 
-/// `RLOCK.RENEW key owner lease-ms [FENCE n]`
+/// `RLOCK.RENEW key owner lease-ms [FENCE n] [NOTIFY channel | SNOTIFY channel]
+/// [BIND grace-ms]`
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each field is the word of its name")]
 pub struct Renew<'a, A> {
@@ -24,6 +22,8 @@ pub struct Renew<'a, A> {
     pub owner: &'a A,
     pub lease_ms: u32,
     pub fence: Option<Fence>,
+    pub channel: Option<NamedChannel<'a, A>>,
+    pub grace_ms: Option<u32>,
 }
 
 /// `RLOCK.RELEASE key owner [ALL] [FENCE n]`
@@ -44,13 +44,15 @@ pub struct KeyAndOwner<'a, A> {
     pub owner: &'a A,
 }
 
-/// `RLOCK.MRENEW owner lease-ms numkeys key [key ...]`
+/// `RLOCK.MRENEW owner lease-ms numkeys key [key ...]
+/// [NOTIFY channel | SNOTIFY channel]`
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each field is the word of its name")]
 pub struct RenewAll<'a, A> {
     pub owner: &'a A,
     pub lease_ms: u32,
     pub keys: &'a [A],
+    pub channel: Option<NamedChannel<'a, A>>,
 }
 
 /// `RLOCK.MRELEASE owner numkeys key [key ...] [ALL] [FENCE n]`
@@ -70,12 +72,14 @@ pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<Renew<'_, A>
     };
     Some(args::owner(owner).and_then(|owner| {
         let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
-        let fence = only_value(options, "FENCE")?;
+        let options = Options::read(options, &["FENCE", "NOTIFY", "SNOTIFY", "BIND"])?;
         Ok(Renew {
             key,
             owner,
             lease_ms,
-            fence: read_fence(fence)?,
+            fence: options.fence()?,
+            channel: options.channel()?,
+            grace_ms: options.grace_ms(lease_max_ms)?,
         })
     }))
 }
@@ -86,12 +90,12 @@ pub fn release<A: Argument>(words: &[A]) -> Parsed<Release<'_, A>> {
         return None;
     };
     Some(args::owner(owner).and_then(|owner| {
-        let (all, fence) = what_to_release(options)?;
+        let options = Options::read(options, &["ALL", "FENCE"])?;
         Ok(Release {
             key,
             owner,
-            all,
-            fence,
+            all: options.all,
+            fence: options.fence()?,
         })
     }))
 }
@@ -107,8 +111,8 @@ pub fn list<A: Argument>(words: &[A]) -> Parsed<usize> {
     let [_, options @ ..] = words else {
         return None;
     };
-    Some(only_value(options, "COUNT").and_then(|count| {
-        let count = count.map(|it| args::small("COUNT", it, LIST_MAX));
+    Some(Options::read(options, &["COUNT"]).and_then(|options| {
+        let count = options.count.map(|it| args::small("COUNT", it, LIST_MAX));
         let count = count.transpose()?.unwrap_or(LIST_DEFAULT);
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }))
@@ -122,15 +126,12 @@ pub fn renew_all<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<RenewAll
     Some(args::owner(owner).and_then(|owner| {
         let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
         let (keys, rest) = keys(numkeys, rest)?;
-        if let Some(word) = rest.first() {
-            return Err(ArgError::UnknownOption {
-                value: word.bytes().into(),
-            });
-        }
+        let options = Options::read(rest, &["NOTIFY", "SNOTIFY"])?;
         Ok(RenewAll {
             owner,
             lease_ms,
             keys,
+            channel: options.channel()?,
         })
     }))
 }
@@ -142,56 +143,14 @@ pub fn release_all<A: Argument>(words: &[A]) -> Parsed<ReleaseAll<'_, A>> {
     };
     Some(args::owner(owner).and_then(|owner| {
         let (keys, rest) = keys(numkeys, rest)?;
-        let (all, fence) = what_to_release(rest)?;
+        let options = Options::read(rest, &["ALL", "FENCE"])?;
         Ok(ReleaseAll {
             owner,
             keys,
-            all,
-            fence,
+            all: options.all,
+            fence: options.fence()?,
         })
     }))
-}
-
-/// The options of the commands that release: whether every entry is given
-/// back, and under which fence alone.
-fn what_to_release<A: Argument>(words: &[A]) -> Result<(bool, Option<Fence>), ArgError> {
-    let (mut all, mut fence) = (false, None);
-    let mut rest = Args::new(words);
-    while let Some(word) = rest.next() {
-        if word.bytes().eq_ignore_ascii_case(b"ALL") {
-            args::once(&mut all, "ALL")?;
-        } else if word.bytes().eq_ignore_ascii_case(b"FENCE") {
-            args::set(&mut fence, "FENCE", rest.value("FENCE")?)?;
-        } else {
-            return Err(ArgError::UnknownOption {
-                value: word.bytes().into(),
-            });
-        }
-    }
-    Ok((all, read_fence(fence)?))
-}
-
-fn read_fence<A: Argument>(word: Option<&A>) -> Result<Option<Fence>, ArgError> {
-    let fence = word.map(|it| args::number("FENCE", it, 1, Fence::MAX));
-    Ok(fence.transpose()?.and_then(Fence::new))
-}
-
-/// The value of the only option that a command has.
-fn only_value<'a, A: Argument>(
-    words: &'a [A],
-    option: &'static str,
-) -> Result<Option<&'a A>, ArgError> {
-    let mut rest = Args::new(words);
-    let mut value = None;
-    while let Some(word) = rest.next() {
-        if !word.bytes().eq_ignore_ascii_case(option.as_bytes()) {
-            return Err(ArgError::UnknownOption {
-                value: word.bytes().into(),
-            });
-        }
-        args::set(&mut value, option, rest.value(option)?)?;
-    }
-    Ok(value)
 }
 
 /// As many keys as `numkeys` says, and what comes after them.

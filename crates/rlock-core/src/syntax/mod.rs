@@ -9,6 +9,7 @@ mod acquire;
 mod args;
 mod commands;
 mod error;
+mod options;
 
 pub use acquire::{Acquire, acquire, acquire_all};
 pub use args::{CHANNEL_LEN_MAX, OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
@@ -17,6 +18,7 @@ pub use commands::{
     renew, renew_all,
 };
 pub use error::{ArgError, Sample, Shown};
+pub use options::NamedChannel;
 
 /// Something with bytes: a word of a command.
 pub trait Argument {

@@ -54,7 +54,7 @@ fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
         lease_ms: 500,
         ..RENEWAL
     };
-    let step = locks.renew(at(1), name, &mut hold, b"ann", &renewal);
+    let step = locks.renew(at(1), name, &mut hold, b"ann", &renewal, 0);
     assert!(step.is_ok_and(|step| step.reply.is_some()));
     let mut seen_by_another = Hold::Exclusive {
         who: Who::Other,

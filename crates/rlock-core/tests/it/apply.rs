@@ -5,6 +5,7 @@ use rlock_core::{Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
 use crate::{
     driver::text,
     foreign::{name, poison},
+    model::{Renewed, Via},
     operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, Under},
     pair::{NOTHING, Pair},
     told::{Ask, Reply},
@@ -113,6 +114,8 @@ impl Pair {
                 lease_ms,
                 raise,
                 connection,
+                channel,
+                grace_ms,
             } => {
                 let (owner, session) = (OWNERS[owner], self.sessions[connection]);
                 let (fence, expected) = raise.map(|it| self.raise_to(it, key, owner)).unzip();
@@ -120,10 +123,12 @@ impl Pair {
                     lease_ms,
                     fence,
                     session: Some(session),
+                    channel: channel.map(|channel| CHANNELS[channel]),
+                    grace_ms,
                 };
                 let reply = self.driver.renew(name(key), owner, &renewal);
                 let model = &mut self.model;
-                let answer = model.renew(key, owner, lease_ms, expected, session);
+                let answer = model.renew(key, owner, &renewed(&renewal, expected));
                 if let (Some(fence), Some(expected)) = (fence, expected)
                     && answer == Reply::Fence(expected)
                 {
@@ -136,15 +141,21 @@ impl Pair {
                 owner,
                 lease_ms,
                 connection,
+                channel,
             } => {
                 let (owner, session) = (OWNERS[owner], self.sessions[connection]);
                 let renewal = Renewal {
                     lease_ms,
                     fence: None,
                     session: Some(session),
+                    channel: channel.map(|channel| CHANNELS[channel]),
+                    grace_ms: None,
                 };
                 let reply = driver.renew_all(&names(set), owner, &renewal);
-                (reply, model.renew_all(SETS[set], owner, lease_ms, session))
+                (
+                    reply,
+                    model.renew_all(SETS[set], owner, &renewed(&renewal, None)),
+                )
             }
             Operation::Release {
                 key,
@@ -328,6 +339,17 @@ impl Pair {
             self.settled &= to == now;
         }
         NOTHING
+    }
+}
+
+/// A renewal, as the model has it.
+fn renewed(renewal: &Renewal<'_>, raise_to: Option<u64>) -> Renewed {
+    let session = renewal.session.expect("a connection asks");
+    Renewed {
+        lease_ms: renewal.lease_ms,
+        raise_to,
+        via: Via::of(session, renewal.channel, 0),
+        grace: renewal.grace_ms.map(u64::from),
     }
 }
 

@@ -78,12 +78,15 @@ impl Operation {
                 lease_ms,
                 raise: Raise::decode(d),
                 connection,
+                channel: (e % 3 == 1).then_some(e / 3 % CHANNELS.len()),
+                grace_ms: (g % 4 == 1).then_some(GRACES[g / 4 % GRACES.len()]),
             },
             26 => Self::RenewAll {
                 set,
                 owner,
                 lease_ms,
                 connection,
+                channel: (e % 3 == 1).then_some(e / 3 % CHANNELS.len()),
             },
             27..=35 => Self::Release {
                 key,

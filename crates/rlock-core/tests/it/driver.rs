@@ -117,12 +117,17 @@ impl Driver {
         Reply::Blocked
     }
 
-    pub(crate) fn renew(&mut self, name: Name<'_>, owner: &str, renewal: &Renewal) -> Reply<Fence> {
+    pub(crate) fn renew(
+        &mut self,
+        name: Name<'_>,
+        owner: &str,
+        renewal: &Renewal<'_>,
+    ) -> Reply<Fence> {
         self.command(name, Some(owner), |driver, hold| {
-            let now = driver.now;
+            let (now, most) = (driver.now, driver.limits.watches_max);
             let step = driver
                 .locks
-                .renew(now, name, hold, owner.as_bytes(), renewal);
+                .renew(now, name, hold, owner.as_bytes(), renewal, most);
             match step {
                 Ok(step) => {
                     let announce = driver.perform(name, hold, step.effects, step.announce);

@@ -208,7 +208,7 @@ fn stored_fence_is_believed_as_that_of_its_hold() {
     let huge = Fence::new(Fence::MAX);
     let who = Who::Caller { count: 1 };
     let mut hold = held(who, huge, at(1000));
-    let step = locks.renew(at(0), KEY, &mut hold, b"ann", &RENEWAL);
+    let step = locks.renew(at(0), KEY, &mut hold, b"ann", &RENEWAL, 0);
     assert_eq!(step.map(|it| it.reply), Ok(huge));
     assert!(grant(&mut locks, at(0)).get() < Fence::MAX);
 }
@@ -219,7 +219,7 @@ fn raise(locks: &mut Locks, hold: &mut Hold, fence: u64) -> Result<Option<u64>, 
         fence: Fence::new(fence),
         ..RENEWAL
     };
-    let step = locks.renew(at(0), KEY, hold, b"ann", &renewal);
+    let step = locks.renew(at(0), KEY, hold, b"ann", &renewal, 0);
     step.map(|step| step.reply.map(Fence::get))
 }
 

@@ -51,12 +51,15 @@ pub(crate) enum Operation {
         lease_ms: u32,
         raise: Option<Raise>,
         connection: usize,
+        channel: Option<usize>,
+        grace_ms: Option<u32>,
     },
     RenewAll {
         set: usize,
         owner: usize,
         lease_ms: u32,
         connection: usize,
+        channel: Option<usize>,
     },
     Release {
         key: usize,

@@ -50,10 +50,12 @@ pub(crate) const fn request(owner: &str, wait: Wait) -> Request<'_> {
 }
 
 /// A renewal for one second.
-pub(crate) const RENEWAL: Renewal = Renewal {
+pub(crate) const RENEWAL: Renewal<'static> = Renewal {
     lease_ms: 1000,
     fence: None,
     session: None,
+    channel: None,
+    grace_ms: None,
 };
 
 /// Queues a call, which is known by the number of its session.

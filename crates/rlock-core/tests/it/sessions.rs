@@ -40,7 +40,7 @@ fn closed_session_leaves_its_hold_to_the_lease() {
     locks.session_closed(at(0), 7);
     assert!(locks.next_due(at(0)).is_none());
     assert!(!locks.is_contended(KEY));
-    let step = locks.renew(at(1), KEY, &mut hold, b"ann", &RENEWAL);
+    let step = locks.renew(at(1), KEY, &mut hold, b"ann", &RENEWAL, 0);
     assert!(step.is_ok_and(|step| step.reply.is_some()));
 }
 

@@ -62,15 +62,22 @@ impl Driver {
         &mut self,
         names: &[Name<'_>],
         owner: &str,
-        renewal: &Renewal,
+        renewal: &Renewal<'_>,
     ) -> Reply<Fence> {
         self.commands(names, owner, |driver, opened| {
+            let (now, most) = (driver.now, driver.limits.watches_max);
+            let mut holds: Vec<Hold> = opened.iter_mut().map(|it| it.hold.take()).collect();
+            let locks = &mut driver.locks;
+            let steps = locks.renew_all(now, names, &mut holds, owner.as_bytes(), renewal, most);
+            for (opened, hold) in opened.iter_mut().zip(holds) {
+                opened.hold = hold;
+            }
+            let steps = match steps {
+                Ok(steps) => steps,
+                Err(refusal) => return driver.refused(refusal),
+            };
             let mut renewed = 0;
-            for (name, opened) in names.iter().zip(opened) {
-                let (now, hold) = (driver.now, &mut opened.hold);
-                let owner = owner.as_bytes();
-                let step = driver.locks.renew(now, *name, hold, owner, renewal);
-                let step = step.expect("only a fence could be refused");
+            for ((name, opened), step) in names.iter().zip(opened).zip(steps) {
                 renewed += u64::from(driver.carry_on(*name, opened, step).is_some());
             }
             Reply::Number(renewed)

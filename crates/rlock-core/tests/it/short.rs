@@ -63,6 +63,8 @@ const EXCLUSIVE: [Operation; 11] = [
         lease_ms: 1,
         raise: None,
         connection: 0,
+        channel: None,
+        grace_ms: None,
     },
     Operation::Cancel {
         key: 0,

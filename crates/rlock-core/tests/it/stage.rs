@@ -140,12 +140,24 @@ impl Stage {
             }
             "RENEW" => {
                 let it = read(syntax::renew(words, LEASE_MAX_MS))?;
-                let renewal = renewal(session, it.lease_ms, it.fence);
+                let renewal = Renewal {
+                    lease_ms: it.lease_ms,
+                    fence: it.fence,
+                    session: Some(session),
+                    channel: it.channel.map(|it| it.channel()),
+                    grace_ms: it.grace_ms,
+                };
                 (*it.key, driver.renew(named(it.key), it.owner, &renewal))
             }
             "MRENEW" => {
                 let it = read(syntax::renew_all(words, LEASE_MAX_MS))?;
-                let renewal = renewal(session, it.lease_ms, None);
+                let renewal = Renewal {
+                    lease_ms: it.lease_ms,
+                    fence: None,
+                    session: Some(session),
+                    channel: it.channel.map(|it| it.channel()),
+                    grace_ms: None,
+                };
                 let reply = driver.renew_all(&names(it.keys), it.owner, &renewal);
                 (it.keys[0], reply)
             }
@@ -225,6 +237,7 @@ impl Stage {
         match (name, value) {
             ("deadlock-detection", "yes") => self.driver.limits.detects_deadlocks = true,
             ("deadlock-detection", "no") => self.driver.limits.detects_deadlocks = false,
+            ("max-watches", _) => self.driver.limits.watches_max = number?,
             ("max-waiters", _) => self.driver.limits.waiters_max = number?,
             ("max-shared-holders", _) => self.driver.limits.shared_max = number?,
             ("yield-after", _) => self.driver.locks.yield_after(number?),
@@ -261,14 +274,6 @@ impl Stage {
         let number: usize = number.parse().expect("a fence has a number");
         let more: u64 = more.parse().expect("what is added is a number");
         (self.fences[number - 1].get() + more).to_string()
-    }
-}
-
-const fn renewal(session: u64, lease_ms: u32, fence: Option<Fence>) -> Renewal {
-    Renewal {
-        lease_ms,
-        fence,
-        session: Some(session),
     }
 }
 

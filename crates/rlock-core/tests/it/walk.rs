@@ -59,7 +59,7 @@ fn walks(setup: Setup, rare: &[(&'static str, &'static str)]) {
 const OFTEN: u64 = 3;
 
 /// What operations can come to, whatever the limits.
-const OUTCOMES: [(&str, &str); 69] = [
+const OUTCOMES: &[(&str, &str)] = &[
     ("ACQUIRE", "blocked"),
     ("ACQUIRE", "fence"),
     ("ACQUIRE", "nil"),
@@ -97,6 +97,7 @@ const OUTCOMES: [(&str, &str); 69] = [
     ("RELEASE", "1"),
     ("RELEASE", "nil"),
     ("RELEASE", "wrong type"),
+    ("renewal", "watched"),
     ("RENEW", "fence"),
     ("RENEW", "fence taken"),
     ("RENEW", "fence too large"),
@@ -143,7 +144,12 @@ fn core_and_model_agree_on_a_long_walk() {
 fn core_and_model_agree_on_a_long_walk_between_narrow_limits() {
     walks(
         Setup::NARROW,
-        &[("ACQUIRE", "queue full"), ("MACQUIRE", "queue full")],
+        &[
+            ("ACQUIRE", "queue full"),
+            ("MACQUIRE", "queue full"),
+            ("RENEW", "queue full"),
+            ("MRENEW", "queue full"),
+        ],
     );
 }
 

@@ -1,6 +1,6 @@
 //! Holds whose loss is told, or that end with a connection.
 
-use super::{Bind, Kind, Model, Via, Watching};
+use super::{Bind, Kind, Model, Renewed, Via, Watching};
 use crate::told::Ask;
 
 impl Via {
@@ -59,16 +59,21 @@ impl Model {
         }
     }
 
-    /// The hold was renewed: it may have another fence, and if it is bound,
-    /// then to this connection.
-    pub(super) fn follow_renewal(&mut self, at: usize, owner: &str, fence: u64, session: u64) {
-        let mut watching = self.locks[at].watching.iter_mut();
-        if let Some(it) = watching.find(|it| it.owner == owner) {
-            it.fence = fence;
-            if let Some(bind) = it.bind.as_mut() {
-                (bind.session, bind.closed) = (session, None);
-            }
-        }
+    /// Whether there would be more watches than may be if the holds that the
+    /// owner has of these were renewed.
+    pub(super) fn lacks_watches_to_renew(
+        &self,
+        keys: &[usize],
+        owner: &str,
+        renewed: &Renewed,
+    ) -> bool {
+        let unwatched = |at: &&usize| {
+            let lock = &self.locks[**at];
+            let is_watched = lock.watching.iter().any(|it| it.owner == owner);
+            lock.data.holder(owner).is_some() && !is_watched
+        };
+        let more = keys.iter().filter(unwatched).count();
+        renewed.watches() && more > 0 && self.watches() + more > self.limits.watches_max
     }
 
     /// Whether there would be more watches than may be if all were granted, and

@@ -1,6 +1,6 @@
 //! Several locks at once: all or none.
 
-use super::{Kind, Model};
+use super::{Kind, Model, Renewed};
 use crate::told::{Ask, Error, Reply};
 
 impl Model {
@@ -61,21 +61,23 @@ impl Model {
         &mut self,
         keys: &[usize],
         owner: &str,
-        lease_ms: u32,
-        session: u64,
+        renewed: &Renewed,
     ) -> Reply<u64> {
         if !self.are_locks(keys) {
             return Reply::WRONG_TYPE;
         }
-        let mut renewed = 0;
+        if self.lacks_watches_to_renew(keys, owner, renewed) {
+            return self.done(Reply::QUEUE_FULL);
+        }
+        let mut held = 0;
         for at in keys {
             if self.holds(*at, owner) {
-                self.renew_held(*at, owner, lease_ms, None, session);
-                renewed += 1;
+                self.renew_held(*at, owner, renewed);
+                held += 1;
             }
         }
         self.settle_all();
-        Reply::Number(renewed)
+        Reply::Number(held)
     }
 
     pub(crate) fn release_all(

@@ -20,7 +20,7 @@ mod upgrade;
 mod views;
 
 pub(crate) use hash::{Data, Hash, HashMode, Holder};
-use rlock_core::{Counters, Mode};
+use rlock_core::{Channel, Counters, Mode};
 pub(crate) use views::Contended;
 
 use crate::told::{Ask, OnChannel, Told};
@@ -60,17 +60,33 @@ pub(crate) enum Via {
 
 impl Via {
     fn asked(ask: &Ask<'_>) -> Self {
-        let session = ask.session();
-        match ask.request.channel {
-            None => Self::Call {
-                session,
-                handle: ask.call,
-            },
+        Self::of(ask.session(), ask.request.channel, ask.call)
+    }
+
+    pub(crate) fn of(session: u64, channel: Option<Channel<'_>>, handle: u64) -> Self {
+        match channel {
+            None => Self::Call { session, handle },
             Some(it) => Self::Channel {
                 session,
                 channel: (it.kind, crate::driver::text(it.name)),
             },
         }
+    }
+}
+
+/// What a renewal asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct Renewed {
+    pub(crate) lease_ms: u32,
+    pub(crate) raise_to: Option<u64>,
+    /// The connection that asks, and the channel if there is one.
+    pub(crate) via: Via,
+    pub(crate) grace: Option<u64>,
+}
+
+impl Renewed {
+    pub(crate) const fn watches(&self) -> bool {
+        self.via.is_channel() || self.grace.is_some()
     }
 }
 

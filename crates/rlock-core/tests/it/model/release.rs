@@ -1,17 +1,11 @@
 //! Keeping a hold, and giving it up.
 
-use super::{Data, Model};
+use super::{Data, Model, Renewed};
 use crate::told::{Error, Reply};
 
 impl Model {
-    pub(crate) fn renew(
-        &mut self,
-        at: usize,
-        owner: &str,
-        lease_ms: u32,
-        raise_to: Option<u64>,
-        session: u64,
-    ) -> Reply<u64> {
+    pub(crate) fn renew(&mut self, at: usize, owner: &str, renewed: &Renewed) -> Reply<u64> {
+        let raise_to = renewed.raise_to;
         self.settle(at);
         let data = &self.locks[at].data;
         if data.is_other() {
@@ -28,7 +22,10 @@ impl Model {
             return self.done(Reply::Error(Error::FenceTaken));
         }
         let before = data.holder(owner).and_then(|it| it.fence);
-        let fence = self.renew_held(at, owner, lease_ms, raise_to, session);
+        if self.lacks_watches_to_renew(&[at], owner, renewed) {
+            return self.done(Reply::QUEUE_FULL);
+        }
+        let fence = self.renew_held(at, owner, renewed);
         if raise_to == Some(fence) && before < raise_to {
             self.event("fence", "raised");
         }
@@ -36,17 +33,13 @@ impl Model {
         Reply::Fence(fence)
     }
 
-    pub(super) fn renew_held(
-        &mut self,
-        at: usize,
-        owner: &str,
-        lease_ms: u32,
-        raise_to: Option<u64>,
-        session: u64,
-    ) -> u64 {
+    pub(super) fn renew_held(&mut self, at: usize, owner: &str, renewed: &Renewed) -> u64 {
         self.counters.renewals += 1;
-        let fence = self.set_lease(at, owner, lease_ms, raise_to);
-        self.follow_renewal(at, owner, fence, session);
+        let fence = self.set_lease(at, owner, renewed.lease_ms, renewed.raise_to);
+        self.watch_as(at, owner, fence, &renewed.via, renewed.grace);
+        if renewed.watches() {
+            self.event("renewal", "watched");
+        }
         fence
     }
 
