@@ -33,6 +33,7 @@ use crate::quorum::hold::Hold;
 #[must_use = "a lock is released as soon as its guard is dropped"]
 pub struct QuorumGuard {
     hold: Arc<Hold>,
+    open: bool,
 }
 
 /// One member that holds a lock of a quorum; from [`QuorumGuard::members`].
@@ -48,8 +49,20 @@ pub struct HoldingMember {
 }
 
 impl QuorumGuard {
+    /// The first one of a hold.
     pub(crate) fn new(hold: Arc<Hold>) -> Self {
-        Self { hold }
+        let open = true;
+        Self { hold, open }
+    }
+
+    /// Another one, after the lease of the whole was set anew; none if the hold
+    /// is over.
+    pub(crate) async fn again(hold: Arc<Hold>) -> Option<Self> {
+        let guard = hold.enter().then(|| Self::new(hold))?;
+        if guard.is_valid() {
+            guard.hold.renew().await;
+        }
+        guard.is_valid().then_some(guard)
     }
 
     /// The fencing token: larger than that of every earlier holder.
@@ -164,25 +177,36 @@ impl QuorumGuard {
         async move { hold.extend(whole_ms("lease", lease)?).await }
     }
 
-    /// Releases the lock at all members, and waits for those that answer soon.
+    /// Releases the lock at all members, and waits for the word of a majority.
+    /// The others are waited for if they answer soon.
     ///
     /// If other guards of the same owner hold it too, only this one ends, and
     /// nothing is sent.
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the lock was lost before;
-    /// - [`Error::Unavailable`], [`Error::Denied`], [`Error::NotALock`]: so say
-    ///   more members than a minority. The background goes on trying until the
-    ///   lease ends.
+    /// - [`Error::Lost`]: the lock was lost before: so many members had ended
+    ///   it that fewer than a majority were left;
+    /// - [`Error::Unavailable`], [`Error::Denied`], [`Error::NotALock`]: fewer
+    ///   members than a majority have released it, within the patience of their
+    ///   settings. The background goes on trying until the lease ends.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the release to the background.
-    pub async fn release(self) -> Result<(), Error> {
-        match Arc::into_inner(self.hold) {
-            Some(hold) => hold.release().await,
-            None => Ok(()),
+    pub async fn release(mut self) -> Result<(), Error> {
+        self.open = false;
+        match self.hold.leave() {
+            true => self.hold.release().await,
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for QuorumGuard {
+    fn drop(&mut self) {
+        if self.open && self.hold.leave() {
+            self.hold.abandon();
         }
     }
 }

@@ -2,12 +2,13 @@
 //! long a majority holds, and takes what was lost of it anew.
 
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::future::select_all;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::timeout_at;
 
 use crate::engine::ask::Queueing;
 use crate::engine::claims::Claims;
@@ -18,6 +19,7 @@ use crate::engine::terms::Terms;
 use crate::error::{Error, Loss};
 use crate::locks::guard::Guard;
 use crate::net::clock::{now, timer};
+use crate::net::deadline::Deadline;
 use crate::net::lost::Lost;
 use crate::net::state::lock;
 use crate::quorum::acquire::{Answer, Asking, Slot, ask, next, raise};
@@ -27,7 +29,7 @@ use crate::quorum::shared::{Name, Shared};
 /// How often a member that does not hold is looked at, at least and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// One grant by a majority, with all of its guards.
+/// One grant by a majority, for as long as there are guards of it.
 pub(crate) struct Hold {
     pub(crate) shared: Arc<Shared>,
     name: Name,
@@ -37,6 +39,8 @@ pub(crate) struct Hold {
     /// The members by their places.
     order: Vec<usize>,
     parts: Mutex<Parts>,
+    /// How many guards there are; none ever again after the last.
+    guards: AtomicUsize,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -78,6 +82,7 @@ impl Hold {
                 terms,
                 was_ended: false,
             }),
+            guards: AtomicUsize::new(1),
             keeper: Mutex::new(None),
         });
         let keeper = Keeper {
@@ -87,6 +92,18 @@ impl Hold {
         };
         *lock(&hold.keeper) = Some(shared.runtime.spawn(keeper.keep()));
         Some(hold)
+    }
+
+    /// One more guard; false if the last is gone.
+    pub(crate) fn enter(&self) -> bool {
+        let one_more = |guards: usize| (guards > 0).then_some(guards + 1);
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        self.guards.fetch_update(set, fetch, one_more).is_ok()
+    }
+
+    /// One guard less; whether it was the last.
+    pub(crate) fn leave(&self) -> bool {
+        self.guards.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
     /// Counts anew for how long a majority holds; false if it is lost.
@@ -148,17 +165,18 @@ impl Hold {
     /// member that might grant again what it forgets.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.shared.check_grace(lease)?;
+        let begun = Deadline::after(self.shared.limits.patience);
         let extending: Vec<_> = {
-            let mut parts = lock(&self.parts);
-            parts.terms.lease = parts.terms.lease.max(lease);
+            let parts = lock(&self.parts);
             let guards = parts.guards.iter().zip(&self.order);
             let guards = guards.filter(|(_, member)| self.shared.outlives(**member, lease));
             guards
                 .filter_map(|(guard, _)| Some(Box::pin(guard.as_ref()?.extending(lease))))
                 .collect()
         };
+        let quorum = majority(self.order.len());
         let (mut rest, mut extended, mut failure) = (extending, 0, None);
-        while extended < majority(self.order.len()) && !rest.is_empty() {
+        while extended < quorum && !rest.is_empty() {
             let (outcome, _, others) = select_all(rest).await;
             rest = others;
             match outcome {
@@ -166,45 +184,69 @@ impl Hold {
                 Err(error) => failure = Some(error),
             }
         }
-        let loss = (!self.look()).then(|| self.proof.loss(now())).flatten();
-        match (loss, failure) {
-            (Some(loss), _) => Err(Error::Lost(loss)),
-            (None, Some(error)) if extended < majority(self.order.len()) => Err(error),
-            (None, _) => Ok(()),
+        self.look();
+        if let Some(loss) = self.proof.end_of(now()) {
+            return Err(Error::Lost(loss));
         }
+        if extended < quorum {
+            let source = Some(self.shared.failure(lease));
+            return Err(failure.unwrap_or_else(|| begun.unavailable(source)));
+        }
+        let mut parts = lock(&self.parts);
+        parts.terms.lease = parts.terms.lease.max(lease);
+        Ok(())
     }
 
-    /// Releases all parts, and waits for those that answer soon.
-    pub(crate) async fn release(self) -> Result<(), Error> {
+    /// Releases all parts. Once a majority has, it waits for those only that
+    /// answer soon.
+    pub(crate) async fn release(&self) -> Result<(), Error> {
         self.look();
         let loss = self.proof.loss(now());
+        let begun = Deadline::after(self.shared.limits.patience);
+        let (lease, quorum) = (self.terms().lease, majority(self.order.len()));
+        let soon = timer(now() + self.shared.slow(lease));
+        let (mut released, mut silent, mut failure) = (0, 0, None);
         let guards = self.end().into_iter().zip(&self.order);
-        let slots = guards.map(|(guard, member)| Slot {
-            asking: guard.and_then(|guard| self.releasing(*member, guard)),
-            guard: None,
+        let slots = guards.map(|(guard, member)| {
+            let is_held = guard.is_some();
+            let asking = guard.and_then(|guard| self.releasing(*member, guard));
+            silent += usize::from(is_held && asking.is_none());
+            let guard = None;
+            Slot { asking, guard }
         });
         let mut slots: Vec<_> = slots.collect();
         // The rest is asked first, and the gate last.
         slots.reverse();
-        let (mut released, mut failure) = (0, None);
         while slots.iter().any(|slot| slot.asking.is_some()) {
-            match next(&mut slots).await.1 {
-                Answer::Raised(Ok(()) | Err(Error::Lost(_))) => released += 1,
-                Answer::Raised(Err(error)) => failure = Some(error),
-                Answer::Took(_) | Answer::Gone | Answer::Stuck => {}
+            let answer = match released >= quorum {
+                true => timeout_at(soon, next(&mut slots)).await.ok(),
+                false => Some(next(&mut slots).await),
+            };
+            match answer {
+                Some((_, Answer::Raised(Ok(())))) => released += 1,
+                Some((_, Answer::Raised(Err(Error::Lost(_))))) => {}
+                Some((_, Answer::Raised(Err(error)))) => {
+                    silent += 1;
+                    failure = Some(error);
+                }
+                Some((_, Answer::Gone | Answer::Took(_) | Answer::Stuck)) => silent += 1,
+                None => break,
             }
         }
-        match (loss, failure) {
-            (Some(loss), _) => Err(Error::Lost(loss)),
-            (None, Some(error)) if released < majority(slots.len()) => Err(error),
-            (None, _) => Ok(()),
+        match loss {
+            Some(loss) => Err(Error::Lost(loss)),
+            None if released >= quorum => Ok(()),
+            None if released + silent < quorum => Err(Error::Lost(Loss::EndedByServer)),
+            None => {
+                let source = Some(self.shared.failure(lease));
+                Err(failure.unwrap_or_else(|| begun.unavailable(source)))
+            }
         }
     }
 
     /// The release of one part; none if it is better left to the background.
     fn releasing(&self, member: usize, guard: Guard) -> Option<Asking> {
         let shared = Arc::clone(&self.shared);
-        let slow = shared.slow(self.terms().lease);
         if shared.members.get(member)?.why_not(None).is_some() {
             return None;
         }
@@ -216,7 +258,6 @@ impl Hold {
                 biased;
                 released = guard.release() => Answer::Raised(released),
                 () = member.gone() => Answer::Gone,
-                () = sleep(slow) => Answer::Gone,
             }
         }))
     }
@@ -245,6 +286,12 @@ impl Hold {
         held.collect()
     }
 
+    /// Leaves the release to the background; the gate is left last.
+    pub(crate) fn abandon(&self) {
+        let mut guards = self.end();
+        while guards.pop().is_some() {}
+    }
+
     /// Ends it on purpose, and gives its parts away.
     fn end(&self) -> Vec<Option<Guard>> {
         if let Some(keeper) = lock(&self.keeper).take() {
@@ -261,8 +308,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let mut guards = self.end();
-        while guards.pop().is_some() {}
+        self.abandon();
         self.shared.forget(&self.name);
     }
 }

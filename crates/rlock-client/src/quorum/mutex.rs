@@ -172,11 +172,10 @@ impl QuorumMutex {
         let Some(mut held) = turn.wait(queueing, deadline).await else {
             return Ok(None);
         };
-        if let Some(hold) = held.upgrade().filter(|hold| hold.look()) {
-            hold.renew().await;
-            if hold.look() {
-                return Ok(Some(QuorumGuard::new(hold)));
-            }
+        if let Some(hold) = held.upgrade()
+            && let Some(guard) = QuorumGuard::again(hold).await
+        {
+            return Ok(Some(guard));
         }
         let taken = acquire(&self.shared, &turn.name, self.terms, queueing, deadline).await?;
         Ok(taken.map(|hold| {

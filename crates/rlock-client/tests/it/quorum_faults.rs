@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Loss, Quorum, QuorumMutex};
+use rlock_client::{Client, Error, Loss, Quorum, QuorumMutex};
 
 use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
@@ -159,6 +159,72 @@ fn a_member_that_was_flushed_is_taken_again_and_two_lose_the_lock() {
         let told = tokio::time::timeout(Duration::from_millis(GRACE_MS), loss).await;
         assert!(matches!(told, Ok(Loss::EndedByServer) | Err(_)), "{told:?}");
     });
+}
+
+#[tokio::test]
+async fn the_release_of_a_quorum_lock_says_what_became_of_it() {
+    let mut members = Members::start(3).await;
+    let settings = Client::builder().patience(Duration::from_millis(300));
+    let quorum = Quorum::builder().members(settings);
+    let quorum = quorum.connect(members.urls()).await.unwrap();
+    let held = async || {
+        let guard = mutex(&quorum).lock().await.unwrap();
+        eventually("all hold it", async || guard.members().len() == 3).await;
+        guard
+    };
+    // One may be stopped, two may not.
+    for (stopped, is_released) in [(1, true), (2, false)] {
+        let guard = held().await;
+        let (stopped, _) = members.0.split_at(stopped);
+        stopped.iter().for_each(|server| server.signal("-STOP"));
+        let released = guard.release().await;
+        stopped.iter().for_each(|server| server.signal("-CONT"));
+        assert_eq!(released.is_ok(), is_released, "{released:?}");
+        let is_silent = matches!(released, Ok(()) | Err(Error::Unavailable { .. }));
+        assert!(is_silent, "{released:?}");
+        members.untouched("k").await;
+    }
+    // Two have ended it, and it is released before they have told that.
+    let proxies = members.0.iter().map(|server| Proxy::to(server.port));
+    let proxies = futures_util::future::join_all(proxies).await;
+    let late = Quorum::connect(proxies.iter().map(Proxy::url)).await;
+    let guard = mutex(&late.unwrap()).lock().await.unwrap();
+    eventually("all hold it", async || guard.members().len() == 3).await;
+    proxies.iter().for_each(|proxy| proxy.set(Weather::Fog));
+    for server in &members.0[..2] {
+        let _: u64 = server.admin().await.run("RLOCK.FORCE k").await;
+    }
+    let told = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        proxies.iter().for_each(|proxy| proxy.set(Weather::Fair));
+    };
+    let (released, ()) = tokio::join!(guard.release(), told);
+    assert!(matches!(released, Err(Error::Lost(_))), "{released:?}");
+    members.untouched("k").await;
+    // Nobody is there.
+    let guard = held().await;
+    members.0.iter_mut().for_each(Server::kill);
+    let released = guard.release().await;
+    assert!(
+        matches!(released, Err(Error::Unavailable { .. })),
+        "{released:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_refused_extension_keeps_no_member_from_being_taken_again() {
+    let members = Members::start(3).await;
+    let quorum = Quorum::builder().any_grace();
+    let quorum = quorum.connect(members.urls()).await.unwrap();
+    let guard = mutex(&quorum).lock().await.unwrap();
+    eventually("all hold it", async || guard.members().len() == 3).await;
+    let day = Duration::from_secs(25 * 60 * 60);
+    let refused = guard.extend(day).await.unwrap_err();
+    assert!(matches!(refused, Error::Refused(_)), "{refused}");
+    let () = members.0[0].admin().await.run("DEL k").await;
+    eventually("one has lost it", async || guard.members().len() == 2).await;
+    eventually("it holds it again", async || guard.members().len() == 3).await;
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
