@@ -118,6 +118,13 @@ impl Address {
         Failure::client(self, error)
     }
 
+    /// Nothing was heard of it for so long.
+    pub(crate) fn silent(&self, limit: Duration) -> Failure {
+        let limit = humantime::format_duration(limit);
+        let message = format!("no answer from {} within {limit}", self.words());
+        Failure::unreachable(&self.place, message)
+    }
+
     /// What a metric calls the master, until it has been reached: as the client
     /// calls it from then on, so that one server has one name.
     pub(crate) fn label(&self) -> String {

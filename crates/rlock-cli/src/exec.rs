@@ -8,7 +8,8 @@ mod child;
 mod lock;
 mod terms;
 
-use std::time::Duration;
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
 
 use rlock_client::{Error, Loss};
 use serde_json::json;
@@ -25,6 +26,10 @@ pub(crate) use terms::Exec;
 
 /// How long the clean-up may take that goes on behind a call.
 const CLEANUP_MAX: Duration = Duration::from_secs(2);
+/// How long connecting may take at least, however short the wait is.
+const CONNECT_MIN: Duration = Duration::from_secs(1);
+/// How long it may take to find out who holds a lock that was not granted.
+const HOLDER_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the command; its exit code, or rlock's own.
 pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Result<u8, Failure> {
@@ -37,12 +42,14 @@ pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Resul
     };
     let mut signals =
         Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;
+    let begun = Instant::now();
     let servers = tokio::select! {
         biased;
         signal = signals.ending() => return Ok(session.interrupted(signal)),
         servers = session.connect() => servers?,
     };
-    let outcome = session.under_lock(&servers, &mut signals).await;
+    let wait = exec.wait().map(|wait| wait.saturating_sub(begun.elapsed()));
+    let outcome = session.under_lock(&servers, wait, &mut signals).await;
     // Of dropped calls and guards something may be left to withdraw.
     let _ = tokio::time::timeout(CLEANUP_MAX, servers.flush()).await;
     outcome
@@ -62,22 +69,39 @@ enum End {
 }
 
 impl Session<'_> {
+    /// Connects, within the wait if there is one, as nobody is to wait for
+    /// longer at a server that hangs.
     async fn connect(&self) -> Result<Servers, Failure> {
-        match self.exec.quorum() {
-            [] => self.address.client().await.map(Servers::One),
-            urls => self.address.quorum(urls).await.map(Servers::Quorum),
-        }
+        let connecting = async {
+            match self.exec.quorum() {
+                [] => self.address.client().await.map(Servers::One),
+                urls => self.address.quorum(urls).await.map(Servers::Quorum),
+            }
+        };
+        let Some(wait) = self.exec.wait() else {
+            return connecting.await;
+        };
+        let limit = wait.max(CONNECT_MIN);
+        let connected = tokio::time::timeout(limit, connecting).await;
+        connected.unwrap_or_else(|_| Err(self.address.silent(limit)))
     }
 
-    async fn under_lock(&self, servers: &Servers, signals: &mut Signals) -> Result<u8, Failure> {
+    async fn under_lock(
+        &self,
+        servers: &Servers,
+        wait: Option<Duration>,
+        signals: &mut Signals,
+    ) -> Result<u8, Failure> {
         let lock = Lock::new(servers, self.exec).map_err(|error| self.address.failure(&error))?;
         let held = tokio::select! {
             biased;
             signal = signals.ending() => return Ok(self.interrupted(signal)),
-            held = lock.acquire(self.exec.wait()) => held,
+            held = lock.acquire(wait) => held,
         };
         let held = held.map_err(|error| self.address.failure(&error))?;
-        let held = held.ok_or_else(|| self.not_granted())?;
+        let Some(held) = held else {
+            return Err(self.not_granted(servers).await);
+        };
         self.say_granted(&held);
         let mut child = match Child::start(self.exec, &held) {
             Ok(child) => child,
@@ -163,13 +187,29 @@ impl Session<'_> {
         self.output.event(&event, Some(&words));
     }
 
-    fn not_granted(&self) -> Failure {
-        let wait = humantime::format_duration(self.exec.wait().unwrap_or_default());
-        let message = match self.exec.wait() {
-            Some(Duration::ZERO) => format!("{}: not to be had at once", self.key()),
-            _ => format!("{}: not granted within {wait}", self.key()),
+    async fn not_granted(&self, servers: &Servers) -> Failure {
+        let within = match self.exec.wait() {
+            None | Some(Duration::ZERO) => "is not free".to_owned(),
+            Some(wait) => format!("not granted within {}", humantime::format_duration(wait)),
         };
+        let holder = tokio::time::timeout(HOLDER_MAX, self.holder(servers)).await;
+        let holder = holder.ok().flatten().unwrap_or_default();
+        let message = format!("{}: {within}{holder}", self.key());
         Failure::new(Code::NotGranted(self.exec.conflict_exit_code()), message)
+    }
+
+    /// Who is in the way, if the server may be asked.
+    async fn holder(&self, servers: &Servers) -> Option<String> {
+        let Servers::One(client) = servers else {
+            return None;
+        };
+        let info = client.mutex(self.exec.key().as_bytes()).info().await.ok()?;
+        let (first, others) = info.holders.split_first()?;
+        let owner = printable(&first.owner);
+        Some(match others.len() {
+            0 => format!(", {owner} holds it"),
+            count => format!(", {owner} and {count} more hold it"),
+        })
     }
 
     fn key(&self) -> String {

@@ -106,7 +106,7 @@ impl Failure {
             Error::ModuleMissing => Self::module_missing(at),
             Error::Unavailable { .. } => {
                 let message = format!("no answer from {}: {error}", at.words());
-                Self::new(Code::Unreachable, message).with_hint(is_it_running(&at.place))
+                Self::unreachable(&at.place, message)
             }
             Error::OutOfRange { argument, .. } => Self::usage(argument, error),
             Error::Lost(_) => Self::new(Code::Lost, error.to_string()),
@@ -115,6 +115,10 @@ impl Failure {
             Error::NotReplicated { .. } => Self::refused(at, error).with_hint(CHECK_REPLICAS),
             _ => Self::refused(at, error),
         }
+    }
+
+    pub(crate) fn unreachable(place: &Place, message: String) -> Self {
+        Self::new(Code::Unreachable, message).with_hint(is_it_running(place))
     }
 
     fn refused(at: &Address, error: &Error) -> Self {

@@ -12,12 +12,14 @@
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 #[cfg(target_os = "linux")]
 use rustix::process::{getpid, getppid, set_parent_process_death_signal};
+use signal_hook::consts::signal::SIGCHLD;
 use tokio::process::Command;
 
 use crate::failure::{Code, Failure};
@@ -53,6 +55,10 @@ impl Child {
         }
         #[cfg(target_os = "linux")]
         end_with_parent(&mut command);
+        // Where the parent ignores it, the kernel would throw the command's exit
+        // code away. Any handler ends that; the command begins with the default.
+        let taken = signal_hook::flag::register(SIGCHLD, Arc::default());
+        taken.map_err(|error| Failure::internal("cannot take SIGCHLD", &error))?;
         let name = || printable(&program.to_string_lossy());
         let process = command.spawn().map_err(|error| {
             let (code, what) = match error.kind() {
@@ -113,9 +119,12 @@ impl Child {
         }
     }
 
-    /// Whether anything of the command's group still runs.
+    /// Whether anything of the command's group still runs. What has ended, and
+    /// was not waited for by its parent, does not.
     fn is_group_left(&self) -> bool {
-        self.has_group && test_kill_process_group(self.id) != Err(Errno::SRCH)
+        self.has_group
+            && test_kill_process_group(self.id) != Err(Errno::SRCH)
+            && !is_all_ended(self.id)
     }
 
     /// Errors mean that nobody is left to be told. A process that was waited
@@ -127,6 +136,30 @@ impl Child {
             (false, false) => kill_process(self.id, signal),
             (false, true) => Ok(()),
         };
+    }
+}
+
+/// Whether all of a process group has ended, as far as the system tells.
+fn is_all_ended(group: Pid) -> bool {
+    let Ok(processes) = std::fs::read_dir("/proc") else {
+        return false;
+    };
+    let stats = processes.filter_map(|process| {
+        // Only processes have it.
+        std::fs::read(process.ok()?.path().join("stat")).ok()
+    });
+    let mut of_group = stats.filter_map(|stat| {
+        // Behind the name, in brackets: state, parent, group.
+        let stat = String::from_utf8_lossy(&stat);
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let state = fields.next()?.to_owned();
+        let is_of_group = fields.nth(1)?.parse() == Ok(group.as_raw_nonzero().get());
+        is_of_group.then_some(state)
+    });
+    let has_ended = |state: &str| matches!(state, "Z" | "X");
+    match of_group.next() {
+        Some(first) => has_ended(&first) && of_group.all(|state| has_ended(&state)),
+        None => false,
     }
 }
 

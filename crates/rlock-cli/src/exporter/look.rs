@@ -74,10 +74,7 @@ impl Looker {
         let _permit = self.free.try_acquire().ok()?;
         let began = Instant::now();
         let masters = tokio::time::timeout(LIMIT, self.masters()).await;
-        let masters = masters.unwrap_or_else(|_| {
-            let message = format!("no answer from {} within {LIMIT:?}", self.address.words());
-            self.away(Failure::new(Code::Unreachable, message))
-        });
+        let masters = masters.unwrap_or_else(|_| self.away(self.address.silent(LIMIT)));
         self.say_changes(&masters);
         Some(Looks {
             masters,

@@ -1,6 +1,7 @@
 //! `exec`: exit codes, environment, order, waits.
 
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use super::program::{Running, exec, finished, rlock};
 use super::server::{BOUND, Server, eventually};
@@ -55,13 +56,13 @@ fn the_lock_is_released_before_the_program_ends() {
 }
 
 #[test]
-fn a_lock_that_is_not_to_be_had_is_124_and_the_command_does_not_run() {
+fn a_lock_that_is_not_free_is_124_and_the_command_does_not_run() {
     let server = Server::start();
     server.held_by("k", "somebody");
     for options in [&["k", "--try"][..], &["k", "--wait", "0"]] {
         let ended = finished(&mut exec(&server, options, "echo ran"));
         ended.assert_code(124);
-        ended.assert_says("k: not to be had at once");
+        ended.assert_says("k: is not free, somebody holds it");
         assert_eq!(ended.stdout, "");
     }
 }
@@ -221,4 +222,33 @@ fn the_usual_variable_names_the_server_where_ours_does_not() {
     let mut command = rlock(&server);
     command.env("REDIS_URL", "redis://127.0.0.1:1/");
     finished(command.args(["info", "k"])).assert_code(0);
+}
+
+#[test]
+fn the_exit_code_is_known_where_the_parent_ignores_its_children() {
+    let server = Server::start();
+    for code in [0, 3] {
+        let mut command = Command::new("env");
+        command
+            .args(["--ignore-signal=CHLD", env!("CARGO_BIN_EXE_rlock")])
+            .args(["exec", "k", "-c", &format!("exit {code}")])
+            .env("RLOCK_URL", server.url())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        finished(&mut command).assert_code(code);
+    }
+}
+
+#[test]
+fn a_wait_includes_the_time_to_connect() {
+    let server = Server::start();
+    server.signal("STOP");
+    for options in [["k", "--wait", "1s"], ["k", "--wait", "0"]] {
+        let begun = Instant::now();
+        let ended = finished(&mut exec(&server, &options, "echo ran"));
+        ended.assert_code(122);
+        ended.assert_says("within 1s");
+        assert!(begun.elapsed() < Duration::from_secs(4), "{ended:?}");
+    }
+    server.signal("CONT");
 }

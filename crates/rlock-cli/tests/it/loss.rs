@@ -38,6 +38,20 @@ fn what_the_command_has_started_ends_with_it() {
     assert!(!is_running(child().trim()));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn what_has_ended_is_not_waited_for_although_nobody_waited_for_it() {
+    let server = Server::start();
+    // Leaves the group, and never waits for the child that it has in there.
+    let parent = r#"use POSIX; fork or do { sleep 100; exit }; setsid();
+        $| = 1; print "left\n"; close STDOUT; sleep 30"#;
+    let script = format!("perl -e '{parent}' 2>/dev/null & wait");
+    let mut running = Running::start(&mut exec(&server, &["k", "--kill-after", "1h"], &script));
+    running.until_says("left");
+    let _: u64 = server.admin().run("RLOCK.FORCE k");
+    running.finish().assert_code(121);
+}
+
 /// A command that writes its number into the file `child`, and goes on until
 /// its directory is gone.
 fn stubborn(server: &Server, directory: &TempDir) -> Command {

@@ -13,9 +13,10 @@ use crate::net::lost::Lost;
 /// Holds several locks until they are released, dropped, or one of them is
 /// lost.
 ///
-/// As good as its weakest part: if one lock is lost, the guard is. Nothing
-/// renews the others then; release or drop it, so that they need not end with
-/// their lease.
+/// As good as its weakest part: if one lock is lost, the guard is. Release or
+/// drop it then, so that the others become free: those that one grant took
+/// together are not renewed any more and end with their lease, those that have
+/// a grant each, as in a cluster, are renewed until then.
 ///
 /// # Examples
 ///

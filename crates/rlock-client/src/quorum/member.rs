@@ -216,7 +216,8 @@ async fn ask(connection: &mut MultiplexedConnection) -> Result<Said, RedisError>
     let info: String = info.query_async(connection).await?;
     let mut get = redis::cmd("CONFIG");
     get.arg("GET")
-        .arg(&["rlock.startup-grace-ms", "appendonly", "appendfsync"]);
+        .arg(&["rlock.startup-grace-ms", "appendonly", "appendfsync"])
+        .arg("no-appendfsync-on-rewrite");
     let settings: Result<Value, _> = get.query_async(connection).await;
     let settings = match settings {
         Ok(Value::Map(pairs)) => {
@@ -252,7 +253,14 @@ fn read(file: &mut File, said: &Said) -> Option<Error> {
     (file.run_id, file.replication_id) = (field("run_id"), field("master_replid"));
     file.grants_from = now() + Duration::from_millis(left.parse().unwrap_or(0));
     file.slow_until = Instant::from_nanos(0);
-    let forgets = (setting("appendonly"), setting("appendfsync")) != (Some("yes"), Some("always"));
+    let durable = [
+        ("appendonly", "yes"),
+        ("appendfsync", "always"),
+        ("no-appendfsync-on-rewrite", "no"),
+    ];
+    let forgets = !durable
+        .iter()
+        .all(|(name, value)| setting(name) == Some(value));
     let grace = setting("rlock.startup-grace-ms").and_then(|ms| ms.parse().ok());
     // Where the server does not say it, it may be nothing.
     file.grace = forgets.then(|| Duration::from_millis(grace.unwrap_or(0)));

@@ -47,8 +47,8 @@ use shared::Shared;
 ///
 /// A member must not forget what it has granted and grant it again. So it needs
 /// `rlock.startup-grace-ms` of at least the longest lease, or `appendonly yes` with
-/// `appendfsync always`; for the fences also more than the clocks of the members
-/// are apart. A lease above that grace is refused.
+/// `appendfsync always` and `no-appendfsync-on-rewrite no`; for the fences also
+/// more than the clocks of the members are apart. A lease above that grace is refused.
 ///
 /// This is Redlock, with a queue and a fence. It is no consensus: a holder that
 /// stood still does not know that it has lost the lock, before it looks. See

@@ -255,7 +255,13 @@ async fn a_lease_above_the_grace_of_a_member_is_refused() {
     let any = Quorum::builder().any_grace().connect(&urls).await.unwrap();
     let guard = any.mutex("k").lock().await.unwrap();
     guard.release().await.unwrap();
-    let safe = start("0", &["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+    let late = [&durable[..], &["--no-appendfsync-on-rewrite", "yes"]].concat();
+    let late = start("0", &late).await;
+    let urls = [members.urls(), vec![late.url()]].concat();
+    let quorum = Quorum::connect(&urls).await.unwrap();
+    assert!(quorum.mutex("k").with(terms()).is_err());
+    let safe = start("0", &durable).await;
     let urls = [members.urls(), vec![safe.url()]].concat();
     let quorum = Quorum::connect(&urls).await.unwrap();
     quorum
