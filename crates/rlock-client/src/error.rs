@@ -123,11 +123,12 @@ pub enum Error {
     #[error("the lock was lost before its release: {0}")]
     Lost(Loss),
 
-    /// The server's queues have as many places as its settings allow.
+    /// The server's queues have as many places as its settings allow, or its
+    /// locks as many shared holders.
     ///
     /// Each key that is asked for is a place, and places that are kept for
     /// lost connections count too. Try again later, or raise
-    /// `rlock.max-waiters` or `rlock.max-watches`.
+    /// `rlock.max-waiters`, `rlock.max-watches` or `rlock.max-shared-holders`.
     #[error("the server's queue is full: {0}")]
     QueueFull(String),
 
