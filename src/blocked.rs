@@ -7,24 +7,12 @@
 
 use std::cell::Cell;
 
-use rlock_core::{Delivery, Fence, KeptPlace, Locks, Request};
+use rlock_core::{Delivery, Fence, Locks, Request};
 
 use crate::{
     api::{Context, MainThread, raw},
     site::Failure,
 };
-
-/// A grant to a blocked call, until it is known to have been delivered.
-#[derive(Clone, Debug)]
-pub(crate) struct Grant {
-    pub(crate) db: u32,
-    /// The keys of the request; a request for one lock has one.
-    pub(crate) keys: Box<[Box<[u8]>]>,
-    pub(crate) owner: Box<[u8]>,
-    pub(crate) fence: Fence,
-    /// The place that the owner gets back if the grant does not reach it.
-    pub(crate) place: Option<Box<KeptPlace>>,
-}
 
 /// What a blocked call is answered with.
 pub(crate) enum Outcome {

@@ -16,6 +16,7 @@
 //! - `notes`: what callbacks have seen while the state was in use;
 //! - `clock`: the time, and the one timer;
 //! - `blocked`: calls that wait, and how they are answered;
+//! - `grants`: those of which it is not known yet whether they have arrived;
 //! - `messages`: outcomes and unlock messages;
 //! - `state`: what is kept between calls;
 //! - `tell`: outcomes of requests, by reply or by message;
@@ -32,6 +33,7 @@ mod clock;
 mod commands;
 mod events;
 mod grant_many;
+mod grants;
 mod messages;
 mod notes;
 mod open_many;

@@ -7,7 +7,7 @@
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
@@ -16,8 +16,9 @@ use rlock_core::{Locks, Name, TicketId, Timestamp};
 
 use crate::{
     api::{Context, MainThread, Published, Text},
-    blocked::{self, Grant, Outcome},
+    blocked::{self, Outcome},
     clock::{self, Timer},
+    grants::{Grant, Grants},
     notes::{self, KeyChange, Note},
     settings::settings,
     site::Site,
@@ -40,10 +41,8 @@ pub(crate) struct State {
     pub(crate) known: Known,
     /// Which ticket a blocked call waits on; until it is unblocked.
     pub(crate) callers: BTreeMap<u64, TicketId>,
-    /// Grants to blocked calls that have not ended yet, each by its call.
-    granted: BTreeMap<u64, Grant>,
-    /// Those that did not reach their callers.
-    pub(crate) undelivered: VecDeque<Grant>,
+    /// Hand-offs that may not have reached their owners.
+    pub(crate) grants: Grants,
     waits: Histogram<u32>,
     wait_usec_max: u64,
     pub(crate) evicted_locks: u64,
@@ -55,6 +54,8 @@ pub(crate) struct State {
     pub(crate) timer: Timer,
     /// Subscribes to key events, which is done once.
     subscribe_to_keys: Option<fn(&Context)>,
+    /// Subscribes to the turns of the event loop, which is done once.
+    subscribe_to_turns: Option<fn(&Context)>,
     granting_from: Timestamp,
     /// When the grace after the start ends.
     pub(crate) grace_ends: Timestamp,
@@ -72,14 +73,14 @@ impl State {
         ctx: &Context,
         timer: Timer,
         subscribe_to_keys: fn(&Context),
+        subscribe_to_turns: fn(&Context),
     ) -> Result<(), String> {
         let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
         let mut state = Self {
             locks: Locks::default(),
             known: Known::default(),
             callers: BTreeMap::new(),
-            granted: BTreeMap::new(),
-            undelivered: VecDeque::new(),
+            grants: Grants::default(),
             waits: waits.map_err(|error| error.to_string())?,
             wait_usec_max: 0,
             evicted_locks: 0,
@@ -88,6 +89,7 @@ impl State {
             was_demoted: false,
             timer,
             subscribe_to_keys: Some(subscribe_to_keys),
+            subscribe_to_turns: Some(subscribe_to_turns),
             granting_from: Timestamp::from_micros(0),
             grace_ends: Timestamp::from_micros(0),
         };
@@ -137,6 +139,12 @@ impl State {
             self.subscribe_to_keys = None;
             subscribe(ctx);
         }
+        if let Some(subscribe) = self.subscribe_to_turns
+            && self.grants.has_published()
+        {
+            self.subscribe_to_turns = None;
+            subscribe(ctx);
+        }
         if let Some(deadline) = self.next_deadline(now) {
             self.timer.arm(ctx, now, deadline);
         }
@@ -144,7 +152,7 @@ impl State {
 
     /// When something has to be done without a command.
     fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.role_changed || !self.undelivered.is_empty() {
+        if self.role_changed || self.grants.has_undelivered() {
             return Some(now);
         }
         self.locks.next_deadline(now)
@@ -165,11 +173,11 @@ impl State {
                     blocked::unblock(handle, Outcome::Nil);
                 }
             }
-            Note::SessionClosed(session) => self.locks.session_closed(now, session),
-            Note::GrantEnded { handle, gone } => {
-                let grant = self.granted.remove(&handle);
-                self.undelivered.extend(grant.filter(|_| gone));
+            Note::SessionClosed(session) => {
+                self.grants.session_closed(session);
+                self.locks.session_closed(now, session);
             }
+            Note::GrantEnded { handle, gone } => self.grants.call_ended(handle, gone),
             Note::RoleChanged { is_master } => {
                 self.known.clear(None);
                 self.is_master = is_master;
@@ -232,7 +240,7 @@ impl State {
             return Published::ToNobody;
         }
         let fence = grant.fence;
-        self.granted.insert(handle, grant);
+        self.grants.answered(handle, grant);
         blocked::unblock(handle, Outcome::Granted { fence, handle });
         Published::ToSomebody
     }
@@ -252,21 +260,6 @@ impl State {
         };
         let any = keys.iter().any(is_remembered);
         any.then(|| site.ctx.session()).flatten()
-    }
-
-    /// Forgets that a grant may not have reached its owner: it has acted on
-    /// the hold since, so it knows. There are as many grants to look through
-    /// as one turn of the event loop gives.
-    pub(crate) fn confirm(&mut self, db: u32, key: &[u8], owner: &[u8]) {
-        let is_of = |it: &Grant| {
-            it.db == db && *it.owner == *owner && it.keys.iter().any(|of| **of == *key)
-        };
-        if !self.granted.is_empty() {
-            self.granted.retain(|_, it| !is_of(it));
-        }
-        if !self.undelivered.is_empty() {
-            self.undelivered.retain(|it| !is_of(it));
-        }
     }
 }
 
@@ -294,6 +287,16 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
 pub(crate) fn look<R>(act: impl FnOnce(&State) -> R) -> Option<R> {
     let state = STATE.get().try_borrow().ok()?;
     state.as_ref().map(act)
+}
+
+/// Takes note that the server has written what was sent in a turn of its event
+/// loop.
+pub(crate) fn turn_ended() {
+    if let Ok(mut state) = STATE.get().try_borrow_mut()
+        && let Some(state) = state.as_mut()
+    {
+        state.grants.turn_ended();
+    }
 }
 
 /// Leaves a note, which is read at once if nothing is going on.

@@ -5,13 +5,14 @@ use rlock_core::{Delivery, Ended, Granted};
 
 use crate::{
     api::{Context, Published},
-    blocked::{Grant, Outcome},
+    blocked::Outcome,
+    grants::Grant,
     messages,
     state::State,
 };
 
-/// Tells a waiter that it holds its locks now. Whether a blocked client is
-/// still there shows only later, see [`Grant`].
+/// Tells a waiter that it holds its locks now. Whether that has reached it shows
+/// only later, see [`Grant`].
 pub(crate) fn tell_grant(
     state: &mut State,
     ctx: &Context,
@@ -20,20 +21,24 @@ pub(crate) fn tell_grant(
     granted: &Granted,
 ) -> Published {
     let (ticket, fence) = (&granted.ticket, granted.fence);
+    let grant = Grant {
+        db,
+        keys,
+        owner: ticket.owner.clone(),
+        fence,
+        listener: ticket.delivery.listener().cloned(),
+        place: granted.kept_place(),
+    };
     let told = match &ticket.delivery {
-        Delivery::Blocked { handle, .. } => {
-            let grant = Grant {
-                db,
-                keys,
-                owner: ticket.owner.clone(),
-                fence,
-                place: granted.kept_place(),
-            };
-            state.answer_granted(*handle, grant)
-        }
+        Delivery::Blocked { handle, .. } => state.answer_granted(*handle, grant),
         Delivery::Notify(listener) => {
-            let key = keys.first().map_or(&[][..], |key| key);
-            messages::publish_grant(ctx, listener.channel(), fence, &ticket.owner, key)
+            let key = grant.keys.first().map_or(&[][..], |key| key);
+            let channel = listener.channel();
+            let told = messages::publish_grant(ctx, channel, fence, &ticket.owner, key);
+            if told == Published::ToSomebody {
+                state.grants.published(listener.session, grant);
+            }
+            told
         }
         Delivery::Kept => Published::ToNobody,
     };

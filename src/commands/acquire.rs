@@ -120,7 +120,7 @@ fn note(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
         Outcome::Queued(ticket, Some(handle)) => drop(state.callers.insert(*handle, *ticket)),
         Outcome::Granted(_) => {
             let owner = site.caller.as_ref().map_or(&b""[..], Text::bytes);
-            state.confirm(site.db, site.key.bytes(), owner);
+            state.grants.confirm(site.db, site.key.bytes(), owner);
         }
         Outcome::Busy | Outcome::Queued(_, None) => {}
     }

@@ -16,7 +16,7 @@ pub(super) fn run(call: &Call<'_>) {
             Ok(locks.downgrade(site.now, name, hold, owner.bytes()))
         })?;
         if fence.is_some() {
-            state.confirm(site.db, key.bytes(), owner.bytes());
+            state.grants.confirm(site.db, key.bytes(), owner.bytes());
         }
         Ok(fence)
     });

@@ -21,7 +21,7 @@ pub(super) fn run(call: &Call<'_>) {
             Ok(locks.release(site.now, name, hold, owner.bytes(), all, fence))
         })?;
         if left.is_some() {
-            state.confirm(site.db, key.bytes(), owner.bytes());
+            state.grants.confirm(site.db, key.bytes(), owner.bytes());
         }
         Ok(left)
     });

@@ -40,7 +40,7 @@ pub(super) fn run(call: &Call<'_>) {
             Ok(locks.renew(site.now, name, hold, owner.bytes(), &renewal, watches_max)?)
         })?;
         if fence.is_some() {
-            state.confirm(site.db, key.bytes(), owner.bytes());
+            state.grants.confirm(site.db, key.bytes(), owner.bytes());
         }
         Ok(fence)
     });

@@ -78,7 +78,7 @@ fn renew_each(
         *announce = step.announce;
         if step.reply.is_some() {
             held += 1;
-            state.confirm(name.db, name.key, owner);
+            state.grants.confirm(name.db, name.key, owner);
         }
     }
     opened.save(state);
@@ -125,7 +125,7 @@ fn each(
             match change(state, &site, &mut pending) {
                 Ok(true) => {
                     held = held.map(|held| held + 1);
-                    state.confirm(site.db, key.bytes(), owner.bytes());
+                    state.grants.confirm(site.db, key.bytes(), owner.bytes());
                 }
                 Ok(false) => {}
                 Err(failure) => {

@@ -150,6 +150,19 @@ pub(super) unsafe extern "C" fn on_cron(
     });
 }
 
+/// A turn of the event loop has ended: what was sent in it has been written, and
+/// connections that were closed in it have been told of.
+pub(super) unsafe extern "C" fn on_turn(
+    ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    subevent: u64,
+    _data: *mut c_void,
+) {
+    if subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
+        entry::callback(ctx, |_| state::turn_ended());
+    }
+}
+
 /// The timer rings.
 pub(super) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
     entry::callback(ctx, turn::ring);

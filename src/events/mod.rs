@@ -33,7 +33,7 @@ pub(crate) fn start(ctx: &Context) -> Result<(), String> {
         gone: Some(callbacks::on_disconnect),
     });
     let timer = Timer::new(Some(callbacks::on_timer), Some(callbacks::on_wake));
-    State::start(ctx, timer, subscribe_to_keys)?;
+    State::start(ctx, timer, subscribe_to_keys, subscribe_to_turns)?;
     // SAFETY: the callback lives as long as the module.
     unsafe { raw::register_info_func(ctx.raw(), Some(callbacks::on_info)) };
     Ok(())
@@ -48,6 +48,17 @@ fn subscribe_to_keys(ctx: &Context) {
         | raw::REDISMODULE_NOTIFY_EVICTED;
     // SAFETY: the callback lives as long as the module.
     unsafe { raw::subscribe_to_keyspace_events(ctx.raw(), classes, Some(callbacks::on_key_event)) };
+}
+
+/// Subscribes to the turns of the event loop. Done when a grant is first sent by
+/// message: each turn costs two calls then.
+fn subscribe_to_turns(ctx: &Context) {
+    let event = raw::RedisModuleEvent {
+        id: raw::REDISMODULE_EVENT_EVENTLOOP,
+        dataver: 1,
+    };
+    // SAFETY: the callback lives as long as the module.
+    unsafe { raw::subscribe_to_server_event(ctx.raw(), event, Some(callbacks::on_turn)) };
 }
 
 /// Subscribes to everything else that changes who holds or who waits. Comes

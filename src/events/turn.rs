@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use rlock_core::{Due, Name, Timestamp};
+use rlock_core::{Due, Effect, Name, Timestamp};
 
 use crate::{
     api::{Context, OwnedText},
-    blocked::Grant,
+    grants::Grant,
     opened::Pending,
     serving,
     site::Site,
@@ -42,7 +42,7 @@ pub(super) fn ring(ctx: &Context) {
 fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
     let began = Instant::now();
     while !is_over(state, began) {
-        let undelivered = state.undelivered.pop_front();
+        let undelivered = state.grants.next_undelivered();
         let due = state.locks.next_due(now);
         if undelivered.is_none() && due.is_none() {
             break;
@@ -80,7 +80,18 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
         };
         if serving::is_ours(state, &site) {
             let done = change(state, &site, &mut pending, |locks, name, hold, _| {
-                Ok(locks.undeliver(now, name, hold, &grant.owner, grant.fence))
+                let mut step = locks.undeliver(now, name, hold, &grant.owner, grant.fence);
+                if let Some(listener) = grant.listener.clone().filter(|_| step.reply) {
+                    // Somebody else may have heard the message.
+                    let (owner, fence) = (grant.owner.clone(), grant.fence);
+                    let lost = Effect::Lost {
+                        owner,
+                        fence,
+                        listener,
+                    };
+                    step.effects.insert(0, lost);
+                }
+                Ok(step)
             });
             taken |= matches!(done, Ok(true));
         }
@@ -142,7 +153,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
 /// A replica grants nothing: those who wait for a message are told so. Blocked
 /// clients the server has disconnected itself.
 fn stand_down(state: &mut State, ctx: &Context) {
-    state.undelivered.clear();
+    state.grants.forget_undelivered();
     while !state.locks.turn_is_over()
         && let Some(ended) = state.locks.withdraw_any()
     {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::client::{eventually, request, words};
+use crate::client::{Client, eventually, request, words};
 use crate::contest::{Contest, wait_for};
 use crate::server::Server;
 
@@ -64,6 +64,58 @@ fn grant_to_a_waiter_killed_in_the_same_turn_is_passed_on() {
         assert_eq!(server.counter("undelivered_grants"), round);
         assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
     }
+}
+
+/// A client that waits by message, and listens by the same connection.
+fn listen_and_wait(server: &Server) -> Client {
+    let waiter = server.client_resp3();
+    waiter.ask("SUBSCRIBE c");
+    let ask = "RLOCK.ACQUIRE k owner-b 60000 WAIT 0 NOTIFY c";
+    assert_eq!(waiter.ask(ask), "WAITING");
+    waiter
+}
+
+#[test]
+fn grant_by_message_to_a_connection_killed_in_the_same_turn_is_passed_on() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    for round in 1..=20 {
+        let holder = server.client();
+        holder.number("RLOCK.ACQUIRE k owner-a 60000");
+        let waiter = listen_and_wait(&server);
+        let next = wait_for(&server, "k", "owner-c", 2);
+        let id = waiter.id().to_string();
+        let kill = request(&["CLIENT", "KILL", "ID", &id]);
+        holder.send_bytes(&[request(&["RLOCK.RELEASE", "k", "owner-a"]), kill].concat());
+        assert_eq!(holder.answer(), "0");
+        let fence = next.fence();
+        assert_eq!(server.counter("undelivered_grants"), round);
+        // Whoever listens elsewhere is told that it has come to nothing.
+        let granted = heard.message();
+        let lost = granted.replace("grant ", "lost ");
+        assert_ne!(granted, lost);
+        assert_eq!(heard.message(), lost);
+        assert_eq!(server.ask("RLOCK.RENEW k owner-c 60000"), fence.to_string());
+        assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
+    }
+    assert_eq!(server.counter("watches"), 0);
+}
+
+#[test]
+fn grant_by_message_stands_when_its_connection_closes_later() {
+    let server = Server::start();
+    for _ in 0..20 {
+        let holder = server.client();
+        holder.number("RLOCK.ACQUIRE k owner-a 60000");
+        let waiter = listen_and_wait(&server);
+        assert_eq!(holder.ask("RLOCK.RELEASE k owner-a"), "0");
+        let id = waiter.id();
+        assert_eq!(holder.ask(&format!("CLIENT KILL ID {id}")), "1");
+        server.ask("PING");
+        assert_eq!(server.owners("k"), ["owner-b"]);
+        assert_eq!(holder.ask("RLOCK.RELEASE k owner-b"), "0");
+    }
+    assert_eq!(server.counter("undelivered_grants"), 0);
 }
 
 /// A client library asks again on another connection, and is told that it holds the lock: then it does.

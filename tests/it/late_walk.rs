@@ -112,7 +112,7 @@ impl Walk<'_> {
         let number = self.numbers.below(ACTORS);
         let actor = &mut self.actors[number];
         match (actor.stage, self.numbers.below(14)) {
-            (_, 0) if actor.channel.is_none() => self.kill_in_the_turn_of_its_grant(number),
+            (_, 0) => self.kill_in_the_turn_of_its_grant(number),
             (_, 1) => self.actors[number] = Actor::connect(self.server, number),
             // It may never hear of an outcome.
             (Stage::Waiting, 4..) if actor.channel.is_some() && !actor.listens => {

@@ -1,0 +1,137 @@
+//! Grants by hand-off, until it is known whether they have reached their
+//! owners. Those that have not are passed on.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
+
+use rlock_core::{Fence, KeptPlace, Listener};
+
+/// A grant that may not have reached its owner.
+#[derive(Clone, Debug)]
+pub(crate) struct Grant {
+    pub(crate) db: u32,
+    /// The keys of the request; a request for one lock has one.
+    pub(crate) keys: Box<[Box<[u8]>]>,
+    pub(crate) owner: Box<[u8]>,
+    pub(crate) fence: Fence,
+    /// Who was told, if it was by message.
+    pub(crate) listener: Option<Arc<Listener>>,
+    /// The place that the owner gets back if the grant does not reach it.
+    pub(crate) place: Option<Box<KeptPlace>>,
+}
+
+/// How a grant was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sent {
+    /// To the blocked call of this handle. The server tells how that ends.
+    ToCall(u64),
+    /// To this connection, with a number. The server writes messages at the
+    /// end of its turn. A connection that closes before has not read them.
+    ByMessage(u64, u64),
+}
+
+impl Sent {
+    const FIRST: Self = Self::ToCall(0);
+    const FIRST_BY_MESSAGE: Self = Self::ByMessage(0, 0);
+    const LAST: Self = Self::ByMessage(u64::MAX, u64::MAX);
+}
+
+/// All grants of which it is not known yet whether they have arrived.
+#[derive(Debug, Default)]
+pub(crate) struct Grants {
+    sent: BTreeMap<Sent, Grant>,
+    by_owner: BTreeSet<(Box<[u8]>, Sent)>,
+    messages: u64,
+    undelivered: VecDeque<Grant>,
+}
+
+impl Grants {
+    /// A blocked call is answered by a grant.
+    pub(crate) fn answered(&mut self, handle: u64, grant: Grant) {
+        self.insert(Sent::ToCall(handle), grant);
+    }
+
+    /// A grant was published for a request of this connection.
+    pub(crate) fn published(&mut self, session: u64, grant: Grant) {
+        self.messages += 1;
+        self.insert(Sent::ByMessage(session, self.messages), grant);
+    }
+
+    /// A blocked call has ended; `gone` if it could not be answered.
+    pub(crate) fn call_ended(&mut self, handle: u64, gone: bool) {
+        let grant = self.remove(Sent::ToCall(handle));
+        self.undelivered.extend(grant.filter(|_| gone));
+    }
+
+    /// A connection has closed, before the end of the turn.
+    pub(crate) fn session_closed(&mut self, session: u64) {
+        let all = Sent::ByMessage(session, 0)..=Sent::ByMessage(session, u64::MAX);
+        while let Some((sent, _)) = self.sent.range(all.clone()).next() {
+            let grant = self.remove(*sent);
+            self.undelivered.extend(grant);
+        }
+    }
+
+    /// The server has written the messages of the turn.
+    pub(crate) fn turn_ended(&mut self) {
+        for (sent, grant) in self.sent.split_off(&Sent::FIRST_BY_MESSAGE) {
+            self.by_owner.remove(&(grant.owner, sent));
+        }
+    }
+
+    /// An owner knows that it holds a lock: it has acted on it.
+    pub(crate) fn confirm(&mut self, db: u32, key: &[u8], owner: &[u8]) {
+        let is_of = |it: &Grant| {
+            it.db == db && *it.owner == *owner && it.keys.iter().any(|of| **of == *key)
+        };
+        if !self.sent.is_empty() {
+            let all = (owner.into(), Sent::FIRST)..=(owner.into(), Sent::LAST);
+            let sent = self.by_owner.range(all).map(|(_, sent)| *sent);
+            let sent: Vec<_> = sent
+                .filter(|it| self.sent.get(it).is_some_and(is_of))
+                .collect();
+            for sent in sent {
+                self.remove(sent);
+            }
+        }
+        if !self.undelivered.is_empty() {
+            self.undelivered.retain(|it| !is_of(it));
+        }
+    }
+
+    /// The next grant that has to be passed on.
+    pub(crate) fn next_undelivered(&mut self) -> Option<Grant> {
+        self.undelivered.pop_front()
+    }
+
+    /// Whether any has to be passed on.
+    pub(crate) fn has_undelivered(&self) -> bool {
+        !self.undelivered.is_empty()
+    }
+
+    /// Forgets those that have to be passed on, as this server may grant no
+    /// more.
+    pub(crate) fn forget_undelivered(&mut self) {
+        self.undelivered.clear();
+    }
+
+    /// Whether any was published in this turn.
+    pub(crate) fn has_published(&self) -> bool {
+        self.sent
+            .last_key_value()
+            .is_some_and(|(sent, _)| *sent > Sent::FIRST_BY_MESSAGE)
+    }
+
+    fn insert(&mut self, sent: Sent, grant: Grant) {
+        self.by_owner.insert((grant.owner.clone(), sent));
+        self.sent.insert(sent, grant);
+    }
+
+    fn remove(&mut self, sent: Sent) -> Option<Grant> {
+        let grant = self.sent.remove(&sent)?;
+        self.by_owner.remove(&(grant.owner.clone(), sent));
+        Some(grant)
+    }
+}
