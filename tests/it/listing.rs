@@ -122,7 +122,8 @@ fn locks_that_nobody_waits_for_cost_a_list_nothing() {
     let a = server.client();
     for number in 0..10_000 {
         let mode = ["", " SHARED"][number % 2];
-        a.send(&format!("RLOCK.ACQUIRE k{number} owner-a 60000{mode}"));
+        let line = format!("RLOCK.ACQUIRE k{number} owner-a 60000{mode} NOTIFY c");
+        a.send(&line);
     }
     (0..10_000).for_each(|_| _ = a.fence());
     queue(&a, "wanted", 1);

@@ -26,7 +26,7 @@ impl Locks {
         let ordered = table.waiting.len() + table.kept.len();
         ensure(tickets == ordered, "an order has a stale entry")?;
         ensure(
-            contended as u64 == table.queues_used && table.names.len() == table.queues.len(),
+            contended == table.contended.len() && table.names.len() == table.queues.len(),
             "the number of contended locks is wrong",
         )?;
         ensure(
@@ -89,7 +89,7 @@ impl Locks {
         }
         let entry = (queue.db, Reverse(queue.len), id);
         ensure(
-            (queue.len > 1) == table.contended.contains(&entry),
+            (queue.len > 0) == table.contended.contains(&entry),
             "a contended lock is not in its index",
         )?;
         if let Some(at) = queue.look().at() {

@@ -48,11 +48,8 @@ pub(crate) struct Table {
     pub(crate) kept: BTreeSet<(QueueId, Rank)>,
     /// Of those who wait the ones whose owners wait elsewhere too.
     pub(crate) linked: BTreeSet<(QueueId, Rank)>,
-    /// Queues with several places by database, the longest first. A queue with
-    /// one place is not in here: most have one, and each entry costs memory.
+    /// Queues with places by database, the longest first.
     pub(crate) contended: BTreeSet<(u32, Reverse<u32>, QueueId)>,
-    /// How many queues have places.
-    pub(crate) queues_used: u64,
     /// Requests whose outcome is a message, by connection.
     pub(crate) session_tickets: BTreeSet<(u64, TicketId)>,
     pub(crate) session_watches: BTreeSet<(u64, WatchId)>,
@@ -164,7 +161,7 @@ impl Table {
         Gauges {
             waiters: self.tickets.len() as u64,
             places_kept: self.kept.len() as u64,
-            contended_locks: self.queues_used,
+            contended_locks: self.contended.len() as u64,
             watches: self.watched_tickets + self.watches.len() as u64,
             bound_holds: self.bound,
         }

@@ -232,12 +232,10 @@ impl Table {
         };
         let entry = |len| (queue.db, Reverse(len), id);
         let len = queue.len.saturating_add_signed(by);
-        self.queues_used -= u64::from(queue.len > 0);
-        self.queues_used += u64::from(len > 0);
-        if queue.len > 1 {
+        if queue.len > 0 {
             self.contended.remove(&entry(queue.len));
         }
-        if len > 1 {
+        if len > 0 {
             self.contended.insert(entry(len));
         }
         queue.len = len;

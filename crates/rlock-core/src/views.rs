@@ -7,9 +7,6 @@ use crate::{Locks, Mode, Name, Ticket, Timestamp, queue::QueueId};
 /// How many waiters are looked at to find who has waited for longest.
 const FIRST_MAX: usize = 64;
 
-/// How many queues are looked at to list those with one place.
-const SINGLES_MAX: usize = 10_000;
-
 /// One waiter, as an operator sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct WaiterView<'a> {
@@ -57,19 +54,15 @@ impl Locks {
         queue.map_or(0, |queue| queue.len)
     }
 
-    /// The locks of a database with a queue, those with the longest first, and
-    /// those with one place in the order in which their queues came to be. For
-    /// the latter no more than 10,000 queues are looked at.
+    /// The locks of a database with places in their queues, those with the most
+    /// first, and of those with as many the one whose queue has been for longest.
     pub fn most_contended(
         &self,
         now: Timestamp,
         db: u32,
     ) -> impl Iterator<Item = ContendedView<'_>> {
         let all = (db, Reverse(u32::MAX), QueueId::MIN)..=(db, Reverse(0), QueueId::MAX);
-        let several = self.table.contended.range(all).map(|(_, _, id)| *id);
-        let queues = self.table.queues.iter().take(SINGLES_MAX);
-        let single = queues.filter(move |(_, it)| it.db == db && it.len == 1);
-        let found = several.chain(single.map(|(id, _)| *id));
+        let found = self.table.contended.range(all).map(|(_, _, id)| *id);
         found.filter_map(move |id| {
             let queue = self.table.queues.get(&id)?;
             // Those who were put first may have come after all others.
