@@ -65,7 +65,12 @@ impl Engine {
             Ok(_) => None,
             // A full server still renews: only the early notice is missing.
             Err(Fault::Refused(Error::OutOfMemory(_) | Error::QueueFull(_))) => return Ok(()),
-            Err(fault) => return Err(fault),
+            Err(fault) => {
+                if let Some(hold) = self.holds.get_mut(&id) {
+                    hold.is_in_doubt = true;
+                }
+                return Err(fault);
+            }
         };
         let Some(hold) = self.holds.get(&id) else {
             return Ok(());

@@ -63,17 +63,22 @@ impl Engine {
         let Some(work) = self.works.get(&id) else {
             return;
         };
-        let Task::CleanUp(clean_up) = &work.task else {
+        let claims = work.claims.clone();
+        self.fence_is_in_doubt(&claims);
+        let Some(Task::CleanUp(clean_up)) = self.works.get(&id).map(|work| &work.task) else {
             return;
         };
-        let claims = work.claims.clone();
         let undo = match (self.held(now, &claims), clean_up.upgraded) {
             (Held::Nothing, _) => Undo::Release,
             (Held::These(..), Some(_)) => Undo::Downgrade,
             (Held::These(..) | Held::Otherwise(_), _) => Undo::Nothing,
         };
         let request = match clean_up.is_each {
-            true => Request::ReleaseEach { claims },
+            // What it was granted, and under which fence, is not known.
+            true => Request::ReleaseEach {
+                claims,
+                fence: None,
+            },
             false => Request::CleanUp { claims, undo },
         };
         self.request(now, id, link, request);

@@ -50,6 +50,9 @@ pub(super) struct Hold {
     pub(super) is_told: bool,
     /// What its fence is to be raised to; the server may have done so already.
     pub(super) raised: Option<u64>,
+    /// Whether a request may have taken it anew, or upgraded it, of which
+    /// nobody has heard the answer.
+    pub(super) is_in_doubt: bool,
 }
 
 /// A grant as the server gave it.
@@ -76,6 +79,13 @@ impl Hold {
     /// Whether the server means this hold by `fence`.
     pub(super) fn is_called(&self, fence: u64) -> bool {
         fence == self.proof.fence() || self.raised == Some(fence)
+    }
+
+    /// The fence that the server has it under, if that is certain.
+    pub(super) fn certain_fence(&self) -> Option<u64> {
+        let fence = self.proof.fence();
+        let is_raised = self.raised.is_none_or(|raised| raised <= fence);
+        (is_raised && !self.is_in_doubt && !self.is_upgrading).then_some(fence)
     }
 
     /// Takes one guard off.
@@ -253,6 +263,7 @@ impl Engine {
             urgent: None,
             is_told: false,
             raised: None,
+            is_in_doubt: false,
         };
         self.cut_if_over(now, &hold, grant);
         self.holds.insert(id, Box::new(hold));
@@ -310,6 +321,17 @@ impl Engine {
     fn cut_if_over(&self, now: Instant, hold: &Hold, grant: Grant) {
         if !self.link(hold.node).is(grant.link) {
             hold.cut(now, grant.sent);
+        }
+    }
+
+    /// Something was asked for by their owner of which nobody will hear the
+    /// answer.
+    pub(super) fn fence_is_in_doubt(&mut self, claims: &Claims) {
+        for name in claims.names() {
+            let hold = self.claims.get(name).and_then(|claim| claim.hold);
+            if let Some(hold) = hold.and_then(|hold| self.holds.get_mut(&hold)) {
+                hold.is_in_doubt = true;
+            }
         }
     }
 

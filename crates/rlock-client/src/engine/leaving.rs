@@ -111,11 +111,12 @@ impl Engine {
     pub(super) fn ask_to_release(&mut self, now: Instant, id: Id, link: u64) {
         let work = self.works.get(&id);
         let rest = work.and_then(|work| match &work.task {
-            Task::Release(leaving) => leaving.rest.clone(),
+            Task::Release(leaving) => Some((leaving.rest.clone()?, leaving.hold)),
             _ => None,
         });
-        if let Some(claims) = rest {
-            self.request(now, id, link, Request::Release { claims });
+        if let Some((claims, hold)) = rest {
+            let fence = self.holds.get(&hold).and_then(|hold| hold.certain_fence());
+            self.request(now, id, link, Request::Release { claims, fence });
         }
     }
 
@@ -146,8 +147,10 @@ impl Engine {
             (Ok(_), None) => Outcome::Done,
             (Err(Fault::Refused(refusal)), None) if !claims.is_single() => {
                 leaving.refusal = Some(refusal);
+                let fence = self.holds.get(&hold).and_then(|hold| hold.certain_fence());
                 if let Link::Up { number, .. } = self.link(node) {
-                    return self.request(now, id, number, Request::ReleaseEach { claims });
+                    let each = Request::ReleaseEach { claims, fence };
+                    return self.request(now, id, number, each);
                 }
                 return self.advance(now, id);
             }

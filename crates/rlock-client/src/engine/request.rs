@@ -34,11 +34,13 @@ pub(crate) enum Request {
         /// How many replicas have to know it.
         replicas: u16,
     },
-    /// Answered with `Done`, or nil if not everything was held.
-    Release { claims: Claims },
+    /// Answered with `Done`, or nil if not everything was held. With a fence
+    /// only what is held under it is released, so that a release that arrives
+    /// late frees nothing that its owner has taken anew.
+    Release { claims: Claims, fence: Option<u64> },
     /// Each key by itself, for when one of them holds something that is no
     /// lock, and keeps the server from releasing any.
-    ReleaseEach { claims: Claims },
+    ReleaseEach { claims: Claims, fence: Option<u64> },
     /// Answered with a fence, or nil.
     Downgrade { claims: Claims },
     /// Withdraws a request, or ends the place that was kept for it; answered

@@ -63,8 +63,10 @@ pub(crate) fn encode(request: &Request, channel: &Channel) -> Encoded {
             raise,
             ..
         } => renew(claims, *lease, *raise),
-        Request::Release { claims } => release(claims),
-        Request::ReleaseEach { claims } => return Encoded::Several(release_each(claims)),
+        Request::Release { claims, fence } => release(claims, *fence),
+        Request::ReleaseEach { claims, fence } => {
+            return Encoded::Several(release_each(claims, *fence));
+        }
         Request::Downgrade { claims } => command("DOWNGRADE", claims),
         Request::Cancel { claims } => command("CANCEL", claims),
         Request::CleanUp { claims, undo } => return Encoded::Several(clean_up(claims, *undo)),
@@ -118,9 +120,7 @@ fn renew(claims: &Claims, lease: Duration, raise: Option<u64>) -> Cmd {
     if claims.is_single() {
         let mut cmd = command("RENEW", claims);
         cmd.arg(millis(lease));
-        if let Some(fence) = raise {
-            cmd.arg("FENCE").arg(fence);
-        }
+        under(&mut cmd, raise);
         cmd
     } else {
         several("MRENEW", claims, Some(lease))
@@ -150,22 +150,31 @@ pub(crate) fn renew_in_writing(request: &Request) -> Vec<Cmd> {
         .into()
 }
 
-fn release(claims: &Claims) -> Cmd {
+/// All entries, as they are counted here; only under that fence, if there is one.
+fn release(claims: &Claims, fence: Option<u64>) -> Cmd {
     let mut cmd = if claims.is_single() {
         command("RELEASE", claims)
     } else {
         several("MRELEASE", claims, None)
     };
     cmd.arg("ALL");
+    under(&mut cmd, fence);
     cmd
 }
 
+fn under(cmd: &mut Cmd, fence: Option<u64>) {
+    if let Some(fence) = fence {
+        cmd.arg("FENCE").arg(fence);
+    }
+}
+
 /// `RLOCK.RELEASE` for each key by itself.
-fn release_each(claims: &Claims) -> Pipeline {
+fn release_each(claims: &Claims, fence: Option<u64>) -> Pipeline {
     let mut commands = redis::pipe();
     for key in claims.keys() {
         let mut cmd = redis::cmd("RLOCK.RELEASE");
         cmd.arg(key).arg(claims.owner().as_str()).arg("ALL");
+        under(&mut cmd, fence);
         commands.add_command(cmd);
     }
     commands
@@ -178,7 +187,7 @@ fn clean_up(claims: &Claims, undo: Undo) -> Pipeline {
     commands.add_command(command("CANCEL", claims));
     match undo {
         Undo::Nothing => {}
-        Undo::Release => drop(commands.add_command(release(claims))),
+        Undo::Release => drop(commands.add_command(release(claims, None))),
         Undo::Downgrade => drop(commands.add_command(command("DOWNGRADE", claims))),
     }
     commands
@@ -329,6 +338,9 @@ mod tests {
             replicas: 0,
         };
         assert_eq!(of(&renew), "RLOCK.MRENEW o 5 2 a b");
+        let (all, fence) = (claims.clone(), Some(known));
+        let release = Request::Release { claims: all, fence };
+        assert_eq!(of(&release), "RLOCK.MRELEASE o 2 a b ALL FENCE 7");
         let undo = Undo::Release;
         let clean_up = Request::CleanUp { claims, undo };
         assert_eq!(

@@ -38,7 +38,7 @@ fn decode(request: &Request, replies: &[Value]) -> Result<Reply, Error> {
             true => Reply::Fence(*known),
             false => Reply::Nil,
         }),
-        Request::Release { claims } => Ok(match reply {
+        Request::Release { claims, .. } => Ok(match reply {
             Value::Int(_) if !claims.is_single() && !is_count_of(claims, reply) => Reply::Nil,
             Value::Nil => Reply::Nil,
             _ => Reply::Done,

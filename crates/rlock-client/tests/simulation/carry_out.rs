@@ -42,9 +42,9 @@ impl Server {
                     reply => reply,
                 }
             }
-            Request::Release { claims } => Ok(self.release(claims)),
-            Request::ReleaseEach { claims } => {
-                self.release(claims);
+            Request::Release { claims, fence } => Ok(self.release(claims, *fence)),
+            Request::ReleaseEach { claims, fence } => {
+                self.release(claims, *fence);
                 Ok(Reply::Done)
             }
             Request::Downgrade { claims } => Ok(self.downgrade(claims)),
@@ -54,7 +54,7 @@ impl Server {
                 Ok(match undo {
                     Undo::Nothing => Reply::Done,
                     Undo::Release => {
-                        self.release(claims);
+                        self.release(claims, None);
                         Reply::Done
                     }
                     Undo::Downgrade => self.downgrade(claims),
@@ -164,14 +164,15 @@ impl Server {
         }
     }
 
-    fn release(&mut self, claims: &Claims) -> Reply {
+    fn release(&mut self, claims: &Claims, fence: Option<u64>) -> Reply {
+        let fence = fence.and_then(rlock_core::Fence::new);
         let (keys, owner) = (names(claims), claims.owner().as_str());
         match keys.as_slice() {
-            [key] => match self.core.release(*key, owner, true, None) {
+            [key] => match self.core.release(*key, owner, true, fence) {
                 told::Reply::Nil => Reply::Nil,
                 _ => Reply::Done,
             },
-            keys => match self.core.release_all(keys, owner, true, None) {
+            keys => match self.core.release_all(keys, owner, true, fence) {
                 told::Reply::Number(held) if held == keys.len() as u64 => Reply::Done,
                 _ => Reply::Nil,
             },
@@ -218,8 +219,8 @@ pub(crate) fn claims_of(request: &Request) -> Option<&Claims> {
     match request {
         Request::Acquire { claims, .. }
         | Request::Renew { claims, .. }
-        | Request::Release { claims }
-        | Request::ReleaseEach { claims }
+        | Request::Release { claims, .. }
+        | Request::ReleaseEach { claims, .. }
         | Request::Downgrade { claims }
         | Request::Cancel { claims }
         | Request::CleanUp { claims, .. } => Some(claims),

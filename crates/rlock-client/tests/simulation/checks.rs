@@ -87,7 +87,7 @@ impl World {
                 .iter()
                 .filter_map(|actor| actor.guard.as_ref())
             {
-                let is_in_doubt = client.is_unsure && is_kept(&guard.proof);
+                let is_in_doubt = client.is_unsure && client.has_undone && is_kept(&guard.proof);
                 if !guard.is_taken_away && !is_in_doubt && guard.proof.is_live(now) {
                     held.push(guard);
                 }

@@ -23,9 +23,11 @@ pub(crate) struct Client {
     /// Its process stands still until then.
     pub(crate) stopped_until: u64,
     pub(crate) is_closed: bool,
-    /// Whether a request of an earlier connection may still be carried out: a
-    /// release can then be one of a later hold of the same owner.
+    /// Whether a request of an earlier connection may still be carried out.
     pub(crate) is_unsure: bool,
+    /// Whether one was made that does not say which hold it is about: it can then
+    /// end, or share, a later one of the same owner.
+    pub(crate) has_undone: bool,
     /// By the numbers of their nodes.
     pub(crate) links: BTreeMap<u16, Link>,
     /// How many there have been.
@@ -182,6 +184,7 @@ impl Client {
             stopped_until: 0,
             is_closed: false,
             is_unsure: false,
+            has_undone: false,
             links: BTreeMap::new(),
             opened: 0,
             asked: BTreeMap::new(),

@@ -62,6 +62,13 @@ impl World {
         link.at_server = link.at_server.max(now + late) + 1;
         let at = link.at_server;
         this.asked.insert(id, number);
+        this.has_undone |= matches!(
+            request,
+            Request::CleanUp { .. }
+                | Request::Downgrade { .. }
+                | Request::Release { fence: None, .. }
+                | Request::ReleaseEach { fence: None, .. }
+        );
         if named.is_some_and(|named| named != self.kind.node(server)) {
             self.wrong = Some(format!("{server} is asked, not {named:?}: {request:?}"));
         }

@@ -34,6 +34,26 @@ fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
     play(Kind::One, 10 * SEEDS, &script, |_| true);
 }
 
+/// A release is on its way by a connection that breaks, and the server does not
+/// see that. It is asked for once more by the next, and arrives when its owner
+/// has taken the lock anew.
+#[test]
+fn a_late_release_frees_nothing_that_was_taken_anew() {
+    let wait = Queueing::Unlimited;
+    let script = [
+        asks(1, Queueing::Try, LEASE_DEFAULT),
+        passes(100),
+        Operation::Release { actor: 1 },
+        cuts(1, None, Cut::HalfOpen),
+        passes(90),
+        asks(1, wait, LEASE_DEFAULT),
+        passes(1),
+        asks(0, wait, LEASE_DEFAULT),
+        passes(3_000),
+    ];
+    play(Kind::One, 20 * SEEDS, &script, |_| true);
+}
+
 /// Its requests would be answered within five seconds at the latest, or not at
 /// all. A lease of two seconds cannot wait for that.
 #[test]
