@@ -113,6 +113,11 @@ impl ClientBuilder {
     /// The client then also outlives the runtime. The thread ends when the last
     /// client, lock and guard is gone and what they left is done.
     ///
+    /// The calls themselves need a tokio runtime with timers where they are
+    /// awaited, with this too: [`Guard::loss`](crate::Guard::loss),
+    /// [`Guard::run`](crate::Guard::run) and several keys of a cluster panic
+    /// without one. Where there is none, use [`blocking`](crate::blocking).
+    ///
     /// # Examples
     ///
     /// ```no_run

@@ -106,6 +106,19 @@
 //! A lock that is [bound](Terms::bound) is free soon after its process
 //! has ended, however that came.
 //!
+//! So a guard needs a name: `let _ = mutex.lock().await?` and
+//! `if mutex.try_lock().await?.is_some() { … }` release the lock at once. And
+//! terms are those of the lock that [`with`](Mutex::with) gives, which the
+//! compiler does not let you throw away unseen:
+//!
+//! ```compile_fail
+//! # #![deny(unused_must_use)]
+//! # use rlock_client::{Error, Mutex, Terms};
+//! # fn example(mutex: Mutex) -> Result<(), Error> {
+//! mutex.with(Terms::new().replicas(1))?; // It goes on without replicas.
+//! # Ok(()) }
+//! ```
+//!
 //! # Many holds
 //!
 //! The renewals of all holds are spread evenly over time, also of those that

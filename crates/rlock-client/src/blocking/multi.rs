@@ -12,6 +12,7 @@ use crate::{Error, Owner, Terms};
 /// Several locks that are held together or not at all; see
 /// [`crate::MultiLock`].
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct MultiLock {
     lock: crate::MultiLock,
     runtime: Handle,

@@ -10,6 +10,7 @@ use crate::{Error, Info, Owner, Terms};
 
 /// A lock; see [`crate::Mutex`].
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct Mutex {
     mutex: crate::Mutex,
     runtime: Handle,

@@ -20,6 +20,7 @@ pub struct Quorum {
 
 /// A lock on a majority of servers; see [`crate::QuorumMutex`].
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct QuorumMutex {
     mutex: crate::QuorumMutex,
     runtime: Handle,

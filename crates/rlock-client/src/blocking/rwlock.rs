@@ -10,6 +10,7 @@ use crate::{Error, Info, Owner, Terms};
 
 /// A lock that readers share and a writer has alone; see [`crate::RwLock`].
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct RwLock {
     lock: crate::RwLock,
     runtime: Handle,

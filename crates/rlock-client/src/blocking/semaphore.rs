@@ -10,6 +10,7 @@ use crate::{Error, Info, Terms};
 
 /// A number of permits for everybody together; see [`crate::Semaphore`].
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct Semaphore {
     semaphore: crate::Semaphore,
     runtime: Handle,

@@ -52,6 +52,7 @@ const KEYS_MAX: usize = 1024;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct MultiLock {
     /// All keys as one request.
     lock: Lock,

@@ -25,6 +25,7 @@ use crate::wire::info::{Info, Mode};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct Mutex {
     lock: Lock,
 }

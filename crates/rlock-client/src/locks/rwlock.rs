@@ -34,6 +34,7 @@ use crate::wire::info::Info;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct RwLock {
     lock: Lock,
 }

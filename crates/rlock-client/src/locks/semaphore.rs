@@ -34,6 +34,7 @@ const PERMITS_MAX: u32 = 1_000_000;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct Semaphore {
     lock: Lock,
     limit: u32,

@@ -28,6 +28,7 @@ use crate::quorum::shared::{Entry, Name, Shared};
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
 pub struct QuorumMutex {
     shared: Arc<Shared>,
     key: Arc<[u8]>,
