@@ -47,10 +47,6 @@ pub(crate) struct State {
     wait_usec_max: u64,
     pub(crate) evicted_locks: u64,
     pub(crate) is_master: bool,
-    pub(crate) role_changed: bool,
-    /// Whether the server has become a replica, be it a master again, and what
-    /// it had queued before is still there.
-    pub(crate) was_demoted: bool,
     pub(crate) timer: Timer,
     /// Subscribes to key events, which is done once.
     subscribe_to_keys: Option<fn(&Context)>,
@@ -85,8 +81,6 @@ impl State {
             wait_usec_max: 0,
             evicted_locks: 0,
             is_master: ctx.flags().is_master(),
-            role_changed: false,
-            was_demoted: false,
             timer,
             subscribe_to_keys: Some(subscribe_to_keys),
             subscribe_to_turns: Some(subscribe_to_turns),
@@ -152,7 +146,7 @@ impl State {
 
     /// When something has to be done without a command.
     fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.role_changed || self.grants.has_undelivered() {
+        if self.grants.has_undelivered() {
             return Some(now);
         }
         self.locks.next_deadline(now)
@@ -181,8 +175,10 @@ impl State {
             Note::RoleChanged { is_master } => {
                 self.known.clear(None);
                 self.is_master = is_master;
-                self.role_changed = true;
-                self.was_demoted |= !is_master;
+                if !is_master {
+                    self.grants.forget_undelivered();
+                    self.locks.stand_down();
+                }
             }
             Note::Loaded => {
                 self.known.clear(None);

@@ -28,8 +28,7 @@ pub(super) fn ring(ctx: &Context) {
             // Whatever is due stays due; come back for it.
             return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
         }
-        if flags.is_master() && !state.was_demoted {
-            state.role_changed = false;
+        if flags.is_master() {
             turn(state, ctx, now);
         } else {
             stand_down(state, ctx);
@@ -118,6 +117,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 tell::end_wait(state, ctx, &ended.delivery, owner, key);
             }
         }
+        Due::TurnAway(ended) => tell::turn_away(state, ctx, &ended),
         Due::Unbind { db, key, owner } => {
             let (key, owner) = (OwnedText::new(&key), OwnedText::new(&owner));
             let site = Site {
@@ -155,11 +155,8 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
 fn stand_down(state: &mut State, ctx: &Context) {
     state.grants.forget_undelivered();
     while !state.locks.turn_is_over()
-        && let Some(ended) = state.locks.withdraw_any()
+        && let Some(ended) = state.locks.next_left()
     {
         tell::turn_away(state, ctx, &ended);
     }
-    // If more is left, the note makes the timer ring again at once.
-    state.was_demoted = state.locks.has_contended();
-    state.role_changed = state.was_demoted;
 }

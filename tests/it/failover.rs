@@ -260,3 +260,29 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
         assert_eq!(granted, format!("grant {fence} owner-n k"));
     }
 }
+
+/// What was queued before a demotion is turned away, also if that is taken back at once; who asks again stays.
+#[test]
+fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (a, n, bound) = (server.client(), server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k owner-a 60000");
+    let ask = |number| format!("RLOCK.ACQUIRE k owner-{number} 60000 WAIT 0 NOTIFY c");
+    for number in 0..600 {
+        assert_eq!(n.ask(&ask(number)), "WAITING");
+    }
+    let turn = ["MULTI", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "EXEC"];
+    for line in turn {
+        a.ask(line);
+    }
+    bound.number("RLOCK.ACQUIRE bound owner-b 60000 BIND 0");
+    for number in 0..600 {
+        assert_eq!(heard.message(), format!("withdrawn 0 owner-{number} k"));
+        assert_eq!(n.ask(&ask(number)), "WAITING");
+    }
+    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(server.queued("k"), 600);
+    bound.close();
+    eventually("the bound hold ends", || server.ask("EXISTS bound") == "0");
+}

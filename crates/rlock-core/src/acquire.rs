@@ -74,7 +74,8 @@ impl Locks {
         let queue = self.table.find_or_insert(name);
         let upgrades = hold.of_caller(request.owner).is_some();
         let own = self.table.ticket_of(queue, request.owner);
-        let place = if let Some(id) = own.filter(|id| !upgrades || self.is_upgrade(*id)) {
+        let goes_on = |id: &TicketId| !self.is_left(*id) && (!upgrades || self.is_upgrade(*id));
+        let place = if let Some(id) = own.filter(goes_on) {
             let earlier = self.take_over(now, id, request, delivery);
             (id, earlier.and_then(withdrawn))
         } else {

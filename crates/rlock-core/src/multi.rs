@@ -81,6 +81,11 @@ impl Locks {
                 .ticket_of(self.table.find(*name)?, request.owner)?;
             self.table.tickets.get(&ticket)?.multi
         });
+        let queued = queued.filter(|multi| {
+            let first = self.table.members(*multi).first().copied();
+            let left = first.filter(|id| self.is_left(*id));
+            left.and_then(|id| self.take_out(id)).is_none()
+        });
         let place = match queued {
             Some(multi) => self.take_over_all(now, names, multi, request, delivery),
             None => self.push_all(now, names, request, delivery),

@@ -258,6 +258,9 @@ pub enum Due {
     },
     /// The wait of this ticket is over.
     WaitEnd(TicketId),
+    /// This request, from before the server became a replica, is at its end: its
+    /// owner has to ask anew.
+    TurnAway(Ended),
     /// The connection has closed that this hold is bound to.
     Unbind {
         /// The number of the database.

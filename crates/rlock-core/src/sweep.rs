@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    num::NonZeroU64,
     ops::Bound,
 };
 
@@ -17,6 +18,9 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
     turns: Turns,
+    /// The number of the last ticket or watch from before this server became a
+    /// replica, as long as any of these may be left.
+    left: Option<NonZeroU64>,
     /// Connections that have closed and still have requests or watches, and
     /// when they did.
     pub(crate) closed: BTreeMap<u64, Timestamp>,
@@ -37,6 +41,8 @@ struct Recheck {
 /// Where work comes from that is done without anybody asking.
 #[derive(Clone, Copy, Debug)]
 enum Source {
+    /// What is left from before this server became a replica.
+    Left,
     /// Connections that have closed.
     Closed,
     /// Databases that have changed.
@@ -61,7 +67,8 @@ struct Turns {
 }
 
 impl Turns {
-    const ORDER: [Source; 6] = [
+    const ORDER: [Source; 7] = [
+        Source::Left,
         Source::Closed,
         Source::Rechecks,
         Source::Waits,
@@ -155,6 +162,7 @@ impl Locks {
 
     fn piece_of(&mut self, source: Source, now: Timestamp) -> Piece {
         match source {
+            Source::Left => self.piece_of_left(),
             Source::Looks => self.next_look(now).into(),
             Source::Due => self.table.next_due().map(to_be_settled).into(),
             Source::Unbound => self.next_unbound().into(),
@@ -185,7 +193,11 @@ impl Locks {
     #[must_use]
     pub fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         let swept = self.sweep.closed.is_empty() && self.sweep.rechecks.is_empty();
-        if !swept || self.table.due_now > 0 || !self.sweep.unbound.is_empty() {
+        if !swept
+            || self.sweep.left.is_some()
+            || self.table.due_now > 0
+            || !self.sweep.unbound.is_empty()
+        {
             return Some(now);
         }
         // A deadline has passed once its millisecond is over.
@@ -265,15 +277,56 @@ impl Locks {
         Piece::Done
     }
 
-    /// Takes any ticket out of any queue, for a server that can grant nothing
-    /// any more. Once there is none left, the watches end, as many as this turn
-    /// allows; [`Locks::has_contended`] tells whether there are more.
-    pub fn withdraw_any(&mut self) -> Option<Ended> {
-        let Some(first) = self.table.tickets.keys().next().copied() else {
-            self.end_watches();
-            return None;
+    /// Takes note that this server has become a replica: it can grant nothing
+    /// of what it has queued, and tell no loss, even if it is a master again at
+    /// once. What comes later is not concerned.
+    pub fn stand_down(&mut self) {
+        self.sweep.left = self.table.last_id();
+    }
+
+    /// The next request to be turned away that is left from before this server
+    /// became a replica; after these the watches end. `None` if nothing is
+    /// left, or if this turn has done what it may. A master comes to them by
+    /// [`Locks::next_due`].
+    pub fn next_left(&mut self) -> Option<Ended> {
+        loop {
+            match self.piece_of_left() {
+                Piece::Due(Due::TurnAway(ended)) => return Some(ended),
+                Piece::Done if !self.budget.is_spent() => {}
+                Piece::Done | Piece::Due(_) | Piece::Nothing => return None,
+            }
+        }
+    }
+
+    fn piece_of_left(&mut self) -> Piece {
+        let Some(last) = self.sweep.left else {
+            return Piece::Nothing;
         };
-        self.withdraw(first)
+        let ticket = self.table.tickets.keys().next().copied();
+        if let Some(first) = ticket.filter(|id| id.number() <= last) {
+            return self.withdraw(first).map(Due::TurnAway).into();
+        }
+        let watch = self.table.watches.keys().next().copied();
+        if let Some(first) = watch.filter(|id| id.0 <= last.get()) {
+            self.budget.spend(1);
+            if let Some(watch) = self.table.remove_watch(first) {
+                self.table.drop_if_idle(watch.queue);
+            }
+            return Piece::Done;
+        }
+        self.sweep.left = None;
+        if self.table.queues.is_empty() {
+            // So there is nothing that any work could be for.
+            self.sweep = Sweep::default();
+            self.ready.clear();
+        }
+        Piece::Done
+    }
+
+    /// Whether a ticket is left from before this server became a replica. Its
+    /// owner, if it asks again, is one that asks for the first time.
+    pub(crate) fn is_left(&self, id: TicketId) -> bool {
+        self.sweep.left.is_some_and(|last| id.number() <= last)
     }
 
     /// Takes any ticket out of a queue that this server no longer serves. Once
@@ -419,18 +472,6 @@ impl Locks {
             self.table.drop_if_idle(queue);
         }
         true
-    }
-
-    fn end_watches(&mut self) {
-        while !self.budget.is_spent()
-            && let Some(id) = self.table.watches.keys().next().copied()
-        {
-            self.budget.spend(1);
-            let watch = self.table.remove_watch(id);
-            if let Some(watch) = watch {
-                self.table.drop_if_idle(watch.queue);
-            }
-        }
     }
 }
 

@@ -167,6 +167,11 @@ impl Table {
         }
     }
 
+    /// The number that was given last.
+    pub(crate) const fn last_id(&self) -> Option<NonZeroU64> {
+        self.last_id
+    }
+
     /// A number that was never given before; they would last for centuries.
     pub(crate) const fn next_id(&mut self) -> NonZeroU64 {
         let id = match self.last_id {

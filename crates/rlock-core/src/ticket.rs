@@ -20,6 +20,10 @@ impl TicketId {
     pub(crate) const fn new(number: NonZeroU64) -> Self {
         Self(number)
     }
+
+    pub(crate) const fn number(self) -> NonZeroU64 {
+        self.0
+    }
 }
 
 /// Names a request for several keys, which has a ticket in the queue of each.

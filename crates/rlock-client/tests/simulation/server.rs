@@ -136,16 +136,14 @@ impl Server {
 
     /// It is a replica from now on.
     pub(crate) fn stands_down(&mut self) {
-        while let Some(ended) = self.core.locks.withdraw_any() {
+        self.core.locks.stand_down();
+        while let Some(ended) = self.core.locks.next_left() {
             if let rlock_core::Delivery::Notify(listener) = &ended.delivery {
                 let (db, key) = (0, &*ended.key);
                 let name = rlock_core::Name { db, key };
                 let word = told::Word::Withdrawn;
                 self.core.publish(name, listener, word, &ended.owner, None);
             }
-        }
-        while self.core.locks.has_contended() {
-            self.core.locks.withdraw_any();
         }
         self.watched.clear();
     }

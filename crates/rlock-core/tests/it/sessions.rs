@@ -1,9 +1,10 @@
 //! Connections that end, servers that may grant no more, and stale names.
 
 use rlock_core::{
-    Admission, Delivery, Effect, Gauges, Hold, Limits, Locks, Refusal, Request, Wait, Who,
+    Admission, Delivery, Due, Effect, Gauges, Hold, Limits, Locks, Refusal, Request, Wait, Who,
 };
 
+use crate::driver::text;
 use crate::requests::{
     CHANNEL, KEY, NO_LIMITS, Nobody, RENEWAL, at, call, notified, of_somebody_else, request, taken,
 };
@@ -112,13 +113,39 @@ fn takeover_ends_the_earlier_call_and_keeps_when_it_began() {
 }
 
 #[test]
+fn who_comes_after_a_demotion_is_not_turned_away() {
+    let mut locks = Locks::default();
+    let hold = watched(&mut locks, "ann", 7);
+    for owner in ["bob", "cid", "dan"] {
+        notified(&mut locks, at(0), &hold, owner, 8);
+    }
+    locks.stand_down();
+    // It is a master again at once. Two of them ask anew, one before it knows.
+    let first = notified(&mut locks, at(0), &hold, "bob", 8);
+    let mut turned_away = Vec::new();
+    while let Some(due) = locks.next_due(at(0)) {
+        if let Due::TurnAway(ended) = due {
+            notified(&mut locks, at(0), &hold, &text(&ended.owner), 9);
+            turned_away.push(text(&ended.owner));
+        }
+    }
+    assert_eq!(turned_away, ["cid", "dan"]);
+    assert_eq!(notified(&mut locks, at(0), &hold, "bob", 8), first);
+    assert_eq!(locks.gauges().waiters, 3);
+    assert_eq!(locks.check_indices(), Ok(()));
+}
+
+#[test]
 fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
     let mut locks = Locks::default();
     let hold = watched(&mut locks, "ann", 7);
     call(&mut locks, at(0), &hold, "bob", Wait::Millis(10), 1);
     notified(&mut locks, at(0), &hold, "cid", 7);
     let mut owners = Vec::new();
-    while let Some(ended) = locks.withdraw_any() {
+    locks.session_closed(at(0), 7);
+    locks.settle_all_later(None);
+    locks.stand_down();
+    while let Some(ended) = locks.next_left() {
         assert_eq!(&*ended.key, KEY.key);
         owners.push(ended.owner);
     }

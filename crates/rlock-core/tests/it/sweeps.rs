@@ -355,6 +355,7 @@ impl Work {
             Due::Settle { db, .. } => *db == of && self != Self::BoundHolds,
             Due::Unbind { db, .. } => *db == of,
             Due::WaitEnd(_) => self == Self::WaitEnds,
+            Due::TurnAway(_) => false,
         }
     }
 }
