@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -387,5 +388,56 @@ func TestBadArgumentsAreNamedBeforeAnythingIsSent(t *testing.T) {
 	}
 	if _, err := New(redis.NewRing(&redis.RingOptions{})); err == nil || !strings.Contains(err.Error(), "*redis.Ring") {
 		t.Error(err)
+	}
+}
+
+func TestTheRightsOfAnApplicationAreEnough(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/operating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rule, _ := strings.Cut(string(page), "`user application on >a-password ")
+	rule, _, _ = strings.Cut(rule, "`")
+	server := newServer(t, "--loadmodule", module())
+	admin := connect(t, server.address())
+	command := []any{"ACL", "SETUSER", "application", "on", ">a-password"}
+	for _, word := range strings.Fields(rule) {
+		command = append(command, word)
+	}
+	if err := admin.Do(t.Context(), command...).Err(); err != nil {
+		t.Fatal(err)
+	}
+	user := connectWith(t, &redis.Options{Addr: server.address(), Username: "application", Password: "a-password"})
+	locks := locksOf(t, user)
+	held := lock(t, locks, "lock:a", Lease(300*time.Millisecond))
+	done := make(chan error, 1)
+	go func() {
+		held, err := locks.Lock(t.Context(), "lock:a", Wait(time.Minute))
+		if err == nil {
+			err = held.Release()
+		}
+		done <- err
+	}()
+	queued(t, admin, "lock:a", "1")
+	if _, err := locks.Lock(t.Context(), "lock:a", Wait(400*time.Millisecond)); !errors.Is(err, ErrNotAcquired) {
+		t.Error(err)
+	}
+	release(t, held) // It was renewed.
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	release(t, lock(t, locks, "lock:a", Shared()))
+	release(t, lock(t, locks, "lock:u", Limit(4), Permits(3)))
+	both, err := locks.LockAll(t.Context(), []string{"lock:a", "lock:b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	release(t, both)
+	if log := admin.ACLLog(t.Context(), 10); log.Err() != nil || len(log.Val()) > 0 {
+		t.Errorf("%v %v", log.Val(), log.Err())
+	}
+	if _, err := locks.Lock(t.Context(), "other"); err == nil {
+		t.Error("granted without the right")
 	}
 }

@@ -1,5 +1,6 @@
 /** What a user sees while nothing breaks. */
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
 import { setTimeout as pause } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { createClientPool, createCluster, createSentinel } from 'redis';
@@ -312,5 +313,27 @@ suite((test, world) => {
     const locks = await world.locks(server.port);
     await server.kill();
     await assert.rejects(locks.lock('k'), error => !(error instanceof Held) && !(error instanceof NotAcquired));
+  });
+
+  test('the rights of an application are enough', async () => {
+    const pages = process.env.RLOCK_DOCS ?? new URL('../../../docs', import.meta.url).pathname;
+    const page = readFileSync(`${pages}/operating.md`, 'utf8');
+    const [, rule] = /`user (application on >a-password [^`]*)`/.exec(page);
+    const server = await world.ownServer();
+    await server.ask('ACL', 'SETUSER', ...rule.split(' '));
+    const user = { username: 'application', password: 'a-password', enableReadyCheck: false };
+    const locks = await world.locks(server.port, user);
+    const held = await locks.lock('lock:a', { lease: 300 });
+    const waiting = locks.lock('lock:a', { wait: SOON });
+    await until(async () => (await server.queued('lock:a')) === 1, 'the waiter stands in the queue');
+    await assert.rejects(locks.lock('lock:a', { wait: 400 }), NotAcquired);
+    held.check(); // It was renewed.
+    await held.release();
+    await (await waiting).release();
+    await (await locks.lock('lock:a', { shared: true })).release();
+    await (await locks.lock('lock:u', { limit: 4, permits: 3 })).release();
+    await (await locks.lock(['lock:a', 'lock:b'])).release();
+    assert.deepEqual(await server.ask('ACL', 'LOG'), []);
+    await assert.rejects(locks.lock('other'), Refused);
   });
 });

@@ -96,8 +96,8 @@ export function pairs(flat) {
 /** How each library's client is made: host, port and what else the test names. */
 export const LIBRARIES = {
   ioredis: {
-    async connect({ port, limit, username, password, database = 0, name, prefix }) {
-      const client = new Redis({ port, username, password, db: database, connectionName: name, keyPrefix: prefix, commandTimeout: limit, lazyConnect: true });
+    async connect({ port, limit, username, password, database = 0, name, prefix, enableReadyCheck = true }) {
+      const client = new Redis({ enableReadyCheck, port, username, password, db: database, connectionName: name, keyPrefix: prefix, commandTimeout: limit, lazyConnect: true });
       client.on('error', () => {});
       await client.connect();
       return client;

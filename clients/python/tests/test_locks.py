@@ -1,12 +1,15 @@
 """What a user sees while nothing breaks."""
 
 import math
+import os
+import pathlib
+import re
 import time
 from concurrent.futures import as_completed
 
 import pytest
 
-from conftest import SOON, until
+from conftest import ROOT, SOON, until
 from rlock import NotAcquired, Refused
 
 
@@ -271,3 +274,25 @@ def test_a_server_that_cannot_be_reached_is_an_error_at_once(face, own_server, k
     server.kill()
     with pytest.raises(face.broken):
         face(server.port).lock(key)
+
+
+def test_the_rights_of_an_application_are_enough(face, own_server, background):
+    page = pathlib.Path(os.environ.get("RLOCK_DOCS", ROOT / "docs"), "operating.md").read_text()
+    rule = re.search(r"`user (application on >a-password [^`]*)`", page)[1]
+    server = own_server()
+    server.ask("ACL", "SETUSER", *rule.split())
+    locks = face(server.port, username="application", password="a-password")
+    held = locks.lock("lock:a", lease=0.3)
+    waiting = background(locks.lock, "lock:a", wait=SOON)
+    until(lambda: server.queued("lock:a") == 1, "the waiter stands in the queue")
+    with pytest.raises(NotAcquired):
+        locks.lock("lock:a", wait=0.4)
+    held.check()  # It was renewed.
+    held.release()
+    waiting.result(SOON).release()
+    for key, options in [("lock:a", {"shared": True}), ("lock:u", {"limit": 4, "permits": 3}), (["lock:a", "lock:b"], {})]:
+        with locks.lock(key, **options):
+            pass
+    assert server.ask("ACL", "LOG") == []
+    with pytest.raises(Refused):
+        locks.lock("other")

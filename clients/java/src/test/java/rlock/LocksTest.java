@@ -5,6 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.Callable;
@@ -472,6 +474,32 @@ abstract class LocksTest {
             assertTrue(System.nanoTime() - begin < 15_000_000_000L);
             var failure = assertThrows(LockException.class, () -> mine.on("k").lease(ms(300)).lock());
             assertFalse(failure instanceof LockException.NotAcquired, failure.toString());
+        }
+    }
+
+    @Test
+    void rightsOfAnApplicationAreEnough() throws Exception {
+        var page = Files.readString(Path.of("../../docs/operating.md"));
+        var rule = page.split("`user application on >a-password ")[1].split("`")[0];
+        try (var own = Server.withModule(); var admin = new Seen(own.port)) {
+            admin.call("ACL", "SETUSER", "admin", "on", ">a-password", "~*", "&*", "+@all");
+            admin.call("AUTH", "admin", "a-password");
+            // Who does not say who it is has the application's rights, and no others.
+            admin.call("ACL", ("SETUSER default resetkeys resetchannels " + rule).split(" "));
+            try (var mine = connect(own.port)) {
+                var held = mine.on("lock:a").lease(ms(300)).lock();
+                var waiting = new Task<>(() -> mine.on("lock:a").lock());
+                admin.queued("lock:a", 1);
+                assertThrows(LockException.class, () -> mine.on("lock:a").waitAtMost(ms(400)).lock());
+                held.check(); // It was renewed.
+                held.close();
+                waiting.get().close();
+                mine.on("lock:a").shared().lock().close();
+                mine.on("lock:u").limit(4).permits(3).lock().close();
+                mine.on("lock:a", "lock:b").lock().close();
+                assertEquals(List.of(), admin.call("ACL", "LOG"));
+                assertThrows(LockException.Refused.class, () -> mine.on("other").lock());
+            }
         }
     }
 }
