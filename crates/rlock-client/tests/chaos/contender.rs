@@ -136,6 +136,12 @@ impl Contender {
             true => Terms::new().lease(lease),
             false => Terms::new().fixed_lease(lease),
         };
+        // Beside those that are not, and those that replicas know, of one client.
+        let may_be_bound = self.copies == 0 && matches!(self.door, Door::Client(_));
+        let terms = match may_be_bound && self.random.below(4) == 0 {
+            true => terms.bound(self.random.between(400, 1500)),
+            false => terms,
+        };
         let waiting = match self.random.below(4) {
             0 => Waiting::Try,
             1 => Waiting::AtMost(self.random.between(50, 3000)),
