@@ -2,7 +2,10 @@
 //! command; of what a timer does, and of other keys than a command's, it knows
 //! nothing.
 
-use std::cell::Cell;
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
 
 use rlock_core::Timestamp;
 
@@ -13,48 +16,52 @@ use crate::{
     tell,
 };
 
-/// How long to wait before asking again, in milliseconds.
-const AGAIN_MS: u64 = 100;
+/// How long to wait before asking again.
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long the server's own clock-work stands still when the whole process
 /// does, in milliseconds; it ticks ten times a second.
 const STALLED_MS: u64 = 1000;
-/// How long the server takes to count its replicas anew, in milliseconds: it
-/// does so once a second.
-const COUNTED_MS: u64 = 1100;
-/// The replicas that the server has, and those that it needs.
+/// How long the server takes to count its replicas anew: it does so once a
+/// second.
+const COUNTED: Duration = Duration::from_millis(1100);
+
+/// The replicas that the server has, and those that it needs. All that has to
+/// pass is counted by the monotonic clock, as the wall clock may be set back.
 #[derive(Clone, Copy)]
 struct Replicas {
     /// `min-replicas-to-write`; `None` if `CONFIG` does not tell.
     needed: Option<u64>,
     are_too_few: bool,
-    asked: Timestamp,
-    /// When the server's clock-work has last ticked.
-    ticked: Timestamp,
+    asked: Option<Instant>,
+    /// When the server's clock-work has last ticked, by both clocks: one stands
+    /// still while the machine is suspended, the other may be set.
+    ticked: Option<(Timestamp, Instant)>,
     /// Until when the server's count is one from before a pause.
-    stale_until: Timestamp,
+    stale_until: Option<Instant>,
 }
 
 static REPLICAS: MainThread<Cell<Replicas>> = MainThread::new(Cell::new(Replicas {
     needed: Some(0),
     are_too_few: false,
-    asked: Timestamp::from_micros(0),
-    ticked: Timestamp::from_micros(u64::MAX),
-    stale_until: Timestamp::from_micros(0),
+    asked: None,
+    ticked: None,
+    stale_until: None,
 }));
 
 /// Reads how many replicas the server needs.
 pub(crate) fn read_config(ctx: &Context) {
     let mut replicas = REPLICAS.get().get();
     replicas.needed = ctx.config_number(c"min-replicas-to-write");
-    replicas.asked = Timestamp::from_micros(0);
+    replicas.asked = None;
     REPLICAS.get().set(replicas);
 }
 
 /// Takes note that the server's clock-work ticks.
 pub(crate) fn tick(now: Timestamp) {
     let mut replicas = REPLICAS.get().get();
-    note_stall(&mut replicas, now);
-    replicas.ticked = now;
+    let monotonic = Instant::now();
+    note_stall(&mut replicas, now, monotonic);
+    replicas.ticked = Some((now, monotonic));
     REPLICAS.get().set(replicas);
 }
 
@@ -84,21 +91,27 @@ fn check_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
 #[cold]
 fn count_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
     let mut replicas = REPLICAS.get().get();
-    note_stall(&mut replicas, now);
-    if replicas.asked.plus_millis(AGAIN_MS) <= now || now < replicas.asked {
+    let monotonic = Instant::now();
+    note_stall(&mut replicas, now, monotonic);
+    let is_new = |asked: Instant| monotonic.saturating_duration_since(asked) < AGAIN;
+    if !replicas.asked.is_some_and(is_new) {
         let good = ctx.good_replicas();
         replicas.are_too_few = good.is_some_and(|good| good < replicas.needed.unwrap_or(1));
-        replicas.asked = now;
+        replicas.asked = Some(monotonic);
     }
     REPLICAS.get().set(replicas);
-    if replicas.are_too_few || now < replicas.stale_until {
-        state.grant_from(now.plus_millis(AGAIN_MS));
+    if replicas.are_too_few || replicas.stale_until > Some(monotonic) {
+        state.grant_after(now, AGAIN);
     }
 }
 
-fn note_stall(replicas: &mut Replicas, now: Timestamp) {
-    if replicas.ticked.plus_millis(STALLED_MS) < now {
-        replicas.stale_until = now.plus_millis(COUNTED_MS);
+fn note_stall(replicas: &mut Replicas, now: Timestamp, monotonic: Instant) {
+    let stood_still = |(at, since): (Timestamp, Instant)| {
+        let passed = monotonic.saturating_duration_since(since);
+        at.plus_millis(STALLED_MS) < now || passed > Duration::from_millis(STALLED_MS)
+    };
+    if replicas.ticked.is_some_and(stood_still) {
+        replicas.stale_until = Some(monotonic + COUNTED);
     }
 }
 
@@ -112,7 +125,7 @@ pub(crate) fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
     match site.ctx.serves(site.key) {
         Serves::Yes => true,
         Serves::ClusterIsDown => {
-            state.grant_from(site.now.plus_millis(AGAIN_MS));
+            state.grant_after(site.now, AGAIN);
             true
         }
         Serves::No => {

@@ -31,6 +31,9 @@ const TURN_TICKETS: usize = 256;
 /// How long one turn of the event loop may take, if it does not reach the number
 /// of its tickets before.
 pub(crate) const TURN_MAX: Duration = Duration::from_millis(1);
+/// By how much the wall clock has to fall behind the monotonic one between two
+/// ticks to have been set back.
+const STEP_BACK: Duration = Duration::from_millis(100);
 /// The longest wait that the histogram tells from longer ones: 30 days, in
 /// microseconds, which is the largest value of `max-lease-ms`.
 const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
@@ -52,9 +55,13 @@ pub(crate) struct State {
     subscribe_to_keys: Option<fn(&Context)>,
     /// Subscribes to the turns of the event loop, which is done once.
     subscribe_to_turns: Option<fn(&Context)>,
-    granting_from: Timestamp,
+    /// Before this nothing is granted. By the monotonic clock, as the wall clock
+    /// may be set back.
+    granting_from: Option<Instant>,
     /// When the grace after the start ends.
-    pub(crate) grace_ends: Timestamp,
+    grace_ends: Option<Instant>,
+    /// When the server's clock-work has last ticked, by both clocks.
+    looked_after: (Timestamp, Instant),
 }
 
 static STATE: MainThread<RefCell<Option<State>>> = MainThread::new(RefCell::new(None));
@@ -84,8 +91,9 @@ impl State {
             timer,
             subscribe_to_keys: Some(subscribe_to_keys),
             subscribe_to_turns: Some(subscribe_to_turns),
-            granting_from: Timestamp::from_micros(0),
-            grace_ends: Timestamp::from_micros(0),
+            granting_from: None,
+            grace_ends: None,
+            looked_after: (clock::latest(), Instant::now()),
         };
         state.begin_grace(clock::now());
         *STATE.get().borrow_mut() = Some(state);
@@ -101,18 +109,54 @@ impl State {
 
     /// Grants nothing for as long as the setting says.
     fn begin_grace(&mut self, now: Timestamp) {
-        let grace_ms = settings().startup_grace_ms.get();
-        if grace_ms > 0 {
-            self.grace_ends = now.plus_millis(grace_ms);
-            self.grant_from(self.grace_ends);
+        let grace = Duration::from_millis(settings().startup_grace_ms.get());
+        if !grace.is_zero() {
+            self.grace_ends = Some(Instant::now() + grace);
+            self.grant_after(now, grace);
             self.locks.settle_all_later(None);
         }
     }
 
-    /// Grants nothing before `from`, and before what was said earlier.
-    pub(crate) fn grant_from(&mut self, from: Timestamp) {
-        self.granting_from = self.granting_from.max(from);
-        self.locks.grant_from(self.granting_from);
+    /// What is left of the grace after the start.
+    pub(crate) fn grace_left(&self) -> Duration {
+        let left = |ends: Instant| ends.saturating_duration_since(Instant::now());
+        self.grace_ends.map(left).unwrap_or_default()
+    }
+
+    /// Grants nothing for so long, nor before what was said earlier.
+    pub(crate) fn grant_after(&mut self, now: Timestamp, wait: Duration) {
+        self.granting_from = self.granting_from.max(Some(Instant::now() + wait));
+        self.follow_clock(now);
+    }
+
+    /// Tells the locks from when on they are granted, by the wall clock as it is
+    /// now.
+    fn follow_clock(&mut self, now: Timestamp) {
+        let Some(from) = self.granting_from else {
+            return;
+        };
+        let left = from.saturating_duration_since(Instant::now());
+        let left_ms = u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        if left_ms == 0 {
+            self.granting_from = None;
+            self.locks.grant_from(None);
+        } else {
+            self.locks.grant_from(Some(now.plus_millis(left_ms)));
+        }
+    }
+
+    /// Has all locks looked at again if the wall clock was set back: what they
+    /// were to be looked at for may not have to wait for as long.
+    fn note_step_back(&mut self) {
+        let (wall, monotonic) = (clock::latest(), Instant::now());
+        let (last_wall, last_monotonic) = self.looked_after;
+        let passed = monotonic.saturating_duration_since(last_monotonic);
+        let passed = u64::try_from(passed.as_micros()).unwrap_or(u64::MAX);
+        let expected = Timestamp::from_micros(last_wall.micros().saturating_add(passed));
+        if expected.since(wall) > STEP_BACK {
+            self.locks.settle_all_later(None);
+        }
+        self.looked_after = (wall, monotonic);
     }
 
     /// Takes note of what callbacks have seen, in memory only: whatever has to
@@ -271,6 +315,7 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
     } else {
         clock::now()
     };
+    state.follow_clock(now);
     state.locks.yield_after(settings().yield_after.get());
     state.locks.begin_turn(TURN_TICKETS);
     let result = act(state, now);
@@ -331,6 +376,7 @@ pub(crate) fn look_after(ctx: &Context) {
         return;
     };
     let Some(state) = state.as_mut() else { return };
+    state.note_step_back();
     let now = clock::now();
     let began = Instant::now();
     while state.known.drop_ended(now) && began.elapsed() < TURN_MAX {}

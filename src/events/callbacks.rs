@@ -145,7 +145,7 @@ pub(super) unsafe extern "C" fn on_cron(
     _data: *mut c_void,
 ) {
     entry::callback(ctx, |ctx| {
-        serving::tick(clock::now());
+        serving::tick(clock::latest());
         state::look_after(ctx);
     });
 }

@@ -4,7 +4,7 @@ use rlock_core::Locks;
 
 use crate::{
     api::{Context, entry},
-    clock, state,
+    state,
 };
 
 /// Adds the fields of the section, each by `add`.
@@ -20,8 +20,8 @@ pub(super) fn report(ctx: &Context, add: &dyn Fn(&str, u64)) {
         add("wait_usec_max", max);
     });
     add("eviction_risk", u64::from(ctx.flags().may_evict()));
-    let now = clock::now();
-    let left = state::look(|state| state.grace_ends.millis_from(now));
+    let left = state::look(|state| state.grace_left().as_millis());
+    let left = left.and_then(|left| u64::try_from(left).ok());
     add("grace_left_ms", left.unwrap_or_default());
 }
 

@@ -36,11 +36,15 @@ struct Clocked {
 
 impl Clocked {
     fn start() -> Self {
+        Self::launch(Setup::new())
+    }
+
+    fn launch(setup: Setup) -> Self {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let library = build(directory.path());
         let offset = directory.path().join("offset");
         fs::write(&offset, 0_i64.to_ne_bytes()).expect("a file can be written");
-        let setup = Setup::new()
+        let setup = setup
             .environment("LD_PRELOAD", library.as_os_str())
             .environment("RLOCK_CLOCK", offset.as_os_str());
         Self {
@@ -284,4 +288,56 @@ fn fences_rise_and_the_queue_moves_whatever_the_clock_does() {
     all.dedup();
     assert_eq!(all.len(), count, "no fence is given twice");
     eventually("nobody waits", || clocked.server.counter("waiters") == 0);
+}
+
+#[test]
+fn grace_after_a_start_is_as_long_as_it_is_set_whatever_the_clock_does() {
+    const GRACE: Duration = Duration::from_secs(3);
+    for jump in [Jump::Back, Jump::Forward] {
+        let start = Instant::now();
+        let setup = Setup::new().module_arguments("startup-grace-ms 3000");
+        let mut clocked = Clocked::launch(setup);
+        let waiter = clocked.server.client();
+        waiter.send("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");
+        clocked.server.await_queued("k", 1);
+        clocked.set(jump, HOUR);
+        let left = clocked.server.counter("grace_left_ms");
+        let left = Duration::from_millis(left);
+        assert!(left <= GRACE, "{jump:?}: {left:?}");
+        if start.elapsed() < GRACE {
+            assert!(left + start.elapsed() >= GRACE, "{jump:?}: {left:?}");
+        }
+        waiter.fence();
+        assert!(start.elapsed() >= GRACE, "{jump:?}");
+        assert_eq!(clocked.server.counter("grace_left_ms"), 0);
+        let a = clocked.server.client();
+        a.number("RLOCK.ACQUIRE free owner-a 60000");
+    }
+}
+
+#[test]
+fn clock_that_is_put_right_keeps_no_master_from_granting() {
+    let setup = Setup::new().line("min-replicas-to-write 1");
+    let mut clocked = Clocked::launch(setup);
+    let _replica = Setup::new().replica_of(&clocked.server).start();
+    let a = clocked.server.client();
+    let granted = || {
+        let fence = a.ask("RLOCK.ACQUIRE k owner-a 60000");
+        let is_granted = fence.parse::<i64>().is_ok();
+        is_granted && a.ask("RLOCK.RELEASE k owner-a") == "0"
+    };
+    eventually("there is a good replica", granted);
+    let c = clocked.server.client();
+    for jump in [Jump::Forward, Jump::Back] {
+        clocked.set(jump, HOUR);
+        eventually("the replica is there again", || {
+            clocked.server.info("replication", "min_slaves_good_slaves") == "1"
+        });
+        eventually("locks are granted as before", granted);
+        c.number("RLOCK.ACQUIRE held owner-c 60000");
+        let waiter = wait_for(&clocked.server, "held", "owner-b", 1);
+        assert_eq!(c.ask("RLOCK.RELEASE held owner-c"), "0");
+        soon(&waiter, "the lock is free");
+        assert_eq!(clocked.server.ask("RLOCK.FORCE held"), "1");
+    }
 }

@@ -212,9 +212,10 @@ impl Locks {
         self.counters.acquires += 1;
     }
 
-    /// From when on anything is granted to somebody who does not hold it yet.
-    pub const fn grant_from(&mut self, from: Timestamp) {
-        self.granting_from = Some(from);
+    /// From when on anything is granted to somebody who does not hold it yet;
+    /// `None` for at any time, whatever becomes of the clock.
+    pub const fn grant_from(&mut self, from: Option<Timestamp>) {
+        self.granting_from = from;
     }
 
     /// After how many hand-offs in a row those who wait outside the queue get

@@ -53,7 +53,10 @@ impl Locks {
     pub(crate) fn is_offered(&self, now: Timestamp, id: QueueId) -> bool {
         self.table.queues.get(&id).is_some_and(|queue| {
             let until = queue.look().at();
-            queue.offered && until.is_some_and(|until| !until.has_passed(now))
+            // The clock may have been set back since.
+            let is_on =
+                |until: Timestamp| !until.has_passed(now) && until <= now.plus_millis(OFFER_MS);
+            queue.offered && until.is_some_and(is_on)
         })
     }
 

@@ -123,7 +123,7 @@ impl Pair {
         driver.locks.yield_after(setup.limits.yield_after);
         if setup.grace_ms > 0 {
             let from = Timestamp::from_micros((START_MS + setup.grace_ms) * 1000 - 999);
-            driver.locks.grant_from(from);
+            driver.locks.grant_from(Some(from));
         }
         let locks = KEYS.map(|(db, key)| Lock::new(db, key)).into();
         let grants_from = START_MS + setup.grace_ms;

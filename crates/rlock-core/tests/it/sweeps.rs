@@ -386,3 +386,25 @@ fn no_kind_of_work_waits_for_all_of_another() {
         }
     }
 }
+
+/// A lock is left to those outside the queue for some milliseconds, not for as
+/// long as the clock is set back by.
+#[test]
+fn offer_ends_when_the_clock_is_set_back() {
+    let mut locks = Locks::default();
+    locks.yield_after(1);
+    let mut hold = taken(&mut locks, at(0), "ann");
+    for (owner, session) in [("bob", 1), ("cid", 2)] {
+        call(&mut locks, at(0), &hold, owner, Wait::Forever, session);
+    }
+    let mut free = |locks: &mut Locks, now| {
+        hold = Hold::Free;
+        locks.settle(now, KEY, &mut hold).effects.len()
+    };
+    assert_eq!(free(&mut locks, at(60_000)), 1);
+    // Offered, and once more asked for while it is.
+    assert_eq!(free(&mut locks, at(60_001)), 1);
+    assert_eq!(free(&mut locks, at(60_002)), 0);
+    assert_eq!(free(&mut locks, at(10)), 1);
+    assert!(hold != Hold::Free);
+}
