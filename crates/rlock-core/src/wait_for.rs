@@ -23,7 +23,7 @@ use crate::{
 const STEPS_AT_ONCE: u64 = 32;
 /// How many steps there are time for in any case: a server that was made to wait
 /// for a processor finds the cycles of a few hundred owners all the same.
-const STEPS_SURE: u64 = 1024;
+const STEPS_SURE: u64 = 2048;
 
 /// Looks at one holder, by its owner, with its permits; `None` if it holds the
 /// lock in exclusive mode. Breaks when it has seen enough.
