@@ -169,12 +169,29 @@ impl ClientBuilder {
 
     /// Where `url` leads.
     pub(crate) fn source(&self, url: &str) -> Result<Source, Error> {
+        self.check_tls(url)?;
+        address::read(url, |url| self.opened(url))
+    }
+
+    /// The one server that `url` leads to.
+    pub(crate) fn member(&self, url: &str) -> Result<redis::Client, Error> {
+        if !address::is_of_one(url) {
+            let limit = "redis://, rediss:// or redis+unix://, as a member is one master";
+            return Err(out_of_range("url", "not of one server", limit));
+        }
+        self.check_tls(url)?;
+        self.opened(url.trim())
+    }
+
+    /// Certificates are of no use without TLS.
+    fn check_tls(&self, url: &str) -> Result<(), Error> {
         #[cfg(feature = "tls-rustls")]
         if self.certificates.is_some() && !address::has_tls(url) {
             let limit = "rediss://, rediss+sentinel:// or rediss+cluster:// with certificates";
             return Err(out_of_range("url", "without TLS", limit));
         }
-        address::read(url, |url| self.opened(url))
+        let _ = url;
+        Ok(())
     }
 
     /// Reads the addresses of servers.

@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use super::held::held;
 use super::on_thread::wait_for;
 use super::run;
-use crate::quorum::open;
+use crate::quorum::opened;
 use crate::{Error, HoldingMember, Owner, QuorumBuilder, Terms};
 
 /// Independent servers that hold locks together; see [`crate::Quorum`].
@@ -51,7 +51,9 @@ impl Quorum {
     /// Those of [`crate::Quorum::connect`], and [`Error::Closed`] if the system
     /// gives no further thread.
     pub fn connect(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        Self::connect_with(QuorumBuilder::default(), open(urls)?)
+        let settings = QuorumBuilder::default();
+        let servers = opened(&settings.members, urls)?;
+        Self::connect_with(settings, servers)
     }
 
     /// Connects with settings, as these clients of the `redis` crate would; see

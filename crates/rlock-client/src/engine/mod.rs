@@ -121,6 +121,8 @@ enum Timer {
 pub(crate) struct Engine {
     /// How long calls go on that do not wait for a lock.
     patience: Duration,
+    /// How long a connection may be quiet at most while it is needed.
+    quiet: Option<Duration>,
     /// How long replicas may take to say what they know.
     replication: Duration,
     lanes: BTreeMap<Node, Lane>,
@@ -155,6 +157,7 @@ impl Engine {
     ) -> Self {
         Self {
             patience,
+            quiet: None,
             replication,
             lanes: BTreeMap::new(),
             is_closed: false,

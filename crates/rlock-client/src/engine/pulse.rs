@@ -3,7 +3,8 @@
 //!
 //! A grant by message counts from the last sign of life before it. So while
 //! somebody waits, a quiet connection is asked for one four times in the
-//! shortest lease, once for all who wait.
+//! shortest lease, once for all who wait; and so often that they do not wait
+//! for long at a server that hangs.
 //!
 //! When a connection ends, a bound hold counts only for its grace from when the
 //! connection was last known to be there. If that were the last renewal, an end
@@ -21,10 +22,21 @@ use crate::engine::request::{By, Request};
 use crate::engine::{Action, Engine, Link, Timer};
 
 /// At most ten signs of life a second are asked for, and at least one in five
-/// seconds for bound holds.
+/// seconds unless more are wanted.
 const PULSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 impl Engine {
+    /// Has a sign of life asked for at least so often while there is need.
+    pub(crate) fn set_quiet(&mut self, quiet: Duration) {
+        self.quiet = Some(quiet);
+    }
+
+    /// When the last request was made that the server answered.
+    pub(crate) fn known_good(&self, node: Node) -> Instant {
+        let lane = self.lanes.get(&node);
+        lane.map_or(Instant::from_nanos(0), |lane| lane.known_good)
+    }
+
     pub(super) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
         if count(&mut self.lane(node).leases, lease) {
             self.keep_pulse(now, node);
@@ -47,15 +59,12 @@ impl Engine {
 
     /// Asks for a sign of life if the last is too old.
     pub(super) fn keep_pulse(&mut self, now: Instant, node: Node) {
+        let quiet = self.quiet.unwrap_or(PULSE.1);
         let lane = self.lane(node);
         let grace = lane.graces.keys().next().copied();
-        let graces = grace.map(|grace| (grace / 4).clamp(PULSE.0, PULSE.1));
-        let leases = lane
-            .leases
-            .keys()
-            .next()
-            .map(|lease| (*lease / 4).max(PULSE.0));
-        let interval = graces.into_iter().chain(leases).min();
+        let lease = lane.leases.keys().next().copied();
+        let shortest = grace.into_iter().chain(lease).min();
+        let interval = shortest.map(|shortest| (shortest / 4).clamp(PULSE.0, quiet));
         let (Some(interval), Link::Up { number, .. }) = (interval, lane.link) else {
             return self.set_pulse(node, None);
         };

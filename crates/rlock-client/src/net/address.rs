@@ -59,6 +59,13 @@ pub(crate) fn read(
     }
 }
 
+/// Whether `url` is the address of one server, and not of Sentinels or a cluster.
+pub(crate) fn is_of_one(url: &str) -> bool {
+    let scheme = url.trim().split(':').next().unwrap_or_default();
+    let scheme = scheme.to_ascii_lowercase();
+    !scheme.ends_with("+sentinel") && !scheme.ends_with("+cluster")
+}
+
 /// Whether all that `url` leads to is connected to with TLS.
 #[cfg(feature = "tls-rustls")]
 pub(crate) fn has_tls(url: &str) -> bool {

@@ -168,6 +168,16 @@ impl State {
         let _ = flushed.await;
     }
 
+    /// Has the connection be quiet for so long at most while it is needed.
+    pub(crate) fn set_quiet(&self, quiet: Duration) {
+        lock(&self.core).engine.set_quiet(quiet);
+    }
+
+    /// When the last request was made that the one server answered.
+    pub(crate) fn known_good(&self) -> Instant {
+        lock(&self.core).engine.known_good(Node::default())
+    }
+
     pub(crate) fn metrics(&self) -> Metrics {
         lock(&self.core).engine.metrics()
     }

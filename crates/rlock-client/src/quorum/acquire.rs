@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::time::sleep;
-
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::terms::Terms;
 use crate::error::Error;
 use crate::locks::guard::Guard;
 use crate::net::deadline::{Backoff, Deadline};
 use crate::quorum::hold::Hold;
-use crate::quorum::plan::{Event, Plan, Seat, Step};
+use crate::quorum::member::late;
+use crate::quorum::plan::{Event, Plan, Seat, Step, majority};
 use crate::quorum::shared::{Name, Shared};
 
 /// Something that a member is asked.
@@ -61,16 +60,39 @@ pub(crate) async fn acquire(
             Some(Ok(End::Held(hold))) => return Ok(Some(hold)),
             Some(Ok(End::Refused)) if queueing != Queueing::Unlimited => return Ok(None),
             Some(Err(error)) => return Err(error),
-            None if attempt.is_queued => return Ok(None),
+            None if attempt.is_queued => {
+                drop(attempt);
+                return last_look(shared, name, terms, queueing).await;
+            }
             Some(Ok(End::Refused | End::Retreated)) | None => {}
         }
+        let refusals = std::mem::take(&mut attempt.refusals);
         drop(attempt);
         if !deadline.is_over() {
             backoff.pause(deadline).await;
         }
         if deadline.is_over() {
-            return Err(deadline.unavailable(Some(shared.failure(terms.lease))));
+            return Err(deadline.unavailable(Some(shared.failure(terms.lease, &refusals))));
         }
+    }
+}
+
+/// Whether it is free after all at the end of a wait: the gate may have hung.
+async fn last_look(
+    shared: &Arc<Shared>,
+    name: &Name,
+    terms: Terms,
+    queueing: Queueing,
+) -> Result<Option<Arc<Hold>>, Error> {
+    if queueing == Queueing::Try {
+        return Ok(None);
+    }
+    let deadline = Deadline::after(2 * shared.slow(terms.lease));
+    let mut attempt = Attempt::new(shared, name, terms, Queueing::Try, deadline);
+    match deadline.bound(attempt.run()).await {
+        Some(Ok(End::Held(hold))) => Ok(Some(hold)),
+        Some(Ok(End::Refused | End::Retreated)) | None => Ok(None),
+        Some(Err(error)) => Err(error),
     }
 }
 
@@ -85,8 +107,8 @@ struct Attempt<'a> {
     order: Vec<usize>,
     slots: Vec<Slot>,
     is_queued: bool,
-    /// What a member refused for a reason that does not pass by itself.
-    error: Option<Error>,
+    /// Members that refuse for a reason that does not pass by itself, and why.
+    refusals: Vec<(usize, Error)>,
 }
 
 impl<'a> Attempt<'a> {
@@ -113,19 +135,15 @@ impl<'a> Attempt<'a> {
             order,
             slots,
             is_queued: false,
-            error: None,
+            refusals: Vec::new(),
         }
     }
 
     fn reached(&self) -> Vec<bool> {
-        let members = self
-            .order
-            .iter()
-            .filter_map(|it| self.shared.members.get(*it));
-        let lease = self.terms.lease;
-        members
-            .map(|member| self.shared.why_not(member, lease).is_none())
-            .collect()
+        let usable = self.shared.usable(Some(self.terms.lease));
+        let has_refused = |member| self.refusals.iter().any(|(known, _)| *known == member);
+        let reached = |member: &usize| usable.get(*member) == Some(&true) && !has_refused(*member);
+        self.order.iter().map(reached).collect()
     }
 
     async fn run(&mut self) -> Result<End, Error> {
@@ -141,7 +159,7 @@ impl<'a> Attempt<'a> {
                     Step::Raise(place, fence) => self.raise(place, fence),
                     Step::Hold(fence) => return Ok(self.hold(&plan, fence)),
                     Step::Refuse => return Ok(End::Refused),
-                    Step::Retreat => return self.error.take().map_or(Ok(End::Retreated), Err),
+                    Step::Retreat => return self.retreated(),
                 }
             }
             let (place, answer) = next(&mut self.slots).await;
@@ -153,6 +171,19 @@ impl<'a> Attempt<'a> {
                 steps.extend(plan.handle(seen));
             }
             steps.extend(plan.handle(event));
+        }
+    }
+
+    /// So many may refuse that the others are no majority.
+    fn retreated(&mut self) -> Result<End, Error> {
+        let others = self.order.len().saturating_sub(self.refusals.len());
+        match self.refusals.pop() {
+            Some((_, error)) if others < majority(self.order.len()) => Err(error),
+            Some(refusal) => {
+                self.refusals.push(refusal);
+                Ok(End::Retreated)
+            }
+            None => Ok(End::Retreated),
         }
     }
 
@@ -215,12 +246,15 @@ impl<'a> Attempt<'a> {
         match error {
             Error::Deadlock { .. }
             | Error::Cancelled
-            | Error::QueueFull(_)
             | Error::HeldOtherwise { .. }
             | Error::Closed => return Err(error),
             Error::Lost(_) => {}
-            error if error.is_transient() => {}
-            error => self.error = Some(error),
+            // It has no room for one more; another one may.
+            error if error.is_transient() && !matches!(error, Error::QueueFull(_)) => {}
+            error => {
+                let member = self.order.get(place);
+                self.refusals.extend(member.map(|member| (*member, error)));
+            }
         }
         Ok(Event::Gone(place))
     }
@@ -293,11 +327,20 @@ pub(crate) fn ask(
         };
         tokio::select! {
             biased;
-            taken = lock.ask_as(&owner, Ask::Exclusive, queueing) => Answer::Took(taken),
+            taken = lock.ask_as(&owner, Ask::Exclusive, queueing) => {
+                if taken.is_ok() && queueing == Queueing::Try {
+                    member.is_quick();
+                }
+                Answer::Took(taken)
+            }
             () = member.gone() => Answer::Gone,
+            () = member.silent(shared.slow(terms.lease)), if queueing != Queueing::Try => {
+                member.is_slow(shared.slow(terms.lease), shared.limits.response);
+                Answer::Gone
+            }
             answer = too_slow(slow) => {
                 if queueing == Queueing::Try {
-                    member.is_slow(shared.limits.response);
+                    member.is_slow(shared.slow(terms.lease), shared.limits.response);
                 }
                 answer
             }
@@ -308,7 +351,7 @@ pub(crate) fn ask(
 async fn too_slow(slow: Option<(Duration, Answer)>) -> Answer {
     match slow {
         Some((time, answer)) => {
-            sleep(time).await;
+            late(time).await;
             answer
         }
         None => std::future::pending().await,
@@ -332,8 +375,8 @@ pub(crate) fn raise(
             biased;
             raised = raising => Answer::Raised(raised),
             () = member.gone() => Answer::Gone,
-            () = sleep(shared.slow(terms.lease)) => {
-                member.is_slow(shared.limits.response);
+            () = late(shared.slow(terms.lease)) => {
+                member.is_slow(shared.slow(terms.lease), shared.limits.response);
                 Answer::Gone
             }
         }

@@ -189,7 +189,7 @@ impl Hold {
             return Err(Error::Lost(loss));
         }
         if extended < quorum {
-            let source = Some(self.shared.failure(lease));
+            let source = Some(self.shared.failure(lease, &[]));
             return Err(failure.unwrap_or_else(|| begun.unavailable(source)));
         }
         let mut parts = lock(&self.parts);
@@ -207,9 +207,12 @@ impl Hold {
         let soon = timer(now() + self.shared.slow(lease));
         let (mut released, mut silent, mut failure) = (0, 0, None);
         let guards = self.end().into_iter().zip(&self.order);
+        let usable = self.shared.usable(None);
         let slots = guards.map(|(guard, member)| {
             let is_held = guard.is_some();
-            let asking = guard.and_then(|guard| self.releasing(*member, guard));
+            // It may be better left to the background.
+            let guard = guard.filter(|_| usable.get(*member) == Some(&true));
+            let asking = guard.map(|guard| self.releasing(*member, guard));
             silent += usize::from(is_held && asking.is_none());
             let guard = None;
             Slot { asking, guard }
@@ -238,19 +241,16 @@ impl Hold {
             None if released >= quorum => Ok(()),
             None if released + silent < quorum => Err(Error::Lost(Loss::EndedByServer)),
             None => {
-                let source = Some(self.shared.failure(lease));
+                let source = Some(self.shared.failure(lease, &[]));
                 Err(failure.unwrap_or_else(|| begun.unavailable(source)))
             }
         }
     }
 
-    /// The release of one part; none if it is better left to the background.
-    fn releasing(&self, member: usize, guard: Guard) -> Option<Asking> {
+    /// The release of one part.
+    fn releasing(&self, member: usize, guard: Guard) -> Asking {
         let shared = Arc::clone(&self.shared);
-        if shared.members.get(member)?.why_not(None).is_some() {
-            return None;
-        }
-        Some(Box::pin(async move {
+        Box::pin(async move {
             let Some(member) = shared.members.get(member) else {
                 return Answer::Gone;
             };
@@ -259,7 +259,7 @@ impl Hold {
                 released = guard.release() => Answer::Raised(released),
                 () = member.gone() => Answer::Gone,
             }
-        }))
+        })
     }
 
     fn terms(&self) -> Terms {
@@ -383,16 +383,16 @@ impl Keeper {
     }
 
     fn take_missing(&mut self, hold: &Hold, now: Instant, is_missing: &[bool], terms: Terms) {
+        let usable = hold.shared.usable(Some(terms.lease));
         for (place, is_missing) in is_missing.iter().enumerate() {
             let (Some(slot), Some((_, at))) = (self.slots.get_mut(place), self.again.get(place))
             else {
                 continue;
             };
             let is_idle = slot.asking.is_none() && *is_missing && *at <= now;
-            let member = hold.order.get(place).copied().filter(|_| is_idle);
-            let known = member.and_then(|member| hold.shared.members.get(member));
-            if let (Some(member), Some(known)) = (member, known)
-                && hold.shared.why_not(known, terms.lease).is_none()
+            if let Some(member) = hold.order.get(place).copied()
+                && is_idle
+                && usable.get(member) == Some(&true)
             {
                 let slow = Some((hold.shared.slow(terms.lease), Answer::Gone));
                 let try_ = Queueing::Try;

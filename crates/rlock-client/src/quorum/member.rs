@@ -16,6 +16,8 @@ use crate::net::clock::now;
 use crate::net::source::{Source, Vet, address_of};
 use crate::net::state::lock;
 
+/// How long a connection is quiet at most while somebody waits there.
+const QUIET: Duration = Duration::from_secs(1);
 /// For how long a connection may be gone before waiting elsewhere is better.
 const BRIEFLY: Duration = Duration::from_millis(50);
 
@@ -34,8 +36,9 @@ pub(crate) struct File {
     grace: Option<Duration>,
     /// When it begins to grant.
     grants_from: Instant,
-    /// Until when it is left alone, as it was too slow.
+    /// Until when it is left alone, as it was too slow, and for how long.
     slow_until: Instant,
+    slow_for: Duration,
     /// Why it may not take part.
     pub(crate) refused: Option<Error>,
 }
@@ -60,6 +63,7 @@ impl Member {
             let vet = vet(Arc::clone(&files), number);
             let source = Source::vetted(server, vet)?;
             let (client, task) = settings.clone().begin(source)?;
+            client.inner.state.set_quiet(QUIET);
             let (address, files) = (address_of(server), Arc::clone(&files));
             let member = Self {
                 client,
@@ -98,7 +102,6 @@ impl Member {
                 let left = file.grants_from - now;
                 Some(format!("it grants nothing for {left:?} after its start"))
             }
-            _ if now < file.slow_until => Some("it is too slow".to_owned()),
             _ => None,
         })
         .flatten()
@@ -115,9 +118,27 @@ impl Member {
         self.file(|file| file.refused.clone()).flatten()
     }
 
-    /// Has it left alone for that long.
-    pub(crate) fn is_slow(&self, time: Duration) {
-        self.file(|file| file.slow_until = now() + time);
+    /// Has it left alone for as long as it was waited for; for twice as long as
+    /// the last time if it has not answered since, but not beyond `limit`.
+    pub(crate) fn is_slow(&self, waited: Duration, limit: Duration) {
+        let now = now();
+        self.file(|file| {
+            // Several calls may have waited at the same time.
+            if file.slow_until <= now {
+                file.slow_for = (file.slow_for * 2).max(waited).min(limit);
+                file.slow_until = now + file.slow_for;
+            }
+        });
+    }
+
+    /// It has answered in time.
+    pub(crate) fn is_quick(&self) {
+        self.file(|file| file.slow_for = Duration::ZERO);
+    }
+
+    /// Whether it was too slow a short time ago.
+    pub(crate) fn was_slow(&self) -> bool {
+        self.file(|file| now() < file.slow_until).unwrap_or(false)
     }
 
     /// Where it stands among those that are waited for at `key`: the same for
@@ -143,6 +164,19 @@ impl Member {
         }
     }
 
+    /// Waits until no sign of life that was asked for has come for `limit`.
+    pub(crate) async fn silent(&self, limit: Duration) {
+        let begun = now();
+        loop {
+            let last = self.client.inner.state.known_good().max(begun);
+            let left = (QUIET + limit).saturating_sub(now() - last);
+            if left.is_zero() {
+                return;
+            }
+            late(left).await;
+        }
+    }
+
     /// Waits until it has been reached, or could not be; why not.
     pub(crate) async fn met(&self) -> Option<RedisError> {
         let mut connections = self.client.inner.state.connections();
@@ -165,6 +199,7 @@ impl File {
             grace: None,
             grants_from: Instant::from_nanos(0),
             slow_until: Instant::from_nanos(0),
+            slow_for: Duration::ZERO,
             refused: None,
         }
     }
@@ -252,7 +287,7 @@ fn read(file: &mut File, said: &Said) -> Option<Error> {
     let left = field("rlock_grace_left_ms");
     (file.run_id, file.replication_id) = (field("run_id"), field("master_replid"));
     file.grants_from = now() + Duration::from_millis(left.parse().unwrap_or(0));
-    file.slow_until = Instant::from_nanos(0);
+    (file.slow_until, file.slow_for) = (Instant::from_nanos(0), Duration::ZERO);
     let durable = [
         ("appendonly", "yes"),
         ("appendfsync", "always"),
@@ -291,6 +326,14 @@ impl File {
         let address = self.address.clone();
         Error::Member { address, reason }
     }
+}
+
+/// Waits for that time. If this process itself comes too late, it waits as long
+/// again: the answer may be here, and not read.
+pub(crate) async fn late(time: Duration) {
+    let due = now() + time;
+    tokio::time::sleep(time).await;
+    tokio::time::sleep(now() - due).await;
 }
 
 /// A number that has no order in common with others of the same key or name.

@@ -76,7 +76,7 @@ pub struct Quorum {
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct QuorumBuilder {
-    members: ClientBuilder,
+    pub(crate) members: ClientBuilder,
     any_grace: bool,
 }
 
@@ -85,7 +85,8 @@ impl QuorumBuilder {
     /// [`Client::builder`](crate::Client::builder).
     ///
     /// A member that has not answered after a quarter of its response limit, or a
-    /// tenth of the lease if that is less, is not waited for.
+    /// tenth of the lease if that is less, is not waited for, and left alone for
+    /// as long while the others are a majority.
     ///
     /// # Examples
     ///
@@ -124,7 +125,8 @@ impl QuorumBuilder {
         self,
         urls: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<Quorum, Error> {
-        self.connect_with(open(urls)?).await
+        let servers = opened(&self.members, urls)?;
+        self.connect_with(servers).await
     }
 
     /// Connects as these clients of the `redis` crate would: with their
@@ -258,7 +260,8 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// - [`Error::OutOfRange`]: another number of servers;
+    /// - [`Error::OutOfRange`]: another number of servers, or an address that is
+    ///   not of one server; it names the member, from `members[0]` on;
     /// - [`Error::Member`]: a server that cannot take part, and why: it is the
     ///   same as another one, a replica, or without the module;
     /// - [`Error::Connect`]: fewer than a majority can be reached, or one of them
@@ -310,11 +313,39 @@ impl Quorum {
     }
 }
 
+/// What errors call the addresses of the members.
+const MEMBERS: [&str; 9] = [
+    "members[0]",
+    "members[1]",
+    "members[2]",
+    "members[3]",
+    "members[4]",
+    "members[5]",
+    "members[6]",
+    "members[7]",
+    "members[8]",
+];
+
 /// Reads the addresses of the members.
-pub(crate) fn open(
+pub(crate) fn opened(
+    settings: &ClientBuilder,
     urls: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Result<Vec<redis::Client>, Error> {
-    let urls = urls.into_iter();
-    let servers = urls.map(|url| redis::Client::open(url.as_ref()).map_err(Error::Connect));
+    let names = MEMBERS.into_iter().chain(std::iter::repeat("members"));
+    let servers = urls.into_iter().zip(names).map(|(url, name)| {
+        let server = settings.member(url.as_ref());
+        server.map_err(|error| match error {
+            Error::OutOfRange {
+                argument: "url",
+                value,
+                limit,
+            } => Error::OutOfRange {
+                argument: name,
+                value,
+                limit,
+            },
+            error => error,
+        })
+    });
     servers.collect()
 }

@@ -108,10 +108,10 @@ impl QuorumMutex {
     /// # Errors
     ///
     /// - [`Error::Member`]: a member's startup grace is below the lease;
-    /// - [`Error::Deadlock`], [`Error::Cancelled`], [`Error::QueueFull`]: so says
-    ///   a member that was waited at;
-    /// - [`Error::Denied`], [`Error::NotALock`], [`Error::Refused`]: so many
-    ///   members refuse that no majority is left.
+    /// - [`Error::Deadlock`], [`Error::Cancelled`]: so says a member that was
+    ///   waited at;
+    /// - [`Error::Denied`], [`Error::NotALock`], [`Error::Refused`],
+    ///   [`Error::QueueFull`]: so many members refuse that no majority is left.
     ///
     /// # Cancel safety
     ///
@@ -146,7 +146,8 @@ impl QuorumMutex {
     }
 
     /// Waits for at most `wait`; `None` if somebody else has held the lock for
-    /// so long.
+    /// so long. At the end all members are asked once more, as the one that was
+    /// waited at may hang; that is no longer than a slow member is waited for.
     ///
     /// # Errors
     ///

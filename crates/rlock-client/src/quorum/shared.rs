@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::net::state::{Limits, lock};
 use crate::quorum::hold::Hold;
 use crate::quorum::member::Member;
+use crate::quorum::plan::majority;
 
 /// Who asks, and for which key.
 pub(crate) type Name = (Owner, Arc<[u8]>);
@@ -42,9 +43,21 @@ impl Shared {
         limit.max(Duration::from_millis(5))
     }
 
-    /// Why a member cannot be asked for a lock with that lease now.
-    pub(crate) fn why_not(&self, member: &Member, lease: Duration) -> Option<String> {
-        member.why_not((!self.any_grace).then_some(lease))
+    /// Whether each member can be asked for a lock with that lease now. Those
+    /// that were too slow are left alone only where the others are a majority.
+    pub(crate) fn usable(&self, lease: Option<Duration>) -> Vec<bool> {
+        let lease = lease.filter(|_| !self.any_grace);
+        let members = self.members.iter();
+        let usable: Vec<_> = members.map(|it| it.why_not(lease).is_none()).collect();
+        let quick = self.members.iter().zip(&usable);
+        let quick: Vec<_> = quick
+            .map(|(it, usable)| *usable && !it.was_slow())
+            .collect();
+        let count = quick.iter().filter(|is_quick| **is_quick).count();
+        match count >= majority(quick.len()) {
+            true => quick,
+            false => usable,
+        }
     }
 
     /// Whether a lease is over before that member grants after a crash.
@@ -53,12 +66,21 @@ impl Shared {
         self.any_grace || grace.is_none_or(|grace| grace >= lease)
     }
 
-    /// Why too few can be asked.
-    pub(crate) fn failure(&self, lease: Duration) -> RedisError {
-        let why = self.members.iter().filter_map(|member| {
-            let why = self.why_not(member, lease)?;
-            Some(format!("{}: {why}", member.address))
-        });
+    /// Why too few can be asked; `said` is what members have refused, by their
+    /// numbers.
+    pub(crate) fn failure(&self, lease: Duration, said: &[(usize, Error)]) -> RedisError {
+        let lease = (!self.any_grace).then_some(lease);
+        let why = self
+            .members
+            .iter()
+            .enumerate()
+            .filter_map(|(number, member)| {
+                let said = said.iter().find(|(known, _)| *known == number);
+                let slow = || member.was_slow().then(|| "it is too slow".to_owned());
+                let why = member.why_not(lease).or_else(slow);
+                let why = why.or_else(|| said.map(|(_, error)| error.to_string()))?;
+                Some(format!("{}: {why}", member.address))
+            });
         let why: Vec<_> = why.collect();
         let what = "too few members of the quorum answer";
         RedisError::from((ErrorKind::Io, what, why.join("; ")))

@@ -240,6 +240,17 @@ async fn a_quorum_that_would_protect_nothing_is_refused() {
 }
 
 #[tokio::test]
+async fn an_address_that_is_not_of_one_server_is_refused_as_that_member() {
+    for other in ["redis+sentinel://h/m", "rediss+cluster://h", "nothing"] {
+        let refused = Quorum::connect(["redis://h", other, "redis://h"]).await;
+        let refused = refused.unwrap_err();
+        let is_named =
+            matches!(&refused, Error::OutOfRange { argument, .. } if *argument == "members[1]");
+        assert!(is_named, "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_lease_above_the_grace_of_a_member_is_refused() {
     let members = Members::start(2).await;
     let forgetful = start("0", &[]).await;

@@ -227,6 +227,128 @@ async fn a_refused_extension_keeps_no_member_from_being_taken_again() {
     guard.release().await.unwrap();
 }
 
+/// All stand still for longer than a member is waited for, and then go on.
+#[tokio::test]
+async fn a_short_stall_of_all_members_is_over_when_they_go_on() {
+    let members = Members::start(3).await;
+    // The default response limit is 5 s.
+    let quorum = members.quorum().await;
+    let mutex = mutex(&quorum);
+    mutex.lock().await.unwrap().release().await.unwrap();
+    for server in &members.0 {
+        server.signal("-STOP");
+    }
+    let locking = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock().await }
+    });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let begun = Instant::now();
+    for server in &members.0 {
+        server.signal("-CONT");
+    }
+    locking.await.unwrap().unwrap().release().await.unwrap();
+    assert!(
+        begun.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+/// One may not lock, and another one is away for a moment.
+#[tokio::test]
+async fn a_wait_goes_on_while_a_majority_may_come_back() {
+    let mut members = Members::start(3).await;
+    let mut admin = members.0[0].admin().await;
+    let () = admin.run("ACL SETUSER default -rlock.acquire").await;
+    let quorum = brief().connect(members.urls()).await.unwrap();
+    mutex(&quorum)
+        .lock()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    members.0[2].kill();
+    let locking = tokio::spawn({
+        let mutex = mutex(&quorum);
+        async move { mutex.lock().await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!locking.is_finished());
+    members.0[2].restart().await;
+    let guard = tokio::time::timeout(BOUND, locking)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    guard.release().await.unwrap();
+    let mut admin = members.0[1].admin().await;
+    let () = admin.run("ACL SETUSER default -rlock.acquire").await;
+    let denied = mutex(&quorum).lock().await.unwrap_err();
+    assert!(matches!(denied, Error::Denied(_)), "{denied}");
+}
+
+/// Each is the gate of some of the keys.
+#[tokio::test]
+async fn a_member_without_room_for_waiters_is_not_waited_at() {
+    let members = Members::start(3).await;
+    let mut admin = members.0[0].admin().await;
+    let () = admin.run("CONFIG SET rlock.max-waiters 1").await;
+    let _: u64 = admin.run("RLOCK.ACQUIRE other x 600000").await;
+    let _: redis::Value = admin
+        .run("RLOCK.ACQUIRE other y 600000 WAIT 600000 NOTIFY nobody")
+        .await;
+    let (holder, waiter) = (members.quorum().await, members.quorum().await);
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        let mutex = |quorum: &Quorum| quorum.mutex(key).with(crate::quorum::terms()).unwrap();
+        let guard = mutex(&holder).lock().await.unwrap();
+        let brief = mutex(&waiter).lock_timeout(Duration::from_millis(50)).await;
+        assert!(brief.unwrap().is_none());
+        let waits = mutex(&waiter);
+        let waiting = tokio::spawn(async move { waits.lock().await });
+        guard.release().await.unwrap();
+        let waited = tokio::time::timeout(BOUND, waiting).await;
+        drop(waited.unwrap().unwrap().unwrap());
+    }
+}
+
+/// Those who wait at a gate that hangs go on at the others.
+#[tokio::test]
+async fn a_gate_that_hangs_keeps_nobody_waiting_for_long() {
+    let members = Members::start(3).await;
+    let (holder, waiter) = (members.quorum().await, members.quorum().await);
+    let guard = mutex(&holder).lock().await.unwrap();
+    let waits = mutex(&waiter);
+    let limited = waits.clone();
+    let waits = tokio::spawn(async move { drop(waits.lock().await.unwrap()) });
+    let limit = Duration::from_secs(8);
+    let limited = async move { limited.lock_timeout(limit).await.unwrap().is_some() };
+    let limited = tokio::spawn(limited);
+    let mut gate = None;
+    eventually("both wait at the gate", async || {
+        for (number, server) in members.0.iter().enumerate() {
+            if server.admin().await.gauge("waiters").await == 2 {
+                gate = Some(number);
+            }
+        }
+        gate.is_some()
+    })
+    .await;
+    let gate = &members.0[gate.unwrap()];
+    gate.signal("-STOP");
+    let begun = Instant::now();
+    guard.release().await.unwrap();
+    waits.await.unwrap();
+    assert!(limited.await.unwrap(), "it was free");
+    gate.signal("-CONT");
+    assert!(
+        begun.elapsed() < Duration::from_secs(6),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
 #[tokio::test]
 async fn a_member_that_is_down_joins_later() {
     let members = Members::start(2).await;
