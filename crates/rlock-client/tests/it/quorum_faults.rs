@@ -368,18 +368,20 @@ async fn a_member_that_is_down_joins_later() {
     drop(late);
 }
 
-/// A server whose largest fence is an hour ahead grants as one whose clock is.
+/// A server grants above the largest fence of a key, as one does whose clock is
+/// an hour ahead.
 #[tokio::test]
 async fn fences_rise_though_the_clocks_of_members_are_an_hour_apart() {
     let members = Members::start(3).await;
     let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
     let ahead = now.as_micros() + 3_500_000_000;
     let mut admin = members.0[0].admin().await;
-    let _: u64 = admin.run("RLOCK.ACQUIRE other o 600").await;
+    let _: u64 = admin.run("RLOCK.ACQUIRE k o 600").await;
     let raised: u128 = admin
-        .run(&format!("RLOCK.RENEW other o 600 FENCE {ahead}"))
+        .run(&format!("RLOCK.RENEW k o 600 FENCE {ahead}"))
         .await;
     assert_eq!(raised, ahead);
+    let _: u64 = admin.run("RLOCK.RELEASE k o").await;
     let quorum = brief().connect(members.urls()).await.unwrap();
     let mutex = mutex(&quorum);
     let mut fences = Vec::new();
