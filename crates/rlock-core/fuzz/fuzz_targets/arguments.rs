@@ -6,7 +6,9 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use rlock_core::{
     Mode, Wait,
-    syntax::{self, Acquire, CHANNEL_LEN_MAX, NamedChannel, OWNER_LEN_MAX, Parsed, RESERVED_PREFIX},
+    syntax::{
+        self, Acquire, CHANNEL_LEN_MAX, NamedChannel, OWNER_LEN_MAX, Parsed, RESERVED_PREFIX,
+    },
 };
 
 const MILLIS_MAX: u64 = 86_400_000;
