@@ -59,6 +59,8 @@ pub(crate) struct Settings {
     pub(crate) max_lease_ms: Number,
     /// The most places in queues.
     pub(crate) max_waiters: Number,
+    /// The most places of each user; 0 for no limit of its own.
+    pub(crate) max_places_per_user: Number,
     /// The most holds and queued requests with `NOTIFY`.
     pub(crate) max_watches: Number,
     /// The most shared holders of all locks together.
@@ -76,6 +78,7 @@ lazy_static! {
     static ref SETTINGS: Settings = Settings {
         max_lease_ms: Number::new("max-lease-ms", 86_400_000, 1000, 2_592_000_000),
         max_waiters: Number::new("max-waiters", 10_000, 1, 1_000_000),
+        max_places_per_user: Number::new("max-places-per-user", 0, 0, 1_000_000),
         max_watches: Number::new("max-watches", 100_000, 0, 10_000_000),
         max_shared_holders: Number::new("max-shared-holders", 262_144, 1, 10_000_000),
         yield_after: Number::new("yield-after", 64, 0, 1_000_000),
@@ -133,10 +136,11 @@ impl Settings {
         self.deadlock_detection.load(Ordering::Relaxed)
     }
 
-    pub(crate) const fn numbers(&self) -> [&Number; 6] {
+    pub(crate) const fn numbers(&self) -> [&Number; 7] {
         [
             &self.max_lease_ms,
             &self.max_waiters,
+            &self.max_places_per_user,
             &self.max_watches,
             &self.max_shared_holders,
             &self.yield_after,

@@ -5,7 +5,7 @@ use std::{
     os::raw::{c_char, c_int},
 };
 
-use super::{Text, raw};
+use super::{OwnedText, Text, raw};
 
 /// The context of a call. Cannot be kept: there is no way to make one but
 /// [`Context::new`], which the entry points use for the length of a call.
@@ -92,6 +92,14 @@ impl Context {
         // SAFETY: without a place for the details the server only looks it up.
         let found = unsafe { raw::client_info(std::ptr::null_mut(), id) };
         (found == raw::REDISMODULE_OK as c_int).then_some(id)
+    }
+
+    /// The name of the calling user; another module's call may have none.
+    pub(crate) fn user_name(&self) -> Option<OwnedText> {
+        // Not by `GetCurrentUserName`, which takes it for granted that there is
+        // a user.
+        // SAFETY: as in `flags`; the text is the caller's to free.
+        OwnedText::take(unsafe { raw::client_user_name(self.0, self.client_id()) })
     }
 
     /// Whether the calling user may publish and listen on a channel.

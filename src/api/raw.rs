@@ -62,6 +62,7 @@ required! {
     client_id = RedisModule_GetClientId(ctx: Ctx) -> c_ulonglong;
     client_info = RedisModule_GetClientInfoById(info: *mut c_void, id: u64) -> c_int;
     current_user_name = RedisModule_GetCurrentUserName(ctx: Ctx) -> Str;
+    client_user_name = RedisModule_GetClientUserNameById(ctx: Ctx, id: u64) -> Str;
     user_from_name = RedisModule_GetModuleUserFromUserName(name: Str) -> *mut RedisModuleUser;
     free_user = RedisModule_FreeModuleUser(user: *mut RedisModuleUser);
     acl_check_channel = RedisModule_ACLCheckChannelPermissions(user: *mut RedisModuleUser, channel: Str, usage: c_int) -> c_int;

@@ -7,7 +7,7 @@ use rlock_core::{
 
 use super::{Call, reply};
 use crate::{
-    api::{Context, Text},
+    api::{Context, OwnedText, Text},
     blocked, clock,
     open_many::OpenedMany,
     opened::Pending,
@@ -179,6 +179,19 @@ fn request_lock(
     outcome
 }
 
+/// The request with the user for whom its places count, who may have them.
+fn of_user<'a>(
+    locks: &Locks,
+    names: &[Name<'_>],
+    request: &Request<'a>,
+    user: Option<&'a OwnedText>,
+) -> Result<Request<'a>, Failure> {
+    let user = user.map(OwnedText::bytes);
+    let request = Request { user, ..*request };
+    locks.check_user(names, &request, settings().max_places_per_user.get())?;
+    Ok(request)
+}
+
 /// Queues the request, once it is sure that the caller can be told.
 fn queue(
     locks: &mut Locks,
@@ -187,6 +200,8 @@ fn queue(
     hold: &Hold,
     request: &Request<'_>,
 ) -> Result<Step<Outcome>, Failure> {
+    let user = site.ctx.user_name();
+    let request = &of_user(locks, &[name], request, user.as_ref())?;
     let (delivery, handle) = blocked::delivery(locks, site.ctx, request)?;
     let (ticket, superseded) = locks.enqueue(clock::latest(), name, hold, request, delivery);
     let outcome = Outcome::Queued(ticket, handle);
@@ -264,6 +279,8 @@ fn queue_many(
     opened: &OpenedMany<'_>,
     request: &Request<'_>,
 ) -> Result<Outcome, Failure> {
+    let user = site.ctx.user_name();
+    let request = &of_user(&state.locks, names, request, user.as_ref())?;
     let (delivery, handle) = blocked::delivery(&state.locks, site.ctx, request)?;
     let locks = &mut state.locks;
     let queued = locks.enqueue_all(clock::latest(), names, &opened.holds, request, &delivery);

@@ -74,6 +74,10 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
                 "QUEUEFULL this would take more places in queues than rlock.max-waiters allows, {limit}"
             )
         }
+        Refusal::TooManyOfUser { limit } => format!(
+            "QUEUEFULL this would take more places in queues than rlock.max-places-per-user allows \
+             this user, {limit}"
+        ),
         Refusal::TooManyWatches { limit } => format!(
             "QUEUEFULL as many have asked for NOTIFY or BIND as rlock.max-watches allows, {limit}"
         ),

@@ -167,3 +167,42 @@ fn categories_are_those_of_the_commands_nature() {
     denied(&u, "RLOCK.FORCE k");
     denied(&u, "RLOCK.LIST");
 }
+
+#[test]
+fn user_at_its_limit_leaves_places_to_others() {
+    let server = Server::start();
+    server.ask("CONFIG SET rlock.max-places-per-user 3");
+    for user in ["shop", "bank"] {
+        server.ask(&format!("ACL SETUSER {user} on >x ~* &* +@all"));
+    }
+    let (shop, bank, holder) = (server.client(), server.client(), server.client());
+    assert_eq!(shop.ask("AUTH shop x"), "OK");
+    assert_eq!(bank.ask("AUTH bank x"), "OK");
+    holder.ask("RLOCK.ACQUIRE k h 60000");
+    for owner in 0..3 {
+        let kept = shop.ask(&format!("RLOCK.ACQUIRE k s{owner} 60000 WAIT 1 KEEP 60000"));
+        assert_eq!(kept, "nil");
+    }
+    let full = shop.ask("RLOCK.ACQUIRE k s3 60000 WAIT 0 NOTIFY c");
+    assert!(
+        full.contains("QUEUEFULL") && full.contains("max-places-per-user"),
+        "{full}"
+    );
+    assert_eq!(
+        bank.ask("RLOCK.ACQUIRE k b0 60000 WAIT 0 NOTIFY c"),
+        "WAITING"
+    );
+    // A place counts for the user who asked for it last.
+    assert_eq!(
+        bank.ask("RLOCK.ACQUIRE k s0 60000 WAIT 0 NOTIFY c"),
+        "WAITING"
+    );
+    assert_eq!(
+        shop.ask("RLOCK.ACQUIRE k s3 60000 WAIT 0 NOTIFY c"),
+        "WAITING"
+    );
+    assert!(
+        shop.ask("RLOCK.ACQUIRE k s4 60000 WAIT 0 NOTIFY c")
+            .contains("QUEUEFULL")
+    );
+}

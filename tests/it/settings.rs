@@ -30,6 +30,7 @@ fn settings_have_their_defaults_and_no_others_exist() {
     for (name, default) in [
         ("max-lease-ms", "86400000"),
         ("max-waiters", "10000"),
+        ("max-places-per-user", "0"),
         ("max-watches", "100000"),
         ("max-shared-holders", "262144"),
         ("channel-prefix", "redisson_lock__channel"),
@@ -41,7 +42,7 @@ fn settings_have_their_defaults_and_no_others_exist() {
         let shown = server.ask(&format!("CONFIG GET rlock.{name}"));
         assert_eq!(shown, format!("[rlock.{name} {default}]"));
     }
-    assert_eq!(server.ask("CONFIG GET rlock.*").split(' ').count(), 18);
+    assert_eq!(server.ask("CONFIG GET rlock.*").split(' ').count(), 20);
 }
 
 #[test]

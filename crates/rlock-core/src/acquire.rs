@@ -81,6 +81,7 @@ impl Locks {
         } else {
             let mut ticket = Ticket::new(now, queue, request, delivery);
             ticket.is_upgrade = upgrades;
+            ticket.user = request.user.and_then(|it| self.table.user(it));
             // A place that its owner had before it came to hold is given up.
             let earlier = own.and_then(|id| self.table.remove(id));
             if let Some(earlier) = &earlier {
@@ -115,9 +116,11 @@ impl Locks {
         request: &Request<'_>,
         delivery: Delivery,
     ) -> Option<Delivery> {
-        let earlier = self
-            .table
-            .change(id, |ticket| ticket.take_over(now, request, delivery))?;
+        let user = request.user.and_then(|it| self.table.user(it));
+        let earlier = self.table.change(id, |ticket| {
+            ticket.user = user;
+            ticket.take_over(now, request, delivery)
+        })?;
         // To go on in a kept place is to wait anew: the earlier wait has
         // been counted as ended.
         self.counters.waits += u64::from(earlier == Delivery::Kept);

@@ -206,6 +206,34 @@ impl Locks {
         Ok(())
     }
 
+    /// Whether the user of a request that has to wait may have the places that
+    /// it needs, of `most` for each; 0 for any number. One that has its places
+    /// already needs none.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::TooManyOfUser`]; nothing has changed then.
+    pub fn check_user(
+        &self,
+        names: &[Name<'_>],
+        request: &Request<'_>,
+        most: u64,
+    ) -> Result<(), Refusal> {
+        let (Some(user), 1..) = (request.user, most) else {
+            return Ok(());
+        };
+        let place = |name: &Name<'_>| {
+            let queue = self.table.find(*name)?;
+            self.table.ticket_of(queue, request.owner)
+        };
+        let has_places = names.first().and_then(place).is_some();
+        let places = self.table.places_of_user(user);
+        if !has_places && places.saturating_add(names.len() as u64) > most {
+            return Err(Refusal::TooManyOfUser { limit: most });
+        }
+        Ok(())
+    }
+
     /// Whether as many more watches may be kept as a request for `keys` keys
     /// needs; one that replaces another always.
     pub(crate) fn check_watches(

@@ -25,6 +25,11 @@ impl Locks {
         ensure(tickets == table.tickets.len(), "a ticket is in no queue")?;
         let ordered = table.waiting.len() + table.kept.len();
         ensure(tickets == ordered, "an order has a stale entry")?;
+        let of_users = table.tickets.values().filter(|it| it.user.is_some());
+        ensure(
+            of_users.count() as u64 == table.places_by_user.values().sum::<u64>(),
+            "the places of users are miscounted",
+        )?;
         ensure(
             contended == table.contended.len() && table.names.len() == table.queues.len(),
             "the number of contended locks is wrong",

@@ -289,6 +289,7 @@ impl Locks {
             let queue = self.table.find_or_insert(*name);
             let mut ticket = Ticket::new(now, queue, request, delivery.clone());
             ticket.multi = Some(multi);
+            ticket.user = request.user.and_then(|it| self.table.user(it));
             members.push(self.table.push(ticket));
         }
         self.counters.waits += 1;

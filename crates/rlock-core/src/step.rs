@@ -54,6 +54,9 @@ pub struct Request<'a> {
     pub keep_ms: Option<u32>,
     /// The connection that asks; a script has none.
     pub session: Option<u64>,
+    /// The user of the server that asks, for whom its places count; `None` if
+    /// they count for nobody. Looked at when it is queued.
+    pub user: Option<&'a [u8]>,
     /// Where outcome and loss are published. Needs a connection.
     pub channel: Option<Channel<'a>>,
     /// How long the hold outlives its connection, in milliseconds, if it is to
@@ -121,6 +124,11 @@ pub enum Refusal {
     },
     /// There would be more places than there may be.
     TooManyWaiters {
+        /// The limit.
+        limit: u64,
+    },
+    /// The user would have more places than each may have.
+    TooManyOfUser {
         /// The limit.
         limit: u64,
     },

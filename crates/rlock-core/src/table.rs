@@ -55,6 +55,8 @@ pub(crate) struct Table {
     pub(crate) session_watches: BTreeSet<(u64, WatchId)>,
     pub(crate) watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
     pub(crate) watched_tickets: u64,
+    /// How many places each user has, by a hash of the name.
+    pub(crate) places_by_user: BTreeMap<NonZeroU64, u64>,
     /// How many places are asked for in shared mode.
     pub(crate) shared_places: u64,
     pub(crate) bound: u64,

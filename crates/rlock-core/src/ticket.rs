@@ -195,6 +195,9 @@ pub struct Ticket {
     pub delivery: Delivery,
     pub(crate) multi: Option<MultiId>,
     pub(crate) queue: QueueId,
+    /// The user for whom the place counts, by a hash of the name: the one who
+    /// asked last.
+    pub(crate) user: Option<NonZeroU64>,
 }
 
 impl Ticket {
@@ -218,6 +221,7 @@ impl Ticket {
             delivery,
             multi: None,
             queue,
+            user: None,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The indices by which a ticket is found, and its neighbours in the queue.
 
-use std::{cmp::Reverse, hash::BuildHasher};
+use std::{cmp::Reverse, hash::BuildHasher, num::NonZeroU64};
 
 use crate::{
     Delivery, Mode, Ticket, TicketId, Timestamp,
@@ -21,6 +21,26 @@ const fn of_both(owner: u64, queue: QueueId) -> u64 {
 impl Table {
     pub(crate) fn hash(&self, owner: &[u8]) -> u64 {
         self.hasher.hash_one(owner)
+    }
+
+    /// What the places of a user are counted by.
+    pub(crate) fn user(&self, name: &[u8]) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.hash(name))
+    }
+
+    /// How many places a user has, kept ones too.
+    pub(crate) fn places_of_user(&self, name: &[u8]) -> u64 {
+        let places = self.user(name).and_then(|it| self.places_by_user.get(&it));
+        places.copied().unwrap_or(0)
+    }
+
+    fn count_of_user(&mut self, user: Option<NonZeroU64>, by: i64) {
+        let Some(user) = user else { return };
+        let places = self.places_by_user.entry(user).or_default();
+        *places = places.saturating_add_signed(by);
+        if *places == 0 {
+            self.places_by_user.remove(&user);
+        }
     }
 
     /// The place of an owner in a queue, kept or not.
@@ -78,6 +98,7 @@ impl Table {
     /// Puts a ticket where its number says. Its queue has to be there.
     pub(crate) fn insert(&mut self, id: TicketId, ticket: Box<Ticket>) {
         self.resize(ticket.queue, 1);
+        self.count_of_user(ticket.user, 1);
         self.shared_places += u64::from(ticket.mode() != Mode::Exclusive);
         self.tickets.insert(id, ticket);
         self.enter_order(id);
@@ -88,6 +109,7 @@ impl Table {
         self.leave_order(id);
         let ticket = self.tickets.remove(&id)?;
         self.resize(ticket.queue, -1);
+        self.count_of_user(ticket.user, -1);
         self.shared_places -= u64::from(ticket.mode() != Mode::Exclusive);
         Some(ticket)
     }
@@ -100,7 +122,13 @@ impl Table {
         change: impl FnOnce(&mut Ticket) -> R,
     ) -> Option<R> {
         self.leave_order(id);
+        let before = self.tickets.get(&id).and_then(|it| it.user);
         let changed = self.tickets.get_mut(&id).map(|ticket| change(ticket));
+        let after = self.tickets.get(&id).and_then(|it| it.user);
+        if before != after {
+            self.count_of_user(before, -1);
+            self.count_of_user(after, 1);
+        }
         self.enter_order(id);
         changed
     }

@@ -115,6 +115,7 @@ impl Server {
                 Queueing::Unlimited => Some(wait(KEPT_MAX)),
             },
             session: Some(session),
+            user: None,
             channel: notify.then_some(Channel {
                 kind: ChannelKind::Plain,
                 name: name.as_bytes(),

@@ -85,6 +85,7 @@ impl<'a, A: Argument> Options<'a, A> {
                 },
                 keep_ms: keep.transpose()?,
                 session: None,
+                user: None,
                 channel: channel.map(|it| it.channel()),
                 grace_ms: grace_ms?,
             },

@@ -6,7 +6,7 @@ use crate::{
     driver::text,
     foreign::{name, poison},
     model::{Renewed, Via},
-    operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, Under},
+    operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, USERS, Under},
     pair::{NOTHING, Pair},
     told::{Ask, Reply},
 };
@@ -99,6 +99,7 @@ impl Pair {
             wait: asked.wait,
             keep_ms: asked.keep_ms,
             session: Some(session),
+            user: Some(USERS[usize::from(session % 3 == 0)].as_bytes()),
             channel: asked.channel.map(|channel| CHANNELS[channel]),
             grace_ms: asked.grace_ms,
         };

@@ -28,6 +28,8 @@ pub(crate) struct Driver {
     pub(crate) store: Store,
     pub(crate) now: Timestamp,
     pub(crate) limits: Limits,
+    /// The most places of each user; 0 for any number.
+    pub(crate) places_per_user: u64,
     pub(crate) listened: BTreeSet<OnChannel>,
     /// Whether somebody listens on the unlock channels.
     pub(crate) overheard: bool,
@@ -50,6 +52,7 @@ impl Driver {
             store: Store::default(),
             now,
             limits,
+            places_per_user: 0,
             listened: BTreeSet::new(),
             overheard: true,
             told: Vec::new(),
@@ -83,6 +86,10 @@ impl Driver {
                 Admission::Granted(fence) => Reply::Fence(fence),
                 Admission::Busy => Reply::Nil,
                 Admission::MustWait => {
+                    let most = driver.places_per_user;
+                    if let Err(refusal) = driver.locks.check_user(&[name], request, most) {
+                        return (driver.refused(refusal), announce);
+                    }
                     let delivery = driver.delivery(ask);
                     let placed = driver.locks.enqueue(now, name, hold, request, delivery);
                     driver.place(name, ask, placed)
@@ -239,6 +246,7 @@ impl Driver {
         let before = std::mem::replace(self, Self::new(self.now, self.limits));
         self.store.keys = store.keys;
         (self.listened, self.overheard) = (before.listened, before.overheard);
+        self.places_per_user = before.places_per_user;
     }
 
     /// Looks at no hold, so that it works whatever the key holds.
@@ -275,7 +283,8 @@ impl Driver {
 
     pub(crate) fn refused(&mut self, refusal: Refusal) -> Reply<Fence> {
         Reply::Error(match refusal {
-            Refusal::TooManyWaiters { .. }
+            Refusal::TooManyOfUser { .. }
+            | Refusal::TooManyWaiters { .. }
             | Refusal::TooManyWatches { .. }
             | Refusal::TooManyShared { .. } => Error::QueueFull,
             Refusal::CountOverflow => Error::CountFull,

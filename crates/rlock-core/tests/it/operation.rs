@@ -4,6 +4,8 @@ use rlock_core::{Channel, ChannelKind, Mode, Wait};
 
 pub(crate) const KEYS: [(u32, &str); 4] = [(0, "k0"), (0, "k1"), (0, "k2"), (1, "k3")];
 pub(crate) const OWNERS: [&str; 5] = ["ann", "bob", "cid", "dee", "eve"];
+/// Who asks by some of the connections, and by the others.
+pub(crate) const USERS: [&str; 2] = ["default", "shop"];
 /// Two of them have the same name, and nothing else in common.
 pub(crate) const CHANNELS: [Channel<'static>; 3] = [
     channel(ChannelKind::Plain, "c0"),

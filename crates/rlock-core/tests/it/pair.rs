@@ -30,6 +30,7 @@ impl Setup {
     pub(crate) const WIDE: Self = Self {
         limits: Limits {
             waiters_max: 100,
+            places_per_user: 0,
             watches_max: 100,
             shared_max: 100,
             detects_deadlocks: true,
@@ -40,6 +41,7 @@ impl Setup {
     pub(crate) const NARROW: Self = Self {
         limits: Limits {
             waiters_max: 4,
+            places_per_user: 3,
             watches_max: 3,
             shared_max: 4,
             detects_deadlocks: true,
@@ -51,6 +53,7 @@ impl Setup {
     pub(crate) const HEEDLESS: Self = Self {
         limits: Limits {
             waiters_max: 100,
+            places_per_user: 0,
             watches_max: 100,
             shared_max: 100,
             detects_deadlocks: false,
@@ -120,6 +123,7 @@ impl Pair {
             detects_deadlocks: setup.limits.detects_deadlocks,
         };
         let mut driver = Driver::new(Timestamp::from_millis(START_MS), limits);
+        driver.places_per_user = setup.limits.places_per_user as u64;
         driver.locks.yield_after(setup.limits.yield_after);
         if setup.grace_ms > 0 {
             let from = Timestamp::from_micros((START_MS + setup.grace_ms) * 1000 - 999);

@@ -44,6 +44,7 @@ pub(crate) const fn request(owner: &str, wait: Wait) -> Request<'_> {
         wait,
         keep_ms: None,
         session: None,
+        user: None,
         channel: None,
         grace_ms: None,
     }

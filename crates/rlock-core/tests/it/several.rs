@@ -48,6 +48,10 @@ impl Driver {
             Admission::Granted(fence) => Reply::Fence(fence),
             Admission::Busy => Reply::Nil,
             Admission::MustWait => {
+                let most = self.places_per_user;
+                if let Err(refusal) = self.locks.check_user(names, request, most) {
+                    return (self.refused(refusal), step.announce);
+                }
                 let delivery = self.delivery(ask);
                 let placed = self
                     .locks

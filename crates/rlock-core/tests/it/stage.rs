@@ -190,6 +190,7 @@ impl Stage {
     fn ask<'a>(&mut self, client: &str, session: u64, asked: &Acquire<'a, &str>) -> Ask<'a> {
         let mut request = asked.request;
         request.session = Some(session);
+        request.user = Some(b"default");
         self.last_id += 1;
         if request.channel.is_none() {
             let call = (client.to_owned(), session);
@@ -237,6 +238,7 @@ impl Stage {
         match (name, value) {
             ("deadlock-detection", "yes") => self.driver.limits.detects_deadlocks = true,
             ("deadlock-detection", "no") => self.driver.limits.detects_deadlocks = false,
+            ("max-places-per-user", _) => self.driver.places_per_user = number?,
             ("max-watches", _) => self.driver.limits.watches_max = number?,
             ("max-waiters", _) => self.driver.limits.waiters_max = number?,
             ("max-shared-holders", _) => self.driver.limits.shared_max = number?,

@@ -148,6 +148,7 @@ fn core_and_model_agree_on_a_long_walk_between_narrow_limits() {
             ("ACQUIRE", "queue full"),
             ("MACQUIRE", "queue full"),
             ("RENEW", "queue full"),
+            ("user", "has no place left"),
             ("MRENEW", "queue full"),
         ],
     );

@@ -41,6 +41,8 @@ pub(crate) struct Waiting {
     pub(crate) via: Via,
     pub(crate) grace: Option<u64>,
     pub(crate) keep: Option<u64>,
+    /// Who asked last.
+    pub(crate) user: Vec<u8>,
 }
 
 /// Through what a request is to be answered.
@@ -179,6 +181,7 @@ pub(crate) struct Model {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) waiters_max: usize,
+    pub(crate) places_per_user: usize,
     pub(crate) watches_max: usize,
     pub(crate) shared_max: usize,
     pub(crate) detects_deadlocks: bool,

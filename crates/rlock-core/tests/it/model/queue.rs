@@ -38,6 +38,13 @@ impl Model {
         if let Some(refused) = self.knots(&waiting, kind) {
             return refused;
         }
+        let same = self.requests.iter().filter(|it| it.user == waiting.user);
+        let places: usize = same.map(|it| it.keys.len()).sum();
+        let most = self.limits.places_per_user;
+        if most > 0 && places + keys.len() > most {
+            self.event("user", "has no place left");
+            return Reply::QUEUE_FULL;
+        }
         self.counters.waits += 1;
         for at in keys {
             let queue = &mut self.locks[*at].queue;
@@ -87,6 +94,7 @@ impl Model {
             via: Via::asked(ask),
             grace: request.grace_ms.map(u64::from),
             keep: request.keep_ms.map(u64::from),
+            user: request.user.unwrap_or_default().to_vec(),
         }
     }
 
