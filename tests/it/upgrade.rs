@@ -137,16 +137,23 @@ fn upgrade_by_channel_is_told_or_skipped() {
 #[test]
 fn whole_hold_of_an_upgrader_that_nobody_can_tell_is_passed_on() {
     let server = Server::start();
+    let mut unlocks = server.listen_to_unlocks();
     let (a, b) = (server.client(), server.client());
-    a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
-    b.number("RLOCK.ACQUIRE k owner-b 60000 SHARED");
-    assert_eq!(
-        a.ask("RLOCK.ACQUIRE k owner-a 60000 WAIT 0 NOTIFY unheard-of"),
-        "WAITING"
-    );
+    let ask_unheard = || {
+        a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
+        b.number("RLOCK.ACQUIRE k owner-b 60000 SHARED");
+        let upgrade = "RLOCK.ACQUIRE k owner-a 60000 WAIT 0 NOTIFY unheard-of";
+        assert_eq!(a.ask(upgrade), "WAITING");
+    };
+    ask_unheard();
+    assert_eq!(b.ask("RLOCK.RELEASE k owner-b"), "0");
+    assert_eq!(server.ask("EXISTS k"), "0");
+    assert_eq!(unlocks.messages(), ["redisson_lock__channel:{k}: 0"]);
+    ask_unheard();
     let writer = wait_for(&server, "k", "owner-w", 2);
     assert_eq!(b.ask("RLOCK.RELEASE k owner-b"), "0");
     writer.fence();
+    assert_eq!(unlocks.messages(), [""; 0]);
     assert_eq!(server.owners("k"), ["owner-w"]);
     assert_eq!(a.ask("RLOCK.RENEW k owner-a 60000"), "nil");
 }
