@@ -212,12 +212,6 @@ impl Locks {
         self.counters.acquires += 1;
     }
 
-    /// From when on anything is granted to somebody who does not hold it yet;
-    /// `None` for at any time, whatever becomes of the clock.
-    pub const fn grant_from(&mut self, from: Option<Timestamp>) {
-        self.granting_from = from;
-    }
-
     /// After how many hand-offs in a row those who wait outside the queue get
     /// a chance; 0 for never.
     pub const fn yield_after(&mut self, hand_offs: u64) {

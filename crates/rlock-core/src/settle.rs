@@ -102,23 +102,17 @@ impl Locks {
 
     /// Sets when the lock has to be looked at, given its hold.
     pub(crate) fn look_at(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
-        let granting_from = self.granting_from.filter(|from| now < *from);
         let look = match hold {
             Hold::Exclusive { .. } | Hold::Shared(_) => {
                 self.end_offer(id);
-                match (hold.first_end(), granting_from) {
-                    // Somebody may fit beside those who hold it.
-                    (Some(end), Some(from)) if from < end => Look::Again(from),
-                    (Some(end), _) => Look::LeaseEnd(end),
-                    (None, _) => Look::Never,
-                }
+                hold.first_end().map_or(Look::Never, Look::LeaseEnd)
             }
             Hold::NoLock => {
                 self.end_offer(id);
                 Look::Again(now.plus_millis(NO_LOCK_LOOK_MS))
             }
             Hold::Free if self.is_offered(now, id) => return,
-            Hold::Free => granting_from.map_or(Look::Never, Look::Again),
+            Hold::Free => Look::Never,
         };
         self.table.look(id, look);
     }

@@ -36,6 +36,8 @@ pub(crate) struct Sweep {
 struct Recheck {
     db: Option<u32>,
     from: QueueId,
+    /// Whether it is done because granting may begin again.
+    grants: bool,
 }
 
 /// Where work comes from that is done without anybody asking.
@@ -127,14 +129,37 @@ impl Locks {
         // Without this a thousand flushes in one turn would go through every
         // queue a thousand times.
         let covered = self.sweep.rechecks.iter().any(|it| {
-            let whole = it.from == QueueId(0);
+            let whole = it.from == QueueId(0) && !it.grants;
             whole && (it.db.is_none() || it.db == db)
         });
-        if !covered && !self.table.queues.is_empty() {
+        if !covered {
+            self.recheck(db, false);
+        }
+    }
+
+    fn recheck(&mut self, db: Option<u32>, grants: bool) {
+        if !self.table.queues.is_empty() {
             self.sweep.rechecks.push_back(Recheck {
                 db,
                 from: QueueId(0),
+                grants,
             });
+        }
+    }
+
+    /// From when on anything is granted to somebody who does not hold it yet;
+    /// `None` for at any time, whatever becomes of the clock.
+    ///
+    /// From then on every lock is settled by and by. If the first of them shows
+    /// that nothing may be granted yet, and this is called again, the rest is
+    /// left alone until the new time.
+    pub fn grant_from(&mut self, from: Option<Timestamp>) {
+        let was_held_back = self.granting_from.is_some();
+        self.granting_from = from;
+        if from.is_some() {
+            self.sweep.rechecks.retain(|it| !it.grants);
+        } else if was_held_back {
+            self.recheck(None, true);
         }
     }
 
@@ -143,6 +168,9 @@ impl Locks {
     ///
     /// The sources of work take turns.
     pub fn next_due(&mut self, now: Timestamp) -> Option<Due> {
+        if self.granting_from.is_some_and(|from| from <= now) {
+            self.grant_from(None);
+        }
         let mut nothing = 0;
         while nothing < Turns::ORDER.len() {
             let source = self.sweep.turns.next();
@@ -192,8 +220,9 @@ impl Locks {
     /// after the deadline that comes first.
     #[must_use]
     pub fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
-        let swept = self.sweep.closed.is_empty() && self.sweep.rechecks.is_empty();
-        if !swept
+        let rechecks = !self.sweep.rechecks.is_empty() && self.has_contended();
+        if rechecks
+            || !self.sweep.closed.is_empty()
             || self.sweep.left.is_some()
             || self.table.due_now > 0
             || !self.sweep.unbound.is_empty()
@@ -201,7 +230,10 @@ impl Locks {
             return Some(now);
         }
         // A deadline has passed once its millisecond is over.
-        Some(self.table.deadlines.first()?.plus_millis(1).max(now))
+        let first = self.table.deadlines.first().map(|at| at.plus_millis(1));
+        let granting = self.granting_from.filter(|_| self.has_contended());
+        let first = first.into_iter().chain(granting).min()?;
+        Some(first.max(now))
     }
 
     /// Ends a wait that is over, or the grace of a kept place. Nobody has to be

@@ -126,7 +126,7 @@ impl Pair {
         driver.places_per_user = setup.limits.places_per_user as u64;
         driver.locks.yield_after(setup.limits.yield_after);
         if setup.grace_ms > 0 {
-            let from = Timestamp::from_micros((START_MS + setup.grace_ms) * 1000 - 999);
+            let from = Timestamp::from_millis(START_MS + setup.grace_ms);
             driver.locks.grant_from(Some(from));
         }
         let locks = KEYS.map(|(db, key)| Lock::new(db, key)).into();

@@ -408,3 +408,75 @@ fn offer_ends_when_the_clock_is_set_back() {
     assert_eq!(free(&mut locks, at(10)), 1);
     assert!(hold != Hold::Free);
 }
+
+/// While nothing may be granted nobody looks at free locks, and whether it may
+/// again is found by looking at a few.
+#[test]
+fn locks_wait_for_the_end_of_a_pause_of_granting_and_not_each_by_itself() {
+    const LOCKS: usize = 1000;
+    let mut locks = Locks::default();
+    let held = taken(&mut locks, at(0), "ann");
+    call(&mut locks, at(0), &held, "bob", Wait::Forever, 1);
+    locks.grant_from(Some(at(100)));
+    let keys: Vec<_> = (0..LOCKS).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        let name = Name {
+            db: 0,
+            key: key.as_bytes(),
+        };
+        let delivery = rlock_core::Delivery::Blocked {
+            session: 1,
+            handle: 1,
+        };
+        let asked = request("cid", Wait::Forever);
+        locks.enqueue(at(0), name, &Hold::Free, &asked, delivery);
+    }
+    let settle = |locks: &mut Locks, now, again: Option<Timestamp>| {
+        let (mut settled, mut granted) = (0, 0);
+        while locks.next_deadline(now) == Some(now) {
+            locks.begin_turn(256);
+            while let Some(Due::Settle { db, key }) = locks.next_due(now) {
+                if again.is_some() {
+                    locks.grant_from(again);
+                }
+                let name = Name { db, key: &key };
+                let step = locks.settle(now, name, &mut Hold::Free);
+                settled += 1;
+                granted += usize::from(granted_to(&step).is_some());
+            }
+        }
+        (settled, granted)
+    };
+    for period in 1..=10 {
+        let (before, after) = (at(period * 100 - 1), at(period * 100 + 1));
+        assert!(locks.next_deadline(before) > Some(before));
+        assert!(locks.next_due(before).is_none());
+        let (settled, granted) = settle(&mut locks, after, Some(at(period * 100 + 100)));
+        assert!(
+            (1..=32).contains(&settled),
+            "{settled} locks were looked at"
+        );
+        assert_eq!(granted, 0);
+    }
+    assert_eq!(settle(&mut locks, at(1100), None), (LOCKS + 1, LOCKS + 1));
+    assert_eq!(locks.check_indices(), Ok(()));
+}
+
+#[test]
+fn lease_that_ends_while_nothing_may_be_granted_is_noticed() {
+    let mut locks = Locks::default();
+    let held = taken(&mut locks, at(0), "ann");
+    let end = held.deadline().expect("it has a lease");
+    locks.grant_from(Some(end.plus_millis(1000)));
+    call(&mut locks, at(0), &held, "bob", Wait::Forever, 1);
+    let seen = end.plus_millis(1);
+    assert_eq!(locks.next_deadline(at(0)), Some(seen));
+    assert_eq!(
+        settle_all(&mut locks, seen, &mut Hold::Free),
+        (vec![0], None)
+    );
+    assert_eq!(locks.counters().lease_expirations, 1);
+    let mut hold = Hold::Free;
+    let (_, granted) = settle_all(&mut locks, end.plus_millis(1001), &mut hold);
+    assert_eq!(granted.as_deref(), Some("bob"));
+}
