@@ -410,7 +410,7 @@ func TestTheRightsOfAnApplicationAreEnough(t *testing.T) {
 	}
 	user := connectWith(t, &redis.Options{Addr: server.address(), Username: "application", Password: "a-password"})
 	locks := locksOf(t, user)
-	held := lock(t, locks, "lock:a", Lease(300*time.Millisecond))
+	held := lock(t, locks, "lock:a", Lease(1500*time.Millisecond))
 	done := make(chan error, 1)
 	go func() {
 		held, err := locks.Lock(t.Context(), "lock:a", Wait(time.Minute))
@@ -420,7 +420,7 @@ func TestTheRightsOfAnApplicationAreEnough(t *testing.T) {
 		done <- err
 	}()
 	queued(t, admin, "lock:a", "1")
-	if _, err := locks.Lock(t.Context(), "lock:a", Wait(400*time.Millisecond)); !errors.Is(err, ErrNotAcquired) {
+	if _, err := locks.Lock(t.Context(), "lock:a", Wait(2*time.Second)); !errors.Is(err, ErrNotAcquired) {
 		t.Error(err)
 	}
 	release(t, held) // It was renewed.

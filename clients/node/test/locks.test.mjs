@@ -323,10 +323,10 @@ suite((test, world) => {
     await server.ask('ACL', 'SETUSER', ...rule.split(' '));
     const user = { username: 'application', password: 'a-password', enableReadyCheck: false };
     const locks = await world.locks(server.port, user);
-    const held = await locks.lock('lock:a', { lease: 300 });
+    const held = await locks.lock('lock:a', { lease: 1500 });
     const waiting = locks.lock('lock:a', { wait: SOON });
     await until(async () => (await server.queued('lock:a')) === 1, 'the waiter stands in the queue');
-    await assert.rejects(locks.lock('lock:a', { wait: 400 }), NotAcquired);
+    await assert.rejects(locks.lock('lock:a', { wait: 2000 }), NotAcquired);
     held.check(); // It was renewed.
     await held.release();
     await (await waiting).release();

@@ -282,11 +282,11 @@ def test_the_rights_of_an_application_are_enough(face, own_server, background):
     server = own_server()
     server.ask("ACL", "SETUSER", *rule.split())
     locks = face(server.port, username="application", password="a-password")
-    held = locks.lock("lock:a", lease=0.3)
+    held = locks.lock("lock:a", lease=1.5)
     waiting = background(locks.lock, "lock:a", wait=SOON)
     until(lambda: server.queued("lock:a") == 1, "the waiter stands in the queue")
     with pytest.raises(NotAcquired):
-        locks.lock("lock:a", wait=0.4)
+        locks.lock("lock:a", wait=2)
     held.check()  # It was renewed.
     held.release()
     waiting.result(SOON).release()

@@ -487,10 +487,10 @@ abstract class LocksTest {
             // Who does not say who it is has the application's rights, and no others.
             admin.call("ACL", ("SETUSER default resetkeys resetchannels " + rule).split(" "));
             try (var mine = connect(own.port)) {
-                var held = mine.on("lock:a").lease(ms(300)).lock();
+                var held = mine.on("lock:a").lease(ms(1500)).lock();
                 var waiting = new Task<>(() -> mine.on("lock:a").lock());
                 admin.queued("lock:a", 1);
-                assertThrows(LockException.class, () -> mine.on("lock:a").waitAtMost(ms(400)).lock());
+                assertThrows(LockException.class, () -> mine.on("lock:a").waitAtMost(ms(2000)).lock());
                 held.check(); // It was renewed.
                 held.close();
                 waiting.get().close();
