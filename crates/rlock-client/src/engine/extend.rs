@@ -121,9 +121,12 @@ impl Engine {
                         Err(error) => error,
                     },
                 };
+                // An earlier sending that nobody answered may have raised the fence.
+                let work = self.works.get(&id);
+                let is_first = work.is_none_or(|work| work.unanswered.is_none());
                 if let (Some(hold), Some(before)) = (self.holds.get_mut(&hold), extension.before) {
                     hold.terms.lease = before;
-                    if matches!(error, Error::Refused(_)) {
+                    if matches!(error, Error::Refused(_)) && is_first {
                         hold.raised = None;
                     }
                 }

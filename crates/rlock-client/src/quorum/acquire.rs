@@ -62,7 +62,7 @@ pub(crate) async fn acquire(
             Some(Err(error)) => return Err(error),
             None if attempt.is_queued => {
                 drop(attempt);
-                return last_look(shared, name, terms, queueing).await;
+                return last_look(shared, name, terms, queueing, deadline).await;
             }
             Some(Ok(End::Refused | End::Retreated)) | None => {}
         }
@@ -83,6 +83,7 @@ async fn last_look(
     name: &Name,
     terms: Terms,
     queueing: Queueing,
+    waited: Deadline,
 ) -> Result<Option<Arc<Hold>>, Error> {
     if queueing == Queueing::Try {
         return Ok(None);
@@ -91,7 +92,11 @@ async fn last_look(
     let mut attempt = Attempt::new(shared, name, terms, Queueing::Try, deadline);
     match deadline.bound(attempt.run()).await {
         Some(Ok(End::Held(hold))) => Ok(Some(hold)),
-        Some(Ok(End::Refused | End::Retreated)) | None => Ok(None),
+        Some(Ok(End::Retreated)) => {
+            let failure = shared.failure(attempt.terms.lease, &attempt.refusals);
+            Err(waited.unavailable(Some(failure)))
+        }
+        Some(Ok(End::Refused)) | None => Ok(None),
         Some(Err(error)) => Err(error),
     }
 }

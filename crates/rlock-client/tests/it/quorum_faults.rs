@@ -313,6 +313,34 @@ async fn a_member_without_room_for_waiters_is_not_waited_at() {
     }
 }
 
+/// The gate still stands then, and somebody holds the lock there.
+#[tokio::test]
+async fn a_wait_that_ends_with_too_few_members_says_so() {
+    let members = Members::start(3).await;
+    for server in &members.0 {
+        let _: u64 = server.admin().await.run("RLOCK.ACQUIRE k x 600000").await;
+    }
+    let waits = mutex(&members.quorum().await);
+    let waiting = tokio::spawn(async move { waits.lock_timeout(Duration::from_secs(3)).await });
+    let mut gate = None;
+    eventually("it waits at the gate", async || {
+        for (number, server) in members.0.iter().enumerate() {
+            if server.admin().await.gauge("waiters").await == 1 {
+                gate = Some(number);
+            }
+        }
+        gate.is_some()
+    })
+    .await;
+    for (number, server) in members.0.iter().enumerate() {
+        if Some(number) != gate {
+            server.signal("-KILL");
+        }
+    }
+    let ended = waiting.await.unwrap();
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+}
+
 /// Those who wait at a gate that hangs go on at the others.
 #[tokio::test]
 async fn a_gate_that_hangs_keeps_nobody_waiting_for_long() {
