@@ -37,6 +37,9 @@ pub(crate) struct Slot {
     pub(crate) guard: Option<Guard>,
 }
 
+/// How long others that try are given at least to leave.
+const LEAVING_MIN: Duration = Duration::from_millis(500);
+
 /// How an attempt ends that is no error.
 enum End {
     Held(Arc<Hold>),
@@ -60,7 +63,7 @@ pub(crate) async fn acquire(
             Some(Ok(End::Held(hold))) => return Ok(Some(hold)),
             Some(Ok(End::Refused)) if queueing != Queueing::Unlimited => return Ok(None),
             Some(Err(error)) => return Err(error),
-            None if attempt.is_queued => {
+            None if attempt.queued_at.is_some() => {
                 drop(attempt);
                 return last_look(shared, name, terms, queueing, deadline).await;
             }
@@ -111,7 +114,8 @@ struct Attempt<'a> {
     /// The members by their places.
     order: Vec<usize>,
     slots: Vec<Slot>,
-    is_queued: bool,
+    /// Where it has waited last.
+    queued_at: Option<usize>,
     /// Members that refuse for a reason that does not pass by itself, and why.
     refusals: Vec<(usize, Error)>,
 }
@@ -139,7 +143,7 @@ impl<'a> Attempt<'a> {
             deadline,
             order,
             slots,
-            is_queued: false,
+            queued_at: None,
             refusals: Vec::new(),
         }
     }
@@ -172,6 +176,10 @@ impl<'a> Attempt<'a> {
                 return Ok(End::Retreated);
             }
             let event = self.event(place, answer)?;
+            let is_held = matches!(event, Event::Refused(_)) && self.queued_at == Some(place);
+            if is_held && self.queueing == Queueing::Try {
+                return Ok(End::Refused);
+            }
             for seen in self.seen(&plan) {
                 steps.extend(plan.handle(seen));
             }
@@ -214,8 +222,15 @@ impl<'a> Attempt<'a> {
     }
 
     fn queue(&mut self, place: usize) {
-        self.is_queued = true;
-        let queueing = match self.deadline.left() {
+        self.queued_at = Some(place);
+        let left = match self.queueing {
+            Queueing::Try => {
+                let leaving = 2 * self.shared.slow(self.terms.lease);
+                Some(leaving.max(LEAVING_MIN))
+            }
+            Queueing::AtMost(_) | Queueing::Unlimited => self.deadline.left(),
+        };
+        let queueing = match left {
             Some(left) => Queueing::AtMost(left.max(Duration::from_millis(1))),
             None => Queueing::Unlimited,
         };

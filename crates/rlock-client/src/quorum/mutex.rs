@@ -129,8 +129,9 @@ impl QuorumMutex {
     /// Takes the lock if it is free; `None` if somebody holds it.
     ///
     /// Of several that try at the same time one gets it: the one that the gate
-    /// granted. It waits for the others to leave the other members, for at most
-    /// the patience of the members' settings.
+    /// granted. It waits for the others to leave the other members: for half of
+    /// the response limit, or a fifth of the lease if that is less, but for half
+    /// a second at least. Whoever is there after that holds the lock.
     ///
     /// # Errors
     ///

@@ -316,6 +316,43 @@ async fn a_member_without_room_for_waiters_is_not_waited_at() {
     }
 }
 
+/// A holder may have all members but the gate, which has just restarted.
+#[tokio::test]
+async fn a_try_that_gets_the_gate_alone_ends_soon() {
+    let members = Members::start(3).await;
+    for server in &members.0 {
+        let _: u64 = server.admin().await.run("RLOCK.ACQUIRE k x 600000").await;
+    }
+    let mutex = mutex(&members.quorum().await);
+    let waits = mutex.clone();
+    let waiting = tokio::spawn(async move { waits.lock().await });
+    let gate = gate_of(&members, 1).await;
+    waiting.abort();
+    let _: u64 = members.0[gate].admin().await.run("RLOCK.RELEASE k x").await;
+    let begun = Instant::now();
+    assert!(mutex.try_lock().await.unwrap().is_none());
+    assert!(begun.elapsed() < Duration::from_secs(5), "{begun:?}");
+    eventually("it leaves the gate", async || {
+        !members.0[gate].admin().await.run::<bool>("EXISTS k").await
+    })
+    .await;
+}
+
+/// The member that so many wait at.
+async fn gate_of(members: &Members, waiters: u64) -> usize {
+    let mut gate = None;
+    eventually("all wait at the gate", async || {
+        for (number, server) in members.0.iter().enumerate() {
+            if server.admin().await.gauge("waiters").await == waiters {
+                gate = Some(number);
+            }
+        }
+        gate.is_some()
+    })
+    .await;
+    gate.unwrap()
+}
+
 /// The gate still stands then, and somebody holds the lock there.
 #[tokio::test]
 async fn a_wait_that_ends_with_too_few_members_says_so() {
@@ -325,18 +362,9 @@ async fn a_wait_that_ends_with_too_few_members_says_so() {
     }
     let waits = mutex(&members.quorum().await);
     let waiting = tokio::spawn(async move { waits.lock_timeout(Duration::from_secs(3)).await });
-    let mut gate = None;
-    eventually("it waits at the gate", async || {
-        for (number, server) in members.0.iter().enumerate() {
-            if server.admin().await.gauge("waiters").await == 1 {
-                gate = Some(number);
-            }
-        }
-        gate.is_some()
-    })
-    .await;
+    let gate = gate_of(&members, 1).await;
     for (number, server) in members.0.iter().enumerate() {
-        if Some(number) != gate {
+        if number != gate {
             server.signal("-KILL");
         }
     }
@@ -356,17 +384,7 @@ async fn a_gate_that_hangs_keeps_nobody_waiting_for_long() {
     let limit = Duration::from_secs(8);
     let limited = async move { limited.lock_timeout(limit).await.unwrap().is_some() };
     let limited = tokio::spawn(limited);
-    let mut gate = None;
-    eventually("both wait at the gate", async || {
-        for (number, server) in members.0.iter().enumerate() {
-            if server.admin().await.gauge("waiters").await == 2 {
-                gate = Some(number);
-            }
-        }
-        gate.is_some()
-    })
-    .await;
-    let gate = &members.0[gate.unwrap()];
+    let gate = &members.0[gate_of(&members, 2).await];
     gate.signal("-STOP");
     let begun = Instant::now();
     guard.release().await.unwrap();
