@@ -81,6 +81,12 @@ pub(crate) fn turn_away(state: &mut State, ctx: &Context, ended: &Ended) {
     }
 }
 
+/// Ends a request that somebody else has withdrawn.
+pub(crate) fn tell_withdrawn_by_others(state: &mut State, ctx: &Context, ended: &Ended) {
+    withdraw(state, &ended.delivery);
+    tell_withdrawn(ctx, ended);
+}
+
 /// Tells a waiter that its request is withdrawn, if messages reach it.
 pub(crate) fn tell_withdrawn(ctx: &Context, ended: &Ended) {
     if let Delivery::Notify(listener) = &ended.delivery {

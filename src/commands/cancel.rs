@@ -19,10 +19,11 @@ pub(super) fn run(call: &Call<'_>) {
         let Some(ended) = state.locks.cancel(site.name(), owner.bytes()) else {
             return false;
         };
-        tell::withdraw(state, &ended.delivery);
         // The connection that asked knows from the reply.
-        if ended.delivery.session() != site.ctx.session() {
-            tell::tell_withdrawn(site.ctx, &ended);
+        if ended.delivery.session() == site.ctx.session() {
+            tell::withdraw(state, &ended.delivery);
+        } else {
+            tell::tell_withdrawn_by_others(state, site.ctx, &ended);
         }
         // Somebody behind it may fit now. Other keys of the request follow in
         // this turn of the event loop.

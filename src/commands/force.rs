@@ -1,14 +1,18 @@
-//! `RLOCK.FORCE key`
+//! `RLOCK.FORCE key [QUEUE]`
+
+use rlock_core::syntax;
 
 use super::{
     Call,
     reply::{self, Answer},
 };
-use crate::{api::Key, store, transact::transact};
+use crate::{api::Key, open_many, store, tell, transact::transact};
 
 pub(super) fn run(call: &Call<'_>) {
-    let [_, key] = call.arguments else {
-        return call.wrong_arity();
+    let (key, queue) = match syntax::force(call.arguments) {
+        None => return call.wrong_arity(),
+        Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
+        Some(Ok(syntax)) => syntax,
     };
     let done = call.change(*key, None, |state, site| {
         // What is deleted here is other people's, so all of it is looked at.
@@ -18,6 +22,12 @@ pub(super) fn run(call: &Call<'_>) {
             state.known.forget(site.name());
         }
         drop(key);
+        if queue {
+            open_many::check(state, site, &[site.key])?;
+            for ended in state.locks.empty_queue(site.name()) {
+                tell::tell_withdrawn_by_others(state, site.ctx, &ended);
+            }
+        }
         transact(state, site, |locks, name, hold, _| {
             Ok(locks.force(site.now, name, hold))
         })

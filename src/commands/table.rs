@@ -105,6 +105,7 @@ const NOTIFY: Argument = Argument {
 };
 const FENCE: Argument = option(c"fence", Kind::Number, c"FENCE");
 const BIND: Argument = option(c"grace-ms", Kind::Number, c"BIND");
+const QUEUE: Argument = option(c"queue", Kind::Token, c"QUEUE");
 const ALL: Argument = option(c"all", Kind::Token, c"ALL");
 const COUNT: Argument = option(c"count", Kind::Number, c"COUNT");
 
@@ -267,7 +268,7 @@ pub(super) static COMMANDS: [Command; 12] = [
     },
     Command {
         name: c"rlock.force",
-        syntax: "RLOCK.FORCE key",
+        syntax: "RLOCK.FORCE key [QUEUE]",
         summary: FORCE_SUMMARY.0,
         c_summary: FORCE_SUMMARY.1,
         complexity:
@@ -275,9 +276,9 @@ pub(super) static COMMANDS: [Command; 12] = [
         function: entry_point::force,
         flags: c"write",
         categories: c"write slow dangerous",
-        arity: 2,
+        arity: -2,
         keys: Keys::First(RW | ACCESS | DELETE),
-        arguments: &[KEY],
+        arguments: &[KEY, QUEUE],
     },
     Command {
         name: c"rlock.info",

@@ -118,6 +118,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
             }
         }
         Due::TurnAway(ended) => tell::turn_away(state, ctx, &ended),
+        Due::Withdraw(ended) => tell::tell_withdrawn_by_others(state, ctx, &ended),
         Due::Unbind { db, key, owner } => {
             let (key, owner) = (OwnedText::new(&key), OwnedText::new(&owner));
             let site = Site {

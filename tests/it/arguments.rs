@@ -209,6 +209,7 @@ fn commands_are_refused_with_too_few_or_too_many_arguments() {
         "RLOCK.CANCEL k owner-a more",
         "RLOCK.FORCE",
         "RLOCK.FORCE k more",
+        "RLOCK.FORCE k QUEUE QUEUE",
         "RLOCK.INFO",
         "RLOCK.INFO k more",
         "RLOCK.HELP more",

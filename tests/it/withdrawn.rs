@@ -1,4 +1,4 @@
-//! `CANCEL`: who is told of it.
+//! `CANCEL`, and `FORCE` with `QUEUE`: who is told of it.
 
 use crate::client::Client;
 use crate::contest::Contest;
@@ -98,4 +98,27 @@ fn cancel_in_a_script_is_that_of_another() {
     );
     // A script has no connection of its own: the request is told to be withdrawn.
     assert_eq!(heard.message(), "withdrawn 0 owner-n k");
+}
+
+#[test]
+fn long_queue_that_is_forced_to_end_leaves_the_lock_to_those_who_come_later() {
+    const PLACES: u64 = 1000;
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (a, n, late) = (server.client(), server.client(), server.client());
+    a.ask("RLOCK.ACQUIRE k owner-a 60000");
+    for place in 0..PLACES {
+        let wait = format!("RLOCK.ACQUIRE k owner-{place} 60000 WAIT 0 NOTIFY c");
+        assert_eq!(n.ask(&wait), "WAITING");
+    }
+    assert_eq!(a.ask("RLOCK.FORCE k QUEUE"), "1");
+    let fence = late.ask("RLOCK.ACQUIRE k late 60000 WAIT 0");
+    assert!(fence.parse::<u64>().is_ok(), "{fence}");
+    for place in 0..PLACES {
+        let withdrawn = format!("withdrawn 0 owner-{place} k");
+        assert_eq!(heard.message(), withdrawn);
+    }
+    assert_eq!(heard.messages(), [""; 0]);
+    assert_eq!(server.counter("waiters"), 0);
+    assert_eq!(server.counter("waiters_gone"), PLACES);
 }

@@ -15,11 +15,16 @@ use crate::readable::printable;
 /// Ends every hold of a lock, of any owner
 ///
 /// Shows the holders and asks first. They are told that they lost the lock, but
-/// may still be at work. The next waiter is granted the lock.
+/// may still be at work. The next waiter is granted the lock, unless `--queue`
+/// ends the queue as well.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Force {
     /// The lock.
     key: OsString,
+
+    /// Ends every place in the queue too, kept ones included, before the holds.
+    #[arg(long)]
+    queue: bool,
 
     /// Does not ask. Needed where there is no terminal to ask on.
     #[arg(long, short)]
@@ -36,9 +41,14 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
     let failure = |error| address.failure(&error);
     if !force.yes {
         let lock = mutex.info().await.map_err(failure)?;
-        confirm(&LockInfo::new(key, lock), output)?;
+        confirm(&LockInfo::new(key, lock), force.queue, output)?;
     }
-    let removed = mutex.force_release().await.map_err(failure)?;
+    let removed = if force.queue {
+        mutex.force_release_queue().await
+    } else {
+        mutex.force_release().await
+    }
+    .map_err(failure)?;
     let key = String::from_utf8_lossy(key);
     output.result(&json!({"key": key, "removed": removed}), || {
         words(&key, removed)
@@ -57,10 +67,11 @@ fn words(key: &str, removed: u64) -> String {
 
 /// Shows who holds the lock, and asks. It may be somebody else's by the time
 /// of the answer: that cannot be told to the server.
-fn confirm(lock: &LockInfo, output: Output) -> Result<(), Failure> {
+fn confirm(lock: &LockInfo, queue: bool, output: Output) -> Result<(), Failure> {
     output.say(lock.words().trim_end());
+    let what = if queue { "hold and place" } else { "hold" };
     output.say(&format!(
-        "\nEnd every hold of {}? Type `yes`: ",
+        "\nEnd every {what} of {}? Type `yes`: ",
         printable(&lock.key)
     ));
     let mut answer = String::new();

@@ -212,7 +212,7 @@ impl Locks {
         let own = own.and_then(|id| Some((id, self.table.tickets.get(&id)?)));
         let is_try = request.wait == Wait::No;
         match own {
-            Some((id, ticket)) if is_same(ticket, request) => {
+            Some((id, ticket)) if is_same(ticket, request) && !self.is_left(id) => {
                 (ticket.is_kept() || !is_try) && !self.table.has_ahead(id)
             }
             Some(_) if !is_try => false,

@@ -82,8 +82,8 @@ impl Locks {
             self.table.tickets.get(&ticket)?.multi
         });
         let queued = queued.filter(|multi| {
-            let first = self.table.members(*multi).first().copied();
-            let left = first.filter(|id| self.is_left(*id));
+            let mut members = self.table.members(*multi).iter().copied();
+            let left = members.find(|id| self.is_left(*id));
             left.and_then(|id| self.take_out(id)).is_none()
         });
         let place = match queued {
@@ -189,6 +189,9 @@ impl Locks {
         let is_try = request.wait == Wait::No;
         if let Some(multi) = own {
             let members = self.table.members(multi);
+            if members.iter().any(|id| self.is_left(*id)) {
+                return false;
+            }
             let first = members.first().and_then(|id| self.table.tickets.get(id));
             let is_kept = first.is_some_and(|it| it.is_kept());
             return (is_kept || !is_try) && !members.iter().any(|id| self.table.has_ahead(*id));

@@ -55,7 +55,7 @@ impl Locks {
         for ((member, name), hold) in members.iter().zip(names).zip(&mut *holds) {
             self.view(now, *name, hold, None);
             let ticket = self.table.tickets.get(member)?;
-            let (queue, gone) = (ticket.queue, self.is_gone(ticket));
+            let (queue, gone) = (ticket.queue, self.is_gone(ticket) || self.is_left(*member));
             let over = ticket.wait_ends.has_passed(now);
             let front = self.table.front(queue);
             let offered = self.is_offered(now, queue);

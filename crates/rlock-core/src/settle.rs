@@ -149,6 +149,10 @@ impl Locks {
             if !hold.admits(now, &ticket.owner, ticket.mode()) {
                 return;
             }
+            if self.is_left(front) {
+                // It is due already, and who is behind it becomes due then.
+                return;
+            }
             let over = ticket.wait_ends.has_passed(now);
             let (gone, is_multi) = (self.is_gone(ticket), ticket.multi.is_some());
             if (over || gone) && is_multi {

@@ -21,6 +21,9 @@ pub(crate) struct Sweep {
     /// The number of the last ticket or watch from before this server became a
     /// replica, as long as any of these may be left.
     left: Option<NonZeroU64>,
+    /// Queues whose places all end, with the number of the last ticket that was
+    /// given before that was asked for.
+    emptied: BTreeMap<QueueId, NonZeroU64>,
     /// Connections that have closed and still have requests or watches, and
     /// when they did.
     pub(crate) closed: BTreeMap<u64, Timestamp>,
@@ -45,6 +48,8 @@ struct Recheck {
 enum Source {
     /// What is left from before this server became a replica.
     Left,
+    /// Queues that an operator has emptied.
+    Emptied,
     /// Connections that have closed.
     Closed,
     /// Databases that have changed.
@@ -69,8 +74,9 @@ struct Turns {
 }
 
 impl Turns {
-    const ORDER: [Source; 7] = [
+    const ORDER: [Source; 8] = [
         Source::Left,
+        Source::Emptied,
         Source::Closed,
         Source::Rechecks,
         Source::Waits,
@@ -191,6 +197,7 @@ impl Locks {
     fn piece_of(&mut self, source: Source, now: Timestamp) -> Piece {
         match source {
             Source::Left => self.piece_of_left(),
+            Source::Emptied => self.piece_of_emptied(),
             Source::Looks => self.next_look(now).into(),
             Source::Due => self.table.next_due().map(to_be_settled).into(),
             Source::Unbound => self.next_unbound().into(),
@@ -224,6 +231,7 @@ impl Locks {
         if rechecks
             || !self.sweep.closed.is_empty()
             || self.sweep.left.is_some()
+            || !self.sweep.emptied.is_empty()
             || self.table.due_now > 0
             || !self.sweep.unbound.is_empty()
         {
@@ -355,10 +363,60 @@ impl Locks {
         Piece::Done
     }
 
-    /// Whether a ticket is left from before this server became a replica. Its
+    /// Ends all places that a queue has now, kept ones too; of a request for
+    /// several keys those in its other queues with them. Answers those that
+    /// this turn allows, and leaves the rest to [`Locks::next_due`]. None of
+    /// them is granted any more; what comes later is not concerned.
+    pub fn empty_queue(&mut self, name: Name<'_>) -> Vec<Ended> {
+        let mut ended = Vec::new();
+        let queue = self.table.find(name);
+        if let (Some(queue), Some(last)) = (queue, self.table.last_id()) {
+            self.sweep.emptied.insert(queue, last);
+            while !self.budget.is_spent() && self.sweep.emptied.contains_key(&queue) {
+                ended.extend(self.end_emptied(queue));
+            }
+        }
+        ended
+    }
+
+    /// Ends one place of a queue that is being emptied. If there is none left,
+    /// the queue is as any other again.
+    fn end_emptied(&mut self, queue: QueueId) -> Option<Ended> {
+        let last = *self.sweep.emptied.get(&queue)?;
+        let place = self.table.first_place_until(queue, last);
+        let ended = place.and_then(|id| self.withdraw(id));
+        if ended.is_none() {
+            self.sweep.emptied.remove(&queue);
+            if self.table.front(queue).is_some() {
+                self.table.mark_due(queue);
+            }
+        }
+        ended
+    }
+
+    fn piece_of_emptied(&mut self) -> Piece {
+        let Some(queue) = self.sweep.emptied.keys().next().copied() else {
+            return Piece::Nothing;
+        };
+        self.budget.spend(1);
+        let ended = self.end_emptied(queue);
+        ended.map_or(Piece::Done, |ended| Piece::Due(Due::Withdraw(ended)))
+    }
+
+    /// Whether a ticket only waits to be withdrawn: it is left from before this
+    /// server became a replica, or from before its queue was emptied. Its
     /// owner, if it asks again, is one that asks for the first time.
     pub(crate) fn is_left(&self, id: TicketId) -> bool {
-        self.sweep.left.is_some_and(|last| id.number() <= last)
+        self.sweep.left.is_some_and(|last| id.number() <= last) || self.is_emptied(id)
+    }
+
+    fn is_emptied(&self, id: TicketId) -> bool {
+        if self.sweep.emptied.is_empty() {
+            return false;
+        }
+        let ticket = self.table.tickets.get(&id);
+        let last = ticket.and_then(|it| self.sweep.emptied.get(&it.queue));
+        last.is_some_and(|last| id.number() <= *last)
     }
 
     /// Takes any ticket out of a queue that this server no longer serves. Once

@@ -79,6 +79,16 @@ impl Table {
         places.next().map(|(_, rank)| rank.id())
     }
 
+    /// Any place of a queue whose number is not above `last`, kept or not.
+    pub(crate) fn first_place_until(&self, id: QueueId, last: NonZeroU64) -> Option<TicketId> {
+        let all = (id, Rank::MIN)..=(id, Rank::MAX);
+        // Only one, which is to be upgraded, may stand before older ones.
+        let waiting = self.waiting.range(all.clone()).take(2);
+        let mut places = waiting.chain(self.kept.range(all).take(1));
+        let found = places.find(|(_, rank)| rank.id().number() <= last);
+        found.map(|(_, rank)| rank.id())
+    }
+
     /// Whether somebody waits before this place.
     pub(crate) fn has_ahead(&self, ticket: TicketId) -> bool {
         let Some(queue) = self.tickets.get(&ticket).map(|it| it.queue) else {

@@ -167,6 +167,18 @@ fn force_with_yes_removes_the_holder() {
 }
 
 #[test]
+fn force_with_queue_leaves_the_lock_to_nobody() {
+    let server = Server::start();
+    server.held_by("k", "ann");
+    let mut admin = server.admin();
+    let _: redis::Value = admin.run("RLOCK.ACQUIRE k bob 60000 WAIT 0 NOTIFY nobody KEEP 60000");
+    let removed = ask(&server, &["force", "k", "--yes", "--queue"]).stdout;
+    assert_eq!(removed, "k: 1 holder removed\n");
+    assert!(!server.admin().is_held("k"));
+    assert_eq!(admin.gauge("waiters"), 0);
+}
+
+#[test]
 fn force_without_a_terminal_and_without_yes_is_refused() {
     let server = Server::start();
     server.held_by("k", "ann");

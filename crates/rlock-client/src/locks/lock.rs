@@ -117,8 +117,15 @@ impl Lock {
     }
 
     pub(crate) async fn force(&self) -> Result<u64, Error> {
-        let cmd = protocol::force(&self.key);
-        reply::number(&self.inner.state.ask_at(&self.key, &cmd).await?)
+        self.ask_to_end(&protocol::force(&self.key)).await
+    }
+
+    pub(crate) async fn force_queue(&self) -> Result<u64, Error> {
+        self.ask_to_end(&protocol::force_queue(&self.key)).await
+    }
+
+    async fn ask_to_end(&self, cmd: &redis::Cmd) -> Result<u64, Error> {
+        reply::number(&self.inner.state.ask_at(&self.key, cmd).await?)
     }
 }
 

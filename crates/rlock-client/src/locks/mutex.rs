@@ -241,6 +241,24 @@ impl Mutex {
         self.lock.force().await
     }
 
+    /// Takes the lock from its holders, and ends every place in its queue
+    /// before; the number of holders removed.
+    ///
+    /// Use it where places are left that nobody is going to come back to. A
+    /// waiter of this client that is still there asks again, and gets a place at
+    /// the end of the queue. For the rest see [`force_release`](Self::force_release).
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    ///
+    /// # Cancel safety
+    ///
+    /// Whether it is done is not known then.
+    pub async fn force_release_queue(&self) -> Result<u64, Error> {
+        self.lock.force_queue().await
+    }
+
     async fn ask(&self, queueing: Queueing) -> Result<Option<Guard>, Error> {
         self.lock.ask(Ask::Exclusive, queueing).await
     }

@@ -199,6 +199,13 @@ pub(crate) fn force(key: &[u8]) -> Cmd {
     cmd
 }
 
+/// With the queue of the lock.
+pub(crate) fn force_queue(key: &[u8]) -> Cmd {
+    let mut cmd = force(key);
+    cmd.arg("QUEUE");
+    cmd
+}
+
 pub(crate) fn info(key: &[u8]) -> Cmd {
     let mut cmd = redis::cmd("RLOCK.INFO");
     cmd.arg(key);

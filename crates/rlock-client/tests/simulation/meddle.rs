@@ -36,7 +36,7 @@ impl World {
             Operation::Force { key } => {
                 self.take_away();
                 self.at_masters(|server| {
-                    server.core.force(name(KEYS[key]));
+                    server.core.force(name(KEYS[key]), false);
                 });
             }
             Operation::Cancel { actor } => self.cancels(actor),

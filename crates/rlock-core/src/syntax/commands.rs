@@ -100,6 +100,15 @@ pub fn release<A: Argument>(words: &[A]) -> Parsed<Release<'_, A>> {
     }))
 }
 
+/// Reads the arguments of `RLOCK.FORCE`: the key, and whether its queue is to
+/// end too.
+pub fn force<A: Argument>(words: &[A]) -> Parsed<(&A, bool)> {
+    let [_, key, options @ ..] = words else {
+        return None;
+    };
+    Some(Options::read(options, &["QUEUE"]).map(|options| (key, options.queue)))
+}
+
 /// Reads the arguments of `RLOCK.CANCEL` and `RLOCK.DOWNGRADE`.
 pub fn key_and_owner<A: Argument>(words: &[A]) -> Parsed<KeyAndOwner<'_, A>> {
     let [_, key, owner] = words else { return None };

@@ -14,8 +14,8 @@ mod options;
 pub use acquire::{Acquire, acquire, acquire_all};
 pub use args::{CHANNEL_LEN_MAX, OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
 pub use commands::{
-    KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, key_and_owner, list, release, release_all,
-    renew, renew_all,
+    KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, force, key_and_owner, list, release,
+    release_all, renew, renew_all,
 };
 pub use error::{ArgError, Sample, Shown};
 pub use options::NamedChannel;

@@ -19,6 +19,7 @@ pub(super) struct Options<'a, A> {
     bind: Option<&'a A>,
     fence: Option<&'a A>,
     pub(super) all: bool,
+    pub(super) queue: bool,
     pub(super) count: Option<&'a A>,
 }
 
@@ -63,6 +64,7 @@ impl<'a, A: Argument> Options<'a, A> {
             bind: None,
             fence: None,
             all: false,
+            queue: false,
             count: None,
         };
         let mut rest = Args::new(words);
@@ -76,6 +78,7 @@ impl<'a, A: Argument> Options<'a, A> {
                 "SHARED" => Some(&mut it.shared),
                 "REENTER" => Some(&mut it.reenter),
                 "ALL" => Some(&mut it.all),
+                "QUEUE" => Some(&mut it.queue),
                 _ => None,
             };
             if let Some(flag) = flag {

@@ -34,7 +34,16 @@ impl Pair {
                 let reply = self.driver.cancel(name(key), owner, session);
                 (reply, self.model.cancel(key, owner, session))
             }
-            Operation::Force { key } => (self.driver.force(name(key)), self.model.force(key)),
+            Operation::Force { key, queue } => {
+                let reply = self.driver.force(name(key), queue);
+                let expected = self.model.force(key, queue);
+                // Other keys of requests that have ended are left to the timer.
+                if queue {
+                    self.driver.turn();
+                    self.model.turn();
+                }
+                (reply, expected)
+            }
             Operation::Undeliver { recent } => self.undeliver(recent),
             Operation::HangUp { recent } => self.hang_up(recent),
             Operation::Close { connection } => self.close(connection),

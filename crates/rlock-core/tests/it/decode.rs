@@ -106,7 +106,10 @@ impl Operation {
                 owner,
                 connection,
             },
-            41 => Self::Force { key },
+            41 => Self::Force {
+                key,
+                queue: c % 2 == 0,
+            },
             42 => Self::Undeliver { recent: a % 4 },
             43 | 44 => Self::HangUp { recent: a % 6 },
             45 | 46 => Self::Close { connection },

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rlock_core::{
-    Admission, Announce, Delivery, Effect, Fence, Hold, KeptPlace, Limits, Locks, Name, Refusal,
-    Renewal, Step, TicketId, Timestamp,
+    Admission, Announce, Delivery, Effect, Ended, Fence, Hold, KeptPlace, Limits, Locks, Name,
+    Refusal, Renewal, Step, TicketId, Timestamp,
 };
 
 use crate::{
@@ -167,7 +167,15 @@ impl Driver {
         })
     }
 
-    pub(crate) fn force(&mut self, name: Name<'_>) -> Reply<Fence> {
+    pub(crate) fn force(&mut self, name: Name<'_>, queue: bool) -> Reply<Fence> {
+        if queue {
+            if self.store.load(self.now, name, None) == Hold::NoLock {
+                return Reply::WRONG_TYPE;
+            }
+            for ended in self.locks.empty_queue(name) {
+                self.withdraw(&ended, None);
+            }
+        }
         self.step(name, None, |locks, now, hold| {
             let step = locks.force(now, name, hold);
             let removed = step.reply;
@@ -256,17 +264,21 @@ impl Driver {
         let Some(ended) = cancelled else {
             return Reply::Number(0);
         };
-        let name = Name {
-            key: &ended.key,
-            ..name
-        };
+        self.withdraw(&ended, Some(session));
+        Reply::Number(1)
+    }
+
+    /// Tells a request that it is withdrawn, by that connection or by somebody
+    /// else.
+    pub(crate) fn withdraw(&mut self, ended: &Ended, by: Option<u64>) {
+        let (db, key) = (0, &*ended.key);
+        let name = Name { db, key };
         match &ended.delivery {
-            Delivery::Notify(listener) if listener.session != session => {
+            Delivery::Notify(listener) if Some(listener.session) != by => {
                 self.publish(name, listener, Word::Withdrawn, &ended.owner, None);
             }
             delivery => self.answer(name, delivery, Outcome::Cancelled),
         }
-        Reply::Number(1)
     }
 
     /// The end of the connection of a blocked call; false if the call was

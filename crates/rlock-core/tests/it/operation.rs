@@ -86,6 +86,7 @@ pub(crate) enum Operation {
     },
     Force {
         key: usize,
+        queue: bool,
     },
     /// The reply of a recent grant could not be written.
     Undeliver {

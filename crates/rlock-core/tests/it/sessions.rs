@@ -236,3 +236,40 @@ fn lock_of_a_place_that_was_given_back_is_looked_at_when_its_lease_ends() {
     locks.settle(at(1), KEY, &mut hold);
     assert_eq!(locks.next_deadline(at(1)), Some(at(1002)));
 }
+
+#[test]
+fn emptied_queue_grants_nobody_who_was_in_it_and_keeps_who_comes_later() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    for owner in ["bob", "cid", "dan"] {
+        notified(&mut locks, at(0), &hold, owner, 8);
+    }
+    locks.begin_turn(1);
+    assert_eq!(locks.empty_queue(KEY).len(), 1, "the others later");
+    locks.begin_turn(100);
+    let step = locks.force(at(1), KEY, &mut hold);
+    assert_eq!(step.reply, 1);
+    assert!(step.effects.is_empty(), "nobody of them is served");
+    notified(&mut locks, at(1), &hold, "bob", 9);
+    notified(&mut locks, at(1), &hold, "eve", 9);
+    let (mut withdrawn, mut served) = (Vec::new(), Vec::new());
+    while let Some(due) = locks.next_due(at(1)) {
+        match due {
+            Due::Withdraw(ended) => withdrawn.push(text(&ended.owner)),
+            Due::Settle { .. } => {
+                let step = locks.settle(at(1), KEY, &mut hold);
+                for effect in step.effects {
+                    if let Effect::HandOff(granted) = effect {
+                        served.push(text(&granted.ticket.owner));
+                    }
+                }
+            }
+            _ => panic!("{due:?} is due"),
+        }
+    }
+    assert_eq!(withdrawn, ["cid", "dan"]);
+    assert_eq!(served, ["bob"]);
+    assert_eq!(locks.gauges().waiters, 1);
+    assert_eq!(locks.next_deadline(at(1)), Some(at(1002)));
+    assert_eq!(locks.check_indices(), Ok(()));
+}

@@ -181,7 +181,10 @@ impl Stage {
                 let it = read(syntax::key_and_owner(words))?;
                 (*it.key, driver.cancel(named(it.key), it.owner, session))
             }
-            "FORCE" if words.len() == 2 => (words[1], driver.force(named(words[1]))),
+            "FORCE" => {
+                let (key, queue) = read(syntax::force(words))?;
+                (*key, driver.force(named(key), queue))
+            }
             _ => return Err(BadCommand),
         };
         Ok(self.shown(key, reply))

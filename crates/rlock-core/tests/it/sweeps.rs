@@ -355,7 +355,7 @@ impl Work {
             Due::Settle { db, .. } => *db == of && self != Self::BoundHolds,
             Due::Unbind { db, .. } => *db == of,
             Due::WaitEnd(_) => self == Self::WaitEnds,
-            Due::TurnAway(_) => false,
+            Due::TurnAway(_) | Due::Withdraw(_) => false,
         }
     }
 }

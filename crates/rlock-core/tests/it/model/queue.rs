@@ -168,16 +168,34 @@ impl Model {
         let Some(place) = self.place(at, owner).cloned() else {
             return Reply::Number(0);
         };
-        self.drop_request(place.id);
-        let at = place.keys[0];
         if place.is_kept() {
             self.event("place", "cancelled");
         }
-        if place.via.session() != Some(session) {
-            self.publish_to(at, &place.via, Word::Withdrawn, owner, None);
+        self.withdraw(&place, Some(session));
+        Reply::Number(1)
+    }
+
+    /// A request is withdrawn, by that connection or by somebody else.
+    fn withdraw(&mut self, place: &Waiting, by: Option<u64>) {
+        self.drop_request(place.id);
+        let at = place.keys[0];
+        if by.is_none() || place.via.session() != by {
+            self.publish_to(at, &place.via, Word::Withdrawn, &place.owner, None);
         }
         self.answer(at, &place.via, Outcome::Cancelled);
-        Reply::Number(1)
+    }
+
+    /// All places of a lock end.
+    pub(super) fn empty_queue(&mut self, at: usize) {
+        for id in self.locks[at].queue.clone() {
+            let place = self.request(id).clone();
+            if place.is_kept() {
+                self.event("place", "ended by force");
+            } else {
+                self.counters.waiters_gone += 1;
+            }
+            self.withdraw(&place, None);
+        }
     }
 
     /// The connection of a blocked call ends; false if it is not waiting.

@@ -133,8 +133,14 @@ impl Model {
         Reply::Number(taken)
     }
 
-    pub(crate) fn force(&mut self, at: usize) -> Reply<u64> {
+    pub(crate) fn force(&mut self, at: usize, queue: bool) -> Reply<u64> {
         let held = self.is_held(at);
+        if queue {
+            if self.locks[at].data.is_other() {
+                return Reply::WRONG_TYPE;
+            }
+            self.empty_queue(at);
+        }
         self.settle(at);
         let data = &self.locks[at].data;
         if data.is_other() {
