@@ -148,7 +148,7 @@ fn example_configuration_starts_a_server() {
         .trim_matches(['[', ']'])
         .split(' ')
         .collect::<Vec<_>>();
-    assert_eq!(settings.len(), 2 * 9);
+    assert_eq!(settings.len(), 2 * 10);
     for pair in settings.chunks_exact(2) {
         let line = format!("{} {}", pair[0], pair[1]);
         assert!(
