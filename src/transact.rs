@@ -81,10 +81,14 @@ pub(crate) fn finish_queued(state: &mut State, site: &Site<'_>, pending: &Pendin
 /// Grants the requests for several keys whose turn has come with each: a lock
 /// that was freed may be one of theirs.
 fn grant_ready(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>) {
-    while let Some(passed_over) = grant_many::grant_next(state, site) {
+    while !(pending.granted && state.locks.turn_is_over())
+        && let Some(passed_over) = grant_many::grant_next(state, site)
+    {
         settle_many(state, site, pending, &passed_over);
         pending.granted = true;
     }
+    // Each may have a thousand keys: what this turn has no time for comes later.
+    state.locks.settle_ready_later();
 }
 
 fn announce(site: &Site<'_>, pending: &Pending<'_>) {

@@ -174,7 +174,12 @@ impl Locks {
             grace_ms,
             closed: None,
         });
-        if let Some(id) = self.table.watch_of(queue, owner) {
+        let mut known = self.table.watch_of(queue, owner);
+        if let Some(left) = known.filter(|id| self.is_watch_left(*id)) {
+            self.table.remove_watch(left);
+            known = None;
+        }
+        if let Some(id) = known {
             self.table.change_watch(id, |watch| {
                 watch.fence = fence;
                 watch.notice = notice.or(watch.notice.take());

@@ -156,7 +156,7 @@ impl HolderSet {
         match self {
             Self::One(_) | Self::Few(_) => *self = Self::default(),
             Self::Many(many) => {
-                for _ in 0..most {
+                for _ in 0..most.min(before) {
                     many.by_end.pop_first();
                     many.by_owner.pop_first();
                 }

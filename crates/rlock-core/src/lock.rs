@@ -281,5 +281,5 @@ fn is_of_another(hold: &Hold, owner: &[u8], fence: Fence) -> bool {
         return false;
     };
     let holds_it = |(of, it): (&[u8], &Holder)| *of != *owner && it.fence == Some(fence);
-    shared.fence() >= Some(fence) && shared.iter().any(holds_it)
+    shared.floor() >= Some(fence) && shared.iter().any(holds_it)
 }

@@ -155,6 +155,7 @@ impl Locks {
         let first = self.table.tickets.get(members.first()?)?;
         let multi = first.multi?;
         let fence = self.fences.next(now, names.iter().copied());
+        self.budget.spend(members.len());
         self.counters.grants += 1;
         self.counters.handoffs += 1;
         self.table.part(multi);

@@ -347,7 +347,7 @@ impl Locks {
             return self.withdraw(first).map(Due::TurnAway).into();
         }
         let watch = self.table.watches.keys().next().copied();
-        if let Some(first) = watch.filter(|id| id.0 <= last.get()) {
+        if let Some(first) = watch.filter(|id| self.is_watch_left(*id)) {
             self.budget.spend(1);
             if let Some(watch) = self.table.remove_watch(first) {
                 self.table.drop_if_idle(watch.queue);
@@ -408,6 +408,11 @@ impl Locks {
     /// owner, if it asks again, is one that asks for the first time.
     pub(crate) fn is_left(&self, id: TicketId) -> bool {
         self.sweep.left.is_some_and(|last| id.number() <= last) || self.is_emptied(id)
+    }
+
+    /// Whether a watch is left from before this server became a replica.
+    pub(crate) fn is_watch_left(&self, id: WatchId) -> bool {
+        self.sweep.left.is_some_and(|last| id.0 <= last.get())
     }
 
     fn is_emptied(&self, id: TicketId) -> bool {
