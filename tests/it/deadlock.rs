@@ -239,7 +239,7 @@ fn long_chain_of_owners_is_followed_to_its_end() {
 
 /// The server's time for the quickest of some requests to queue for `S`, in microseconds.
 fn queueing_usec(server: &Server, client: &Client) -> u64 {
-    let usec = (0..5).map(|_| {
+    let usec = (0..20).map(|_| {
         client.ask("CONFIG RESETSTAT");
         let asked = client.ask("RLOCK.ACQUIRE S asker 60000 WAIT 1 NOTIFY c");
         assert_eq!(asked, "WAITING");
