@@ -269,8 +269,8 @@ pub enum Due {
     /// This request, from before the server became a replica, is at its end: its
     /// owner has to ask anew.
     TurnAway(Ended),
-    /// A request of a queue that was emptied has been withdrawn: it is to be
-    /// told so.
+    /// A request of a queue that was emptied has been withdrawn, and its owner
+    /// has to be told.
     Withdraw(Ended),
     /// The connection has closed that this hold is bound to.
     Unbind {

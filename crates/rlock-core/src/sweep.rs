@@ -112,7 +112,7 @@ enum Piece {
     Nothing,
     /// It has been done.
     Done,
-    /// It is to be done.
+    /// The caller does it.
     Due(Due),
 }
 

@@ -187,7 +187,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// So many may refuse that the others are no majority.
+    /// The members that do not refuse may be fewer than a majority.
     fn retreated(&mut self) -> Result<End, Error> {
         let others = self.order.len().saturating_sub(self.refusals.len());
         match self.refusals.pop() {

@@ -185,8 +185,8 @@ impl QuorumGuard {
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`]: the lock was lost before: so many members had ended
-    ///   it that fewer than a majority were left;
+    /// - [`Error::Lost`]: the lock was lost before: fewer members than a
+    ///   majority still held it;
     /// - [`Error::Unavailable`], [`Error::Denied`], [`Error::NotALock`]: fewer
     ///   members than a majority have released it, within the patience of their
     ///   settings. The background goes on trying until the lease ends.

@@ -111,7 +111,7 @@ impl QuorumMutex {
     /// - [`Error::Deadlock`], [`Error::Cancelled`]: so says a member that was
     ///   waited at;
     /// - [`Error::Denied`], [`Error::NotALock`], [`Error::Refused`],
-    ///   [`Error::QueueFull`]: so many members refuse that no majority is left.
+    ///   [`Error::QueueFull`]: the members that do not refuse are fewer than a majority.
     ///
     /// # Cancel safety
     ///
@@ -131,7 +131,7 @@ impl QuorumMutex {
     /// Of several that try at the same time one gets it: the one that the gate
     /// granted. It waits for the others to leave the other members: for half of
     /// the response limit, or a fifth of the lease if that is less, but for half
-    /// a second at least. Whoever is there after that holds the lock.
+    /// a second at least. A member that still refuses is held.
     ///
     /// # Errors
     ///

@@ -303,7 +303,7 @@ impl Plan {
     }
 
     fn end(&mut self, steps: &mut Vec<Step>, last: Step) {
-        // The gate last: whoever comes through it finds the others free.
+        // The gate last: the next contender that gets it finds the others free.
         self.leave_all(steps, |_| true);
         self.stage = Stage::Over;
         steps.push(last);

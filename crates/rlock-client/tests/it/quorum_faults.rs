@@ -338,7 +338,7 @@ async fn a_try_that_gets_the_gate_alone_ends_soon() {
     .await;
 }
 
-/// The member that so many wait at.
+/// The member with that number of waiters.
 async fn gate_of(members: &Members, waiters: u64) -> usize {
     let mut gate = None;
     eventually("all wait at the gate", async || {
