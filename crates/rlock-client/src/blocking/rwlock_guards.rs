@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use super::held::held;
-use super::on_thread::OnThread;
-use super::run;
+use super::on_thread::{OnThread, wait_for};
 use crate::Error;
+use crate::engine::ask::Queueing;
+use crate::locks::lock::at_most;
 
 /// Holds a lock together with other readers; see [`crate::ReadGuard`].
 #[derive(Debug)]
@@ -40,25 +41,15 @@ pub enum Upgrade {
     Refused(ReadGuard),
 }
 
-impl OnThread for crate::Upgrade {
-    type Blocking = Upgrade;
-
-    fn on(self, runtime: &Handle) -> Upgrade {
-        match self {
-            Self::Granted(guard) => Upgrade::Granted(guard.on(runtime)),
-            Self::Refused(guard) => Upgrade::Refused(guard.on(runtime)),
-        }
-    }
-}
-
 /// A guard that could not be changed, and why; see [`crate::ChangeError`].
 ///
 /// Turns into its [`Error`] with `?`, which releases the guard.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct ChangeError {
-    /// What is held still; none if the client's thread is gone.
-    pub guard: Option<ReadGuard>,
+    /// What is held still: the lock for reading, or what is left of a lost
+    /// hold.
+    pub guard: ReadGuard,
     /// What went wrong.
     #[source]
     pub error: Error,
@@ -70,21 +61,6 @@ impl From<ChangeError> for Error {
     }
 }
 
-/// Waits on this thread for a change that runs on the client's.
-fn change<T: OnThread>(
-    runtime: &Handle,
-    call: impl Future<Output = Result<T, crate::ChangeError>> + Send + 'static,
-) -> Result<T::Blocking, ChangeError> {
-    match run(runtime, call) {
-        Ok(Ok(guard)) => Ok(guard.on(runtime)),
-        Ok(Err(failed)) => Err(ChangeError {
-            guard: Some(failed.guard.on(runtime)),
-            error: failed.error,
-        }),
-        Err(error) => Err(ChangeError { guard: None, error }),
-    }
-}
-
 impl ReadGuard {
     /// Waits until all other readers are gone, and writes; see
     /// [`crate::ReadGuard::upgrade`].
@@ -93,7 +69,14 @@ impl ReadGuard {
     ///
     /// Those of [`crate::ReadGuard::upgrade`].
     pub fn upgrade(self) -> Result<WriteGuard, ChangeError> {
-        change(&self.runtime, self.guard.upgrade())
+        let mut reading = self;
+        loop {
+            match reading.ask(Queueing::Unlimited)? {
+                Upgrade::Granted(writing) => return Ok(writing),
+                // The server never says so to a request without limit.
+                Upgrade::Refused(guard) => reading = guard,
+            }
+        }
     }
 
     /// Writes if nobody else reads; see [`crate::ReadGuard::try_upgrade`].
@@ -102,7 +85,7 @@ impl ReadGuard {
     ///
     /// Those of [`crate::ReadGuard::try_upgrade`].
     pub fn try_upgrade(self) -> Result<Upgrade, ChangeError> {
-        change(&self.runtime, self.guard.try_upgrade())
+        self.ask(Queueing::Try)
     }
 
     /// Waits to write for at most `wait`; see
@@ -112,7 +95,19 @@ impl ReadGuard {
     ///
     /// Those of [`crate::ReadGuard::upgrade_timeout`].
     pub fn upgrade_timeout(self, wait: Duration) -> Result<Upgrade, ChangeError> {
-        change(&self.runtime, self.guard.upgrade_timeout(wait))
+        match at_most(wait) {
+            Ok(queueing) => self.ask(queueing),
+            Err(error) => Err(ChangeError { guard: self, error }),
+        }
+    }
+
+    /// The guard stays on this thread, also if the client's is gone.
+    fn ask(self, queueing: Queueing) -> Result<Upgrade, ChangeError> {
+        match wait_for(&self.runtime, self.guard.asking(queueing)) {
+            Ok(Some(writing)) => Ok(Upgrade::Granted(writing)),
+            Ok(None) => Ok(Upgrade::Refused(self)),
+            Err(error) => Err(ChangeError { guard: self, error }),
+        }
     }
 }
 
@@ -130,6 +125,11 @@ impl WriteGuard {
     ///
     /// Those of [`crate::WriteGuard::downgrade`].
     pub fn downgrade(self) -> Result<ReadGuard, ChangeError> {
-        change(&self.runtime, self.guard.downgrade())
+        let (reading, shared) = self.guard.sharing();
+        let guard = reading.on(&self.runtime);
+        match wait_for(&self.runtime, shared) {
+            Ok(()) => Ok(guard),
+            Err(error) => Err(ChangeError { guard, error }),
+        }
     }
 }

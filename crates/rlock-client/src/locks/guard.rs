@@ -268,24 +268,26 @@ impl Guard {
         done(call(&self.inner.state, None, release).await)
     }
 
-    /// Asks for more of what this guard holds.
-    pub(crate) async fn ask_for(
+    /// Asks for more of what this guard holds, on any thread.
+    pub(crate) fn asking_for(
         &self,
         ask: Ask,
         queueing: Queueing,
-    ) -> Result<Option<Self>, Error> {
+    ) -> impl Future<Output = Result<Option<Self>, Error>> + Send + use<> {
+        let (inner, claims) = (Arc::clone(&self.inner), self.proof.claims.clone());
         // The engine goes by the terms of the hold that is there.
-        let (claims, terms) = (self.proof.claims.clone(), Terms::default());
-        ask_for(&self.inner, claims, ask, terms, queueing).await
+        async move { ask_for(&inner, claims, ask, Terms::default(), queueing).await }
     }
 
     /// Has this guard need the lock in shared mode only, which lets others in
     /// unless another guard of this owner needs more.
-    pub(crate) async fn share(&mut self) -> Result<(), Error> {
-        let hold = self.proof.hold;
+    pub(crate) fn sharing(&mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
         self.ask = Ask::Shared;
-        let downgrade = |call| Event::Downgrade { call, hold };
-        done(call(&self.inner.state, None, downgrade).await)
+        async move {
+            let downgrade = |call| Event::Downgrade { call, hold };
+            done(call(&inner.state, None, downgrade).await)
+        }
     }
 
     /// What it shows, which other guards of the same owner may share.

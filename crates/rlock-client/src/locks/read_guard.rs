@@ -67,12 +67,12 @@ impl ReadGuard {
     /// give up waiting and go on reading use
     /// [`upgrade_timeout`](Self::upgrade_timeout).
     pub async fn upgrade(self) -> Result<WriteGuard, ChangeError> {
-        let mut reading = self;
         loop {
-            match reading.ask(Queueing::Unlimited).await? {
-                Upgrade::Granted(writing) => return Ok(writing),
+            match self.asking(Queueing::Unlimited).await {
+                Ok(Some(writing)) => return Ok(writing),
                 // The server never says so to a request without limit.
-                Upgrade::Refused(guard) => reading = guard,
+                Ok(None) => {}
+                Err(error) => return Err(ChangeError::new(self, error)),
             }
         }
     }
@@ -130,19 +130,32 @@ impl ReadGuard {
     }
 
     async fn ask(self, queueing: Queueing) -> Result<Upgrade, ChangeError> {
-        if let Some(loss) = self.loss().now() {
-            return Err(ChangeError::new(self, Error::Lost(loss)));
-        }
-        let before = Arc::clone(self.guard.proof());
-        // A guard that is entered and one that is left: the hold is in use at
-        // every moment, so nothing is released in between.
-        match self.guard.ask_for(Ask::Exclusive, queueing).await {
-            Ok(Some(guard)) => {
-                let is_unbroken = Arc::ptr_eq(&before, guard.proof());
-                Ok(Upgrade::Granted(WriteGuard::upgraded(guard, is_unbroken)))
-            }
+        match self.asking(queueing).await {
+            Ok(Some(writing)) => Ok(Upgrade::Granted(writing)),
             Ok(None) => Ok(Upgrade::Refused(self)),
             Err(error) => Err(ChangeError::new(self, error)),
+        }
+    }
+
+    /// The request to write, for any thread; none is a no. It is to end before
+    /// this guard does.
+    pub(crate) fn asking(
+        &self,
+        queueing: Queueing,
+    ) -> impl Future<Output = Result<Option<WriteGuard>, Error>> + Send + use<> {
+        let (loss, before) = (self.loss().now(), Arc::clone(self.guard.proof()));
+        let asking = self.guard.asking_for(Ask::Exclusive, queueing);
+        async move {
+            if let Some(loss) = loss {
+                return Err(Error::Lost(loss));
+            }
+            // A guard that is entered and one that is left: the hold is in use at
+            // every moment, so nothing is released in between.
+            let guard = asking.await?;
+            Ok(guard.map(|guard| {
+                let is_unbroken = Arc::ptr_eq(&before, guard.proof());
+                WriteGuard::upgraded(guard, is_unbroken)
+            }))
         }
     }
 }

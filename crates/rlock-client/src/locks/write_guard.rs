@@ -1,6 +1,5 @@
 //! The proof of writing, and how it becomes one of reading.
 
-#[cfg(doc)]
 use crate::error::Error;
 use crate::locks::change::ChangeError;
 use crate::locks::guard::Guard;
@@ -67,12 +66,22 @@ impl WriteGuard {
     /// The guard belongs to the future: dropping it releases the lock in the
     /// background.
     pub async fn downgrade(self) -> Result<ReadGuard, ChangeError> {
-        let Self { mut guard, .. } = self;
-        let outcome = guard.share().await;
-        let reading = ReadGuard::new(guard);
-        match outcome {
+        let (reading, shared) = self.sharing();
+        match shared.await {
             Ok(()) => Ok(reading),
             Err(error) => Err(ChangeError::new(reading, error)),
         }
+    }
+
+    /// What is left of it, and the request, for any thread.
+    pub(crate) fn sharing(
+        self,
+    ) -> (
+        ReadGuard,
+        impl Future<Output = Result<(), Error>> + Send + 'static,
+    ) {
+        let Self { mut guard, .. } = self;
+        let shared = guard.sharing();
+        (ReadGuard::new(guard), shared)
     }
 }

@@ -41,7 +41,7 @@ fn readers_and_writers_work_without_async() {
     assert_eq!(lock.force_release().unwrap(), 1);
     assert_eq!(writing.loss().wait().unwrap(), Loss::EndedByServer);
     let failed = writing.downgrade().unwrap_err();
-    assert!(matches!(failed.error, Error::Lost(_)) && failed.guard.is_some());
+    assert!(matches!(failed.error, Error::Lost(_)) && !failed.guard.is_valid());
     let writing = lock.by(&owner).write().unwrap();
     assert!(lock.by(&owner).try_write().unwrap().is_some());
     assert!(lock.by(&owner).write_timeout(WAIT).unwrap().is_some());
