@@ -131,6 +131,40 @@ fn hundreds_of_blocked_clients_are_served_in_order() {
 }
 
 #[test]
+fn one_command_grants_few_of_many_requests_for_many_keys() {
+    const REQUESTS: usize = 8;
+    const KEYS: usize = 300;
+    let server = Server::start();
+    let mut heard = server.listen(&["c"]);
+    let (a, n) = (server.client(), server.client());
+    let firsts: Vec<_> = (0..REQUESTS).map(|it| format!("first{it}")).collect();
+    let firsts = firsts.join(" ");
+    a.number(&format!("RLOCK.MACQUIRE owner-a 60000 {REQUESTS} {firsts}"));
+    for request in 0..REQUESTS {
+        let others: Vec<_> = (1..KEYS).map(|it| format!("{request}-{it}")).collect();
+        let keys = format!("{KEYS} first{request} {}", others.join(" "));
+        let asked = format!("RLOCK.MACQUIRE owner-{request} 60000 {keys} WAIT 0 NOTIFY c");
+        assert_eq!(n.ask(&asked), "WAITING");
+    }
+    // What the transaction sees has happened within the release.
+    let release = format!("RLOCK.MRELEASE owner-a {REQUESTS} {firsts}");
+    for line in ["MULTI", &release, "INFO rlock"] {
+        a.ask(line);
+    }
+    let done = a.ask("EXEC");
+    assert!(done.contains("rlock_handoffs:1\r"), "{done}");
+    for request in 0..REQUESTS {
+        assert!(
+            heard
+                .message()
+                .ends_with(&format!(" owner-{request} first{request}"))
+        );
+    }
+    assert_eq!(server.counter("handoffs"), REQUESTS as u64);
+    assert_eq!(server.counter("waiters"), 0);
+}
+
+#[test]
 fn server_idles_while_a_long_lease_runs() {
     let server = Server::start();
     let (a, b) = (server.client(), server.client());

@@ -1,11 +1,11 @@
 //! What concerns many holders at once is done in pieces, and nobody is wronged
 //! in between.
 
-use std::cell::Cell;
+use std::{cell::Cell, sync::mpsc, thread, time::Duration};
 
 use rlock_core::{
-    Admission, Due, Effect, Gauges, Hold, Holders, Locks, Mode, Name, Request, Step, Timestamp,
-    VisitHolder, Wait, Who,
+    Admission, Delivery, Due, Effect, Gauges, Hold, Holder, Holders, Locks, Mode, Name, Request,
+    Shared, Step, Timestamp, VisitHolder, Wait, Who,
 };
 
 use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, at, request, taken};
@@ -83,7 +83,7 @@ fn readers_are_let_in_in_pieces_and_newcomers_wait_behind_them() {
             wait: Wait::Forever,
             ..shared(&owner, None)
         };
-        let delivery = rlock_core::Delivery::Blocked {
+        let delivery = Delivery::Blocked {
             session: n as u64,
             handle: n as u64,
         };
@@ -164,6 +164,51 @@ fn ended_lease_is_never_revived_however_little_a_turn_may_do() {
     let step = locks.release(at(1001), KEY, &mut hold, owner.as_bytes(), false, None);
     assert_eq!(step.reply, None);
     assert_eq!(hold.holders(at(1001)), 1);
+}
+
+#[test]
+fn forgetting_holders_ends_when_none_is_left_however_many_it_may_forget() {
+    let holder = Holder {
+        count: 1,
+        permits: 1,
+        fence: None,
+        deadline: at(1000),
+    };
+    let owners = (0..MANY).map(|n| (format!("r{n}").into_bytes().into(), holder));
+    let mut shared = Shared::stored(owners, None);
+    assert_eq!(shared.shed(PIECE), PIECE);
+    let (done, told) = mpsc::channel();
+    thread::spawn(move || done.send(shared.shed(usize::MAX)));
+    let shed = told.recv_timeout(Duration::from_secs(20));
+    assert_eq!(shed, Ok(MANY - PIECE));
+}
+
+#[test]
+fn grant_of_several_keys_spends_as_much_of_a_turn_as_it_has_keys() {
+    let mut locks = Locks::default();
+    let keys: Vec<_> = (0..=PIECE).map(|n| format!("k{n}")).collect();
+    let keys = keys.iter().map(|it| it.as_bytes());
+    let names: Vec<_> = keys.map(|key| Name { db: 0, key }).collect();
+    let held = Hold::Exclusive {
+        who: Who::Other,
+        fence: None,
+        deadline: at(1000),
+    };
+    let mut holds = vec![Hold::Free; names.len()];
+    holds[0] = held;
+    let delivery = Delivery::Blocked {
+        session: 1,
+        handle: 1,
+    };
+    let asked = request("bob", Wait::Forever);
+    locks.enqueue_all(at(0), &names, &holds, &asked, &delivery);
+    locks.begin_turn(PIECE);
+    locks.settle(at(1), names[0], &mut Hold::Free);
+    let ready = locks.next_ready().expect("all keys are free");
+    assert!(!locks.turn_is_over());
+    let mut holds = vec![Hold::Free; names.len()];
+    assert!(locks.grant_all(at(1), ready, &names, &mut holds).is_some());
+    assert!(locks.turn_is_over());
 }
 
 /// Locks with endlessly many holders, and a clock that is always past the end.

@@ -1,6 +1,8 @@
 //! Fences: their seed, their growth, and what is believed of the store.
 
-use rlock_core::{Admission, Fence, Hold, Locks, Name, Refusal, Renewal, Timestamp, Wait, Who};
+use rlock_core::{
+    Admission, Fence, Hold, Holder, Locks, Name, Refusal, Renewal, Shared, Timestamp, Wait, Who,
+};
 
 use crate::requests::{KEY, NO_LIMITS, Nobody, RENEWAL, at, request, taken};
 
@@ -236,6 +238,26 @@ fn renewal_raises_the_fence_and_all_that_come_after_it_for_its_lock() {
     assert_eq!(raise(&mut locks, &mut hold, first), Ok(Some(first + 7)));
     assert_eq!(grant(&mut locks, at(0)).get(), first + 8);
     assert_eq!(grant_at(&mut locks, at(0), OTHER).get(), first + 1);
+}
+
+#[test]
+fn fence_of_another_holder_is_taken_whatever_the_store_says_was_granted_last() {
+    let mut locks = Locks::default();
+    let fence = Fence::new(at(0).micros()).expect("a fence");
+    let holder = |fence| Holder {
+        count: 1,
+        permits: 1,
+        fence,
+        deadline: at(1000),
+    };
+    let holders = [("ann", Fence::new(fence.get() - 1)), ("bob", Some(fence))];
+    let holders = holders.map(|(owner, fence)| (owner.as_bytes().into(), holder(fence)));
+    // Somebody has set it to less than the holders have.
+    let mut hold = Hold::Shared(Shared::stored(holders, Fence::new(5)));
+    let before = hold.clone();
+    let refused = Err(Refusal::FenceTaken { fence });
+    assert_eq!(raise(&mut locks, &mut hold, fence.get()), refused);
+    assert_eq!(hold, before);
 }
 
 #[test]

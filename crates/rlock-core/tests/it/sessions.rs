@@ -1,7 +1,8 @@
 //! Connections that end, servers that may grant no more, and stale names.
 
 use rlock_core::{
-    Admission, Delivery, Due, Effect, Gauges, Hold, Limits, Locks, Refusal, Request, Wait, Who,
+    Admission, Delivery, Due, Effect, Gauges, Hold, Limits, Locks, Refusal, Renewal, Request, Wait,
+    Who,
 };
 
 use crate::driver::text;
@@ -132,6 +133,28 @@ fn who_comes_after_a_demotion_is_not_turned_away() {
     assert_eq!(turned_away, ["cid", "dan"]);
     assert_eq!(notified(&mut locks, at(0), &hold, "bob", 8), first);
     assert_eq!(locks.gauges().waiters, 3);
+    assert_eq!(locks.check_indices(), Ok(()));
+}
+
+#[test]
+fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
+    let mut locks = Locks::default();
+    let mut hold = watched(&mut locks, "ann", 7);
+    notified(&mut locks, at(0), &hold, "bob", 8);
+    locks.stand_down();
+    // It is a master again at once, and what is left of before is still there.
+    let anew = Renewal {
+        session: Some(9),
+        grace_ms: Some(0),
+        ..RENEWAL
+    };
+    let step = locks.renew(at(1), KEY, &mut hold, b"ann", &anew, 1);
+    assert!(step.is_ok_and(|step| step.reply.is_some()));
+    while locks.next_due(at(1)).is_some() {}
+    let left = locks.gauges();
+    assert_eq!((left.waiters, left.watches, left.bound_holds), (0, 1, 1));
+    locks.session_closed(at(2), 9);
+    assert!(matches!(locks.next_due(at(2)), Some(Due::Unbind { .. })));
     assert_eq!(locks.check_indices(), Ok(()));
 }
 
