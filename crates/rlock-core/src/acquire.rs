@@ -71,11 +71,12 @@ impl Locks {
         request: &Request<'_>,
         delivery: Delivery,
     ) -> (TicketId, Option<Effect>) {
+        let left = self.withdraw_left(name, request.owner);
         let queue = self.table.find_or_insert(name);
         let upgrades = hold.of_caller(request.owner).is_some();
         let own = self.table.ticket_of(queue, request.owner);
-        let goes_on = |id: &TicketId| !self.is_left(*id) && (!upgrades || self.is_upgrade(*id));
-        let place = if let Some(id) = own.filter(goes_on) {
+        let goes_on = |id: &TicketId| !upgrades || self.is_upgrade(*id);
+        let (id, earlier) = if let Some(id) = own.filter(goes_on) {
             let earlier = self.take_over(now, id, request, delivery);
             (id, earlier.and_then(withdrawn))
         } else {
@@ -93,7 +94,7 @@ impl Locks {
             (self.table.push(ticket), earlier)
         };
         self.look_at(now, queue, hold);
-        place
+        (id, left.or(earlier))
     }
 
     fn is_upgrade(&self, id: TicketId) -> bool {
@@ -229,14 +230,17 @@ impl Locks {
         limits: &Limits,
     ) -> Result<(), Refusal> {
         let earlier = queue.and_then(|id| self.table.ticket_of(id, request.owner));
-        let earlier = earlier.and_then(|id| self.table.tickets.get(&id));
-        let Some(earlier) = earlier else {
+        let earlier = earlier.and_then(|id| Some((id, self.table.tickets.get(&id)?)));
+        let Some((id, earlier)) = earlier else {
             self.check_waiters(1, limits)?;
             self.check_shared(now, hold, request, limits)?;
             return self.check_watches(None, &request.beside(), 1, limits.watches_max);
         };
         if !is_same(earlier, request) {
-            return Err(Refusal::OtherRequest { key: 0 });
+            if !self.is_request_left(id) {
+                return Err(Refusal::OtherRequest { key: 0 });
+            }
+            self.check_shared(now, hold, request, limits)?;
         }
         if earlier.is_watched() {
             return Ok(());

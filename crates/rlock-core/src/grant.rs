@@ -231,9 +231,11 @@ impl Locks {
             let queue = self.table.find(*name)?;
             self.table.ticket_of(queue, request.owner)
         };
-        let has_places = names.first().and_then(place).is_some();
+        let own = names.first().and_then(place);
+        let own = own.map_or(0, |id| self.members_of(id).len());
+        let more = names.len().saturating_sub(own) as u64;
         let places = self.table.places_of_user(user);
-        if !has_places && places.saturating_add(names.len() as u64) > most {
+        if more > 0 && places.saturating_add(more) > most {
             return Err(Refusal::TooManyOfUser { limit: most });
         }
         Ok(())

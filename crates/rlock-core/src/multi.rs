@@ -74,26 +74,25 @@ impl Locks {
         holds: &[Hold],
         request: &Request<'_>,
         delivery: &Delivery,
-    ) -> Option<(TicketId, Option<Effect>)> {
+    ) -> Option<(TicketId, Vec<Effect>)> {
+        let left = names.iter();
+        let left = left.filter_map(|name| self.withdraw_left(*name, request.owner));
+        let mut effects: Vec<_> = left.collect();
         let queued = names.first().and_then(|name| {
             let ticket = self
                 .table
                 .ticket_of(self.table.find(*name)?, request.owner)?;
             self.table.tickets.get(&ticket)?.multi
         });
-        let queued = queued.filter(|multi| {
-            let mut members = self.table.members(*multi).iter().copied();
-            let left = members.find(|id| self.is_left(*id));
-            left.and_then(|id| self.take_out(id)).is_none()
-        });
-        let place = match queued {
-            Some(multi) => self.take_over_all(now, names, multi, request, delivery),
-            None => self.push_all(now, names, request, delivery),
+        let (leader, earlier) = match queued {
+            Some(multi) => self.take_over_all(now, names, multi, request, delivery)?,
+            None => (self.push_all(now, names, request, delivery)?, None),
         };
+        effects.extend(earlier);
         for (name, hold) in names.iter().zip(holds) {
             self.hold_changed(now, *name, hold);
         }
-        place
+        Some((leader, effects))
     }
 
     /// Renews those of several holds that the owner has, as [`Locks::renew`]
@@ -254,8 +253,12 @@ impl Locks {
         limits: &Limits,
     ) -> Result<(), Refusal> {
         if own.is_none() {
-            let places = names.iter().map(|name| self.place_at(*name, request.owner));
-            if let Some(key) = places.into_iter().position(|place| place.is_some()) {
+            let has_place = |name: &Name<'_>| {
+                let queue = self.table.find(*name);
+                let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
+                own.is_some_and(|id| !self.is_request_left(id))
+            };
+            if let Some(key) = names.iter().position(has_place) {
                 return Err(Refusal::OtherRequest { key });
             }
             self.check_waiters(names.len() as u64, limits)?;
@@ -285,7 +288,7 @@ impl Locks {
         names: &[Name<'_>],
         request: &Request<'_>,
         delivery: &Delivery,
-    ) -> Option<(TicketId, Option<Effect>)> {
+    ) -> Option<TicketId> {
         let multi = MultiId(self.table.next_id());
         let mut members = Vec::with_capacity(names.len());
         for name in names {
@@ -298,7 +301,7 @@ impl Locks {
         self.counters.waits += 1;
         let leader = members.first().copied()?;
         self.table.join(multi, members);
-        Some((leader, None))
+        Some(leader)
     }
 
     fn take_over_all(

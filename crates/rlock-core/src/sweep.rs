@@ -9,7 +9,8 @@ use std::{
 };
 
 use crate::{
-    Delivery, Due, Ended, Locks, Name, TicketId, Timestamp,
+    Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp,
+    acquire::withdrawn,
     queue::{Look, Queue, QueueId},
     watch::WatchId,
 };
@@ -408,6 +409,27 @@ impl Locks {
     /// owner, if it asks again, is one that asks for the first time.
     pub(crate) fn is_left(&self, id: TicketId) -> bool {
         self.sweep.left.is_some_and(|last| id.number() <= last) || self.is_emptied(id)
+    }
+
+    fn has_left(&self) -> bool {
+        self.sweep.left.is_some() || !self.sweep.emptied.is_empty()
+    }
+
+    /// Whether any ticket of a request only waits to be withdrawn, so that the
+    /// whole request does.
+    pub(crate) fn is_request_left(&self, id: TicketId) -> bool {
+        self.has_left() && self.members_of(id).iter().any(|it| self.is_left(*it))
+    }
+
+    /// Ends the request of an owner that has asked again, if it only waits to
+    /// be withdrawn, and says whose call that ends.
+    pub(crate) fn withdraw_left(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Effect> {
+        if !self.has_left() {
+            return None;
+        }
+        let own = self.table.ticket_of(self.table.find(name)?, owner);
+        let left = own.filter(|id| self.is_request_left(*id))?;
+        withdrawn(self.withdraw(left)?.delivery)
     }
 
     /// Whether a watch is left from before this server became a replica.

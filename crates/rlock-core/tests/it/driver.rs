@@ -112,10 +112,12 @@ impl Driver {
         &mut self,
         name: Name<'_>,
         ask: &Ask<'_>,
-        (ticket, effect): (TicketId, Option<Effect>),
+        (ticket, effects): (TicketId, impl IntoIterator<Item = Effect>),
     ) -> Reply<Fence> {
-        if let Some(Effect::Withdrawn(earlier)) = effect {
-            self.answer(name, &earlier, Outcome::Superseded);
+        for effect in effects {
+            if let Effect::Withdrawn(earlier) = effect {
+                self.answer(name, &earlier, Outcome::Superseded);
+            }
         }
         if ask.request.channel.is_some() {
             return Reply::Waiting;

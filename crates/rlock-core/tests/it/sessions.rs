@@ -1,8 +1,8 @@
 //! Connections that end, servers that may grant no more, and stale names.
 
 use rlock_core::{
-    Admission, Delivery, Due, Effect, Gauges, Hold, Limits, Locks, Refusal, Renewal, Request, Wait,
-    Who,
+    Admission, Delivery, Due, Effect, Gauges, Hold, Limits, Locks, Mode, Name, Refusal, Renewal,
+    Request, Wait, Who,
 };
 
 use crate::driver::text;
@@ -295,4 +295,77 @@ fn emptied_queue_grants_nobody_who_was_in_it_and_keeps_who_comes_later() {
     assert_eq!(locks.gauges().waiters, 1);
     assert_eq!(locks.next_deadline(at(1)), Some(at(1002)));
     assert_eq!(locks.check_indices(), Ok(()));
+}
+
+/// Queues a request for a lock, or for several, that are somebody else's; which
+/// calls that ends.
+fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u64> {
+    let mut holds =
+        vec![of_somebody_else(&taken(&mut Locks::default(), at(0), "ann")); names.len()];
+    let asked = Request {
+        mode,
+        ..request("bob", Wait::Forever)
+    };
+    let delivery = Delivery::Blocked {
+        session: call,
+        handle: call,
+    };
+    let (step, effects) = if let [name] = *names {
+        let hold = &mut holds[0];
+        let step = locks.acquire(at(1), name, hold, &asked, &NO_LIMITS, &Nobody);
+        let (_, effect) = locks.enqueue(at(1), name, hold, &asked, delivery);
+        (step, Vec::from_iter(effect))
+    } else {
+        let step = locks.acquire_all(at(1), names, &mut holds, &asked, &NO_LIMITS, &Nobody);
+        let queued = locks.enqueue_all(at(1), names, &holds, &asked, &delivery);
+        (step, queued.expect("there are keys").1)
+    };
+    assert_eq!(
+        step.map(|it| it.reply),
+        Ok(Admission::MustWait),
+        "{names:?} {mode:?}"
+    );
+    let handle = |effect| match effect {
+        Effect::Withdrawn(Delivery::Blocked { handle, .. }) => handle,
+        other => panic!("{other:?} is told"),
+    };
+    effects.into_iter().map(handle).collect()
+}
+
+#[test]
+fn owner_whose_queue_was_emptied_asks_in_any_way_and_its_earlier_call_ends() {
+    let both = [KEY, Name { db: 0, key: b"j" }];
+    let shared = Mode::Shared {
+        permits: 1,
+        limit: None,
+    };
+    let earlier: [(&[Name<'_>], Mode); 3] = [
+        (&both, Mode::Exclusive),
+        (&both[..1], Mode::Exclusive),
+        (&both[..1], shared),
+    ];
+    let later = earlier.into_iter().chain([(&both[1..], Mode::Exclusive)]);
+    for (first, then) in later.flat_map(|then| earlier.map(|first| (first, then))) {
+        let mut locks = Locks::default();
+        let hold = taken(&mut locks, at(0), "ann");
+        notified(&mut locks, at(0), &hold, "cid", 8);
+        assert_eq!(queued(&mut locks, first.0, first.1, 1), []);
+        locks.begin_turn(1);
+        assert_eq!(locks.empty_queue(KEY).len(), 1, "bob later");
+        locks.begin_turn(100);
+        // Alone at the other key, it may wait there beside its earlier request.
+        let beside = first.0.len() == 1 && then.0 == &both[1..];
+        let (ended, places) = if beside {
+            (vec![], 2)
+        } else {
+            (vec![1], then.0.len() as u64)
+        };
+        assert_eq!(
+            queued(&mut locks, then.0, then.1, 2),
+            ended,
+            "{first:?}, {then:?}"
+        );
+        assert_eq!(locks.gauges().waiters, places, "{first:?}, {then:?}");
+        assert_eq!(locks.check_indices(), Ok(()), "{first:?}, {then:?}");
+    }
 }
