@@ -86,9 +86,12 @@ async fn open_and_buy(server: &str, lock: Lock) -> Outcome<()> {
     Ok(())
 }
 
+/// What a buyer's task ends with, which may be on another thread.
+type Visited<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
 /// One buyer. Says in a line what came of it: bought or not, and for the lock
 /// its fence and when it was got and let go.
-async fn visit(redis: MultiplexedConnection, lock: Lock) -> Result<(), rlock_client::Error> {
+async fn visit(redis: MultiplexedConnection, lock: Lock) -> Visited<()> {
     let visited = match lock {
         Lock::None => {
             println!("visit {} 0 0 0", buy(redis).await?);
@@ -115,26 +118,20 @@ async fn visit(redis: MultiplexedConnection, lock: Lock) -> Result<(), rlock_cli
     Ok(())
 }
 
-async fn inside(redis: MultiplexedConnection, fence: u64) -> Result<String, rlock_client::Error> {
+async fn inside(redis: MultiplexedConnection, fence: u64) -> Visited<String> {
     let entered = now_micros();
     let bought = buy(redis).await?;
     Ok(format!("visit {bought} {fence} {entered} {}", now_micros()))
 }
 
 /// Reads the stock, pays, and takes a cake if there was one.
-async fn buy(mut redis: MultiplexedConnection) -> Result<bool, rlock_client::Error> {
-    let stock: i64 = redis
-        .get(STOCK)
-        .await
-        .map_err(rlock_client::Error::Refused)?;
+async fn buy(mut redis: MultiplexedConnection) -> Visited<bool> {
+    let stock: i64 = redis.get(STOCK).await?;
     if stock <= 0 {
         return Ok(false);
     }
     tokio::time::sleep(PAYING).await;
-    let _: () = redis
-        .set(STOCK, stock - 1)
-        .await
-        .map_err(rlock_client::Error::Refused)?;
+    let _: () = redis.set(STOCK, stock - 1).await?;
     Ok(true)
 }
 

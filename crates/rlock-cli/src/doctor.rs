@@ -39,7 +39,8 @@ pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result
     if looks.iter().all(Result::is_err)
         && let Some(error) = looks.iter().find_map(|look| look.as_ref().err())
     {
-        return Err(address.failure(&rlock_client::Error::Connect(error.clone())));
+        let failure = rlock_client::failure(error.clone());
+        return Err(address.failure(&rlock_client::Error::Connect(failure)));
     }
     let is_watched = address.has_fail_over();
     let masters = servers.iter().zip(looks);

@@ -5,7 +5,7 @@
 //! `timeout` and `env`, those below it are rlock's own.
 
 use rlock_client::Error;
-use rlock_client::redis::{ErrorKind, RedisError};
+use rlock_client::ServerError;
 
 use crate::address::{Address, Place};
 
@@ -97,12 +97,12 @@ impl Failure {
     /// An error of the lock client.
     pub(crate) fn client(at: &Address, error: &Error) -> Self {
         match error {
-            Error::Connect(error)
-            | Error::Refused(error)
+            Error::Connect(failure)
             | Error::Unavailable {
-                source: Some(error),
+                source: Some(failure),
                 ..
-            } => Self::redis(at, error),
+            } => Self::connection(at, failure),
+            Error::Refused(error) => Self::server(at, error),
             Error::ModuleMissing => Self::module_missing(at),
             Error::Unavailable { .. } => {
                 let message = format!("no answer from {}: {error}", at.words());
@@ -143,37 +143,40 @@ impl Failure {
     }
 
     /// An error of a connection.
-    fn redis(at: &Address, error: &RedisError) -> Self {
-        let (words, text) = (at.words(), error.to_string());
-        let refused = || {
-            let (code, detail) = (error.code().unwrap_or_default(), error.detail());
-            let detail = detail.unwrap_or_default();
-            Self::new(Code::Refused, format!("{words} refused: {code} {detail}"))
+    fn connection(at: &Address, failure: &rlock_client::Failure) -> Self {
+        match failure {
+            rlock_client::Failure::Server(error) => return Self::server(at, error),
+            _ if is_about_credentials(failure) => return Self::credentials(at, failure),
+            _ => {}
+        }
+        let message = format!("cannot reach {}: {failure}", at.words());
+        let hint = match failure.to_string().to_lowercase().contains("certificate") {
+            true => CHECK_CERTIFICATES,
+            false => is_it_running(&at.place),
         };
-        match (error.code(), error.kind()) {
-            _ if is_about_credentials(error, &text) => Self::credentials(at, error),
-            (_, ErrorKind::InvalidClientConfig) => Self::usage("url", error),
-            (Some("MOVED"), _) => refused().with_hint(IS_A_CLUSTER),
-            (Some("NOPERM"), _) => refused().with_hint(CHECK_RIGHTS),
-            (Some(_), _) if text.contains("cluster support disabled") => {
-                refused().with_hint(IS_NO_CLUSTER)
+        Self::new(Code::Unreachable, message).with_hint(hint)
+    }
+
+    /// An error that the server has answered with.
+    fn server(at: &Address, error: &ServerError) -> Self {
+        if is_about_credentials(error) {
+            return Self::credentials(at, error);
+        }
+        let refused = Self::new(Code::Refused, format!("{} refused: {error}", at.words()));
+        match &*error.code {
+            "MOVED" => refused.with_hint(IS_A_CLUSTER),
+            "NOPERM" => refused.with_hint(CHECK_RIGHTS),
+            _ if error.message.contains("cluster support disabled") => {
+                refused.with_hint(IS_NO_CLUSTER)
             }
-            (Some(_), _) if text.contains("unknown command 'SENTINEL'") => {
-                refused().with_hint(DO_THEY_KNOW)
+            _ if error.message.contains("unknown command 'SENTINEL'") => {
+                refused.with_hint(DO_THEY_KNOW)
             }
-            (Some(_), _) => refused(),
-            (None, _) => {
-                let message = format!("cannot reach {words}: {text}");
-                let hint = match text.to_lowercase().contains("certificate") {
-                    true => CHECK_CERTIFICATES,
-                    false => is_it_running(&at.place),
-                };
-                Self::new(Code::Unreachable, message).with_hint(hint)
-            }
+            _ => refused,
         }
     }
 
-    fn credentials(at: &Address, error: &RedisError) -> Self {
+    fn credentials(at: &Address, error: &dyn std::fmt::Display) -> Self {
         let words = at.words();
         let message = format!("{words} does not accept the user and password: {error}");
         Self::new(Code::Refused, message).with_hint(match at.place {
@@ -190,11 +193,10 @@ impl Failure {
 }
 
 /// Of several servers each one's error is in the text.
-fn is_about_credentials(error: &RedisError, text: &str) -> bool {
-    error.kind() == ErrorKind::AuthenticationFailed
-        || ["NOAUTH", "WRONGPASS"]
-            .iter()
-            .any(|code| text.contains(code))
+fn is_about_credentials(error: &dyn std::fmt::Display) -> bool {
+    let text = error.to_string();
+    let codes = ["NOAUTH", "WRONGPASS"];
+    codes.iter().any(|code| text.contains(code))
 }
 
 fn is_it_running(place: &Place) -> &'static str {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use rlock_engine::engine::Metrics;
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::error::Error;
+
 use crate::client_builder::ClientBuilder;
-use crate::engine::Metrics;
-use crate::engine::owner::Owner;
-use crate::error::Error;
 use crate::locks::lock::Lock;
 use crate::locks::multi_lock::MultiLock;
 use crate::locks::mutex::Mutex;
@@ -180,8 +181,8 @@ impl Client {
     /// # Examples
     ///
     /// ```no_run
-    /// # async fn example() -> Result<(), rlock_client::Error> {
-    /// let redis = redis::Client::open("redis://127.0.0.1/").map_err(rlock_client::Error::Connect)?;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = redis::Client::open("redis://127.0.0.1/")?;
     /// let client = rlock_client::Client::builder().connect_with(&redis).await?;
     /// # Ok(()) }
     /// ```

@@ -4,21 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::RedisError;
+use rlock_engine::engine::Event;
+use rlock_engine::engine::lane::Node;
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::terms::whole_ms;
+use rlock_engine::error::{Error, Fault};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::engine::Event;
-use crate::engine::lane::Node;
-use crate::engine::owner::Owner;
-use crate::engine::terms::whole_ms;
-use crate::error::{Error, Fault};
 use crate::net::driver::{self, Order};
 use crate::net::link::Link;
 use crate::net::source::{Source, none_of_them};
 use crate::net::state::{Inner, Limits, State};
+use crate::wire::failure::failure;
 
 /// The longest name of a client, in bytes.
 const NAME_LEN_MAX: usize = 64;
@@ -202,7 +203,9 @@ impl ClientBuilder {
     /// Connects, and returns the background task too.
     pub(crate) async fn start(self, source: Source) -> Result<(Client, JoinHandle<()>), Error> {
         let (state, inbox) = self.state(source)?;
-        let (node, link) = first_link(&state).await.map_err(Error::Connect)?;
+        let (node, link) = first_link(&state)
+            .await
+            .map_err(|error| Error::Connect(failure(error)))?;
         check_module(&link).await?;
         state.link_up(node, &link);
         state.order(Order::Connect(node, Some(link)));
@@ -260,12 +263,12 @@ pub(crate) fn on_thread(
     background: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Handle, Error> {
     let runtime = Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Error::Connect(error.into()))?;
+    let runtime = runtime.map_err(|error| Error::Connect((&error).into()))?;
     let handle = runtime.handle().clone();
     std::thread::Builder::new()
         .name("rlock-client".to_owned())
         .spawn(move || runtime.block_on(background))
-        .map_err(|error| Error::Connect(error.into()))?;
+        .map_err(|error| Error::Connect((&error).into()))?;
     Ok(handle)
 }
 

@@ -1,10 +1,12 @@
 //! The ways from a builder to its servers.
 
+use rlock_engine::error::Error;
+
 use crate::client::Client;
 use crate::client_builder::ClientBuilder;
-use crate::error::Error;
 use crate::net::address;
 use crate::net::source::{Source, out_of_range};
+use crate::wire::failure::failure;
 
 impl ClientBuilder {
     /// Connects to where `url` leads, as [`Client::connect`] does.
@@ -32,8 +34,8 @@ impl ClientBuilder {
     /// # Examples
     ///
     /// ```no_run
-    /// # async fn example() -> Result<(), rlock_client::Error> {
-    /// let redis = redis::Client::open("redis://127.0.0.1/").map_err(rlock_client::Error::Connect)?;
+    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let redis = redis::Client::open("redis://127.0.0.1/")?;
     /// let client = rlock_client::Client::builder().connect_with(&redis).await?;
     /// # Ok(()) }
     /// ```
@@ -159,12 +161,12 @@ impl ClientBuilder {
         let (state, _inbox) = self.state(source)?;
         if let Some(cluster) = state.source.as_cluster() {
             let routes = cluster.routes(&state).await;
-            state.set_routes(routes.map_err(Error::Connect)?);
+            state.set_routes(routes.map_err(|error| Error::Connect(failure(error)))?);
         }
         let nodes = state.routes().nodes().into_iter();
         let masters = nodes.map(|node| state.source.current(node));
         let masters = futures_util::future::try_join_all(masters).await;
-        masters.map_err(Error::Connect)
+        masters.map_err(|error| Error::Connect(failure(error)))
     }
 
     /// Where `url` leads.

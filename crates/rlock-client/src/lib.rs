@@ -160,10 +160,10 @@
 //!   future (`calling`), and the client's own task (`driver`); what the engine
 //!   says is done here. Where servers are is in `source`, `sentinels` and
 //!   `cluster`;
-//! - `wire`: requests, replies and messages as bytes;
-//! - `engine`: all decisions, in one state machine without I/O and without a
-//!   clock. What happens when the connection is lost while somebody waits is in
-//!   `engine/call.rs`.
+//! - `wire`: requests, replies and messages as bytes.
+//!
+//! All decisions are in a crate of their own, `rlock-engine`: one state machine
+//! without I/O and without a clock.
 
 #![forbid(unsafe_code)]
 
@@ -172,9 +172,6 @@ pub mod blocking;
 mod client;
 mod client_builder;
 mod client_connect;
-mod deadlock;
-mod engine;
-mod error;
 mod locks;
 mod net;
 mod quorum;
@@ -182,8 +179,6 @@ mod wire;
 
 pub use client::Client;
 pub use client_builder::ClientBuilder;
-pub use engine::{Metrics, owner::Owner, terms::Terms};
-pub use error::{Error, Loss};
 pub use locks::{
     change::{ChangeError, Upgrade},
     guard::Guard,
@@ -203,6 +198,12 @@ pub use quorum::{
     mutex::QuorumMutex,
 };
 pub use redis;
+#[doc(inline)]
+pub use rlock_engine::engine::{Metrics, owner::Owner, terms::Terms};
+#[doc(inline)]
+pub use rlock_engine::error::{Error, Failure, Loss, ServerError};
+#[doc(hidden)]
+pub use wire::failure::failure;
 pub use wire::{
     contended::Contended,
     counters::{Answer, Counters},

@@ -7,8 +7,9 @@ use tokio::runtime::Handle;
 
 use super::held::held;
 use super::on_thread::{OnThread, wait_for};
+use rlock_engine::engine::ask::Queueing;
+
 use crate::Error;
-use crate::engine::ask::Queueing;
 use crate::locks::lock::at_most;
 
 /// Holds a lock together with other readers; see [`crate::ReadGuard`].

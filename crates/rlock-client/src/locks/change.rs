@@ -1,6 +1,7 @@
 //! What a change from reading to writing, or back, came to.
 
-use crate::error::Error;
+use rlock_engine::error::Error;
+
 use crate::locks::read_guard::ReadGuard;
 use crate::locks::write_guard::WriteGuard;
 

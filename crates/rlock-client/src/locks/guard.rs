@@ -4,12 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::{Ask, Queueing};
-use crate::engine::owner::Owner;
-use crate::engine::proof::Proof;
-use crate::engine::terms::{Terms, whole_ms};
-use crate::engine::{Event, Outcome};
-use crate::error::{Error, Loss};
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::{Terms, whole_ms};
+use rlock_engine::engine::{Event, Outcome};
+use rlock_engine::error::{Error, Loss};
+
 use crate::locks::lock::ask_for;
 use crate::net::calling::call;
 use crate::net::clock::now;

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::terms::{Terms, whole_ms};
+use rlock_engine::engine::{Event, Outcome};
+use rlock_engine::error::Error;
 use tracing::Instrument;
 
-use crate::engine::ask::{Ask, Queueing};
-use crate::engine::claims::Claims;
-use crate::engine::owner::Owner;
-use crate::engine::terms::{Terms, whole_ms};
-use crate::engine::{Event, Outcome};
-use crate::error::Error;
 use crate::locks::guard::Guard;
 use crate::net::calling::call;
 use crate::net::state::Inner;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::error::{Error, Loss};
 
-use crate::engine::owner::Owner;
-use crate::error::{Error, Loss};
 use crate::locks::guard::{Guard, run_until};
 use crate::net::lost::Lost;
 

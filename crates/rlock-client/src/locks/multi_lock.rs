@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::{Ask, Queueing};
-use crate::engine::owner::Owner;
-use crate::engine::slot;
-use crate::engine::terms::Terms;
-use crate::error::Error;
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::slot;
+use rlock_engine::engine::terms::Terms;
+use rlock_engine::error::Error;
+
 use crate::locks::guard::Guard;
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::multi_guard::MultiGuard;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::{Ask, Queueing};
-use crate::error::Error;
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::error::Error;
+
 use crate::locks::change::{ChangeError, Upgrade};
 use crate::locks::guard::Guard;
 use crate::locks::held::held;

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::engine::ask::{Ask, Queueing};
-use crate::engine::terms::Terms;
-use crate::error::Error;
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::terms::Terms;
+use rlock_engine::error::Error;
+
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::permits::Permits;
 use crate::wire::info::Info;

@@ -1,6 +1,7 @@
 //! The proof of writing, and how it becomes one of reading.
 
-use crate::error::Error;
+use rlock_engine::error::Error;
+
 use crate::locks::change::ChangeError;
 use crate::locks::guard::Guard;
 use crate::locks::held::held;

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind, RedisError, Value};
+use rlock_engine::engine::request::{Reply, Request};
+use rlock_engine::error::Fault;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::engine::request::{Reply, Request};
-use crate::error::Fault;
 use crate::net::identity::introduce;
 use crate::net::source::connect;
 use crate::net::state::Limits;
+use crate::wire::failure::failure;
 use crate::wire::protocol;
 use crate::wire::reply;
 
@@ -97,7 +98,10 @@ impl Asking {
             Ok(replies) => replies,
             Err(error) => {
                 let error: RedisError = error;
-                let failed = together.iter().map(|_| Err(Fault::Passing(error.clone())));
+                let failure = failure(error);
+                let failed = together
+                    .iter()
+                    .map(|_| Err(Fault::Passing(failure.clone())));
                 failed.collect()
             }
         }
@@ -136,11 +140,11 @@ impl Asking {
         // Of each pair the second says what came of it.
         let pairs = together.iter().zip(replies.into_iter().skip(1).step_by(2));
         let replies = pairs.map(|(asked, reply)| {
-            let reply = reply.extract_error().map_err(Fault::from_redis)?;
+            let reply = reply.extract_error().map_err(failure)?;
             let reply = reply::decode_all(&asked.request, vec![reply])?;
             match (reply, &known) {
                 (Reply::Fence(_), Ok(known)) if *known < self.replicas => Ok(Reply::TooFew(*known)),
-                (Reply::Fence(_), Err(error)) => Err(Fault::from_redis(error.clone())),
+                (Reply::Fence(_), Err(error)) => Err(failure(error.clone()).into()),
                 (reply, _) => Ok(reply),
             }
         });

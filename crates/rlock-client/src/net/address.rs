@@ -5,9 +5,10 @@
 //! the scheme.
 
 use percent_encoding::percent_decode_str;
+use rlock_engine::error::Error;
 
-use crate::error::Error;
 use crate::net::source::{Source, out_of_range};
+use crate::wire::failure::failure;
 
 const SENTINEL_PORT: u16 = 26379;
 
@@ -216,7 +217,8 @@ fn as_user(
     if let Some(password) = password {
         settings = settings.set_password(password);
     }
-    redis::Client::open(info.set_redis_settings(settings)).map_err(Error::Connect)
+    redis::Client::open(info.set_redis_settings(settings))
+        .map_err(|error| Error::Connect(failure(error)))
 }
 
 /// What a query says of each of `names`.
@@ -259,7 +261,7 @@ mod tests {
         let all = RefCell::new(Vec::new());
         let open = |url: &str| {
             all.borrow_mut().push(url.to_owned());
-            redis::Client::open(url).map_err(Error::Connect)
+            redis::Client::open(url).map_err(|error| Error::Connect(failure(error)))
         };
         match read(url, open) {
             Ok(_) => Ok(all.into_inner()),

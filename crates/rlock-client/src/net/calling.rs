@@ -5,9 +5,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use crate::engine::ask::Ask;
-use crate::engine::{Event, Id, Outcome};
-use crate::error::Error;
+use rlock_engine::engine::ask::Ask;
+use rlock_engine::engine::{Event, Id, Outcome};
+use rlock_engine::error::Error;
+
 use crate::net::driver::Order;
 use crate::net::sending::Asking;
 use crate::net::state::{State, lock};

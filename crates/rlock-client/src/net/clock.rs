@@ -1,6 +1,6 @@
 //! The clock that leases are counted by.
 
-use crate::engine::instant::Instant;
+use rlock_engine::engine::instant::Instant;
 
 /// This moment, by a clock that also runs while the machine is suspended.
 ///
@@ -20,7 +20,7 @@ pub(crate) fn now() -> Instant {
 /// differs.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn now() -> Instant {
-    use crate::engine::instant::nanos;
+    use rlock_engine::engine::instant::nanos;
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
     let elapsed = START.get_or_init(std::time::Instant::now).elapsed();
     // The first moments of the clock have another meaning.

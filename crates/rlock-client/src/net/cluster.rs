@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, Value};
+use rlock_engine::engine::lane::{Node, Routes};
+use rlock_engine::engine::proof::NODES_MAX;
+use rlock_engine::engine::request::{Reply, Request};
+use rlock_engine::error::{Error, Fault};
 use tokio::sync::Notify;
 
-use crate::engine::lane::{Node, Routes};
-use crate::engine::proof::NODES_MAX;
-use crate::engine::request::{Reply, Request};
-use crate::error::{Error, Fault};
 use crate::net::link::prepared;
 use crate::net::source::{address_of, at, connect, host_of, none_of_them, out_of_range};
 use crate::net::state::{State, lock};
 use crate::wire::cluster::{self, Range, Redirect, SLOTS, Standing};
+use crate::wire::failure::failure;
 use crate::wire::protocol::{self, Channel, Encoded};
 use crate::wire::reply;
 
@@ -45,7 +46,7 @@ impl Cluster {
             return Err(out_of_range("nodes", "empty", "at least one"));
         }
         let seeds = seeds.iter().map(prepared).collect::<Result<Vec<_>, _>>();
-        let seeds = seeds.map_err(Error::Connect)?;
+        let seeds = seeds.map_err(|error| Error::Connect(failure(error)))?;
         for seed in &seeds {
             let info = seed.get_connection_info();
             if host_of(seed).is_none() {
@@ -214,7 +215,10 @@ impl Cluster {
     ) -> Result<Reply, Fault> {
         let host = redirect.host.as_deref().unwrap_or(host).to_owned();
         let address = (host, redirect.port);
-        let mut connection = self.asking(&address).await.map_err(Fault::Passing)?;
+        let mut connection = self
+            .asking(&address)
+            .await
+            .map_err(|error| Fault::Passing(failure(error)))?;
         let mut cmds = redis::pipe();
         let mut count = 0;
         let mut asking = |cmd: redis::Cmd| {
@@ -229,7 +233,7 @@ impl Cluster {
         let replies = connection.send_packed_commands(&cmds, 0, count).await;
         let replies = replies.map_err(|error| {
             lock(&self.asking).remove(&address);
-            Fault::Passing(error)
+            Fault::Passing(failure(error))
         })?;
         let replies: Vec<_> = replies.into_iter().skip(1).step_by(2).collect();
         reply::decode_all(request, replies)

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::engine::instant::Instant;
-use crate::engine::pause;
-use crate::error::{Error, Failure};
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::pause;
+use rlock_engine::error::{Error, Failure};
+
 use crate::net::clock::{now, timer};
 
 #[derive(Clone, Copy, Debug)]

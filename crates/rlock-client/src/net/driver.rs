@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use rlock_engine::engine::lane::Node;
+use rlock_engine::engine::{Event, Id};
 use tokio::sync::mpsc;
 
-use crate::engine::lane::Node;
-use crate::engine::{Event, Id};
 use crate::net::clock::timer;
 use crate::net::keeping::keep_connected;
 use crate::net::link::Link;

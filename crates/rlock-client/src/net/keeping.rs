@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::lane::Node;
+use rlock_engine::engine::lane::Node;
+use rlock_engine::error::Failure;
+
 use crate::net::clock::now;
 use crate::net::deadline::Backoff;
 use crate::net::link::Link;
 use crate::net::servers::Connection;
 use crate::net::source::none_of_them;
 use crate::net::state::State;
+use crate::wire::failure::failure;
 
 /// After how long a connection counts as one that works.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -68,15 +71,18 @@ async fn connect(state: &Arc<State>, node: Node, backoff: &mut Backoff) -> Optio
             }
             Err(error) => {
                 tracing::debug!(%error, "no connection to the server yet");
-                state.redirected(&error, Some(node));
-                let error = match state.source.as_cluster() {
-                    Some(cluster) => none_of_them(
+                let failure = failure(error.clone());
+                if let Failure::Server(error) = &failure {
+                    state.redirected(error, Some(node));
+                }
+                let failure = match state.source.as_cluster() {
+                    Some(cluster) => self::failure(none_of_them(
                         "a master cannot be reached",
                         vec![(cluster.address(node), error)],
-                    ),
-                    None => error,
+                    )),
+                    None => failure,
                 };
-                server.set(Connection::Down(Some(error)));
+                server.set(Connection::Down(Some(failure)));
             }
         }
         if let Some(cluster) = state.source.as_cluster() {

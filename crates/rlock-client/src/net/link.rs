@@ -14,14 +14,14 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::socket2::TcpKeepalive;
 use redis::{AsyncConnectionConfig, Cmd, ErrorKind, PushInfo, PushKind, RedisError, Value};
+use rlock_engine::engine::Event;
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::lane::Node;
+use rlock_engine::engine::request::{Reply, Request};
+use rlock_engine::error::Fault;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use crate::engine::Event;
-use crate::engine::instant::Instant;
-use crate::engine::lane::Node;
-use crate::engine::request::{Reply, Request};
-use crate::error::Fault;
 use crate::net::acknowledging::{Acknowledger, Asking};
 use crate::net::clock::now;
 use crate::net::cluster::Cluster;
@@ -29,6 +29,7 @@ use crate::net::identity::{Identity, close_earlier, identify, introduce};
 use crate::net::source::{address_of, host_of};
 use crate::net::state::{Limits, State, lock};
 use crate::wire::cluster::redirect;
+use crate::wire::failure::failure;
 use crate::wire::notice;
 use crate::wire::protocol::{self, Channel, Encoded};
 use crate::wire::reply;
@@ -216,8 +217,8 @@ impl Link {
         };
         tokio::select! {
             biased;
-            outcome = outcome => outcome.unwrap_or_else(|_| Err(Fault::Broken(given_up()))),
-            () = self.life.retired() => Err(Fault::Broken(given_up())),
+            outcome = outcome => outcome.unwrap_or_else(|_| Err(Fault::Broken(failure(given_up())))),
+            () = self.life.retired() => Err(Fault::Broken(failure(given_up()))),
         }
     }
 
@@ -273,7 +274,7 @@ impl Link {
         // for very much, and a new connection would not help.
         let is_busy = reply.as_ref().is_err_and(RedisError::is_timeout)
             && now() - *lock(&self.life.heard) < self.limits.response;
-        let reply = reply.map_err(Fault::from_redis);
+        let reply = reply.map_err(|error| Fault::from(failure(error)));
         if !matches!(reply, Err(Fault::Broken(_))) {
             self.life.has_spoken();
         }

@@ -5,10 +5,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::error::Loss;
 use tokio::time::Sleep;
 
-use crate::engine::proof::Proof;
-use crate::error::Loss;
 use crate::net::clock::{now, timer};
 
 /// Resolves when a lock is lost; from [`Guard::loss`](crate::Guard::loss).

@@ -10,11 +10,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
+use rlock_engine::engine::Id;
+use rlock_engine::engine::request::{Reply, Request};
+use rlock_engine::error::Fault;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::engine::Id;
-use crate::engine::request::{Reply, Request};
-use crate::error::Fault;
 use crate::net::calling::Caller;
 use crate::net::driver::Order;
 use crate::net::link::Link;

@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, RedisError, Value};
+use rlock_engine::error::Error;
 
-use crate::error::Error;
 use crate::net::source::{address_of, at, connect, host_of, none_of_them, out_of_range};
 use crate::net::state::lock;
 use crate::wire::fields::Fields;

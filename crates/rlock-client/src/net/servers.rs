@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex};
 
 use redis::{Cmd, RedisError, Value};
+use rlock_engine::engine::Event;
+use rlock_engine::engine::ask::Queueing;
+use rlock_engine::engine::lane::{Node, Routes};
+use rlock_engine::engine::slot;
+use rlock_engine::error::{Error, Failure, Fault, ServerError};
 use tokio::sync::watch;
 
-use crate::engine::Event;
-use crate::engine::ask::Queueing;
-use crate::engine::lane::{Node, Routes};
-use crate::engine::slot;
-use crate::error::{Error, Fault};
 use crate::net::deadline::{Backoff, Deadline};
 use crate::net::identity::Identity;
 use crate::net::link::Link;
@@ -28,7 +28,7 @@ const TAGS_MAX: u32 = 120_000;
 pub(crate) enum Connection {
     Up(Arc<Link>),
     /// Not now, and the last reason why.
-    Down(Option<RedisError>),
+    Down(Option<Failure>),
     /// Never again: the background task is gone.
     Closed,
 }
@@ -90,7 +90,7 @@ impl Server {
     }
 
     /// Why there is no connection.
-    fn failure(&self) -> Option<RedisError> {
+    fn failure(&self) -> Option<Failure> {
         match &*self.connection.borrow() {
             Connection::Down(error) => error.clone(),
             Connection::Up(_) | Connection::Closed => None,
@@ -146,7 +146,7 @@ impl State {
     }
 
     /// Why there is no connection to some server.
-    pub(crate) fn last_failure(&self) -> Option<RedisError> {
+    pub(crate) fn last_failure(&self) -> Option<Failure> {
         let servers = lock(&self.servers);
         servers.all.iter().find_map(Server::failure)
     }
@@ -174,11 +174,11 @@ impl State {
 
     /// Takes the word of the server that was asked that another one has a slot,
     /// or that it serves none: another one may, in its place.
-    pub(crate) fn redirected(&self, error: &RedisError, asked: Option<Node>) {
+    pub(crate) fn redirected(&self, error: &ServerError, asked: Option<Node>) {
         let Some(cluster) = self.source.as_cluster() else {
             return;
         };
-        if error.code() == Some("CLUSTERDOWN") {
+        if error.code == "CLUSTERDOWN" {
             cluster.doubt();
         }
         if let Some(redirect) = cluster::redirect(error)
@@ -240,21 +240,21 @@ impl State {
             let node = self.routed(&node);
             self.handle(Event::Need { node });
             let link = self.server(node).link(deadline).await?;
-            let error = match link.ask(cmd).await {
+            let failure = match link.ask(cmd).await {
                 Ok(reply) => return Ok(reply),
                 Err(Fault::Refused(error)) => return Err(error),
                 Err(Fault::Moved(error)) if self.source.as_cluster().is_none() => {
                     return Err(Error::Refused(error));
                 }
-                Err(Fault::Moved(error) | Fault::Passing(error)) => {
+                Err(Fault::Moved(error) | Fault::Passing(Failure::Server(error))) => {
                     self.redirected(&error, Some(node));
-                    error
+                    error.into()
                 }
-                Err(Fault::Broken(error)) => error,
+                Err(Fault::Passing(failure) | Fault::Broken(failure)) => failure,
             };
             backoff.pause(deadline).await;
             if deadline.is_over() {
-                return Err(deadline.unavailable(Some(error)));
+                return Err(deadline.unavailable(Some(failure)));
             }
         }
     }

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ErrorKind, RedisError};
+use rlock_engine::engine::lane::{Node, Routes};
+use rlock_engine::error::Error;
 
-use crate::engine::lane::{Node, Routes};
-use crate::error::Error;
 use crate::net::cluster::Cluster;
 use crate::net::link::prepared;
 use crate::net::sentinels::{self, Sentinels};
+use crate::wire::failure::failure;
 use crate::wire::protocol;
 use crate::wire::reply;
 
@@ -40,12 +41,12 @@ impl fmt::Debug for Vet {
 
 impl Source {
     pub(crate) fn server(redis: &redis::Client) -> Result<Self, Error> {
-        let redis = prepared(redis).map_err(Error::Connect)?;
+        let redis = prepared(redis).map_err(|error| Error::Connect(failure(error)))?;
         Ok(Self::Server(Box::new(redis)))
     }
 
     pub(crate) fn vetted(redis: &redis::Client, vet: Vet) -> Result<Self, Error> {
-        let redis = prepared(redis).map_err(Error::Connect)?;
+        let redis = prepared(redis).map_err(|error| Error::Connect(failure(error)))?;
         Ok(Self::Vetted(Box::new(redis), vet))
     }
 
@@ -54,7 +55,7 @@ impl Source {
         master: &str,
         template: &redis::Client,
     ) -> Result<Self, Error> {
-        let template = prepared(template).map_err(Error::Connect)?;
+        let template = prepared(template).map_err(|error| Error::Connect(failure(error)))?;
         let sentinels = Sentinels::new(sentinels, master, template)?;
         Ok(Self::Sentinels(Arc::new(sentinels)))
     }

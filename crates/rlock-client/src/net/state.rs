@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
+use rlock_engine::engine::claims::Table;
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::lane::{Node, Routes};
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::request::Reply;
+use rlock_engine::engine::{Action, Engine, Event, Id, Metrics};
+use rlock_engine::error::{Error, Failure, Fault, Loss};
 use tokio::sync::{Notify, OnceCell, mpsc, oneshot};
 
-use crate::engine::claims::Table;
-use crate::engine::instant::Instant;
-use crate::engine::lane::{Node, Routes};
-use crate::engine::owner::Owner;
-use crate::engine::proof::Proof;
-use crate::engine::request::Reply;
-use crate::engine::{Action, Engine, Event, Id, Metrics};
-use crate::error::{Error, Fault, Loss};
 use crate::net::calling::{Caller, Slot};
 use crate::net::clock::now;
 use crate::net::driver::Order;
@@ -24,6 +24,7 @@ use crate::net::link::{Link, given_up};
 use crate::net::sending::Unsent;
 use crate::net::servers::{Connection, Servers};
 use crate::net::source::Source;
+use crate::wire::failure::failure;
 
 /// How long a client goes on.
 #[derive(Clone, Copy, Debug)]
@@ -313,7 +314,7 @@ impl State {
             let mut lines = lines.filter(|line| Some(line.link.number) == link);
             let unsent = lines.next().map(|line| std::mem::take(&mut line.unsent));
             for Unsent { id, .. } in unsent.unwrap_or_default() {
-                let (request, result) = (id, Err(Fault::Broken(given_up())));
+                let (request, result) = (id, Err(Fault::Broken(failure(given_up()))));
                 core.engine.handle(now(), Event::Reply { request, result });
             }
             let gone = core
@@ -355,7 +356,7 @@ impl State {
             }
             result => result,
         };
-        if let Err(Fault::Moved(error) | Fault::Passing(error)) = &result {
+        if let Err(Fault::Moved(error) | Fault::Passing(Failure::Server(error))) = &result {
             let asked = lock(&self.core).engine.server_of(request);
             self.redirected(error, asked);
         }

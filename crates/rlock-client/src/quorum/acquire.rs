@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::engine::ask::{Ask, Queueing};
-use crate::engine::terms::Terms;
-use crate::error::Error;
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::terms::Terms;
+use rlock_engine::error::Error;
+
 use crate::locks::guard::Guard;
 use crate::net::deadline::{Backoff, Deadline};
 use crate::quorum::hold::Hold;

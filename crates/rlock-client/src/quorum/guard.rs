@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::owner::Owner;
-use crate::engine::terms::whole_ms;
-use crate::error::{Error, Loss};
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::terms::whole_ms;
+use rlock_engine::error::{Error, Loss};
+
 use crate::locks::guard::run_until;
 use crate::net::clock::now;
 use crate::net::lost::Lost;

@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::future::select_all;
+use rlock_engine::engine::ask::Queueing;
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::pause;
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::Terms;
+use rlock_engine::error::{Error, Loss};
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 
-use crate::engine::ask::Queueing;
-use crate::engine::claims::Claims;
-use crate::engine::instant::Instant;
-use crate::engine::pause;
-use crate::engine::proof::Proof;
-use crate::engine::terms::Terms;
-use crate::error::{Error, Loss};
 use crate::locks::guard::Guard;
 use crate::net::clock::{now, timer};
 use crate::net::deadline::Deadline;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{ErrorKind, FromRedisValue, RedisError, Value};
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::error::{Error, Failure};
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::client_builder::ClientBuilder;
-use crate::engine::instant::Instant;
-use crate::error::Error;
 use crate::net::clock::now;
 use crate::net::source::{Source, Vet, address_of};
 use crate::net::state::lock;
@@ -178,7 +178,7 @@ impl Member {
     }
 
     /// Waits until it has been reached, or could not be; why not.
-    pub(crate) async fn met(&self) -> Option<RedisError> {
+    pub(crate) async fn met(&self) -> Option<Failure> {
         let mut connections = self.client.inner.state.connections();
         loop {
             let failure = self.client.inner.state.last_failure();

@@ -8,14 +8,13 @@
 
 use std::sync::Arc;
 
-use redis::{ErrorKind, RedisError};
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::error::{Error, Failure};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client_builder::{ClientBuilder, on_thread};
-use crate::engine::owner::Owner;
-use crate::error::Error;
 use crate::net::state::lock;
 
 mod acquire;
@@ -233,7 +232,7 @@ impl Shared {
             });
             let failures: Vec<_> = failures.collect();
             let what = "fewer than a majority of the members answer";
-            let why = RedisError::from((ErrorKind::Io, what, failures.join("; ")));
+            let why = Failure::Io(format!("{what}: {}", failures.join("; ")));
             return Err(Error::Connect(why));
         }
         let graces = self.members.iter().filter_map(|member| {

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::Queueing;
-use crate::engine::owner::Owner;
-use crate::engine::terms::Terms;
-use crate::error::Error;
+use rlock_engine::engine::ask::Queueing;
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::terms::Terms;
+use rlock_engine::error::Error;
+
 use crate::locks::lock::at_most;
 use crate::net::deadline::Deadline;
 use crate::quorum::acquire::acquire;

@@ -1,5 +1,5 @@
 //! What one contender for a lock of a quorum does next, without I/O and
-//! without a clock. `tests/simulation/quorum.rs` searches all that can happen.
+//! without a clock. `tests/simulation/quorum` searches all that can happen.
 //!
 //! Members are named by their places in the order in which contenders wait for
 //! them. The first one that can be reached is the gate. The rule that makes

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use redis::{ErrorKind, RedisError};
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::error::{Error, Failure};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as Turn;
 use tokio::task::JoinHandle;
 
-use crate::engine::owner::Owner;
-use crate::error::Error;
 use crate::net::state::{Limits, lock};
 use crate::quorum::hold::Hold;
 use crate::quorum::member::Member;
@@ -68,7 +67,7 @@ impl Shared {
 
     /// Why too few can be asked; `said` is what members have refused, by their
     /// numbers.
-    pub(crate) fn failure(&self, lease: Duration, said: &[(usize, Error)]) -> RedisError {
+    pub(crate) fn failure(&self, lease: Duration, said: &[(usize, Error)]) -> Failure {
         let lease = (!self.any_grace).then_some(lease);
         let why = self
             .members
@@ -83,7 +82,7 @@ impl Shared {
             });
         let why: Vec<_> = why.collect();
         let what = "too few members of the quorum answer";
-        RedisError::from((ErrorKind::Io, what, why.join("; ")))
+        Failure::Io(format!("{what}: {}", why.join("; ")))
     }
 
     pub(crate) fn check_grace(&self, lease: Duration) -> Result<(), Error> {

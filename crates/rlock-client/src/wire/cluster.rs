@@ -1,6 +1,7 @@
 //! What the servers of a cluster say of which of them has what.
 
-use redis::{Cmd, RedisError, Value};
+use redis::{Cmd, Value};
+use rlock_engine::error::ServerError;
 
 /// The keys of a cluster are in so many slots.
 pub(crate) const SLOTS: u16 = 16_384;
@@ -104,14 +105,20 @@ pub(crate) struct Redirect {
     pub(crate) is_once: bool,
 }
 
-pub(crate) fn redirect(error: &RedisError) -> Option<Redirect> {
-    let (address, slot) = error.redirect_node()?;
-    let (host, port) = address.rsplit_once(':')?;
+pub(crate) fn redirect(error: &ServerError) -> Option<Redirect> {
+    let is_once = match &*error.code {
+        "MOVED" => false,
+        "ASK" => true,
+        _ => return None,
+    };
+    let mut words = error.message.split_ascii_whitespace();
+    let slot = words.next()?.parse().ok()?;
+    let (host, port) = words.next()?.rsplit_once(':')?;
     Some(Redirect {
         slot,
         host: (!host.is_empty() && host != "?").then(|| host.to_owned()),
         port: port.parse().ok()?,
-        is_once: error.code() == Some("ASK"),
+        is_once,
     })
 }
 
@@ -161,8 +168,9 @@ mod tests {
     #[test]
     fn a_redirect_names_slot_and_address() {
         let error = |text: &str| {
-            let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes());
-            reply.and_then(Value::extract_error).unwrap_err()
+            let (code, message) = text.split_once(' ').unwrap();
+            let (code, message) = (code.to_owned(), message.to_owned());
+            ServerError { code, message }
         };
         let read = |text| redirect(&error(text)).map(|it| (it.slot, it.host, it.port, it.is_once));
         let host = Some("::1".to_owned());

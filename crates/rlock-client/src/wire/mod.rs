@@ -3,6 +3,7 @@
 pub(crate) mod cluster;
 pub(crate) mod contended;
 pub(crate) mod counters;
+pub(crate) mod failure;
 pub(crate) mod fields;
 pub(crate) mod info;
 pub(crate) mod notice;

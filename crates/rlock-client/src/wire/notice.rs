@@ -2,8 +2,8 @@
 //!
 //! Knows their form only, not what follows from them.
 
-use crate::engine::claims::Name;
-use crate::engine::notices::{Notice, Word};
+use rlock_engine::engine::claims::Name;
+use rlock_engine::engine::notices::{Notice, Word};
 
 /// Reads `<event> <fence> <owner> <key>`, which came by the connection of that
 /// number; `None` for anything else.

@@ -5,11 +5,10 @@
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline};
-
-use crate::engine::ask::{Ask, Queueing};
-use crate::engine::claims::Claims;
-use crate::engine::request::{Request, Undo};
-use crate::engine::terms::millis;
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::request::{Request, Undo};
+use rlock_engine::engine::terms::millis;
 
 /// For how long the server keeps the place of a request whose connection ends.
 ///
@@ -244,7 +243,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::owner::Owner;
+    use rlock_engine::engine::owner::Owner;
 
     fn words(cmd: &Cmd) -> Vec<String> {
         let packed = String::from_utf8(cmd.get_packed_command()).unwrap();

@@ -3,10 +3,11 @@
 //! Knows their form only, not what follows from them.
 
 use redis::Value;
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::request::{Reply, Request, Undo};
+use rlock_engine::error::{Error, Fault};
 
-use crate::engine::claims::Claims;
-use crate::engine::request::{Reply, Request, Undo};
-use crate::error::{Error, Fault};
+use crate::wire::failure::failure;
 use crate::wire::fields::Fields;
 
 /// What the replies to `request` say, or why one of them has to be asked for
@@ -14,7 +15,7 @@ use crate::wire::fields::Fields;
 pub(crate) fn decode_all(request: &Request, replies: Vec<Value>) -> Result<Reply, Fault> {
     for reply in &replies {
         if let Value::ServerError(error) = reply {
-            let fault = Fault::from_redis(error.clone().into());
+            let fault = Fault::from(failure(error.clone()));
             if matches!(fault, Fault::Moved(_) | Fault::Passing(_)) {
                 return Err(fault);
             }
@@ -91,8 +92,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::ask::{Ask, Queueing};
-    use crate::engine::owner::Owner;
+    use rlock_engine::engine::ask::{Ask, Queueing};
+    use rlock_engine::engine::owner::Owner;
 
     fn claims(key: &str) -> Claims {
         Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[])

@@ -1,0 +1,179 @@
+//! One owner at all the keys of one request: a single one, or several.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
+
+use crate::engine::owner::Owner;
+use crate::engine::slot;
+
+/// One owner at one key: `<owner> <key>`, as messages have it. No owner has a
+/// space, so this names both.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Name {
+    /// Made once: a name is looked up about twenty times between a call and
+    /// the end of its release.
+    hash: u64,
+    text: Arc<[u8]>,
+}
+
+impl Name {
+    /// `text` is `<owner> <key>`.
+    pub fn new(text: &[u8]) -> Self {
+        // Keys may be anybody's choice, so nobody must know who shares a hash.
+        static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self {
+            hash: HASHES.hash_one(text),
+            text: text.into(),
+        }
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// A table by names, which have their hash, or by numbers, which are in turn.
+pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
+
+/// Spreads numbers over all bits.
+#[derive(Debug, Default)]
+pub struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 divided by the golden ratio.
+        self.0 = number.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(self.0 ^ u64::from(*byte));
+        }
+    }
+}
+
+/// At least one name; in the order of their keys if there are several.
+#[derive(Clone)]
+pub struct Claims(Arc<Parts>);
+
+struct Parts {
+    owner: Owner,
+    /// Of the first key: all are in one where that matters.
+    slot: u16,
+    first: Name,
+    rest: Vec<Name>,
+}
+
+impl Claims {
+    /// `owner` at `key` and the keys in `rest`, which come after it in their order.
+    pub fn new(owner: Owner, key: &[u8], rest: &[Arc<[u8]>]) -> Self {
+        let first = name(&owner, key);
+        let rest = rest.iter().map(|key| name(&owner, key)).collect();
+        Self(Arc::new(Parts {
+            owner,
+            slot: slot::of(key),
+            first,
+            rest,
+        }))
+    }
+
+    /// Those of a name that the server wrote.
+    pub fn named(name: &Name) -> Option<Self> {
+        let end = name.text.iter().position(|byte| *byte == b' ')?;
+        let owner = std::str::from_utf8(name.text.get(..end)?).ok()?;
+        let key = name.text.get(end + 1..)?;
+        Some(Self(Arc::new(Parts {
+            owner: Owner::new(owner).ok()?,
+            slot: slot::of(key),
+            first: name.clone(),
+            rest: Vec::new(),
+        })))
+    }
+
+    /// Whose they are.
+    pub fn owner(&self) -> &Owner {
+        &self.0.owner
+    }
+
+    /// The slot of the first key; all are in one where that matters.
+    pub fn slot(&self) -> u16 {
+        self.0.slot
+    }
+
+    /// One for each key.
+    pub fn names(&self) -> impl Iterator<Item = &Name> {
+        std::iter::once(&self.0.first).chain(&self.0.rest)
+    }
+
+    /// Those for which that holds; none if there are none.
+    pub fn filtered(&self, holds: impl Fn(&Name) -> bool) -> Option<Self> {
+        if self.names().all(&holds) {
+            return Some(self.clone());
+        }
+        let mut names = self.names().filter(|name| holds(name)).cloned();
+        Some(Self(Arc::new(Parts {
+            owner: self.owner().clone(),
+            slot: self.slot(),
+            first: names.next()?,
+            rest: names.collect(),
+        })))
+    }
+
+    /// In the order of the names.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.names().map(|name| self.key_of(name))
+    }
+
+    /// The first key.
+    pub fn key(&self) -> &[u8] {
+        self.key_of(&self.0.first)
+    }
+
+    fn key_of<'a>(&self, name: &'a Name) -> &'a [u8] {
+        let key = name.text.get(self.owner().as_str().len() + 1..);
+        key.unwrap_or_default()
+    }
+
+    /// How many keys there are; at least one.
+    pub fn count(&self) -> usize {
+        1 + self.0.rest.len()
+    }
+
+    /// Whether there is one key only.
+    pub fn is_single(&self) -> bool {
+        self.0.rest.is_empty()
+    }
+
+    /// The keys for a line of the log.
+    pub fn label(&self) -> String {
+        let first = String::from_utf8_lossy(self.key());
+        match self.0.rest.len() {
+            0 => first.into_owned(),
+            others => format!("{first} and {others} more"),
+        }
+    }
+}
+
+impl fmt::Debug for Claims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.owner(), self.label())
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.text))
+    }
+}
+
+fn name(owner: &Owner, key: &[u8]) -> Name {
+    Name::new(&[owner.as_str().as_bytes(), b" ", key].concat())
+}

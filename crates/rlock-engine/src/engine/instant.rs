@@ -1,0 +1,42 @@
+//! Moments, as the engine is told of them. It never asks for the time itself.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A moment on this machine's clock: nanoseconds since its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// So many nanoseconds after the clock's start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// In nanoseconds since the clock's start.
+    pub const fn nanos(self) -> u64 {
+        self.0
+    }
+}
+
+/// `time` in nanoseconds; more than 584 years are as many.
+pub fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(time)))
+    }
+}
+
+/// The time from an earlier moment to this one; zero if that is later.
+impl Sub for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}

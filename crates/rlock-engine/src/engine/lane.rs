@@ -1,0 +1,295 @@
+//! What is known of each server: its connection, what is renewed and awaited
+//! there, and which keys are its own.
+//!
+//! There is one server, or a cluster of them, in which each has the keys of
+//! some slots. What an owner does at a key is done at the server that has its
+//! slot, and moves with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::engine::instant::Instant;
+use crate::engine::watchdog::Renewals;
+use crate::engine::work::Stage;
+use crate::engine::{Action, Engine, Id, Link, slot};
+
+/// A server, by its number among those that this client has known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Node(pub u16);
+
+/// Which server has which keys.
+#[derive(Clone, Debug)]
+pub enum Routes {
+    /// There is only one.
+    One,
+    /// The server of each slot.
+    Slots(Box<[Node]>),
+}
+
+impl Routes {
+    /// The server of a slot.
+    pub fn node(&self, slot: u16) -> Node {
+        match self {
+            Self::One => Node::default(),
+            Self::Slots(nodes) => nodes.get(usize::from(slot)).copied().unwrap_or_default(),
+        }
+    }
+
+    /// The server of a key.
+    pub fn node_of(&self, key: &[u8]) -> Node {
+        match self {
+            Self::One => Node::default(),
+            Self::Slots(_) => self.node(slot::of(key)),
+        }
+    }
+
+    /// Whether a server has any.
+    pub fn has(&self, node: Node) -> bool {
+        match self {
+            Self::One => node == Node::default(),
+            Self::Slots(nodes) => nodes.contains(&node),
+        }
+    }
+
+    /// The servers that have any.
+    pub fn nodes(&self) -> BTreeSet<Node> {
+        match self {
+            Self::One => BTreeSet::from([Node::default()]),
+            Self::Slots(nodes) => nodes.iter().copied().collect(),
+        }
+    }
+}
+
+/// One server.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) link: Link,
+    /// How many connections there have been.
+    links: u64,
+    /// When the last request was sent that was answered by this connection, and
+    /// when its last answer came.
+    pub(super) known_good: Instant,
+    pub(super) heard: Instant,
+    pub(super) renewals: Renewals,
+    /// The graces of bound holds, and the leases that are waited for, each with
+    /// how many there are.
+    pub(super) graces: BTreeMap<Duration, usize>,
+    pub(super) leases: BTreeMap<Duration, usize>,
+    /// When it is time for a sign of life.
+    pub(super) pulse: Option<Instant>,
+}
+
+impl Default for Lane {
+    fn default() -> Self {
+        Self {
+            link: Link::Idle,
+            links: 0,
+            known_good: Instant::from_nanos(0),
+            heard: Instant::from_nanos(0),
+            renewals: Renewals::default(),
+            graces: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            pulse: None,
+        }
+    }
+}
+
+impl Lane {
+    /// Whether nothing is awaited or held there.
+    pub(super) fn is_unused(&self) -> bool {
+        self.graces.is_empty() && self.leases.is_empty() && self.renewals.holds == 0
+    }
+}
+
+impl Engine {
+    pub(super) fn lane(&mut self, node: Node) -> &mut Lane {
+        let link = self.link(node);
+        self.lanes.entry(node).or_insert_with(|| Lane {
+            link,
+            ..Lane::default()
+        })
+    }
+
+    /// That of the server where a work is done.
+    pub(super) fn link_of(&self, work: Id) -> Link {
+        let work = self.works.get(&work);
+        work.map_or(Link::Down, |work| self.link(work.node))
+    }
+
+    pub(super) fn link(&self, node: Node) -> Link {
+        match self.lanes.get(&node) {
+            Some(lane) => lane.link,
+            None if self.is_closed => Link::Closed,
+            None => Link::Idle,
+        }
+    }
+
+    /// When the last request was made that was answered by that connection; as
+    /// good as never if it is not there any more.
+    pub(super) fn known_good_of(&self, link: u64) -> Instant {
+        let mut lanes = self.lanes.values();
+        let lane = lanes.find(|lane| lane.link.is(link));
+        lane.map_or(Instant::from_nanos(0), |lane| lane.known_good)
+    }
+
+    pub(super) fn is_alive(&mut self, node: Node, known_good: Instant, heard: Instant) {
+        let lane = self.lane(node);
+        (lane.known_good, lane.heard) = (known_good, heard);
+        if let Some(alive) = self.alive.get(usize::from(node.0)) {
+            alive.store(known_good.nanos(), Ordering::Release);
+        }
+    }
+
+    /// Has a connection made to a server that nobody has needed so far.
+    pub(super) fn connect_if_idle(&mut self, node: Node) {
+        let lane = self.lane(node);
+        if matches!(lane.link, Link::Idle) {
+            lane.link = Link::Down;
+            self.actions.push_back(Action::Connect { node });
+        }
+    }
+
+    pub(super) fn link_up(&mut self, now: Instant, node: Node, link: u64, is_sole: bool) {
+        let lane = self.lane(node);
+        lane.links += 1;
+        let is_again = lane.links > 1;
+        lane.link = Link::Up {
+            number: link,
+            is_sole,
+        };
+        self.metrics.reconnects += u64::from(is_again);
+        self.is_alive(node, now, now);
+        self.look_at_all(now, node);
+        self.go_on(now, node);
+        self.keep_pulse(now, node);
+    }
+
+    /// A connection is gone. `is_left`: nobody makes another one, unless it is
+    /// needed.
+    pub(super) fn link_down(&mut self, now: Instant, node: Node, is_left: bool) {
+        let lane = self.lane(node);
+        lane.link = if is_left { Link::Idle } else { Link::Down };
+        lane.renewals.ping = None;
+        self.set_pulse(node, None);
+        self.cut_bound(now, Some(node));
+        let holds = self.holds.iter().filter(|(_, hold)| hold.node == node);
+        let holds: Vec<Id> = holds.map(|(id, _)| *id).collect();
+        let is_needed = !holds.is_empty();
+        for hold in holds {
+            self.wait_for_end(now, hold);
+        }
+        self.lose_link(now, node);
+        if is_left {
+            self.go_on(now, node);
+        }
+        if is_left && is_needed {
+            self.connect_if_idle(node);
+        }
+    }
+
+    /// The server ends what was bound to the connection after its grace.
+    pub(super) fn cut_bound(&self, now: Instant, node: Option<Node>) {
+        for hold in self.holds.values() {
+            if node.is_none_or(|node| hold.node == node) {
+                let lane = self.lanes.get(&hold.node);
+                let known_good = lane.map_or(Instant::from_nanos(0), |lane| lane.known_good);
+                hold.cut(now, known_good);
+            }
+        }
+    }
+
+    /// One slot has another server.
+    pub(super) fn slot_moved(&mut self, now: Instant, slot: u16, node: Node) {
+        if let Routes::Slots(nodes) = &mut self.routes
+            && let Some(known) = nodes.get_mut(usize::from(slot))
+            && *known != node
+        {
+            *known = node;
+            self.follow_routes(now);
+        }
+    }
+
+    pub(super) fn set_routes(&mut self, now: Instant, routes: Routes) {
+        self.routes = routes;
+        self.follow_routes(now);
+    }
+
+    /// Has everything go on at the server that has its slot now.
+    fn follow_routes(&mut self, now: Instant) {
+        let routes = &self.routes;
+        let holds = self.holds.iter().filter_map(|(id, hold)| {
+            let node = routes.node(hold.proof.claims.slot());
+            (hold.node != node).then_some((*id, node))
+        });
+        let holds: Vec<_> = holds.collect();
+        let works = self.works.iter().filter_map(|(id, work)| {
+            let node = routes.node(work.claims.slot());
+            (work.node != node).then_some((*id, node))
+        });
+        let works: Vec<_> = works.collect();
+        for (id, node) in holds {
+            self.move_hold(now, id, node);
+        }
+        for (id, node) in works {
+            self.move_work(now, id, node);
+        }
+    }
+
+    /// The server that has it tells of no loss until it is asked to.
+    fn move_hold(&mut self, now: Instant, id: Id, node: Node) {
+        self.stop_renewing(id);
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        let (grace, is_live) = (hold.terms.bound, hold.proof.is_live(now));
+        let before = std::mem::replace(&mut hold.node, node);
+        hold.renewing = None;
+        self.hold_leaves(before, grace);
+        self.hold_comes(now, node, grace);
+        if is_live {
+            self.connect_if_idle(node);
+            match self.link(node) {
+                Link::Up { .. } => self.look_later(now, id, Some(now)),
+                Link::Idle | Link::Down | Link::Closed => self.wait_for_end(now, id),
+            }
+        }
+    }
+
+    /// Counts one more hold there, bound with that grace if there is one.
+    pub(super) fn hold_comes(&mut self, now: Instant, node: Node, grace: Option<Duration>) {
+        self.lane(node).renewals.holds += 1;
+        if let Some(grace) = grace {
+            self.grace_begins(now, node, grace);
+        }
+    }
+
+    pub(super) fn hold_leaves(&mut self, node: Node, grace: Option<Duration>) {
+        let holds = &mut self.lane(node).renewals.holds;
+        *holds = holds.saturating_sub(1);
+        if let Some(grace) = grace {
+            self.grace_ends(node, grace);
+        }
+    }
+
+    /// What is queued there is withdrawn; what is under way is answered.
+    fn move_work(&mut self, now: Instant, id: Id, node: Node) {
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        work.node = node;
+        if matches!(work.stage, Stage::Queued(_) | Stage::Link) {
+            self.advance(now, id);
+        }
+    }
+
+    /// The server of a request that is not answered yet.
+    pub fn server_of(&self, request: Id) -> Option<Node> {
+        self.requests.get(&request).map(|sent| sent.node)
+    }
+
+    /// Whether a server has slots, or is connected to.
+    pub fn is_in_use(&self, node: Node) -> bool {
+        !matches!(self.link(node), Link::Idle) || self.routes.has(node)
+    }
+}

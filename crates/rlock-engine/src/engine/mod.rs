@@ -1,0 +1,375 @@
+//! All that a client decides, without I/O and without a clock.
+//!
+//! The engine is told what happens ([`Engine::handle`]) and at which moment. It
+//! says what is to be done ([`Engine::poll_action`]), in order, and when it wants
+//! to be told that time has passed ([`Engine::next_deadline`]). The same input
+//! gives the same output, which is how `tests/simulation` shows its rules.
+//!
+//! - `work`, `turns`: what is under way for an owner, and in which order;
+//! - `call`, `replies`: from a call for a lock to a grant, over lost
+//!   connections too;
+//! - `leaving`: release and downgrade; `cleanup`: what is done behind a call;
+//! - `extend`: a longer lease, or a larger fence, at the holder's word;
+//! - `hold`, `loss`: what is held, by how many guards, and how that ends;
+//! - `watchdog`, `pulse`: renewals, and signs of life; `attach`: what a new
+//!   connection is asked to tell;
+//! - `lane`, `slot`: what is known of each server, and which keys it has;
+//! - `notices`: what the server says without being asked;
+//! - `proof`: what guards can tell without the engine.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::time::Duration;
+
+use crate::error::{Error, Fault};
+
+pub mod ask;
+mod attach;
+mod call;
+pub mod claims;
+mod cleanup;
+mod event;
+mod extend;
+mod hold;
+pub mod instant;
+pub mod lane;
+mod leaving;
+mod loss;
+pub mod notices;
+pub mod owner;
+pub mod proof;
+mod pulse;
+mod replies;
+pub mod request;
+pub mod slot;
+pub mod terms;
+mod turns;
+mod watchdog;
+mod work;
+
+use claims::{Name, Table};
+pub use event::{Action, Event, Outcome};
+use hold::Hold;
+use instant::Instant;
+use lane::{Lane, Node, Routes};
+use proof::Alive;
+use request::{Reply, Request, Sent};
+use work::Work;
+
+/// The number of anything that the engine knows: a call, a hold, a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(u64);
+
+/// The connection to a server.
+#[derive(Clone, Copy, Debug)]
+pub enum Link {
+    /// Nobody has needed one.
+    Idle,
+    /// There is one.
+    Up {
+        /// Unique over all servers.
+        number: u64,
+        /// Whether no request of an earlier one can still be carried out.
+        is_sole: bool,
+    },
+    /// There is none now.
+    Down,
+    /// For ever.
+    Closed,
+}
+
+impl Link {
+    fn is(self, link: u64) -> bool {
+        matches!(self, Self::Up { number, .. } if number == link)
+    }
+}
+
+/// What a client has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Calls that got what they asked for, entries and upgrades too.
+    pub grants: u64,
+    /// Times that a request was put into the server's queue. One that goes on by
+    /// a new connection counts again.
+    pub waits: u64,
+    /// Holds that were lost: by their lease, or ended by the server.
+    pub losses: u64,
+    /// Renewals that had to wait for others for more than a twelfth of their
+    /// lease: the network is slow for so many holds.
+    pub late_renewals: u64,
+    /// Connections after the first.
+    pub reconnects: u64,
+}
+
+/// What is known of one owner at one key.
+#[derive(Debug, Default)]
+struct Claim {
+    /// What is under way, in order; the first has the turn.
+    queue: VecDeque<Id>,
+    /// The newest hold.
+    hold: Option<Id>,
+    /// The largest fence that the server said was lost. It may say so before
+    /// the reply that granted it is here.
+    fence_lost: u64,
+}
+
+/// What the engine wants to be told that it is time for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    Work(Id),
+    Hold(Id),
+    Pulse(Node),
+}
+
+/// All that a client knows and decides; see the documentation of this module.
+#[derive(Debug)]
+pub struct Engine {
+    /// How long calls go on that do not wait for a lock.
+    patience: Duration,
+    /// How long a connection may be quiet at most while it is needed.
+    quiet: Option<Duration>,
+    /// How long replicas may take to say what they know.
+    replication: Duration,
+    lanes: BTreeMap<Node, Lane>,
+    /// Whether there will be no connection any more, to no server.
+    is_closed: bool,
+    routes: Routes,
+    /// When each server was last known to be there, for proofs.
+    alive: Alive,
+    claims: Table<Name, Claim>,
+    /// Boxed, as they are large, and a tree has room for more than there are.
+    works: BTreeMap<Id, Box<Work>>,
+    holds: BTreeMap<Id, Box<Hold>>,
+    requests: Table<Id, Sent>,
+    agenda: BTreeSet<(Instant, Timer)>,
+    /// Works that may have the turn now.
+    next: VecDeque<Id>,
+    flushes: Vec<(HashSet<Id>, Id)>,
+    actions: VecDeque<Action>,
+    metrics: Metrics,
+    /// How many holds there have been.
+    begun: u64,
+    last: u64,
+    random: u64,
+}
+
+impl Engine {
+    /// How long calls go on that do not wait for a lock, how long replicas may
+    /// take, and which server has what. `seed` spreads the pauses of many clients.
+    pub fn new((patience, replication): (Duration, Duration), seed: u64, routes: Routes) -> Self {
+        Self {
+            patience,
+            quiet: None,
+            replication,
+            lanes: BTreeMap::new(),
+            is_closed: false,
+            alive: proof::alive(&routes),
+            routes,
+            claims: Table::default(),
+            works: BTreeMap::new(),
+            holds: BTreeMap::new(),
+            requests: Table::default(),
+            agenda: BTreeSet::new(),
+            next: VecDeque::new(),
+            flushes: Vec::new(),
+            actions: VecDeque::new(),
+            metrics: Metrics::default(),
+            begun: 0,
+            last: 0,
+            random: seed,
+        }
+    }
+
+    /// A number for a call or a flush that begins.
+    pub fn next_id(&mut self) -> Id {
+        self.last += 1;
+        Id(self.last)
+    }
+
+    /// Takes what happens, and when.
+    pub fn handle(&mut self, now: Instant, event: Event) {
+        match event {
+            Event::Ask {
+                call,
+                claims,
+                ask,
+                terms,
+                queueing,
+            } => self.ask(now, call, claims, ask, terms, queueing),
+            Event::Release { call, hold, ask } => self.release(now, call, hold, ask),
+            Event::Downgrade { call, hold } => self.downgrade(now, call, hold),
+            Event::Extend { call, hold, lease } => self.extend(now, call, hold, lease, None),
+            Event::Raise {
+                call,
+                hold,
+                fence,
+                terms,
+            } => self.raise(now, call, hold, fence, terms),
+            Event::Abandon { call } => self.abandon(now, call),
+            Event::Leave { hold, ask } => self.leave(now, hold, ask),
+            Event::Reply { request, result } => self.answered(now, request, result),
+            Event::Notice(notice) => self.notice(now, &notice),
+            Event::LinkUp {
+                node,
+                link,
+                is_sole,
+            } => self.link_up(now, node, link, is_sole),
+            Event::LinkDown { node, is_left } => self.link_down(now, node, is_left),
+            Event::Need { node } => self.connect_if_idle(node),
+            Event::SlotMoved { slot, node } => self.slot_moved(now, slot, node),
+            Event::Routes(routes) => self.set_routes(now, routes),
+            Event::Closed => self.closed(now),
+            Event::Flush { flush } => self.flush(flush),
+            Event::Tick => {}
+        }
+        self.pass_turns(now);
+        self.do_what_is_due(now);
+    }
+
+    /// What is to be done next; none until something happens.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to be told that time has passed, unless something happens before.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.agenda.first().map(|(due, _)| *due)
+    }
+
+    /// Which server has what.
+    pub fn routes(&self) -> &Routes {
+        &self.routes
+    }
+
+    /// What was counted so far.
+    pub fn metrics(&self) -> Metrics {
+        self.metrics
+    }
+
+    /// Whether nothing is left to clean up.
+    pub fn is_clean(&self) -> bool {
+        !self.works.values().any(|work| work.is_clean_up())
+    }
+
+    /// Whether nothing is known of anybody.
+    pub fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+            && self.works.is_empty()
+            && self.holds.is_empty()
+            && self.requests.is_empty()
+            && self.agenda.is_empty()
+            && self.lanes.values().all(Lane::is_unused)
+    }
+
+    fn do_what_is_due(&mut self, now: Instant) {
+        while let Some((due, timer)) = self.agenda.first().copied() {
+            if due > now {
+                return;
+            }
+            self.agenda.pop_first();
+            match timer {
+                Timer::Work(id) => self.work_is_due(now, id),
+                Timer::Hold(id) => self.hold_is_due(now, id),
+                Timer::Pulse(node) => {
+                    self.lane(node).pulse = None;
+                    self.keep_pulse(now, node);
+                }
+            }
+            self.pass_turns(now);
+        }
+    }
+
+    fn send(&mut self, now: Instant, to: (Node, u64), by: request::By, request: Request) -> Id {
+        let id = self.next_id();
+        let call = match by {
+            request::By::Work(work) => self.awaited(work),
+            request::By::Renewal { .. } | request::By::Ping => None,
+        };
+        let ((node, link), sent) = (to, now);
+        let row = Sent {
+            by,
+            node,
+            link,
+            goes_beside: request.goes_beside(),
+            sent,
+        };
+        self.requests.insert(id, row);
+        self.actions.push_back(Action::Send {
+            id,
+            link,
+            request,
+            call,
+        });
+        id
+    }
+
+    fn answered(&mut self, now: Instant, request: Id, result: Result<Reply, Fault>) {
+        let Some(sent) = self.requests.remove(&request) else {
+            return;
+        };
+        let node = sent.node;
+        // A refusal is a sign of life, too; what came by another connection is
+        // none.
+        let came_by_it = self.link(node).is(sent.link) && !sent.goes_beside;
+        if came_by_it && !matches!(result, Err(Fault::Broken(_))) {
+            let known_good = self.lane(node).known_good.max(sent.sent);
+            self.is_alive(node, known_good, now);
+        }
+        match sent.by {
+            request::By::Work(id) => self.work_reply(now, id, request, sent, result),
+            request::By::Renewal { hold, lease, fence } => {
+                self.renewal_reply(now, hold, sent, (lease, fence), result);
+                self.renew_waiting(now, node);
+            }
+            request::By::Ping => self.pulse_reply(now, node),
+        }
+    }
+
+    fn closed(&mut self, now: Instant) {
+        self.is_closed = true;
+        for lane in self.lanes.values_mut() {
+            lane.link = Link::Closed;
+        }
+        self.cut_bound(now, None);
+        let works = std::mem::take(&mut self.works);
+        for (call, work) in works {
+            if work.is_awaited {
+                let outcome = Outcome::Failed(Error::Closed);
+                self.actions.push_back(Action::Resolve { call, outcome });
+            }
+        }
+        for (_, flush) in std::mem::take(&mut self.flushes) {
+            self.actions.push_back(Action::Flushed { flush });
+        }
+        for claim in self.claims.values_mut() {
+            claim.queue.clear();
+        }
+        self.agenda.clear();
+        self.requests.clear();
+    }
+
+    fn flush(&mut self, flush: Id) {
+        let clean_up = self.works.iter().filter(|(_, work)| work.is_clean_up());
+        let awaited: HashSet<Id> = clean_up.map(|(id, _)| *id).collect();
+        if awaited.is_empty() {
+            self.actions.push_back(Action::Flushed { flush });
+        } else {
+            self.flushes.push((awaited, flush));
+        }
+    }
+
+    /// The pause before the next attempt after so many others.
+    fn pause(&mut self, attempts: u32) -> Duration {
+        // splitmix64
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        pause(attempts, mixed ^ (mixed >> 27))
+    }
+}
+
+/// The pause after so many attempts: 10 ms, doubled up to 1 s, half of it
+/// random so that many clients do not come back in step.
+pub fn pause(attempts: u32, random: u64) -> Duration {
+    let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
+    full / 2 + full / 2000 * u32::try_from(random % 1000).unwrap_or(0)
+}

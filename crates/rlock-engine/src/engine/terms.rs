@@ -1,0 +1,349 @@
+//! For how long a lock is asked: the lease, who renews it, and its bounds.
+//!
+//! All durations become whole milliseconds here, rounded up, as the wire has
+//! no others.
+
+use std::time::Duration;
+
+use crate::engine::instant::{Instant, nanos};
+use crate::error::Error;
+
+/// The lease where none is named.
+pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
+/// The largest value that any server setting allows for lease and wait.
+const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// On which terms a lock is held: for how long, who renews it, and its bounds.
+///
+/// Durations are rounded up to whole milliseconds. They are checked where the
+/// terms are given to a lock, by `Mutex::with` and its
+/// like.
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use rlock_client::Terms;
+/// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// let brief = Terms::new().lease(Duration::from_secs(10));
+/// let report = client.mutex("report").with(brief.max_hold(Duration::from_secs(600)))?;
+/// let workers = client.semaphore("workers", 20)?.with(brief)?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Terms {
+    /// How long a grant lasts unless renewed; whole milliseconds, from 1.
+    #[doc(hidden)]
+    pub lease: Duration,
+    /// Whether the watchdog renews it.
+    #[doc(hidden)]
+    pub renewed: bool,
+    /// How long the watchdog goes on at most, from the grant.
+    #[doc(hidden)]
+    pub max_hold: Option<Duration>,
+    /// How long it lasts after its connection has ended, if it is bound to it.
+    #[doc(hidden)]
+    pub bound: Option<Duration>,
+    /// How many replicas have to know of it.
+    #[doc(hidden)]
+    pub replicas: u16,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            lease: LEASE_DEFAULT,
+            renewed: true,
+            max_hold: None,
+            bound: None,
+            replicas: 0,
+        }
+    }
+}
+
+impl Terms {
+    /// A lease of 30 s that the watchdog renews for as long as the lock is held.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long a grant lasts unless it is renewed; default 30 s.
+    ///
+    /// The watchdog renews it about every third of it. So this is how long
+    /// others wait after a holder's process has died, and how long a
+    /// holder may be out of contact without losing the lock. Rounded up to
+    /// whole milliseconds; at most what the server allows (24 h by
+    /// default).
+    pub fn lease(mut self, lease: Duration) -> Self {
+        (self.lease, self.renewed) = (lease, true);
+        self
+    }
+
+    /// How long a grant lasts; nothing renews it.
+    ///
+    /// Range and rounding as for [`lease`](Self::lease).
+    pub fn fixed_lease(mut self, lease: Duration) -> Self {
+        (self.lease, self.renewed) = (lease, false);
+        self
+    }
+
+    /// How long the watchdog goes on at most, from the grant; default
+    /// without limit, at most 30 days.
+    ///
+    /// The lock is lost then, if it was not released. It protects others
+    /// from a holder that hangs but lives.
+    pub fn max_hold(mut self, bound: Duration) -> Self {
+        self.max_hold = Some(bound);
+        self
+    }
+
+    /// Ends a hold `grace` after its connection has ended, if its lease is
+    /// not over before; by default the connection does not matter.
+    ///
+    /// So others wait for the grace, not for a lease, after the holder's
+    /// process has died. The client's next connection takes the hold
+    /// over, and its lease counts in full again, if it comes within the
+    /// grace. Here the grace counts from when the connection was last
+    /// known to be there: a hold is lost that was not taken over by then.
+    ///
+    /// A connection that is quiet is asked for a sign of life four times
+    /// in the grace, at most ten times a second and at least every 5 s,
+    /// and given up if none comes for half of the grace. So a grace of
+    /// some seconds is useful, in which a slow server can answer. One of
+    /// zero ends the hold with the connection. At most 30 days, and what
+    /// the server allows for leases; rounded up to whole milliseconds.
+    ///
+    /// A process that was stopped, or a machine that was suspended, sees
+    /// the end of its connection only when it runs again. From a grace of
+    /// 400 ms on, `Guard::is_valid` knows better: it is
+    /// false once the last sign of life is older than the grace. For a
+    /// shorter one rely on the fence in that moment.
+    ///
+    /// The server must let this client close its own earlier connection
+    /// (`CLIENT KILL`): a request that is still under way there could
+    /// otherwise take the hold back with it.
+    pub fn bound(mut self, grace: Duration) -> Self {
+        self.bound = Some(grace);
+        self
+    }
+
+    /// Counts a grant, and each renewal, only once so many replicas of the
+    /// server have said that they know it; 0 by default.
+    ///
+    /// A server that dies right after a grant may not have told its replicas.
+    /// The one that becomes the master then grants the lock once more, under a
+    /// larger fence. With this nobody relies on such a grant: the client asks
+    /// the replicas with `WAIT` before the call ends, for at most
+    /// `ClientBuilder::replication_limit`. If too
+    /// few answer, what the call has taken is given back, and the call fails
+    /// with [`Error::NotReplicated`]; nothing tries again by itself. So it is,
+    /// with [`Error::Unavailable`], if the connection that they are asked by
+    /// cannot be made for so long. A wait with a limit may end by that much later. A renewal that too few
+    /// know is tried again, and the lock is lost when the last lease ends that
+    /// enough of them knew. Others, without this, are not delayed.
+    ///
+    /// It does not choose who becomes the master. So name all replicas; or a
+    /// majority of the servers, where those who choose can only choose a
+    /// server that was reached by the majority. Set `min-replicas-to-write` as
+    /// well: a master that was cut off then grants nothing. A fence is the
+    /// only thing that helps against a holder that stands still.
+    ///
+    /// It cannot be had together with [`bound`](Self::bound): these questions
+    /// need a connection of their own, and renewing there would move the bond.
+    /// The server's user needs the command `WAIT`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use rlock_client::Terms;
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let mutex = client.mutex("payment:7").with(Terms::new().replicas(1))?;
+    /// let guard = mutex.lock().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn replicas(mut self, count: u16) -> Self {
+        self.replicas = count;
+        self
+    }
+
+    /// Checks and rounds what the caller gave.
+    #[doc(hidden)]
+    pub fn checked(self) -> Result<Self, Error> {
+        let max_hold = self
+            .max_hold
+            .map(|bound| whole_ms("max_hold", bound))
+            .transpose()?;
+        if let (Some(grace), true) = (self.bound, self.replicas > 0) {
+            return Err(Error::OutOfRange {
+                argument: "bound",
+                value: format!("{grace:?}"),
+                limit: "left out where replicas are asked".into(),
+            });
+        }
+        // A grace of zero is one: the hold ends with the connection.
+        let grace = |grace: Duration| match grace.is_zero() {
+            true => Ok(grace),
+            false => whole_ms("grace", grace),
+        };
+        Ok(Self {
+            lease: whole_ms("lease", self.lease)?,
+            max_hold,
+            bound: self.bound.map(grace).transpose()?,
+            ..self
+        })
+    }
+
+    /// The lease to ask for at `now`, for a hold that began at `taken`.
+    ///
+    /// The last renewal before `max_hold` asks for the rest only, so that the
+    /// server ends the hold then. `None` once there is no rest.
+    #[doc(hidden)]
+    pub fn lease_at(&self, taken: Instant, now: Instant) -> Option<Duration> {
+        let Some(max_hold) = self.max_hold else {
+            return Some(self.lease);
+        };
+        let left = max_hold.saturating_sub(now - taken);
+        let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        (!left.is_zero()).then(|| left.min(self.lease))
+    }
+
+    /// When a hold that began at `taken` is to be renewed next, after a lease
+    /// that was asked for at `sent`.
+    ///
+    /// Renewals are a third of the lease apart, at a phase that differs from
+    /// hold to hold: so those of holds that were taken together, or renewed
+    /// together on a new connection, do not stay together. The first one, and
+    /// one after a renewal out of turn, comes a twelfth to five twelfths of
+    /// the lease later.
+    #[doc(hidden)]
+    pub fn renewal_due(
+        &self,
+        hold: u64,
+        taken: Instant,
+        sent: Instant,
+        lease: Duration,
+    ) -> Option<Instant> {
+        let period = nanos(self.lease / 3).max(1);
+        let soonest = nanos((sent - taken) + self.lease / 12);
+        let periods = soonest.saturating_sub(phase(hold, period)).div_ceil(period);
+        let due = phase(hold, period).saturating_add(periods.saturating_mul(period));
+        let latest = sent + lease / 12 * 5;
+        self.renewed
+            .then(|| (taken + Duration::from_nanos(due)).min(latest))
+    }
+}
+
+/// Where in a period of `period` a hold has its renewals. Consecutive numbers
+/// are spread by the golden ratio, which leaves no part of the period out.
+fn phase(hold: u64, period: u64) -> u64 {
+    let turn = u128::from(hold.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    u64::try_from((turn * u128::from(period)) >> 64).unwrap_or(0)
+}
+
+/// Until when a lease that was asked for at `sent` counts on this machine.
+///
+/// It began on the server after `sent`, so it ends there later than counted
+/// here, but for the server's rounding to its whole milliseconds, this
+/// machine's timers, and two clocks that do not run equally fast. What is
+/// taken off for these is what Redlock takes off: 2 ms and a hundredth.
+pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
+    let margin = Duration::from_millis(2) + lease / 100;
+    sent + lease.saturating_sub(margin)
+}
+
+/// `duration` in whole milliseconds, rounded up; 1 ms to 30 days.
+pub fn whole_ms(argument: &'static str, duration: Duration) -> Result<Duration, Error> {
+    if duration.is_zero() || duration > DURATION_MAX {
+        return Err(Error::OutOfRange {
+            argument,
+            value: format!("{duration:?}"),
+            limit: "more than zero and at most 30 days".into(),
+        });
+    }
+    Ok(Duration::from_millis(millis(duration)))
+}
+
+/// `duration` in milliseconds, rounded up, as the wire has it.
+pub fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_millisecond_are_rounded_up() {
+        assert_eq!(millis(Duration::from_micros(1)), 1);
+        assert_eq!(millis(Duration::from_micros(1001)), 2);
+        assert_eq!(millis(Duration::from_millis(7)), 7);
+    }
+
+    #[test]
+    fn zero_and_more_than_thirty_days_are_out_of_range() {
+        assert!(whole_ms("lease", Duration::ZERO).is_err());
+        assert!(whole_ms("lease", DURATION_MAX).is_ok());
+        assert!(whole_ms("lease", DURATION_MAX + Duration::from_nanos(1)).is_err());
+    }
+
+    #[test]
+    fn validity_ends_before_the_lease() {
+        let sent = Instant::from_nanos(1_000_000_000_000);
+        let lease = Duration::from_secs(10);
+        assert_eq!(
+            validity_end(sent, lease),
+            sent + (lease - Duration::from_millis(102))
+        );
+        assert_eq!(validity_end(sent, Duration::from_millis(1)), sent);
+    }
+
+    #[test]
+    fn renewals_are_a_third_of_the_lease_apart() {
+        let (terms, taken) = (Terms::default(), Instant::from_nanos(1_000_000_000_000));
+        for hold in 0..100 {
+            let due = |sent| terms.renewal_due(hold, taken, sent, terms.lease).unwrap();
+            let first = due(taken);
+            assert!(first >= taken + terms.lease / 12, "{:?}", first - taken);
+            assert!(first <= taken + terms.lease / 12 * 5);
+            assert_eq!(due(first), first + terms.lease / 3);
+            // Also if it was late, and after one that was out of turn.
+            let late = first + Duration::from_secs(1);
+            assert_eq!(due(late), first + terms.lease / 3);
+            let early = taken + ((first - taken) - Duration::from_secs(1));
+            assert!(due(early) == first + terms.lease / 3 || due(early) == first);
+        }
+    }
+
+    #[test]
+    fn holds_taken_at_once_are_renewed_evenly() {
+        let (terms, taken) = (Terms::default(), Instant::from_nanos(1_000_000_000_000));
+        let mut per_second = [0; 10];
+        // A hold takes every other number, as its owner has one too.
+        for hold in (0..20_000).step_by(2) {
+            let due = terms.renewal_due(hold, taken, taken, terms.lease).unwrap();
+            let later = (due - taken) - terms.lease / 12;
+            per_second[usize::try_from(later.as_secs()).unwrap().min(9)] += 1;
+        }
+        assert!(
+            per_second.iter().all(|count| (990..=1010).contains(count)),
+            "{per_second:?}"
+        );
+    }
+
+    #[test]
+    fn the_last_renewal_asks_for_the_rest_of_max_hold_only() {
+        let max_hold = Some(Duration::from_secs(10));
+        let terms = Terms {
+            lease: Duration::from_secs(6),
+            max_hold,
+            ..Terms::default()
+        };
+        let taken = Instant::from_nanos(1_000_000_000_000);
+        let at = |seconds| terms.lease_at(taken, taken + Duration::from_secs(seconds));
+        assert_eq!(at(0), Some(Duration::from_secs(6)));
+        assert_eq!(at(7), Some(Duration::from_secs(3)));
+        assert_eq!(at(10), None);
+        assert_eq!(at(11), None);
+    }
+}

@@ -1,0 +1,388 @@
+//! What can go wrong, and what the caller should do about it.
+//!
+//! Contention is no error: a lock that somebody else holds is `None`. What is
+//! decided here is which answers of the server mean which variant, and which
+//! of them pass by themselves ([`Fault`]).
+
+use std::borrow::Cow;
+use std::time::Duration;
+use std::{fmt, io};
+
+use crate::deadlock;
+use crate::engine::owner::Owner;
+#[cfg(doc)]
+use crate::engine::terms::Terms;
+
+/// Why a hold ended before its guard was released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The lease ran out by this machine's own clock.
+    ///
+    /// It was not renewed in time: no contact with the server, a process that
+    /// was stopped, a starved runtime, a fixed lease, or `max_hold`; or the
+    /// hold was bound to a connection that ended, and none came to replace it
+    /// within the grace. The server may have given the lock to somebody else
+    /// by now.
+    LeaseEnded,
+    /// The server says that this owner no longer holds the lock.
+    ///
+    /// Somebody forced its release, deleted the key or flushed the database.
+    EndedByServer,
+    /// Nothing was lost: its guards have released it.
+    ///
+    /// Only a `Lost` that outlives its guard says so.
+    Released,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::LeaseEnded => "its lease ended",
+            Self::EndedByServer => "the server ended it",
+            Self::Released => "it was released",
+        })
+    }
+}
+
+/// What a call of this crate can fail with.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument is outside its range; nothing was sent.
+    ///
+    /// A mistake in the calling code: correct the argument.
+    #[error("{argument} is {value}, it must be {limit}")]
+    OutOfRange {
+        /// The argument's name.
+        argument: &'static str,
+        /// The value that was given.
+        value: String,
+        /// What is allowed.
+        limit: Cow<'static, str>,
+    },
+
+    /// The first connection could not be made.
+    ///
+    /// Check the URL, the credentials, and whether the server runs. Once a
+    /// client is connected it reconnects by itself.
+    #[error("cannot connect to the server: {0}")]
+    Connect(#[source] Failure),
+
+    /// A server cannot be a member of a `Quorum`.
+    ///
+    /// Name other servers, or change what the reason says.
+    #[error("{address} cannot be a member of the quorum: {reason}")]
+    Member {
+        /// The server.
+        address: String,
+        /// What is wrong.
+        reason: String,
+    },
+
+    /// The server does not know the lock commands.
+    ///
+    /// Load the module, with the line in the message or with `loadmodule` in
+    /// `redis.conf`, then connect again.
+    #[error(
+        "the server does not have the rlock module; start it with \
+         `redis-server --loadmodule /path/to/librlock.so`"
+    )]
+    ModuleMissing,
+
+    /// No usable answer came in the time that the call may take.
+    ///
+    /// Nothing is left behind: what the call may have queued or acquired is
+    /// withdrawn in the background. Try again later, or give up.
+    #[error("no usable answer from the server within {waited:?}")]
+    Unavailable {
+        /// How long the call tried.
+        waited: Duration,
+        /// The last failure, if one was seen.
+        #[source]
+        source: Option<Failure>,
+    },
+
+    /// Too few replicas have said in time that they know of the grant.
+    ///
+    /// Only with [`Terms::replicas`]. What the call had
+    /// taken is given back; a lock that was held before is held as before. A
+    /// replica is away, slow, or not there at all: look at
+    /// `INFO replication`, then try again.
+    #[error("{acknowledged} replicas know of it in time, {wanted} are to")]
+    NotReplicated {
+        /// How many were asked for.
+        wanted: u16,
+        /// How many have said so.
+        acknowledged: u16,
+    },
+
+    /// The lock was no longer held when it was to be released.
+    ///
+    /// What was done under it may have overlapped with another holder's work:
+    /// check it, or rely on the fence. Releasing again is of no use.
+    #[error("the lock was lost before its release: {0}")]
+    Lost(Loss),
+
+    /// The server's queues have as many places as its settings allow, or its
+    /// locks as many shared holders.
+    ///
+    /// Each key that is asked for is a place, and places that are kept for
+    /// lost connections count too. Try again later, or raise
+    /// `rlock.max-waiters`, `rlock.max-watches` or `rlock.max-shared-holders`.
+    #[error("the server's queue is full: {0}")]
+    QueueFull(String),
+
+    /// Somebody else ended the wait, with `RLOCK.CANCEL`.
+    ///
+    /// That is what an operator does who wants this call to give up. Nothing
+    /// is left on the server. Do without the lock, or ask again, which is last
+    /// in the queue then.
+    #[error("the wait was cancelled by somebody else")]
+    Cancelled,
+
+    /// Waiting would close a cycle of owners that wait for each other.
+    ///
+    /// Also for the second of two readers of a lock who both would wait to
+    /// upgrade. Nothing has changed on the server: release what this owner
+    /// holds, then start over.
+    #[error("waiting would be a deadlock: {text}")]
+    Deadlock {
+        /// The owners of the cycle, as [`Owner::as_str`] has them: the first
+        /// is the one who asked, each waits for the next, and the last for
+        /// the first.
+        ///
+        /// Of a cycle of more than 16 the first 16; none if the server did
+        /// not name them in a way that is understood here. Bytes that are no
+        /// UTF-8 are replaced.
+        owners: Vec<String>,
+        /// The server's sentence.
+        text: String,
+    },
+
+    /// This owner holds some of these keys by a guard of other keys.
+    ///
+    /// What was taken by one call for several keys is entered again by the
+    /// same keys only. Release that guard first, or ask as another owner.
+    #[error("{owner} already holds {keys} together, which cannot be entered in part")]
+    HeldOtherwise {
+        /// Who holds them.
+        owner: Owner,
+        /// The keys of the guard that is there.
+        keys: String,
+    },
+
+    /// The server's user may not do this.
+    ///
+    /// Grant the commands `RLOCK.*`, the key, and the channel pattern
+    /// `rlock:client:*` to the user in the server's access lists.
+    #[error("not permitted: {0}")]
+    Denied(String),
+
+    /// The key holds something that is no lock.
+    ///
+    /// Use another key: the module never deletes anybody's data.
+    #[error("the key holds no lock: {0}")]
+    NotALock(String),
+
+    /// The server is out of memory and grants nothing new.
+    ///
+    /// Renewing and releasing still work. Try again later.
+    #[error("the server is out of memory: {0}")]
+    OutOfMemory(String),
+
+    /// The server refused the request for another reason.
+    ///
+    /// Its sentence names the argument, its value and the limit. `MOVED` says that
+    /// the server is a node of a cluster, and another one has the key: connect
+    /// with `Client::cluster`.
+    #[error("the server refused: {0}")]
+    Refused(#[source] ServerError),
+
+    /// A reply was not of the form that the commands promise.
+    ///
+    /// Client and module do not fit together: update the older one.
+    #[error("unexpected reply: {0}")]
+    Protocol(String),
+
+    /// The client's background task is gone, with the runtime it ran on.
+    ///
+    /// Connect again on a runtime that lives. Held locks end with their lease.
+    #[error("the client's runtime has been shut down")]
+    Closed,
+}
+
+impl Error {
+    /// Whether the same call may succeed later, without anybody changing
+    /// anything: the server was away, full, or out of memory. An address that
+    /// cannot be read, a wrong password or a certificate that is not trusted
+    /// does not pass by itself.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// match mutex.try_lock().await {
+    ///     Err(error) if error.is_transient() => eprintln!("trying again later: {error}"),
+    ///     outcome => drop(outcome?),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Connect(failure) => failure.may_pass(),
+            Self::Unavailable { .. }
+            | Self::NotReplicated { .. }
+            | Self::QueueFull(_)
+            | Self::OutOfMemory(_) => true,
+            _ => false,
+        }
+    }
+}
+
+/// An error that a server has answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    /// Its first word, such as `ERR` or `MOVED`.
+    pub code: String,
+    /// The rest of the line; empty if there is none.
+    pub message: String,
+}
+
+impl ServerError {
+    /// What the server says in words.
+    fn sentence(&self) -> &str {
+        match self.message.is_empty() {
+            true => &self.code,
+            false => &self.message,
+        }
+    }
+
+    fn is_channel_gone(&self) -> bool {
+        self.code == "ERR" && self.message.starts_with("SNOTIFY channel is ")
+    }
+
+    fn refusal(self) -> Error {
+        let sentence = self.sentence().to_owned();
+        match &*self.code {
+            "QUEUEFULL" => Error::QueueFull(sentence),
+            "DEADLOCK" => Error::Deadlock {
+                owners: deadlock::owners(&sentence),
+                text: sentence,
+            },
+            "NOPERM" => Error::Denied(sentence),
+            "WRONGTYPE" => Error::NotALock(sentence),
+            "OOM" => Error::OutOfMemory(sentence),
+            "ERR" if sentence.starts_with("unknown command") => Error::ModuleMissing,
+            _ => Error::Refused(self),
+        }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.code)?;
+        if !self.message.is_empty() {
+            write!(f, " {}", self.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+/// Why a server has not answered as it was to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The connection broke, or there is none.
+    #[error("{0}")]
+    Io(String),
+    /// No answer came in time.
+    #[error("{0}")]
+    TimedOut(String),
+    /// The server answered with an error.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// What came is not of the form that was to come.
+    #[error("{0}")]
+    Protocol(String),
+    /// There can be no connection with these settings: an address that cannot
+    /// be used, a certificate that is not trusted, a socket that may not be
+    /// opened.
+    #[error("{0}")]
+    Setup(String),
+}
+
+impl Failure {
+    /// Whether it may be possible to connect later, without anybody changing
+    /// anything.
+    fn may_pass(&self) -> bool {
+        match self {
+            Self::Io(_) | Self::TimedOut(_) => true,
+            Self::Server(error) => matches!(
+                Fault::from(error.clone()),
+                Fault::Passing(_) | Fault::Moved(_)
+            ),
+            Self::Protocol(_) | Self::Setup(_) => false,
+        }
+    }
+}
+
+impl From<&io::Error> for Failure {
+    fn from(error: &io::Error) -> Self {
+        use io::ErrorKind::{InvalidData, InvalidInput, PermissionDenied, TimedOut, WouldBlock};
+        let text = error.to_string();
+        match error.kind() {
+            InvalidData | InvalidInput | PermissionDenied => Self::Setup(text),
+            TimedOut | WouldBlock => Self::TimedOut(text),
+            _ => Self::Io(text),
+        }
+    }
+}
+
+/// Why one request on one connection has no answer.
+#[derive(Debug)]
+pub enum Fault {
+    /// The connection is of no more use; whether the request was carried out
+    /// is not known.
+    Broken(Failure),
+    /// The server cannot do it now, but probably soon.
+    Passing(Failure),
+    /// Another server of the cluster has this key, or some of what is there.
+    Moved(ServerError),
+    /// The server will not do it.
+    Refused(Error),
+}
+
+impl Fault {
+    /// Whether the connection is of no more use, though it is there: the server
+    /// has become a replica, so that another address may answer to the same
+    /// name by now; or the slot of the connection's channel has moved.
+    pub fn ends_connection(&self) -> bool {
+        let is_over = |error: &ServerError| error.code == "READONLY" || error.is_channel_gone();
+        matches!(self, Self::Passing(Failure::Server(error)) if is_over(error))
+    }
+}
+
+impl From<ServerError> for Fault {
+    fn from(error: ServerError) -> Self {
+        match &*error.code {
+            "READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "UNBLOCKED"
+            | "BUSY" | "NOREPLICAS" | "MISCONF" => Self::Passing(error.into()),
+            "MOVED" | "ASK" => Self::Moved(error),
+            "ERR" if error.is_channel_gone() => Self::Passing(error.into()),
+            _ => Self::Refused(error.refusal()),
+        }
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Server(error) => error.into(),
+            failure => Self::Broken(failure),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! A task of a client: idle, in a call, or with a guard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rlock_engine::engine::Id;
+use rlock_engine::engine::ask::Ask;
+use rlock_engine::engine::proof::Proof;
+
+#[derive(Debug, Default)]
+pub(crate) struct Actor {
+    pub(crate) guard: Option<Guard>,
+    pub(crate) call: Option<Calling>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Guard {
+    pub(crate) proof: Arc<Proof>,
+    pub(crate) ask: Ask,
+    /// Whether it may count here though the server has ended it: somebody took
+    /// the lock away, or set the clock.
+    pub(crate) is_taken_away: bool,
+    /// How long it is asked for at a time, as far as is known.
+    pub(crate) lease: Duration,
+    /// When its loss would last have been told, or could not be.
+    pub(crate) watched: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Calling {
+    pub(crate) call: Id,
+    pub(crate) what: What,
+    pub(crate) begun: u64,
+    /// By when there has to be an outcome, by the clock of the world.
+    pub(crate) latest: Option<u64>,
+    /// The server and the connection that it needs, if it needs to wait for
+    /// nobody.
+    pub(crate) quick: Option<(usize, u64)>,
+    pub(crate) place: usize,
+    pub(crate) key: Vec<u8>,
+    pub(crate) owner: String,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    Lock(Ask, Duration),
+    /// The guard that it has is given up then.
+    Upgrade,
+    Release,
+    Downgrade,
+    Extend(Duration),
+}

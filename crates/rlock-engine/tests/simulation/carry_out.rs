@@ -1,0 +1,230 @@
+//! How the server carries out what the engine asks for.
+
+use std::time::Duration;
+
+use rlock_core::{Channel, ChannelKind, Mode, Name, Renewal, Request as Asked, Wait};
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::request::{Reply, Request, Undo};
+use rlock_engine::error::{Error, Fault};
+
+use crate::server::{Server, failure};
+use crate::told;
+
+/// What a server keeps a place for at most, as the client asks.
+const KEPT_MAX: Duration = Duration::from_secs(10);
+
+impl Server {
+    pub(crate) fn carry_out(
+        &mut self,
+        now: u64,
+        session: u64,
+        request: &Request,
+    ) -> Result<Reply, Fault> {
+        if now < self.refuses_until && !matches!(request, Request::Ping) {
+            return Err(Fault::Passing(failure("NOREPLICAS")));
+        }
+        let reply = match request {
+            Request::Acquire { claims, .. } => self.acquire(session, claims, request),
+            Request::Renew {
+                claims,
+                lease,
+                known,
+                raise,
+                replicas,
+            } => {
+                self.calls += 1;
+                match self.renew(session, claims, *lease, *known, *raise) {
+                    // Now and then they are away.
+                    Ok(Reply::Fence(_)) if *replicas > 0 && self.calls.is_multiple_of(3) => {
+                        Ok(Reply::TooFew(0))
+                    }
+                    reply => reply,
+                }
+            }
+            Request::Release { claims, fence } => Ok(self.release(claims, *fence)),
+            Request::ReleaseEach { claims, fence } => {
+                self.release(claims, *fence);
+                Ok(Reply::Done)
+            }
+            Request::Downgrade { claims } => Ok(self.downgrade(claims)),
+            Request::Cancel { claims } => Ok(Reply::Count(self.cancel(session, claims))),
+            Request::CleanUp { claims, undo } => {
+                self.cancel(session, claims);
+                Ok(match undo {
+                    Undo::Nothing => Reply::Done,
+                    Undo::Release => {
+                        self.release(claims, None);
+                        Reply::Done
+                    }
+                    Undo::Downgrade => self.downgrade(claims),
+                })
+            }
+            Request::Ping => Ok(Reply::Done),
+        };
+        self.core.turn();
+        reply
+    }
+
+    fn acquire(
+        &mut self,
+        session: u64,
+        claims: &Claims,
+        request: &Request,
+    ) -> Result<Reply, Fault> {
+        let Request::Acquire {
+            ask,
+            lease,
+            bound,
+            queueing,
+            notify,
+            ..
+        } = request
+        else {
+            unreachable!("only this is passed on");
+        };
+        let name = self.sessions[&session].client.to_string();
+        let wait = |wait: Duration| {
+            u32::try_from(wait.as_millis())
+                .expect("a short wait")
+                .max(1)
+        };
+        let asked = Asked {
+            owner: claims.owner().as_str().as_bytes(),
+            mode: match ask {
+                Ask::Exclusive => Mode::Exclusive,
+                Ask::Shared => Mode::Shared {
+                    permits: 1,
+                    limit: None,
+                },
+                Ask::Permits { limit, permits } => Mode::Shared {
+                    permits: *permits,
+                    limit: Some(*limit),
+                },
+            },
+            lease_ms: wait(*lease),
+            reenter: false,
+            wait: match queueing {
+                Queueing::Try => Wait::No,
+                Queueing::AtMost(time) => Wait::Millis(wait(*time).into()),
+                Queueing::Unlimited => Wait::Forever,
+            },
+            keep_ms: match queueing {
+                Queueing::Try => None,
+                Queueing::AtMost(time) => Some(wait((*time).min(KEPT_MAX))),
+                Queueing::Unlimited => Some(wait(KEPT_MAX)),
+            },
+            session: Some(session),
+            user: None,
+            channel: notify.then_some(Channel {
+                kind: ChannelKind::Plain,
+                name: name.as_bytes(),
+            }),
+            grace_ms: bound.map(|grace| u32::try_from(grace.as_millis()).expect("a short grace")),
+        };
+        self.calls += 1;
+        let ask = told::Ask {
+            request: asked,
+            call: self.calls,
+        };
+        let keys: Vec<Name<'_>> = names(claims);
+        let reply = match keys.as_slice() {
+            [key] => self.core.acquire(*key, &ask),
+            keys => self.core.acquire_all(keys, &ask),
+        };
+        let reply = read(reply);
+        if *notify {
+            self.note_listener(session, claims, &reply);
+        }
+        reply
+    }
+
+    fn renew(
+        &mut self,
+        session: u64,
+        claims: &Claims,
+        lease: Duration,
+        known: u64,
+        raise: Option<u64>,
+    ) -> Result<Reply, Fault> {
+        let renewal = Renewal {
+            lease_ms: u32::try_from(lease.as_millis()).expect("a short lease"),
+            fence: raise.and_then(rlock_core::Fence::new),
+            session: Some(session),
+            channel: None,
+            grace_ms: None,
+        };
+        let (keys, owner) = (names(claims), claims.owner().as_str());
+        match keys.as_slice() {
+            [key] => read(self.core.renew(*key, owner, &renewal)),
+            keys => match self.core.renew_all(keys, owner, &renewal) {
+                told::Reply::Number(held) if held == keys.len() as u64 => Ok(Reply::Fence(known)),
+                told::Reply::Error(_) => Err(refused()),
+                _ => Ok(Reply::Nil),
+            },
+        }
+    }
+
+    fn release(&mut self, claims: &Claims, fence: Option<u64>) -> Reply {
+        let fence = fence.and_then(rlock_core::Fence::new);
+        let (keys, owner) = (names(claims), claims.owner().as_str());
+        match keys.as_slice() {
+            [key] => match self.core.release(*key, owner, true, fence) {
+                told::Reply::Nil => Reply::Nil,
+                _ => Reply::Done,
+            },
+            keys => match self.core.release_all(keys, owner, true, fence) {
+                told::Reply::Number(held) if held == keys.len() as u64 => Reply::Done,
+                _ => Reply::Nil,
+            },
+        }
+    }
+
+    fn downgrade(&mut self, claims: &Claims) -> Reply {
+        let (key, owner) = (names(claims)[0], claims.owner().as_str());
+        match self.core.downgrade(key, owner) {
+            told::Reply::Fence(fence) => Reply::Fence(fence.get()),
+            _ => Reply::Nil,
+        }
+    }
+
+    fn cancel(&mut self, session: u64, claims: &Claims) -> u64 {
+        let (key, owner) = (names(claims)[0], claims.owner().as_str());
+        match self.core.cancel(key, owner, session) {
+            told::Reply::Number(places) => places,
+            _ => 0,
+        }
+    }
+}
+
+fn names(claims: &Claims) -> Vec<Name<'_>> {
+    claims.keys().map(|key| Name { db: 0, key }).collect()
+}
+
+fn read(reply: told::Reply<rlock_core::Fence>) -> Result<Reply, Fault> {
+    match reply {
+        told::Reply::Fence(fence) => Ok(Reply::Fence(fence.get())),
+        told::Reply::Nil => Ok(Reply::Nil),
+        told::Reply::Waiting => Ok(Reply::Queued),
+        told::Reply::Number(number) => Ok(Reply::Count(number)),
+        told::Reply::Blocked | told::Reply::Error(_) => Err(refused()),
+    }
+}
+
+fn refused() -> Fault {
+    Fault::Refused(Error::Protocol("refused".into()))
+}
+
+/// What a request is about.
+pub(crate) fn claims_of(request: &Request) -> Option<&Claims> {
+    match request {
+        Request::Acquire { claims, .. }
+        | Request::Renew { claims, .. }
+        | Request::Release { claims, .. }
+        | Request::ReleaseEach { claims, .. }
+        | Request::Downgrade { claims }
+        | Request::Cancel { claims }
+        | Request::CleanUp { claims, .. } => Some(claims),
+        Request::Ping => None,
+    }
+}

@@ -1,0 +1,219 @@
+//! What must hold at every moment.
+
+use rlock_engine::engine::ask::Ask;
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::proof::Proof;
+
+use crate::actor::{Calling, Guard};
+use crate::cluster::{SLOTS, place};
+use crate::server::name;
+use crate::world::{MS, World, everybody, nanos};
+
+/// A call that need not wait for anybody has its outcome by then: its request
+/// and the reply are on their way for two seconds each at most.
+const QUICK: u64 = 4_100 * MS;
+/// How often is looked whether each hold is watched.
+const LOOKS: u64 = 20 * MS;
+
+impl World {
+    pub(crate) fn check(&mut self) -> Result<(), String> {
+        if let Some(wrong) = self.wrong.take() {
+            return Err(wrong);
+        }
+        self.check_calls()?;
+        self.check_losses()?;
+        self.check_guards()
+    }
+
+    fn check_calls(&self) -> Result<(), String> {
+        for (number, client) in self.clients.iter().enumerate() {
+            if self.now < client.stopped_until {
+                continue;
+            }
+            for calling in client.actors.iter().filter_map(|actor| actor.call.as_ref()) {
+                let is_late = calling.latest.is_some_and(|latest| self.now > latest + MS);
+                if is_late {
+                    return Err(format!("no outcome in time for {calling:?}"));
+                }
+                if self.now > calling.begun + QUICK && self.is_undisturbed(number, calling) {
+                    return Err(format!("others have delayed {calling:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a call had nothing to wait for, and nothing has happened to the
+    /// connection, the server and the slot that it needs.
+    fn is_undisturbed(&self, client: usize, calling: &Calling) -> bool {
+        let Some((server, number)) = calling.quick else {
+            return false;
+        };
+        let (client, there) = (&self.clients[client], &self.servers[server]);
+        let mut links = client.links.values();
+        let is_linked = links.any(|link| link.number == number && !link.is_cut);
+        let place = &self.places[calling.place];
+        let is_settled = place.moving.is_none() && place.since < calling.begun;
+        let is_there = !there.is_away(self.now) && there.refuses_until < calling.begun;
+        is_linked && is_settled && is_there && client.stopped_until < calling.begun
+    }
+
+    fn check_losses(&self) -> Result<(), String> {
+        let now = self.instant();
+        for client in &self.clients {
+            for Guard { proof, .. } in client.actors.iter().filter_map(|it| it.guard.as_ref()) {
+                let mut names = proof.claims.names();
+                let fence = proof.fence();
+                if proof.is_live(now)
+                    && let Some(name) =
+                        names.find(|name| client.lost.contains(&((*name).clone(), fence)))
+                {
+                    return Err(format!("{proof:?} counts, though {name:?} was lost"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// No two valid guards exclude each other, and fences grow. But for a grant
+    /// that the replica did not know when it became the master: it may count
+    /// until the lease ends that the old master gave, beside one with a larger
+    /// fence.
+    fn check_guards(&mut self) -> Result<(), String> {
+        let now = self.instant();
+        let mut held: Vec<&Guard> = Vec::new();
+        for client in &self.clients {
+            for guard in client
+                .actors
+                .iter()
+                .filter_map(|actor| actor.guard.as_ref())
+            {
+                let is_in_doubt = client.is_unsure && client.has_undone && is_kept(&guard.proof);
+                if !guard.is_taken_away && !is_in_doubt && guard.proof.is_live(now) {
+                    held.push(guard);
+                }
+            }
+        }
+        let mut seen = Vec::new();
+        for guard in &held {
+            if guard.ask != Ask::Exclusive {
+                continue;
+            }
+            let (claims, fence) = (&guard.proof.claims, guard.proof.fence());
+            for other in &held {
+                let (others, later) = (&other.proof.claims, other.proof.fence());
+                if others.owner() != claims.owner()
+                    && let Some(key) = shared_key(claims, others)
+                    && !(fence < later && self.is_unreplicated(claims, fence, key))
+                    && !(later < fence && self.is_unreplicated(others, later, key))
+                {
+                    return Err(format!("held by {guard:?} and {other:?}"));
+                }
+            }
+            for key in claims.keys() {
+                if !self.is_unreplicated(claims, fence, key) {
+                    seen.push((key.to_vec(), fence, claims.owner().as_str().to_owned()));
+                }
+            }
+        }
+        for (key, fence, owner) in seen {
+            match self.fences.get_mut(&key) {
+                Some((last, by)) if fence < *last && *by != owner => {
+                    return Err(format!(
+                        "fence {last} of {by} was before {fence} of {owner}"
+                    ));
+                }
+                Some((last, _)) if fence == *last => {}
+                _ => drop(self.fences.insert(key, (fence, owner))),
+            }
+        }
+        Ok(())
+    }
+
+    /// A hold is watched where it is after its next renewal, which comes within
+    /// a third of its lease, and a twelfth, if nothing keeps its client from
+    /// asking for that.
+    ///
+    /// To be called before anything happens: what is there has been there since
+    /// the last look, or for no more than that.
+    pub(crate) fn check_watches(&mut self) -> Result<(), String> {
+        if self.now < self.looked + LOOKS {
+            return Ok(());
+        }
+        for (client, actor) in everybody() {
+            let Some(guard) = &self.clients[client].actors[actor].guard else {
+                continue;
+            };
+            if self.is_watched(client, guard) {
+                let now = self.now;
+                if let Some(guard) = &mut self.clients[client].actors[actor].guard {
+                    guard.watched = now;
+                }
+            } else if self.now > guard.watched + nanos(guard.lease) / 12 * 5 + 2 * LOOKS {
+                return Err(format!("client {client} does not watch {guard:?}"));
+            }
+        }
+        self.looked = self.now;
+        Ok(())
+    }
+
+    /// Whether the loss of a hold is told to its client; or cannot be now, or
+    /// the client has something else to do first.
+    fn is_watched(&self, client: usize, guard: &Guard) -> bool {
+        let claims = &guard.proof.claims;
+        let this = &self.clients[client];
+        let server = self.home(claims);
+        let there = &self.servers[server];
+        let node = self.kind.node(server);
+        let Some(link) = this.links.get(&node.0).filter(|link| link.server == server) else {
+            return true;
+        };
+        let is_out = guard.is_taken_away
+            || !guard.proof.is_live(self.instant())
+            || (this.is_unsure && is_kept(&guard.proof));
+        // A request of an earlier connection may take it over to that.
+        let is_hindered = link.is_cut
+            || !link.is_sole
+            || there.is_away(self.looked)
+            || self.looked < there.refuses_until
+            || self.looked < this.stopped_until
+            || self.looked < this.silent_until.max(this.refused_until)
+            || this.engine.routes().node(claims.slot()) != node
+            || self.is_cluster() && self.places[place(claims.slot())].moving.is_some();
+        let is_of = |calling: &Calling| calling.owner == claims.owner().as_str();
+        let mut calls = this.actors.iter().filter_map(|it| it.call.as_ref());
+        let is_busy = this.asked.values().any(|by| *by == link.number) || calls.any(is_of);
+        let is_told = there.watcher(&name(claims)) == Some(link.session);
+        is_out || is_hindered || is_busy || is_told
+    }
+
+    /// What a call for a lock has to be quick at: the server and the connection
+    /// that it needs are there.
+    pub(crate) fn quick(&self, client: usize, claims: &Claims) -> Option<(usize, u64)> {
+        let server = self.home(claims);
+        let (this, node) = (&self.clients[client], self.kind.node(server));
+        let link = this.links.get(&node.0)?;
+        let is_there = link.server == server
+            && !link.is_cut
+            && this.engine.routes().node(claims.slot()) == node;
+        is_there.then_some((server, link.number))
+    }
+
+    /// The slot that a call is about.
+    pub(crate) fn place_of(&self, claims: &Claims) -> usize {
+        match self.is_cluster() {
+            true => place(claims.slot()),
+            false => SLOTS.len() - 1,
+        }
+    }
+}
+
+/// Whether its owner may have made requests before it took this lock.
+fn is_kept(proof: &Proof) -> bool {
+    proof.claims.owner().as_str().contains("kept")
+}
+
+fn shared_key<'a>(one: &'a Claims, other: &Claims) -> Option<&'a [u8]> {
+    let mut keys = one.keys();
+    keys.find(|key| other.keys().any(|it| it == *key))
+}

@@ -1,0 +1,224 @@
+//! How a master's replica takes its place.
+
+use std::collections::BTreeMap;
+
+use rlock_core::{Fence, Timestamp};
+use rlock_engine::engine::claims::{Claims, Name};
+
+use crate::client::Happening;
+use crate::cluster::Kind;
+use crate::operation::Fall;
+use crate::server::{START, Server};
+use crate::store::{Store, Stored};
+use crate::world::{MS, SECOND, World};
+
+pub(crate) type Keys = BTreeMap<(u32, Vec<u8>), Stored>;
+
+/// What an owner had of the master that is gone, and its replica never knew:
+/// the grant, or how long it was renewed for.
+#[derive(Debug)]
+pub(crate) struct Unreplicated {
+    key: String,
+    owner: String,
+    fence: u64,
+    /// When its lease would have ended there.
+    until: u64,
+}
+
+impl World {
+    /// Replication stops, and after `lag` the master falls.
+    pub(crate) fn fails_over(&mut self, shard: usize, fall: Fall, lag: u64, back: u64) {
+        let row = &self.shards[shard];
+        let (master, spare, is_failing) = (row.master, row.spare, row.is_failing);
+        let is_moving = self.places.iter().any(|place| place.moving.is_some());
+        let is_steady = row.steady_from <= self.now;
+        if is_failing || is_moving || !is_steady || self.servers[spare].is_away(self.now) {
+            return;
+        }
+        let lag = if fall == Fall::Demoted { 0 } else { lag };
+        self.may_leave |= lag > 0;
+        self.shards[shard].is_failing = true;
+        let this = &mut self.servers[master];
+        this.set_time(self.now);
+        let copy = this.core.store.keys.clone();
+        self.has_acted(master);
+        match lag {
+            0 => self.falls(shard, fall, back, copy),
+            _ => self.later(
+                lag,
+                0,
+                Happening::Falls {
+                    shard,
+                    fall,
+                    back,
+                    copy,
+                },
+            ),
+        }
+    }
+
+    pub(crate) fn falls(&mut self, shard: usize, fall: Fall, back: u64, copy: Keys) {
+        let old = self.shards[shard].master;
+        self.tells(|| format!("  server {old} falls: {fall:?}"));
+        self.servers[old].set_time(self.now);
+        self.note_unreplicated(old, &copy);
+        let late = match fall {
+            Fall::Demoted => 0,
+            Fall::Killed | Fall::Paused => self.below(3 * SECOND),
+        };
+        let back = self.now + late + back;
+        self.servers[old].away_until = back;
+        match fall {
+            Fall::Killed => self.is_killed(old, back),
+            Fall::Paused | Fall::Demoted => {}
+        }
+        match late {
+            0 => self.is_promoted(shard, copy),
+            _ => self.later(late, 0, Happening::Promoted { shard, copy }),
+        }
+        match fall {
+            Fall::Demoted => self.returns(old),
+            _ => self.later(back - self.now, 0, Happening::Returns { server: old }),
+        }
+    }
+
+    /// Its connections end, and it knows nothing when it is back.
+    fn is_killed(&mut self, server: usize, back: u64) {
+        let (view, ahead) = (self.servers[server].view, self.servers[server].ahead);
+        self.servers[server] = Server {
+            view,
+            ahead,
+            away_until: back,
+            ..Server::new()
+        };
+        for client in 0..self.clients.len() {
+            let links = self.clients[client].links.values_mut();
+            let links = links.filter(|link| link.server == server && !link.is_cut);
+            let mut numbers = Vec::new();
+            for link in links {
+                link.is_cut = true;
+                numbers.push(link.number);
+            }
+            for link in numbers {
+                let soon = self.below(30 * MS);
+                self.later(soon, client, Happening::Breaks { link });
+            }
+        }
+    }
+
+    pub(crate) fn is_promoted(&mut self, shard: usize, copy: Keys) {
+        self.is_held_again(&copy);
+        let row = &mut self.shards[shard];
+        std::mem::swap(&mut row.master, &mut row.spare);
+        (row.is_failing, row.steady_from) = (false, self.now + 5 * SECOND);
+        self.fail_overs += 1;
+        let (new, old) = (row.master, row.spare);
+        let now = self.now;
+        let server = &mut self.servers[new];
+        server.is_master = true;
+        server.core.store = Store {
+            keys: copy,
+            ..Store::default()
+        };
+        for (place, known) in server.view.iter_mut().enumerate() {
+            if self.places[place].shard == shard {
+                (*known, self.places[place].since) = (new, now);
+            }
+        }
+        server.set_time(now);
+        self.servers[old].is_master = false;
+        self.tells(|| format!("  server {new} is the master instead of {old}"));
+        self.others_learn();
+        if self.kind == Kind::One {
+            for client in 0..self.clients.len() {
+                let soon = self.below(SECOND);
+                self.later(soon, client, Happening::Named);
+            }
+        }
+    }
+
+    /// It is there again, as a replica.
+    pub(crate) fn returns(&mut self, server: usize) {
+        self.tells(|| format!("  server {server} is a replica"));
+        let view = self.view();
+        let this = &mut self.servers[server];
+        (this.view, this.away_until) = (view, 0);
+        this.stands_down();
+        this.set_time(self.now);
+        self.has_acted(server);
+    }
+
+    /// A Sentinel names a server: a client leaves another one.
+    pub(crate) fn is_named(&mut self, client: usize) {
+        let master = self.shards[0].master;
+        let links = self.clients[client].links.values();
+        let other = links
+            .filter(|link| link.server != master)
+            .map(|it| it.number);
+        for link in other.collect::<Vec<_>>() {
+            self.breaks(client, link);
+        }
+    }
+
+    /// The replica may not know that a hold was ended, which its owner was told.
+    fn is_held_again(&mut self, copy: &Keys) {
+        for ((_, key), stored) in copy {
+            let holders = stored.held().into_iter().flat_map(|held| &held.holders);
+            for (owner, holder) in holders {
+                let name = Name::new(&[owner.as_bytes(), b" ", key].concat());
+                let lost = (name, holder.fence.map_or(0, Fence::get));
+                for client in &mut self.clients {
+                    client.lost.remove(&lost);
+                }
+            }
+        }
+    }
+
+    fn note_unreplicated(&mut self, server: usize, copy: &Keys) {
+        let this = &self.servers[server];
+        let now = this.core.now;
+        for ((_, key), stored) in &this.core.store.keys {
+            let Some(held) = stored.held() else { continue };
+            let copied = copy.get(&(0, key.clone())).and_then(Stored::held);
+            for (owner, holder) in held.lives(now) {
+                let same = copied.and_then(|it| Some((it.shared, it.live(now, owner)?)));
+                let is_known = same.is_some_and(|(shared, it)| {
+                    shared == held.shared
+                        && it.fence == holder.fence
+                        && it.deadline >= holder.deadline
+                });
+                if !is_known && let Some(fence) = holder.fence {
+                    self.unreplicated.push(Unreplicated {
+                        key: String::from_utf8_lossy(key).into_owned(),
+                        owner: owner.clone(),
+                        fence: fence.get(),
+                        until: by_clock(holder.deadline, this.ahead) + MS,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether this grant, or its lease, is one that the replica never knew.
+    pub(crate) fn is_unreplicated(&self, claims: &Claims, fence: u64, key: &[u8]) -> bool {
+        self.unreplicated.iter().any(|it| {
+            it.key.as_bytes() == key
+                && it.owner == claims.owner().as_str()
+                && it.fence == fence
+                && self.now <= it.until
+        })
+    }
+
+    /// The master of now knows it.
+    pub(crate) fn is_replicated(&mut self, claims: &Claims) {
+        let keys: Vec<_> = claims.keys().collect();
+        let owner = claims.owner().as_str();
+        self.unreplicated
+            .retain(|it| it.owner != owner || !keys.contains(&it.key.as_bytes()));
+    }
+}
+
+/// When something is by the clock of the world, in nanoseconds.
+fn by_clock(at: Timestamp, ahead: u64) -> u64 {
+    at.micros().saturating_sub(START + ahead) * 1000
+}

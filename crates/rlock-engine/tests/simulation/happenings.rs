@@ -1,0 +1,341 @@
+//! What happens next, and what comes of it.
+
+use rlock_engine::engine::claims::Name;
+use rlock_engine::engine::notices::{Notice, Word};
+use rlock_engine::engine::request::{Reply, Request};
+use rlock_engine::engine::{Action, Event, Id};
+use rlock_engine::error::Fault;
+
+use crate::carry_out::claims_of;
+use crate::client::{Happening, Way};
+use crate::cluster::Answer;
+use crate::links::RESPONSE_LIMIT;
+use crate::operation::KEYS;
+use crate::server::moved;
+use crate::world::{MS, World};
+
+impl World {
+    /// Tells the engine of a client what happens, and does what it says.
+    pub(crate) fn tell(&mut self, client: usize, event: Event) {
+        let now = self.instant();
+        if !matches!(event, Event::Tick) {
+            self.tells(|| format!("  client {client}: {event:?}"));
+        }
+        self.clients[client].engine.handle(now, event);
+        while let Some(action) = self.clients[client].engine.poll_action() {
+            self.carry_out(client, action);
+        }
+    }
+
+    fn carry_out(&mut self, client: usize, action: Action) {
+        self.tells(|| format!("    client {client} does {action:?}"));
+        match action {
+            Action::Send {
+                id,
+                link,
+                request,
+                call,
+            } => {
+                self.clients[client].awaited.extend(call.map(|_| id));
+                self.sends(client, id, link, request);
+            }
+            Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
+            Action::Retire { link } => self.later(0, client, Happening::Breaks { link }),
+            Action::Connect { node } => {
+                let soon = self.delay();
+                self.later(soon, client, Happening::Connects { node });
+            }
+            Action::Over { .. } | Action::Flushed { .. } => {}
+        }
+    }
+
+    fn sends(&mut self, client: usize, id: Id, number: u64, request: Request) {
+        let late = self.delay();
+        let now = self.now;
+        let this = &mut self.clients[client];
+        let named = claims_of(&request).map(|it| this.engine.routes().node(it.slot()));
+        let Some(link) = this.link(number) else {
+            self.wrong = Some(format!("there is no connection for {request:?}"));
+            return;
+        };
+        let (server, session) = (link.server, link.session);
+        let is_cut = link.is_cut;
+        link.at_server = link.at_server.max(now + late) + 1;
+        let at = link.at_server;
+        this.asked.insert(id, number);
+        this.has_undone |= matches!(
+            request,
+            Request::CleanUp { .. }
+                | Request::Downgrade { .. }
+                | Request::Release { fence: None, .. }
+                | Request::ReleaseEach { fence: None, .. }
+        );
+        if named.is_some_and(|named| named != self.kind.node(server)) {
+            self.wrong = Some(format!("{server} is asked, not {named:?}: {request:?}"));
+        }
+        if request.replicas() > 0 {
+            return self.asks_beside(client, server, id, request);
+        }
+        if is_cut {
+            return self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
+        }
+        let happening = Happening::Asked {
+            server,
+            session,
+            way: Way::Link,
+            id,
+            request,
+        };
+        self.later(at - now, client, happening);
+    }
+
+    pub(crate) fn next_happens(&mut self) {
+        let Some(((_, number), (client, happening))) = self.agenda.pop_first() else {
+            return;
+        };
+        if happening.is_at_client() && self.is_stopped(client) {
+            let at = (self.clients[client].stopped_until, number);
+            self.agenda.insert(at, (client, happening));
+            return;
+        }
+        match happening {
+            Happening::Asked {
+                server,
+                session,
+                way,
+                id,
+                request,
+            } => self.arrives(client, server, (session, way), id, request),
+            Happening::Replied {
+                id, moved, result, ..
+            } => self.replied(client, id, moved, result),
+            Happening::Told { link, message } => {
+                let (word, fence) = (message.word, message.fence);
+                let name = Name::new(&message.name);
+                if word == Word::Lost {
+                    self.clients[client].lost.insert((name.clone(), fence));
+                }
+                let notice = Notice {
+                    word,
+                    fence,
+                    name,
+                    link,
+                };
+                self.tell(client, Event::Notice(notice));
+            }
+            Happening::Unanswered { id } => self.unanswered(client, id),
+            Happening::Breaks { link } => self.breaks(client, link),
+            Happening::Connects { node } => self.connects(client, node),
+            Happening::AsksForRoutes => self.asks_for_routes(client),
+            Happening::HearsOfRoutes { view } => {
+                let routes = self.kind.routes(view);
+                self.tell(client, Event::Routes(routes));
+            }
+            Happening::MayAsk => self.may_ask_again(client),
+            Happening::Named => self.is_named(client),
+            Happening::Closes { session } => self.is_closed(session),
+            Happening::KeyMoves { key } => self.key_moves(KEYS[key]),
+            Happening::HasMoved { place } => self.has_moved(place),
+            Happening::Learns { server } => self.learns(server),
+            Happening::Falls {
+                shard,
+                fall,
+                back,
+                copy,
+            } => self.falls(shard, fall, back, copy),
+            Happening::Promoted { shard, copy } => self.is_promoted(shard, copy),
+            Happening::Returns { server } => self.returns(server),
+        }
+    }
+
+    fn replied(
+        &mut self,
+        client: usize,
+        id: Id,
+        moved: Option<(u16, usize)>,
+        result: Result<Reply, Fault>,
+    ) {
+        let Some(link) = self.clients[client].asked.get(&id).copied() else {
+            return;
+        };
+        if let Some((slot, server)) = moved {
+            self.redirected(client, slot, server);
+        }
+        self.clients[client].asked.remove(&id);
+        self.clients[client].awaited.remove(&id);
+        let is_over =
+            matches!(&result, Err(Fault::Passing(why)) if why.to_string().contains("READONLY"));
+        let request = id;
+        self.tell(client, Event::Reply { request, result });
+        if is_over {
+            // It is a replica, and another one is the master.
+            self.breaks(client, link);
+        }
+    }
+
+    fn is_closed(&mut self, session: u64) {
+        let now = self.now;
+        let mut servers = self.servers.iter();
+        let server = servers.position(|it| it.sessions.contains_key(&session));
+        let Some(server) = server else {
+            return;
+        };
+        if self.servers[server].is_away(now) {
+            // It sees that when it is there again.
+            let time = self.servers[server].away_until - now;
+            return self.later(time, 0, Happening::Closes { session });
+        }
+        self.tells(|| format!("  server {server}: {session} is closed"));
+        self.servers[server].set_time(now);
+        self.servers[server].close(session);
+        self.has_acted(server);
+    }
+
+    fn arrives(
+        &mut self,
+        client: usize,
+        server: usize,
+        (session, way): (u64, Way),
+        id: Id,
+        request: Request,
+    ) {
+        let this = &mut self.servers[server];
+        if !this.sessions.contains_key(&session) {
+            if way != Way::Link {
+                self.is_not_there(client, id);
+            }
+            return;
+        }
+        if this.is_away(self.now) {
+            let time = this.away_until - self.now;
+            match way {
+                Way::Beside => self.is_silent_beside(client, id),
+                Way::Link | Way::Asking => {
+                    self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
+                }
+            }
+            let asked = Happening::Asked {
+                server,
+                session,
+                way,
+                id,
+                request,
+            };
+            return self.later(time, client, asked);
+        }
+        this.set_time(self.now);
+        let is_asking = way == Way::Asking;
+        let (moved, result) = match self.answer(server, session, &request, is_asking) {
+            Answer::Reply(result) => (None, result),
+            Answer::Moved(slot, to) => (Some((slot, to)), Err(Fault::Moved(moved("MOVED")))),
+            Answer::Ask(to) if request.is_of_a_hold() && way == Way::Link => {
+                return self.asks_there(client, to, id, request);
+            }
+            Answer::Ask(_) => (None, Err(Fault::Moved(moved("ASK")))),
+        };
+        self.tells(|| format!("  server {server}: {request:?} by {session}: {result:?}"));
+        if let (Ok(Reply::Fence(_)), Some(claims)) = (&result, claims_of(&request)) {
+            self.is_replicated(claims);
+        }
+        // What a command tells its own connection may come before its reply.
+        let first = self.below(2) == 0;
+        if first {
+            self.has_acted(server);
+        }
+        let (late, read) = (self.delay(), self.below(MS / 5));
+        let now = self.now;
+        let dawdles_until = self.clients[client].read_from(id);
+        let replied = |here| Happening::Replied {
+            id,
+            here,
+            moved,
+            result,
+        };
+        let links = self.clients[client].links.values_mut();
+        let mut links = links.filter(|link| link.session == session && !link.is_cut);
+        if way != Way::Link {
+            self.later(late, client, replied(now + late));
+        } else if let Some(link) = links.next() {
+            link.at_client = link.at_client.max(now + late) + 1;
+            let here = link.at_client;
+            let at = (here + read).max(dawdles_until);
+            self.later(at - now, client, replied(here));
+        }
+        self.has_acted(server);
+    }
+
+    /// What is about a hold is asked for at the server that has it already.
+    fn asks_there(&mut self, client: usize, server: usize, id: Id, request: Request) {
+        if self.servers[server].is_away(self.now) {
+            return self.is_not_there(client, id);
+        }
+        let known = self.clients[client].asking.get(&server).copied();
+        let known = known.filter(|it| self.servers[server].sessions.contains_key(it));
+        let session = known.unwrap_or_else(|| {
+            self.last += 1;
+            self.servers[server].open_to_ask(self.last, client);
+            self.last
+        });
+        self.clients[client].asking.insert(server, session);
+        let late = self.delay();
+        let asked = Happening::Asked {
+            server,
+            session,
+            way: Way::Asking,
+            id,
+            request,
+        };
+        self.later(late, client, asked);
+    }
+
+    /// What replicas are to know goes by a connection of its own, of which the
+    /// client's other one says nothing.
+    fn asks_beside(&mut self, client: usize, server: usize, id: Id, request: Request) {
+        let this = &self.clients[client];
+        let is_silent = self.now < this.silent_until;
+        let is_refused = self.now < this.refused_until || self.servers[server].is_away(self.now);
+        let known = this.beside.get(&server).copied();
+        let known = known.filter(|it| self.servers[server].sessions.contains_key(it));
+        if is_silent {
+            return self.is_silent_beside(client, id);
+        }
+        if known.is_none() && is_refused {
+            return self.is_not_there(client, id);
+        }
+        let session = known.unwrap_or_else(|| {
+            self.last += 1;
+            self.servers[server].open_to_ask(self.last, client);
+            self.last
+        });
+        self.clients[client].beside.insert(server, session);
+        let late = self.delay();
+        let asked = Happening::Asked {
+            server,
+            session,
+            way: Way::Beside,
+            id,
+            request,
+        };
+        self.later(late, client, asked);
+    }
+
+    /// Sends on what a server tells.
+    pub(crate) fn has_acted(&mut self, server: usize) {
+        self.servers[server].core.turn();
+        let node = self.kind.node(server).0;
+        for message in self.servers[server].messages() {
+            let client = message.client;
+            let late = self.delay();
+            let link = self.clients[client].links.get_mut(&node);
+            let Some(link) = link.filter(|link| !link.is_cut && link.server == server) else {
+                continue;
+            };
+            if !self.servers[server].sessions.contains_key(&link.session) {
+                continue;
+            }
+            link.at_client = link.at_client.max(self.now + late) + 1;
+            let (at, link) = (link.at_client, link.number);
+            self.later(at - self.now, client, Happening::Told { link, message });
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The network: connections that are made, break, or vanish.
+
+use rlock_engine::engine::lane::Node;
+use rlock_engine::engine::{Event, Id};
+use rlock_engine::error::Fault;
+
+use crate::client::{Happening, Link, REPLICATION};
+use crate::cluster::{Kind, SLOTS};
+use crate::operation::{Beside, Cut};
+use crate::server::failure;
+use crate::world::{MS, SECOND, World, nanos};
+
+/// After how long a request without a reply is given up.
+pub(crate) const RESPONSE_LIMIT: u64 = 5 * SECOND;
+
+/// When a server sees by itself that the other end has vanished.
+const KEEPALIVE: u64 = 30 * SECOND;
+
+impl World {
+    pub(crate) fn closes(&mut self, client: usize) {
+        self.may_leave = true;
+        self.clients[client].is_closed = true;
+        for link in std::mem::take(&mut self.clients[client].links).into_values() {
+            let session = link.session;
+            self.later(0, client, Happening::Closes { session });
+        }
+        self.tell(client, Event::Closed);
+    }
+
+    /// All connections of a client, or that to one of the masters.
+    pub(crate) fn cut(&mut self, client: usize, shard: Option<usize>, how: Cut) {
+        let shard = shard.map(|shard| shard % self.shards.len());
+        let master = shard.map(|shard| self.shards[shard].master);
+        let links = self.clients[client].links.values();
+        let links = links.filter(|it| master.is_none_or(|master| it.server == master));
+        let numbers: Vec<u64> = links.map(|link| link.number).collect();
+        for link in numbers {
+            self.cut_one(client, link, how);
+        }
+    }
+
+    fn cut_one(&mut self, client: usize, number: u64, how: Cut) {
+        let soon = self.below(30 * MS);
+        let link = self.clients[client].link(number);
+        let Some(link) = link.filter(|link| !link.is_cut) else {
+            return;
+        };
+        link.is_cut = true;
+        let (session, link) = (link.session, link.number);
+        let seen = match how {
+            Cut::Plain | Cut::Unseen => self.below(20 * MS),
+            Cut::HalfOpen | Cut::Silent => KEEPALIVE,
+        };
+        self.later(seen, client, Happening::Closes { session });
+        if matches!(how, Cut::Silent | Cut::Unseen) {
+            for id in self.clients[client].asked_by(number) {
+                self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
+            }
+        } else {
+            self.later(soon, client, Happening::Breaks { link });
+        }
+    }
+
+    /// The slots that a client thinks a node has, by their places.
+    fn places_at(&self, client: usize, node: Node) -> Vec<usize> {
+        let routes = self.clients[client].engine.routes();
+        let places = (0..SLOTS.len()).filter(|place| routes.node(SLOTS[*place]) == node);
+        places.collect()
+    }
+
+    pub(crate) fn connects(&mut self, client: usize, node: Node) {
+        if self.clients[client].is_closed || self.clients[client].links.contains_key(&node.0) {
+            return;
+        }
+        let server = self.server_of(node);
+        let places = self.places_at(client, node);
+        let chance = self.below(places.len() as u64);
+        let place = places.get(usize::try_from(chance).unwrap_or(0)).copied();
+        let this = &self.servers[server];
+        let is_there = !this.is_away(self.now) && this.is_master;
+        match place {
+            Some(place) if is_there && this.view[place] == server => {
+                self.is_connected(client, node, server, place);
+            }
+            place => {
+                if let Some(place) = place.filter(|_| is_there) {
+                    let named = this.view[place];
+                    self.redirected(client, SLOTS[place], named);
+                }
+                self.has_not_connected(client, node);
+            }
+        }
+    }
+
+    fn has_not_connected(&mut self, client: usize, node: Node) {
+        self.tells(|| format!("  client {client}: no connection to {node:?}"));
+        if self.kind == Kind::Cluster {
+            self.doubts(client);
+        }
+        if self.places_at(client, node).is_empty() {
+            let is_left = true;
+            return self.tell(client, Event::LinkDown { node, is_left });
+        }
+        let pause = 5 * MS + self.below(300 * MS);
+        self.later(pause, client, Happening::Connects { node });
+    }
+
+    fn is_connected(&mut self, client: usize, node: Node, server: usize, place: usize) {
+        let is_sole = self.below(4) > 0;
+        self.last += 1;
+        let session = self.last;
+        let this = &mut self.clients[client];
+        this.opened += 1;
+        let number = this.opened;
+        let asking = this.asking.get(&server).copied();
+        let now = self.now;
+        let there = &mut self.servers[server];
+        there.set_time(now);
+        let earlier = there.sessions.iter();
+        let earlier = earlier.filter(|(it, of)| of.client == client && Some(**it) != asking);
+        let earlier: Vec<u64> = earlier.map(|(session, _)| *session).collect();
+        let is_sole = is_sole || earlier.is_empty();
+        there.open(session, client);
+        if is_sole {
+            for session in earlier {
+                there.close(session);
+            }
+        }
+        self.may_leave |= !is_sole;
+        self.clients[client].is_unsure |= !is_sole;
+        let link = Link {
+            number,
+            server,
+            session,
+            place,
+            is_sole,
+            is_cut: false,
+            is_given_up: false,
+            at_server: 0,
+            at_client: 0,
+        };
+        self.clients[client].links.insert(node.0, link);
+        self.reconnects += u64::from(number > 1);
+        self.has_acted(server);
+        let up = Event::LinkUp {
+            node,
+            link: number,
+            is_sole,
+        };
+        self.tell(client, up);
+    }
+
+    pub(crate) fn breaks(&mut self, client: usize, number: u64) {
+        let link = self.clients[client].link(number);
+        let Some(link) = link.filter(|link| !link.is_given_up) else {
+            return;
+        };
+        link.is_given_up = true;
+        let (session, server) = (link.session, link.server);
+        if !std::mem::replace(&mut link.is_cut, true) {
+            // The server may not see that the client has given it up.
+            self.later(KEEPALIVE, client, Happening::Closes { session });
+        }
+        // Some callers see it first, others later, or read a reply that was here
+        // before.
+        let read = self.delay_what_is_said(client, number);
+        for id in self.clients[client].asked_by(number) {
+            if self.below(2) == 0 && !read.contains(&id) {
+                self.unanswered(client, id);
+            }
+        }
+        let node = self.kind.node(server);
+        self.clients[client].links.remove(&node.0);
+        if let Some(session) = self.clients[client].beside.remove(&server) {
+            let soon = self.below(20 * MS);
+            self.later(soon, client, Happening::Closes { session });
+        }
+        let is_left = false;
+        self.tell(client, Event::LinkDown { node, is_left });
+        let asked = self.clients[client].asked_by(number).into_iter();
+        for id in asked.filter(|id| !read.contains(id)) {
+            let soon = self.below(5 * MS);
+            self.later(soon, client, Happening::Unanswered { id });
+        }
+        let pause = match self.below(4) {
+            0 => self.below(3 * SECOND),
+            _ => 5 * MS + self.below(50 * MS),
+        };
+        self.later(pause, client, Happening::Connects { node });
+    }
+
+    /// What has been said by a connection may be read long after its end: the
+    /// replies are to those requests.
+    fn delay_what_is_said(&mut self, client: usize, number: u64) -> Vec<Id> {
+        let asked = self.clients[client].asked_by(number);
+        let now = self.now;
+        let is_late = |happening: &Happening| match happening {
+            Happening::Told { link, .. } => *link == number,
+            Happening::Replied { id, here, .. } => *here <= now && asked.contains(id),
+            _ => false,
+        };
+        let late = self.agenda.iter();
+        let late = late.filter(|(_, (of, happening))| *of == client && is_late(happening));
+        let mut read = Vec::new();
+        for at in late.map(|(at, _)| *at).collect::<Vec<_>>() {
+            let more = self.below(2) * self.below(300 * MS);
+            if let Some((_, happening)) = self.agenda.remove(&at) {
+                if let Happening::Replied { id, .. } = &happening {
+                    read.push(*id);
+                }
+                self.later((at.0 + more).max(self.now) - self.now, client, happening);
+            }
+        }
+        read
+    }
+
+    pub(crate) fn unanswered(&mut self, client: usize, id: Id) {
+        let Some(link) = self.clients[client].asked.remove(&id) else {
+            return;
+        };
+        let result = Err(Fault::Broken(failure("broken")));
+        let request = id;
+        self.tell(client, Event::Reply { request, result });
+        self.breaks(client, link);
+    }
+
+    /// Another server has a slot than a client thought.
+    pub(crate) fn redirected(&mut self, client: usize, slot: u16, server: usize) {
+        let node = self.kind.node(server);
+        // A connection that only asks there may be one from before.
+        if let Some(session) = self.clients[client].asking.remove(&server) {
+            self.later(0, client, Happening::Closes { session });
+        }
+        self.tell(client, Event::SlotMoved { slot, node });
+        self.doubts(client);
+    }
+
+    /// A client's routes may be wrong.
+    pub(crate) fn doubts(&mut self, client: usize) {
+        let this = &mut self.clients[client];
+        if std::mem::replace(&mut this.has_asked, true) {
+            this.doubts = true;
+            return;
+        }
+        this.doubts = false;
+        let soon = self.delay();
+        self.later(soon, client, Happening::AsksForRoutes);
+        self.later(soon + SECOND, client, Happening::MayAsk);
+    }
+
+    /// A server is asked that the client has a connection to, or else any.
+    pub(crate) fn asks_for_routes(&mut self, client: usize) {
+        let links = self.clients[client].links.values();
+        let linked = links.filter(|it| !it.is_cut).map(|link| link.server);
+        let all = linked.chain(0..self.servers.len());
+        let mut there = all.filter(|server| !self.servers[*server].is_away(self.now));
+        if let Some(server) = there.next() {
+            drop(there);
+            let (view, late) = (self.servers[server].view, self.delay());
+            self.later(late, client, Happening::HearsOfRoutes { view });
+        }
+    }
+
+    pub(crate) fn may_ask_again(&mut self, client: usize) {
+        let this = &mut self.clients[client];
+        this.has_asked = false;
+        if this.doubts {
+            self.doubts(client);
+        }
+    }
+
+    /// How long something is on its way: mostly short, at times long.
+    pub(crate) fn delay(&mut self) -> u64 {
+        match self.below(60) {
+            0 => self.below(2 * SECOND),
+            1..=5 => self.below(50 * MS),
+            _ => self.below(MS),
+        }
+    }
+
+    /// Nothing passes the connection any more that replicas are asked by.
+    pub(crate) fn is_silent_beside(&mut self, client: usize, id: Id) {
+        let time = RESPONSE_LIMIT + nanos(REPLICATION);
+        let replied = Happening::Replied {
+            id,
+            here: self.now + time,
+            moved: None,
+            result: Err(Fault::Passing(failure("no answer"))),
+        };
+        self.later(time, client, replied);
+    }
+
+    /// What becomes of the connections that replicas are asked by.
+    pub(crate) fn goes_wrong_beside(&mut self, client: usize, how: Beside) {
+        let this = &mut self.clients[client];
+        match how {
+            Beside::Breaks => {}
+            Beside::Silent => {
+                this.silent_until = self.now + RESPONSE_LIMIT + nanos(REPLICATION);
+            }
+            Beside::Refused(time) => this.refused_until = self.now + nanos(time),
+        }
+        if how != Beside::Silent {
+            for session in std::mem::take(&mut this.beside).into_values() {
+                self.later(0, client, Happening::Closes { session });
+            }
+        }
+    }
+
+    /// The server is not there that was to be asked besides.
+    pub(crate) fn is_not_there(&mut self, client: usize, id: Id) {
+        let replied = Happening::Replied {
+            id,
+            here: self.now + MS,
+            moved: None,
+            result: Err(Fault::Passing(failure("no connection"))),
+        };
+        self.later(MS, client, replied);
+    }
+}

@@ -1,0 +1,117 @@
+//! The engine of the client against the core of the server, in a world where
+//! everything goes wrong that can.
+//!
+//! Time is a number here, and chance comes from a seed, so a failure can be
+//! repeated. What fails shrinks to the fewest operations that show it, which
+//! are printed as a script.
+
+// The core with a keyspace around it, as its own tests have it.
+#[path = "../../../rlock-core/tests/it/driver.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod driver;
+#[path = "../../../rlock-core/tests/it/perform.rs"]
+mod perform;
+#[path = "../../../rlock-core/tests/it/several.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod several;
+#[path = "../../../rlock-core/tests/it/store.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod store;
+#[path = "../../../rlock-core/tests/it/stored.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod stored;
+#[path = "../../../rlock-core/tests/it/told.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod told;
+#[path = "../../../rlock-core/tests/it/transact.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod transact;
+
+mod actor;
+mod carry_out;
+mod checks;
+mod client;
+mod cluster;
+mod fail_over;
+mod happenings;
+mod links;
+mod meddle;
+mod operation;
+mod scripts;
+mod server;
+mod tasks;
+mod world;
+
+use std::cell::Cell;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
+
+use cluster::Kind;
+use operation::Operation;
+use world::World;
+
+/// What has happened in all worlds of a kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    events: u64,
+    grants: u64,
+    reconnects: u64,
+    moves: u64,
+    fail_overs: u64,
+}
+
+#[test]
+fn no_two_hold_no_call_hangs_and_nothing_stays() {
+    let seen = play(Kind::One, 660);
+    assert!(seen.events >= 500_000, "{seen:?}");
+    assert!(seen.grants >= 3_000, "{seen:?}");
+    assert!(seen.reconnects >= 2_000, "{seen:?}");
+    assert!(seen.fail_overs >= 500, "{seen:?}");
+}
+
+#[test]
+fn nor_in_a_cluster_whose_slots_and_masters_change() {
+    let seen = play(Kind::Cluster, 630);
+    assert!(seen.events >= 500_000, "{seen:?}");
+    assert!(seen.grants >= 3_000, "{seen:?}");
+    assert!(seen.reconnects >= 2_000, "{seen:?}");
+    assert!(seen.moves >= 1_000, "{seen:?}");
+    assert!(seen.fail_overs >= 500, "{seen:?}");
+}
+
+fn play(kind: Kind, cases: u32) -> Seen {
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases,
+        failure_persistence: None,
+        // The same each time, so that a failure is a change's doing.
+        rng_seed: RngSeed::Fixed(1),
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    });
+    let script = vec(any::<[u8; 6]>().prop_map(Operation::decode), 1..160);
+    let seen = Cell::new(Seen::default());
+    let outcome = runner.run(&(script, any::<u64>()), |(script, seed)| {
+        let mut world = World::new(kind, seed);
+        let outcome = world.play(&script);
+        if let Err(error) = outcome {
+            let story = World::story(kind, &script, seed);
+            return Err(TestCaseError::fail(format!("{error}\n{story}\n{error}")));
+        }
+        let before = seen.get();
+        seen.set(Seen {
+            events: before.events + world.happened,
+            grants: before.grants + world.granted,
+            reconnects: before.reconnects + world.reconnects,
+            moves: before.moves + world.moves,
+            fail_overs: before.fail_overs + world.fail_overs,
+        });
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    println!("{kind:?}: {:?}", seen.get());
+    seen.get()
+}

@@ -1,0 +1,221 @@
+//! What can be done to the world.
+
+use std::time::Duration;
+
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::terms::Terms;
+
+/// The clients, and the tasks of each.
+pub(crate) const CLIENTS: usize = 2;
+pub(crate) const ACTORS: usize = 6;
+/// Short ones whose slots are among the first. The first and the last share one.
+pub(crate) const KEYS: [&str; 3] = ["emj", "ccg", "{emj}"];
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Operation {
+    /// An idle task asks for a lock.
+    Ask {
+        actor: usize,
+        /// Which keys: one, or all of them.
+        key: Option<usize>,
+        ask: Ask,
+        queueing: Queueing,
+        terms: Terms,
+        /// One of the owners that a client keeps; else a new one.
+        owner: Option<usize>,
+    },
+    /// A task drops its call, or its guard.
+    Drop { actor: usize },
+    /// A task releases its guard, and waits for that.
+    Release { actor: usize },
+    /// A reader wants to write.
+    Upgrade { actor: usize, queueing: Queueing },
+    /// A writer wants to read on.
+    Downgrade { actor: usize },
+    /// A holder wants more time.
+    Extend { actor: usize, lease: Duration },
+    /// The connections of a client break, or that to one of the masters.
+    Cut {
+        client: usize,
+        shard: Option<usize>,
+        how: Cut,
+    },
+    /// Something becomes of the connections of a client that replicas are asked
+    /// by.
+    Beside { client: usize, how: Beside },
+    /// Its process is stopped, or its machine is suspended.
+    Stop { client: usize, time: Duration },
+    /// Its callers are slow to read their replies.
+    Dawdle { client: usize, time: Duration },
+    /// Its runtime ends.
+    Close { client: usize },
+    /// A master refuses all for a while, as it has too few replicas.
+    Refuse { shard: usize, time: Duration },
+    /// An operator frees a lock.
+    Force { key: usize },
+    /// An operator ends a wait.
+    Cancel { actor: usize },
+    /// All data is gone.
+    Flush,
+    /// Somebody sets the server's clock.
+    Jump { time: Duration },
+    /// The slot of a key moves to the other master; or one without keys. If that
+    /// takes time, its keys go before it.
+    Move {
+        key: Option<usize>,
+        window: Duration,
+    },
+    /// A master's replica takes its place. What has changed there for `lag`
+    /// before that is lost, and the old one comes back as a replica.
+    FailOver {
+        shard: usize,
+        fall: Fall,
+        lag: Duration,
+        back: Duration,
+    },
+    /// Nothing.
+    Pass { time: Duration },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// Both ends see it.
+    Plain,
+    /// Only the client sees it.
+    HalfOpen,
+    /// Nobody sees it: what is sent is gone.
+    Silent,
+    /// Only the server sees it.
+    Unseen,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beside {
+    /// Both ends see it.
+    Breaks,
+    /// Nobody sees it: what is sent is gone.
+    Silent,
+    /// They end, and no other is made for so long.
+    Refused(Duration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fall {
+    /// It comes back with no data.
+    Killed,
+    /// Its process stands still.
+    Paused,
+    /// By hand, with nothing lost.
+    Demoted,
+}
+
+impl Operation {
+    /// Any bytes are an operation.
+    pub(crate) fn decode([what, who, which, how, long, more]: [u8; 6]) -> Self {
+        let (actor, client) = (usize::from(who) % ACTORS, usize::from(who) % CLIENTS);
+        // Most want the same.
+        let key = [0, 0, 0, 1, 1, 2][usize::from(which) % 6];
+        let millis = |millis: u64| Duration::from_millis(millis);
+        let queueing = match long % 5 {
+            0 => Queueing::Try,
+            1 => Queueing::AtMost(millis(u64::from(more))),
+            2 => Queueing::AtMost(millis(20 * u64::from(more))),
+            _ => Queueing::Unlimited,
+        };
+        match what % 37 {
+            0..=10 => Self::Ask {
+                actor,
+                key: (which < 230).then_some(key),
+                ask: match how % 4 {
+                    0 | 1 => Ask::Exclusive,
+                    2 => Ask::Shared,
+                    _ if which < 230 => Ask::Permits {
+                        limit: 3,
+                        permits: 1 + u32::from(more) % 3,
+                    },
+                    _ => Ask::Exclusive,
+                },
+                queueing: match queueing {
+                    Queueing::AtMost(Duration::ZERO) => Queueing::Try,
+                    queueing => queueing,
+                },
+                terms: Terms {
+                    lease: millis([700, 2_000, 30_000][usize::from(how) / 4 % 3]),
+                    renewed: how / 12 % 5 != 0,
+                    max_hold: (how / 60 == 1).then_some(millis(2_500)),
+                    bound: match how / 60 {
+                        2 => Some(millis(400)),
+                        3 => Some(millis(1_500)),
+                        _ => None,
+                    },
+                    replicas: u16::from(how < 120 && how % 7 == 0),
+                },
+                // Permits are not entered again.
+                owner: (more % 2 == 0 && how % 4 != 3).then_some(usize::from(more) / 2 % 2),
+            },
+            11..=13 => Self::Drop { actor },
+            14 | 15 => Self::Release { actor },
+            16 => Self::Upgrade { actor, queueing },
+            17 => Self::Downgrade { actor },
+            29 => Self::Extend {
+                actor,
+                lease: millis([500, 3_000, 60_000][usize::from(how) % 3]),
+            },
+            18..=20 => Self::Cut {
+                client,
+                shard: [None, Some(0), Some(1)][usize::from(which) % 3],
+                how: [Cut::Plain, Cut::HalfOpen, Cut::Silent, Cut::Unseen][usize::from(how) % 4],
+            },
+            30 => Self::Beside {
+                client,
+                how: match how % 3 {
+                    0 => Beside::Breaks,
+                    1 => Beside::Silent,
+                    _ => Beside::Refused(millis(20 * u64::from(long))),
+                },
+            },
+            21 => Self::Stop {
+                client,
+                time: millis(10 * u64::from(long)),
+            },
+            31 => Self::Dawdle {
+                client,
+                time: millis(2 * u64::from(long)),
+            },
+            22 if how < 20 => Self::Close { client },
+            23 => Self::Refuse {
+                shard: usize::from(who),
+                time: millis(4 * u64::from(long)),
+            },
+            24 => Self::Force { key },
+            25 => Self::Cancel { actor },
+            26 if how < 60 => Self::Flush,
+            26 if how < 120 => Self::Jump {
+                time: millis(10 * u64::from(long)),
+            },
+            28 => Self::Pass {
+                time: millis(11_000),
+            },
+            27 => Self::Pass {
+                time: millis(50 * u64::from(long)),
+            },
+            32..=34 => Self::Move {
+                key: (which < 200).then_some(key),
+                window: millis(if how < 100 { 0 } else { 12 * u64::from(long) }),
+            },
+            35 => Self::FailOver {
+                shard: usize::from(who),
+                fall: [Fall::Killed, Fall::Paused, Fall::Demoted][usize::from(how) % 3],
+                lag: millis(if which < 128 {
+                    0
+                } else {
+                    u64::from(which) - 127
+                }),
+                back: millis(40 * u64::from(long)),
+            },
+            _ => Self::Pass {
+                time: millis(u64::from(long)),
+            },
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! A server: the core, the connections to it, and who listens to what.
+
+use std::collections::BTreeMap;
+
+use rlock_core::{ChannelKind, Limits, Timestamp};
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::notices::Word;
+use rlock_engine::engine::request::Reply;
+use rlock_engine::error::{Failure, Fault, ServerError};
+
+use crate::cluster::View;
+use crate::driver::Driver;
+use crate::told;
+
+pub(crate) const START: u64 = 1_700_000_000_000_000;
+
+pub(crate) struct Server {
+    pub(crate) core: Driver,
+    pub(crate) is_master: bool,
+    /// Who has which slots, as far as it knows.
+    pub(crate) view: View,
+    /// The connections that are open here.
+    pub(crate) sessions: BTreeMap<u64, Peer>,
+    /// The connection that tells of the loss of a hold; and of those who wait,
+    /// that which will tell of it.
+    pub(crate) watched: BTreeMap<Vec<u8>, u64>,
+    pub(crate) queued: BTreeMap<Vec<u8>, u64>,
+    /// Until when all is refused.
+    pub(crate) refuses_until: u64,
+    /// Until when its process does nothing, or is gone.
+    pub(crate) away_until: u64,
+    /// How far somebody has set the clock forward, in microseconds.
+    pub(crate) ahead: u64,
+    pub(crate) calls: u64,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    pub(crate) client: usize,
+    /// Not if it only asks for what is on its way here.
+    listens: bool,
+}
+
+/// A message to a client.
+pub(crate) struct Message {
+    pub(crate) client: usize,
+    pub(crate) word: Word,
+    pub(crate) fence: u64,
+    pub(crate) name: Vec<u8>,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        let limits = Limits {
+            waiters_max: 10_000,
+            watches_max: 100_000,
+            shared_max: 262_144,
+            shared_elsewhere: 0,
+            detects_deadlocks: true,
+        };
+        Self {
+            core: Driver::new(Timestamp::from_micros(START), limits),
+            is_master: false,
+            view: View::default(),
+            sessions: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            queued: BTreeMap::new(),
+            refuses_until: 0,
+            away_until: 0,
+            ahead: 0,
+            calls: 0,
+        }
+    }
+
+    /// By the clock of the world, in nanoseconds.
+    pub(crate) fn set_time(&mut self, now: u64) {
+        let time = self.time(now);
+        if time > self.core.now {
+            self.core.advance(time);
+        }
+        self.core.turn();
+    }
+
+    fn time(&self, now: u64) -> Timestamp {
+        Timestamp::from_micros(START + now / 1000 + self.ahead)
+    }
+
+    /// Whether nobody holds or waits for anything.
+    pub(crate) fn is_unused(&self, now: u64) -> bool {
+        let store = &self.core.store;
+        let is_over = |(db, key): &(u32, Vec<u8>)| {
+            let name = rlock_core::Name { db: *db, key };
+            store.get(self.time(now), name).is_none()
+        };
+        let is_free = !self.is_master || store.keys.keys().all(is_over);
+        is_free && self.core.locks.gauges().waiters == 0
+    }
+
+    /// When something is due, by the clock of the world.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let next = self.core.locks.next_deadline(self.core.now)?;
+        let micros = next.micros().checked_sub(START + self.ahead)?;
+        Some((micros + 1) * 1000)
+    }
+
+    pub(crate) fn is_away(&self, now: u64) -> bool {
+        now < self.away_until
+    }
+
+    pub(crate) fn open(&mut self, session: u64, client: usize) {
+        self.core.listened.insert(channel(client));
+        let listens = true;
+        self.sessions.insert(session, Peer { client, listens });
+    }
+
+    /// A connection that only asks for what is on its way here.
+    pub(crate) fn open_to_ask(&mut self, session: u64, client: usize) {
+        let listens = false;
+        self.sessions.insert(session, Peer { client, listens });
+    }
+
+    pub(crate) fn close(&mut self, session: u64) {
+        let Some(Peer { client, .. }) = self.sessions.remove(&session) else {
+            return;
+        };
+        let mut others = self.sessions.values();
+        if !others.any(|it| it.client == client && it.listens) {
+            self.core.listened.remove(&channel(client));
+        }
+        self.watched.retain(|_, by| *by != session);
+        self.queued.retain(|_, by| *by != session);
+        self.core.close(session);
+        self.core.turn();
+    }
+
+    /// It is a replica from now on.
+    pub(crate) fn stands_down(&mut self) {
+        self.core.locks.stand_down();
+        while let Some(ended) = self.core.locks.next_left() {
+            if let rlock_core::Delivery::Notify(listener) = &ended.delivery {
+                let (db, key) = (0, &*ended.key);
+                let name = rlock_core::Name { db, key };
+                let word = told::Word::Withdrawn;
+                self.core.publish(name, listener, word, &ended.owner, None);
+            }
+        }
+        self.watched.clear();
+    }
+
+    /// The connection by which the loss of a hold is told.
+    pub(crate) fn watcher(&self, name: &[u8]) -> Option<u64> {
+        self.watched.get(name).copied()
+    }
+
+    /// Nobody is told of the loss of a key any more.
+    pub(crate) fn unwatch(&mut self, key: &str) {
+        let end = format!(" {key}").into_bytes();
+        self.watched.retain(|name, _| !name.ends_with(&end));
+    }
+
+    pub(crate) fn note_listener(
+        &mut self,
+        session: u64,
+        claims: &Claims,
+        reply: &Result<Reply, Fault>,
+    ) {
+        let name = name(claims);
+        match reply {
+            Ok(Reply::Fence(_)) => drop(self.watched.insert(name, session)),
+            Ok(Reply::Queued) => drop(self.queued.insert(name, session)),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn messages(&mut self) -> Vec<Message> {
+        let told = std::mem::take(&mut self.core.told);
+        let messages = told.into_iter().filter_map(|told| match told {
+            told::Told::Message {
+                key,
+                channel: (_, channel),
+                word,
+                owner,
+                fence,
+            } => Some(Message {
+                client: channel
+                    .parse()
+                    .expect("a channel is the number of a client"),
+                word: match word {
+                    told::Word::Grant => Word::Grant,
+                    told::Word::WaitOver => Word::WaitEnded,
+                    told::Word::Withdrawn => Word::Withdrawn,
+                    told::Word::Lost => Word::Lost,
+                },
+                fence: fence.map_or(0, rlock_core::Fence::get),
+                name: format!("{owner} {key}").into_bytes(),
+            }),
+            told::Told::Answer { .. } | told::Told::Unlock { .. } => None,
+        });
+        let messages: Vec<_> = messages.collect();
+        for message in &messages {
+            match message.word {
+                Word::Grant => {
+                    let by = self.queued.remove(&message.name);
+                    self.watched.extend(by.map(|by| (message.name.clone(), by)));
+                }
+                Word::Lost => drop(self.watched.remove(&message.name)),
+                Word::WaitEnded | Word::Withdrawn => {}
+            }
+        }
+        messages
+    }
+}
+
+fn channel(client: usize) -> told::OnChannel {
+    (ChannelKind::Plain, client.to_string())
+}
+
+/// As messages have it.
+pub(crate) fn name(claims: &Claims) -> Vec<u8> {
+    let owner = claims.owner().as_str().as_bytes();
+    [owner, b" ", claims.key()].concat()
+}
+
+pub(crate) fn failure(text: &str) -> Failure {
+    Failure::Io(text.to_owned())
+}
+
+/// What a server of a cluster says that does not have the key.
+pub(crate) fn moved(code: &str) -> ServerError {
+    let (code, message) = (code.to_owned(), String::new());
+    ServerError { code, message }
+}
