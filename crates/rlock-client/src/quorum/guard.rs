@@ -60,10 +60,10 @@ impl QuorumGuard {
     /// is over.
     pub(crate) async fn again(hold: Arc<Hold>) -> Option<Self> {
         let guard = hold.enter().then(|| Self::new(hold))?;
-        if guard.is_valid() {
+        if guard.hold.look() {
             guard.hold.renew().await;
         }
-        guard.is_valid().then_some(guard)
+        guard.hold.look().then_some(guard)
     }
 
     /// The fencing token: larger than that of every earlier holder.
@@ -111,16 +111,16 @@ impl QuorumGuard {
     /// Of three members the second longest counts. See
     /// [`Guard::remaining`](crate::Guard::remaining).
     pub fn remaining(&self) -> Duration {
-        match (self.is_valid(), self.hold.proof.valid_until()) {
+        match (self.hold.look(), self.hold.proof.valid_until()) {
             (true, Some(until)) => until - now(),
             _ => Duration::ZERO,
         }
     }
 
     /// Whether a majority holds it for certain at this moment; once false it
-    /// stays false.
+    /// stays false. See [`Guard::is_valid`](crate::Guard::is_valid).
     pub fn is_valid(&self) -> bool {
-        self.hold.look()
+        self.hold.is_valid()
     }
 
     /// Tells when fewer members than a majority hold it.

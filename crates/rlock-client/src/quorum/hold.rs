@@ -36,6 +36,8 @@ pub(crate) struct Hold {
     /// What the guards can tell of the whole.
     pub(crate) proof: Arc<Proof>,
     taken: Instant,
+    /// Whether its parts end with their connections.
+    is_bound: bool,
     /// The members by their places.
     order: Vec<usize>,
     parts: Mutex<Parts>,
@@ -76,6 +78,7 @@ impl Hold {
             name: name.clone(),
             proof,
             taken: now,
+            is_bound: terms.bound.is_some(),
             order,
             parts: Mutex::new(Parts {
                 guards,
@@ -104,6 +107,16 @@ impl Hold {
     /// One guard less; whether it was the last.
     pub(crate) fn leave(&self) -> bool {
         self.guards.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Whether a majority holds it now: a comparison with the clock, as it is
+    /// counted until when. The keeper is woken by what servers end, and counts
+    /// anew. Bound parts can be over before, so they are looked at.
+    pub(crate) fn is_valid(&self) -> bool {
+        match self.proof.valid_until() {
+            None => false,
+            Some(until) => (!self.is_bound && now() < until) || self.look(),
+        }
     }
 
     /// Counts anew for how long a majority holds; false if it is lost.

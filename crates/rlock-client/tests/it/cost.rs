@@ -1,11 +1,53 @@
-//! What locking costs, in commands.
+//! What locking costs, in commands and in memory.
 
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Terms};
 
 use crate::calm::on_a_calm_machine;
+use crate::quorum::{Members, mutex};
 use crate::server::{BOUND, Server};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Counts per thread, as other tests run at the same time.
+struct Counting;
+
+// SAFETY: everything is left to the system's allocator; the counter is a plain
+// cell of the thread, which allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller keeps the rules of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the rules of `dealloc`, and every block
+        // comes from the system's allocator.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+#[tokio::test]
+async fn whether_a_guard_is_valid_is_asked_without_memory() {
+    let members = Members::start(3).await;
+    let whole = mutex(&members.quorum().await).lock().await.unwrap();
+    let client = members.0[0].client().await;
+    let single = client.mutex("single").lock().await.unwrap();
+    let before = ALLOCATIONS.get();
+    for _ in 0..100 {
+        assert!(whole.is_valid() && single.is_valid());
+    }
+    assert_eq!(ALLOCATIONS.get(), before);
+}
 
 #[tokio::test]
 async fn an_uncontended_lock_and_release_are_two_commands() {
