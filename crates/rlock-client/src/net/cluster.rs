@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -11,7 +11,7 @@ use rlock_engine::engine::lane::{Node, Routes};
 use rlock_engine::engine::proof::NODES_MAX;
 use rlock_engine::engine::request::{Reply, Request};
 use rlock_engine::error::{Error, Fault};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OnceCell};
 
 use crate::net::link::prepared;
 use crate::net::source::{address_of, at, connect, host_of, none_of_them, out_of_range};
@@ -35,10 +35,13 @@ pub(crate) struct Cluster {
     /// Rings when the routes may be wrong.
     doubt: Notify,
     /// Connections by which is asked for what is on its way from one server to
-    /// another. They stay, as a bound hold that was renewed there is bound to
-    /// them until it is watched by the server's own connection.
-    asking: Mutex<HashMap<(String, u16), MultiplexedConnection>>,
+    /// another: one for all who ask a server at the same time, closed after the
+    /// last reply.
+    asking: Mutex<HashMap<(String, u16), Weak<Asking>>>,
 }
+
+/// It is made by the first who asks.
+type Asking = OnceCell<MultiplexedConnection>;
 
 impl Cluster {
     pub(crate) fn new(seeds: &[redis::Client]) -> Result<Self, Error> {
@@ -214,11 +217,13 @@ impl Cluster {
         (host, channel): (&str, &Channel),
     ) -> Result<Reply, Fault> {
         let host = redirect.host.as_deref().unwrap_or(host).to_owned();
-        let address = (host, redirect.port);
-        let mut connection = self
-            .asking(&address)
-            .await
-            .map_err(|error| Fault::Passing(failure(error)))?;
+        let asked = self.asked((host.clone(), redirect.port));
+        let connect = async || {
+            let server = at(self.template()?, (host, redirect.port))?;
+            connect(&server, (ASKED_EVERY, ASKED_EVERY)).await
+        };
+        let connection = asked.get_or_try_init(connect).await;
+        let mut connection = connection.map_err(|error| Fault::Passing(failure(error)))?.clone();
         let mut cmds = redis::pipe();
         let mut count = 0;
         let mut asking = |cmd: redis::Cmd| {
@@ -231,22 +236,21 @@ impl Cluster {
             Encoded::Several(several) => several.cmd_iter().cloned().for_each(&mut asking),
         }
         let replies = connection.send_packed_commands(&cmds, 0, count).await;
-        let replies = replies.map_err(|error| {
-            lock(&self.asking).remove(&address);
-            Fault::Passing(failure(error))
-        })?;
+        let replies = replies.map_err(|error| Fault::Passing(failure(error)))?;
         let replies: Vec<_> = replies.into_iter().skip(1).step_by(2).collect();
         reply::decode_all(request, replies)
     }
 
-    async fn asking(&self, address: &(String, u16)) -> Result<MultiplexedConnection, RedisError> {
-        if let Some(known) = lock(&self.asking).get(address) {
-            return Ok(known.clone());
+    /// What a server is asked by, for as long as somebody has it.
+    fn asked(&self, address: (String, u16)) -> Arc<Asking> {
+        let mut asking = lock(&self.asking);
+        if let Some(known) = asking.get(&address).and_then(Weak::upgrade) {
+            return known;
         }
-        let server = at(self.template()?, address.clone())?;
-        let connection = connect(&server, (ASKED_EVERY, ASKED_EVERY)).await?;
-        lock(&self.asking).insert(address.clone(), connection.clone());
-        Ok(connection)
+        asking.retain(|_, asked| asked.strong_count() > 0);
+        let asked = Arc::default();
+        asking.insert(address, Arc::downgrade(&asked));
+        asked
     }
 }
 

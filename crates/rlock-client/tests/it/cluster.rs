@@ -237,6 +237,12 @@ async fn what_is_on_its_way_to_another_master_is_renewed_and_released_there() {
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert!(guard.is_valid(), "renewed where its key is");
     guard.release().await.unwrap();
+    // No connection stays of those that asked there.
+    let mut importing = cluster.admin(1).await;
+    eventually("they are closed", async || {
+        importing.lock_clients().await.is_empty()
+    })
+    .await;
     // It is free, and an acquire waits until the slot has settled.
     let waits = mutex.lock_timeout(BOUND);
     let settles = async {

@@ -39,8 +39,9 @@ pub(crate) struct Client {
     /// read any reply.
     pub(crate) awaited: BTreeSet<Id>,
     pub(crate) dawdles_until: u64,
-    /// By server, the connections that ask for what is on its way there.
-    pub(crate) asking: BTreeMap<usize, u64>,
+    /// The connections that have asked for what is on its way to a server, each
+    /// once.
+    pub(crate) asking: BTreeSet<u64>,
     /// By server, the connections that replicas are asked by, as the server calls
     /// them; until when nothing passes them, which nobody sees, and until when
     /// none is made.
@@ -191,7 +192,7 @@ impl Client {
             asked: BTreeMap::new(),
             awaited: BTreeSet::new(),
             dawdles_until: 0,
-            asking: BTreeMap::new(),
+            asking: BTreeSet::new(),
             beside: BTreeMap::new(),
             silent_until: 0,
             refused_until: 0,

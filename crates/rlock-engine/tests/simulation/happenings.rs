@@ -210,8 +210,10 @@ impl World {
             let time = this.away_until - self.now;
             match way {
                 Way::Beside => self.is_silent_beside(client, id),
-                Way::Link | Way::Asking => {
+                Way::Link => self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id }),
+                Way::Asking => {
                     self.later(RESPONSE_LIMIT, client, Happening::Unanswered { id });
+                    self.later(RESPONSE_LIMIT, client, Happening::Closes { session });
                 }
             }
             let asked = Happening::Asked {
@@ -251,6 +253,9 @@ impl World {
             moved,
             result,
         };
+        if way == Way::Asking {
+            self.later(late, client, Happening::Closes { session });
+        }
         let links = self.clients[client].links.values_mut();
         let mut links = links.filter(|link| link.session == session && !link.is_cut);
         if way != Way::Link {
@@ -269,14 +274,10 @@ impl World {
         if self.servers[server].is_away(self.now) {
             return self.is_not_there(client, id);
         }
-        let known = self.clients[client].asking.get(&server).copied();
-        let known = known.filter(|it| self.servers[server].sessions.contains_key(it));
-        let session = known.unwrap_or_else(|| {
-            self.last += 1;
-            self.servers[server].open_to_ask(self.last, client);
-            self.last
-        });
-        self.clients[client].asking.insert(server, session);
+        self.last += 1;
+        let session = self.last;
+        self.servers[server].open_to_ask(session, client);
+        self.clients[client].asking.insert(session);
         let late = self.delay();
         let asked = Happening::Asked {
             server,

@@ -112,12 +112,11 @@ impl World {
         let this = &mut self.clients[client];
         this.opened += 1;
         let number = this.opened;
-        let asking = this.asking.get(&server).copied();
         let now = self.now;
         let there = &mut self.servers[server];
         there.set_time(now);
         let earlier = there.sessions.iter();
-        let earlier = earlier.filter(|(it, of)| of.client == client && Some(**it) != asking);
+        let earlier = earlier.filter(|(it, of)| of.client == client && !this.asking.contains(it));
         let earlier: Vec<u64> = earlier.map(|(session, _)| *session).collect();
         let is_sole = is_sole || earlier.is_empty();
         there.open(session, client);
@@ -227,10 +226,6 @@ impl World {
     /// Another server has a slot than a client thought.
     pub(crate) fn redirected(&mut self, client: usize, slot: u16, server: usize) {
         let node = self.kind.node(server);
-        // A connection that only asks there may be one from before.
-        if let Some(session) = self.clients[client].asking.remove(&server) {
-            self.later(0, client, Happening::Closes { session });
-        }
         self.tell(client, Event::SlotMoved { slot, node });
         self.doubts(client);
     }
