@@ -10,13 +10,14 @@ use redis::{ErrorKind, RedisError, Value};
 use rlock_engine::engine::lane::{Node, Routes};
 use rlock_engine::engine::proof::NODES_MAX;
 use rlock_engine::engine::request::{Reply, Request};
+use rlock_engine::engine::slot::SLOTS;
 use rlock_engine::error::{Error, Fault};
 use tokio::sync::{Notify, OnceCell};
 
 use crate::net::link::prepared;
 use crate::net::source::{address_of, at, connect, host_of, none_of_them, out_of_range};
 use crate::net::state::{State, lock};
-use crate::wire::cluster::{self, Range, Redirect, SLOTS, Standing};
+use crate::wire::cluster::{self, Range, Redirect, Standing};
 use crate::wire::failure::failure;
 use crate::wire::protocol::{self, Channel, Encoded};
 use crate::wire::reply;
@@ -223,7 +224,9 @@ impl Cluster {
             connect(&server, (ASKED_EVERY, ASKED_EVERY)).await
         };
         let connection = asked.get_or_try_init(connect).await;
-        let mut connection = connection.map_err(|error| Fault::Passing(failure(error)))?.clone();
+        let mut connection = connection
+            .map_err(|error| Fault::Passing(failure(error)))?
+            .clone();
         let mut cmds = redis::pipe();
         let mut count = 0;
         let mut asking = |cmd: redis::Cmd| {

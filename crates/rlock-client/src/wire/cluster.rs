@@ -1,10 +1,8 @@
 //! What the servers of a cluster say of which of them has what.
 
 use redis::{Cmd, Value};
+use rlock_engine::engine::slot::SLOTS;
 use rlock_engine::error::ServerError;
-
-/// The keys of a cluster are in so many slots.
-pub(crate) const SLOTS: u16 = 16_384;
 
 /// The slots from the first number to the second, and the address of the
 /// server that has them.

@@ -271,7 +271,7 @@ impl Engine {
             let claim = self.claims.entry(name.clone()).or_default();
             claim.hold = Some(id);
         }
-        self.hold_comes(now, node, terms.bound);
+        self.hold_comes(now, id, node, terms.bound);
         self.schedule_after(now, id, grant.sent, grant.lease);
         self.look_if_elsewhere(now, id, node, grant.link);
         id
@@ -363,7 +363,7 @@ impl Engine {
         let Some(hold) = self.holds.remove(&id) else {
             return;
         };
-        self.hold_leaves(hold.node, hold.terms.bound);
+        self.hold_leaves(id, hold.node, hold.terms.bound);
         for name in hold.proof.claims.names() {
             if let Some(claim) = self.claims.get_mut(name)
                 && claim.hold == Some(id)

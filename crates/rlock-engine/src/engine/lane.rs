@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::engine::claims::Claims;
+use crate::engine::hold::Hold;
 use crate::engine::instant::Instant;
 use crate::engine::watchdog::Renewals;
-use crate::engine::work::Stage;
+use crate::engine::work::{Stage, Work};
 use crate::engine::{Action, Engine, Id, Link, slot};
 
 /// A server, by its number among those that this client has known.
@@ -44,6 +46,13 @@ impl Routes {
         }
     }
 
+    /// The servers that have slots here and have not there.
+    fn left_by(&self, next: &Self) -> BTreeSet<Node> {
+        let slots = 0..slot::SLOTS;
+        let moved = slots.filter(|slot| self.node(*slot) != next.node(*slot));
+        moved.map(|slot| self.node(slot)).collect()
+    }
+
     /// Whether a server has any.
     pub fn has(&self, node: Node) -> bool {
         match self {
@@ -71,6 +80,8 @@ pub(super) struct Lane {
     /// when its last answer came.
     pub(super) known_good: Instant,
     pub(super) heard: Instant,
+    /// All works there.
+    pub(super) works: BTreeSet<Id>,
     pub(super) renewals: Renewals,
     /// The graces of bound holds, and the leases that are waited for, each with
     /// how many there are.
@@ -87,6 +98,7 @@ impl Default for Lane {
             links: 0,
             known_good: Instant::from_nanos(0),
             heard: Instant::from_nanos(0),
+            works: BTreeSet::new(),
             renewals: Renewals::default(),
             graces: BTreeMap::new(),
             leases: BTreeMap::new(),
@@ -98,7 +110,8 @@ impl Default for Lane {
 impl Lane {
     /// Whether nothing is awaited or held there.
     pub(super) fn is_unused(&self) -> bool {
-        self.graces.is_empty() && self.leases.is_empty() && self.renewals.holds == 0
+        let is_quiet = self.graces.is_empty() && self.leases.is_empty();
+        is_quiet && self.works.is_empty() && self.renewals.holds.is_empty()
     }
 }
 
@@ -172,9 +185,8 @@ impl Engine {
         lane.link = if is_left { Link::Idle } else { Link::Down };
         lane.renewals.ping = None;
         self.set_pulse(node, None);
-        self.cut_bound(now, Some(node));
-        let holds = self.holds.iter().filter(|(_, hold)| hold.node == node);
-        let holds: Vec<Id> = holds.map(|(id, _)| *id).collect();
+        self.cut_bound(now, node);
+        let holds: Vec<Id> = self.holds_at(node).map(|(id, _)| id).collect();
         let is_needed = !holds.is_empty();
         for hold in holds {
             self.wait_for_end(now, hold);
@@ -188,14 +200,25 @@ impl Engine {
         }
     }
 
+    /// The holds of a server.
+    pub(super) fn holds_at(&self, node: Node) -> impl Iterator<Item = (Id, &Hold)> {
+        let ids = self.lanes.get(&node).map(|lane| &lane.renewals.holds);
+        let ids = ids.into_iter().flatten();
+        ids.filter_map(|id| Some((*id, &**self.holds.get(id)?)))
+    }
+
+    /// What is under way there.
+    pub(super) fn works_at(&self, node: Node) -> impl Iterator<Item = (Id, &Work)> {
+        let ids = self.lanes.get(&node).map(|lane| &lane.works);
+        let ids = ids.into_iter().flatten();
+        ids.filter_map(|id| Some((*id, &**self.works.get(id)?)))
+    }
+
     /// The server ends what was bound to the connection after its grace.
-    pub(super) fn cut_bound(&self, now: Instant, node: Option<Node>) {
-        for hold in self.holds.values() {
-            if node.is_none_or(|node| hold.node == node) {
-                let lane = self.lanes.get(&hold.node);
-                let known_good = lane.map_or(Instant::from_nanos(0), |lane| lane.known_good);
-                hold.cut(now, known_good);
-            }
+    pub(super) fn cut_bound(&self, now: Instant, node: Node) {
+        let known_good = self.known_good(node);
+        for (_, hold) in self.holds_at(node) {
+            hold.cut(now, known_good);
         }
     }
 
@@ -205,29 +228,33 @@ impl Engine {
             && let Some(known) = nodes.get_mut(usize::from(slot))
             && *known != node
         {
-            *known = node;
-            self.follow_routes(now);
+            let before = std::mem::replace(known, node);
+            self.follow_routes(now, before);
         }
     }
 
     pub(super) fn set_routes(&mut self, now: Instant, routes: Routes) {
-        self.routes = routes;
-        self.follow_routes(now);
+        let before = std::mem::replace(&mut self.routes, routes);
+        for node in before.left_by(&self.routes) {
+            self.follow_routes(now, node);
+        }
     }
 
-    /// Has everything go on at the server that has its slot now.
-    fn follow_routes(&mut self, now: Instant) {
+    /// Has everything go on at the server that has its slot now, which was this
+    /// one before.
+    fn follow_routes(&mut self, now: Instant, before: Node) {
         let routes = &self.routes;
-        let holds = self.holds.iter().filter_map(|(id, hold)| {
-            let node = routes.node(hold.proof.claims.slot());
-            (hold.node != node).then_some((*id, node))
-        });
+        let moved = |id, claims: &Claims| {
+            let node = routes.node(claims.slot());
+            (node != before).then_some((id, node))
+        };
+        let holds = self.holds_at(before);
+        let holds = holds.filter_map(|(id, hold)| moved(id, &hold.proof.claims));
         let holds: Vec<_> = holds.collect();
-        let works = self.works.iter().filter_map(|(id, work)| {
-            let node = routes.node(work.claims.slot());
-            (work.node != node).then_some((*id, node))
-        });
-        let works: Vec<_> = works.collect();
+        let works = self.works_at(before);
+        let works: Vec<_> = works
+            .filter_map(|(id, work)| moved(id, &work.claims))
+            .collect();
         for (id, node) in holds {
             self.move_hold(now, id, node);
         }
@@ -245,8 +272,8 @@ impl Engine {
         let (grace, is_live) = (hold.terms.bound, hold.proof.is_live(now));
         let before = std::mem::replace(&mut hold.node, node);
         hold.renewing = None;
-        self.hold_leaves(before, grace);
-        self.hold_comes(now, node, grace);
+        self.hold_leaves(id, before, grace);
+        self.hold_comes(now, id, node, grace);
         if is_live {
             self.connect_if_idle(node);
             match self.link(node) {
@@ -256,17 +283,16 @@ impl Engine {
         }
     }
 
-    /// Counts one more hold there, bound with that grace if there is one.
-    pub(super) fn hold_comes(&mut self, now: Instant, node: Node, grace: Option<Duration>) {
-        self.lane(node).renewals.holds += 1;
+    /// One more hold is there, bound with that grace if there is one.
+    pub(super) fn hold_comes(&mut self, now: Instant, id: Id, node: Node, grace: Option<Duration>) {
+        self.lane(node).renewals.holds.insert(id);
         if let Some(grace) = grace {
             self.grace_begins(now, node, grace);
         }
     }
 
-    pub(super) fn hold_leaves(&mut self, node: Node, grace: Option<Duration>) {
-        let holds = &mut self.lane(node).renewals.holds;
-        *holds = holds.saturating_sub(1);
+    pub(super) fn hold_leaves(&mut self, id: Id, node: Node, grace: Option<Duration>) {
+        self.lane(node).renewals.holds.remove(&id);
         if let Some(grace) = grace {
             self.grace_ends(node, grace);
         }
@@ -277,8 +303,11 @@ impl Engine {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        work.node = node;
-        if matches!(work.stage, Stage::Queued(_) | Stage::Link) {
+        let before = std::mem::replace(&mut work.node, node);
+        let waits = matches!(work.stage, Stage::Queued(_) | Stage::Link);
+        self.lane(before).works.remove(&id);
+        self.lane(node).works.insert(id);
+        if waits {
             self.advance(now, id);
         }
     }

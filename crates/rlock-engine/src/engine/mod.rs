@@ -329,8 +329,11 @@ impl Engine {
         self.is_closed = true;
         for lane in self.lanes.values_mut() {
             lane.link = Link::Closed;
+            lane.works.clear();
         }
-        self.cut_bound(now, None);
+        for node in self.lanes.keys() {
+            self.cut_bound(now, *node);
+        }
         let works = std::mem::take(&mut self.works);
         for (call, work) in works {
             if work.is_awaited {

@@ -5,9 +5,12 @@ use crc::{CRC_16_XMODEM, Crc};
 
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// The slot of a key; below 16384.
+/// How many slots a cluster has.
+pub const SLOTS: u16 = 16_384;
+
+/// The slot of a key; below [`SLOTS`].
 pub fn of(key: &[u8]) -> u16 {
-    CRC.checksum(tag(key).unwrap_or(key)) % 16384
+    CRC.checksum(tag(key).unwrap_or(key)) % SLOTS
 }
 
 /// What is between the first `{` and the next `}`, unless that is nothing.

@@ -18,6 +18,7 @@ impl Engine {
             let claim = self.claims.entry(name.clone()).or_default();
             claim.queue.push_back(id);
         }
+        self.lane(work.node).works.insert(id);
         self.works.insert(id, Box::new(work));
         self.advance(now, id);
     }
@@ -57,6 +58,7 @@ impl Engine {
         let Some(work) = self.works.remove(&id) else {
             return;
         };
+        self.lane(work.node).works.remove(&id);
         if let Some(alarm) = work.alarm {
             self.agenda.remove(&(alarm, Timer::Work(id)));
         }

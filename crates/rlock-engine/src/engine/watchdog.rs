@@ -38,8 +38,8 @@ const STARVED: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Renewals {
-    /// How many holds there are.
-    pub(super) holds: usize,
+    /// All holds there.
+    pub(super) holds: BTreeSet<Id>,
     underway: usize,
     /// How many more may be, as some were late.
     more: usize,
@@ -52,7 +52,7 @@ pub(super) struct Renewals {
 impl Renewals {
     /// How many may be under way.
     fn at_once(&self) -> usize {
-        (self.holds.div_ceil(HOLDS_PER_RENEWAL) + self.more).min(RENEWALS_MAX)
+        (self.holds.len().div_ceil(HOLDS_PER_RENEWAL) + self.more).min(RENEWALS_MAX)
     }
 
     fn has_ended(&mut self) {
@@ -291,10 +291,9 @@ impl Engine {
     /// holds at once, in the order in which they would be lost, the others after
     /// them.
     pub(super) fn look_at_all(&mut self, now: Instant, node: Node) {
-        let live = self.holds.iter().filter(|(_, hold)| hold.node == node);
-        let live = live.filter_map(|(id, hold)| {
+        let live = self.holds_at(node).filter_map(|(id, hold)| {
             let until = hold.proof.valid_until().filter(|until| now < *until)?;
-            Some((hold.terms.bound.is_none(), until, *id))
+            Some((hold.terms.bound.is_none(), until, id))
         });
         let mut live: Vec<_> = live.collect();
         live.sort_unstable();

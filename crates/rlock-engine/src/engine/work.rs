@@ -286,9 +286,9 @@ impl Engine {
 
     /// All works that wait for that connection go on, in order.
     pub(super) fn go_on(&mut self, now: Instant, node: Node) {
-        let waiting = self.works.iter();
-        let waiting = waiting.filter(|(_, it)| it.node == node && it.stage == Stage::Link);
-        let waiting: Vec<Id> = waiting.map(|(id, _)| *id).collect();
+        let waiting = self.works_at(node);
+        let waiting = waiting.filter(|(_, work)| work.stage == Stage::Link);
+        let waiting: Vec<Id> = waiting.map(|(id, _)| id).collect();
         for id in waiting {
             self.advance(now, id);
         }
@@ -297,9 +297,9 @@ impl Engine {
     /// What waits in the server's queue will hear no more by this connection.
     /// Requests that are under way have their replies still to come.
     pub(super) fn lose_link(&mut self, now: Instant, node: Node) {
-        let queued = self.works.iter().filter(|(_, work)| work.node == node);
+        let queued = self.works_at(node);
         let queued = queued.filter(|(_, work)| matches!(work.stage, Stage::Queued(_)));
-        let queued: Vec<Id> = queued.map(|(id, _)| *id).collect();
+        let queued: Vec<Id> = queued.map(|(id, _)| id).collect();
         for id in queued {
             self.advance(now, id);
         }
