@@ -205,4 +205,11 @@ fn user_at_its_limit_leaves_places_to_others() {
         shop.ask("RLOCK.ACQUIRE k s4 60000 WAIT 0 NOTIFY c")
             .contains("QUEUEFULL")
     );
+    // So two users that take over each other's places have no more than both may have.
+    let refused = shop.ask("RLOCK.ACQUIRE k b0 60000 WAIT 0 NOTIFY c");
+    assert!(refused.contains("QUEUEFULL"), "{refused}");
+    let own = "RLOCK.ACQUIRE k s3 60000 WAIT 0 NOTIFY c";
+    assert_eq!(shop.ask(own), "WAITING");
+    let place = server.lock("k").waiter("b0").and_then(|it| it.client_id);
+    assert_eq!(place, Some(bank.id()), "it stays with whom it was");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::{
     Channel, Fence, Hold, Holder, Holders, Limits, Listener, Locks, Mode, Name, Refusal, Renewal,
-    Request, Ticket, Timestamp, Who,
+    Request, Ticket, TicketId, Timestamp, Who,
     acquire::COUNT_MAX,
     graph::Verdict,
     queue::QueueId,
@@ -212,8 +212,8 @@ impl Locks {
     }
 
     /// Whether the user of a request that has to wait may have the places that
-    /// it needs, of `most` for each; 0 for any number. One that has its places
-    /// already needs none.
+    /// it needs, of `most` for each; 0 for any number. Where its owner has a
+    /// place that counts for the same user already, it needs none.
     ///
     /// # Errors
     ///
@@ -231,7 +231,14 @@ impl Locks {
             let queue = self.table.find(*name)?;
             self.table.ticket_of(queue, request.owner)
         };
-        let own = names.first().and_then(place);
+        let of_user = self.table.user(user);
+        let counts = |id: &TicketId| {
+            self.table
+                .tickets
+                .get(id)
+                .is_some_and(|it| it.user == of_user)
+        };
+        let own = names.first().and_then(place).filter(counts);
         let own = own.map_or(0, |id| self.members_of(id).len());
         let more = names.len().saturating_sub(own) as u64;
         let places = self.table.places_of_user(user);

@@ -10,6 +10,11 @@ use crate::requests::{
     CHANNEL, KEY, NO_LIMITS, Nobody, RENEWAL, at, call, notified, of_somebody_else, request, taken,
 };
 
+const OTHER: Name<'static> = Name {
+    db: 0,
+    key: b"other",
+};
+
 /// Takes the lock and asks to be told of its loss.
 fn watched(locks: &mut Locks, owner: &str, session: u64) -> Hold {
     let mut hold = Hold::Free;
@@ -156,6 +161,78 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
     locks.session_closed(at(2), 9);
     assert!(matches!(locks.next_due(at(2)), Some(Due::Unbind { .. })));
     assert_eq!(locks.check_indices(), Ok(()));
+}
+
+/// Asks to wait for a lock that somebody holds, alone or together with `OTHER`;
+/// answers which calls end by that.
+fn wait_for(
+    locks: &mut Locks,
+    mode: Mode,
+    with_other: bool,
+    call: u64,
+) -> Result<Vec<u64>, Refusal> {
+    let now = at(call);
+    let held = Hold::Exclusive {
+        who: Who::Other,
+        fence: None,
+        deadline: at(1000),
+    };
+    let asked = Request {
+        mode,
+        ..request("bob", Wait::Forever)
+    };
+    let delivery = Delivery::Blocked {
+        session: call,
+        handle: call,
+    };
+    let (names, mut holds) = ([KEY, OTHER], [held.clone(), held]);
+    let ended: Vec<_> = if with_other {
+        let step = locks.acquire_all(now, &names, &mut holds, &asked, &NO_LIMITS, &Nobody)?;
+        assert_eq!(step.reply, Admission::MustWait);
+        let queued = locks.enqueue_all(now, &names, &holds, &asked, &delivery);
+        queued.expect("there are keys").1
+    } else {
+        let step = locks.acquire(now, KEY, &mut holds[0], &asked, &NO_LIMITS, &Nobody)?;
+        assert_eq!(step.reply, Admission::MustWait);
+        let (_, ended) = locks.enqueue(now, KEY, &holds[0], &asked, delivery);
+        ended.into_iter().collect()
+    };
+    let handle = |effect| match effect {
+        Effect::Withdrawn(Delivery::Blocked { handle, .. }) => handle,
+        other => panic!("{other:?} concerns no call"),
+    };
+    Ok(ended.into_iter().map(handle).collect())
+}
+
+#[test]
+fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
+    let shared = Mode::Shared {
+        permits: 1,
+        limit: None,
+    };
+    let exclusive = Mode::Exclusive;
+    let all = [(exclusive, false), (shared, false), (exclusive, true)];
+    for before in all {
+        for after in all {
+            let mut locks = Locks::default();
+            assert_eq!(wait_for(&mut locks, before.0, before.1, 1), Ok(vec![]));
+            if before != after {
+                let refused = wait_for(&mut locks, after.0, after.1, 2);
+                assert_eq!(refused, Err(Refusal::OtherRequest { key: 0 }));
+            }
+            locks.stand_down();
+            // It is a master again at once.
+            let ended = wait_for(&mut locks, after.0, after.1, 3);
+            assert_eq!(ended, Ok(vec![1]), "{before:?}, {after:?}");
+            while let Some(due) = locks.next_due(at(3)) {
+                assert!(matches!(due, Due::Settle { .. }), "{due:?}");
+            }
+            assert_eq!(locks.gauges().waiters, 1 + u64::from(after.1));
+            let waiter = locks.waiters(at(4), KEY).next().expect("bob waits");
+            assert_eq!((waiter.mode, waiter.waited.as_millis()), (after.0, 1));
+            assert_eq!(locks.check_indices(), Ok(()));
+        }
+    }
 }
 
 #[test]

@@ -149,6 +149,7 @@ fn core_and_model_agree_on_a_long_walk_between_narrow_limits() {
             ("MACQUIRE", "queue full"),
             ("RENEW", "queue full"),
             ("user", "has no place left"),
+            ("user", "may not take over"),
             ("MRENEW", "queue full"),
         ],
     );

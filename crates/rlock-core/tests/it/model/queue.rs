@@ -38,10 +38,7 @@ impl Model {
         if let Some(refused) = self.knots(&waiting, kind) {
             return refused;
         }
-        let same = self.requests.iter().filter(|it| it.user == waiting.user);
-        let places: usize = same.map(|it| it.keys.len()).sum();
-        let most = self.limits.places_per_user;
-        if most > 0 && places + keys.len() > most {
+        if self.is_too_much_for_its_user(&waiting) {
             self.event("user", "has no place left");
             return Reply::QUEUE_FULL;
         }
@@ -68,6 +65,14 @@ impl Model {
         };
         self.counters.deadlocks += 1;
         Some(Reply::Error(error))
+    }
+
+    /// Whether the user would have too many places with those of the request.
+    fn is_too_much_for_its_user(&self, waiting: &Waiting) -> bool {
+        let same = self.requests.iter().filter(|it| it.user == waiting.user);
+        let places: usize = same.map(|it| it.keys.len()).sum();
+        let most = self.limits.places_per_user;
+        most > 0 && places + waiting.keys.len() > most
     }
 
     fn has_upgrade(&self, waiting: &Waiting) -> bool {
@@ -121,6 +126,10 @@ impl Model {
         };
         if let Some(refused) = self.knots(&taken, kind) {
             return refused;
+        }
+        if place.user != taken.user && self.is_too_much_for_its_user(&taken) {
+            self.event("user", "may not take over");
+            return Reply::QUEUE_FULL;
         }
         if place.is_kept() {
             self.event("place", "waited in again");
