@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
+use rlock_engine::engine::ask::Queueing;
 use tokio::runtime::Handle;
 
 use super::held::held;
 use super::on_thread::{OnThread, wait_for};
-use rlock_engine::engine::ask::Queueing;
-
 use crate::Error;
 use crate::locks::lock::at_most;
 
