@@ -386,3 +386,53 @@ impl From<Failure> for Fault {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(line: &str) -> Fault {
+        let (code, message) = line.split_once(' ').unwrap_or((line, ""));
+        let (code, message) = (code.to_owned(), message.to_owned());
+        ServerError { code, message }.into()
+    }
+
+    #[test]
+    fn what_passes_by_itself_is_no_refusal() {
+        for line in [
+            "LOADING x",
+            "READONLY",
+            "ERR SNOTIFY channel is in no slot of this server",
+        ] {
+            assert!(matches!(fault(line), Fault::Passing(_)), "{line}");
+        }
+        for line in ["MOVED 1 a:1", "ASK 1 a:1"] {
+            assert!(matches!(fault(line), Fault::Moved(_)), "{line}");
+        }
+        let refused = |line| match fault(line) {
+            Fault::Refused(error) => error.to_string(),
+            fault => panic!("{line} is {fault:?}"),
+        };
+        assert_eq!(refused("NOPERM of `k`"), "not permitted: of `k`");
+        assert_eq!(refused("OOM"), "the server is out of memory: OOM");
+        assert_eq!(refused("ERR syntax"), "the server refused: ERR syntax");
+        let unknown = fault("ERR unknown command 'RLOCK.HELP'");
+        assert!(matches!(unknown, Fault::Refused(Error::ModuleMissing)));
+    }
+
+    #[test]
+    fn a_connection_ends_with_what_its_server_no_longer_is() {
+        assert!(fault("READONLY You can't write").ends_connection());
+        assert!(fault("ERR SNOTIFY channel is gone").ends_connection());
+        assert!(!fault("LOADING x").ends_connection());
+    }
+
+    #[test]
+    fn what_lies_in_the_settings_does_not_pass() {
+        let of = |kind: io::ErrorKind| Error::Connect(Failure::from(&io::Error::from(kind)));
+        assert!(of(io::ErrorKind::ConnectionRefused).is_transient());
+        assert!(of(io::ErrorKind::TimedOut).is_transient());
+        assert!(!of(io::ErrorKind::InvalidData).is_transient());
+        assert!(!of(io::ErrorKind::PermissionDenied).is_transient());
+    }
+}
