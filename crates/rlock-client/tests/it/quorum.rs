@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Error, Loss, Quorum, QuorumMutex, Terms};
+use rlock_client::{Error, Loss, Quorum, QuorumGuard, QuorumMutex, Terms};
 
+use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server, eventually, free_port, url};
 
@@ -51,12 +52,29 @@ impl Members {
         Quorum::connect(self.urls()).await.unwrap()
     }
 
+    /// For locks with the usual lease, which no member sits out: where nothing
+    /// restarts. A short one is lost on a machine that stands still, and a member
+    /// that is slow for a tenth of it is asked once more.
+    pub(crate) async fn lasting(&self) -> Quorum {
+        let quorum = Quorum::builder().any_grace();
+        quorum.connect(self.urls()).await.unwrap()
+    }
+
     /// Waits until nobody holds `key` or waits for it, at any of them.
     pub(crate) async fn untouched(&self, key: &str) {
         for server in &self.0 {
             server.admin().await.untouched(key).await;
         }
     }
+}
+
+/// Waits until all three members hold it.
+pub(crate) async fn all_hold(guard: &QuorumGuard) {
+    eventually("all hold it", async || {
+        assert!(guard.is_valid(), "it was lost");
+        guard.members().len() == 3
+    })
+    .await;
 }
 
 pub(crate) fn terms() -> Terms {
@@ -68,32 +86,34 @@ pub(crate) fn mutex(quorum: &Quorum) -> QuorumMutex {
     quorum.mutex("k").with(terms()).unwrap()
 }
 
-#[tokio::test]
-async fn a_quorum_lock_is_held_by_all_members_under_no_smaller_fence() {
-    let members = Members::start(3).await;
-    let quorum = members.quorum().await;
-    let mutex = mutex(&quorum);
-    let guard = mutex.lock().await.unwrap();
-    eventually("all members hold it", async || guard.members().len() == 3).await;
-    for server in &members.0 {
-        let info = server.client().await.mutex("k").info().await.unwrap();
-        assert!(info.fence >= Some(guard.fence()), "{info:?}");
-        assert_eq!(info.holders[0].owner.as_str(), guard.owner().as_str());
-    }
-    assert!(guard.is_valid() && guard.remaining() <= Duration::from_millis(GRACE_MS));
-    assert!(mutex.try_lock().await.unwrap().is_none());
-    let brief = Duration::from_millis(50);
-    assert!(mutex.lock_timeout(brief).await.unwrap().is_none());
-    let loss = guard.loss();
-    tokio::time::sleep(Duration::from_millis(2 * GRACE_MS)).await;
-    assert!(guard.is_valid() && loss.now().is_none());
-    let fence = guard.fence();
-    guard.release().await.unwrap();
-    assert_eq!(loss.await, Loss::Released);
-    members.untouched("k").await;
-    assert!(mutex.try_lock().await.unwrap().unwrap().fence() > fence);
-    quorum.flush().await;
-    members.untouched("k").await;
+#[test]
+fn a_quorum_lock_is_held_by_all_members_under_no_smaller_fence() {
+    on_a_calm_machine(async || {
+        let members = Members::start(3).await;
+        let quorum = members.quorum().await;
+        let mutex = mutex(&quorum);
+        let guard = mutex.lock().await.unwrap();
+        all_hold(&guard).await;
+        for server in &members.0 {
+            let info = server.client().await.mutex("k").info().await.unwrap();
+            assert!(info.fence >= Some(guard.fence()), "{info:?}");
+            assert_eq!(info.holders[0].owner.as_str(), guard.owner().as_str());
+        }
+        assert!(guard.is_valid() && guard.remaining() <= Duration::from_millis(GRACE_MS));
+        assert!(mutex.try_lock().await.unwrap().is_none());
+        let brief = Duration::from_millis(50);
+        assert!(mutex.lock_timeout(brief).await.unwrap().is_none());
+        let loss = guard.loss();
+        tokio::time::sleep(Duration::from_millis(2 * GRACE_MS)).await;
+        assert!(guard.is_valid() && loss.now().is_none());
+        let fence = guard.fence();
+        guard.release().await.unwrap();
+        assert_eq!(loss.await, Loss::Released);
+        members.untouched("k").await;
+        assert!(mutex.try_lock().await.unwrap().unwrap().fence() > fence);
+        quorum.flush().await;
+        members.untouched("k").await;
+    });
 }
 
 #[tokio::test]
@@ -102,7 +122,7 @@ async fn contenders_of_a_quorum_lock_exclude_each_other_and_fences_rise() {
     let mut tasks = Vec::new();
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     for _ in 0..4 {
-        let mutex = mutex(&members.quorum().await);
+        let mutex = members.lasting().await.mutex("k");
         let seen = std::sync::Arc::clone(&seen);
         tasks.push(tokio::spawn(async move {
             for _ in 0..25 {
@@ -141,14 +161,14 @@ async fn of_several_that_try_a_free_quorum_lock_at_once_one_gets_it() {
             urls.push(proxy.url());
             proxies.push((number == near, proxy));
         }
-        quorums.push(Quorum::connect(urls).await.unwrap());
+        let quorum = Quorum::builder().any_grace().connect(urls).await;
+        quorums.push(quorum.unwrap());
     }
     for (_, far) in proxies.iter().filter(|(is_near, _)| !is_near) {
         far.set(Weather::Slow(Duration::from_millis(10)));
     }
     for key in ["a", "b", "c", "d"] {
         let mutexes = quorums.iter().map(|quorum| quorum.mutex(key));
-        let mutexes = mutexes.map(|mutex| mutex.with(terms()).unwrap());
         let tries = mutexes.map(|mutex| async move { mutex.try_lock().await.unwrap() });
         let tried = futures_util::future::join_all(tries).await;
         assert_eq!(tried.iter().flatten().count(), 1, "{key}: {tried:?}");
@@ -308,14 +328,13 @@ async fn a_quorum_lock_is_not_extended_beyond_the_grace_of_a_member() {
 #[tokio::test]
 async fn an_uncontended_quorum_lock_takes_two_round_trips_and_its_release_one() {
     let members = Members::start(3).await;
-    let quorum = members.quorum().await;
-    let mutex = mutex(&quorum);
+    let mutex = members.lasting().await.mutex("k");
     for server in &members.0 {
         let () = server.admin().await.run("CONFIG RESETSTAT").await;
     }
     for _ in 0..10 {
         let guard = mutex.lock().await.unwrap();
-        eventually("all hold", async || guard.members().len() == 3).await;
+        all_hold(&guard).await;
         guard.release().await.unwrap();
     }
     let mut all = std::collections::HashMap::new();

@@ -7,7 +7,7 @@ use rlock_client::{Client, Error, Loss, Quorum, QuorumMutex};
 
 use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
-use crate::quorum::{GRACE_MS, Members, load, mutex};
+use crate::quorum::{GRACE_MS, Members, all_hold, load, mutex};
 use crate::server::{BOUND, Server, eventually, url};
 
 type Seen = Arc<Mutex<Vec<(Instant, Instant, u64)>>>;
@@ -136,40 +136,39 @@ fn the_loss_of_a_majority_is_told_in_time() {
     });
 }
 
-#[test]
-fn a_member_that_was_flushed_is_taken_again_and_two_lose_the_lock() {
-    on_a_calm_machine(async || {
-        let members = Members::start(3).await;
-        let quorum = members.quorum().await;
-        let guard = mutex(&quorum).lock().await.unwrap();
-        eventually("all hold", async || guard.members().len() == 3).await;
-        let () = members.0[0].admin().await.run("DEL k").await;
-        eventually("it is held again", async || {
-            let is_held: bool = members.0[0].admin().await.run("EXISTS k").await;
-            is_held && guard.members().len() == 3
-        })
-        .await;
-        assert!(guard.is_valid());
-        let info = members.0[0].client().await.mutex("k").info().await.unwrap();
-        assert!(info.fence >= Some(guard.fence()));
-        let loss = guard.loss();
-        let mut admins = (members.0[0].admin().await, members.0[1].admin().await);
-        let ((), ()) = tokio::join!(admins.0.run("DEL k"), admins.1.run("DEL k"));
-        // Unless the first was taken again before the second was lost.
-        let told = tokio::time::timeout(Duration::from_millis(GRACE_MS), loss).await;
-        assert!(matches!(told, Ok(Loss::EndedByServer) | Err(_)), "{told:?}");
-    });
+#[tokio::test]
+async fn a_member_that_was_flushed_is_taken_again_and_two_lose_the_lock() {
+    let members = Members::start(3).await;
+    let mutex = members.lasting().await.mutex("k");
+    let guard = mutex.lock().await.unwrap();
+    all_hold(&guard).await;
+    let () = members.0[0].admin().await.run("DEL k").await;
+    eventually("it is held again", async || {
+        let is_held: bool = members.0[0].admin().await.run("EXISTS k").await;
+        is_held && guard.members().len() == 3
+    })
+    .await;
+    assert!(guard.is_valid());
+    let info = members.0[0].client().await.mutex("k").info().await.unwrap();
+    assert!(info.fence >= Some(guard.fence()));
+    let loss = guard.loss();
+    let mut admins = (members.0[0].admin().await, members.0[1].admin().await);
+    let ((), ()) = tokio::join!(admins.0.run("DEL k"), admins.1.run("DEL k"));
+    // Unless the first was taken again before the second was lost.
+    let told = tokio::time::timeout(Duration::from_millis(GRACE_MS), loss).await;
+    assert!(matches!(told, Ok(Loss::EndedByServer) | Err(_)), "{told:?}");
 }
 
 #[tokio::test]
 async fn the_release_of_a_quorum_lock_says_what_became_of_it() {
     let mut members = Members::start(3).await;
     let settings = Client::builder().patience(Duration::from_millis(300));
-    let quorum = Quorum::builder().members(settings);
+    let builder = || Quorum::builder().any_grace();
+    let quorum = builder().members(settings);
     let quorum = quorum.connect(members.urls()).await.unwrap();
     let held = async || {
-        let guard = mutex(&quorum).lock().await.unwrap();
-        eventually("all hold it", async || guard.members().len() == 3).await;
+        let guard = quorum.mutex("k").lock().await.unwrap();
+        all_hold(&guard).await;
         guard
     };
     // One may be stopped, two may not.
@@ -187,9 +186,9 @@ async fn the_release_of_a_quorum_lock_says_what_became_of_it() {
     // Two have ended it, and it is released before they have told that.
     let proxies = members.0.iter().map(|server| Proxy::to(server.port));
     let proxies = futures_util::future::join_all(proxies).await;
-    let late = Quorum::connect(proxies.iter().map(Proxy::url)).await;
-    let guard = mutex(&late.unwrap()).lock().await.unwrap();
-    eventually("all hold it", async || guard.members().len() == 3).await;
+    let late = builder().connect(proxies.iter().map(Proxy::url)).await;
+    let guard = late.unwrap().mutex("k").lock().await.unwrap();
+    all_hold(&guard).await;
     proxies.iter().for_each(|proxy| proxy.set(Weather::Fog));
     for server in &members.0[..2] {
         let _: u64 = server.admin().await.run("RLOCK.FORCE k").await;
@@ -214,10 +213,9 @@ async fn the_release_of_a_quorum_lock_says_what_became_of_it() {
 #[tokio::test]
 async fn a_refused_extension_keeps_no_member_from_being_taken_again() {
     let members = Members::start(3).await;
-    let quorum = Quorum::builder().any_grace();
-    let quorum = quorum.connect(members.urls()).await.unwrap();
-    let guard = mutex(&quorum).lock().await.unwrap();
-    eventually("all hold it", async || guard.members().len() == 3).await;
+    let mutex = members.lasting().await.mutex("k");
+    let guard = mutex.lock().await.unwrap();
+    all_hold(&guard).await;
     let day = Duration::from_secs(25 * 60 * 60);
     let refused = guard.extend(day).await.unwrap_err();
     assert!(matches!(refused, Error::Refused(_)), "{refused}");
@@ -480,16 +478,14 @@ async fn a_member_whose_clock_is_hours_ahead_keeps_nobody_from_a_lock() {
         admin.gauge("grace_left_ms").await == 0
     })
     .await;
-    let quorum = brief().connect(members.urls()).await.unwrap();
-    let other = brief().connect(members.urls()).await.unwrap();
+    let (quorum, other) = (members.lasting().await, members.lasting().await);
     let mut fence = 0;
     for key in ["a", "b", "c", "d", "e", "f"] {
-        let mutex = |quorum: &Quorum| quorum.mutex(key).with(crate::quorum::terms()).unwrap();
-        let guard = mutex(&quorum).lock().await.unwrap();
+        let guard = quorum.mutex(key).lock().await.unwrap();
         assert!(guard.is_valid() && guard.fence() > fence);
         fence = guard.fence();
-        eventually("all hold it", async || guard.members().len() == 3).await;
-        assert!(mutex(&other).try_lock().await.unwrap().is_none());
+        all_hold(&guard).await;
+        assert!(other.mutex(key).try_lock().await.unwrap().is_none());
         guard.release().await.unwrap();
     }
 }
