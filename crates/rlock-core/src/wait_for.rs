@@ -295,9 +295,6 @@ impl<'a> Search<'a> {
             return Need::All;
         }
         let mut least = spare(wait.mode);
-        if self.is_whole {
-            return least.map_or(Need::Nothing, Need::AtMost);
-        }
         let queued = wait
             .queue
             .into_iter()
