@@ -74,6 +74,12 @@ impl Locks {
         let left = self.withdraw_left(name, request.owner);
         let queue = self.table.find_or_insert(name);
         let upgrades = hold.of_caller(request.owner).is_some();
+        // An upgrade keeps no place: its owner holds the lock, and comes before
+        // all others anyway.
+        let request = &Request {
+            keep_ms: request.keep_ms.filter(|_| !upgrades),
+            ..*request
+        };
         let own = self.table.ticket_of(queue, request.owner);
         let goes_on = |id: &TicketId| !upgrades || self.is_upgrade(*id);
         let (id, earlier) = if let Some(id) = own.filter(goes_on) {

@@ -254,11 +254,9 @@ impl Ticket {
         matches!(self.delivery, Delivery::Kept)
     }
 
-    /// Until when the place is kept if its call ends now. An upgrade keeps no
-    /// place: its owner holds the lock, and comes before all others anyway.
+    /// Until when the place is kept if its call ends now.
     pub(crate) fn kept_until(&self, now: Timestamp) -> Option<Timestamp> {
-        let keep = self.keep.filter(|_| !self.is_upgrade)?;
-        Some(now.plus_millis(keep.millis().into()))
+        Some(now.plus_millis(self.keep?.millis().into()))
     }
 
     /// Ends the call; what it was to be answered through comes back.

@@ -6,9 +6,7 @@ impl Model {
     /// The call of a request is over, and the request with it, unless its
     /// place is kept: nobody waits there then, until the grace ends.
     pub(super) fn end_call(&mut self, id: u64, kept: &'static str) {
-        let request = self.request(id);
-        let keep = request.keep.filter(|_| request.kind != Kind::Upgrade);
-        let Some(keep) = keep else {
+        let Some(keep) = self.request(id).keep else {
             self.drop_request(id);
             return;
         };
@@ -27,7 +25,7 @@ impl Model {
     /// Takes note of a hand-off whose place is to be kept if it turns out not
     /// to have arrived.
     pub(super) fn may_come_back(&mut self, fence: u64, granted: &Waiting) {
-        if granted.keep.is_some() && granted.kind != Kind::Upgrade {
+        if granted.keep.is_some() {
             self.handed_off.push((fence, granted.clone()));
         }
     }

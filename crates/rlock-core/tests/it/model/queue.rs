@@ -98,7 +98,10 @@ impl Model {
             },
             via: Via::asked(ask),
             grace: request.grace_ms.map(u64::from),
-            keep: request.keep_ms.map(u64::from),
+            keep: request
+                .keep_ms
+                .filter(|_| kind != Kind::Upgrade)
+                .map(u64::from),
             user: request.user.unwrap_or_default().to_vec(),
         }
     }
