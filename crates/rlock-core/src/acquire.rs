@@ -271,7 +271,7 @@ impl Locks {
                 owners: vec![request.owner.into(), other],
             });
         }
-        let place = match own {
+        let place = match own.filter(|id| !self.is_request_left(*id)) {
             Some(own) if !upgrades || self.is_upgrade(own) => Place::At(own),
             _ if upgrades => Place::First,
             _ => Place::Last,

@@ -302,7 +302,7 @@ impl Locks {
         if !limits.detects_deadlocks {
             return Ok(());
         }
-        let search = || Search::new(&self.table, holders, request.owner, request.mode, targets);
+        let search = || Search::new(self, holders, request.owner, request.mode, targets);
         let verdict = match search().verdict() {
             Verdict::OldKnot if !holders.is_over() => search().whole().verdict(),
             verdict => verdict,

@@ -274,6 +274,7 @@ impl Locks {
     fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {
         let queue = self.table.find(name);
         let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
+        let own = own.filter(|id| !self.is_request_left(*id));
         Target {
             name,
             hold,

@@ -11,7 +11,7 @@
 use std::{collections::BTreeMap, ops::ControlFlow, rc::Rc};
 
 use crate::{
-    Hold, Mode, Name, Ticket, TicketId, Who,
+    Hold, Locks, Mode, Name, Ticket, TicketId, Who,
     graph::{Graph, Verdict},
     queue::{Queue, QueueId},
     table::Table,
@@ -109,6 +109,7 @@ struct OneWait {
 
 /// The search for a cycle that an asker would close.
 pub(crate) struct Search<'a> {
+    locks: &'a Locks,
     table: &'a Table,
     holders: &'a dyn Holders,
     asker: &'a [u8],
@@ -126,21 +127,24 @@ pub(crate) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(crate) fn new(
-        table: &'a Table,
+        locks: &'a Locks,
         holders: &'a dyn Holders,
         asker: &'a [u8],
         mode: Mode,
         targets: &'a [Target<'a>],
     ) -> Self {
+        let table = &locks.table;
         let mut pace = Pace::default();
         let waits = table.waits_of(asker);
         let waits = waits.take_while(|_| pace.step(holders).is_continue());
+        let waits = waits.filter(|(id, _)| !locks.is_request_left(*id));
         let waits = waits.map(|(id, ticket)| (ticket.queue, (table.rank(id), false)));
         let targets_at = targets.iter();
         let targets_at =
             targets_at.filter_map(|it| Some((it.queue?, (rank(table, it.place), true))));
         let asker_at = waits.chain(targets_at).collect();
         Self {
+            locks,
             table,
             holders,
             asker,
@@ -196,7 +200,7 @@ impl<'a> Search<'a> {
             if self.pace.step(self.holders).is_break() {
                 return;
             }
-            if self.is_given_up(ticket) {
+            if self.is_over(id, ticket) {
                 continue;
             }
             if let Some(queue) = table.queues.get(&ticket.queue) {
@@ -251,14 +255,20 @@ impl<'a> Search<'a> {
             .table
             .linked
             .range((queue, Rank::MIN)..(queue, wait.rank));
-        let mut ahead = ahead.rev().filter_map(|(_, rank)| {
-            let ticket = self.table.tickets.get(&rank.id())?;
-            (!self.is_given_up(ticket)).then_some(&ticket.owner)
-        });
-        if let Some(nearest) = ahead.next() {
-            let nearest = self.graph.node(nearest);
+        // Of a queue that was emptied, each may have to be passed.
+        for (_, rank) in ahead.rev() {
+            if self.pace.step(self.holders).is_break() {
+                return;
+            }
+            let id = rank.id();
+            let ticket = self.table.tickets.get(&id);
+            let Some(ticket) = ticket.filter(|it| !self.is_over(id, it)) else {
+                continue;
+            };
+            let nearest = self.graph.node(&ticket.owner);
             let blocked = self.graph.wait(wait.node, 0, wait.is_new);
             self.graph.in_the_way(blocked, nearest, 1);
+            return;
         }
     }
 
@@ -271,7 +281,7 @@ impl<'a> Search<'a> {
             if table.rank(id) >= wait.rank || self.pace.step(self.holders).is_break() {
                 return;
             }
-            if !self.is_given_up(ticket) {
+            if !self.is_over(id, ticket) {
                 let ahead = self.graph.node(&ticket.owner);
                 let blocked = self.graph.wait(wait.node, 0, wait.is_new);
                 self.graph.in_the_way(blocked, ahead, 1);
@@ -279,10 +289,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether the asker would give a ticket up for what it asks for.
-    fn is_given_up(&self, ticket: &Ticket) -> bool {
+    /// Whether a ticket counts no more: it only waits to be withdrawn, or the
+    /// asker would give it up for what it asks for.
+    fn is_over(&self, id: TicketId, ticket: &Ticket) -> bool {
         let asked = |target: &Target<'_>| target.queue == Some(ticket.queue);
-        *ticket.owner == *self.asker && self.targets.iter().any(asked)
+        (*ticket.owner == *self.asker && self.targets.iter().any(asked))
+            || self.locks.is_request_left(id)
     }
 
     /// What a waiter needs: what those ahead of it need, and what it needs
@@ -303,7 +315,7 @@ impl<'a> Search<'a> {
             if self.table.rank(id) >= wait.rank || self.pace.step(self.holders).is_break() {
                 break;
             }
-            if self.is_given_up(ticket) {
+            if self.is_over(id, ticket) {
                 continue;
             }
             if ticket.mode() == Mode::Exclusive {

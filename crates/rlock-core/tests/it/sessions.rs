@@ -1,8 +1,8 @@
 //! Connections that end, servers that may grant no more, and stale names.
 
 use rlock_core::{
-    Admission, Delivery, Due, Effect, Gauges, Hold, Limits, Locks, Mode, Name, Refusal, Renewal,
-    Request, Wait, Who,
+    Admission, Delivery, Due, Effect, Gauges, Hold, Holders, Limits, Locks, Mode, Name, Refusal,
+    Renewal, Request, VisitHolder, Wait, Who,
 };
 
 use crate::driver::text;
@@ -445,4 +445,63 @@ fn owner_whose_queue_was_emptied_asks_in_any_way_and_its_earlier_call_ends() {
         assert_eq!(locks.gauges().waiters, places, "{first:?}, {then:?}");
         assert_eq!(locks.check_indices(), Ok(()), "{first:?}, {then:?}");
     }
+}
+
+/// Who holds [`OTHER`], as one who asks for another lock sees it.
+struct HolderOfOther(&'static str);
+
+impl Holders for HolderOfOther {
+    fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>) {
+        if name == OTHER {
+            let _ = visit(self.0.as_bytes(), None);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn nobody_waits_for_places_of_a_queue_that_was_emptied() {
+    let mut locks = Locks::default();
+    let mut hold = taken(&mut locks, at(0), "ann");
+    for owner in ["cid", "bob", "eve"] {
+        notified(&mut locks, at(0), &hold, owner, 8);
+    }
+    let asked = request("bob", Wait::Forever);
+    let mut of_other = of_somebody_else(&taken(&mut Locks::default(), at(0), "eve"));
+    let ask = |locks: &mut Locks, name, hold: &mut Hold, holder| {
+        let holders = HolderOfOther(holder);
+        let step = locks.acquire(at(1), name, hold, &asked, &NO_LIMITS, &holders);
+        step.map(|it| it.reply)
+    };
+    let circle = |owners: [&str; 2]| {
+        let owners = owners.map(|it| it.as_bytes().into()).to_vec();
+        Err(Refusal::Deadlock { owners })
+    };
+    assert_eq!(
+        ask(&mut locks, OTHER, &mut of_other, "eve"),
+        circle(["bob", "eve"])
+    );
+    locks.begin_turn(1);
+    assert_eq!(locks.empty_queue(KEY).len(), 1, "bob and eve later");
+    assert_eq!(
+        ask(&mut locks, OTHER, &mut of_other, "eve"),
+        Ok(Admission::MustWait)
+    );
+    // One that comes later is ahead of one that asks anew.
+    notified(&mut locks, at(1), &hold, "dan", 9);
+    let delivery = Delivery::Blocked {
+        session: 9,
+        handle: 9,
+    };
+    let by_dan = request("dan", Wait::Forever);
+    locks.enqueue(at(1), OTHER, &of_other, &by_dan, delivery);
+    hold = of_somebody_else(&hold);
+    assert_eq!(
+        ask(&mut locks, KEY, &mut hold, "bob"),
+        circle(["bob", "dan"])
+    );
+    assert_eq!(locks.check_indices(), Ok(()));
 }
