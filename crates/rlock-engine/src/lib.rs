@@ -5,10 +5,12 @@
 //!
 //! - [`engine`]: all decisions, in one state machine. What happens when the
 //!   connection is lost while somebody waits is in `engine/call.rs`;
-//! - [`error`]: what can go wrong, and which answers of a server mean what.
+//! - [`error`]: what can go wrong, and which answers of a server mean what;
+//! - [`wire`]: commands, replies and messages as bytes, and back.
 
 #![forbid(unsafe_code)]
 
 mod deadlock;
 pub mod engine;
 pub mod error;
+pub mod wire;

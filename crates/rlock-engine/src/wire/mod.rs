@@ -1,0 +1,3 @@
+//! Commands, replies and messages as bytes, and back.
+
+pub mod resp;
