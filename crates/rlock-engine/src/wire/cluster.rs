@@ -1,0 +1,188 @@
+//! What the servers of a cluster say of which of them has what.
+
+use crate::error::ServerError;
+use crate::wire::resp::{Command, Frame};
+
+/// The keys of a cluster are in so many slots.
+pub const SLOTS: u16 = 16_384;
+
+/// The slots from the first number to the second, and the address of the
+/// server that has them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The first slot.
+    pub first: u16,
+    /// The last one, below [`SLOTS`].
+    pub last: u16,
+    /// Where the server is.
+    pub host: String,
+    /// Where the server listens.
+    pub port: u16,
+}
+
+/// Asks which server has which slots.
+pub fn slots() -> Command {
+    let mut command = Command::new("CLUSTER");
+    command.arg("SLOTS");
+    command
+}
+
+/// Asks how much the answer to [`slots`] is worth.
+pub fn info() -> Command {
+    let mut command = Command::new("CLUSTER");
+    command.arg("INFO");
+    command
+}
+
+/// How far to believe what a server says of the slots: the larger, the better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing {
+    /// Whether it serves its slots. One that hears of no majority does not, and
+    /// does not know what the others have agreed on.
+    pub is_ok: bool,
+    /// The newest that it has heard of.
+    epoch: u64,
+}
+
+/// The reply to [`info`]; what it does not say counts for nothing.
+pub fn standing(reply: &Frame) -> Standing {
+    let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default());
+    let fields = text.lines().filter_map(|line| line.split_once(':'));
+    fields.fold(Standing::default(), |standing, field| match field {
+        ("cluster_state", state) => Standing {
+            is_ok: state == "ok",
+            ..standing
+        },
+        ("cluster_current_epoch", epoch) => Standing {
+            epoch: epoch.parse().unwrap_or(0),
+            ..standing
+        },
+        _ => standing,
+    })
+}
+
+/// The reply to [`slots`] of the server at `asked`, which may leave its own
+/// host out. What is not understood is left out, too.
+pub fn ranges(reply: &Frame, asked: &str) -> Vec<Range> {
+    let ranges = reply.as_list().unwrap_or_default().iter();
+    ranges.filter_map(|range| read(range, asked)).collect()
+}
+
+fn read(range: &Frame, asked: &str) -> Option<Range> {
+    let [first, last, master, ..] = range.as_list()? else {
+        return None;
+    };
+    let [host, port, ..] = master.as_list()? else {
+        return None;
+    };
+    Some(Range {
+        first: number(first)?,
+        last: number(last)?.min(SLOTS - 1),
+        host: match host {
+            Frame::Bulk(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
+            _ => asked.to_owned(),
+        },
+        port: number(port)?,
+    })
+}
+
+fn number(value: &Frame) -> Option<u16> {
+    match value {
+        Frame::Integer(number) => u16::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+/// Where a server sends those who ask for what it does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The slot of what was asked for.
+    pub slot: u16,
+    /// None is the host of the server that says so.
+    pub host: Option<String>,
+    /// Where the server listens.
+    pub port: u16,
+    /// For this request only, as the slot is on its way there.
+    pub is_once: bool,
+}
+
+/// What `MOVED` and `ASK` say; `None` for other errors.
+pub fn redirect(error: &ServerError) -> Option<Redirect> {
+    let is_once = match &*error.code {
+        "MOVED" => false,
+        "ASK" => true,
+        _ => return None,
+    };
+    let mut words = error.message.split_ascii_whitespace();
+    let slot = words.next()?.parse().ok()?;
+    let (host, port) = words.next()?.rsplit_once(':')?;
+    Some(Redirect {
+        slot,
+        host: (!host.is_empty() && host != "?").then(|| host.to_owned()),
+        port: port.parse().ok()?,
+        is_once,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Frame {
+        Frame::Bulk(text.into())
+    }
+
+    fn range(first: i64, last: i64, host: Frame) -> Frame {
+        let master = Frame::Array(vec![host, Frame::Integer(7000), text("id")]);
+        Frame::Array(vec![Frame::Integer(first), Frame::Integer(last), master])
+    }
+
+    #[test]
+    fn a_host_that_is_left_out_is_the_one_that_was_asked() {
+        let reply = Frame::Array(vec![
+            range(0, 99, text("10.0.0.1")),
+            range(100, 200, text("")),
+            range(201, 16_383, Frame::Nil),
+            range(70_000, 80_000, text("no slots")),
+        ]);
+        let ranges = ranges(&reply, "asked");
+        let read: Vec<_> = ranges
+            .iter()
+            .map(|it| (it.first, it.last, &*it.host, it.port))
+            .collect();
+        let expected = [
+            (0, 99, "10.0.0.1", 7000),
+            (100, 200, "asked", 7000),
+            (201, 16_383, "asked", 7000),
+        ];
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn the_newest_word_of_those_that_serve_is_believed() {
+        let said = |lines: &str| standing(&text(lines));
+        let cut_off = said("cluster_state:fail\r\ncluster_current_epoch:9\r\n");
+        let before = said("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
+        let now = said("cluster_state:ok\r\ncluster_size:3\r\ncluster_current_epoch:8\r\n");
+        assert!(standing(&Frame::Nil) < cut_off && cut_off < before && before < now);
+    }
+
+    #[test]
+    fn a_redirect_names_slot_and_address() {
+        let error = |text: &str| {
+            let (code, message) = text.split_once(' ').unwrap();
+            let (code, message) = (code.to_owned(), message.to_owned());
+            ServerError { code, message }
+        };
+        let read = |text| redirect(&error(text)).map(|it| (it.slot, it.host, it.port, it.is_once));
+        let host = Some("::1".to_owned());
+        assert_eq!(
+            read("MOVED 8579 ::1:7001"),
+            Some((8579, host.clone(), 7001, false))
+        );
+        assert_eq!(read("ASK 8579 ::1:7001"), Some((8579, host, 7001, true)));
+        assert_eq!(read("MOVED 8579 :7001"), Some((8579, None, 7001, false)));
+        assert_eq!(read("MOVED 8579"), None);
+        assert_eq!(read("ERR 8579 a:1"), None);
+    }
+}

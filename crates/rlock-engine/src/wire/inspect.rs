@@ -1,0 +1,547 @@
+//! What a server says about locks, and about itself.
+//!
+//! With the feature `serde` all of it can be serialized, in the words of the
+//! command line's JSON: times in whole milliseconds under a name that ends with
+//! `_ms`, names and keys as text, in which bytes that are no UTF-8 are replaced.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::wire::replies::number;
+use crate::wire::resp::Frame;
+
+/// Whether a lock is held, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "lowercase"))]
+pub enum Mode {
+    /// Nobody holds it.
+    Free,
+    /// One owner holds it.
+    Exclusive,
+    /// Any number of owners hold it together.
+    Shared,
+}
+
+/// A lock as the server saw it when it was asked; it may be different now.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+/// let info = mutex.info().await?;
+/// for holder in &info.holders {
+///     println!("held by {} for {:?} more, {} wait", holder.owner, holder.lease_left, info.queued);
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Info {
+    /// Whether it is held, and how.
+    pub mode: Mode,
+    /// The largest fence of its holders.
+    pub fence: Option<u64>,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// How many places its queue has, kept ones too.
+    pub queued: u64,
+    /// The first 100 places of its queue, in order.
+    pub waiters: Vec<Waiter>,
+}
+
+/// One holder of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Holder {
+    /// Its name; bytes that are no UTF-8 are replaced.
+    pub owner: String,
+    /// How often it entered, as the server counts: this crate's clients count
+    /// re-entries themselves and show 1.
+    pub count: u64,
+    /// How many permits it has taken; 1 for an exclusive holder, and for a
+    /// shared one that asked for none.
+    pub permits: u64,
+    /// When its hold ends unless it is renewed.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "lease_left_ms", serialize_with = "written::ms")
+    )]
+    pub lease_left: Duration,
+    /// Its fence; none for a hold that Redisson took.
+    pub fence: Option<u64>,
+    /// Whether the hold ends with its connection, or a grace after it.
+    #[cfg_attr(feature = "serde", serde(rename = "bound"))]
+    pub is_bound: bool,
+}
+
+/// One place in the queue of a lock: somebody waits there, or it is kept for
+/// somebody whose wait or connection has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Waiter {
+    /// Its name; bytes that are no UTF-8 are replaced.
+    pub owner: String,
+    /// How it wants the lock; never [`Mode::Free`].
+    pub mode: Mode,
+    /// How long it is since it first asked.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "waited_ms", serialize_with = "written::ms")
+    )]
+    pub waited: Duration,
+    /// When it gives up; none without limit, and for a kept place.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "wait_left_ms", serialize_with = "written::maybe_ms")
+    )]
+    pub wait_left: Option<Duration>,
+    /// The server's number for its connection; none for a kept place.
+    pub client_id: Option<u64>,
+    /// When a kept place ends unless its owner asks again; none while somebody
+    /// waits there. A kept place is not granted and holds up nobody.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "kept_left_ms", serialize_with = "written::maybe_ms")
+    )]
+    pub kept_left: Option<Duration>,
+}
+
+impl std::fmt::Display for Mode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Free => "free",
+            Self::Exclusive => "exclusive",
+            Self::Shared => "shared",
+        })
+    }
+}
+
+/// A lock with places in its queue, as the server saw it when it was asked.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+/// for lock in client.list(10).await? {
+///     println!("{} wait for {}", lock.waiters, String::from_utf8_lossy(&lock.key));
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Contended {
+    /// The lock's key.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "written::text"))]
+    pub key: Vec<u8>,
+    /// How it is held. [`Mode::Free`] for one that a request for several keys
+    /// keeps for itself.
+    pub mode: Mode,
+    /// How many hold it.
+    pub holders: u64,
+    /// How many places its queue has, kept ones too.
+    pub waiters: u64,
+    /// How long it is since the first of them asked.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "oldest_wait_ms", serialize_with = "written::ms")
+    )]
+    pub oldest_wait: Duration,
+}
+
+/// The numbers of `INFO rlock` by name, without the prefix `rlock_`.
+///
+/// Most count something since the server started: `acquires`, `grants`,
+/// `handoffs`, `releases`. Names that end with `_usec` or have it before their
+/// quantile, such as `wait_usec_p99`, are in microseconds, those with `_ms` in
+/// milliseconds. `docs/commands.md` of the module tells of each. A newer module
+/// may have more of them.
+pub type Counters = BTreeMap<String, u64>;
+
+/// What one master has answered.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Answer<T> {
+    /// `host:port`, or the path of a Unix socket; the name of a master that
+    /// Sentinels know if there is no connection to it.
+    pub address: String,
+    /// The answer, or why there is none.
+    pub answer: Result<T, Error>,
+}
+
+impl<T> Answer<T> {
+    /// Reads what each has answered.
+    #[doc(hidden)]
+    pub fn all(
+        answers: Vec<(String, Result<Frame, Error>)>,
+        read: impl Fn(&Frame) -> Result<T, Error>,
+    ) -> Vec<Self> {
+        let read = |(address, answer): (_, Result<Frame, _>)| Self {
+            address,
+            answer: answer.and_then(|reply| read(&reply)),
+        };
+        answers.into_iter().map(read).collect()
+    }
+}
+
+/// The reply to [`requests::info`](crate::wire::requests::info).
+///
+/// # Errors
+///
+/// [`Error::Protocol`] if anything is missing. That is so of all that is read here.
+pub fn info(reply: &Frame) -> Result<Info, Error> {
+    Info::read(reply)
+}
+
+/// The reply to [`requests::list`](crate::wire::requests::list).
+///
+/// # Errors
+///
+/// As of [`info`].
+pub fn list(reply: &Frame) -> Result<Vec<Contended>, Error> {
+    Vec::read(reply)
+}
+
+/// The longest of what all servers replied to a question for `count` locks.
+///
+/// # Errors
+///
+/// As of [`info`].
+pub fn longest(count: u64, replies: &[Frame]) -> Result<Vec<Contended>, Error> {
+    let all = replies.iter().map(list).collect::<Result<Vec<_>, _>>()?;
+    let mut all = all.concat();
+    all.sort_by_key(|lock| std::cmp::Reverse(lock.waiters));
+    all.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+    Ok(all)
+}
+
+/// The reply to [`requests::counters`](crate::wire::requests::counters).
+///
+/// # Errors
+///
+/// [`Error::ModuleMissing`] if there are none, [`Error::Protocol`] if it is no text.
+pub fn counters(reply: &Frame) -> Result<Counters, Error> {
+    let text = String::read(reply)?;
+    let fields = text.lines().filter_map(|line| line.split_once(':'));
+    let numbers = fields.filter_map(|(name, value)| {
+        let name = name.strip_prefix("rlock_")?;
+        Some((name.to_owned(), value.parse().ok()?))
+    });
+    let numbers: Counters = numbers.collect();
+    match numbers.is_empty() {
+        true => Err(Error::ModuleMissing),
+        false => Ok(numbers),
+    }
+}
+
+/// What is in a frame.
+trait Read: Sized {
+    fn read(frame: &Frame) -> Result<Self, Error>;
+}
+
+/// What is in that field of a map.
+fn field<T: Read>(map: &Frame, name: &str) -> Result<T, Error> {
+    let missing = || Error::Protocol(format!("no field `{name}` in {map:?}"));
+    T::read(map.field(name).ok_or_else(missing)?)
+}
+
+impl Read for Info {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        Ok(Self {
+            mode: field(frame, "mode")?,
+            fence: field(frame, "fence")?,
+            holders: field(frame, "holders")?,
+            queued: field(frame, "queued")?,
+            waiters: field(frame, "waiters")?,
+        })
+    }
+}
+
+impl Read for Holder {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        Ok(Self {
+            owner: field(frame, "owner")?,
+            count: field(frame, "count")?,
+            permits: field(frame, "permits")?,
+            lease_left: field(frame, "lease-left-ms")?,
+            fence: field(frame, "fence")?,
+            is_bound: field::<u64>(frame, "bound")? != 0,
+        })
+    }
+}
+
+impl Read for Waiter {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        Ok(Self {
+            owner: field(frame, "owner")?,
+            mode: field(frame, "mode")?,
+            waited: field(frame, "waited-ms")?,
+            wait_left: field(frame, "wait-left-ms")?,
+            client_id: field(frame, "client-id")?,
+            kept_left: field(frame, "kept-left-ms")?,
+        })
+    }
+}
+
+impl Read for Contended {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        Ok(Self {
+            key: field(frame, "key")?,
+            mode: field(frame, "mode")?,
+            holders: field(frame, "holders")?,
+            waiters: field(frame, "waiters")?,
+            oldest_wait: field(frame, "oldest-wait-ms")?,
+        })
+    }
+}
+
+impl Read for Mode {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        match String::read(frame)?.as_str() {
+            "free" => Ok(Self::Free),
+            "exclusive" => Ok(Self::Exclusive),
+            "shared" => Ok(Self::Shared),
+            other => Err(Error::Protocol(format!("unknown mode `{other}`"))),
+        }
+    }
+}
+
+impl Read for u64 {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        number(frame)
+    }
+}
+
+impl Read for Duration {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        number(frame).map(Self::from_millis)
+    }
+}
+
+impl Read for Vec<u8> {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        let bytes = frame.as_bytes().map(Self::from);
+        bytes.ok_or_else(|| Error::Protocol(format!("expected text, got {frame:?}")))
+    }
+}
+
+impl Read for String {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        Vec::read(frame).map(|bytes: Vec<u8>| Self::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+impl<T: Read> Read for Option<T> {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        match frame {
+            Frame::Nil => Ok(None),
+            other => T::read(other).map(Some),
+        }
+    }
+}
+
+impl<T: Read> Read for Vec<T> {
+    fn read(frame: &Frame) -> Result<Self, Error> {
+        let items = frame.as_list();
+        let items = items.ok_or_else(|| Error::Protocol(format!("expected a list, got {frame:?}")));
+        items?.iter().map(T::read).collect()
+    }
+}
+
+#[cfg(feature = "serde")]
+mod written {
+    use std::time::Duration;
+
+    use serde::{Serialize, Serializer};
+
+    pub(super) fn ms<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        maybe_ms(&Some(*time), to)
+    }
+
+    pub(super) fn maybe_ms<S: Serializer>(
+        time: &Option<Duration>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let ms = time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        ms.serialize(to)
+    }
+
+    pub(super) fn text<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&String::from_utf8_lossy(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Frame {
+        Frame::Bulk(text.into())
+    }
+
+    fn map(fields: &[(&str, Frame)]) -> Frame {
+        let fields = fields.iter().cloned();
+        Frame::Map(fields.map(|(name, value)| (text(name), value)).collect())
+    }
+
+    /// A shared lock.
+    fn shared() -> Frame {
+        let holder = map(&[
+            ("owner", text("a")),
+            ("count", Frame::Integer(2)),
+            ("permits", Frame::Integer(3)),
+            ("lease-left-ms", Frame::Integer(1500)),
+            ("fence", Frame::Integer(7)),
+            ("bound", Frame::Integer(1)),
+        ]);
+        let waiter = |client: Frame, kept_left: Frame| {
+            map(&[
+                ("owner", text("b")),
+                ("mode", text("exclusive")),
+                ("waited-ms", Frame::Integer(20)),
+                ("wait-left-ms", Frame::Nil),
+                ("client-id", client),
+                ("kept-left-ms", kept_left),
+            ])
+        };
+        let waiters = vec![
+            waiter(Frame::Integer(9), Frame::Nil),
+            waiter(Frame::Nil, Frame::Integer(8)),
+        ];
+        map(&[
+            ("mode", text("shared")),
+            ("fence", Frame::Integer(7)),
+            ("holders", Frame::Array(vec![holder])),
+            ("queued", Frame::Integer(2)),
+            ("waiters", Frame::Array(waiters)),
+        ])
+    }
+
+    #[test]
+    fn holders_and_waiters_of_a_shared_lock_are_read_in_full() {
+        let info = info(&shared()).unwrap();
+        assert_eq!((info.mode, info.fence), (Mode::Shared, Some(7)));
+        let holder = &info.holders[0];
+        assert_eq!((holder.permits, holder.is_bound), (3, true));
+        assert_eq!(holder.lease_left, Duration::from_millis(1500));
+        let [waiter, kept] = &info.waiters[..] else {
+            panic!("{info:?}");
+        };
+        assert_eq!((waiter.mode, waiter.wait_left), (Mode::Exclusive, None));
+        assert_eq!((waiter.client_id, waiter.kept_left), (Some(9), None));
+        let kept_left = Some(Duration::from_millis(8));
+        assert_eq!((kept.client_id, kept.kept_left), (None, kept_left));
+    }
+
+    fn free() -> Vec<(Frame, Frame)> {
+        vec![
+            (text("mode"), text("free")),
+            (text("fence"), Frame::Nil),
+            (text("holders"), Frame::Array(vec![])),
+            (text("queued"), Frame::Integer(0)),
+            (text("waiters"), Frame::Array(vec![])),
+        ]
+    }
+
+    fn contended() -> Vec<(Frame, Frame)> {
+        vec![
+            (text("key"), Frame::Bulk(b"k\xff".to_vec())),
+            (text("mode"), text("shared")),
+            (text("holders"), Frame::Integer(2)),
+            (text("waiters"), Frame::Integer(3)),
+            (text("oldest-wait-ms"), Frame::Integer(250)),
+        ]
+    }
+
+    #[test]
+    fn a_flat_array_means_the_same_as_a_map() {
+        let flat = free()
+            .into_iter()
+            .flat_map(|(name, value)| [name, value])
+            .collect();
+        let read = info(&Frame::Map(free())).unwrap();
+        assert_eq!(read, info(&Frame::Array(flat)).unwrap());
+        assert_eq!((read.mode, read.fence, read.queued), (Mode::Free, None, 0));
+    }
+
+    #[test]
+    fn a_lock_of_the_list_is_read_in_full() {
+        let list = list(&Frame::Array(vec![Frame::Map(contended())])).unwrap();
+        assert_eq!(list[0].key, b"k\xff");
+        assert_eq!((list[0].holders, list[0].waiters), (2, 3));
+        assert_eq!(list[0].mode, Mode::Shared);
+        assert_eq!(list[0].oldest_wait, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn the_longest_of_all_servers_come_first() {
+        let of = |waiters| {
+            let mut lock = contended();
+            lock[3].1 = Frame::Integer(waiters);
+            Frame::Map(lock)
+        };
+        let replies = [
+            Frame::Array(vec![of(3), of(1)]),
+            Frame::Array(vec![of(5), of(2)]),
+        ];
+        let longest = longest(3, &replies).unwrap();
+        let waiters: Vec<_> = longest.iter().map(|lock| lock.waiters).collect();
+        assert_eq!(waiters, [5, 3, 2]);
+    }
+
+    #[test]
+    fn a_missing_field_is_an_error() {
+        for missing in 0..5 {
+            let (mut lock, mut of_list) = (free(), contended());
+            lock.remove(missing);
+            of_list.remove(missing);
+            assert!(matches!(info(&Frame::Map(lock)), Err(Error::Protocol(_))));
+            let reply = Frame::Array(vec![Frame::Map(of_list)]);
+            assert!(matches!(list(&reply), Err(Error::Protocol(_))));
+        }
+        let status = Frame::Simple("OK".into());
+        assert!(matches!(info(&status), Err(Error::Protocol(_))));
+        assert!(matches!(list(&status), Err(Error::Protocol(_))));
+    }
+
+    #[test]
+    fn numbers_are_read_without_their_prefix() {
+        let reply = text("# rlock\r\nrlock_grants:7\r\nrlock_waiters:0\r\nother:1\r\n");
+        let expected = [("grants".to_owned(), 7), ("waiters".to_owned(), 0)];
+        assert_eq!(counters(&reply).unwrap(), expected.into());
+    }
+
+    #[test]
+    fn no_number_is_no_module() {
+        assert!(matches!(counters(&text("")), Err(Error::ModuleMissing)));
+        let no_text = Frame::Array(vec![Frame::Integer(1)]);
+        assert!(matches!(counters(&no_text), Err(Error::Protocol(_))));
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn a_lock_is_serialized_in_the_words_of_the_command_line() {
+        let json = serde_json::to_value(info(&shared()).unwrap()).unwrap();
+        let holder =
+            r#"{"owner":"a","count":2,"permits":3,"lease_left_ms":1500,"fence":7,"bound":true}"#;
+        assert_eq!(json["mode"], "shared");
+        assert_eq!(
+            json["holders"][0],
+            serde_json::from_str::<serde_json::Value>(holder).unwrap()
+        );
+        assert_eq!(json["waiters"][1]["kept_left_ms"], 8);
+        assert!(json["waiters"][1]["wait_left_ms"].is_null());
+        let list = list(&Frame::Array(vec![Frame::Map(contended())])).unwrap();
+        let json = serde_json::to_value(&list[0]).unwrap();
+        assert_eq!(
+            (&json["key"], &json["oldest_wait_ms"]),
+            (&"k\u{fffd}".into(), &250.into())
+        );
+    }
+}

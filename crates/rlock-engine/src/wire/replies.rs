@@ -1,0 +1,205 @@
+//! What the replies of a server to the commands of the wire contract say.
+//!
+//! Knows their form only, not what follows from them.
+
+use crate::engine::claims::Claims;
+use crate::engine::request::{Reply, Request, Undo};
+use crate::error::{Error, Fault};
+use crate::wire::resp::Frame;
+
+/// What the replies to `request` say: one, or one for each of its commands.
+///
+/// # Errors
+///
+/// [`Fault::Moved`] and [`Fault::Passing`] if one of them has to be asked for
+/// again, [`Fault::Refused`] otherwise.
+pub fn decode(request: &Request, replies: Vec<Frame>) -> Result<Reply, Fault> {
+    for reply in &replies {
+        if let Frame::Error(error) = reply {
+            let fault = Fault::from(error.clone());
+            if matches!(fault, Fault::Moved(_) | Fault::Passing(_)) {
+                return Err(fault);
+            }
+        }
+    }
+    let reply = replies.into_iter().next_back().unwrap_or(Frame::Nil);
+    match (request, reply) {
+        // Withdrawn it is anyway.
+        (Request::CleanUp { .. }, Frame::Error(_)) => Ok(Reply::Refused),
+        // Each key by itself: some are no locks.
+        (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
+        (_, Frame::Error(error)) => Err(Fault::from(error)),
+        (_, reply) => said(request, &reply).map_err(Fault::Refused),
+    }
+}
+
+/// What a reply that is no error says.
+fn said(request: &Request, reply: &Frame) -> Result<Reply, Error> {
+    match request {
+        Request::Acquire { .. } => match reply {
+            Frame::Simple(status) if status == "WAITING" => Ok(Reply::Queued),
+            other => fence_or_nil(other),
+        },
+        Request::Renew { claims, .. } | Request::Downgrade { claims } if claims.is_single() => {
+            fence_or_nil(reply)
+        }
+        Request::Renew { claims, known, .. } => Ok(match is_count_of(claims, reply) {
+            true => Reply::Fence(*known),
+            false => Reply::Nil,
+        }),
+        Request::Release { claims, .. } => Ok(match reply {
+            Frame::Integer(_) if !claims.is_single() && !is_count_of(claims, reply) => Reply::Nil,
+            Frame::Nil => Reply::Nil,
+            _ => Reply::Done,
+        }),
+        Request::Cancel { .. } => number(reply).map(Reply::Count),
+        Request::CleanUp { undo, .. } => Ok(match undo {
+            Undo::Downgrade => fence_or_nil(reply).unwrap_or(Reply::Done),
+            Undo::Nothing | Undo::Release => Reply::Done,
+        }),
+        Request::Downgrade { .. } | Request::ReleaseEach { .. } | Request::Ping => Ok(Reply::Done),
+    }
+}
+
+fn fence_or_nil(reply: &Frame) -> Result<Reply, Error> {
+    match reply {
+        Frame::Nil => Ok(Reply::Nil),
+        other => number(other).map(Reply::Fence),
+    }
+}
+
+/// Whether it is the number of keys.
+fn is_count_of(claims: &Claims, reply: &Frame) -> bool {
+    matches!(reply, Frame::Integer(held) if usize::try_from(*held) == Ok(claims.count()))
+}
+
+/// Whether the server that says [`hello`](crate::wire::requests::hello) is a
+/// node of a cluster.
+///
+/// # Errors
+///
+/// [`Error::Protocol`] if it does not say.
+pub fn is_cluster(hello: &Frame) -> Result<bool, Error> {
+    let mode = hello.field("mode").and_then(Frame::as_bytes);
+    let mode = mode.ok_or_else(|| Error::Protocol(format!("no field `mode` in {hello:?}")))?;
+    Ok(mode == b"cluster")
+}
+
+/// Whether the server that says [`hello`](crate::wire::requests::hello) is a
+/// master; not if it does not say.
+pub fn is_master(hello: &Frame) -> bool {
+    let role = hello.field("role").and_then(Frame::as_bytes);
+    role == Some(b"master")
+}
+
+/// A number that is not negative.
+///
+/// # Errors
+///
+/// [`Error::Protocol`] for anything else.
+pub fn number(reply: &Frame) -> Result<u64, Error> {
+    match reply {
+        Frame::Integer(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+    .ok_or_else(|| Error::Protocol(format!("expected a number, got {reply:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::ask::{Ask, Queueing};
+    use crate::engine::owner::Owner;
+    use crate::error::ServerError;
+
+    fn claims(keys: &[&str]) -> Claims {
+        let rest: Vec<Arc<[u8]>> = keys[1..].iter().map(|key| key.as_bytes().into()).collect();
+        Claims::new(Owner::new("o").unwrap(), keys[0].as_bytes(), &rest)
+    }
+
+    fn error(code: &str) -> Frame {
+        let (code, message) = (code.to_owned(), "1 a:2".to_owned());
+        Frame::Error(ServerError { code, message })
+    }
+
+    #[test]
+    fn replies_to_acquire_are_told_apart() {
+        let request = Request::Acquire {
+            claims: claims(&["k"]),
+            ask: Ask::Exclusive,
+            lease: Duration::from_millis(5),
+            bound: None,
+            queueing: Queueing::Try,
+            notify: true,
+        };
+        let said = |reply: Frame| decode(&request, vec![reply]);
+        assert_eq!(said(Frame::Integer(3)).unwrap(), Reply::Fence(3));
+        assert_eq!(said(Frame::Nil).unwrap(), Reply::Nil);
+        let waiting = Frame::Simple("WAITING".into());
+        assert_eq!(said(waiting).unwrap(), Reply::Queued);
+        assert!(said(Frame::Integer(-1)).is_err());
+        assert!(said(Frame::Simple("OK".into())).is_err());
+        assert!(matches!(said(error("ASK")), Err(Fault::Moved(_))));
+        assert!(matches!(said(error("READONLY")), Err(Fault::Passing(_))));
+        let denied = said(error("NOPERM"));
+        assert!(matches!(denied, Err(Fault::Refused(Error::Denied(_)))));
+    }
+
+    #[test]
+    fn of_several_commands_only_what_passes_is_asked_for_again() {
+        let claims = claims(&["a", "b"]);
+        let undo = Undo::Release;
+        let clean_up = Request::CleanUp {
+            claims: claims.clone(),
+            undo,
+        };
+        let said = |replies| decode(&clean_up, replies);
+        let one = Frame::Integer(1);
+        assert_eq!(said(vec![error("ERR"), one.clone()]).unwrap(), Reply::Done);
+        let refused = said(vec![one.clone(), error("WRONGTYPE")]);
+        assert_eq!(refused.unwrap(), Reply::Refused);
+        let moved = said(vec![error("MOVED"), one.clone()]);
+        assert!(matches!(moved, Err(Fault::Moved(_))));
+        let fence = None;
+        let each = Request::ReleaseEach { claims, fence };
+        let done = decode(&each, vec![one, error("WRONGTYPE")]);
+        assert_eq!(done.unwrap(), Reply::Done);
+    }
+
+    #[test]
+    fn several_keys_are_all_held_or_it_is_a_no() {
+        let (claims, known) = (claims(&["a", "b"]), 7);
+        let renew = Request::Renew {
+            claims: claims.clone(),
+            lease: Duration::from_millis(5),
+            known,
+            raise: None,
+            replicas: 0,
+        };
+        let release = Request::Release {
+            claims,
+            fence: Some(known),
+        };
+        let said = |request, held| decode(request, vec![Frame::Integer(held)]).unwrap();
+        assert_eq!(said(&renew, 2), Reply::Fence(7));
+        assert_eq!(said(&renew, 1), Reply::Nil);
+        assert_eq!(said(&release, 2), Reply::Done);
+        assert_eq!(said(&release, 1), Reply::Nil);
+    }
+
+    #[test]
+    fn a_server_says_what_it_is() {
+        let text = |text: &str| Frame::Bulk(text.into());
+        let hello = Frame::Map(vec![
+            (text("mode"), text("cluster")),
+            (text("role"), text("master")),
+        ]);
+        assert!(is_cluster(&hello).unwrap() && is_master(&hello));
+        let hello = Frame::Array(vec![text("mode"), text("standalone")]);
+        assert!(!is_cluster(&hello).unwrap() && !is_master(&hello));
+        assert!(is_cluster(&Frame::Nil).is_err());
+    }
+}

@@ -1,0 +1,461 @@
+//! The commands of the wire contract as bytes.
+//!
+//! Knows their form only: not when they are sent, nor what follows from them.
+
+use std::time::Duration;
+
+use crate::engine::ask::{Ask, Queueing};
+use crate::engine::claims::Claims;
+use crate::engine::request::{Request, Undo};
+use crate::engine::terms::millis;
+use crate::error::Error;
+use crate::wire::resp::Command;
+
+/// For how long the server keeps the place of a request whose connection ends.
+///
+/// It covers a connection that cannot be made within the default response
+/// limit of 5 s, the pause after it, and one more attempt. Not longer, as the
+/// places of a process that was killed count for `rlock.max-waiters` until
+/// then.
+const KEPT_MAX: Duration = Duration::from_secs(10);
+
+/// The most locks that one question may be about.
+const COUNT_MAX: u64 = 1000;
+
+/// Where a server tells a client something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channel {
+    /// Its name.
+    pub name: String,
+    /// In a cluster, where other messages go to every server.
+    pub is_sharded: bool,
+}
+
+impl Channel {
+    fn notify(&self, command: &mut Command) {
+        command.arg(match self.is_sharded {
+            true => "SNOTIFY",
+            false => "NOTIFY",
+        });
+        command.arg(&self.name);
+    }
+}
+
+/// Appends `request` to what is to be sent; how many replies will come.
+pub fn encode(request: &Request, channel: &Channel, out: &mut Vec<u8>) -> usize {
+    let mut count = 0;
+    each(request, Some(channel), |command| {
+        command.write(out);
+        count += 1;
+    });
+    count
+}
+
+/// The commands of `request` for a server at which this client listens to
+/// nothing, which tells of nothing then.
+pub fn commands(request: &Request) -> Vec<Command> {
+    let mut commands = Vec::new();
+    each(request, None, |command| commands.push(command));
+    commands
+}
+
+fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Command)) {
+    let last = match request {
+        Request::Acquire {
+            claims,
+            ask,
+            lease,
+            bound,
+            queueing,
+            notify,
+        } => {
+            let mut command = acquire(claims, *ask, *lease, *queueing);
+            if let (true, Some(channel)) = (notify, channel) {
+                channel.notify(&mut command);
+            }
+            if let Some(grace) = bound {
+                command.arg("BIND").number(millis(*grace));
+            }
+            command
+        }
+        Request::Renew {
+            claims,
+            lease,
+            raise,
+            ..
+        } => renew(claims, *lease, *raise),
+        Request::Release { claims, fence } => release(claims, *fence),
+        Request::ReleaseEach { claims, fence } => {
+            for key in claims.keys() {
+                let mut command = Command::new("RLOCK.RELEASE");
+                command.arg(key).arg(claims.owner().as_str()).arg("ALL");
+                under(&mut command, *fence);
+                send(command);
+            }
+            return;
+        }
+        Request::Downgrade { claims } => command("RLOCK.DOWNGRADE", claims),
+        Request::Cancel { claims } => command("RLOCK.CANCEL", claims),
+        // The first key withdraws a request for several, or ends the place that
+        // was kept for it. What undoes a grant comes after it.
+        Request::CleanUp { claims, undo } => {
+            send(command("RLOCK.CANCEL", claims));
+            match undo {
+                Undo::Nothing => return,
+                Undo::Release => release(claims, None),
+                Undo::Downgrade => command("RLOCK.DOWNGRADE", claims),
+            }
+        }
+        Request::Ping => Command::new("PING"),
+    };
+    send(last);
+}
+
+/// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`.
+///
+/// Never with `REENTER`: the entries of an owner are counted here, the server
+/// sees one. So this changes nothing if it is sent again after a lost reply. A
+/// wait always has `KEEP`, so that it goes on in its place after a lost
+/// connection; nobody comes back for the place after the end of the wait.
+fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Command {
+    let mut acquire = if claims.is_single() {
+        let mut command = command("RLOCK.ACQUIRE", claims);
+        command.number(millis(lease));
+        match ask {
+            Ask::Exclusive => &mut command,
+            Ask::Shared => command.arg("SHARED"),
+            Ask::Permits { limit, permits } => {
+                command.arg("SHARED").arg("LIMIT").number(limit.into());
+                command.arg("PERMITS").number(permits.into())
+            }
+        };
+        command
+    } else {
+        several("RLOCK.MACQUIRE", claims, Some(lease))
+    };
+    // On the wire a wait of 0 is one without limit.
+    let (wait_ms, kept) = match queueing {
+        Queueing::Try => return acquire,
+        Queueing::AtMost(wait) => (millis(wait).max(1), wait.min(KEPT_MAX)),
+        Queueing::Unlimited => (0, KEPT_MAX),
+    };
+    acquire.arg("WAIT").number(wait_ms);
+    acquire.arg("KEEP").number(millis(kept).max(1));
+    acquire
+}
+
+/// `RLOCK.RENEW`, answered with the fence; `RLOCK.MRENEW`, answered with the
+/// number of keys that the owner holds.
+fn renew(claims: &Claims, lease: Duration, raise: Option<u64>) -> Command {
+    if claims.is_single() {
+        let mut command = command("RLOCK.RENEW", claims);
+        command.number(millis(lease));
+        under(&mut command, raise);
+        command
+    } else {
+        several("RLOCK.MRENEW", claims, Some(lease))
+    }
+}
+
+/// A renewal of which the second command changes the end of the lease, if the
+/// first does not: what changes nothing is not written, and replicas are not
+/// told of it. None for other requests.
+pub fn renew_in_writing(request: &Request) -> Vec<Command> {
+    let Request::Renew {
+        claims,
+        lease,
+        raise,
+        ..
+    } = request
+    else {
+        return Vec::new();
+    };
+    let ms = Duration::from_millis(1);
+    let (less, more) = match *lease > ms {
+        true => (*lease - ms, *lease),
+        false => (*lease, *lease + ms),
+    };
+    [less, more]
+        .map(|lease| renew(claims, lease, *raise))
+        .into()
+}
+
+/// Waits until so many replicas know what the connection has written, for at
+/// most `limit`; answered with how many do.
+pub fn wait(replicas: u16, limit: Duration) -> Command {
+    let mut command = Command::new("WAIT");
+    // Zero would be without limit.
+    command.number(replicas.into()).number(millis(limit).max(1));
+    command
+}
+
+/// All entries, as they are counted here; only under that fence, if there is one.
+fn release(claims: &Claims, fence: Option<u64>) -> Command {
+    let mut command = if claims.is_single() {
+        command("RLOCK.RELEASE", claims)
+    } else {
+        several("RLOCK.MRELEASE", claims, None)
+    };
+    command.arg("ALL");
+    under(&mut command, fence);
+    command
+}
+
+fn under(command: &mut Command, fence: Option<u64>) {
+    if let Some(fence) = fence {
+        command.arg("FENCE").number(fence);
+    }
+}
+
+/// Has the server tell of it on this connection: answered by a message, or
+/// refused by an error.
+pub fn subscribe(channel: &Channel) -> Command {
+    let mut command = Command::new(match channel.is_sharded {
+        true => "SSUBSCRIBE",
+        false => "SUBSCRIBE",
+    });
+    command.arg(&channel.name);
+    command
+}
+
+/// Ends every hold of a lock; answered with how many there were.
+pub fn force(key: &[u8]) -> Command {
+    let mut command = Command::new("RLOCK.FORCE");
+    command.arg(key);
+    command
+}
+
+/// The same with the queue of the lock.
+pub fn force_queue(key: &[u8]) -> Command {
+    let mut command = force(key);
+    command.arg("QUEUE");
+    command
+}
+
+/// Asks about a lock; [`inspect::info`](crate::wire::inspect::info) reads the reply.
+pub fn info(key: &[u8]) -> Command {
+    let mut command = Command::new("RLOCK.INFO");
+    command.arg(key);
+    command
+}
+
+/// Asks for the `count` locks with the longest queues;
+/// [`inspect::list`](crate::wire::inspect::list) reads the reply.
+///
+/// # Errors
+///
+/// [`Error::OutOfRange`] unless `count` is from 1 to 1000.
+pub fn list(count: u64) -> Result<Command, Error> {
+    if !(1..=COUNT_MAX).contains(&count) {
+        return Err(Error::OutOfRange {
+            argument: "count",
+            value: count.to_string(),
+            limit: format!("from 1 to {COUNT_MAX}").into(),
+        });
+    }
+    let mut command = Command::new("RLOCK.LIST");
+    command.arg("COUNT").number(count);
+    Ok(command)
+}
+
+/// Asks for the numbers that the server keeps;
+/// [`inspect::counters`](crate::wire::inspect::counters) reads the reply.
+pub fn counters() -> Command {
+    let mut command = Command::new("INFO");
+    command.arg("rlock");
+    command
+}
+
+/// Asks the server what it is, and changes nothing.
+pub fn hello() -> Command {
+    Command::new("HELLO")
+}
+
+/// A command for the owner at the first key.
+fn command(name: &str, claims: &Claims) -> Command {
+    let mut command = Command::new(name);
+    command.arg(claims.key()).arg(claims.owner().as_str());
+    command
+}
+
+/// A command for the owner at all keys.
+fn several(name: &str, claims: &Claims, lease: Option<Duration>) -> Command {
+    let mut command = Command::new(name);
+    command.arg(claims.owner().as_str());
+    if let Some(lease) = lease {
+        command.number(millis(lease));
+    }
+    command.number(u64::try_from(claims.count()).unwrap_or(u64::MAX));
+    for key in claims.keys() {
+        command.arg(key);
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::engine::owner::Owner;
+    use crate::wire::resp::{Decoder, Frame};
+
+    /// What is sent, as words.
+    fn words(bytes: &[u8]) -> Vec<String> {
+        let mut decoder = Decoder::default();
+        decoder.feed(bytes);
+        let mut commands = Vec::new();
+        while let Some(Frame::Array(words)) = decoder.next().unwrap() {
+            let words: Option<Vec<_>> = words.into_iter().map(Frame::into_text).collect();
+            commands.push(words.unwrap().join(" "));
+        }
+        commands
+    }
+
+    fn claims(keys: &[&str]) -> Claims {
+        let rest: Vec<Arc<[u8]>> = keys[1..].iter().map(|key| key.as_bytes().into()).collect();
+        Claims::new(Owner::new("o").unwrap(), keys[0].as_bytes(), &rest)
+    }
+
+    fn channel(is_sharded: bool) -> Channel {
+        let name = "c".to_owned();
+        Channel { name, is_sharded }
+    }
+
+    fn sent(request: &Request) -> String {
+        let mut out = Vec::new();
+        let count = encode(request, &channel(false), &mut out);
+        let sent = words(&out);
+        assert_eq!(sent.len(), count);
+        sent.join("; ")
+    }
+
+    fn elsewhere(commands: &[Command]) -> String {
+        let mut out = Vec::new();
+        commands.iter().for_each(|command| command.write(&mut out));
+        words(&out).join("; ")
+    }
+
+    fn request(keys: &[&str], ask: Ask, bound: Option<Duration>, queueing: Queueing) -> Request {
+        Request::Acquire {
+            claims: claims(keys),
+            ask,
+            lease: Duration::from_millis(5),
+            bound,
+            queueing,
+            notify: true,
+        }
+    }
+
+    fn asked(keys: &[&str], ask: Ask, bound: Option<Duration>, queueing: Queueing) -> String {
+        sent(&request(keys, ask, bound, queueing))
+    }
+
+    #[test]
+    fn a_wait_below_a_millisecond_is_not_sent_as_without_limit() {
+        for wait in [Duration::ZERO, Duration::from_nanos(1)] {
+            let queueing = Queueing::AtMost(wait);
+            let sent = asked(&["k"], Ask::Exclusive, None, queueing);
+            assert_eq!(sent, "RLOCK.ACQUIRE k o 5 WAIT 1 KEEP 1 NOTIFY c");
+        }
+        assert_eq!(elsewhere(&[wait(2, Duration::ZERO)]), "WAIT 2 1");
+    }
+
+    #[test]
+    fn a_place_is_kept_for_ten_seconds_but_no_longer_than_the_wait() {
+        for (ms, kept) in [(300, 300), (10_000, 10_000), (60_000, 10_000)] {
+            let queueing = Queueing::AtMost(Duration::from_millis(ms));
+            let sent = asked(&["k"], Ask::Exclusive, None, queueing);
+            let expected = format!("RLOCK.ACQUIRE k o 5 WAIT {ms} KEEP {kept} NOTIFY c");
+            assert_eq!(sent, expected);
+        }
+    }
+
+    #[test]
+    fn a_try_has_no_wait_but_asks_for_loss_notices_where_it_is_listened() {
+        let request = request(&["k"], Ask::Exclusive, None, Queueing::Try);
+        assert_eq!(sent(&request), "RLOCK.ACQUIRE k o 5 NOTIFY c");
+        let mut out = Vec::new();
+        assert_eq!(encode(&request, &channel(true), &mut out), 1);
+        assert_eq!(words(&out), ["RLOCK.ACQUIRE k o 5 SNOTIFY c"]);
+        assert_eq!(elsewhere(&commands(&request)), "RLOCK.ACQUIRE k o 5");
+        assert_eq!(elsewhere(&[subscribe(&channel(true))]), "SSUBSCRIBE c");
+    }
+
+    #[test]
+    fn mode_and_bond_are_sent_with_a_request_for_one_key() {
+        let bound = Some(Duration::ZERO);
+        let sent = asked(&["k"], Ask::Shared, bound, Queueing::Unlimited);
+        assert_eq!(
+            sent,
+            "RLOCK.ACQUIRE k o 5 SHARED WAIT 0 KEEP 10000 NOTIFY c BIND 0"
+        );
+        let (limit, permits) = (9, 2);
+        let ask = Ask::Permits { limit, permits };
+        let sent = asked(&["k"], ask, None, Queueing::Try);
+        assert_eq!(
+            sent,
+            "RLOCK.ACQUIRE k o 5 SHARED LIMIT 9 PERMITS 2 NOTIFY c"
+        );
+    }
+
+    #[test]
+    fn several_keys_are_asked_for_renewed_and_released_together() {
+        let (keys, lease) = (["a", "b"], Duration::from_millis(5));
+        let acquire = asked(&keys, Ask::Exclusive, None, Queueing::Try);
+        assert_eq!(acquire, "RLOCK.MACQUIRE o 5 2 a b NOTIFY c");
+        let acquire = asked(&keys, Ask::Exclusive, None, Queueing::Unlimited);
+        assert_eq!(
+            acquire,
+            "RLOCK.MACQUIRE o 5 2 a b WAIT 0 KEEP 10000 NOTIFY c"
+        );
+        let (claims, known) = (claims(&keys), 7);
+        let renew = Request::Renew {
+            claims: claims.clone(),
+            lease,
+            known,
+            raise: None,
+            replicas: 0,
+        };
+        assert_eq!(sent(&renew), "RLOCK.MRENEW o 5 2 a b");
+        let (all, fence) = (claims.clone(), Some(known));
+        let release = Request::Release { claims: all, fence };
+        assert_eq!(sent(&release), "RLOCK.MRELEASE o 2 a b ALL FENCE 7");
+        let all = claims.clone();
+        let each = Request::ReleaseEach { claims: all, fence };
+        assert_eq!(
+            sent(&each),
+            "RLOCK.RELEASE a o ALL FENCE 7; RLOCK.RELEASE b o ALL FENCE 7"
+        );
+        let undo = Undo::Release;
+        let clean_up = Request::CleanUp { claims, undo };
+        assert_eq!(
+            sent(&clean_up),
+            "RLOCK.CANCEL a o; RLOCK.MRELEASE o 2 a b ALL"
+        );
+    }
+
+    #[test]
+    fn what_replicas_are_to_know_is_written_in_any_case() {
+        for (ms, written) in [
+            (5, "RLOCK.RENEW k o 4 FENCE 9; RLOCK.RENEW k o 5 FENCE 9"),
+            (1, "RLOCK.RENEW k o 1 FENCE 9; RLOCK.RENEW k o 2 FENCE 9"),
+        ] {
+            let renew = Request::Renew {
+                claims: claims(&["k"]),
+                lease: Duration::from_millis(ms),
+                known: 7,
+                raise: Some(9),
+                replicas: 1,
+            };
+            assert_eq!(elsewhere(&renew_in_writing(&renew)), written);
+        }
+        assert!(renew_in_writing(&Request::Ping).is_empty());
+    }
+
+    #[test]
+    fn a_list_has_from_1_to_1000_locks() {
+        assert!(list(0).is_err() && list(1).is_ok());
+        assert!(list(1000).is_ok() && list(1001).is_err());
+    }
+}
