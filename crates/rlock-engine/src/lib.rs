@@ -6,6 +6,7 @@
 //! - [`engine`]: all decisions, in one state machine. What happens when the
 //!   connection is lost while somebody waits is in `engine/call.rs`;
 //! - [`error`]: what can go wrong, and which answers of a server mean what;
+//! - [`servers`]: where the servers are and how to log in to them, by a URL;
 //! - [`wire`]: commands, replies and messages as bytes, and back.
 
 #![forbid(unsafe_code)]
@@ -13,4 +14,5 @@
 mod deadlock;
 pub mod engine;
 pub mod error;
+pub mod servers;
 pub mod wire;
