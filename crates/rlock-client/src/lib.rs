@@ -172,9 +172,20 @@ pub mod blocking;
 mod client;
 mod client_builder;
 mod client_connect;
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the redis crate still connects")
+)]
+mod dial;
 mod locks;
 mod net;
 mod quorum;
+#[cfg(feature = "tls-rustls")]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the redis crate still connects")
+)]
+mod tls;
 mod wire;
 
 pub use client::Client;
@@ -203,6 +214,8 @@ pub use rlock_engine::engine::{Metrics, owner::Owner, terms::Terms};
 #[doc(inline)]
 pub use rlock_engine::error::{Error, Failure, Loss, ServerError};
 #[doc(hidden)]
+#[cfg(feature = "tls-rustls")]
+pub use tls::Certificates;
 pub use wire::failure::failure;
 pub use wire::{
     contended::Contended,
