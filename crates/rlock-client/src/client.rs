@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rlock_engine::engine::Metrics;
 use rlock_engine::engine::owner::Owner;
 use rlock_engine::error::Error;
+use rlock_engine::servers::Servers;
 
 use crate::client_builder::ClientBuilder;
 use crate::locks::lock::Lock;
@@ -12,9 +13,9 @@ use crate::locks::multi_lock::MultiLock;
 use crate::locks::mutex::Mutex;
 use crate::locks::rwlock::RwLock;
 use crate::locks::semaphore::Semaphore;
-use crate::net::state::Inner;
-use crate::wire::contended::{self, Contended};
-use crate::wire::counters::{self, Answer, Counters};
+use crate::pump::state::Inner;
+use rlock_engine::wire::inspect::{self, Answer, Contended, Counters};
+use rlock_engine::wire::requests;
 
 /// A connection to one server, or to each of a cluster, from which locks are
 /// made.
@@ -86,94 +87,12 @@ impl Client {
     /// let client = rlock_client::Client::connect(url).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder().connect(url).await
-    }
-
-    /// Connects to the master that Redis Sentinels call `master`, and follows
-    /// them to the next one after a fail-over.
-    ///
-    /// `sentinels` are their addresses, such as `redis://sentinel-1:26379/`.
-    /// All of them are asked twice a second which server is the master now;
-    /// where they disagree, the newest configuration epoch counts.
-    /// `server` says how to connect to it: user, password, database and TLS,
-    /// but its host and port count for nothing, as in
-    /// `rediss://user:password@_/0`.
-    ///
-    /// Waits go on at the new master, in the order in which their clients ask
-    /// there; holds that it knows stay, under the same fence. A grant that it
-    /// has not heard of before the old one died is lost, and its holder is told
-    /// so. So the fence still matters. A release that it has not heard of is lost
-    /// too: then the lock is free when its lease ends. A server that the Sentinels do not name
-    /// any more is asked for nothing.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect`](Self::connect); [`Error::Connect`] if none of the
-    /// Sentinels answers and knows the master. [`Error::OutOfRange`] without
-    /// Sentinels, and for a `server` that is a Unix socket.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connection.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), rlock_client::Error> {
-    /// let sentinels = ["redis://sentinel-1:26379/", "redis://sentinel-2:26379/"];
-    /// let client = rlock_client::Client::sentinel(sentinels, "locks", "redis://_/").await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn sentinel(
-        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
-        master: &str,
-        server: &str,
-    ) -> Result<Self, Error> {
-        Self::builder().sentinel(sentinels, master, server).await
-    }
-
-    /// Connects to the cluster that the servers at `nodes` belong to.
-    ///
-    /// One address that answers is enough; name several, as one may be down.
-    /// All servers are connected to in the way of the first: user, password
-    /// and TLS, as in `rediss://user:password@node-1:6379/`. Their addresses
-    /// are those that the cluster tells (`cluster-announce-ip`,
-    /// `cluster-preferred-endpoint-type`).
-    ///
-    /// There is one connection to each master, made when a key of its slots is
-    /// first asked for. Waits and holds go on where their slots are, also after
-    /// a fail-over or when slots move: a hold keeps its fence and its guard, and
-    /// a wait is asked again there, behind those who came before. A master that
-    /// cannot be reached delays nothing that others have. What a Sentinel
-    /// client is told of grants that a new master has not heard of is true here
-    /// too: see [`sentinel`](Self::sentinel).
-    ///
-    /// Keys that are asked for together, by [`multi`](Self::multi), are taken
-    /// in one step if they are in one slot, as `{order:7}stock` and
-    /// `{order:7}payment` are.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect`](Self::connect); [`Error::Connect`] if none of the
-    /// servers answers, which tells the reason of each. [`Error::OutOfRange`]
-    /// without addresses, for one that is a Unix socket, and for a database
-    /// other than 0.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes the connections.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn example() -> Result<(), rlock_client::Error> {
-    /// let nodes = ["redis://node-1:6379/", "redis://node-2:6379/"];
-    /// let client = rlock_client::Client::cluster(nodes).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        Self::builder().cluster(nodes).await
+    pub async fn connect<S>(servers: S) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        Self::builder().connect(servers).await
     }
 
     /// Settings to choose before connecting.
@@ -285,8 +204,8 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn list(&self, count: u64) -> Result<Vec<Contended>, Error> {
-        let list = contended::list(count)?;
-        contended::longest(count, &self.inner.state.ask_everywhere(&list).await?)
+        let list = requests::list(count)?;
+        inspect::longest(count, &self.inner.state.ask_everywhere(&list).await?)
     }
 
     /// The same, but each master's own `count` locks, at those masters that
@@ -310,9 +229,9 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn list_each(&self, count: u64) -> Result<Vec<Answer<Vec<Contended>>>, Error> {
-        let list = contended::list(count)?;
+        let list = requests::list(count)?;
         let answers = self.inner.state.ask_each(&list).await;
-        Ok(Answer::all(answers, contended::parse))
+        Ok(Answer::all(answers, inspect::list))
     }
 
     /// The numbers that each master counts about its locks, with its address;
@@ -342,8 +261,8 @@ impl Client {
     /// # }
     /// ```
     pub async fn counters(&self) -> Vec<Answer<Counters>> {
-        let answers = self.inner.state.ask_each(&counters::counters()).await;
-        Answer::all(answers, counters::parse)
+        let answers = self.inner.state.ask_each(&requests::counters()).await;
+        Answer::all(answers, inspect::counters)
     }
 
     /// A new owner, for entering a lock more than once.

@@ -3,23 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::RedisError;
-use rlock_engine::engine::Event;
-use rlock_engine::engine::lane::Node;
+use rlock_engine::endpoint::{Check, Event};
 use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::terms::whole_ms;
-use rlock_engine::error::{Error, Fault};
+use rlock_engine::error::{Error, Failure};
+use rlock_engine::servers::Servers;
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::net::driver::{self, Order};
-use crate::net::link::Link;
-use crate::net::source::{Source, none_of_them};
-use crate::net::state::{Inner, Limits, State};
-use crate::wire::failure::failure;
+use crate::pump::call;
+use crate::pump::dial::TlsConfig;
+use crate::pump::state::{Inner, Limits, State};
+#[cfg(feature = "tls-rustls")]
+use crate::pump::tls::Certificates;
 
 /// The longest name of a client, in bytes.
 const NAME_LEN_MAX: usize = 64;
@@ -45,7 +43,7 @@ pub struct ClientBuilder {
     name: Option<String>,
     pub(crate) has_thread: bool,
     #[cfg(feature = "tls-rustls")]
-    pub(crate) certificates: Option<redis::TlsCertificates>,
+    pub(crate) certificates: Option<Certificates>,
 }
 
 impl Default for ClientBuilder {
@@ -165,18 +163,33 @@ impl ClientBuilder {
     /// # Ok(()) }
     /// ```
     #[cfg(feature = "tls-rustls")]
-    pub fn certificates(mut self, certificates: redis::TlsCertificates) -> Self {
+    pub fn certificates(mut self, certificates: Certificates) -> Self {
         self.certificates = Some(certificates);
         self
     }
 
-    pub(crate) async fn connect_to(self, source: Source) -> Result<Client, Error> {
+    /// Connects to `servers`, as [`Client::connect`] does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting or
+    /// for certificates that cannot be used.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes the connection.
+    pub async fn connect<S>(self, servers: S) -> Result<Client, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        let servers = servers.try_into()?;
         if !self.has_thread {
-            return self.start(source).await.map(|(client, _)| client);
+            return self.start(servers).await.map(|(client, _)| client);
         }
         let (connected, outcome) = oneshot::channel();
         // Whoever is gone by then drops the client, which closes it.
-        self.start_on_thread(source, |client| drop(connected.send(client)))?;
+        self.start_on_thread(servers, |client| drop(connected.send(client)))?;
         outcome.await.map_err(|_| Error::Closed)?
     }
 
@@ -184,11 +197,11 @@ impl ClientBuilder {
     /// runtime of that thread.
     pub(crate) fn start_on_thread(
         self,
-        source: Source,
+        servers: Servers,
         connected: impl FnOnce(Result<Client, Error>) + Send + 'static,
     ) -> Result<Handle, Error> {
         let background = async move {
-            match self.start(source).await {
+            match self.start(servers).await {
                 Ok((client, task)) => {
                     connected(Ok(client));
                     // Until all guards are gone and what they left is done.
@@ -200,62 +213,64 @@ impl ClientBuilder {
         on_thread(background)
     }
 
-    /// Connects, and returns the background task too.
-    pub(crate) async fn start(self, source: Source) -> Result<(Client, JoinHandle<()>), Error> {
-        let (state, inbox) = self.state(source)?;
-        let (node, link) = first_link(&state)
-            .await
-            .map_err(|error| Error::Connect(failure(error)))?;
-        check_module(&link).await?;
-        state.link_up(node, &link);
-        state.order(Order::Connect(node, Some(link)));
-        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox));
-        Ok((Client::new(Inner { state }), task))
+    /// Connects; what looks after the client is the task.
+    async fn start(self, servers: Servers) -> Result<(Client, JoinHandle<()>), Error> {
+        let (client, task) = self.client(servers, None)?;
+        call::start(&client.inner.state).await?;
+        Ok((client, task))
     }
 
-    /// Begins to connect, and returns the background task too.
-    pub(crate) fn begin(self, source: Source) -> Result<(Client, JoinHandle<()>), Error> {
-        let (state, inbox) = self.state(source)?;
-        let node = Node::default();
-        state.handle(Event::Need { node });
-        let task = tokio::spawn(driver::drive(Arc::clone(&state), inbox));
-        Ok((Client::new(Inner { state }), task))
-    }
-
-    pub(crate) fn state(
+    /// Begins to connect to a server that has to be fit for something, and does
+    /// not wait for that.
+    pub(crate) fn begin(
         self,
-        source: Source,
-    ) -> Result<(Arc<State>, UnboundedReceiver<Order>), Error> {
+        servers: Servers,
+        check: Check,
+    ) -> Result<(Client, JoinHandle<()>), Error> {
+        let (client, task) = self.client(servers, Some(check))?;
+        client.inner.state.handle(Event::Begin);
+        Ok((client, task))
+    }
+
+    fn client(
+        self,
+        servers: Servers,
+        check: Option<Check>,
+    ) -> Result<(Client, JoinHandle<()>), Error> {
         whole_ms("response_limit", self.limits.response)?;
         whole_ms("patience", self.limits.patience)?;
         whole_ms("replication_limit", self.limits.replication)?;
         if let Some(name) = &self.name {
             check_name(name)?;
         }
-        let (state, inbox) = State::new(source, self.limits, self.name);
-        Ok((Arc::new(state), inbox))
+        servers.check()?;
+        let tls = self.tls(&servers)?;
+        let state = State::new(servers, tls, self.limits, self.name, check);
+        let state = Arc::new(state);
+        let task = tokio::spawn(Arc::clone(&state).drive());
+        Ok((Client::new(Inner { state }), task))
     }
-}
 
-/// Connects to the server, or to the first of a cluster that can be reached.
-async fn first_link(state: &Arc<State>) -> Result<(Node, Arc<Link>), RedisError> {
-    if let Some(cluster) = state.source.as_cluster() {
-        state.set_routes(cluster.routes(state).await?);
-    }
-    let mut failures = Vec::new();
-    for node in state.routes().nodes() {
-        match Link::open(state, node, &[]).await {
-            Ok(link) => return Ok((node, link)),
-            Err(error) => match state.source.as_cluster() {
-                Some(cluster) => failures.push((cluster.address(node), error)),
-                None => return Err(error),
-            },
+    /// Certificates are of no use without TLS.
+    #[cfg(feature = "tls-rustls")]
+    fn tls(&self, servers: &Servers) -> Result<TlsConfig, Error> {
+        let Some(certificates) = &self.certificates else {
+            return Ok(TlsConfig::default());
+        };
+        if servers.tls().is_none() {
+            return Err(Error::OutOfRange {
+                argument: "url",
+                value: "without TLS".to_owned(),
+                limit: "rediss://, rediss+sentinel:// or rediss+cluster:// with certificates".into(),
+            });
         }
+        TlsConfig::new(certificates)
     }
-    Err(none_of_them(
-        "no server of the cluster can be used",
-        failures,
-    ))
+
+    #[cfg(not(feature = "tls-rustls"))]
+    fn tls(&self, _: &Servers) -> Result<TlsConfig, Error> {
+        Ok(TlsConfig)
+    }
 }
 
 /// Runs `background` on a thread of its own; the runtime of that thread.
@@ -282,17 +297,4 @@ fn check_name(name: &str) -> Result<(), Error> {
         limit: format!("1 to {NAME_LEN_MAX} bytes without spaces, not starting with `rlock:`")
             .into(),
     })
-}
-
-/// Asks for something that only the module knows, with a word too many. A server
-/// says that it does not know the command, or that the words are wrong, before it
-/// looks whether the user may use it: so nothing is in `ACL LOG` of one who may
-/// not.
-async fn check_module(link: &Link) -> Result<(), Error> {
-    match link.ask(redis::cmd("RLOCK.HELP").arg("?")).await {
-        Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
-        Err(Fault::Broken(error)) => Err(Error::Connect(error)),
-        // A server that is loading has its modules already.
-        Ok(_) | Err(Fault::Passing(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
-    }
 }

@@ -171,22 +171,9 @@ pub mod blocking;
 
 mod client;
 mod client_builder;
-mod client_connect;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the redis crate still connects")
-)]
-mod dial;
 mod locks;
-mod net;
+mod pump;
 mod quorum;
-#[cfg(feature = "tls-rustls")]
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the redis crate still connects")
-)]
-mod tls;
-mod wire;
 
 pub use client::Client;
 pub use client_builder::ClientBuilder;
@@ -202,25 +189,23 @@ pub use locks::{
     semaphore::Semaphore,
     write_guard::WriteGuard,
 };
-pub use net::lost::Lost;
+pub use pump::lost::Lost;
+#[cfg(feature = "tls-rustls")]
+pub use pump::tls::Certificates;
 pub use quorum::{
     Quorum, QuorumBuilder,
     guard::{HoldingMember, QuorumGuard},
     mutex::QuorumMutex,
 };
-pub use redis;
 #[doc(inline)]
 pub use rlock_engine::engine::{Metrics, owner::Owner, terms::Terms};
 #[doc(inline)]
 pub use rlock_engine::error::{Error, Failure, Loss, ServerError};
-#[doc(hidden)]
-#[cfg(feature = "tls-rustls")]
-pub use tls::Certificates;
-pub use wire::failure::failure;
-pub use wire::{
-    contended::Contended,
-    counters::{Answer, Counters},
-    info::{Holder, Info, Mode, Waiter},
+#[doc(inline)]
+pub use rlock_engine::servers::{Address, Login, Password, Servers, Tls};
+#[doc(inline)]
+pub use rlock_engine::wire::inspect::{
+    Answer, Contended, Counters, Holder, Info, Mode, Waiter,
 };
 
 /// Compiles the example of the README.

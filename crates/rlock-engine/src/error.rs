@@ -5,6 +5,7 @@
 //! of them pass by themselves ([`Fault`]).
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -241,6 +242,13 @@ impl Error {
     }
 }
 
+/// For servers that are no URL, which cannot be wrong.
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
 /// An error that a server has answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError {
@@ -318,7 +326,7 @@ pub enum Failure {
 impl Failure {
     /// Whether it may be possible to connect later, without anybody changing
     /// anything.
-    fn may_pass(&self) -> bool {
+    pub fn may_pass(&self) -> bool {
         match self {
             Self::Io(_) | Self::TimedOut(_) => true,
             Self::Server(error) => matches!(

@@ -6,12 +6,14 @@
 //! - [`engine`]: all decisions, in one state machine. What happens when the
 //!   connection is lost while somebody waits is in `engine/call.rs`;
 //! - [`error`]: what can go wrong, and which answers of a server mean what;
-//! - [`servers`]: where the servers are and how to log in to them, by a URL;
+//! - [`endpoint`]: the engine with its connections: bytes in, bytes out;
+//! - [`servers`]: where the servers are, as a URL says it;
 //! - [`wire`]: commands, replies and messages as bytes, and back.
 
 #![forbid(unsafe_code)]
 
 mod deadlock;
+pub mod endpoint;
 pub mod engine;
 pub mod error;
 pub mod servers;

@@ -59,7 +59,7 @@ pub struct Tls {
 /// Who the client is to a server, and which database it uses there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user, who is nobody without a password; `None` for the default user.
+    /// The user; `None` for the server's default user.
     pub user: Option<String>,
     /// The password; without one the client does not authenticate.
     pub password: Option<Password>,
@@ -335,6 +335,30 @@ impl FromStr for Servers {
             Kind::Sentinels => url.sentinels_and_master(),
             Kind::Cluster => url.cluster(),
         }
+    }
+}
+
+impl TryFrom<&str> for Servers {
+    type Error = Error;
+
+    fn try_from(url: &str) -> Result<Self, Error> {
+        url.parse()
+    }
+}
+
+impl TryFrom<&String> for Servers {
+    type Error = Error;
+
+    fn try_from(url: &String) -> Result<Self, Error> {
+        url.parse()
+    }
+}
+
+impl TryFrom<String> for Servers {
+    type Error = Error;
+
+    fn try_from(url: String) -> Result<Self, Error> {
+        url.parse()
     }
 }
 
@@ -639,13 +663,7 @@ fn database(text: &str) -> Result<u32, Error> {
         return Ok(0);
     }
     let number = text.parse();
-    number.map_err(|_| {
-        out_of_range(
-            "url",
-            "of an unknown database",
-            "of a database by its number",
-        )
-    })
+    number.map_err(|_| out_of_range("url", "with a database that is none", "with its number"))
 }
 
 fn out_of_range(argument: &'static str, value: &str, limit: &'static str) -> Error {

@@ -19,8 +19,7 @@ use std::sync::mpsc;
 
 use tokio::runtime::Handle;
 
-use crate::net::source::Source;
-use crate::{Answer, Contended, Counters, Error, Metrics, Owner};
+use crate::{Answer, Contended, Counters, Error, Metrics, Owner, Servers};
 
 mod held;
 mod lost;
@@ -63,95 +62,43 @@ fn run<T: Send + 'static>(
 }
 
 impl Client {
-    /// Connects to where `url` leads: a server, the master that Sentinels name,
-    /// or a cluster; see [`crate::Client::connect`].
+    /// Connects; see [`Client::connect`](crate::Client::connect).
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Client::connect`], and [`Error::Closed`] if the
-    /// system gives no further thread.
-    pub fn connect(url: &str) -> Result<Self, Error> {
-        Self::connect_with(crate::Client::builder(), url)
+    /// Those of [`Client::connect`](crate::Client::connect), and
+    /// [`Error::Connect`] if the system gives no thread.
+    pub fn connect<S>(servers: S) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        Self::connect_with(crate::Client::builder(), servers)
     }
 
-    /// Connects with settings; see [`crate::Client::builder`].
+    /// Connects with settings.
     ///
     /// # Errors
     ///
-    /// As for [`connect`](Self::connect).
+    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// setting.
     ///
     /// # Examples
     ///
     /// ```no_run
-    /// # use std::time::Duration;
     /// # fn main() -> Result<(), rlock_client::Error> {
-    /// let settings = rlock_client::Client::builder().patience(Duration::from_secs(2));
+    /// let settings = rlock_client::Client::builder().name("billing@host-7");
     /// let client = rlock_client::blocking::Client::connect_with(settings, "redis://127.0.0.1/")?;
     /// # Ok(()) }
     /// ```
-    pub fn connect_with(settings: crate::ClientBuilder, url: &str) -> Result<Self, Error> {
-        let source = settings.source(url)?;
-        Self::connect_to(settings, source)
-    }
-
-    /// Connects to the master that Sentinels name; see
-    /// [`crate::Client::sentinel`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Client::sentinel`], and [`Error::Closed`] if the
-    /// system gives no further thread.
-    pub fn sentinel(
-        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
-        master: &str,
-        server: &str,
-    ) -> Result<Self, Error> {
-        Self::sentinel_with(crate::Client::builder(), sentinels, master, server)
-    }
-
-    /// The same with settings; see [`crate::Client::builder`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`sentinel`](Self::sentinel).
-    pub fn sentinel_with(
-        settings: crate::ClientBuilder,
-        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
-        master: &str,
-        server: &str,
-    ) -> Result<Self, Error> {
-        let sentinels = settings.all_opened(sentinels)?;
-        let source = Source::sentinels(sentinels, master, &settings.opened(server)?)?;
-        Self::connect_to(settings, source)
-    }
-
-    /// Connects to a cluster; see [`crate::Client::cluster`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Client::cluster`], and [`Error::Closed`] if the
-    /// system gives no further thread.
-    pub fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        Self::cluster_with(crate::Client::builder(), nodes)
-    }
-
-    /// The same with settings; see [`crate::Client::builder`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`cluster`](Self::cluster).
-    pub fn cluster_with(
-        settings: crate::ClientBuilder,
-        nodes: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<Self, Error> {
-        let source = Source::cluster(&settings.all_opened(nodes)?)?;
-        Self::connect_to(settings, source)
-    }
-
-    fn connect_to(settings: crate::ClientBuilder, source: Source) -> Result<Self, Error> {
+    pub fn connect_with<S>(settings: crate::ClientBuilder, servers: S) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
         let (connected, outcome) = mpsc::sync_channel(1);
         let connected = move |client| drop(connected.send(client));
-        let runtime = settings.start_on_thread(source, connected)?;
+        let runtime = settings.start_on_thread(servers.try_into()?, connected)?;
         let client = outcome.recv().map_err(|_| Error::Closed)??;
         Ok(Self { client, runtime })
     }

@@ -8,8 +8,8 @@ use tokio::runtime::Handle;
 use super::held::held;
 use super::on_thread::wait_for;
 use super::run;
-use crate::quorum::opened;
-use crate::{Error, HoldingMember, Owner, QuorumBuilder, Terms};
+use crate::quorum::read;
+use crate::{Error, HoldingMember, Owner, QuorumBuilder, Servers, Terms};
 
 /// Independent servers that hold locks together; see [`crate::Quorum`].
 #[derive(Clone, Debug)]
@@ -50,26 +50,31 @@ impl Quorum {
     ///
     /// Those of [`crate::Quorum::connect`], and [`Error::Closed`] if the system
     /// gives no further thread.
-    pub fn connect(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        let settings = QuorumBuilder::default();
-        let servers = opened(&settings.members, urls)?;
-        Self::connect_with(settings, servers)
+    pub fn connect<S>(servers: impl IntoIterator<Item = S>) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        Self::connect_with(QuorumBuilder::default(), servers)
     }
 
-    /// Connects with settings, as these clients of the `redis` crate would; see
-    /// [`QuorumBuilder::connect_with`].
+    /// Connects with settings.
     ///
     /// # Errors
     ///
-    /// As for [`connect`](Self::connect).
-    pub fn connect_with(
+    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// setting.
+    pub fn connect_with<S>(
         settings: QuorumBuilder,
-        servers: impl IntoIterator<Item = redis::Client>,
-    ) -> Result<Self, Error> {
+        servers: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
         let (connected, outcome) = mpsc::sync_channel(1);
         let connected = move |quorum| drop(connected.send(quorum));
-        let servers = servers.into_iter().collect();
-        let runtime = settings.start_on_thread(servers, connected)?;
+        let runtime = settings.start_on_thread(read(servers)?, connected)?;
         let quorum = outcome.recv().map_err(|_| Error::Closed)??;
         Ok(Self { quorum, runtime })
     }

@@ -12,10 +12,10 @@ use rlock_engine::engine::{Event, Outcome};
 use rlock_engine::error::{Error, Loss};
 
 use crate::locks::lock::ask_for;
-use crate::net::calling::call;
-use crate::net::clock::now;
-use crate::net::lost::Lost;
-use crate::net::state::Inner;
+use crate::pump::call::call;
+use crate::pump::clock::now;
+use crate::pump::lost::Lost;
+use crate::pump::state::Inner;
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
@@ -322,7 +322,7 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if self.open {
             let (hold, ask) = (self.proof.hold, self.ask);
-            self.inner.state.handle(Event::Leave { hold, ask });
+            self.inner.state.tell(Event::Leave { hold, ask });
         }
     }
 }

@@ -13,11 +13,12 @@ use rlock_engine::error::Error;
 use tracing::Instrument;
 
 use crate::locks::guard::Guard;
-use crate::net::calling::call;
-use crate::net::state::Inner;
-use crate::wire::info::{self, Info};
-use crate::wire::protocol;
-use crate::wire::reply;
+use crate::pump::call::call;
+use crate::pump::state::Inner;
+use rlock_engine::wire::inspect::{self, Info};
+use rlock_engine::wire::requests;
+use rlock_engine::wire::replies;
+use rlock_engine::wire::resp::Command;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Lock {
@@ -104,8 +105,8 @@ impl Lock {
     }
 
     pub(crate) async fn info(&self) -> Result<Info, Error> {
-        let cmd = protocol::info(&self.key);
-        info::parse(&self.inner.state.ask_at(&self.key, &cmd).await?)
+        let question = requests::info(&self.key);
+        inspect::info(&self.inner.state.ask_at(&self.key, question).await?)
     }
 
     pub(crate) async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
@@ -117,15 +118,15 @@ impl Lock {
     }
 
     pub(crate) async fn force(&self) -> Result<u64, Error> {
-        self.ask_to_end(&protocol::force(&self.key)).await
+        self.ask_to_end(requests::force(&self.key)).await
     }
 
     pub(crate) async fn force_queue(&self) -> Result<u64, Error> {
-        self.ask_to_end(&protocol::force_queue(&self.key)).await
+        self.ask_to_end(requests::force_queue(&self.key)).await
     }
 
-    async fn ask_to_end(&self, cmd: &redis::Cmd) -> Result<u64, Error> {
-        reply::number(&self.inner.state.ask_at(&self.key, cmd).await?)
+    async fn ask_to_end(&self, command: Command) -> Result<u64, Error> {
+        replies::number(&self.inner.state.ask_at(&self.key, command).await?)
     }
 }
 

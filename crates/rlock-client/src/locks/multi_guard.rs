@@ -8,7 +8,7 @@ use rlock_engine::engine::owner::Owner;
 use rlock_engine::error::{Error, Loss};
 
 use crate::locks::guard::{Guard, run_until};
-use crate::net::lost::Lost;
+use crate::pump::lost::Lost;
 
 /// Holds several locks until they are released, dropped, or one of them is
 /// lost.

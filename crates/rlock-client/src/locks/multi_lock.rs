@@ -16,8 +16,8 @@ use rlock_engine::error::Error;
 use crate::locks::guard::Guard;
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::multi_guard::MultiGuard;
-use crate::net::deadline::Deadline;
-use crate::net::state::Inner;
+use crate::pump::deadline::Deadline;
+use crate::pump::state::Inner;
 
 /// The most keys that one request may have.
 const KEYS_MAX: usize = 1024;

@@ -9,7 +9,7 @@ use rlock_engine::error::Error;
 
 use crate::locks::guard::Guard;
 use crate::locks::lock::{Lock, at_most};
-use crate::wire::info::{Info, Mode};
+use rlock_engine::wire::inspect::{Info, Mode};
 
 /// A lock that one owner at a time can hold, in the order of asking.
 ///

@@ -11,7 +11,7 @@ use rlock_engine::error::Error;
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::read_guard::ReadGuard;
 use crate::locks::write_guard::WriteGuard;
-use crate::wire::info::Info;
+use rlock_engine::wire::inspect::Info;
 
 /// A lock that any number of readers can hold together, or one writer alone.
 ///

@@ -8,7 +8,7 @@ use rlock_engine::error::Error;
 
 use crate::locks::lock::{Lock, at_most};
 use crate::locks::permits::Permits;
-use crate::wire::info::Info;
+use rlock_engine::wire::inspect::Info;
 
 /// The most permits that a semaphore may have.
 const PERMITS_MAX: u32 = 1_000_000;

@@ -9,8 +9,8 @@ use rlock_engine::engine::terms::whole_ms;
 use rlock_engine::error::{Error, Loss};
 
 use crate::locks::guard::run_until;
-use crate::net::clock::now;
-use crate::net::lost::Lost;
+use crate::pump::clock::now;
+use crate::pump::lost::Lost;
 use crate::quorum::hold::Hold;
 
 /// Holds a lock of a [`Quorum`](crate::Quorum) until it is released, dropped, or

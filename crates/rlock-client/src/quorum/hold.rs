@@ -18,10 +18,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 
 use crate::locks::guard::Guard;
-use crate::net::clock::{now, timer};
-use crate::net::deadline::Deadline;
-use crate::net::lost::Lost;
-use crate::net::state::lock;
+use crate::pump::clock::{now, timer};
+use crate::pump::deadline::Deadline;
+use crate::pump::lost::Lost;
+use crate::pump::state::lock;
 use crate::quorum::acquire::{Answer, Asking, Slot, ask, next, raise};
 use crate::quorum::plan::majority;
 use crate::quorum::shared::{Name, Shared};

@@ -4,17 +4,16 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{ErrorKind, FromRedisValue, RedisError, Value};
+use rlock_engine::endpoint::{Check, Greeting};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::error::{Error, Failure};
+use rlock_engine::servers::Servers;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::client_builder::ClientBuilder;
-use crate::net::clock::now;
-use crate::net::source::{Source, Vet, address_of};
-use crate::net::state::lock;
+use crate::pump::clock::now;
+use crate::pump::state::lock;
 
 /// How long a connection is quiet at most while somebody waits there.
 const QUIET: Duration = Duration::from_secs(1);
@@ -54,26 +53,26 @@ pub(crate) struct Member {
 impl Member {
     /// Begins to connect to each of `servers`.
     pub(crate) fn begin(
-        servers: &[redis::Client],
+        servers: Vec<Servers>,
         settings: &ClientBuilder,
     ) -> Result<(Vec<Self>, Vec<JoinHandle<()>>), Error> {
-        let files = servers.iter().map(address_of).map(File::of).map(Mutex::new);
+        let addresses = servers.iter().flat_map(Servers::addresses);
+        let addresses: Vec<_> = addresses.map(ToString::to_string).collect();
+        let files = addresses.iter().cloned().map(File::of).map(Mutex::new);
         let files: Files = Arc::new(files.collect());
-        let begin = |(number, server)| {
-            let vet = vet(Arc::clone(&files), number);
-            let source = Source::vetted(server, vet)?;
-            let (client, task) = settings.clone().begin(source)?;
+        let begin = |((number, server), address)| {
+            let check = check(Arc::clone(&files), number);
+            let (client, task) = settings.clone().begin(server, check)?;
             client.inner.state.set_quiet(QUIET);
-            let (address, files) = (address_of(server), Arc::clone(&files));
             let member = Self {
                 client,
                 address,
-                files,
+                files: Arc::clone(&files),
                 number,
             };
             Ok((member, task))
         };
-        servers.iter().enumerate().map(begin).collect()
+        servers.into_iter().enumerate().zip(addresses).map(begin).collect()
     }
 
     fn file<T>(&self, look: impl FnOnce(&mut File) -> T) -> Option<T> {
@@ -150,7 +149,7 @@ impl Member {
 
     /// Waits until its connection is gone for more than a moment.
     pub(crate) async fn gone(&self) {
-        let mut connections = self.client.inner.state.connections();
+        let mut connections = self.client.inner.state.changes();
         loop {
             if !self.is_connected() {
                 tokio::time::sleep(BRIEFLY).await;
@@ -179,7 +178,7 @@ impl Member {
 
     /// Waits until it has been reached, or could not be; why not.
     pub(crate) async fn met(&self) -> Option<Failure> {
-        let mut connections = self.client.inner.state.connections();
+        let mut connections = self.client.inner.state.changes();
         loop {
             let failure = self.client.inner.state.last_failure();
             if self.is_connected() || failure.is_some() {
@@ -210,83 +209,40 @@ impl File {
 }
 
 /// Looks at a member by each new connection to it.
-fn vet(files: Files, number: usize) -> Vet {
-    Vet(Arc::new(move |mut connection| {
-        let files = Arc::clone(&files);
-        Box::pin(async move {
-            let said = ask(&mut connection).await?;
-            let refused = files.get(number).and_then(|own| {
-                let mut refused = read(&mut lock(own), &said);
-                // One at a time is locked: two that are compared with each
-                // other at once both see it.
-                for (other, file) in files.iter().enumerate() {
-                    if other != number && refused.is_none() {
-                        let theirs = lock(file).ids();
-                        refused = theirs.and_then(|theirs| lock(own).is_like(&theirs));
-                    }
-                }
-                lock(own).refused.clone_from(&refused);
-                refused
-            });
-            match refused {
-                None => Ok(()),
-                Some(why) => {
-                    let what = "the server may not take part";
-                    Err(RedisError::from((ErrorKind::Io, what, why.to_string())))
-                }
+fn check(files: Files, number: usize) -> Check {
+    Arc::new(move |now, said| {
+        let Some(own) = files.get(number) else {
+            return Ok(());
+        };
+        let mut refused = read(&mut lock(own), now, said);
+        // One at a time is locked: two that are compared with each other at once
+        // both see it.
+        for (other, file) in files.iter().enumerate() {
+            if other != number && refused.is_none() {
+                let theirs = lock(file).ids();
+                refused = theirs.and_then(|theirs| lock(own).is_like(&theirs));
             }
-        })
-    }))
-}
-
-/// What a server says of itself; without its settings if it may not say them.
-struct Said {
-    info: String,
-    settings: Option<Vec<String>>,
-}
-
-async fn ask(connection: &mut MultiplexedConnection) -> Result<Said, RedisError> {
-    let mut info = redis::cmd("INFO");
-    info.arg(&["server", "replication", "rlock"]);
-    let info: String = info.query_async(connection).await?;
-    let mut get = redis::cmd("CONFIG");
-    get.arg("GET")
-        .arg(&["rlock.startup-grace-ms", "appendonly", "appendfsync"])
-        .arg("no-appendfsync-on-rewrite");
-    let settings: Result<Value, _> = get.query_async(connection).await;
-    let settings = match settings {
-        Ok(Value::Map(pairs)) => {
-            let texts = pairs.into_iter().flat_map(|(name, value)| [name, value]);
-            texts
-                .map(String::from_redis_value)
-                .collect::<Result<_, _>>()
-                .ok()
         }
-        Err(error) if error.is_io_error() => return Err(error),
-        // A user may be kept from asking.
-        Ok(_) | Err(_) => None,
-    };
-    Ok(Said { info, settings })
+        lock(own).refused.clone_from(&refused);
+        refused.map_or(Ok(()), |why| Err(why.to_string()))
+    })
 }
 
 /// Notes what a member says of itself; why it may not take part.
-fn read(file: &mut File, said: &Said) -> Option<Error> {
+fn read(file: &mut File, now: Instant, said: &Greeting) -> Option<Error> {
     let field = |name: &str| {
         let mut lines = said.info.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.unwrap_or_default().trim().to_owned()
     };
     let setting = |name: &str| {
-        let pairs = said.settings.iter().flat_map(|texts| texts.chunks(2));
-        let mut values = pairs.filter_map(|pair| match pair {
-            [known, value] if known == name => Some(value.as_str()),
-            _ => None,
-        });
-        values.next()
+        let mut pairs = said.settings.iter().flatten();
+        let pair = pairs.find(|(known, _)| known == name);
+        pair.map(|(_, value)| value.as_str())
     };
     let left = field("rlock_grace_left_ms");
     (file.run_id, file.replication_id) = (field("run_id"), field("master_replid"));
-    file.grants_from = now() + Duration::from_millis(left.parse().unwrap_or(0));
+    file.grants_from = now + Duration::from_millis(left.parse().unwrap_or(0));
     (file.slow_until, file.slow_for) = (Instant::from_nanos(0), Duration::ZERO);
     let durable = [
         ("appendonly", "yes"),

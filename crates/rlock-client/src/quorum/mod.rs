@@ -10,12 +10,13 @@ use std::sync::Arc;
 
 use rlock_engine::engine::owner::Owner;
 use rlock_engine::error::{Error, Failure};
+use rlock_engine::servers::Servers;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client_builder::{ClientBuilder, on_thread};
-use crate::net::state::lock;
+use crate::pump::state::lock;
 
 mod acquire;
 pub(crate) mod guard;
@@ -120,29 +121,12 @@ impl QuorumBuilder {
     /// # Cancel safety
     ///
     /// Dropping the future closes all connections.
-    pub async fn connect(
-        self,
-        urls: impl IntoIterator<Item = impl AsRef<str>>,
-    ) -> Result<Quorum, Error> {
-        let servers = opened(&self.members, urls)?;
-        self.connect_with(servers).await
-    }
-
-    /// Connects as these clients of the `redis` crate would: with their
-    /// certificates, for example. See [`ClientBuilder::connect_with`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`connect`](Self::connect).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future closes all connections.
-    pub async fn connect_with(
-        self,
-        servers: impl IntoIterator<Item = redis::Client>,
-    ) -> Result<Quorum, Error> {
-        let servers: Vec<_> = servers.into_iter().collect();
+    pub async fn connect<S>(self, servers: impl IntoIterator<Item = S>) -> Result<Quorum, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        let servers = read(servers)?;
         if !self.members.has_thread {
             return self.start(servers).await.map(|(quorum, _)| quorum);
         }
@@ -156,7 +140,7 @@ impl QuorumBuilder {
     /// runtime of that thread.
     pub(crate) fn start_on_thread(
         self,
-        servers: Vec<redis::Client>,
+        servers: Vec<Servers>,
         connected: impl FnOnce(Result<Quorum, Error>) + Send + 'static,
     ) -> Result<Handle, Error> {
         on_thread(async move {
@@ -175,7 +159,7 @@ impl QuorumBuilder {
 
     async fn start(
         self,
-        servers: Vec<redis::Client>,
+        servers: Vec<Servers>,
     ) -> Result<(Quorum, Vec<JoinHandle<()>>), Error> {
         if !(3..=9).contains(&servers.len()) || servers.len().is_multiple_of(2) {
             return Err(Error::OutOfRange {
@@ -184,7 +168,7 @@ impl QuorumBuilder {
                 limit: "3, 5, 7 or 9: one more than an odd number outlives no more failures".into(),
             });
         }
-        let (members, tasks) = Member::begin(&servers, &self.members)?;
+        let (members, tasks) = Member::begin(servers, &self.members)?;
         let mut shared = Shared {
             members,
             shortest_grace: None,
@@ -269,8 +253,12 @@ impl Quorum {
     /// # Cancel safety
     ///
     /// Dropping the future closes all connections.
-    pub async fn connect(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        Self::builder().connect(urls).await
+    pub async fn connect<S>(servers: impl IntoIterator<Item = S>) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        Self::builder().connect(servers).await
     }
 
     /// Settings to choose before connecting.
@@ -326,14 +314,14 @@ const MEMBERS: [&str; 9] = [
 ];
 
 /// Reads the addresses of the members.
-pub(crate) fn opened(
-    settings: &ClientBuilder,
-    urls: impl IntoIterator<Item = impl AsRef<str>>,
-) -> Result<Vec<redis::Client>, Error> {
+pub(crate) fn read<S>(servers: impl IntoIterator<Item = S>) -> Result<Vec<Servers>, Error>
+where
+    S: TryInto<Servers>,
+    Error: From<S::Error>,
+{
     let names = MEMBERS.into_iter().chain(std::iter::repeat("members"));
-    let servers = urls.into_iter().zip(names).map(|(url, name)| {
-        let server = settings.member(url.as_ref());
-        server.map_err(|error| match error {
+    let servers = servers.into_iter().zip(names).map(|(servers, name)| {
+        let of_member = |error| match error {
             Error::OutOfRange {
                 argument: "url",
                 value,
@@ -344,7 +332,15 @@ pub(crate) fn opened(
                 limit,
             },
             error => error,
-        })
+        };
+        match servers.try_into().map_err(Error::from).map_err(of_member)? {
+            one @ Servers::One { .. } => Ok(one),
+            Servers::Sentinels { .. } | Servers::Cluster { .. } => Err(Error::OutOfRange {
+                argument: name,
+                value: "not of one server".to_owned(),
+                limit: "redis://, rediss:// or redis+unix://, as a member is one master".into(),
+            }),
+        }
     });
     servers.collect()
 }

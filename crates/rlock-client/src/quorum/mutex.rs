@@ -9,7 +9,7 @@ use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
 use crate::locks::lock::at_most;
-use crate::net::deadline::Deadline;
+use crate::pump::deadline::Deadline;
 use crate::quorum::acquire::acquire;
 use crate::quorum::guard::QuorumGuard;
 use crate::quorum::shared::{Entry, Name, Shared};

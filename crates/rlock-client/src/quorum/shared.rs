@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex as Turn;
 use tokio::task::JoinHandle;
 
-use crate::net::state::{Limits, lock};
+use crate::pump::state::{Limits, lock};
 use crate::quorum::hold::Hold;
 use crate::quorum::member::Member;
 use crate::quorum::plan::majority;

@@ -8,6 +8,8 @@ use rlock_client::{
     Client, Error, Guard, Loss, Owner, Quorum, QuorumGuard, ReadGuard, Terms, WriteGuard,
 };
 
+use crate::server::together;
+
 /// How long calls that do not wait go on.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);
 /// How long replicas may take.
@@ -30,8 +32,8 @@ impl Address {
             .replication_limit(REPLICATION_LIMIT);
         let client = match self {
             Self::Server(url) => builder.connect(url).await,
-            Self::Sentinels(urls) => builder.sentinel(urls, "locks", "redis://_/").await,
-            Self::Cluster(urls) => builder.cluster(urls).await,
+            Self::Sentinels(urls) => builder.connect(format!("{}/locks", together("sentinel", urls))).await,
+            Self::Cluster(urls) => builder.connect(together("cluster", urls)).await,
             Self::Quorum(urls) => {
                 let quorum = Quorum::builder().members(builder).connect(urls).await;
                 return quorum.map(Door::Quorum);

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error, Guard, Loss, Terms};
+use rlock_client::{Address, Client, Error, Guard, Login, Loss, Servers, Terms};
 
 use crate::cluster_servers::Cluster;
-use crate::server::{BOUND, Server, eventually, free_port, url};
+use crate::server::{BOUND, Server, eventually, free_port, together, url};
 
 impl Cluster {
     pub(crate) async fn client(&self) -> Client {
-        Client::cluster(self.urls()).await.unwrap()
+        Client::connect(together("cluster", &self.urls())).await.unwrap()
     }
 
     /// How often the nodes have sent somebody elsewhere.
@@ -399,7 +399,7 @@ async fn a_bound_hold_goes_with_its_slot_and_its_bond_too() {
 #[tokio::test]
 async fn what_is_no_cluster_is_said_with_its_address() {
     let server = Server::start().await;
-    let error = Client::cluster([server.url()]).await.unwrap_err();
+    let error = Client::connect(together("cluster", &[server.url()])).await.unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains(&format!("127.0.0.1:{}", server.port)),
@@ -408,20 +408,25 @@ async fn what_is_no_cluster_is_said_with_its_address() {
     assert!(text.contains("cluster support disabled"), "{text}");
     assert!(!error.is_transient());
     let (one, two) = (free_port(), free_port());
-    let error = Client::cluster([url(one), url(two)]).await.unwrap_err();
+    let error = Client::connect(together("cluster", &[url(one), url(two)])).await.unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains(&one.to_string()) && text.contains(&two.to_string()),
         "{text}"
     );
     assert!(error.is_transient());
-    let none: [&str; 0] = [];
-    for (nodes, said) in [
-        (&none[..], "at least one"),
-        (&["redis+unix:///tmp/s"], "over TCP"),
-        (&["redis://127.0.0.1/3"], "database 0"),
+    let login = Login {
+        database: 3,
+        ..Login::default()
+    };
+    let (path, address) = ("/tmp/s".into(), "redis://127.0.0.1/".parse::<Servers>());
+    let address = address.unwrap().addresses()[0].clone();
+    for (nodes, login, said) in [
+        (vec![], Login::default(), "at least one"),
+        (vec![Address::Unix { path }], Login::default(), "over TCP"),
+        (vec![address], login, "database 0"),
     ] {
-        let error = Client::cluster(nodes).await.unwrap_err();
+        let error = Client::connect(Servers::Cluster { nodes, login }).await.unwrap_err();
         assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
         assert!(error.to_string().contains(said), "{error}");
     }

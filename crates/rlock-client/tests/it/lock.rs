@@ -213,10 +213,9 @@ async fn guards_and_calls_can_go_to_other_tasks() {
 }
 
 #[tokio::test]
-async fn a_client_is_made_from_one_of_the_redis_crate() {
+async fn a_url_names_the_database() {
     let server = Server::start().await;
-    let redis = redis::Client::open(format!("{}3", server.url())).unwrap();
-    let client = Client::builder().connect_with(&redis).await.unwrap();
+    let client = Client::connect(format!("{}3", server.url())).await.unwrap();
     let guard = client.mutex("k").lock().await.unwrap();
     let mut admin = server.admin().await;
     let _: () = admin.run("SELECT 3").await;

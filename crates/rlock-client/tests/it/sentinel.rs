@@ -3,11 +3,11 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error};
+use rlock_client::{Client, Error, Login, Servers};
 use tempfile::TempDir;
 
 use crate::calm::on_a_calm_machine;
-use crate::server::{Admin, BOUND, Server, eventually, free_port, url};
+use crate::server::{Admin, BOUND, Server, eventually, free_port, together, url};
 
 /// One Sentinel, which decides alone. It is stopped by its process id.
 struct Sentinel {
@@ -64,7 +64,7 @@ impl Sentinel {
     }
 
     async fn client(&self) -> Client {
-        let client = Client::sentinel([url(self.port)], "locks", "redis://_/").await;
+        let client = Client::connect(format!("{}/locks", together("sentinel", &[url(self.port)]))).await;
         client.unwrap()
     }
 
@@ -186,26 +186,30 @@ async fn one_sentinel_that_knows_the_master_is_enough() {
     let (master, _replica) = pair().await;
     let sentinel = Sentinel::of(&master).await;
     let (nobody, known) = (url(free_port()), url(sentinel.port));
-    let connect = |name: &'static str, server: &'static str| {
+    let both = together("sentinel", &[&nobody, &known]);
+    let connect = |path: &str| {
         let builder = Client::builder().response_limit(Duration::from_millis(500));
-        builder.sentinel([nobody.as_str(), known.as_str()], name, server)
+        builder.connect(format!("{both}/{path}"))
     };
-    let client = connect("locks", "redis://_/3").await.unwrap();
+    let client = connect("locks/3").await.unwrap();
     let guard = client.mutex("k").lock().await.unwrap();
     let mut admin = master.admin().await;
     let _: () = admin.run("SELECT 3").await;
     assert!(admin.run::<bool>("EXISTS k").await);
     guard.release().await.unwrap();
-    let unknown = connect("other", "redis://_/").await.unwrap_err();
+    let unknown = connect("other").await.unwrap_err();
     assert!(matches!(unknown, Error::Connect(_)), "{unknown:?}");
-    let none = Client::sentinel([""; 0], "locks", "redis://_/").await;
-    let socket = connect("locks", "redis+unix:///tmp/socket").await;
-    for refused in [none, socket] {
-        let refused = refused.unwrap_err();
-        assert!(matches!(refused, Error::OutOfRange { .. }), "{refused:?}");
-    }
+    let nobody = Client::connect(Servers::Sentinels {
+        sentinels: Vec::new(),
+        sentinel_login: Login::default(),
+        master: "locks".to_owned(),
+        tls: None,
+        login: Login::default(),
+    });
+    let refused = nobody.await.unwrap_err();
+    assert!(matches!(refused, Error::OutOfRange { .. }), "{refused:?}");
     let blocking = tokio::task::spawn_blocking(move || {
-        let client = rlock_client::blocking::Client::sentinel([known], "locks", "redis://_/");
+        let client = rlock_client::blocking::Client::connect(format!("{}/locks", together("sentinel", &[known])));
         client.unwrap().mutex("k").lock().unwrap().fence()
     });
     assert!(blocking.await.unwrap() > 0);
@@ -220,11 +224,11 @@ async fn the_newest_word_counts_where_sentinels_disagree() {
     // It has not heard of the fail-over, and nobody can tell it.
     let stale = Sentinel::of_port(master.port).await;
     let sentinels = [url(stale.port), url(sentinel.port)];
-    let client = Client::sentinel(&sentinels, "locks", "redis://_/").await;
+    let client = Client::connect(format!("{}/locks", together("sentinel", &sentinels))).await;
     let guard = client.unwrap().mutex("k").lock().await.unwrap();
     assert!(replica.admin().await.run::<bool>("EXISTS k").await);
     guard.release().await.unwrap();
-    let alone = Client::sentinel(&sentinels[..1], "locks", "redis://_/").await;
+    let alone = Client::connect(format!("{}/locks", together("sentinel", &sentinels[..1]))).await;
     assert!(alone.unwrap_err().is_transient());
 }
 
@@ -265,7 +269,7 @@ async fn what_is_wrong_is_said_with_the_sentinels_addresses() {
     let sentinel = Sentinel::of(&master).await;
     let nobody = free_port();
     let sentinels = [url(nobody), url(sentinel.port)];
-    let error = Client::sentinel(&sentinels, "other", "redis://_/").await;
+    let error = Client::connect(format!("{}/other", together("sentinel", &sentinels))).await;
     let said = error.unwrap_err().to_string();
     let (one, two) = (
         format!("127.0.0.1:{nobody}: "),

@@ -213,6 +213,16 @@ pub(crate) fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
+/// The URL of the servers at `urls`, which are a `kind` together.
+pub(crate) fn together(kind: &str, urls: &[impl AsRef<str>]) -> String {
+    let hosts = urls.iter().map(|url| {
+        let url = url.as_ref();
+        url.trim_start_matches("redis://").trim_end_matches('/')
+    });
+    let hosts: Vec<_> = hosts.collect();
+    format!("redis+{kind}://{}", hosts.join(","))
+}
+
 pub(crate) fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redis::{ClientTlsConfig, TlsCertificates};
-use rlock_client::{Client, Error};
+use rlock_client::{Certificates, Client, Error};
 use tempfile::TempDir;
 
 use crate::certificates::{Authority, Certified};
@@ -45,14 +44,14 @@ impl TlsServer {
     }
 
     /// As a client connects that was given these.
-    async fn connect(&self, certificates: TlsCertificates) -> Result<Client, Error> {
-        let url = format!("rediss://localhost:{}/", self.port);
-        let redis = redis::Client::build_with_tls(url, certificates).unwrap();
+    async fn connect(&self, certificates: Certificates) -> Result<Client, Error> {
         let builder = Client::builder().patience(Duration::from_millis(500));
-        builder.connect_with(&redis).await
+        let builder = builder.certificates(certificates);
+        let url = format!("rediss://localhost:{}/", self.port);
+        builder.connect(url).await
     }
 
-    async fn refusal(&self, certificates: TlsCertificates) -> String {
+    async fn refusal(&self, certificates: Certificates) -> String {
         let begun = Instant::now();
         let error = self.connect(certificates).await.unwrap_err();
         assert!(begun.elapsed() < Duration::from_secs(4), "at once");
@@ -71,14 +70,11 @@ impl TlsServer {
 }
 
 /// What a client is given that trusts this authority, and shows `client`.
-fn trusting(authority: &Authority, client: Option<&Certified>) -> TlsCertificates {
-    let client_tls = client.map(|client| ClientTlsConfig {
-        client_cert: client.certificate.clone().into_bytes(),
-        client_key: client.key.clone().into_bytes(),
-    });
-    TlsCertificates {
-        client_tls,
-        root_cert: Some(authority.pem.clone().into_bytes()),
+fn trusting(authority: &Authority, client: Option<&Certified>) -> Certificates {
+    let certificates = Certificates::new().authorities(&*authority.pem);
+    match client {
+        Some(client) => certificates.client(&*client.certificate, &*client.key),
+        None => certificates,
     }
 }
 

@@ -362,7 +362,7 @@ impl Engine {
     }
 
     /// The pause before the next attempt after so many others.
-    fn pause(&mut self, attempts: u32) -> Duration {
+    pub(crate) fn pause(&mut self, attempts: u32) -> Duration {
         // splitmix64
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

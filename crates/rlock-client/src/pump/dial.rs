@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio::net::UnixStream;
 
 #[cfg(feature = "tls-rustls")]
-use crate::tls::TlsConfig;
+pub(crate) use crate::pump::tls::TlsConfig;
 
 /// There is nothing to say about TLS without it.
 #[cfg(not(feature = "tls-rustls"))]

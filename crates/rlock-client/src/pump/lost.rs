@@ -9,7 +9,7 @@ use rlock_engine::engine::proof::Proof;
 use rlock_engine::error::Loss;
 use tokio::time::Sleep;
 
-use crate::net::clock::{now, timer};
+use crate::pump::clock::{now, timer};
 
 /// Resolves when a lock is lost; from [`Guard::loss`](crate::Guard::loss).
 ///

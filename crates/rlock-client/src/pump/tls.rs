@@ -230,7 +230,7 @@ impl ServerCertVerifier for Anybody {
 
 #[cfg(test)]
 #[allow(dead_code)]
-#[path = "../tests/it/certificates.rs"]
+#[path = "../../tests/it/certificates.rs"]
 mod authority;
 
 #[cfg(test)]
@@ -246,8 +246,8 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use super::*;
-    use crate::dial::{dial, failure};
-    use crate::tls::authority::{Authority, Certified};
+    use crate::pump::dial::{dial, failure};
+    use crate::pump::tls::authority::{Authority, Certified};
 
     /// A server at 127.0.0.1 that shows a certificate, and perhaps asks its
     /// clients for one of this authority.

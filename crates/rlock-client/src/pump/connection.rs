@@ -1,0 +1,157 @@
+//! Moves bytes between the socket of one connection and the endpoint.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use rlock_engine::endpoint::{ConnectionId, Event};
+use rlock_engine::error::Failure;
+use rlock_engine::servers::Address;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::AbortHandle;
+
+use crate::pump::clock::now;
+use crate::pump::dial::{Stream, dial, failure};
+use crate::pump::state::State;
+
+/// How much is read at once.
+const INPUT_LEN: usize = 16 * 1024;
+
+/// What is known of a connection's task.
+#[derive(Debug)]
+pub(super) struct Peer {
+    task: AbortHandle,
+    /// Set while the task has nothing to write.
+    pub(super) writer: Option<Waker>,
+}
+
+impl Peer {
+    pub(super) fn new(task: AbortHandle) -> Self {
+        Self { task, writer: None }
+    }
+
+    /// Closes the socket.
+    pub(super) fn end(self) {
+        self.task.abort();
+    }
+}
+
+/// The socket, and what is on its way between it and the endpoint.
+struct Connection {
+    state: Arc<State>,
+    id: ConnectionId,
+    address: Address,
+    stream: Stream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    written: usize,
+}
+
+/// Connects, and moves bytes until the connection ends or this task is aborted.
+pub(super) async fn serve(state: Arc<State>, id: ConnectionId, address: Address) {
+    let failure = match dial(&address, &state.tls, state.limits.response).await {
+        Ok(stream) => {
+            state.handle(Event::Opened { connection: id });
+            let mut connection = Connection {
+                state: Arc::clone(&state),
+                id,
+                address,
+                stream,
+                input: vec![0; INPUT_LEN],
+                output: Vec::new(),
+                written: 0,
+            };
+            poll_fn(|context| connection.poll(context)).await
+        }
+        Err(failure) => failure,
+    };
+    state.has_ended(id, failure);
+}
+
+impl Connection {
+    /// Ready when the connection has ended, with the reason.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
+        // What is read often makes something to write.
+        if let Poll::Ready(failure) = self.read(context) {
+            return Poll::Ready(failure);
+        }
+        self.write(context)
+    }
+
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
+        loop {
+            let mut buffer = ReadBuf::new(&mut self.input);
+            let read = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
+            match read {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(failure(&self.address, &error)),
+                Poll::Ready(Ok(())) if buffer.filled().is_empty() => {
+                    let what = format!("{}: the server has closed the connection", self.address);
+                    return Poll::Ready(Failure::Io(what));
+                }
+                Poll::Ready(Ok(())) => {
+                    let (connection, bytes) = (self.id, buffer.filled());
+                    self.state.handle(Event::Received { connection, bytes });
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
+        loop {
+            if self.written == self.output.len() {
+                self.output.clear();
+                self.written = 0;
+                let waker = context.waker();
+                self.state.take_output(self.id, &mut self.output, waker);
+            }
+            let rest = self.output.get(self.written..).unwrap_or_default();
+            let stream = Pin::new(&mut self.stream);
+            let written = match rest {
+                [] => return self.flush(context),
+                rest => stream.poll_write(context, rest),
+            };
+            match written {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(count)) => self.written += count,
+                Poll::Ready(Err(error)) => return Poll::Ready(failure(&self.address, &error)),
+            }
+        }
+    }
+
+    /// TLS keeps back what it cannot write at once.
+    fn flush(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
+        match Pin::new(&mut self.stream).poll_flush(context) {
+            Poll::Ready(Err(error)) => Poll::Ready(failure(&self.address, &error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl State {
+    /// Exchanges what there is to write for the empty `output`; if there is
+    /// nothing, `waker` is woken when there is.
+    fn take_output(&self, id: ConnectionId, output: &mut Vec<u8>, waker: &Waker) {
+        self.with_peers(|core| {
+            core.endpoint.take_output(id, output);
+            if output.is_empty()
+                && let Some(peer) = core.peers.get_mut(&id)
+            {
+                peer.writer = Some(waker.clone());
+            }
+        });
+    }
+
+    fn has_ended(self: &Arc<Self>, connection: ConnectionId, failure: Failure) {
+        let peer = self.with_core(|core| {
+            let ended = Event::Ended {
+                connection,
+                failure,
+            };
+            core.endpoint.handle(now(), ended);
+            core.peers.remove(&connection)
+        });
+        drop(peer);
+    }
+}

@@ -1,0 +1,422 @@
+//! What the calls of a client and its connections work with together: the
+//! endpoint, which decides everything, behind one mutex.
+//!
+//! Whoever tells the endpoint something also does what it says: callers, the
+//! tasks of the connections, and the task that keeps the time.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use rlock_engine::endpoint::{
+    Action, Check, ConnectionId, Endpoint, Event, Note, Outcome, Settings, To,
+};
+use rlock_engine::engine::ask::Queueing;
+use rlock_engine::engine::claims::Table;
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::lane::Node;
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::{self, Id, Metrics};
+use rlock_engine::error::{Error, Failure, Loss};
+use rlock_engine::servers::Servers;
+use rlock_engine::wire::replies;
+use rlock_engine::wire::requests;
+use rlock_engine::wire::resp::{Command, Frame};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, OnceCell, oneshot, watch};
+
+use crate::pump::call::ask;
+use crate::pump::clock::now;
+use crate::pump::connection::{Peer, serve};
+use crate::pump::dial::TlsConfig;
+
+/// How long a client goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) response: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) replication: Duration,
+}
+
+pub(crate) struct State {
+    pub(crate) limits: Limits,
+    pub(super) tls: TlsConfig,
+    id: String,
+    owners: AtomicU64,
+    is_cluster: OnceCell<bool>,
+    core: Mutex<Core>,
+    /// Rings when the background has to look at the next deadline.
+    alarm: Notify,
+    /// Changes whenever a connection comes, goes, or cannot be made.
+    changes: watch::Sender<()>,
+    /// Where connections are served.
+    runtime: Handle,
+    /// Rings when the last client, lock and guard is gone.
+    left: Notify,
+}
+
+/// The endpoint, and those who wait for its actions.
+pub(super) struct Core {
+    pub(super) endpoint: Endpoint,
+    pub(super) peers: HashMap<ConnectionId, Peer>,
+    pub(super) calls: Table<Id, Waiting>,
+    flushes: HashMap<Id, oneshot::Sender<()>>,
+    /// When the background wakes anyway. Only an earlier deadline has to wake
+    /// it, so that the usual lock and release do not.
+    alarm: Option<Instant>,
+}
+
+/// A caller that waits, or its outcome.
+pub(super) enum Waiting {
+    For(Waker),
+    Over(Outcome),
+}
+
+/// What is to be done when the endpoint is not locked any more: to wake somebody
+/// may run any code, and that code may come back here.
+#[derive(Default)]
+struct Afterwards {
+    wakers: Vec<Waker>,
+    over: Vec<(Arc<Proof>, Loss)>,
+    flushed: Vec<oneshot::Sender<()>>,
+    notes: Vec<Note>,
+    ended: Vec<Peer>,
+    is_earlier: bool,
+}
+
+/// What clients, locks and guards keep alive. The background keeps only the
+/// [`State`], and ends when the last `Inner` is gone.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) state: Arc<State>,
+}
+
+/// Locks, also after a panic elsewhere: nothing here is left half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    pub(crate) fn new(
+        servers: Servers,
+        tls: TlsConfig,
+        limits: Limits,
+        name: Option<String>,
+        check: Option<Check>,
+    ) -> Self {
+        let uuid = uuid::Uuid::new_v4();
+        let id = match &name {
+            Some(name) => format!("{name}:{uuid}"),
+            None => uuid.to_string(),
+        };
+        let settings = Settings {
+            response: limits.response,
+            patience: limits.patience,
+            replication: limits.replication,
+            name,
+            library: ("rlock-client", env!("CARGO_PKG_VERSION")),
+            // No owner shows it, so nobody else can speak on it by knowing one.
+            channel: uuid::Uuid::new_v4().to_string(),
+            seed: uuid.as_u64_pair().0,
+            check,
+        };
+        Self {
+            limits,
+            tls,
+            id,
+            owners: AtomicU64::new(0),
+            is_cluster: OnceCell::new(),
+            core: Mutex::new(Core {
+                endpoint: Endpoint::new(servers, settings),
+                peers: HashMap::new(),
+                calls: Table::default(),
+                flushes: HashMap::new(),
+                alarm: None,
+            }),
+            alarm: Notify::new(),
+            changes: watch::Sender::new(()),
+            runtime: Handle::current(),
+            left: Notify::new(),
+        }
+    }
+
+    /// Tells the endpoint what has happened, and does what it says.
+    pub(crate) fn handle(self: &Arc<Self>, event: Event<'_>) {
+        self.with_core(|core| core.endpoint.handle(now(), event));
+    }
+
+    /// The same for what a caller does.
+    pub(crate) fn tell(self: &Arc<Self>, event: engine::Event) {
+        self.handle(Event::Call(event));
+    }
+
+    pub(super) fn with_core<T>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Core) -> T,
+    ) -> T {
+        let mut afterwards = Afterwards::default();
+        let mut core = lock(&self.core);
+        let value = work(&mut core);
+        while let Some(action) = core.endpoint.poll_action() {
+            self.carry_out(&mut core, action, &mut afterwards);
+        }
+        let next = core.endpoint.next_deadline();
+        if next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm)) {
+            core.alarm = next;
+            afterwards.is_earlier = true;
+        }
+        drop(core);
+        self.finish(afterwards);
+        value
+    }
+
+    /// Looks at the callers or the connections, and tells the endpoint nothing.
+    pub(super) fn with_peers<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
+        work(&mut lock(&self.core))
+    }
+
+    fn carry_out(
+        self: &Arc<Self>,
+        core: &mut Core,
+        action: Action,
+        afterwards: &mut Afterwards,
+    ) {
+        match action {
+            Action::Connect {
+                connection,
+                address,
+            } => {
+                let served = serve(Arc::clone(self), connection, address);
+                let task = self.runtime.spawn(served).abort_handle();
+                core.peers.insert(connection, Peer::new(task));
+            }
+            Action::Write { connection } => {
+                let peer = core.peers.get_mut(&connection);
+                afterwards.wakers.extend(peer.and_then(|peer| peer.writer.take()));
+            }
+            Action::Close { connection } => {
+                afterwards.ended.extend(core.peers.remove(&connection));
+            }
+            Action::Resolve { call, outcome } => {
+                if let Some(waiting) = core.calls.get_mut(&call)
+                    && let Waiting::For(waker) =
+                        std::mem::replace(waiting, Waiting::Over(outcome))
+                {
+                    afterwards.wakers.push(waker);
+                }
+            }
+            Action::Over { proof, why } => afterwards.over.push((proof, why)),
+            Action::Flushed { flush } => {
+                afterwards.flushed.extend(core.flushes.remove(&flush));
+            }
+            Action::Note(note) => afterwards.notes.push(note),
+        }
+    }
+
+    fn finish(&self, afterwards: Afterwards) {
+        for (proof, why) in afterwards.over {
+            if why != Loss::Released {
+                let (key, owner) = (proof.claims.label(), proof.claims.owner());
+                tracing::warn!(%key, %owner, fence = proof.fence(), loss = %why, "lock lost");
+            }
+            proof.wake();
+        }
+        for waker in afterwards.wakers {
+            waker.wake();
+        }
+        for flushed in afterwards.flushed {
+            let _: Result<(), ()> = flushed.send(());
+        }
+        for peer in afterwards.ended {
+            peer.end();
+        }
+        for note in afterwards.notes {
+            self.log(&note);
+        }
+        if afterwards.is_earlier {
+            self.alarm.notify_one();
+        }
+    }
+
+    fn log(&self, note: &Note) {
+        match note {
+            Note::Connected { address } => tracing::info!(address, "connected to the server"),
+            Note::NotConnected { failure } => {
+                tracing::debug!(%failure, "no connection to the server yet");
+            }
+            Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
+            Note::Silent => tracing::warn!("the connection is silent"),
+            Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
+            Note::UnknownMessage(message) => {
+                let message = String::from_utf8_lossy(message);
+                tracing::warn!(%message, "unknown message");
+            }
+            Note::NoRoutes { failure } => {
+                tracing::debug!(%failure, "no server tells of the slots");
+            }
+        }
+        if let Note::Connected { .. } | Note::NotConnected { .. } | Note::Lost { .. } = note {
+            self.changes.send_replace(());
+        }
+    }
+
+    /// Something that is known without asking.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Endpoint) -> T) -> T {
+        look(&lock(&self.core).endpoint)
+    }
+
+    /// Every change between having a connection to the one server and having
+    /// none, and every failure to connect.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        self.look(|endpoint| endpoint.engine().metrics())
+    }
+
+    pub(crate) fn is_connected(&self) -> bool {
+        self.look(|endpoint| endpoint.is_connected(Node::default()))
+    }
+
+    /// Why there is no connection to some server.
+    pub(crate) fn last_failure(&self) -> Option<Failure> {
+        self.look(|endpoint| endpoint.failure().cloned())
+    }
+
+    /// When the last request was made that the one server answered.
+    pub(crate) fn known_good(&self) -> Instant {
+        self.look(|endpoint| endpoint.engine().known_good(Node::default()))
+    }
+
+    /// Has the connection be quiet for so long at most while it is needed.
+    pub(crate) fn set_quiet(&self, quiet: Duration) {
+        lock(&self.core).endpoint.set_quiet(quiet);
+    }
+
+    /// Waits until nothing is left of what there is to clean up now.
+    pub(crate) async fn flush(self: &Arc<Self>) {
+        let (done, flushed) = oneshot::channel();
+        self.with_core(|core| {
+            let flush = core.endpoint.next_id();
+            core.flushes.insert(flush, done);
+            let event = Event::Call(engine::Event::Flush { flush });
+            core.endpoint.handle(now(), event);
+        });
+        // An error means that the background is gone: nothing is left to do.
+        let _ = flushed.await;
+    }
+
+    /// Asks the server of `key` until there is an answer, for at most the
+    /// client's patience.
+    pub(crate) async fn ask_at(
+        self: &Arc<Self>,
+        key: &Arc<[u8]>,
+        command: Command,
+    ) -> Result<Frame, Error> {
+        let to = To::Key(Arc::clone(key));
+        ask(self, to, command, Some(self.limits.patience)).await
+    }
+
+    /// Asks every server.
+    pub(crate) async fn ask_everywhere(
+        self: &Arc<Self>,
+        command: &Command,
+    ) -> Result<Vec<Frame>, Error> {
+        let answers = self.ask_each(command).await.into_iter();
+        answers.map(|(_, answer)| answer).collect()
+    }
+
+    /// Asks every server; the answer of each, and its address.
+    pub(crate) async fn ask_each(
+        self: &Arc<Self>,
+        command: &Command,
+    ) -> Vec<(String, Result<Frame, Error>)> {
+        let nodes = self.look(Endpoint::nodes).into_iter();
+        let asked = nodes.map(async |node| {
+            let limit = Some(self.limits.patience);
+            let answer = ask(self, To::Node(node), command.clone(), limit).await;
+            (self.look(|endpoint| endpoint.address(node)), answer)
+        });
+        futures_util::future::join_all(asked).await
+    }
+
+    /// Whether the server is a node of a cluster. Asked once, by the first who
+    /// has keys of different slots.
+    pub(crate) async fn is_cluster(self: &Arc<Self>, queueing: Queueing) -> Result<bool, Error> {
+        if self.look(Endpoint::is_cluster) {
+            return Ok(true);
+        }
+        let limit = match queueing {
+            Queueing::Try => Some(self.limits.patience),
+            Queueing::AtMost(wait) => Some(wait),
+            Queueing::Unlimited => None,
+        };
+        // Every user may say hello.
+        let hello = async || {
+            let to = To::Node(Node::default());
+            replies::is_cluster(&ask(self, to, requests::hello(), limit).await?)
+        };
+        self.is_cluster.get_or_try_init(hello).await.copied()
+    }
+
+    /// Keeps the time until the last client, lock and guard is gone, and nothing
+    /// is left to clean up.
+    pub(crate) async fn drive(self: Arc<Self>) {
+        let _closing = Closing(Arc::clone(&self));
+        let mut is_open = true;
+        while is_open || !self.look(|endpoint| endpoint.engine().is_clean()) {
+            let alarm = {
+                let mut core = lock(&self.core);
+                core.alarm = core.endpoint.next_deadline();
+                core.alarm
+            };
+            let rings = async {
+                match alarm {
+                    Some(alarm) => tokio::time::sleep_until(super::clock::timer(alarm)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = rings => self.handle(Event::Tick),
+                () = self.alarm.notified() => {}
+                () = self.left.notified(), if is_open => is_open = false,
+            }
+        }
+    }
+}
+
+/// Tells everybody that there is no background any more, also when the runtime
+/// is shut down under it.
+struct Closing(Arc<State>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.handle(Event::Closed);
+        self.0.changes.send_replace(());
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    pub(crate) fn next_owner(&self) -> Owner {
+        let number = self.state.owners.fetch_add(1, Ordering::Relaxed);
+        Owner::numbered(&self.state.id, number)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.state.left.notify_one();
+    }
+}

@@ -1,0 +1,242 @@
+//! Requests that go by a connection of their own: renewals that wait for
+//! replicas, and what is about a hold whose slot is on its way to another
+//! server.
+//!
+//! `WAIT` counts the replicas that know what the same connection has written,
+//! and holds up all that comes after it. So the holder renews by a connection
+//! of its own, and waits there. What is asked for meanwhile goes together, with
+//! one `WAIT` for all: many holds cost little more than one.
+
+use std::collections::VecDeque;
+
+use crate::endpoint::connection::{Purpose, Stage, What};
+use crate::endpoint::{Action, ConnectionId, Endpoint, silent};
+use crate::engine::Id;
+use crate::engine::instant::Instant;
+use crate::engine::request::{Reply, Request};
+use crate::error::{Failure, Fault, ServerError};
+use crate::servers::Address;
+use crate::wire::cluster::redirect;
+use crate::wire::resp::{Command, Frame};
+use crate::wire::{replies, requests};
+
+/// So many are asked for together at most.
+const TOGETHER_MAX: usize = 256;
+
+pub(super) struct Beside {
+    kind: Kind,
+    connection: ConnectionId,
+    waiting: VecDeque<(Id, Request)>,
+    /// What was sent, with the number of replies of each.
+    sent: Vec<(Id, Request, usize)>,
+    /// How many replies come in all, and those that are here.
+    expected: usize,
+    replies: Vec<Frame>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Waits for that many replicas of the server of a lane.
+    Replicas { lane: ConnectionId, count: u16 },
+    /// Asks the server that a slot is on its way to. It is closed when there is
+    /// nothing to ask.
+    Asking(Address),
+}
+
+impl Endpoint {
+    /// Sends a renewal that has to be known to replicas.
+    pub(super) fn send_beside(
+        &mut self,
+        now: Instant,
+        id: Id,
+        lane: ConnectionId,
+        request: Request,
+    ) {
+        let Some(connection) = self.connections.get(&lane) else {
+            return self.answered(now, id, Err(Fault::Broken(silent())));
+        };
+        let address = connection.address.clone();
+        let count = request.replicas();
+        self.put_beside(now, Kind::Replicas { lane, count }, address, (id, request));
+    }
+
+    /// Carries out what is about a hold that is on its way to another server,
+    /// before the slot is; false if `error` does not say so.
+    pub(super) fn ask_where_slot_is_going(
+        &mut self,
+        now: Instant,
+        asked: ConnectionId,
+        id: Id,
+        request: &Request,
+        error: &ServerError,
+    ) -> bool {
+        let Some(asked) = self.connections.get(&asked) else {
+            return false;
+        };
+        let redirect = redirect(error).filter(|redirect| redirect.is_once);
+        let Some(address) = redirect.and_then(|it| self.going_to(&it, asked.host())) else {
+            return false;
+        };
+        let kind = Kind::Asking(address.clone());
+        self.put_beside(now, kind, address, (id, request.clone()));
+        true
+    }
+
+    fn put_beside(
+        &mut self,
+        now: Instant,
+        kind: Kind,
+        address: Address,
+        request: (Id, Request),
+    ) {
+        let mut known = self.beside.iter_mut();
+        if let Some(beside) = known.find(|beside| beside.kind == kind) {
+            beside.waiting.push_back(request);
+            let connection = beside.connection;
+            return self.send_together(now, connection);
+        }
+        let limit = self.settings.response;
+        let connection = self.new_connection(now, Purpose::Beside, address, limit);
+        self.beside.push(Beside {
+            kind,
+            connection,
+            waiting: VecDeque::from([request]),
+            sent: Vec::new(),
+            expected: 0,
+            replies: Vec::new(),
+        });
+    }
+
+    pub(super) fn beside_is_open(&mut self, now: Instant, id: ConnectionId) {
+        let limit = self.settings.response + self.settings.replication;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.limit = limit;
+        }
+        self.send_together(now, id);
+    }
+
+    /// Sends what is waiting, once what was sent before is answered.
+    fn send_together(&mut self, now: Instant, id: ConnectionId) {
+        let mut all = self.beside.iter_mut();
+        let beside = all.find(|beside| beside.connection == id);
+        let connection = self.connections.get_mut(&id);
+        let (Some(beside), Some(connection)) = (beside, connection) else {
+            return;
+        };
+        if connection.stage != Stage::Open || !beside.sent.is_empty() {
+            return;
+        }
+        let was_empty = connection.output.is_empty();
+        while beside.sent.len() < TOGETHER_MAX
+            && let Some((request_id, request)) = beside.waiting.pop_front()
+        {
+            // Nobody waits for these any more: their holds are over.
+            if self.engine.server_of(request_id).is_none() {
+                continue;
+            }
+            let commands = match beside.kind {
+                Kind::Replicas { .. } => requests::renew_in_writing(&request),
+                Kind::Asking(_) => {
+                    let asking = || Command::new("ASKING");
+                    let commands = requests::commands(&request).into_iter();
+                    commands.flat_map(|it| [asking(), it]).collect()
+                }
+            };
+            for command in &commands {
+                connection.write(now, command, What::Beside);
+            }
+            beside.expected += commands.len();
+            beside.sent.push((request_id, request, commands.len()));
+        }
+        if let (Kind::Replicas { count, .. }, false) = (&beside.kind, beside.sent.is_empty()) {
+            let wait = requests::wait(*count, self.settings.replication);
+            connection.write(now, &wait, What::Beside);
+            beside.expected += 1;
+        }
+        let is_over = beside.sent.is_empty() && matches!(beside.kind, Kind::Asking(_));
+        if is_over {
+            self.give_up(now, id, silent());
+        } else if beside.expected > 0 {
+            self.has_output(now, id, was_empty);
+        }
+    }
+
+    pub(super) fn beside_replied(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
+        let mut all = self.beside.iter_mut();
+        let Some(beside) = all.find(|beside| beside.connection == id) else {
+            return;
+        };
+        beside.replies.push(frame);
+        if beside.replies.len() < beside.expected {
+            return;
+        }
+        beside.expected = 0;
+        let kind = beside.kind.clone();
+        let sent = std::mem::take(&mut beside.sent);
+        let mut frames = std::mem::take(&mut beside.replies).into_iter();
+        let mut results = Vec::new();
+        for (request_id, request, count) in sent {
+            // Of each pair the second says what came of it.
+            let replies = frames.by_ref().take(count).skip(1).step_by(2);
+            let result = replies::decode(&request, replies.collect());
+            results.push((request_id, result));
+        }
+        if let Kind::Replicas { count, .. } = kind {
+            let known = known(frames.next());
+            for (_, result) in &mut results {
+                match (&result, &known) {
+                    (Ok(Reply::Fence(_)), Ok(known)) if *known < count => {
+                        *result = Ok(Reply::TooFew(*known));
+                    }
+                    (Ok(Reply::Fence(_)), Err(failure)) => {
+                        *result = Err(failure.clone().into());
+                    }
+                    _ => {}
+                }
+            }
+        }
+        for (request_id, result) in results {
+            self.answered(now, request_id, result);
+        }
+        self.send_together(now, id);
+    }
+
+    pub(super) fn beside_ended(&mut self, now: Instant, id: ConnectionId, failure: &Failure) {
+        let place = self.beside.iter().position(|it| it.connection == id);
+        if let Some(place) = place {
+            let beside = self.beside.swap_remove(place);
+            self.fail_all(now, beside, || Fault::Passing(failure.clone()));
+        }
+    }
+
+    /// The lane is gone that these belong to.
+    pub(super) fn leave_beside(&mut self, now: Instant, lane: ConnectionId, failure: &Failure) {
+        let of_lane = |beside: &mut Beside| {
+            matches!(beside.kind, Kind::Replicas { lane: of, .. } if of == lane)
+        };
+        let gone: Vec<_> = self.beside.extract_if(.., of_lane).collect();
+        for beside in gone {
+            let connection = beside.connection;
+            self.connections.remove(&connection);
+            self.actions.push_back(Action::Close { connection });
+            self.fail_all(now, beside, || Fault::Broken(failure.clone()));
+        }
+    }
+
+    fn fail_all(&mut self, now: Instant, beside: Beside, fault: impl Fn() -> Fault) {
+        let sent = beside.sent.into_iter().map(|(id, ..)| id);
+        let waiting = beside.waiting.into_iter().map(|(id, _)| id);
+        for id in sent.chain(waiting) {
+            self.answered(now, id, Err(fault()));
+        }
+    }
+}
+
+/// The reply to `WAIT`.
+fn known(frame: Option<Frame>) -> Result<u16, ServerError> {
+    match frame {
+        Some(Frame::Integer(known)) => Ok(u16::try_from(known).unwrap_or(0)),
+        Some(Frame::Error(error)) => Err(error),
+        _ => Ok(0),
+    }
+}

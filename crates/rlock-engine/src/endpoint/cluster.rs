@@ -1,0 +1,350 @@
+//! The servers of a cluster: their addresses, and which of them has which slots.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::endpoint::connection::{Purpose, What};
+use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, none_of_them, silent};
+use crate::engine::instant::Instant;
+use crate::engine::lane::{Node, Routes};
+use crate::engine::proof::NODES_MAX;
+use crate::engine;
+use crate::error::{Error, Failure, ServerError};
+use crate::servers::{Address, Tls};
+use crate::wire::cluster::{self, Range, Redirect, SLOTS, Standing};
+use crate::wire::resp::Frame;
+
+/// How long one server may take to say who has which slots, and how often that
+/// is asked at most.
+const ASKED_EVERY: Duration = Duration::from_secs(1);
+/// How often it is asked if nothing makes the answer doubtful: who waits at a
+/// master that was cut off hears nothing of its successor.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
+
+pub(super) struct Cluster {
+    /// Where to ask first.
+    seeds: Vec<Address>,
+    tls: Option<Tls>,
+    /// By their numbers.
+    addresses: Vec<(String, u16)>,
+    look: Option<Look>,
+    /// Whether the answers that are on their way may be wrong already.
+    is_doubted: bool,
+    /// When to look next, and before when not.
+    next: Instant,
+    earliest: Instant,
+}
+
+/// Which server has which slots: those that are connected are asked, and if none
+/// of them can be relied on, one after the other of those that are known. Where
+/// they disagree, the newest word of those that serve is believed.
+struct Look {
+    /// Who is asked, and has answered so far.
+    asked: Vec<(ConnectionId, Vec<Frame>)>,
+    /// Until when those that are connected are waited for.
+    until: Instant,
+    best: Option<(Standing, Routes)>,
+    failures: Vec<(String, Failure)>,
+    /// Who can be asked besides.
+    rest: VecDeque<Address>,
+}
+
+impl Cluster {
+    pub(super) fn new(seeds: Vec<Address>) -> Self {
+        Self {
+            tls: seeds.first().and_then(Address::tls),
+            seeds,
+            addresses: Vec::new(),
+            look: None,
+            is_doubted: false,
+            next: Instant::from_nanos(0),
+            earliest: Instant::from_nanos(0),
+        }
+    }
+
+    fn at(&self, (host, port): &(String, u16)) -> Address {
+        Address::Tcp {
+            host: host.clone(),
+            port: *port,
+            tls: self.tls,
+        }
+    }
+
+    pub(super) fn server(&self, node: Node) -> Result<Address, Failure> {
+        let address = self.addresses.get(usize::from(node.0));
+        let unknown = || Failure::Io("the server has left the cluster".to_owned());
+        address.map(|address| self.at(address)).ok_or_else(unknown)
+    }
+
+    pub(super) fn address_text(&self, node: Node) -> String {
+        let address = self.addresses.get(usize::from(node.0));
+        address.map_or_else(String::new, |address| self.at(address).to_string())
+    }
+}
+
+impl Endpoint {
+    pub(super) fn as_cluster(&mut self) -> Option<&mut Cluster> {
+        match &mut self.source {
+            Source::Cluster(cluster) => Some(cluster),
+            Source::One(_) | Source::Sentinels(_) => None,
+        }
+    }
+
+    /// The number of a server; none if too many are in use.
+    fn node_at(&mut self, host: &str, port: u16) -> Option<Node> {
+        let Source::Cluster(cluster) = &mut self.source else {
+            return None;
+        };
+        let addresses = &mut cluster.addresses;
+        let known = addresses.iter().position(|it| it.0 == host && it.1 == port);
+        let number = known.unwrap_or(addresses.len());
+        if let Ok(number) = u16::try_from(number)
+            && number < NODES_MAX
+        {
+            if known.is_none() {
+                addresses.push((host.to_owned(), port));
+            }
+            return Some(Node(number));
+        }
+        let free = (0..NODES_MAX).find(|number| !self.engine.is_in_use(Node(*number)))?;
+        *addresses.get_mut(usize::from(free))? = (host.to_owned(), port);
+        Some(Node(free))
+    }
+
+    /// The routes may be wrong.
+    pub(super) fn doubt(&mut self, now: Instant) {
+        let Some(cluster) = self.as_cluster() else {
+            return;
+        };
+        if cluster.look.is_some() {
+            cluster.is_doubted = true;
+            return;
+        }
+        let next = cluster.earliest.max(now);
+        cluster.next = next;
+        self.agenda.insert((next, Alarm::Cluster));
+    }
+
+    /// Takes the word of the server that was asked that another one has a slot,
+    /// or that it serves none: another one may, in its place.
+    pub(super) fn redirected(&mut self, now: Instant, error: &ServerError, asked: Option<Node>) {
+        if !self.is_cluster() {
+            return;
+        }
+        if error.code == "CLUSTERDOWN" {
+            self.doubt(now);
+        }
+        if let Some(redirect) = cluster::redirect(error)
+            && !redirect.is_once
+            && let Some(node) = self.named(&redirect, asked)
+        {
+            let slot = redirect.slot;
+            self.engine
+                .handle(now, engine::Event::SlotMoved { slot, node });
+            self.doubt(now);
+        }
+    }
+
+    /// The server that the one that was asked has named.
+    fn named(&mut self, redirect: &Redirect, asked: Option<Node>) -> Option<Node> {
+        let host = match (&redirect.host, asked) {
+            (Some(host), _) => host.clone(),
+            (None, asked) => {
+                let addresses = &self.as_cluster()?.addresses;
+                addresses.get(usize::from(asked?.0))?.0.clone()
+            }
+        };
+        self.node_at(&host, redirect.port)
+    }
+
+    /// Where a slot is on its way to.
+    pub(super) fn going_to(&self, redirect: &Redirect, from: &str) -> Option<Address> {
+        let Source::Cluster(cluster) = &self.source else {
+            return None;
+        };
+        let host = redirect.host.as_deref().unwrap_or(from);
+        Some(cluster.at(&(host.to_owned(), redirect.port)))
+    }
+
+    pub(super) fn look_for_slots(&mut self, now: Instant) {
+        let lanes = self.lanes();
+        let Some(cluster) = self.as_cluster().filter(|cluster| cluster.look.is_none()) else {
+            return;
+        };
+        let known = cluster.addresses.iter().map(|known| cluster.at(known));
+        let rest = cluster.seeds.iter().cloned().chain(known).collect();
+        let until = now + ASKED_EVERY;
+        let asked = lanes.iter().map(|lane| (*lane, Vec::new())).collect();
+        cluster.look = Some(Look {
+            asked,
+            until,
+            best: None,
+            failures: Vec::new(),
+            rest,
+        });
+        self.agenda.insert((until, Alarm::Cluster));
+        if lanes.is_empty() {
+            return self.look_further(now);
+        }
+        for lane in lanes {
+            self.ask_for_slots(now, lane);
+        }
+    }
+
+    pub(super) fn ask_for_slots(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            let was_empty = connection.output.is_empty();
+            connection.write(now, &cluster::slots(), What::Slots);
+            connection.write(now, &cluster::info(), What::Slots);
+            self.has_output(now, id, was_empty);
+        }
+    }
+
+    pub(super) fn slots_said(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        let (host, address) = (connection.host().to_owned(), connection.address.to_string());
+        let is_lane = connection.purpose != Purpose::Slots;
+        let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) else {
+            return;
+        };
+        let mut asked = look.asked.iter_mut();
+        let Some((_, frames)) = asked.find(|(asked, _)| *asked == id) else {
+            return;
+        };
+        frames.push(frame);
+        let [slots, info] = frames.as_slice() else {
+            return;
+        };
+        let standing = cluster::standing(info);
+        let ranges = match slots {
+            Frame::Error(error) => Err(Failure::Server(error.clone())),
+            slots => Ok(cluster::ranges(slots, &host)),
+        };
+        look.asked.retain(|(asked, _)| *asked != id);
+        let routes = ranges.and_then(|ranges| {
+            let unknown = || Failure::Io("it knows of no slots".to_owned());
+            self.read_routes(&ranges).ok_or_else(unknown)
+        });
+        if let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) {
+            match routes {
+                Ok(routes) => {
+                    let best = look.best.as_ref();
+                    if best.is_none_or(|(known, _)| standing > *known) {
+                        look.best = Some((standing, routes));
+                    }
+                }
+                Err(failure) if !is_lane => look.failures.push((address, failure)),
+                Err(_) => {}
+            }
+        }
+        if !is_lane {
+            self.give_up(now, id, silent());
+        }
+        self.look_goes_on(now);
+    }
+
+    /// One of those that were asked does not answer.
+    pub(super) fn slots_failed(&mut self, now: Instant, id: ConnectionId, address: String, failure: Failure) {
+        let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) else {
+            return;
+        };
+        let count = look.asked.len();
+        look.asked.retain(|(asked, _)| *asked != id);
+        if look.asked.len() < count {
+            look.failures.push((address, failure));
+            self.look_goes_on(now);
+        }
+    }
+
+    fn look_goes_on(&mut self, now: Instant) {
+        let look = self.as_cluster().and_then(|it| it.look.as_ref());
+        if look.is_some_and(|look| look.asked.is_empty()) {
+            self.look_further(now);
+        }
+    }
+
+    /// Asks the next server, unless enough is known.
+    fn look_further(&mut self, now: Instant) {
+        let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) else {
+            return;
+        };
+        let is_known = look.best.as_ref().is_some_and(|(standing, _)| standing.is_ok);
+        let next = look.rest.pop_front().filter(|_| !is_known);
+        let Some(address) = next else {
+            return self.look_ends(now);
+        };
+        let id = self.new_connection(now, Purpose::Slots, address, ASKED_EVERY);
+        if let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) {
+            look.asked.push((id, Vec::new()));
+        }
+    }
+
+    fn look_ends(&mut self, now: Instant) {
+        let Some(cluster) = self.as_cluster() else {
+            return;
+        };
+        let Some(look) = cluster.look.take() else {
+            return;
+        };
+        cluster.earliest = now + ASKED_EVERY;
+        cluster.next = match std::mem::take(&mut cluster.is_doubted) {
+            true => cluster.earliest,
+            false => now + LOOKED_AT_EVERY,
+        };
+        let next = cluster.next;
+        self.agenda.insert((next, Alarm::Cluster));
+        match look.best {
+            Some((_, routes)) => {
+                self.engine.handle(now, engine::Event::Routes(routes));
+                self.start_at_nodes(now);
+            }
+            None => {
+                let failure = none_of_them("no server tells of the slots", &look.failures);
+                if self.start.is_some() {
+                    self.start_ends(Err(Error::Connect(failure.clone())));
+                }
+                self.note(Note::NoRoutes { failure });
+            }
+        }
+    }
+
+    pub(super) fn cluster_is_due(&mut self, now: Instant) {
+        let Source::Cluster(cluster) = &mut self.source else {
+            return;
+        };
+        let next = cluster.next;
+        match &mut cluster.look {
+            // Those that are connected have had their time.
+            Some(look) if look.until <= now => {
+                let connections = &self.connections;
+                look.asked.retain(|(id, _)| {
+                    let asked = connections.get(id);
+                    asked.is_some_and(|asked| asked.purpose == Purpose::Slots)
+                });
+                self.look_goes_on(now);
+            }
+            Some(_) => {}
+            None if next <= now => self.look_for_slots(now),
+            None => {}
+        }
+    }
+
+    /// None if nobody has any slot. A slot that nobody has stays where it was.
+    fn read_routes(&mut self, ranges: &[Range]) -> Option<Routes> {
+        let mut nodes = match self.engine.routes() {
+            Routes::Slots(nodes) => nodes.to_vec(),
+            Routes::One => Vec::new(),
+        };
+        let first = ranges.first()?;
+        let default = self.node_at(&first.host, first.port)?;
+        nodes.resize(usize::from(SLOTS), default);
+        for range in ranges {
+            let node = self.node_at(&range.host, range.port)?;
+            let slots = nodes.get_mut(usize::from(range.first)..=usize::from(range.last));
+            slots?.fill(node);
+        }
+        Some(Routes::Slots(nodes.into()))
+    }
+}

@@ -1,0 +1,514 @@
+//! One connection: its greeting, and the replies that it owes, in order.
+//!
+//! Requests and messages use the same connection: when it ends, the server
+//! withdraws what was queued and what was to be told by it, so nothing is
+//! granted to somebody who no longer listens. A connection is used only after
+//! its subscription is confirmed.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, silent};
+use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
+use crate::engine::request::Request;
+use crate::engine::{self, Id};
+use crate::error::{Failure, Fault};
+use crate::servers::{Address, Login};
+use crate::wire::identity::{self, Identity};
+use crate::wire::requests::{self, Channel};
+use crate::wire::resp::{Command, Decoder, Frame};
+use crate::wire::{notice, replies};
+
+/// What a connection is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// All that is asked of a server goes by it.
+    Lane(Node),
+    /// Requests that wait for replicas, or go to where a slot is on its way.
+    Beside,
+    /// The Sentinel of that number.
+    Sentinel(usize),
+    /// Asks one server which has which slots.
+    Slots,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The pump is at it.
+    Opening,
+    /// The replies of the greeting are outstanding.
+    Greeting,
+    Open,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) purpose: Purpose,
+    pub(super) address: Address,
+    pub(super) stage: Stage,
+    /// When it has to be open.
+    until: Instant,
+    /// How long an answer may take.
+    pub(super) limit: Duration,
+    /// Whether an alarm is set for it, and it is looked at when that rings.
+    pub(super) has_alarm: bool,
+    pub(super) output: Vec<u8>,
+    pub(super) expected: VecDeque<Expected>,
+    /// When something was last read.
+    heard: Instant,
+    /// Where the server tells this client something.
+    pub(super) channel: Option<Channel>,
+    pub(super) identity: Option<Identity>,
+    /// How many earlier connections it has closed, and whether all are.
+    pub(super) earlier: usize,
+    pub(super) is_sole: bool,
+    greeting: Greeting,
+    decoder: Decoder,
+}
+
+/// What a server says of itself on a new connection.
+#[derive(Clone, Debug, Default)]
+pub struct Greeting {
+    is_master: bool,
+    /// The reply to `INFO server replication rlock`, if there is a check.
+    pub info: String,
+    /// Names and values of the settings that matter; none if they may not be
+    /// read.
+    pub settings: Option<Vec<(String, String)>>,
+}
+
+/// A reply that a server owes.
+#[derive(Debug)]
+pub(super) struct Expected {
+    pub(super) sent: Instant,
+    pub(super) what: What,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    Hello,
+    /// Part of a greeting that has to succeed.
+    Checked,
+    /// Part of a greeting that may fail.
+    Ignored,
+    Identity,
+    Killed,
+    Info,
+    Settings,
+    /// Answered by a push, or refused by an error.
+    Subscribed,
+    /// That many replies are outstanding, and these are here.
+    Request {
+        id: Id,
+        request: Request,
+        left: usize,
+        replies: Vec<Frame>,
+    },
+    Question(Id),
+    /// Replies to what goes by a connection of its own.
+    Beside,
+    Sentinel,
+    /// A reply to `CLUSTER SLOTS` or `CLUSTER INFO`.
+    Slots,
+}
+
+impl Connection {
+    pub(super) fn new(
+        purpose: Purpose,
+        address: Address,
+        now: Instant,
+        until: Instant,
+        limit: Duration,
+    ) -> Self {
+        Self {
+            purpose,
+            address,
+            stage: Stage::Opening,
+            until,
+            limit,
+            has_alarm: true,
+            output: Vec::new(),
+            expected: VecDeque::new(),
+            heard: now,
+            channel: None,
+            identity: None,
+            earlier: 0,
+            is_sole: true,
+            greeting: Greeting::default(),
+            decoder: Decoder::default(),
+        }
+    }
+
+    /// As others name the server; empty for a Unix socket.
+    pub(super) fn host(&self) -> &str {
+        self.address.host().unwrap_or_default()
+    }
+
+    pub(super) fn write(&mut self, now: Instant, command: &Command, what: What) {
+        command.write(&mut self.output);
+        self.expected.push_back(Expected { sent: now, what });
+    }
+
+    /// When it has failed unless something is read before; none while nothing
+    /// is outstanding.
+    fn deadline(&self) -> Option<Instant> {
+        if self.stage != Stage::Open {
+            return Some(self.until);
+        }
+        let oldest = self.expected.front()?;
+        Some(oldest.sent.max(self.heard) + self.limit)
+    }
+
+    /// The first commands, all written at once.
+    fn greet(
+        &mut self,
+        now: Instant,
+        login: &Login,
+        name: Option<&str>,
+        library: (&str, &str),
+    ) {
+        let mut hello = Command::new("HELLO");
+        hello.arg("3");
+        if let Some(password) = &login.password {
+            let user = login.user.as_deref().unwrap_or("default");
+            hello.arg("AUTH").arg(user).arg(password.expose());
+        }
+        self.write(now, &hello, What::Hello);
+        if login.database != 0 {
+            let mut select = Command::new("SELECT");
+            select.number(u64::from(login.database));
+            self.write(now, &select, What::Checked);
+        }
+        // Without the right to it, the owners still have the name.
+        if let Some(name) = name {
+            let mut client = Command::new("CLIENT");
+            client.arg("SETNAME").arg(name);
+            self.write(now, &client, What::Ignored);
+        }
+        for (what, value) in [("LIB-NAME", library.0), ("LIB-VER", library.1)] {
+            let mut client = Command::new("CLIENT");
+            client.arg("SETINFO").arg(what).arg(value);
+            self.write(now, &client, What::Ignored);
+        }
+    }
+
+    /// What a lane asks besides. Requests of earlier connections that are still
+    /// on their way would be carried out after those of this one: an `ACQUIRE`
+    /// after the clean-up that was to undo it, or a `RENEW` that takes a bound
+    /// hold back to a connection which is about to end. So the server closes
+    /// them before anything is renewed, though the grace of bound holds may
+    /// begin with that: it is later than counted here, from when the earlier
+    /// connection was last known to be there.
+    fn greet_as_lane(
+        &mut self,
+        now: Instant,
+        earlier: &[Option<Identity>],
+        has_check: bool,
+        channel: Channel,
+    ) {
+        self.write(now, &identity::question(), What::Identity);
+        self.earlier = earlier.len();
+        for identity in earlier {
+            match identity {
+                Some(identity) => self.write(now, &identity.kill(), What::Killed),
+                None => self.is_sole = false,
+            }
+        }
+        if has_check {
+            let mut info = Command::new("INFO");
+            info.arg("server").arg("replication").arg("rlock");
+            self.write(now, &info, What::Info);
+            let mut get = Command::new("CONFIG");
+            get.arg("GET").arg("rlock.startup-grace-ms");
+            get.arg("appendonly").arg("appendfsync");
+            get.arg("no-appendfsync-on-rewrite");
+            self.write(now, &get, What::Settings);
+        }
+        self.write(now, &requests::subscribe(&channel), What::Subscribed);
+        self.channel = Some(channel);
+    }
+
+    /// Takes a reply of the greeting; why the connection cannot be used.
+    fn greeted(&mut self, what: &What, frame: Frame) -> Result<(), Failure> {
+        match (what, frame) {
+            (What::Hello | What::Checked | What::Subscribed | What::Info, Frame::Error(error)) => {
+                return Err(Failure::Server(error));
+            }
+            (What::Hello, hello) => self.greeting.is_master = replies::is_master(&hello),
+            (What::Identity, frame) => self.identity = identity::read(&frame),
+            // 0 is as good as 1: it is closed already.
+            (What::Killed, frame) => self.is_sole &= matches!(frame, Frame::Integer(_)),
+            (What::Info, frame) => {
+                self.greeting.info = frame.into_text().unwrap_or_default();
+            }
+            (What::Settings, frame) => self.greeting.settings = settings(frame),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// None for an error: a user may be kept from asking.
+fn settings(frame: Frame) -> Option<Vec<(String, String)>> {
+    let Frame::Map(pairs) = frame else {
+        return None;
+    };
+    let pairs = pairs.into_iter();
+    pairs.map(|(name, value)| Some((name.into_text()?, value.into_text()?))).collect()
+}
+
+impl Endpoint {
+    pub(super) fn opened(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let purpose = connection.purpose.clone();
+        let channel = match purpose {
+            Purpose::Lane(node) => match self.channel_at(node) {
+                Ok(channel) => Some(channel),
+                Err(failure) => return self.give_up(now, id, failure),
+            },
+            _ => None,
+        };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.stage = Stage::Greeting;
+        connection.heard = now;
+        connection.until = now + connection.limit;
+        match (purpose, &self.source) {
+            (Purpose::Sentinel(_), Source::Sentinels(sentinels)) => {
+                // RESP2, as older Sentinels know no `HELLO`.
+                if let Some(login) = sentinels.greeting() {
+                    connection.write(now, &login, What::Checked);
+                } else {
+                    connection.stage = Stage::Open;
+                }
+            }
+            (purpose, _) => {
+                let name = self.settings.name.as_deref();
+                connection.greet(now, &self.login, name, self.settings.library);
+                if let (Purpose::Lane(node), Some(channel)) = (purpose, channel) {
+                    let keeper = self.keepers.get(&node);
+                    let earlier = keeper.map_or(&[][..], |keeper| &keeper.earlier);
+                    let has_check = self.settings.check.is_some();
+                    connection.greet_as_lane(now, earlier, has_check, channel);
+                }
+            }
+        }
+        let is_open = connection.stage == Stage::Open;
+        self.has_output(now, id, true);
+        if is_open {
+            self.is_open(now, id);
+        }
+    }
+
+    /// Every reply to the greeting is there.
+    fn is_open(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.stage = Stage::Open;
+        match connection.purpose {
+            Purpose::Lane(node) => {
+                if let Err(failure) = self.check(now, id) {
+                    return self.give_up(now, id, failure);
+                }
+                self.lane_is_up(now, node, id);
+            }
+            Purpose::Beside => self.beside_is_open(now, id),
+            Purpose::Sentinel(_) => self.ask_sentinel(now, id),
+            Purpose::Slots => self.ask_for_slots(now, id),
+        }
+    }
+
+    /// Whether the server can be used: others that name it as a master may not
+    /// know yet that it has been restarted as a replica.
+    fn check(&self, now: Instant, id: ConnectionId) -> Result<(), Failure> {
+        let Some(connection) = self.connections.get(&id) else {
+            return Ok(());
+        };
+        if let Some(check) = &self.settings.check {
+            return check(now, &connection.greeting)
+                .map_err(|why| Failure::Io(format!("the server may not take part: {why}")));
+        }
+        match &self.source {
+            Source::Sentinels(_) | Source::Cluster(_) if !connection.greeting.is_master => {
+                let why = "the server is no master, though others name it as one";
+                Err(Failure::Io(why.to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn received(&mut self, now: Instant, id: ConnectionId, bytes: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        connection.heard = now;
+        connection.decoder.feed(bytes);
+        // Each frame may end the connection.
+        while let Some(connection) = self.connections.get_mut(&id) {
+            match connection.decoder.next() {
+                Ok(Some(frame)) => self.take(now, id, frame),
+                Ok(None) => return,
+                Err(malformed) => {
+                    let failure = Failure::Protocol(malformed.to_string());
+                    return self.give_up(now, id, failure);
+                }
+            }
+            // What follows from one reply comes before the next, as it did on
+            // the server.
+            self.follow_engine(now);
+        }
+    }
+
+    fn take(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
+        if let Frame::Push(push) = frame {
+            return self.pushed(now, id, &push);
+        }
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if let Some(Expected {
+            what: What::Request { left, replies, .. },
+            ..
+        }) = connection.expected.front_mut()
+            && *left > 1
+        {
+            *left -= 1;
+            return replies.push(frame);
+        }
+        let Some(Expected { what, .. }) = connection.expected.pop_front() else {
+            let failure = Failure::Protocol(format!("a reply that nobody has asked for: {frame:?}"));
+            return self.give_up(now, id, failure);
+        };
+        match what {
+            What::Request {
+                id: request_id,
+                request,
+                mut replies,
+                ..
+            } => {
+                replies.push(frame);
+                self.replied(now, id, request_id, request, replies);
+            }
+            What::Question(call) => self.question_is_answered(now, id, call, frame),
+            What::Beside => self.beside_replied(now, id, frame),
+            What::Sentinel => self.sentinel_said(now, id, frame),
+            What::Slots => self.slots_said(now, id, frame),
+            what => {
+                let outcome = connection.greeted(&what, frame);
+                self.greeting_goes_on(now, id, outcome);
+            }
+        }
+    }
+
+    fn greeting_goes_on(&mut self, now: Instant, id: ConnectionId, outcome: Result<(), Failure>) {
+        let left = self.connections.get(&id).map(|it| it.expected.len());
+        match (outcome, left) {
+            (Err(failure), _) => self.give_up(now, id, failure),
+            (Ok(()), Some(0)) => self.is_open(now, id),
+            (Ok(()), _) => {}
+        }
+    }
+
+    fn replied(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        id: Id,
+        request: Request,
+        frames: Vec<Frame>,
+    ) {
+        let result = replies::decode(&request, frames);
+        if let Err(Fault::Moved(error)) = &result
+            && request.is_of_a_hold()
+            && self.ask_where_slot_is_going(now, connection, id, &request, error)
+        {
+            return;
+        }
+        let ends = matches!(&result, Err(fault) if fault.ends_connection());
+        self.answered(now, id, result);
+        // A demoted server keeps its connections open, while the address may
+        // lead to the new one by now.
+        if ends {
+            self.give_up(now, connection, silent());
+        }
+    }
+
+    /// Takes what a server says without being asked, before any reply that
+    /// comes after it.
+    fn pushed(&mut self, now: Instant, id: ConnectionId, push: &[Frame]) {
+        let kind = push.first().and_then(Frame::as_bytes).unwrap_or_default();
+        match (kind, push) {
+            (b"message" | b"smessage", [_, _, message]) => {
+                let message = message.as_bytes().unwrap_or_default();
+                match notice::read(message, id.0) {
+                    Some(notice) => self.engine.handle(now, engine::Event::Notice(notice)),
+                    None => self.note(Note::UnknownMessage(message.to_vec())),
+                }
+            }
+            (b"subscribe" | b"ssubscribe", _) => {
+                let Some(connection) = self.connections.get_mut(&id) else {
+                    return;
+                };
+                let front = connection.expected.front();
+                if front.is_some_and(|it| matches!(it.what, What::Subscribed)) {
+                    connection.expected.pop_front();
+                    self.greeting_goes_on(now, id, Ok(()));
+                }
+            }
+            // The slot of the channel has moved: no message comes any more.
+            (b"sunsubscribe", _) => self.give_up(now, id, silent()),
+            _ => {}
+        }
+    }
+
+    pub(super) fn connection_is_due(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        match connection.deadline() {
+            None => connection.has_alarm = false,
+            Some(due) if due > now => {
+                self.agenda.insert((due, Alarm::Connection(id)));
+            }
+            Some(_) => {
+                let limit = connection.limit;
+                let what = match connection.stage {
+                    Stage::Opening => "no connection",
+                    Stage::Greeting | Stage::Open => "no answer",
+                };
+                let failure = Failure::TimedOut(format!("{what} within {limit:?}"));
+                self.give_up(now, id, failure);
+            }
+        }
+    }
+
+    /// Closes a connection that is of no more use.
+    pub(super) fn give_up(&mut self, now: Instant, id: ConnectionId, failure: Failure) {
+        if self.connections.contains_key(&id) {
+            let connection = id;
+            self.actions
+                .push_back(super::Action::Close { connection });
+            self.ended(now, id, failure);
+        }
+    }
+
+    pub(super) fn ended(&mut self, now: Instant, id: ConnectionId, failure: Failure) {
+        let Some(connection) = self.connections.remove(&id) else {
+            return;
+        };
+        match connection.purpose {
+            Purpose::Lane(node) => self.lane_ended(now, node, id, connection, failure),
+            Purpose::Beside => self.beside_ended(now, id, &failure),
+            Purpose::Sentinel(number) => self.sentinel_ended(now, number, failure),
+            Purpose::Slots => {
+                let address = connection.address.to_string();
+                self.slots_failed(now, id, address, failure);
+            },
+        }
+    }
+}

@@ -1,0 +1,354 @@
+//! Which connection each server has, and how a new one comes when it ends.
+
+use crate::endpoint::connection::{Connection, Expected, Purpose, What};
+use crate::endpoint::{
+    Alarm, ConnectionId, Endpoint, Note, Outcome, Source, To, none_of_them, sentinels,
+};
+use crate::engine::instant::Instant;
+use crate::engine::lane::{Node, Routes};
+use crate::engine::{self, Id, slot};
+use crate::error::{Error, Failure, Fault};
+use crate::servers::Address;
+use crate::wire::identity::Identity;
+use crate::wire::requests::Channel;
+use std::time::Duration;
+
+/// After how long a connection counts as one that works.
+const SETTLED: Duration = Duration::from_secs(5);
+/// So many names are tried until one is in a slot of a server: it takes more
+/// for one with a single slot in a thousand cases of a million.
+const TAGS_MAX: u32 = 120_000;
+
+/// What is known of a server's connection.
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    stage: Stages,
+    /// Failures since it last worked.
+    attempts: u32,
+    /// Connections that may be open there still; none where the server did not
+    /// say what it calls them.
+    pub(super) earlier: Vec<Option<Identity>>,
+    /// Why there is no connection.
+    failure: Option<Failure>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Stages {
+    /// Nobody needs one.
+    #[default]
+    Idle,
+    /// Sentinels are asked where it is.
+    Finding,
+    Connecting(ConnectionId),
+    Up { lane: ConnectionId, since: Instant },
+    /// It is tried again then.
+    Pause(Instant),
+}
+
+/// The first connection, which somebody waits for.
+#[derive(Debug)]
+pub(super) struct Start {
+    pub(super) call: Id,
+    /// The servers that have not been tried.
+    left: Vec<Node>,
+    failures: Vec<(String, Failure)>,
+    /// Whether the module is asked for.
+    is_checking: bool,
+}
+
+impl Keeper {
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        self.failure.as_ref()
+    }
+}
+
+impl Endpoint {
+    /// The connection by which a server is asked.
+    pub(super) fn lane(&self, node: Node) -> Option<ConnectionId> {
+        match self.keepers.get(&node)?.stage {
+            Stages::Up { lane, .. } => Some(lane),
+            _ => None,
+        }
+    }
+
+    /// The servers that are connected, and their connections.
+    pub(super) fn lanes(&self) -> Vec<ConnectionId> {
+        let nodes = self.keepers.keys();
+        nodes.filter_map(|node| self.lane(*node)).collect()
+    }
+
+    /// Makes a connection to a server that nobody has needed so far.
+    pub(super) fn keep(&mut self, now: Instant, node: Node) {
+        if self.keepers.entry(node).or_default().stage == Stages::Idle {
+            self.find(now, node);
+        }
+    }
+
+    fn find(&mut self, now: Instant, node: Node) {
+        let address = match &self.source {
+            Source::One(address) => Ok(address.clone()),
+            Source::Cluster(cluster) => cluster.server(node),
+            Source::Sentinels(_) => {
+                self.keepers.entry(node).or_default().stage = Stages::Finding;
+                return self.ask_sentinels(now);
+            }
+        };
+        match address {
+            Ok(address) => self.connect_to(now, node, address),
+            Err(failure) => self.not_connected(now, node, failure),
+        }
+    }
+
+    fn connect_to(&mut self, now: Instant, node: Node, address: Address) {
+        let limit = self.settings.response;
+        let lane = self.new_connection(now, Purpose::Lane(node), address, limit);
+        self.keepers.entry(node).or_default().stage = Stages::Connecting(lane);
+    }
+
+    /// The Sentinels have said where the master is, or why not.
+    pub(super) fn master_is_at(&mut self, now: Instant, found: Result<Address, Failure>) {
+        let node = Node::default();
+        let stage = self.keepers.get(&node).map(|keeper| &keeper.stage);
+        match (stage, found) {
+            (Some(Stages::Finding), Ok(address)) => self.connect_to(now, node, address),
+            (Some(Stages::Finding), Err(failure)) => self.not_connected(now, node, failure),
+            (Some(Stages::Up { lane, .. }), Ok(address)) => {
+                let lane = *lane;
+                let known = self.connections.get(&lane);
+                if known.is_some_and(|known| known.address != address) {
+                    self.note(Note::NamedElsewhere);
+                    self.give_up(now, lane, super::silent());
+                }
+            }
+            // That no Sentinel answers is no reason to leave a server.
+            _ => {}
+        }
+    }
+
+    pub(super) fn lane_is_up(&mut self, now: Instant, node: Node, lane: ConnectionId) {
+        let Some(connection) = self.connections.get(&lane) else {
+            return;
+        };
+        let (earlier, is_sole) = (connection.earlier, connection.is_sole);
+        let address = connection.address.to_string();
+        let keeper = self.keepers.entry(node).or_default();
+        keeper.stage = Stages::Up { lane, since: now };
+        keeper.failure = None;
+        keeper.earlier.drain(..earlier.min(keeper.earlier.len()));
+        self.note(Note::Connected { address });
+        let up = engine::Event::LinkUp {
+            node,
+            link: lane.0,
+            is_sole,
+        };
+        self.engine.handle(now, up);
+        self.questions_go_on(now);
+        if matches!(self.source, Source::Sentinels(_)) {
+            self.look_at_sentinels_later(now);
+        }
+        self.check_module(now, node);
+    }
+
+    pub(super) fn lane_ended(
+        &mut self,
+        now: Instant,
+        node: Node,
+        lane: ConnectionId,
+        connection: Connection,
+        failure: Failure,
+    ) {
+        let keeper = self.keepers.entry(node).or_default();
+        let Stages::Up { since, .. } = keeper.stage else {
+            return self.not_connected(now, node, failure);
+        };
+        // One that connects, and is given up at once, is as bad as one that does
+        // not: a demoted server, for example.
+        if now - since >= SETTLED {
+            keeper.attempts = 0;
+        }
+        keeper.earlier.push(connection.identity);
+        let address = connection.address.to_string();
+        self.pause_keeper(now, node);
+        self.note(Note::Lost {
+            address: address.clone(),
+        });
+        let is_left = false;
+        self.engine
+            .handle(now, engine::Event::LinkDown { node, is_left });
+        for Expected { what, .. } in connection.expected {
+            match what {
+                What::Request { id, .. } => {
+                    self.answered(now, id, Err(Fault::Broken(failure.clone())));
+                }
+                What::Question(call) => self.question_failed(now, call, failure.clone()),
+                What::Slots => self.slots_failed(now, lane, address.clone(), failure.clone()),
+                _ => {}
+            }
+        }
+        self.leave_beside(now, lane, &failure);
+    }
+
+    fn not_connected(&mut self, now: Instant, node: Node, failure: Failure) {
+        self.note(Note::NotConnected {
+            failure: failure.clone(),
+        });
+        if let Failure::Server(error) = &failure {
+            self.redirected(now, error, Some(node));
+        }
+        let failure = match &self.source {
+            Source::Cluster(cluster) => none_of_them(
+                "a master cannot be reached",
+                &[(cluster.address_text(node), failure)],
+            ),
+            Source::One(_) | Source::Sentinels(_) => failure,
+        };
+        self.keepers.entry(node).or_default().failure = Some(failure.clone());
+        if self.is_cluster() {
+            self.doubt(now);
+            if !self.engine.routes().has(node) {
+                self.keepers.entry(node).or_default().stage = Stages::Idle;
+                let is_left = true;
+                self.engine
+                    .handle(now, engine::Event::LinkDown { node, is_left });
+                return self.start_goes_on(now, node, failure);
+            }
+        }
+        self.pause_keeper(now, node);
+        self.start_goes_on(now, node, failure);
+    }
+
+    fn pause_keeper(&mut self, now: Instant, node: Node) {
+        let attempts = self.keepers.entry(node).or_default().attempts;
+        let pause = self.engine.pause(attempts);
+        let pause = match self.source {
+            Source::Sentinels(_) => pause.min(sentinels::ASKED_EVERY),
+            Source::One(_) | Source::Cluster(_) => pause,
+        };
+        let until = now + pause;
+        let keeper = self.keepers.entry(node).or_default();
+        keeper.attempts = attempts.saturating_add(1);
+        keeper.stage = Stages::Pause(until);
+        self.agenda.insert((until, Alarm::Keeper(node)));
+    }
+
+    pub(super) fn keeper_is_due(&mut self, now: Instant, node: Node) {
+        let stage = self.keepers.get(&node).map(|keeper| &keeper.stage);
+        if matches!(stage, Some(Stages::Pause(until)) if *until <= now) {
+            self.find(now, node);
+        }
+    }
+
+    /// Where a server is to tell this client something: in a cluster a channel
+    /// in one of the server's own slots.
+    pub(super) fn channel_at(&self, node: Node) -> Result<Channel, Failure> {
+        let id = &self.settings.channel;
+        let routes = self.engine.routes();
+        if let Routes::One = routes {
+            return Ok(Channel {
+                name: format!("rlock:client:{id}"),
+                is_sharded: false,
+            });
+        }
+        let mut tags = (0..TAGS_MAX).map(|tag| tag.to_string());
+        let tag = tags.find(|tag| routes.node(slot::of(tag.as_bytes())) == node);
+        let none = || Failure::Io("the server has no slots".to_owned());
+        let tag = tag.ok_or_else(none)?;
+        Ok(Channel {
+            name: format!("rlock:client:{{{tag}}}:{id}"),
+            is_sharded: true,
+        })
+    }
+
+    /// Connects for the first time, to one server of a cluster.
+    pub(super) fn start(&mut self, now: Instant, call: Id) {
+        self.start = Some(Start {
+            call,
+            left: Vec::new(),
+            failures: Vec::new(),
+            is_checking: false,
+        });
+        match self.source {
+            Source::Cluster(_) => self.look_for_slots(now),
+            Source::One(_) | Source::Sentinels(_) => {
+                let node = Node::default();
+                self.engine.handle(now, engine::Event::Need { node });
+            }
+        }
+    }
+
+    /// The slots of the cluster are known.
+    pub(super) fn start_at_nodes(&mut self, now: Instant) {
+        let nodes = self.engine.routes().nodes();
+        if let Some(start) = self.start.as_mut().filter(|start| !start.is_checking) {
+            start.left = nodes.into_iter().rev().collect();
+            self.start_at_next(now);
+        }
+    }
+
+    fn start_at_next(&mut self, now: Instant) {
+        let Some(start) = &mut self.start else {
+            return;
+        };
+        match start.left.pop() {
+            Some(node) => self.engine.handle(now, engine::Event::Need { node }),
+            None => {
+                let failures = std::mem::take(&mut start.failures);
+                let failure = none_of_them("no server of the cluster can be used", &failures);
+                self.start_ends(Err(Error::Connect(failure)));
+            }
+        }
+    }
+
+    fn start_goes_on(&mut self, now: Instant, node: Node, failure: Failure) {
+        let address = self.address(node);
+        let is_cluster = self.is_cluster();
+        let Some(start) = &mut self.start else {
+            return;
+        };
+        if is_cluster {
+            start.failures.push((address, failure));
+            self.start_at_next(now);
+        } else {
+            self.start_ends(Err(Error::Connect(failure)));
+        }
+    }
+
+    /// Makes sure that the first server has the module.
+    fn check_module(&mut self, now: Instant, node: Node) {
+        let Some(start) = &mut self.start else {
+            return;
+        };
+        if std::mem::replace(&mut start.is_checking, true) {
+            return;
+        }
+        let call = start.call;
+        let mut help = crate::wire::resp::Command::new("RLOCK.HELP");
+        help.arg("?");
+        let limit = Some(self.settings.response);
+        self.question(now, call, To::Node(node), help, limit);
+    }
+
+    /// Whether the answer to a question is the one that the start waits for.
+    pub(super) fn is_start(&self, call: Id) -> bool {
+        self.start.as_ref().is_some_and(|start| start.call == call)
+    }
+
+    /// A server that is loading has its modules already.
+    pub(super) fn module_is_there(&mut self, answer: Result<(), Fault>) {
+        self.start_ends(match answer {
+            Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
+            Err(Fault::Broken(failure)) => Err(Error::Connect(failure)),
+            Ok(()) | Err(Fault::Passing(_) | Fault::Moved(_) | Fault::Refused(_)) => Ok(()),
+        });
+    }
+
+    pub(super) fn start_ends(&mut self, outcome: Result<(), Error>) {
+        if let Some(start) = self.start.take() {
+            let outcome = match outcome {
+                Ok(()) => Outcome::Lock(engine::Outcome::Done),
+                Err(error) => Outcome::Failed(error),
+            };
+            self.resolve(start.call, outcome);
+        }
+    }
+}

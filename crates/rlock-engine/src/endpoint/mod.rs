@@ -1,0 +1,500 @@
+//! A client but for its sockets, its clock and its threads: bytes in, bytes out.
+//!
+//! An endpoint is told that a connection is open, which bytes came by it, that
+//! it has ended, and what time it is ([`Endpoint::handle`]). It says which
+//! address to connect to, that there are bytes to write, and what became of a
+//! call ([`Endpoint::poll_action`]). It wants to be told the time again at
+//! [`Endpoint::next_deadline`]. Whoever carries this out needs to decide nothing,
+//! so it can be done with any runtime and in any language.
+//!
+//! The [`Engine`] in it decides about locks. What is here gives the engine its
+//! connections:
+//!
+//! - `connection`: one connection, its greeting, and the replies it owes;
+//! - `keeper`: which connection each server has, and when there is a new one;
+//! - `sentinels`, `cluster`: where the servers are;
+//! - `beside`: requests that go by a connection of their own;
+//! - `questions`: what is asked and changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::instant::Instant;
+use crate::engine::lane::{Node, Routes};
+use crate::engine::proof::Proof;
+use crate::engine::request::{Reply, Request};
+use crate::engine::{self, Engine, Id};
+use crate::error::{Error, Failure, Fault, Loss};
+use crate::servers::{Address, Login, Servers};
+use crate::wire::requests;
+use crate::wire::resp::{Command, Frame};
+
+mod beside;
+mod cluster;
+mod connection;
+mod keeper;
+mod questions;
+mod sentinels;
+
+use beside::Beside;
+use cluster::Cluster;
+pub use connection::Greeting;
+use connection::{Connection, Expected, Purpose, What};
+use keeper::{Keeper, Start};
+use questions::Question;
+pub use questions::To;
+use sentinels::Sentinels;
+
+/// A connection, by its number; none is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(u64);
+
+/// Whether a server may be used, by what it says of itself; why not.
+pub type Check = Arc<dyn Fn(Instant, &Greeting) -> Result<(), String> + Send + Sync>;
+
+/// How a client behaves.
+#[derive(Clone)]
+pub struct Settings {
+    /// How long a server may take to connect, and to answer.
+    pub response: Duration,
+    /// How long calls go on that do not wait for a lock.
+    pub patience: Duration,
+    /// How long replicas may take to say what they know.
+    pub replication: Duration,
+    /// What connections are called on the server.
+    pub name: Option<String>,
+    /// What the library is called there, and its version.
+    pub library: (&'static str, &'static str),
+    /// The name of this client's channels. Who knows it can speak on them, so
+    /// it must not be guessed.
+    pub channel: String,
+    /// Spreads the pauses of many clients.
+    pub seed: u64,
+    /// What a server has to be fit for.
+    pub check: Option<Check>,
+}
+
+/// What happens.
+pub enum Event<'a> {
+    /// The first event: connect. Resolved as done once a server is connected.
+    Start { call: Id },
+    /// Connect, and again whenever the connection is gone; resolves nothing.
+    Begin,
+    /// A call begins, goes on or is given up.
+    Call(engine::Event),
+    /// A question begins, resolved by its answer; without a limit it is asked
+    /// until it is abandoned.
+    Question {
+        call: Id,
+        to: To,
+        command: Command,
+        limit: Option<Duration>,
+    },
+    /// What [`Action::Connect`] asked for is there.
+    Opened { connection: ConnectionId },
+    /// These bytes came by it, after all that came before.
+    Received {
+        connection: ConnectionId,
+        bytes: &'a [u8],
+    },
+    /// It could not be made, or has ended.
+    Ended {
+        connection: ConnectionId,
+        failure: Failure,
+    },
+    /// There will be no connection any more.
+    Closed,
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done, in this order.
+#[derive(Debug)]
+pub enum Action {
+    /// Make a connection, and say when it is open or why it is not.
+    Connect {
+        connection: ConnectionId,
+        address: Address,
+    },
+    /// There is output for a connection; [`Endpoint::take_output`] gives it.
+    Write { connection: ConnectionId },
+    /// Close a connection; nothing more is expected by it.
+    Close { connection: ConnectionId },
+    /// The call is over.
+    Resolve { call: Id, outcome: Outcome },
+    /// Wake those who wait for the end of a hold, and log it if it was lost.
+    Over { proof: Arc<Proof>, why: Loss },
+    /// What was to be cleaned up when this was asked for is.
+    Flushed { flush: Id },
+    /// Something that may be logged.
+    Note(Note),
+}
+
+/// How a call or a question ends.
+#[derive(Debug)]
+pub enum Outcome {
+    Lock(engine::Outcome),
+    Answer(Frame),
+    Failed(Error),
+}
+
+/// What happened to a connection.
+#[derive(Clone, Debug)]
+pub enum Note {
+    Connected { address: String },
+    NotConnected { failure: Failure },
+    Lost { address: String },
+    Silent,
+    /// Sentinels name another server.
+    NamedElsewhere,
+    UnknownMessage(Vec<u8>),
+    NoRoutes { failure: Failure },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Alarm {
+    Connection(ConnectionId),
+    Keeper(Node),
+    Sentinels,
+    Cluster,
+    Question(Id),
+}
+
+/// Where the servers are.
+enum Source {
+    One(Address),
+    Sentinels(Sentinels),
+    Cluster(Cluster),
+}
+
+pub struct Endpoint {
+    engine: Engine,
+    settings: Settings,
+    login: Login,
+    source: Source,
+    keepers: BTreeMap<Node, Keeper>,
+    connections: HashMap<ConnectionId, Connection>,
+    questions: BTreeMap<Id, Question>,
+    beside: Vec<Beside>,
+    start: Option<Start>,
+    agenda: BTreeSet<(Instant, Alarm)>,
+    actions: VecDeque<Action>,
+    last: u64,
+}
+
+impl Source {
+    fn new(servers: Servers) -> (Self, Login) {
+        match servers {
+            Servers::One { address, login } => (Self::One(address), login),
+            Servers::Sentinels {
+                sentinels,
+                sentinel_login,
+                master,
+                tls,
+                login,
+            } => {
+                let sentinels = Sentinels::new(sentinels, sentinel_login, master, tls);
+                (Self::Sentinels(sentinels), login)
+            }
+            Servers::Cluster { nodes, login } => (Self::Cluster(Cluster::new(nodes)), login),
+        }
+    }
+}
+
+impl Endpoint {
+    #[must_use]
+    pub fn new(servers: Servers, settings: Settings) -> Self {
+        let (source, login) = Source::new(servers);
+        let routes = match &source {
+            Source::One(_) | Source::Sentinels(_) => Routes::One,
+            Source::Cluster(_) => Routes::Slots(Box::default()),
+        };
+        let limits = (settings.patience, settings.replication);
+        Self {
+            engine: Engine::new(limits, settings.seed, routes),
+            settings,
+            login,
+            source,
+            keepers: BTreeMap::new(),
+            connections: HashMap::new(),
+            questions: BTreeMap::new(),
+            beside: Vec::new(),
+            start: None,
+            agenda: BTreeSet::new(),
+            actions: VecDeque::new(),
+            last: 0,
+        }
+    }
+
+    /// A number for a call, a question or a flush that begins.
+    pub fn next_id(&mut self) -> Id {
+        self.engine.next_id()
+    }
+
+    pub fn handle(&mut self, now: Instant, event: Event<'_>) {
+        match event {
+            Event::Start { call } => self.start(now, call),
+            Event::Begin => {
+                let node = Node::default();
+                self.engine.handle(now, engine::Event::Need { node });
+            }
+            Event::Call(engine::Event::Abandon { call }) if self.forget_question(call) => {}
+            Event::Call(event) => self.engine.handle(now, event),
+            Event::Question {
+                call,
+                to,
+                command,
+                limit,
+            } => self.question(now, call, to, command, limit),
+            Event::Opened { connection } => self.opened(now, connection),
+            Event::Received { connection, bytes } => self.received(now, connection, bytes),
+            Event::Ended {
+                connection,
+                failure,
+            } => self.ended(now, connection, failure),
+            Event::Closed => self.close(now),
+            Event::Tick => {}
+        }
+        self.settle(now);
+    }
+
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When to be told that time has passed, unless something happens before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let own = self.agenda.first().map(|(due, _)| *due);
+        own.into_iter().chain(self.engine.next_deadline()).min()
+    }
+
+    /// Exchanges what is to be written to a connection for `empty`.
+    pub fn take_output(&mut self, connection: ConnectionId, empty: &mut Vec<u8>) {
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            std::mem::swap(&mut connection.output, empty);
+        }
+    }
+
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Has the connection be quiet for so long at most while it is needed.
+    pub fn set_quiet(&mut self, quiet: Duration) {
+        self.engine.set_quiet(quiet);
+    }
+
+    /// The servers that have keys.
+    #[must_use]
+    pub fn nodes(&self) -> BTreeSet<Node> {
+        self.engine.routes().nodes()
+    }
+
+    #[must_use]
+    pub fn is_connected(&self, node: Node) -> bool {
+        self.lane(node).is_some()
+    }
+
+    #[must_use]
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.source, Source::Cluster(_))
+    }
+
+    /// Why there is no connection to some server.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        self.keepers.values().find_map(Keeper::failure)
+    }
+
+    /// Where a server is, as far as is known, for people.
+    #[must_use]
+    pub fn address(&self, node: Node) -> String {
+        let lane = self.lane(node).and_then(|lane| self.connections.get(&lane));
+        match (lane, &self.source) {
+            (Some(lane), _) => lane.address.to_string(),
+            (None, Source::One(address)) => address.to_string(),
+            (None, Source::Sentinels(sentinels)) => sentinels.master().to_owned(),
+            (None, Source::Cluster(cluster)) => cluster.address_text(node),
+        }
+    }
+
+    /// Does what has become due, and what follows from it.
+    fn settle(&mut self, now: Instant) {
+        loop {
+            self.follow_engine(now);
+            let due = self.agenda.first().copied().filter(|(due, _)| *due <= now);
+            if let Some(first) = due {
+                self.agenda.remove(&first);
+                self.ring(now, first.1);
+            } else if self.engine.next_deadline().is_some_and(|due| due <= now) {
+                self.engine.handle(now, engine::Event::Tick);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn ring(&mut self, now: Instant, alarm: Alarm) {
+        match alarm {
+            Alarm::Connection(connection) => self.connection_is_due(now, connection),
+            Alarm::Keeper(node) => self.keeper_is_due(now, node),
+            Alarm::Sentinels => self.sentinels_are_due(now),
+            Alarm::Cluster => self.cluster_is_due(now),
+            Alarm::Question(call) => self.question_is_due(now, call),
+        }
+    }
+
+    /// Carries out what the engine says.
+    fn follow_engine(&mut self, now: Instant) {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                engine::Action::Send {
+                    id, link, request, ..
+                } => self.send(now, id, ConnectionId(link), request),
+                engine::Action::Resolve { call, outcome } => {
+                    let outcome = self.explained(outcome);
+                    self.resolve(call, outcome);
+                }
+                engine::Action::Over { proof, why } => {
+                    self.actions.push_back(Action::Over { proof, why });
+                }
+                engine::Action::Connect { node } => self.keep(now, node),
+                engine::Action::Retire { link } => {
+                    self.note(Note::Silent);
+                    self.give_up(now, ConnectionId(link), silent());
+                }
+                engine::Action::Flushed { flush } => {
+                    self.actions.push_back(Action::Flushed { flush });
+                }
+            }
+        }
+    }
+
+    /// Says why there is no connection, which the engine does not know.
+    fn explained(&self, mut outcome: engine::Outcome) -> Outcome {
+        if let engine::Outcome::Failed(Error::Unavailable { source, .. }) = &mut outcome
+            && source.is_none()
+        {
+            *source = self.failure().cloned();
+        }
+        Outcome::Lock(outcome)
+    }
+
+    fn resolve(&mut self, call: Id, outcome: Outcome) {
+        self.actions.push_back(Action::Resolve { call, outcome });
+    }
+
+    fn note(&mut self, note: Note) {
+        self.actions.push_back(Action::Note(note));
+    }
+
+    /// Sends a request by a connection; one that has ended is as good as one
+    /// that ends now.
+    fn send(&mut self, now: Instant, id: Id, lane: ConnectionId, request: Request) {
+        if request.goes_beside() {
+            return self.send_beside(now, id, lane, request);
+        }
+        let Some(connection) = self.connections.get_mut(&lane) else {
+            return self.answered(now, id, Err(Fault::Broken(silent())));
+        };
+        let Some(channel) = &connection.channel else {
+            return;
+        };
+        let was_empty = connection.output.is_empty();
+        let left = requests::encode(&request, channel, &mut connection.output);
+        connection.expected.push_back(Expected {
+            sent: now,
+            what: What::Request {
+                id,
+                request,
+                left,
+                replies: Vec::new(),
+            },
+        });
+        self.has_output(now, lane, was_empty);
+    }
+
+    /// Has the output of a connection written, and its reply waited for.
+    fn has_output(&mut self, now: Instant, id: ConnectionId, was_empty: bool) {
+        if was_empty {
+            self.actions
+                .push_back(Action::Write { connection: id });
+        }
+        let response = self.settings.response;
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if !connection.has_alarm {
+            connection.has_alarm = true;
+            self.agenda.insert((now + response, Alarm::Connection(id)));
+        }
+    }
+
+    /// Takes the reply to a request, and first what it says of other servers.
+    fn answered(&mut self, now: Instant, request: Id, result: Result<Reply, Fault>) {
+        let result = match result {
+            Err(Fault::Moved(error)) if !self.is_cluster() => {
+                Err(Fault::Refused(Error::Refused(error)))
+            }
+            result => result,
+        };
+        if let Err(Fault::Moved(error) | Fault::Passing(Failure::Server(error))) = &result {
+            let asked = self.engine.server_of(request);
+            let error = error.clone();
+            self.redirected(now, &error, asked);
+        }
+        self.engine
+            .handle(now, engine::Event::Reply { request, result });
+    }
+
+    fn close(&mut self, now: Instant) {
+        for (connection, _) in self.connections.drain() {
+            self.actions.push_back(Action::Close { connection });
+        }
+        self.agenda.clear();
+        self.beside.clear();
+        self.keepers.clear();
+        if let Some(start) = self.start.take() {
+            self.resolve(start.call, Outcome::Failed(Error::Closed));
+        }
+        for (call, _) in std::mem::take(&mut self.questions) {
+            self.resolve(call, Outcome::Failed(Error::Closed));
+        }
+        self.engine.handle(now, engine::Event::Closed);
+    }
+
+    fn new_connection(&mut self, now: Instant, purpose: Purpose, address: Address, limit: Duration) -> ConnectionId {
+        self.last += 1;
+        let id = ConnectionId(self.last);
+        self.actions.push_back(Action::Connect {
+            connection: id,
+            address: address.clone(),
+        });
+        let until = now + limit;
+        self.agenda.insert((until, Alarm::Connection(id)));
+        let connection = Connection::new(purpose, address, now, until, limit);
+        self.connections.insert(id, connection);
+        id
+    }
+
+}
+
+/// Why nobody has answered, by their addresses. What does not pass by itself,
+/// such as a wrong password, makes a failure that does not.
+fn none_of_them(what: &str, failures: &[(String, Failure)]) -> Failure {
+    let each = failures.iter();
+    let each = each.map(|(address, failure)| format!("{address}: {failure}"));
+    let text = format!("{what}: {}", each.collect::<Vec<_>>().join("; "));
+    match failures.iter().all(|(_, failure)| failure.may_pass()) {
+        true => Failure::Io(text),
+        false => Failure::Setup(text),
+    }
+}
+
+/// Why there is no answer from a connection that is of no more use.
+fn silent() -> Failure {
+    Failure::Io("given up".to_owned())
+}

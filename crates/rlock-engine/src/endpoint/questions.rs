@@ -1,0 +1,190 @@
+//! What is asked of servers and changes no lock of this client, so that no
+//! decision about its locks follows from the answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::endpoint::connection::What;
+use crate::endpoint::{Alarm, ConnectionId, Endpoint, Outcome};
+use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
+use crate::engine::{self, Id};
+use crate::error::{Error, Failure, Fault};
+use crate::wire::resp::{Command, Frame};
+
+/// Whom a question is for.
+#[derive(Clone, Debug)]
+pub enum To {
+    /// The server that has this key.
+    Key(Arc<[u8]>),
+    Node(Node),
+}
+
+#[derive(Debug)]
+pub(super) struct Question {
+    to: To,
+    command: Command,
+    begun: Instant,
+    /// None is without limit.
+    deadline: Option<Instant>,
+    attempts: u32,
+    failure: Option<Failure>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The server is not connected.
+    Link(Node),
+    /// It is asked again then.
+    Pause(Instant),
+    Asked(Node),
+}
+
+impl Endpoint {
+    pub(super) fn question(
+        &mut self,
+        now: Instant,
+        call: Id,
+        to: To,
+        command: Command,
+        limit: Option<Duration>,
+    ) {
+        let deadline = limit.map(|limit| now + limit);
+        if let Some(deadline) = deadline {
+            self.agenda.insert((deadline, Alarm::Question(call)));
+        }
+        let question = Question {
+            to,
+            command,
+            begun: now,
+            deadline,
+            attempts: 0,
+            failure: None,
+            stage: Stage::Pause(now),
+        };
+        self.questions.insert(call, question);
+        self.ask(now, call);
+    }
+
+    fn ask(&mut self, now: Instant, call: Id) {
+        let Some(question) = self.questions.get(&call) else {
+            return;
+        };
+        let node = match &question.to {
+            To::Key(key) => self.engine.routes().node_of(key),
+            To::Node(node) => *node,
+        };
+        self.engine.handle(now, engine::Event::Need { node });
+        let lane = self.lane(node);
+        let Some(question) = self.questions.get_mut(&call) else {
+            return;
+        };
+        question.stage = Stage::Link(node);
+        if let Some(lane) = lane
+            && let Some(connection) = self.connections.get_mut(&lane)
+        {
+            question.stage = Stage::Asked(node);
+            let was_empty = connection.output.is_empty();
+            connection.write(now, &question.command, What::Question(call));
+            self.has_output(now, lane, was_empty);
+        }
+    }
+
+    /// Asks what could not be asked without a connection.
+    pub(super) fn questions_go_on(&mut self, now: Instant) {
+        let waiting = self.questions.iter();
+        let waiting = waiting.filter(|(_, it)| matches!(it.stage, Stage::Link(_)));
+        let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();
+        for call in waiting {
+            self.ask(now, call);
+        }
+    }
+
+    pub(super) fn question_is_answered(
+        &mut self,
+        now: Instant,
+        connection: ConnectionId,
+        call: Id,
+        frame: Frame,
+    ) {
+        let Some(question) = self.questions.get(&call) else {
+            return;
+        };
+        let Stage::Asked(node) = question.stage else {
+            return;
+        };
+        let answer = match frame {
+            Frame::Error(error) => Err(Fault::from(error)),
+            frame => Ok(frame),
+        };
+        if self.is_start(call) {
+            self.questions.remove(&call);
+            return self.module_is_there(answer.map(drop));
+        }
+        let ends = matches!(&answer, Err(fault) if fault.ends_connection());
+        match answer {
+            Ok(frame) => self.question_ends(call, Outcome::Answer(frame)),
+            Err(Fault::Refused(error)) => self.question_ends(call, Outcome::Failed(error)),
+            Err(Fault::Moved(error)) if !self.is_cluster() => {
+                self.question_ends(call, Outcome::Failed(Error::Refused(error)));
+            }
+            Err(Fault::Moved(error) | Fault::Passing(Failure::Server(error))) => {
+                self.redirected(now, &error, Some(node));
+                self.question_failed(now, call, error.into());
+            }
+            Err(Fault::Passing(failure) | Fault::Broken(failure)) => self.question_failed(now, call, failure),
+        }
+        if ends {
+            self.give_up(now, connection, super::silent());
+        }
+    }
+
+    /// Asks again after a pause.
+    pub(super) fn question_failed(&mut self, now: Instant, call: Id, failure: Failure) {
+        if self.is_start(call) {
+            self.questions.remove(&call);
+            return self.module_is_there(Err(Fault::Broken(failure)));
+        }
+        let Some(attempts) = self.questions.get(&call).map(|question| question.attempts) else {
+            return;
+        };
+        let until = now + self.engine.pause(attempts);
+        if let Some(question) = self.questions.get_mut(&call) {
+            question.attempts = attempts.saturating_add(1);
+            question.failure = Some(failure);
+            question.stage = Stage::Pause(until);
+            self.agenda.insert((until, Alarm::Question(call)));
+        }
+    }
+
+    pub(super) fn question_is_due(&mut self, now: Instant, call: Id) {
+        let known = self.failure().cloned();
+        let Some(question) = self.questions.get_mut(&call) else {
+            return;
+        };
+        if question.deadline.is_some_and(|deadline| deadline <= now) {
+            let source = question.failure.take().or(known);
+            let waited = now - question.begun;
+            let error = Error::Unavailable { waited, source };
+            if self.is_start(call) {
+                self.questions.remove(&call);
+                return self.start_ends(Err(error));
+            }
+            return self.question_ends(call, Outcome::Failed(error));
+        }
+        if matches!(question.stage, Stage::Pause(until) if until <= now) {
+            self.ask(now, call);
+        }
+    }
+
+    fn question_ends(&mut self, call: Id, outcome: Outcome) {
+        self.questions.remove(&call);
+        self.resolve(call, outcome);
+    }
+
+    /// Nobody waits for the answer any more; whether that was a question.
+    pub(super) fn forget_question(&mut self, call: Id) -> bool {
+        self.questions.remove(&call).is_some()
+    }
+}

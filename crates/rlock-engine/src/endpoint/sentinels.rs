@@ -1,0 +1,251 @@
+//! Which server is the master, as Redis Sentinels say.
+//!
+//! All of them are asked, as one that was cut off with an old master goes on
+//! naming it. Each fail-over has a number larger than those before it, its
+//! configuration epoch: the largest counts.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::endpoint::connection::{Purpose, Stage, What};
+use crate::endpoint::{Alarm, ConnectionId, Endpoint, Source, none_of_them};
+use crate::engine::instant::Instant;
+use crate::engine::lane::Node;
+use crate::error::Failure;
+use crate::servers::{Address, Login, Tls};
+use crate::wire::resp::{Command, Frame};
+use crate::wire::sentinel::{self, Named};
+
+/// How long one Sentinel may take to answer.
+const TIME: Duration = Duration::from_secs(1);
+/// How long the others are waited for once one has answered.
+const OTHERS_TIME: Duration = Duration::from_millis(200);
+/// How often they are asked while there is a master.
+pub(super) const ASKED_EVERY: Duration = Duration::from_millis(500);
+
+pub(super) struct Sentinels {
+    all: Vec<Sentinel>,
+    login: Login,
+    master: String,
+    /// How the master is connected to.
+    tls: Option<Tls>,
+    round: Option<Round>,
+    /// When the next round begins.
+    next: Option<Instant>,
+}
+
+struct Sentinel {
+    address: Address,
+    /// It stays from one round to the next.
+    connection: Option<ConnectionId>,
+    replies: Vec<Frame>,
+}
+
+/// All are asked once.
+#[derive(Default)]
+struct Round {
+    /// Until when the others are waited for.
+    until: Option<Instant>,
+    newest: Option<Named>,
+    failures: Vec<(String, Failure)>,
+    left: BTreeSet<usize>,
+}
+
+impl Sentinels {
+    pub(super) fn new(
+        addresses: Vec<Address>,
+        login: Login,
+        master: String,
+        tls: Option<Tls>,
+    ) -> Self {
+        let all = addresses.into_iter().map(|address| Sentinel {
+            address,
+            connection: None,
+            replies: Vec::new(),
+        });
+        Self {
+            all: all.collect(),
+            login,
+            master,
+            tls,
+            round: None,
+            next: None,
+        }
+    }
+
+    pub(super) fn master(&self) -> &str {
+        &self.master
+    }
+
+    /// The first command to a Sentinel that has a password.
+    pub(super) fn greeting(&self) -> Option<Command> {
+        let password = self.login.password.as_ref()?;
+        let mut auth = Command::new("AUTH");
+        if let Some(user) = &self.login.user {
+            auth.arg(user);
+        }
+        auth.arg(password.expose());
+        Some(auth)
+    }
+
+    /// Notes what one of them has said; whether nobody is left.
+    fn said(&mut self, now: Instant, number: usize, said: Result<Named, Failure>) -> bool {
+        let (Some(round), Some(sentinel)) = (&mut self.round, self.all.get(number)) else {
+            return false;
+        };
+        if !round.left.remove(&number) {
+            return false;
+        }
+        match said {
+            Ok(named) => {
+                round.until.get_or_insert(now + OTHERS_TIME);
+                let is_newer = |known: &Named| known.epoch < named.epoch;
+                if round.newest.as_ref().is_none_or(is_newer) {
+                    round.newest = Some(named);
+                }
+            }
+            Err(failure) => round.failures.push((sentinel.address.to_string(), failure)),
+        }
+        round.left.is_empty()
+    }
+}
+
+impl Endpoint {
+    /// Begins a round, unless one is under way.
+    pub(super) fn ask_sentinels(&mut self, now: Instant) {
+        let Source::Sentinels(sentinels) = &mut self.source else {
+            return;
+        };
+        if sentinels.round.is_some() {
+            return;
+        }
+        sentinels.next = None;
+        sentinels.round = Some(Round {
+            left: (0..sentinels.all.len()).collect(),
+            ..Round::default()
+        });
+        let all = sentinels.all.iter();
+        let all = all.map(|it| (it.address.clone(), it.connection));
+        let all: Vec<_> = all.collect();
+        for (number, (address, known)) in all.into_iter().enumerate() {
+            match known {
+                Some(connection) => self.ask_sentinel(now, connection),
+                None => {
+                    let purpose = Purpose::Sentinel(number);
+                    let connection = self.new_connection(now, purpose, address, TIME);
+                    if let Some(sentinel) = self.sentinel(number) {
+                        sentinel.connection = Some(connection);
+                    }
+                }
+            }
+        }
+    }
+
+    fn sentinel(&mut self, number: usize) -> Option<&mut Sentinel> {
+        match &mut self.source {
+            Source::Sentinels(sentinels) => sentinels.all.get_mut(number),
+            Source::One(_) | Source::Cluster(_) => None,
+        }
+    }
+
+    /// One that is not open yet is asked then.
+    pub(super) fn ask_sentinel(&mut self, now: Instant, id: ConnectionId) {
+        let (Source::Sentinels(sentinels), Some(connection)) =
+            (&self.source, self.connections.get_mut(&id))
+        else {
+            return;
+        };
+        if connection.stage != Stage::Open {
+            return;
+        }
+        let was_empty = connection.output.is_empty();
+        for question in sentinel::questions(&sentinels.master) {
+            connection.write(now, &question, What::Sentinel);
+        }
+        self.has_output(now, id, was_empty);
+    }
+
+    pub(super) fn sentinel_said(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
+        let Some(connection) = self.connections.get(&id) else {
+            return;
+        };
+        let Purpose::Sentinel(number) = connection.purpose else {
+            return;
+        };
+        let Source::Sentinels(sentinels) = &mut self.source else {
+            return;
+        };
+        let Some(sentinel) = sentinels.all.get_mut(number) else {
+            return;
+        };
+        sentinel.replies.push(frame);
+        let [address, about] = sentinel.replies.as_slice() else {
+            return;
+        };
+        let named = sentinel::read(address, about, &sentinels.master);
+        sentinel.replies.clear();
+        if sentinels.said(now, number, named) {
+            return self.round_ends(now);
+        }
+        let round = sentinels.round.as_ref();
+        if let Some(until) = round.and_then(|round| round.until) {
+            self.agenda.insert((until, Alarm::Sentinels));
+        }
+    }
+
+    pub(super) fn sentinel_ended(&mut self, now: Instant, number: usize, failure: Failure) {
+        if let Some(sentinel) = self.sentinel(number) {
+            sentinel.connection = None;
+            sentinel.replies.clear();
+        }
+        let Source::Sentinels(sentinels) = &mut self.source else {
+            return;
+        };
+        if sentinels.said(now, number, Err(failure)) {
+            self.round_ends(now);
+        }
+    }
+
+    fn round_ends(&mut self, now: Instant) {
+        let Source::Sentinels(sentinels) = &mut self.source else {
+            return;
+        };
+        let Some(round) = sentinels.round.take() else {
+            return;
+        };
+        let found = match round.newest {
+            Some(Named { host, port, .. }) => Ok(Address::Tcp {
+                host,
+                port,
+                tls: sentinels.tls,
+            }),
+            None => Err(none_of_them("no Sentinel names the master", &round.failures)),
+        };
+        self.master_is_at(now, found);
+        if self.is_connected(Node::default()) {
+            self.look_at_sentinels_later(now);
+        }
+    }
+
+    pub(super) fn look_at_sentinels_later(&mut self, now: Instant) {
+        if let Source::Sentinels(sentinels) = &mut self.source {
+            let next = now + ASKED_EVERY;
+            sentinels.next = Some(next);
+            self.agenda.insert((next, Alarm::Sentinels));
+        }
+    }
+
+    pub(super) fn sentinels_are_due(&mut self, now: Instant) {
+        let Source::Sentinels(sentinels) = &self.source else {
+            return;
+        };
+        let until = sentinels.round.as_ref().and_then(|round| round.until);
+        if until.is_some_and(|until| until <= now) {
+            self.round_ends(now);
+        } else if sentinels.next.is_some_and(|next| next <= now)
+            && self.is_connected(Node::default())
+        {
+            self.ask_sentinels(now);
+        }
+    }
+}
