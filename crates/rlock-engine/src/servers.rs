@@ -59,7 +59,7 @@ pub struct Tls {
 /// Who the client is to a server, and which database it uses there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user; `None` for the server's default user.
+    /// The user, who is nobody without a password; `None` for the default user.
     pub user: Option<String>,
     /// The password; without one the client does not authenticate.
     pub password: Option<Password>,
@@ -663,7 +663,13 @@ fn database(text: &str) -> Result<u32, Error> {
         return Ok(0);
     }
     let number = text.parse();
-    number.map_err(|_| out_of_range("url", "with a database that is none", "with its number"))
+    number.map_err(|_| {
+        out_of_range(
+            "url",
+            "of an unknown database",
+            "of a database by its number",
+        )
+    })
 }
 
 fn out_of_range(argument: &'static str, value: &str, limit: &'static str) -> Error {
