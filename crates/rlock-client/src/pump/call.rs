@@ -129,7 +129,8 @@ impl Drop for Calling<'_> {
                 // It was granted in that very moment.
                 Some(Waiting::Over(Outcome::Lock(engine::Outcome::Granted(proof)))) => {
                     let hold = proof.hold;
-                    self.ask.map(|ask| engine::Event::Leave { hold, ask })
+                    let untaken = |ask| engine::Event::Untaken { call, hold, ask };
+                    self.ask.map(untaken)
                 }
                 Some(Waiting::Over(_)) | None => None,
                 Some(Waiting::For(_)) => Some(engine::Event::Abandon { call }),

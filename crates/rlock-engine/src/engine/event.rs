@@ -78,6 +78,15 @@ pub enum Event {
         /// How the guard held it.
         ask: Ask,
     },
+    /// The call was granted, and its caller was gone before it knew.
+    Untaken {
+        /// The call's number.
+        call: Id,
+        /// The hold's number.
+        hold: Id,
+        /// How the call asked for it.
+        ask: Ask,
+    },
     /// The answer to [`Action::Send`].
     Reply {
         /// The request's number.

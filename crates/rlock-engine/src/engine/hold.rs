@@ -33,6 +33,8 @@ pub(super) struct Hold {
     writers: u32,
     /// Whether an upgrade is asked for of which the outcome is not known.
     pub(super) is_upgrading: bool,
+    /// The call that has upgraded it last.
+    pub(super) upgraded_by: Option<Id>,
     /// The connection that loss notices come by.
     pub(super) notices_by: u64,
     /// Spreads the renewals of holds.
@@ -253,6 +255,7 @@ impl Engine {
             lease_end: end,
             guards: 1,
             writers: u32::from(ask.is_exclusive()),
+            upgraded_by: None,
             is_upgrading: false,
             notices_by: grant.link,
             number: self.begun,

@@ -68,6 +68,22 @@ impl Engine {
         self.start(now, work, Work::new(now, claims, task, deadline, false));
     }
 
+    /// A guard that nobody took ends. An upgrade is undone with it, as others of
+    /// its owner only read.
+    pub(super) fn untaken(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {
+        let Some(hold) = self.holds.get_mut(&id) else {
+            return;
+        };
+        if hold.guards < 2 || hold.upgraded_by != Some(call) {
+            return self.leave(now, id, ask);
+        }
+        let claims = hold.proof.claims.clone();
+        let deadline = Some(hold.lease_end.max(now + self.patience));
+        let work = Work::new(now, claims, Task::Downgrade(id), deadline, false);
+        self.start(now, call, work);
+        self.leave(now, id, Ask::Shared);
+    }
+
     /// The last guard ends, unless the lock was entered meanwhile; false if
     /// that was all.
     pub(super) fn begin_release(&mut self, now: Instant, id: Id) -> bool {

@@ -207,6 +207,7 @@ impl Engine {
             } => self.raise(now, call, hold, fence, terms),
             Event::Abandon { call } => self.abandon(now, call),
             Event::Leave { hold, ask } => self.leave(now, hold, ask),
+            Event::Untaken { call, hold, ask } => self.untaken(now, call, hold, ask),
             Event::Reply { request, result } => self.answered(now, request, result),
             Event::Notice(notice) => self.notice(now, &notice),
             Event::LinkUp {

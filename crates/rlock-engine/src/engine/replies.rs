@@ -298,7 +298,11 @@ impl Engine {
             link: sent.link,
         };
         let (ask, terms) = (call.ask, call.terms);
+        let upgraded_by = call.is_upgrade.then_some(id);
         let proof = self.take(now, claims, ask, terms, grant);
+        if let (Some(_), Some(hold)) = (upgraded_by, self.holds.get_mut(&proof.hold)) {
+            hold.upgraded_by = upgraded_by;
+        }
         self.metrics.grants += 1;
         self.leave_nothing(now, id, Outcome::Granted(proof));
     }

@@ -97,7 +97,11 @@ impl Work {
 
     /// Whether [`Engine::is_clean`] has to wait for it.
     pub(super) fn is_clean_up(&self) -> bool {
-        !self.is_awaited && matches!(self.task, Task::Release(_) | Task::CleanUp(_))
+        let cleans = matches!(
+            self.task,
+            Task::Release(_) | Task::CleanUp(_) | Task::Downgrade(_)
+        );
+        cleans && !self.is_awaited
     }
 
     pub(super) fn is_over(&self, now: Instant) -> bool {
