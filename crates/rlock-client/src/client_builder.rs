@@ -6,7 +6,7 @@ use std::time::Duration;
 use rlock_engine::endpoint::{Check, Event};
 use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::terms::whole_ms;
-use rlock_engine::error::{Error, Failure};
+use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -261,7 +261,8 @@ impl ClientBuilder {
             return Err(Error::OutOfRange {
                 argument: "url",
                 value: "without TLS".to_owned(),
-                limit: "rediss://, rediss+sentinel:// or rediss+cluster:// with certificates".into(),
+                limit: "rediss://, rediss+sentinel:// or rediss+cluster:// with certificates"
+                    .into(),
             });
         }
         TlsConfig::new(certificates)

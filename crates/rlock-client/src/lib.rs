@@ -204,9 +204,7 @@ pub use rlock_engine::error::{Error, Failure, Loss, ServerError};
 #[doc(inline)]
 pub use rlock_engine::servers::{Address, Login, Password, Servers, Tls};
 #[doc(inline)]
-pub use rlock_engine::wire::inspect::{
-    Answer, Contended, Counters, Holder, Info, Mode, Waiter,
-};
+pub use rlock_engine::wire::inspect::{Answer, Contended, Counters, Holder, Info, Mode, Waiter};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -16,8 +16,8 @@ use crate::locks::guard::Guard;
 use crate::pump::call::call;
 use crate::pump::state::Inner;
 use rlock_engine::wire::inspect::{self, Info};
-use rlock_engine::wire::requests;
 use rlock_engine::wire::replies;
+use rlock_engine::wire::requests;
 use rlock_engine::wire::resp::Command;
 
 #[derive(Clone, Debug)]

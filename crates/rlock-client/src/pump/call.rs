@@ -98,19 +98,21 @@ impl Future for Calling<'_> {
         let calling = self.get_mut();
         // To drop a waker may run any code, so that it comes after the lock.
         let mut before = None;
-        let poll = calling.state.with_peers(|core| match core.calls.get_mut(&calling.call) {
-            Some(Waiting::For(waker)) => {
-                if !waker.will_wake(context.waker()) {
-                    before = Some(std::mem::replace(waker, context.waker().clone()));
+        let poll = calling
+            .state
+            .with_peers(|core| match core.calls.get_mut(&calling.call) {
+                Some(Waiting::For(waker)) => {
+                    if !waker.will_wake(context.waker()) {
+                        before = Some(std::mem::replace(waker, context.waker().clone()));
+                    }
+                    Poll::Pending
                 }
-                Poll::Pending
-            }
-            Some(Waiting::Over(_)) => match core.calls.remove(&calling.call) {
-                Some(Waiting::Over(outcome)) => Poll::Ready(outcome),
-                _ => Poll::Ready(Outcome::Failed(Error::Closed)),
-            },
-            None => Poll::Ready(Outcome::Failed(Error::Closed)),
-        });
+                Some(Waiting::Over(_)) => match core.calls.remove(&calling.call) {
+                    Some(Waiting::Over(outcome)) => Poll::Ready(outcome),
+                    _ => Poll::Ready(Outcome::Failed(Error::Closed)),
+                },
+                None => Poll::Ready(Outcome::Failed(Error::Closed)),
+            });
         drop(before);
         calling.is_over = poll.is_ready();
         poll

@@ -153,10 +153,7 @@ impl State {
         self.handle(Event::Call(event));
     }
 
-    pub(super) fn with_core<T>(
-        self: &Arc<Self>,
-        work: impl FnOnce(&mut Core) -> T,
-    ) -> T {
+    pub(super) fn with_core<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> T {
         let mut afterwards = Afterwards::default();
         let mut core = lock(&self.core);
         let value = work(&mut core);
@@ -178,12 +175,7 @@ impl State {
         work(&mut lock(&self.core))
     }
 
-    fn carry_out(
-        self: &Arc<Self>,
-        core: &mut Core,
-        action: Action,
-        afterwards: &mut Afterwards,
-    ) {
+    fn carry_out(self: &Arc<Self>, core: &mut Core, action: Action, afterwards: &mut Afterwards) {
         match action {
             Action::Connect {
                 connection,
@@ -195,15 +187,16 @@ impl State {
             }
             Action::Write { connection } => {
                 let peer = core.peers.get_mut(&connection);
-                afterwards.wakers.extend(peer.and_then(|peer| peer.writer.take()));
+                afterwards
+                    .wakers
+                    .extend(peer.and_then(|peer| peer.writer.take()));
             }
             Action::Close { connection } => {
                 afterwards.ended.extend(core.peers.remove(&connection));
             }
             Action::Resolve { call, outcome } => {
                 if let Some(waiting) = core.calls.get_mut(&call)
-                    && let Waiting::For(waker) =
-                        std::mem::replace(waiting, Waiting::Over(outcome))
+                    && let Waiting::For(waker) = std::mem::replace(waiting, Waiting::Over(outcome))
                 {
                     afterwards.wakers.push(waker);
                 }

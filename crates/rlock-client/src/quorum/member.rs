@@ -72,7 +72,12 @@ impl Member {
             };
             Ok((member, task))
         };
-        servers.into_iter().enumerate().zip(addresses).map(begin).collect()
+        servers
+            .into_iter()
+            .enumerate()
+            .zip(addresses)
+            .map(begin)
+            .collect()
     }
 
     fn file<T>(&self, look: impl FnOnce(&mut File) -> T) -> Option<T> {

@@ -157,10 +157,7 @@ impl QuorumBuilder {
         })
     }
 
-    async fn start(
-        self,
-        servers: Vec<Servers>,
-    ) -> Result<(Quorum, Vec<JoinHandle<()>>), Error> {
+    async fn start(self, servers: Vec<Servers>) -> Result<(Quorum, Vec<JoinHandle<()>>), Error> {
         if !(3..=9).contains(&servers.len()) || servers.len().is_multiple_of(2) {
             return Err(Error::OutOfRange {
                 argument: "members",

@@ -32,7 +32,11 @@ impl Address {
             .replication_limit(REPLICATION_LIMIT);
         let client = match self {
             Self::Server(url) => builder.connect(url).await,
-            Self::Sentinels(urls) => builder.connect(format!("{}/locks", together("sentinel", urls))).await,
+            Self::Sentinels(urls) => {
+                builder
+                    .connect(format!("{}/locks", together("sentinel", urls)))
+                    .await
+            }
             Self::Cluster(urls) => builder.connect(together("cluster", urls)).await,
             Self::Quorum(urls) => {
                 let quorum = Quorum::builder().members(builder).connect(urls).await;

@@ -22,7 +22,7 @@ pub(crate) fn with_server() -> (Runtime, Server) {
 #[test]
 fn the_same_verbs_work_without_async() {
     let (_tests, server) = with_server();
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(server.url()).unwrap();
     let (mutex, owner) = (client.mutex("k"), client.owner());
     let guard = mutex.by(&owner).lock().unwrap();
     let again = mutex.by(&owner).try_lock().unwrap().unwrap();
@@ -46,7 +46,7 @@ fn the_same_verbs_work_without_async() {
 #[test]
 fn threads_wait_for_each_other() {
     let (tests, server) = with_server();
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(server.url()).unwrap();
     let guard = client.mutex("k").lock().unwrap();
     let threads: Vec<_> = (0..4)
         .map(|_| {
@@ -64,7 +64,7 @@ fn threads_wait_for_each_other() {
 #[test]
 fn a_loss_is_waited_for() {
     let (_tests, server) = with_server();
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(server.url()).unwrap();
     let guard = client.mutex("k").lock().unwrap();
     assert_eq!(client.mutex("k").force_release().unwrap(), 1);
     assert_eq!(guard.loss().wait().unwrap(), Loss::EndedByServer);
@@ -84,7 +84,7 @@ fn a_loss_is_waited_for() {
 #[test]
 fn a_guard_that_outlives_its_client_is_released_all_the_same() {
     let (tests, server) = with_server();
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(server.url()).unwrap();
     let guard = client.mutex("k").lock().unwrap();
     drop(client);
     assert!(guard.is_valid());
@@ -100,7 +100,7 @@ fn a_guard_that_outlives_its_client_is_released_all_the_same() {
 fn it_may_be_used_and_dropped_where_async_code_runs() {
     let (tests, server) = with_server();
     tests.block_on(async {
-        let client = Client::connect(&server.url()).unwrap();
+        let client = Client::connect(server.url()).unwrap();
         client.mutex("k").lock().unwrap().release().unwrap();
         drop(client);
     });
@@ -111,10 +111,10 @@ fn errors_are_the_same() {
     let (tests, server) = with_server();
     let bare = tests.block_on(Server::start_with(&[]));
     assert!(matches!(
-        Client::connect(&bare.url()),
+        Client::connect(bare.url()),
         Err(Error::ModuleMissing)
     ));
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(server.url()).unwrap();
     let zero = client.mutex("k").with(Terms::new().lease(Duration::ZERO));
     assert!(matches!(zero, Err(Error::OutOfRange { .. })));
 }

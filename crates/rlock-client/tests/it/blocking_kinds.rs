@@ -14,7 +14,7 @@ const WAIT: Duration = Duration::from_millis(20);
 
 fn connected() -> (Runtime, Server, Client) {
     let (runtime, server) = with_server();
-    let client = Client::connect(&server.url()).unwrap();
+    let client = Client::connect(server.url()).unwrap();
     (runtime, server, client)
 }
 

@@ -9,7 +9,9 @@ use crate::server::{BOUND, Server, eventually, free_port, together, url};
 
 impl Cluster {
     pub(crate) async fn client(&self) -> Client {
-        Client::connect(together("cluster", &self.urls())).await.unwrap()
+        Client::connect(together("cluster", &self.urls()))
+            .await
+            .unwrap()
     }
 
     /// How often the nodes have sent somebody elsewhere.
@@ -399,7 +401,9 @@ async fn a_bound_hold_goes_with_its_slot_and_its_bond_too() {
 #[tokio::test]
 async fn what_is_no_cluster_is_said_with_its_address() {
     let server = Server::start().await;
-    let error = Client::connect(together("cluster", &[server.url()])).await.unwrap_err();
+    let error = Client::connect(together("cluster", &[server.url()]))
+        .await
+        .unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains(&format!("127.0.0.1:{}", server.port)),
@@ -408,7 +412,9 @@ async fn what_is_no_cluster_is_said_with_its_address() {
     assert!(text.contains("cluster support disabled"), "{text}");
     assert!(!error.is_transient());
     let (one, two) = (free_port(), free_port());
-    let error = Client::connect(together("cluster", &[url(one), url(two)])).await.unwrap_err();
+    let error = Client::connect(together("cluster", &[url(one), url(two)]))
+        .await
+        .unwrap_err();
     let text = error.to_string();
     assert!(
         text.contains(&one.to_string()) && text.contains(&two.to_string()),
@@ -426,7 +432,9 @@ async fn what_is_no_cluster_is_said_with_its_address() {
         (vec![Address::Unix { path }], Login::default(), "over TCP"),
         (vec![address], login, "database 0"),
     ] {
-        let error = Client::connect(Servers::Cluster { nodes, login }).await.unwrap_err();
+        let error = Client::connect(Servers::Cluster { nodes, login })
+            .await
+            .unwrap_err();
         assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
         assert!(error.to_string().contains(said), "{error}");
     }

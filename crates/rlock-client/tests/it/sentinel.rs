@@ -64,7 +64,8 @@ impl Sentinel {
     }
 
     async fn client(&self) -> Client {
-        let client = Client::connect(format!("{}/locks", together("sentinel", &[url(self.port)]))).await;
+        let client =
+            Client::connect(format!("{}/locks", together("sentinel", &[url(self.port)]))).await;
         client.unwrap()
     }
 
@@ -209,7 +210,10 @@ async fn one_sentinel_that_knows_the_master_is_enough() {
     let refused = nobody.await.unwrap_err();
     assert!(matches!(refused, Error::OutOfRange { .. }), "{refused:?}");
     let blocking = tokio::task::spawn_blocking(move || {
-        let client = rlock_client::blocking::Client::connect(format!("{}/locks", together("sentinel", &[known])));
+        let client = rlock_client::blocking::Client::connect(format!(
+            "{}/locks",
+            together("sentinel", &[known])
+        ));
         client.unwrap().mutex("k").lock().unwrap().fence()
     });
     assert!(blocking.await.unwrap() > 0);

@@ -82,13 +82,7 @@ impl Endpoint {
         true
     }
 
-    fn put_beside(
-        &mut self,
-        now: Instant,
-        kind: Kind,
-        address: Address,
-        request: (Id, Request),
-    ) {
+    fn put_beside(&mut self, now: Instant, kind: Kind, address: Address, request: (Id, Request)) {
         let mut known = self.beside.iter_mut();
         if let Some(beside) = known.find(|beside| beside.kind == kind) {
             beside.waiting.push_back(request);
@@ -211,9 +205,7 @@ impl Endpoint {
 
     /// The lane is gone that these belong to.
     pub(super) fn leave_beside(&mut self, now: Instant, lane: ConnectionId, failure: &Failure) {
-        let of_lane = |beside: &mut Beside| {
-            matches!(beside.kind, Kind::Replicas { lane: of, .. } if of == lane)
-        };
+        let of_lane = |beside: &mut Beside| matches!(beside.kind, Kind::Replicas { lane: of, .. } if of == lane);
         let gone: Vec<_> = self.beside.extract_if(.., of_lane).collect();
         for beside in gone {
             let connection = beside.connection;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, What};
 use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, none_of_them, silent};
+use crate::engine;
 use crate::engine::instant::Instant;
 use crate::engine::lane::{Node, Routes};
 use crate::engine::proof::NODES_MAX;
-use crate::engine;
 use crate::error::{Error, Failure, ServerError};
 use crate::servers::{Address, Tls};
 use crate::wire::cluster::{self, Range, Redirect, SLOTS, Standing};
@@ -246,7 +246,13 @@ impl Endpoint {
     }
 
     /// One of those that were asked does not answer.
-    pub(super) fn slots_failed(&mut self, now: Instant, id: ConnectionId, address: String, failure: Failure) {
+    pub(super) fn slots_failed(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        address: String,
+        failure: Failure,
+    ) {
         let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) else {
             return;
         };
@@ -270,7 +276,10 @@ impl Endpoint {
         let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) else {
             return;
         };
-        let is_known = look.best.as_ref().is_some_and(|(standing, _)| standing.is_ok);
+        let is_known = look
+            .best
+            .as_ref()
+            .is_some_and(|(standing, _)| standing.is_ok);
         let next = look.rest.pop_front().filter(|_| !is_known);
         let Some(address) = next else {
             return self.look_ends(now);
@@ -325,9 +334,8 @@ impl Endpoint {
                 });
                 self.look_goes_on(now);
             }
-            Some(_) => {}
             None if next <= now => self.look_for_slots(now),
-            None => {}
+            Some(_) | None => {}
         }
     }
 

@@ -161,13 +161,7 @@ impl Connection {
     }
 
     /// The first commands, all written at once.
-    fn greet(
-        &mut self,
-        now: Instant,
-        login: &Login,
-        name: Option<&str>,
-        library: (&str, &str),
-    ) {
+    fn greet(&mut self, now: Instant, login: &Login, name: Option<&str>, library: (&str, &str)) {
         let mut hello = Command::new("HELLO");
         hello.arg("3");
         if let Some(password) = &login.password {
@@ -255,7 +249,9 @@ fn settings(frame: Frame) -> Option<Vec<(String, String)>> {
         return None;
     };
     let pairs = pairs.into_iter();
-    pairs.map(|(name, value)| Some((name.into_text()?, value.into_text()?))).collect()
+    pairs
+        .map(|(name, value)| Some((name.into_text()?, value.into_text()?)))
+        .collect()
 }
 
 impl Endpoint {
@@ -381,7 +377,8 @@ impl Endpoint {
             return replies.push(frame);
         }
         let Some(Expected { what, .. }) = connection.expected.pop_front() else {
-            let failure = Failure::Protocol(format!("a reply that nobody has asked for: {frame:?}"));
+            let failure =
+                Failure::Protocol(format!("a reply that nobody has asked for: {frame:?}"));
             return self.give_up(now, id, failure);
         };
         match what {
@@ -491,8 +488,7 @@ impl Endpoint {
     pub(super) fn give_up(&mut self, now: Instant, id: ConnectionId, failure: Failure) {
         if self.connections.contains_key(&id) {
             let connection = id;
-            self.actions
-                .push_back(super::Action::Close { connection });
+            self.actions.push_back(super::Action::Close { connection });
             self.ended(now, id, failure);
         }
     }
@@ -508,7 +504,7 @@ impl Endpoint {
             Purpose::Slots => {
                 let address = connection.address.to_string();
                 self.slots_failed(now, id, address, failure);
-            },
+            }
         }
     }
 }

@@ -40,7 +40,10 @@ enum Stages {
     /// Sentinels are asked where it is.
     Finding,
     Connecting(ConnectionId),
-    Up { lane: ConnectionId, since: Instant },
+    Up {
+        lane: ConnectionId,
+        since: Instant,
+    },
     /// It is tried again then.
     Pause(Instant),
 }

@@ -78,7 +78,10 @@ pub struct Settings {
 /// What happens.
 pub enum Event<'a> {
     /// The first event: connect. Resolved as done once a server is connected.
-    Start { call: Id },
+    Start {
+        /// Its number.
+        call: Id,
+    },
     /// Connect, and again whenever the connection is gone; resolves nothing.
     Begin,
     /// A call begins, goes on or is given up.
@@ -86,21 +89,32 @@ pub enum Event<'a> {
     /// A question begins, resolved by its answer; without a limit it is asked
     /// until it is abandoned.
     Question {
+        /// Its number.
         call: Id,
+        /// Who is asked.
         to: To,
+        /// What changes nothing, and has one reply.
         command: Command,
+        /// How long it may take.
         limit: Option<Duration>,
     },
     /// What [`Action::Connect`] asked for is there.
-    Opened { connection: ConnectionId },
+    Opened {
+        /// Its number.
+        connection: ConnectionId,
+    },
     /// These bytes came by it, after all that came before.
     Received {
+        /// Its number.
         connection: ConnectionId,
+        /// What was read.
         bytes: &'a [u8],
     },
     /// It could not be made, or has ended.
     Ended {
+        /// Its number.
         connection: ConnectionId,
+        /// Why.
         failure: Failure,
     },
     /// There will be no connection any more.
@@ -114,19 +128,40 @@ pub enum Event<'a> {
 pub enum Action {
     /// Make a connection, and say when it is open or why it is not.
     Connect {
+        /// What it is called from now on.
         connection: ConnectionId,
+        /// Where to.
         address: Address,
     },
     /// There is output for a connection; [`Endpoint::take_output`] gives it.
-    Write { connection: ConnectionId },
+    Write {
+        /// Its number.
+        connection: ConnectionId,
+    },
     /// Close a connection; nothing more is expected by it.
-    Close { connection: ConnectionId },
+    Close {
+        /// Its number.
+        connection: ConnectionId,
+    },
     /// The call is over.
-    Resolve { call: Id, outcome: Outcome },
+    Resolve {
+        /// Its number.
+        call: Id,
+        /// How it ended.
+        outcome: Outcome,
+    },
     /// Wake those who wait for the end of a hold, and log it if it was lost.
-    Over { proof: Arc<Proof>, why: Loss },
+    Over {
+        /// The hold.
+        proof: Arc<Proof>,
+        /// How it ended.
+        why: Loss,
+    },
     /// What was to be cleaned up when this was asked for is.
-    Flushed { flush: Id },
+    Flushed {
+        /// The number of what was asked.
+        flush: Id,
+    },
     /// Something that may be logged.
     Note(Note),
 }
@@ -134,22 +169,43 @@ pub enum Action {
 /// How a call or a question ends.
 #[derive(Debug)]
 pub enum Outcome {
+    /// That of a call, or of the start.
     Lock(engine::Outcome),
+    /// What a server said to a question.
     Answer(Frame),
+    /// There is no answer.
     Failed(Error),
 }
 
 /// What happened to a connection.
 #[derive(Clone, Debug)]
 pub enum Note {
-    Connected { address: String },
-    NotConnected { failure: Failure },
-    Lost { address: String },
+    /// A server can be asked.
+    Connected {
+        /// Where it is.
+        address: String,
+    },
+    /// It cannot yet.
+    NotConnected {
+        /// Why.
+        failure: Failure,
+    },
+    /// It cannot any more.
+    Lost {
+        /// Where it is.
+        address: String,
+    },
+    /// A connection is given up, as nothing was heard for too long.
     Silent,
     /// Sentinels name another server.
     NamedElsewhere,
+    /// A server said what is not understood here.
     UnknownMessage(Vec<u8>),
-    NoRoutes { failure: Failure },
+    /// Nobody says which server has which slots.
+    NoRoutes {
+        /// Why.
+        failure: Failure,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -168,6 +224,7 @@ enum Source {
     Cluster(Cluster),
 }
 
+/// A client but for its sockets; see the documentation of this module.
 pub struct Endpoint {
     engine: Engine,
     settings: Settings,
@@ -203,6 +260,7 @@ impl Source {
 }
 
 impl Endpoint {
+    /// One that does nothing before it is told to.
     #[must_use]
     pub fn new(servers: Servers, settings: Settings) -> Self {
         let (source, login) = Source::new(servers);
@@ -232,6 +290,8 @@ impl Endpoint {
         self.engine.next_id()
     }
 
+    /// Takes what happens, and when; what follows is in
+    /// [`poll_action`](Self::poll_action).
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
         match event {
             Event::Start { call } => self.start(now, call),
@@ -259,6 +319,7 @@ impl Endpoint {
         self.settle(now);
     }
 
+    /// What is to be done next; none until something happens.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -277,6 +338,7 @@ impl Endpoint {
         }
     }
 
+    /// What is known of the locks.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
@@ -293,11 +355,13 @@ impl Endpoint {
         self.engine.routes().nodes()
     }
 
+    /// Whether a server can be asked.
     #[must_use]
     pub fn is_connected(&self, node: Node) -> bool {
         self.lane(node).is_some()
     }
 
+    /// Whether the servers are a cluster.
     #[must_use]
     pub fn is_cluster(&self) -> bool {
         matches!(self.source, Source::Cluster(_))
@@ -420,8 +484,7 @@ impl Endpoint {
     /// Has the output of a connection written, and its reply waited for.
     fn has_output(&mut self, now: Instant, id: ConnectionId, was_empty: bool) {
         if was_empty {
-            self.actions
-                .push_back(Action::Write { connection: id });
+            self.actions.push_back(Action::Write { connection: id });
         }
         let response = self.settings.response;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -466,7 +529,13 @@ impl Endpoint {
         self.engine.handle(now, engine::Event::Closed);
     }
 
-    fn new_connection(&mut self, now: Instant, purpose: Purpose, address: Address, limit: Duration) -> ConnectionId {
+    fn new_connection(
+        &mut self,
+        now: Instant,
+        purpose: Purpose,
+        address: Address,
+        limit: Duration,
+    ) -> ConnectionId {
         self.last += 1;
         let id = ConnectionId(self.last);
         self.actions.push_back(Action::Connect {
@@ -479,7 +548,6 @@ impl Endpoint {
         self.connections.insert(id, connection);
         id
     }
-
 }
 
 /// Why nobody has answered, by their addresses. What does not pass by itself,

@@ -17,6 +17,7 @@ use crate::wire::resp::{Command, Frame};
 pub enum To {
     /// The server that has this key.
     Key(Arc<[u8]>),
+    /// That server.
     Node(Node),
 }
 
@@ -133,7 +134,9 @@ impl Endpoint {
                 self.redirected(now, &error, Some(node));
                 self.question_failed(now, call, error.into());
             }
-            Err(Fault::Passing(failure) | Fault::Broken(failure)) => self.question_failed(now, call, failure),
+            Err(Fault::Passing(failure) | Fault::Broken(failure)) => {
+                self.question_failed(now, call, failure);
+            }
         }
         if ends {
             self.give_up(now, connection, super::silent());

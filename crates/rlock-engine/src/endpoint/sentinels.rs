@@ -219,7 +219,10 @@ impl Endpoint {
                 port,
                 tls: sentinels.tls,
             }),
-            None => Err(none_of_them("no Sentinel names the master", &round.failures)),
+            None => Err(none_of_them(
+                "no Sentinel names the master",
+                &round.failures,
+            )),
         };
         self.master_is_at(now, found);
         if self.is_connected(Node::default()) {
