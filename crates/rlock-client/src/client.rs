@@ -46,16 +46,16 @@ impl Client {
         Self { inner }
     }
 
-    /// Connects to where `url` leads: a server, the master that Sentinels name,
-    /// or a cluster.
+    /// Connects to `servers`, a URL or a [`Servers`]: one server, the master that
+    /// Sentinels name, or a cluster.
     ///
-    /// | `url` | |
+    /// | URL | |
     /// |---|---|
     /// | `redis://[user:password@]host[:port][/database]` | a server over TCP, port 6379 |
     /// | `redis+unix:///path[?db=2&user=ann&pass=secret]` | a server by a Unix socket |
-    /// | `redis+sentinel://[user:password@]host[:port][,…]/master[/database]` | the master that [Sentinels](Self::sentinel) name, port 26379 |
-    /// | `redis+cluster://[user:password@]host[:port][,…]` | a [cluster](Self::cluster), port 6379 |
-    /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same over TLS, with one of the features `tls-rustls` and `tls-native` |
+    /// | `redis+sentinel://[user:password@]host[:port][,…]/master[/database]` | the master that Sentinels name, port 26379 |
+    /// | `redis+cluster://[user:password@]host[:port][,…]` | a cluster, port 6379 |
+    /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same over TLS, with the feature `tls-rustls` |
     ///
     /// User and password are those of the servers that hold the locks.
     /// Sentinels have their own, `?sentinel_user=ann&sentinel_password=secret`
@@ -63,15 +63,14 @@ impl Client {
     /// `@`. IPv6 addresses are in brackets: `[::1]:6379`. With TLS the
     /// Sentinels speak it too.
     ///
-    /// What a URL cannot say, such as whom to trust, is said to
-    /// `ClientBuilder::certificates` or [`ClientBuilder::connect_with`]. See
-    /// [`builder`](Self::builder) for settings.
+    /// What a URL cannot say, such as whom to trust, is a setting: see
+    /// [`builder`](Self::builder).
     ///
     /// # Errors
     ///
     /// - [`Error::Connect`]: no connection, or the server refused it;
     /// - [`Error::ModuleMissing`]: the server does not have the module;
-    /// - [`Error::OutOfRange`]: `url` is not of these forms. It says what is
+    /// - [`Error::OutOfRange`]: the URL is not of these forms. It says what is
     ///   wrong, and repeats no password.
     ///
     /// # Cancel safety
@@ -100,9 +99,9 @@ impl Client {
     /// # Examples
     ///
     /// ```no_run
-    /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let redis = redis::Client::open("redis://127.0.0.1/")?;
-    /// let client = rlock_client::Client::builder().connect_with(&redis).await?;
+    /// # async fn example() -> Result<(), rlock_client::Error> {
+    /// let builder = rlock_client::Client::builder().name("billing@host-7");
+    /// let client = builder.connect("redis://127.0.0.1/").await?;
     /// # Ok(()) }
     /// ```
     pub fn builder() -> ClientBuilder {

@@ -133,10 +133,7 @@ impl ClientBuilder {
     /// Whom to trust, and what to show, at servers with TLS; by default the
     /// authorities of the system are trusted, and nothing is shown.
     ///
-    /// It is for all addresses of [`connect`](Self::connect), and for those of
-    /// [`sentinel`](Self::sentinel) and [`cluster`](Self::cluster) that have
-    /// TLS. The methods whose names end with `_with` are given clients of
-    /// `redis` that have certificates of their own.
+    /// It is for all addresses, those of Sentinels and of a cluster's nodes too.
     ///
     /// With the feature `tls-rustls`. The cryptography is that of `ring`,
     /// unless the program has installed another provider of `rustls` before.
@@ -144,21 +141,16 @@ impl ClientBuilder {
     /// # Examples
     ///
     /// A cluster with certificates of a private authority, which asks its
-    /// clients for certificates too. The files are PEM. Without `root_cert`
-    /// the authorities of the system are trusted.
+    /// clients for certificates too. The files are PEM.
     ///
     /// ```no_run
-    /// use rlock_client::redis::{ClientTlsConfig, TlsCertificates};
+    /// use rlock_client::{Certificates, Client};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let certificates = TlsCertificates {
-    ///     root_cert: Some(std::fs::read("authority.pem")?),
-    ///     client_tls: Some(ClientTlsConfig {
-    ///         client_cert: std::fs::read("billing.pem")?,
-    ///         client_key: std::fs::read("billing.key")?,
-    ///     }),
-    /// };
-    /// let builder = rlock_client::Client::builder().certificates(certificates);
+    /// let certificates = Certificates::new()
+    ///     .authorities(std::fs::read("authority.pem")?)
+    ///     .client(std::fs::read("billing.pem")?, std::fs::read("billing.key")?);
+    /// let builder = Client::builder().certificates(certificates);
     /// let client = builder.connect("rediss+cluster://node-1,node-2").await?;
     /// # Ok(()) }
     /// ```

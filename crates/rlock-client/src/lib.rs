@@ -178,23 +178,19 @@ mod quorum;
 pub use client::Client;
 pub use client_builder::ClientBuilder;
 pub use locks::{
-    change::{ChangeError, Upgrade},
-    guard::Guard,
-    multi_guard::MultiGuard,
-    multi_lock::MultiLock,
+    guard::{Exclusive, Guard, Held, Kind, OneKey},
+    multi_lock::{MultiGuard, MultiLock, Several},
     mutex::Mutex,
-    permits::Permits,
-    read_guard::ReadGuard,
     rwlock::RwLock,
-    semaphore::Semaphore,
-    write_guard::WriteGuard,
+    semaphore::{Permit, Permits, Semaphore},
+    upgrade::{ChangeError, ReadGuard, Shared, Upgrade, Write, WriteGuard},
 };
 pub use pump::lost::Lost;
 #[cfg(feature = "tls-rustls")]
 pub use pump::tls::Certificates;
 pub use quorum::{
     Quorum, QuorumBuilder,
-    guard::{HoldingMember, QuorumGuard},
+    guard::{HoldingMember, Majority, QuorumGuard},
     mutex::QuorumMutex,
 };
 #[doc(inline)]

@@ -1,8 +1,8 @@
 //! The same locks for code without async.
 //!
-//! Same verbs, same futures: they run on a thread that the [`Client`] owns,
-//! and the calling thread waits for them. Works on any thread; on one that
-//! runs async code it holds up that code, as every blocking call does.
+//! Same verbs, same futures: the calling thread runs them, and what works in the
+//! background runs on a thread that the [`Client`] owns. Works on any thread; on
+//! one that runs async code it holds up that code, as every blocking call does.
 //!
 //! # Examples
 //!
@@ -15,50 +15,65 @@
 //! # Ok(()) }
 //! ```
 
-use std::sync::mpsc;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 
 use tokio::runtime::Handle;
 
-use crate::{Answer, Contended, Counters, Error, Metrics, Owner, Servers};
+use crate::quorum::read;
+use crate::{
+    Answer, ClientBuilder, Contended, Counters, Error, Metrics, Owner, QuorumBuilder, Servers,
+};
 
-mod held;
-mod lost;
-mod multi;
-mod mutex;
-mod on_thread;
-mod quorum;
-mod rwlock;
-mod rwlock_guards;
-mod semaphore;
+mod guard;
+mod verbs;
 
-pub use lost::Lost;
-pub use multi::{MultiGuard, MultiLock};
-pub use mutex::{Guard, Mutex};
-pub use quorum::{Quorum, QuorumGuard, QuorumMutex};
-pub use rwlock::RwLock;
-pub use rwlock_guards::{ChangeError, ReadGuard, Upgrade, WriteGuard};
-pub use semaphore::{Permits, Semaphore};
+pub use guard::{
+    ChangeError, Guard, Lost, MultiGuard, Permits, QuorumGuard, ReadGuard, Upgrade, WriteGuard,
+};
+pub use verbs::{MultiLock, Mutex, QuorumMutex, RwLock, Semaphore};
+use verbs::{OnThread, verbs};
 
-/// A connection to one server, or to each of a cluster; see [`crate::Client`].
-///
-/// Its thread ends when the last client, lock and guard made from it is gone
-/// and what they left to the background is done.
-#[derive(Clone, Debug)]
-pub struct Client {
-    client: crate::Client,
-    runtime: Handle,
+/// Runs `future` on this thread; its timers are those of the client's thread.
+fn run<F: Future>(runtime: &Handle, future: F) -> F::Output {
+    let _timers = runtime.enter();
+    // A task that blocks here must not lend it its budget, which nobody refills.
+    let mut future = pin!(tokio::task::unconstrained(future));
+    let waker = Waker::from(Arc::new(Parked(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
 }
 
-/// Runs `future` on the client's thread and waits for it on this one.
-fn run<T: Send + 'static>(
-    runtime: &Handle,
-    future: impl Future<Output = T> + Send + 'static,
-) -> Result<T, Error> {
-    let (done, outcome) = mpsc::sync_channel(1);
-    runtime.spawn(async move {
-        let _ = done.send(future.await);
-    });
-    outcome.recv().map_err(|_| Error::Closed)
+/// A thread that waits for a future.
+struct Parked(Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+verbs! {
+    ///
+    /// Its thread ends when the last client, lock and guard made from it is gone
+    /// and what they left to the background is done.
+    Client {
+        has mutex(key: impl AsRef<[u8]>) -> Mutex;
+        has rwlock(key: impl AsRef<[u8]>) -> RwLock;
+        has semaphore(key: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, Error>;
+        has multi(keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<MultiLock, Error>;
+        has owner() -> Owner;
+        has metrics() -> Metrics;
+        waits list(count: u64) -> Vec<Contended>;
+        waits list_each(count: u64) -> Vec<Answer<Vec<Contended>>>;
+    }
 }
 
 impl Client {
@@ -91,7 +106,7 @@ impl Client {
     /// let client = rlock_client::blocking::Client::connect_with(settings, "redis://127.0.0.1/")?;
     /// # Ok(()) }
     /// ```
-    pub fn connect_with<S>(settings: crate::ClientBuilder, servers: S) -> Result<Self, Error>
+    pub fn connect_with<S>(settings: ClientBuilder, servers: S) -> Result<Self, Error>
     where
         S: TryInto<Servers>,
         Error: From<S::Error>,
@@ -100,89 +115,65 @@ impl Client {
         let connected = move |client| drop(connected.send(client));
         let runtime = settings.start_on_thread(servers.try_into()?, connected)?;
         let client = outcome.recv().map_err(|_| Error::Closed)??;
-        Ok(Self { client, runtime })
+        Ok(client.on(&runtime))
     }
 
-    /// The lock at `key`; see [`crate::Client::mutex`].
-    pub fn mutex(&self, key: impl AsRef<[u8]>) -> Mutex {
-        Mutex::new(self.client.mutex(key), self.runtime.clone())
+    /// Blocks; see [`crate::Client::counters`].
+    pub fn counters(&self) -> Vec<Answer<Counters>> {
+        run(&self.runtime, self.inner.counters())
     }
 
-    /// The lock at `key` for readers and writers; see
-    /// [`crate::Client::rwlock`].
-    pub fn rwlock(&self, key: impl AsRef<[u8]>) -> RwLock {
-        RwLock::new(self.client.rwlock(key), self.runtime.clone())
-    }
-
-    /// The semaphore at `key` with so many permits; see
-    /// [`crate::Client::semaphore`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Client::semaphore`].
-    pub fn semaphore(&self, key: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, Error> {
-        let semaphore = self.client.semaphore(key, permits)?;
-        Ok(Semaphore::new(semaphore, self.runtime.clone()))
-    }
-
-    /// The locks at all of `keys` as one; see [`crate::Client::multi`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Client::multi`].
-    pub fn multi<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<MultiLock, Error> {
-        let lock = self.client.multi(keys)?;
-        Ok(MultiLock::new(lock, self.runtime.clone()))
-    }
-
-    /// The `count` locks that most wait for; see [`crate::Client::list`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Client::list`].
-    pub fn list(&self, count: u64) -> Result<Vec<Contended>, Error> {
-        let client = self.client.clone();
-        run(&self.runtime, async move { client.list(count).await })?
-    }
-
-    /// The same by master; see [`crate::Client::list_each`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`crate::Client::list_each`].
-    pub fn list_each(&self, count: u64) -> Result<Vec<Answer<Vec<Contended>>>, Error> {
-        let client = self.client.clone();
-        run(&self.runtime, async move { client.list_each(count).await })?
-    }
-
-    /// The numbers that each master counts; see [`crate::Client::counters`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Closed`] if the client's thread is gone.
-    pub fn counters(&self) -> Result<Vec<Answer<Counters>>, Error> {
-        let client = self.client.clone();
-        run(&self.runtime, async move { client.counters().await })
-    }
-
-    /// A new owner; see [`crate::Client::owner`].
-    pub fn owner(&self) -> Owner {
-        self.client.owner()
-    }
-
-    /// What this client has counted; see [`crate::Client::metrics`].
-    pub fn metrics(&self) -> Metrics {
-        self.client.metrics()
-    }
-
-    /// Waits until the background has nothing left to release or withdraw;
-    /// see [`crate::Client::flush`].
+    /// Blocks; see [`crate::Client::flush`].
     pub fn flush(&self) {
-        let client = self.client.clone();
-        // An error means that the background is gone: nothing is left to do.
-        let _ = run(&self.runtime, async move { client.flush().await });
+        run(&self.runtime, self.inner.flush());
+    }
+}
+
+verbs! {
+    Quorum {
+        has mutex(key: impl AsRef<[u8]>) -> QuorumMutex;
+        has owner() -> Owner;
+    }
+}
+
+impl Quorum {
+    /// Connects to independent servers; see [`crate::Quorum::connect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Quorum::connect`], and [`Error::Connect`] if the system
+    /// gives no thread.
+    pub fn connect<S>(servers: impl IntoIterator<Item = S>) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        Self::connect_with(QuorumBuilder::default(), servers)
+    }
+
+    /// Connects with settings.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// setting.
+    pub fn connect_with<S>(
+        settings: QuorumBuilder,
+        servers: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        let (connected, outcome) = mpsc::sync_channel(1);
+        let connected = move |quorum| drop(connected.send(quorum));
+        let runtime = settings.start_on_thread(read(servers)?, connected)?;
+        let quorum = outcome.recv().map_err(|_| Error::Closed)??;
+        Ok(quorum.on(&runtime))
+    }
+
+    /// Blocks; see [`crate::Quorum::flush`].
+    pub fn flush(&self) {
+        run(&self.runtime, self.inner.flush());
     }
 }

@@ -1,23 +1,28 @@
-//! The proof of holding a lock.
+//! The proof of holding a lock, of whatever kind.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rlock_engine::engine::ask::{Ask, Queueing};
 use rlock_engine::engine::owner::Owner;
-use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Terms, whole_ms};
-use rlock_engine::engine::{Event, Outcome};
 use rlock_engine::error::{Error, Loss};
 
-use crate::locks::lock::ask_for;
-use crate::pump::call::call;
+use crate::locks::guard::sealed::Held as _;
+use crate::locks::single::Single;
 use crate::pump::clock::now;
 use crate::pump::lost::Lost;
-use crate::pump::state::Inner;
 
 /// Holds a lock until it is released, dropped, or lost.
+///
+/// `K` is what it holds; each kind has a name of its own, and may have further
+/// methods:
+///
+/// | | holds | made by |
+/// |---|---|---|
+/// | `Guard` | a lock, alone | [`Mutex`](crate::Mutex) |
+/// | [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard) | a lock, with other readers or alone | [`RwLock`](crate::RwLock) |
+/// | [`Permits`](crate::Permits) | permits, all of them together | [`Semaphore`](crate::Semaphore) |
+/// | [`MultiGuard`](crate::MultiGuard) | several locks | [`MultiLock`](crate::MultiLock) |
+/// | [`QuorumGuard`](crate::QuorumGuard) | a lock on a majority of servers | [`QuorumMutex`](crate::QuorumMutex) |
 ///
 /// [`release`](Self::release) is the way to end it. Dropping it sends the
 /// release and leaves the reply to the background: that never blocks and never
@@ -39,24 +44,66 @@ use crate::pump::state::Inner;
 /// }
 /// # Ok(()) }
 /// ```
+///
+/// A function that takes any held lock:
+///
+/// ```no_run
+/// use rlock_client::{Error, Guard, Kind};
+///
+/// async fn report<K: Kind>(guard: Guard<K>) -> Result<(), Error> {
+///     println!("{} holds it under fence {}", guard.owner(), guard.fence());
+///     guard.release().await
+/// }
+/// ```
 #[must_use = "a lock is released as soon as its guard is dropped"]
-pub struct Guard {
-    inner: Arc<Inner>,
-    proof: Arc<Proof>,
-    /// What this guard needs, which may be less than how the lock is held.
-    ask: Ask,
-    open: bool,
+pub struct Guard<K: Kind = Exclusive> {
+    pub(crate) held: K::Held,
 }
 
-impl Guard {
-    pub(crate) fn new(inner: Arc<Inner>, proof: Arc<Proof>, ask: Ask) -> Self {
-        let open = true;
-        Self {
-            inner,
-            proof,
-            ask,
-            open,
-        }
+/// What a [`Guard`] holds. Only the kinds of this crate are.
+pub trait Kind: sealed::Kind {}
+
+/// What has one key.
+pub trait OneKey: Kind {}
+
+/// A lock, alone: the kind of [`Guard`] that a [`Mutex`](crate::Mutex) gives.
+#[derive(Debug)]
+pub enum Exclusive {}
+
+impl Kind for Exclusive {}
+impl OneKey for Exclusive {}
+
+impl sealed::Kind for Exclusive {
+    const NAME: &str = "Guard";
+    type Held = Single;
+}
+
+/// Any held lock, for lists of several kinds and the like; see [`Guard`].
+///
+/// ```no_run
+/// use rlock_client::{Held, Permits, ReadGuard};
+///
+/// fn are_valid(reading: ReadGuard, permits: Permits) -> bool {
+///     let held: Vec<Box<dyn Held>> = vec![Box::new(reading), Box::new(permits)];
+///     held.iter().all(|guard| guard.is_valid())
+/// }
+/// ```
+pub trait Held: sealed::Sealed + fmt::Debug + Send + Sync {
+    /// See [`Guard::fence`].
+    fn fence(&self) -> u64;
+    /// See [`Guard::owner`].
+    fn owner(&self) -> &Owner;
+    /// See [`Guard::remaining`].
+    fn remaining(&self) -> Duration;
+    /// See [`Guard::is_valid`].
+    fn is_valid(&self) -> bool;
+    /// See [`Guard::loss`].
+    fn loss(&self) -> Lost;
+}
+
+impl<K: Kind> Guard<K> {
+    pub(crate) fn new(held: K::Held) -> Self {
+        Self { held }
     }
 
     /// The fencing token: larger than that of every earlier holder.
@@ -65,6 +112,10 @@ impl Guard {
     /// the lock, and have the receiver refuse a smaller one than it has seen:
     /// then a holder that does not know yet that it lost the lock does no
     /// harm. Entering again and renewal keep it.
+    ///
+    /// A reader's and that of permits is this holder's own: larger than that of
+    /// every holder before that it could not be together with. For several keys
+    /// see [`fence_of`](Guard::fence_of).
     ///
     /// # Examples
     ///
@@ -75,35 +126,44 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub fn fence(&self) -> u64 {
-        self.proof.fence()
+        let fences = self.held.proofs().map(|proof| proof.fence());
+        fences.max().unwrap_or_default()
     }
 
     /// Who holds it.
     pub fn owner(&self) -> &Owner {
-        self.proof.claims.owner()
+        self.held.first().claims.owner()
     }
 
-    /// The lock's key.
-    pub fn key(&self) -> &[u8] {
-        self.proof.claims.key()
+    /// The keys of what is held, in the order of their names.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.held.proofs().flat_map(|proof| proof.claims.keys())
     }
 
-    /// For how long the lock is held for certain; zero if it was lost.
+    /// For how long it is held for certain; zero if it was lost.
     ///
     /// Counted on this machine's clock from a moment before the grant, less 2 ms
-    /// and a hundredth of the lease. Each renewal sets it anew.
+    /// and a hundredth of the lease. Each renewal sets it anew. Of several keys
+    /// that which ends first counts; of the members of a quorum, the last that
+    /// makes a majority.
     pub fn remaining(&self) -> Duration {
+        self.held.look();
         let now = now();
-        match (self.proof.loss(now), self.proof.valid_until()) {
-            (None, Some(until)) => until - now,
-            _ => Duration::ZERO,
-        }
+        let left = self
+            .held
+            .proofs()
+            .map(|proof| match (proof.loss(now), proof.valid_until()) {
+                (None, Some(until)) => until - now,
+                _ => Duration::ZERO,
+            });
+        left.min().unwrap_or_default()
     }
 
-    /// Whether the lock is held for certain at this moment.
+    /// Whether it is held for certain at this moment.
     ///
     /// Compares with the clock when it is called, so it is right also if the
-    /// runtime could not run for a while. Once false it stays false.
+    /// runtime could not run for a while. Once false it stays false. Of several
+    /// keys each has to be held, and of the members of a quorum a majority.
     ///
     /// # Examples
     ///
@@ -116,15 +176,19 @@ impl Guard {
     /// # }
     /// ```
     pub fn is_valid(&self) -> bool {
-        self.proof.loss(now()).is_none()
+        self.held.check();
+        let now = now();
+        self.held.proofs().all(|proof| proof.loss(now).is_none())
     }
 
-    /// Tells when the lock is lost: a future, which can also be asked at once.
+    /// Tells when it is lost: a future, which can also be asked at once.
     ///
     /// The lock is lost for its holder before the server can grant it to
     /// another: when the lease ends by this process's clock, without contact
     /// to the server too. It is lost at once when the server says so: after a
-    /// forced release, a `DEL` or a flush.
+    /// forced release, a `DEL` or a flush. Of several keys it is lost with the
+    /// first. In a quorum it is lost when fewer members than a majority hold it;
+    /// a single one that has lost it is asked again in the background.
     ///
     /// # Examples
     ///
@@ -135,13 +199,13 @@ impl Guard {
     /// # }
     /// ```
     pub fn loss(&self) -> Lost {
-        Lost::of([&self.proof])
+        Lost::of(self.held.proofs())
     }
 
-    /// Runs `work` for as long as the lock is held.
+    /// Runs `work` for as long as it is held.
     ///
-    /// If the lock is lost, `work` is dropped where it stands, and the loss is
-    /// the answer. The guard stays: release it afterwards.
+    /// If it is lost, `work` is dropped where it stands, and the loss is the
+    /// answer. The guard stays: release it afterwards.
     ///
     /// # Errors
     ///
@@ -165,10 +229,14 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Loss> {
-        run_until(self.loss(), work).await
+        tokio::select! {
+            biased;
+            loss = self.loss() => Err(loss),
+            value = work => Ok(value),
+        }
     }
 
-    /// Has the lock last for at least `lease` from now.
+    /// Has it last for at least `lease` from now.
     ///
     /// For work that turns out to be longer than a
     /// [fixed lease](crate::Terms::fixed_lease). A lock that the watchdog
@@ -179,14 +247,18 @@ impl Guard {
     ///
     /// # Errors
     ///
-    /// The lock is held as before, but for the first.
+    /// It is held as before, but for the first. Several keys are asked for at
+    /// once: the error is that of the first for which it failed, and the others
+    /// may last for longer.
     ///
     /// - [`Error::Lost`]: the lock was lost;
     /// - [`Error::OutOfRange`], [`Error::Denied`], [`Error::Refused`]: for a
     ///   lease of zero, above 30 days, or longer than the server allows;
     /// - [`Error::Unavailable`]: no answer within the client's patience, or
     ///   another call of the same owner has been at work for as long. The
-    ///   lock may last for longer on the server than is known here.
+    ///   lock may last for longer on the server than is known here;
+    /// - [`Error::Member`]: in a quorum, for a lease above the startup grace of
+    ///   a member.
     ///
     /// # Cancel safety
     ///
@@ -201,47 +273,20 @@ impl Guard {
     /// # Ok(()) }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.extending(lease).await
+        self.held.extend(lease).await
     }
 
-    /// The same, for another thread.
-    pub(crate) fn extending(
-        &self,
-        lease: Duration,
-    ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
-        async move {
-            let lease = whole_ms("lease", lease)?;
-            let extend = |call| Event::Extend { call, hold, lease };
-            done(call(&inner.state, None, extend).await)
-        }
-    }
-
-    /// Raises the fence to at least `fence`, and sets the lease anew; held on
-    /// `terms` from then on.
-    pub(crate) fn raising(
-        &self,
-        fence: u64,
-        terms: Terms,
-    ) -> impl Future<Output = Result<(), Error>> + Send + 'static {
-        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
-        async move {
-            let raise = |call| Event::Raise {
-                call,
-                hold,
-                fence,
-                terms,
-            };
-            done(call(&inner.state, None, raise).await)
-        }
-    }
-
-    /// Releases the lock and waits for the server's word.
+    /// Releases it and waits for the server's word.
     ///
     /// The next waiter gets it in the same moment. If other guards of the
     /// same owner hold it too, only this one ends, and nothing is sent.
+    /// Several keys are released at once, so one whose server is away keeps none
+    /// of the others. In a quorum a majority is waited for, and the others if
+    /// they answer soon.
     ///
     /// # Errors
+    ///
+    /// Of several keys, that of the first that could not be released.
     ///
     /// - [`Error::Lost`]: the lock was lost before; the server changed nothing;
     /// - [`Error::Unavailable`]: no answer within the client's patience, or
@@ -262,78 +307,86 @@ impl Guard {
     /// guard.release().await?;
     /// # Ok(()) }
     /// ```
-    pub async fn release(mut self) -> Result<(), Error> {
-        let (hold, ask) = (self.proof.hold, self.ask);
-        self.open = false;
-        let release = |call| Event::Release { call, hold, ask };
-        done(call(&self.inner.state, None, release).await)
-    }
-
-    /// Asks for more of what this guard holds, on any thread.
-    pub(crate) fn asking_for(
-        &self,
-        ask: Ask,
-        queueing: Queueing,
-    ) -> impl Future<Output = Result<Option<Self>, Error>> + Send + use<> {
-        let (inner, claims) = (Arc::clone(&self.inner), self.proof.claims.clone());
-        // The engine goes by the terms of the hold that is there.
-        async move { ask_for(&inner, claims, ask, Terms::default(), queueing).await }
-    }
-
-    /// Has this guard need the lock in shared mode only, which lets others in
-    /// unless another guard of this owner needs more.
-    pub(crate) fn sharing(&mut self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
-        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
-        self.ask = Ask::Shared;
-        async move {
-            let downgrade = |call| Event::Downgrade { call, hold };
-            done(call(&inner.state, None, downgrade).await)
-        }
-    }
-
-    /// What it shows, which other guards of the same owner may share.
-    pub(crate) fn proof(&self) -> &Arc<Proof> {
-        &self.proof
-    }
-
-    pub(crate) fn ask(&self) -> Ask {
-        self.ask
+    pub async fn release(self) -> Result<(), Error> {
+        self.held.release().await
     }
 }
 
-/// What became of a call that is granted nothing.
-fn done(outcome: Outcome) -> Result<(), Error> {
-    match outcome {
-        Outcome::Failed(error) => Err(error),
-        Outcome::Granted(_) | Outcome::Refused | Outcome::Done => Ok(()),
+impl<K: OneKey> Guard<K> {
+    /// The lock's key.
+    pub fn key(&self) -> &[u8] {
+        self.held.first().claims.key()
     }
 }
 
-/// Runs `work` until that is lost.
-pub(crate) async fn run_until<F: Future>(lost: Lost, work: F) -> Result<F::Output, Loss> {
-    tokio::select! {
-        biased;
-        loss = lost => Err(loss),
-        value = work => Ok(value),
+impl<K: Kind> Held for Guard<K> {
+    fn fence(&self) -> u64 {
+        self.fence()
+    }
+
+    fn owner(&self) -> &Owner {
+        self.owner()
+    }
+
+    fn remaining(&self) -> Duration {
+        self.remaining()
+    }
+
+    fn is_valid(&self) -> bool {
+        self.is_valid()
+    }
+
+    fn loss(&self) -> Lost {
+        self.loss()
     }
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
-        if self.open {
-            let (hold, ask) = (self.proof.hold, self.ask);
-            self.inner.state.tell(Event::Leave { hold, ask });
-        }
-    }
-}
+impl<K: Kind> sealed::Sealed for Guard<K> {}
 
-impl fmt::Debug for Guard {
+impl<K: Kind> fmt::Debug for Guard<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Guard")
-            .field("key", &String::from_utf8_lossy(self.key()))
+        let keys = self.keys().map(String::from_utf8_lossy);
+        f.debug_struct(K::NAME)
+            .field("keys", &keys.collect::<Vec<_>>())
             .field("owner", self.owner())
             .field("fence", &self.fence())
             .field("remaining", &self.remaining())
             .finish()
+    }
+}
+
+/// What the kinds are made of.
+pub(crate) mod sealed {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use rlock_engine::engine::proof::Proof;
+    use rlock_engine::error::Error;
+
+    pub trait Sealed {}
+
+    pub trait Kind {
+        /// The name of the guard.
+        const NAME: &str;
+        type Held: Held;
+    }
+
+    /// One grant, or several. Dropping it releases them in the background.
+    pub trait Held: Send + Sync {
+        fn first(&self) -> &Arc<Proof>;
+
+        fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {
+            std::iter::once(self.first())
+        }
+
+        /// Counts anew where the proof rests on others.
+        fn look(&self) {}
+
+        /// The same, unless it is known without that.
+        fn check(&self) {}
+
+        fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send;
+
+        fn release(self) -> impl Future<Output = Result<(), Error>> + Send;
     }
 }

@@ -12,7 +12,7 @@ use rlock_engine::engine::{Event, Outcome};
 use rlock_engine::error::Error;
 use tracing::Instrument;
 
-use crate::locks::guard::Guard;
+use crate::locks::single::Single;
 use crate::pump::call::call;
 use crate::pump::state::Inner;
 use rlock_engine::wire::inspect::{self, Info};
@@ -76,17 +76,17 @@ impl Lock {
 
     /// Waits without limit. The server never answers such a request with no;
     /// if it did, asking again would be right.
-    pub(crate) async fn wait_for(&self, ask: Ask) -> Result<Guard, Error> {
+    pub(crate) async fn wait_for(&self, ask: Ask) -> Result<Single, Error> {
         let owner = self.owner();
         loop {
             let queueing = Queueing::Unlimited;
-            if let Some(guard) = self.ask_as(&owner, ask, queueing).await? {
-                return Ok(guard);
+            if let Some(held) = self.ask_as(&owner, ask, queueing).await? {
+                return Ok(held);
             }
         }
     }
 
-    pub(crate) async fn ask(&self, ask: Ask, queueing: Queueing) -> Result<Option<Guard>, Error> {
+    pub(crate) async fn ask(&self, ask: Ask, queueing: Queueing) -> Result<Option<Single>, Error> {
         self.ask_as(&self.owner(), ask, queueing).await
     }
 
@@ -95,7 +95,7 @@ impl Lock {
         owner: &Owner,
         ask: Ask,
         queueing: Queueing,
-    ) -> Result<Option<Guard>, Error> {
+    ) -> Result<Option<Single>, Error> {
         let key = String::from_utf8_lossy(&self.key);
         let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?ask, ?queueing);
         let claims = Claims::new(owner.clone(), &self.key, &self.rest);
@@ -137,7 +137,7 @@ pub(crate) async fn ask_for(
     ask: Ask,
     terms: Terms,
     queueing: Queueing,
-) -> Result<Option<Guard>, Error> {
+) -> Result<Option<Single>, Error> {
     let event = |call| Event::Ask {
         call,
         claims,
@@ -148,7 +148,7 @@ pub(crate) async fn ask_for(
     match call(&inner.state, Some(ask), event).await {
         Outcome::Granted(proof) => {
             tracing::debug!(?proof, "granted");
-            Ok(Some(Guard::new(Arc::clone(inner), proof, ask)))
+            Ok(Some(Single::new(Arc::clone(inner), proof, ask)))
         }
         Outcome::Failed(error) => Err(error),
         Outcome::Refused | Outcome::Done => Ok(None),

@@ -2,20 +2,23 @@
 //!
 //! Decides whether the server can take them in one step. If not, they are
 //! taken one after the other in the order of their names, so that two calls
-//! never wait for each other, and given back if one cannot be had.
+//! never wait for each other, and given back if one is not granted.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rlock_engine::engine::ask::{Ask, Queueing};
 use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::slot;
 use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
-use crate::locks::guard::Guard;
+use crate::locks::guard::sealed::{self, Held};
+use crate::locks::guard::{Guard, Kind};
 use crate::locks::lock::{Lock, at_most};
-use crate::locks::multi_guard::MultiGuard;
+use crate::locks::single::Single;
 use crate::pump::deadline::Deadline;
 use crate::pump::state::Inner;
 
@@ -33,12 +36,12 @@ const KEYS_MAX: usize = 1024;
 /// nothing meanwhile. Two such requests never wait for each other in a cycle.
 ///
 /// Otherwise they are taken one after the other, in the order of their names
-/// as bytes, and so none is ever waited for in a circle either. Those that
-/// were had already are kept and renewed while the next is waited for, so
+/// as bytes, and so two such calls never wait for each other in a cycle. Those
+/// that are taken already are kept and renewed while the next is waited for;
 /// others may wait for them too; they are given back if the wait ends first.
-/// Each has its own fence. That needs a client of the cluster, from
-/// [`Client::cluster`](crate::Client::cluster): one of a single node is refused
-/// the keys of others, with [`Error::Refused`] (`MOVED`).
+/// Each has its own fence. That needs a client of the cluster
+/// (`redis+cluster://`): one of a single node is refused the keys of others,
+/// with [`Error::Refused`] (`MOVED`).
 ///
 /// These holds are not bound to a connection: the server cannot do it for
 /// several keys.
@@ -59,6 +62,82 @@ pub struct MultiLock {
     lock: Lock,
     keys: Arc<[Arc<[u8]>]>,
     is_one_slot: bool,
+}
+
+/// Several locks: the kind of [`MultiGuard`].
+#[derive(Debug)]
+pub enum Several {}
+
+/// Holds several locks until they are released, dropped, or one of them is
+/// lost.
+///
+/// As good as its weakest part: if one lock is lost, the guard is. Release or
+/// drop it then, so that the others become free: those that one grant took
+/// together are not renewed any more and end with their lease, those that have
+/// a grant each, as in a cluster, are renewed until then.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(both: rlock_client::MultiLock) -> Result<(), rlock_client::Error> {
+/// let guard = both.lock().await?;
+/// println!("held, fence {}", guard.fence());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+pub type MultiGuard = Guard<Several>;
+
+impl Kind for Several {}
+
+impl sealed::Kind for Several {
+    const NAME: &str = "MultiGuard";
+    type Held = All;
+}
+
+/// What is held of several keys: one grant of all, or one of each.
+pub struct All {
+    first: Single,
+    rest: Vec<Single>,
+}
+
+impl Held for All {
+    fn first(&self) -> &Arc<Proof> {
+        self.first.first()
+    }
+
+    fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {
+        std::iter::once(&self.first)
+            .chain(&self.rest)
+            .map(Single::first)
+    }
+
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let all = std::iter::once(&self.first).chain(&self.rest);
+        let outcomes = join_all(all.map(|single| single.extending(lease))).await;
+        outcomes.into_iter().collect()
+    }
+
+    async fn release(self) -> Result<(), Error> {
+        let all = std::iter::once(self.first).chain(self.rest);
+        let outcomes = join_all(all.map(Single::release)).await;
+        outcomes.into_iter().collect()
+    }
+}
+
+impl Guard<Several> {
+    /// The fencing token of one of the locks; `None` for a key that is not
+    /// among them.
+    ///
+    /// Where the server took them in one step, it is the one fence of all.
+    /// Where each has its own, the [`fence`](Self::fence) of the guard is the
+    /// largest of them, which is larger than all earlier ones for one of the
+    /// locks only.
+    pub fn fence_of(&self, key: impl AsRef<[u8]>) -> Option<u64> {
+        let key = key.as_ref();
+        let mut proofs = self.held.proofs();
+        let proof = proofs.find(|proof| proof.claims.keys().any(|held| held == key))?;
+        Some(proof.fence())
+    }
 }
 
 fn out_of_range(value: String) -> Error {
@@ -185,20 +264,27 @@ impl MultiLock {
 
     async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
         if self.is_one_slot || !self.lock.inner.state.is_cluster(queueing).await? {
-            let guard = self.lock.ask_as(owner, Ask::Exclusive, queueing);
-            return Ok(guard.await?.map(MultiGuard::together));
+            let held = self.lock.ask_as(owner, Ask::Exclusive, queueing).await?;
+            let rest = Vec::new();
+            return Ok(held.map(|first| Guard::new(All { first, rest })));
         }
         let deadline = match queueing {
             Queueing::AtMost(wait) => Deadline::after(wait),
             Queueing::Try | Queueing::Unlimited => Deadline::unlimited(),
         };
         loop {
-            let Some(guards) = self.in_order(owner, queueing, deadline).await? else {
+            let Some(held) = self.in_order(owner, queueing, deadline).await? else {
                 return Ok(None);
             };
+            let mut held = held.into_iter();
+            let first = held
+                .next()
+                .ok_or_else(|| out_of_range("no keys".to_owned()))?;
+            let rest = held.collect();
+            let guard = Guard::new(All { first, rest });
             // The first may have been lost while the last was waited for.
-            if guards.iter().all(Guard::is_valid) {
-                return Ok(MultiGuard::apart(guards));
+            if guard.is_valid() {
+                return Ok(Some(guard));
             }
             if matches!(queueing, Queueing::Try) || deadline.is_over() {
                 return Ok(None);
@@ -213,8 +299,8 @@ impl MultiLock {
         owner: &Owner,
         queueing: Queueing,
         deadline: Deadline,
-    ) -> Result<Option<Vec<Guard>>, Error> {
-        let mut guards = Vec::with_capacity(self.keys.len());
+    ) -> Result<Option<Vec<Single>>, Error> {
+        let mut held = Vec::with_capacity(self.keys.len());
         for key in &*self.keys {
             let left = match (queueing, deadline.left()) {
                 (Queueing::AtMost(_), Some(left)) => at_most(left)?,
@@ -222,10 +308,10 @@ impl MultiLock {
             };
             let lock = self.lock.at(key);
             match lock.ask_as(owner, Ask::Exclusive, left).await? {
-                Some(guard) => guards.push(guard),
+                Some(single) => held.push(single),
                 None => return Ok(None),
             }
         }
-        Ok(Some(guards))
+        Ok(Some(held))
     }
 }

@@ -118,7 +118,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn lock(&self) -> Result<Guard, Error> {
-        self.lock.wait_for(Ask::Exclusive).await
+        self.lock.wait_for(Ask::Exclusive).await.map(Guard::new)
     }
 
     /// Takes the lock if it is free and nobody waits for it.
@@ -261,6 +261,7 @@ impl Mutex {
     }
 
     async fn ask(&self, queueing: Queueing) -> Result<Option<Guard>, Error> {
-        self.lock.ask(Ask::Exclusive, queueing).await
+        let held = self.lock.ask(Ask::Exclusive, queueing).await?;
+        Ok(held.map(Guard::new))
     }
 }

@@ -8,9 +8,9 @@ use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
+use crate::locks::guard::Guard;
 use crate::locks::lock::{Lock, at_most};
-use crate::locks::read_guard::ReadGuard;
-use crate::locks::write_guard::WriteGuard;
+use crate::locks::upgrade::{ReadGuard, WriteGuard, Writing};
 use rlock_engine::wire::inspect::Info;
 
 /// A lock that any number of readers can hold together, or one writer alone.
@@ -56,7 +56,7 @@ impl RwLock {
     /// hold that is there, and is free when the last of the owner's guards is
     /// gone. A writer may read as well; the lock stays exclusive meanwhile. For
     /// a reader, to write is an upgrade of what it holds, as
-    /// [`ReadGuard::upgrade`] is: it waits for all other readers, and all its
+    /// [`ReadGuard::upgrade`](Guard::upgrade) is: it waits for all other readers, and all its
     /// guards have the new fence then, also if the call was dropped in that
     /// very moment. The lock stays exclusive until the last of the owner's
     /// guards is gone, or the last of its write guards is downgraded.
@@ -91,7 +91,7 @@ impl RwLock {
     /// Dropping the future loses the place in the queue and leaves nothing on
     /// the server.
     pub async fn read(&self) -> Result<ReadGuard, Error> {
-        self.wait_to_read().await
+        self.lock.wait_for(Ask::Shared).await.map(Guard::new)
     }
 
     /// Reads if nobody writes and nobody waits; `None` if not.
@@ -133,7 +133,8 @@ impl RwLock {
     ///
     /// As for [`read`](Self::read).
     pub async fn write(&self) -> Result<WriteGuard, Error> {
-        self.wait_to_write().await
+        let held = self.lock.wait_for(Ask::Exclusive).await?;
+        Ok(Guard::new(Writing::new(held)))
     }
 
     /// Writes if nobody holds the lock and nobody waits; `None` if not.
@@ -191,23 +192,13 @@ impl RwLock {
         self.lock.force().await
     }
 
-    async fn wait_to_read(&self) -> Result<ReadGuard, Error> {
-        let guard = self.lock.wait_for(Ask::Shared).await?;
-        Ok(ReadGuard::new(guard))
-    }
-
     async fn ask_to_read(&self, how: Queueing) -> Result<Option<ReadGuard>, Error> {
-        let guard = self.lock.ask(Ask::Shared, how).await?;
-        Ok(guard.map(ReadGuard::new))
-    }
-
-    async fn wait_to_write(&self) -> Result<WriteGuard, Error> {
-        let guard = self.lock.wait_for(Ask::Exclusive).await?;
-        Ok(WriteGuard::new(guard))
+        let held = self.lock.ask(Ask::Shared, how).await?;
+        Ok(held.map(Guard::new))
     }
 
     async fn ask_to_write(&self, how: Queueing) -> Result<Option<WriteGuard>, Error> {
-        let guard = self.lock.ask(Ask::Exclusive, how).await?;
-        Ok(guard.map(WriteGuard::new))
+        let held = self.lock.ask(Ask::Exclusive, how).await?;
+        Ok(held.map(Writing::new).map(Guard::new))
     }
 }

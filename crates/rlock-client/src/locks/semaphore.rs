@@ -6,14 +6,15 @@ use rlock_engine::engine::ask::{Ask, Queueing};
 use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
+use crate::locks::guard::{Guard, Kind, OneKey, sealed};
 use crate::locks::lock::{Lock, at_most};
-use crate::locks::permits::Permits;
+use crate::locks::single::Single;
 use rlock_engine::wire::inspect::Info;
 
 /// The most permits that a semaphore may have.
 const PERMITS_MAX: u32 = 1_000_000;
 
-/// A number of permits that many can share: so many may be at it together.
+/// A number of permits that many can share: at most that number is held at a time.
 ///
 /// Made by [`Client::semaphore`](crate::Client::semaphore); cheap to clone.
 /// Permits are held on a lease, renewed and lost like a mutex: those of a
@@ -39,6 +40,41 @@ const PERMITS_MAX: u32 = 1_000_000;
 pub struct Semaphore {
     lock: Lock,
     limit: u32,
+}
+
+/// Permits of a semaphore: the kind of [`Permits`].
+#[derive(Debug)]
+pub enum Permit {}
+
+impl Kind for Permit {}
+impl OneKey for Permit {}
+
+impl sealed::Kind for Permit {
+    const NAME: &str = "Permits";
+    type Held = Single;
+}
+
+/// Holds some of a semaphore's permits, until they are released, dropped, or
+/// lost: all of them together.
+///
+/// The fence is this holder's own.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(semaphore: rlock_client::Semaphore) -> Result<(), rlock_client::Error> {
+/// let permits = semaphore.acquire_many(3).await?;
+/// assert_eq!(permits.count(), 3);
+/// permits.release().await?;
+/// # Ok(()) }
+/// ```
+pub type Permits = Guard<Permit>;
+
+impl Guard<Permit> {
+    /// How many they are.
+    pub fn count(&self) -> u32 {
+        self.held.ask().permits()
+    }
 }
 
 impl Semaphore {
@@ -107,8 +143,8 @@ impl Semaphore {
     ///
     /// As for [`acquire`](Self::acquire).
     pub async fn acquire_many(&self, permits: u32) -> Result<Permits, Error> {
-        let guard = self.lock.wait_for(self.ask_for(permits)?).await?;
-        Ok(Permits::new(guard))
+        let held = self.lock.wait_for(self.ask_for(permits)?).await?;
+        Ok(Guard::new(held))
     }
 
     /// Takes one permit if one is free and nobody waits; `None` if not.
@@ -204,8 +240,8 @@ impl Semaphore {
     }
 
     async fn ask(&self, permits: u32, queueing: Queueing) -> Result<Option<Permits>, Error> {
-        let guard = self.lock.ask(self.ask_for(permits)?, queueing).await?;
-        Ok(guard.map(Permits::new))
+        let held = self.lock.ask(self.ask_for(permits)?, queueing).await?;
+        Ok(held.map(Guard::new))
     }
 
     fn ask_for(&self, permits: u32) -> Result<Ask, Error> {

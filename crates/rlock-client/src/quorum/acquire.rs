@@ -352,7 +352,7 @@ pub(crate) fn ask(
                 if taken.is_ok() && queueing == Queueing::Try {
                     member.is_quick();
                 }
-                Answer::Took(taken)
+                Answer::Took(taken.map(|held| held.map(Guard::new)))
             }
             () = member.gone() => Answer::Gone,
             () = member.silent(shared.slow(terms.lease)), if queueing != Queueing::Try => {
@@ -387,7 +387,7 @@ pub(crate) fn raise(
     fence: u64,
     terms: Terms,
 ) -> Asking {
-    let (shared, raising) = (Arc::clone(shared), guard.raising(fence, terms));
+    let (shared, raising) = (Arc::clone(shared), guard.held.raising(fence, terms));
     Box::pin(async move {
         let Some(member) = shared.members.get(member) else {
             return Answer::Gone;

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 
 use crate::locks::guard::Guard;
+use crate::locks::guard::sealed::Held;
 use crate::pump::clock::{now, timer};
 use crate::pump::deadline::Deadline;
 use crate::pump::lost::Lost;
@@ -184,7 +185,7 @@ impl Hold {
             let guards = parts.guards.iter().zip(&self.order);
             let guards = guards.filter(|(_, member)| self.shared.outlives(**member, lease));
             guards
-                .filter_map(|(guard, _)| Some(Box::pin(guard.as_ref()?.extending(lease))))
+                .filter_map(|(guard, _)| Some(Box::pin(guard.as_ref()?.held.extending(lease))))
                 .collect()
         };
         let quorum = majority(self.order.len());
@@ -334,7 +335,7 @@ impl fmt::Debug for Hold {
 
 /// Until when so many hold as are a majority; none if fewer do.
 fn majority_end(guards: &[Option<Guard>], now: Instant) -> Option<Instant> {
-    let proofs = guards.iter().flatten().map(Guard::proof);
+    let proofs = guards.iter().flatten().map(|guard| guard.held.first());
     let live = proofs.filter(|proof| proof.is_live(now));
     let mut ends: Vec<_> = live.filter_map(|proof| proof.valid_until()).collect();
     ends.sort_unstable_by(|one, other| other.cmp(one));

@@ -184,7 +184,7 @@ impl QuorumMutex {
         let taken = acquire(&self.shared, &turn.name, self.terms, queueing, deadline).await?;
         Ok(taken.map(|hold| {
             *held = Arc::downgrade(&hold);
-            QuorumGuard::new(hold)
+            QuorumGuard::of(hold)
         }))
     }
 }
