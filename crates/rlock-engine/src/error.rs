@@ -317,10 +317,20 @@ pub enum Failure {
     #[error("{0}")]
     Protocol(String),
     /// There can be no connection with these settings: an address that cannot
-    /// be used, a certificate that is not trusted, a socket that may not be
-    /// opened.
+    /// be used, a socket that may not be opened.
     #[error("{0}")]
     Setup(String),
+    /// One side does not accept the certificate of the other, or misses one.
+    #[error("{0}")]
+    Certificate(String),
+    /// None of several servers has answered as it was to.
+    #[error("{what}: {}", each(.failures))]
+    NoneOf {
+        /// What was wanted of them.
+        what: &'static str,
+        /// The address of each, and why it has not answered.
+        failures: Vec<(String, Self)>,
+    },
 }
 
 impl Failure {
@@ -333,9 +343,16 @@ impl Failure {
                 Fault::from(error.clone()),
                 Fault::Passing(_) | Fault::Moved(_)
             ),
-            Self::Protocol(_) | Self::Setup(_) => false,
+            Self::Protocol(_) | Self::Setup(_) | Self::Certificate(_) => false,
+            Self::NoneOf { failures, .. } => failures.iter().all(|(_, it)| it.may_pass()),
         }
     }
+}
+
+fn each(failures: &[(String, Failure)]) -> String {
+    let each = failures.iter();
+    let each = each.map(|(address, failure)| format!("{address}: {failure}"));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 impl From<&io::Error> for Failure {

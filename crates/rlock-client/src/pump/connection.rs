@@ -17,6 +17,8 @@ use crate::pump::state::State;
 
 /// How much is read at once.
 const INPUT_LEN: usize = 16 * 1024;
+/// How much room is kept for what is written, however much that once was.
+const OUTPUT_KEPT: usize = 64 * 1024;
 
 /// What is known of a connection's task.
 #[derive(Debug)]
@@ -102,6 +104,7 @@ impl Connection {
         loop {
             if self.written == self.output.len() {
                 self.output.clear();
+                self.output.shrink_to(OUTPUT_KEPT);
                 self.written = 0;
                 let waker = context.waker();
                 self.state.take_output(self.id, &mut self.output, waker);

@@ -5,7 +5,7 @@
 //! tasks of the connections, and the task that keeps the time.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -54,8 +54,8 @@ pub(crate) struct State {
     changes: watch::Sender<()>,
     /// Where connections are served.
     runtime: Handle,
-    /// Rings when the last client, lock and guard is gone.
-    left: Notify,
+    /// Whether the last client, lock and guard is gone.
+    is_left: AtomicBool,
 }
 
 /// The endpoint, and those who wait for its actions.
@@ -106,6 +106,7 @@ impl State {
         limits: Limits,
         name: Option<String>,
         check: Option<Check>,
+        is_probe: bool,
     ) -> Self {
         let uuid = uuid::Uuid::new_v4();
         let id = match &name {
@@ -122,6 +123,7 @@ impl State {
             channel: uuid::Uuid::new_v4().to_string(),
             seed: uuid.as_u64_pair().0,
             check,
+            is_probe,
         };
         Self {
             limits,
@@ -139,7 +141,7 @@ impl State {
             alarm: Notify::new(),
             changes: watch::Sender::new(()),
             runtime: Handle::current(),
-            left: Notify::new(),
+            is_left: AtomicBool::new(false),
         }
     }
 
@@ -165,6 +167,8 @@ impl State {
             core.alarm = next;
             afterwards.is_earlier = true;
         }
+        // The background has nothing left to wait for.
+        afterwards.is_earlier |= self.is_over(&core);
         drop(core);
         self.finish(afterwards);
         value
@@ -356,14 +360,21 @@ impl State {
         self.is_cluster.get_or_try_init(hello).await.copied()
     }
 
+    /// Whether nobody is there any more, and nothing is left to clean up.
+    fn is_over(&self, core: &Core) -> bool {
+        self.is_left.load(Ordering::Acquire) && core.endpoint.engine().is_clean()
+    }
+
     /// Keeps the time until the last client, lock and guard is gone, and nothing
     /// is left to clean up.
     pub(crate) async fn drive(self: Arc<Self>) {
         let _closing = Closing(Arc::clone(&self));
-        let mut is_open = true;
-        while is_open || !self.look(|endpoint| endpoint.engine().is_clean()) {
+        loop {
             let alarm = {
                 let mut core = lock(&self.core);
+                if self.is_over(&core) {
+                    return;
+                }
                 core.alarm = core.endpoint.next_deadline();
                 core.alarm
             };
@@ -376,7 +387,6 @@ impl State {
             tokio::select! {
                 () = rings => self.handle(Event::Tick),
                 () = self.alarm.notified() => {}
-                () = self.left.notified(), if is_open => is_open = false,
             }
         }
     }
@@ -410,6 +420,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.state.left.notify_one();
+        self.state.is_left.store(true, Ordering::Release);
+        self.state.alarm.notify_one();
     }
 }

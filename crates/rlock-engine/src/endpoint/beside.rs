@@ -9,6 +9,7 @@
 
 use std::collections::VecDeque;
 
+use crate::endpoint::cluster::ASKED_EVERY;
 use crate::endpoint::connection::{Purpose, Stage, What};
 use crate::endpoint::{Action, ConnectionId, Endpoint, silent};
 use crate::engine::Id;
@@ -89,7 +90,10 @@ impl Endpoint {
             let connection = beside.connection;
             return self.send_together(now, connection);
         }
-        let limit = self.settings.response;
+        let limit = match kind {
+            Kind::Replicas { .. } => self.settings.response,
+            Kind::Asking(_) => ASKED_EVERY,
+        };
         let connection = self.new_connection(now, Purpose::Beside, address, limit);
         self.beside.push(Beside {
             kind,
@@ -102,9 +106,12 @@ impl Endpoint {
     }
 
     pub(super) fn beside_is_open(&mut self, now: Instant, id: ConnectionId) {
-        let limit = self.settings.response + self.settings.replication;
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.limit = limit;
+        let mut all = self.beside.iter();
+        let beside = all.find(|beside| beside.connection == id);
+        if beside.is_some_and(|beside| matches!(beside.kind, Kind::Replicas { .. }))
+            && let Some(connection) = self.connections.get_mut(&id)
+        {
+            connection.limit += self.settings.replication;
         }
         self.send_together(now, id);
     }
@@ -209,7 +216,7 @@ impl Endpoint {
         let gone: Vec<_> = self.beside.extract_if(.., of_lane).collect();
         for beside in gone {
             let connection = beside.connection;
-            self.connections.remove(&connection);
+            self.remove_connection(connection);
             self.actions.push_back(Action::Close { connection });
             self.fail_all(now, beside, || Fault::Broken(failure.clone()));
         }

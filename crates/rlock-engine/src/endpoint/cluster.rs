@@ -4,19 +4,19 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, What};
-use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, none_of_them, silent};
+use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, silent};
 use crate::engine;
 use crate::engine::instant::Instant;
 use crate::engine::lane::{Node, Routes};
 use crate::engine::proof::NODES_MAX;
-use crate::error::{Error, Failure, ServerError};
+use crate::error::{Failure, ServerError};
 use crate::servers::{Address, Tls};
 use crate::wire::cluster::{self, Range, Redirect, SLOTS, Standing};
 use crate::wire::resp::Frame;
 
 /// How long one server may take to say who has which slots, and how often that
-/// is asked at most.
-const ASKED_EVERY: Duration = Duration::from_secs(1);
+/// is asked at most; and how long the one may take that a slot is on its way to.
+pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
 /// How often it is asked if nothing makes the answer doubtful: who waits at a
 /// master that was cut off hears nothing of its successor.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
@@ -28,6 +28,8 @@ pub(super) struct Cluster {
     /// By their numbers.
     addresses: Vec<(String, u16)>,
     look: Option<Look>,
+    /// How many there have been.
+    looks: u64,
     /// Whether the answers that are on their way may be wrong already.
     is_doubted: bool,
     /// When to look next, and before when not.
@@ -39,6 +41,7 @@ pub(super) struct Cluster {
 /// of them can be relied on, one after the other of those that are known. Where
 /// they disagree, the newest word of those that serve is believed.
 struct Look {
+    number: u64,
     /// Who is asked, and has answered so far.
     asked: Vec<(ConnectionId, Vec<Frame>)>,
     /// Until when those that are connected are waited for.
@@ -56,6 +59,7 @@ impl Cluster {
             seeds,
             addresses: Vec::new(),
             look: None,
+            looks: 0,
             is_doubted: false,
             next: Instant::from_nanos(0),
             earliest: Instant::from_nanos(0),
@@ -141,6 +145,7 @@ impl Endpoint {
             let slot = redirect.slot;
             self.engine
                 .handle(now, engine::Event::SlotMoved { slot, node });
+            self.questions_go_on(now);
             self.doubt(now);
         }
     }
@@ -175,7 +180,9 @@ impl Endpoint {
         let rest = cluster.seeds.iter().cloned().chain(known).collect();
         let until = now + ASKED_EVERY;
         let asked = lanes.iter().map(|lane| (*lane, Vec::new())).collect();
+        cluster.looks += 1;
         cluster.look = Some(Look {
+            number: cluster.looks,
             asked,
             until,
             best: None,
@@ -192,21 +199,26 @@ impl Endpoint {
     }
 
     pub(super) fn ask_for_slots(&mut self, now: Instant, id: ConnectionId) {
+        let Some(number) = self.as_cluster().map(|cluster| cluster.looks) else {
+            return;
+        };
         if let Some(connection) = self.connections.get_mut(&id) {
             let was_empty = connection.output.is_empty();
-            connection.write(now, &cluster::slots(), What::Slots);
-            connection.write(now, &cluster::info(), What::Slots);
+            connection.write(now, &cluster::slots(), What::Slots(number));
+            connection.write(now, &cluster::info(), What::Slots(number));
             self.has_output(now, id, was_empty);
         }
     }
 
-    pub(super) fn slots_said(&mut self, now: Instant, id: ConnectionId, frame: Frame) {
+    pub(super) fn slots_said(&mut self, now: Instant, id: ConnectionId, number: u64, frame: Frame) {
         let Some(connection) = self.connections.get(&id) else {
             return;
         };
         let (host, address) = (connection.host().to_owned(), connection.address.to_string());
         let is_lane = connection.purpose != Purpose::Slots;
-        let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) else {
+        let look = self.as_cluster().and_then(|it| it.look.as_mut());
+        // What was asked before says less, and maybe a half.
+        let Some(look) = look.filter(|look| look.number == number) else {
             return;
         };
         let mut asked = look.asked.iter_mut();
@@ -307,13 +319,15 @@ impl Endpoint {
         match look.best {
             Some((_, routes)) => {
                 self.engine.handle(now, engine::Event::Routes(routes));
+                self.questions_go_on(now);
                 self.start_at_nodes(now);
             }
             None => {
-                let failure = none_of_them("no server tells of the slots", &look.failures);
-                if self.start.is_some() {
-                    self.start_ends(Err(Error::Connect(failure.clone())));
-                }
+                let failure = Failure::NoneOf {
+                    what: "no server tells of the slots",
+                    failures: look.failures,
+                };
+                self.start_at_nobody(&failure);
                 self.note(Note::NoRoutes { failure });
             }
         }

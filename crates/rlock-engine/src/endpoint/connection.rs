@@ -20,6 +20,9 @@ use crate::wire::requests::{self, Channel};
 use crate::wire::resp::{Command, Decoder, Frame};
 use crate::wire::{notice, replies};
 
+/// For so many replies there is room also when none is outstanding.
+const EXPECTED_KEPT: usize = 1024;
+
 /// What a connection is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -51,8 +54,8 @@ pub(super) struct Connection {
     until: Instant,
     /// How long an answer may take.
     pub(super) limit: Duration,
-    /// Whether an alarm is set for it, and it is looked at when that rings.
-    pub(super) has_alarm: bool,
+    /// When it is looked at: not after it may have failed.
+    pub(super) alarm: Option<Instant>,
     pub(super) output: Vec<u8>,
     pub(super) expected: VecDeque<Expected>,
     /// When something was last read.
@@ -109,8 +112,8 @@ pub(super) enum What {
     /// Replies to what goes by a connection of its own.
     Beside,
     Sentinel,
-    /// A reply to `CLUSTER SLOTS` or `CLUSTER INFO`.
-    Slots,
+    /// A reply to `CLUSTER SLOTS` or `CLUSTER INFO`, for the look of that number.
+    Slots(u64),
 }
 
 impl Connection {
@@ -127,7 +130,7 @@ impl Connection {
             stage: Stage::Opening,
             until,
             limit,
-            has_alarm: true,
+            alarm: Some(until),
             output: Vec::new(),
             expected: VecDeque::new(),
             heard: now,
@@ -261,7 +264,7 @@ impl Endpoint {
         };
         let purpose = connection.purpose.clone();
         let channel = match purpose {
-            Purpose::Lane(node) => match self.channel_at(node) {
+            Purpose::Lane(node) if !self.settings.is_probe => match self.channel_at(node) {
                 Ok(channel) => Some(channel),
                 Err(failure) => return self.give_up(now, id, failure),
             },
@@ -330,7 +333,9 @@ impl Endpoint {
                 .map_err(|why| Failure::Io(format!("the server may not take part: {why}")));
         }
         match &self.source {
-            Source::Sentinels(_) | Source::Cluster(_) if !connection.greeting.is_master => {
+            Source::Sentinels(_) | Source::Cluster(_)
+                if !connection.greeting.is_master && !self.settings.is_probe =>
+            {
                 let why = "the server is no master, though others name it as one";
                 Err(Failure::Io(why.to_owned()))
             }
@@ -376,9 +381,12 @@ impl Endpoint {
             *left -= 1;
             return replies.push(frame);
         }
-        let Some(Expected { what, .. }) = connection.expected.pop_front() else {
-            let failure =
-                Failure::Protocol(format!("a reply that nobody has asked for: {frame:?}"));
+        let expected = connection.expected.pop_front();
+        if connection.expected.is_empty() {
+            connection.expected.shrink_to(EXPECTED_KEPT);
+        }
+        let Some(Expected { what, .. }) = expected else {
+            let failure = Failure::Protocol("a reply that nobody has asked for".to_owned());
             return self.give_up(now, id, failure);
         };
         match what {
@@ -394,7 +402,7 @@ impl Endpoint {
             What::Question(call) => self.question_is_answered(now, id, call, frame),
             What::Beside => self.beside_replied(now, id, frame),
             What::Sentinel => self.sentinel_said(now, id, frame),
-            What::Slots => self.slots_said(now, id, frame),
+            What::Slots(look) => self.slots_said(now, id, look, frame),
             what => {
                 let outcome = connection.greeted(&what, frame);
                 self.greeting_goes_on(now, id, outcome);
@@ -452,9 +460,16 @@ impl Endpoint {
                     return;
                 };
                 let front = connection.expected.front();
-                if front.is_some_and(|it| matches!(it.what, What::Subscribed)) {
-                    connection.expected.pop_front();
-                    self.greeting_goes_on(now, id, Ok(()));
+                match front.map(|it| &it.what) {
+                    Some(What::Subscribed) => {
+                        connection.expected.pop_front();
+                        self.greeting_goes_on(now, id, Ok(()));
+                    }
+                    Some(&What::Question(call)) if self.settings.is_probe => {
+                        connection.expected.pop_front();
+                        self.question_is_answered(now, id, call, Frame::Push(push.to_vec()));
+                    }
+                    _ => {}
                 }
             }
             // The slot of the channel has moved: no message comes any more.
@@ -468,17 +483,18 @@ impl Endpoint {
             return;
         };
         match connection.deadline() {
-            None => connection.has_alarm = false,
+            None => connection.alarm = None,
             Some(due) if due > now => {
+                connection.alarm = Some(due);
                 self.agenda.insert((due, Alarm::Connection(id)));
             }
             Some(_) => {
-                let limit = connection.limit;
+                let (address, limit) = (&connection.address, connection.limit);
                 let what = match connection.stage {
                     Stage::Opening => "no connection",
                     Stage::Greeting | Stage::Open => "no answer",
                 };
-                let failure = Failure::TimedOut(format!("{what} within {limit:?}"));
+                let failure = Failure::TimedOut(format!("{address}: {what} within {limit:?}"));
                 self.give_up(now, id, failure);
             }
         }
@@ -494,7 +510,7 @@ impl Endpoint {
     }
 
     pub(super) fn ended(&mut self, now: Instant, id: ConnectionId, failure: Failure) {
-        let Some(connection) = self.connections.remove(&id) else {
+        let Some(connection) = self.remove_connection(id) else {
             return;
         };
         match connection.purpose {

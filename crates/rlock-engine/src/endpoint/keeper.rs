@@ -1,9 +1,7 @@
 //! Which connection each server has, and how a new one comes when it ends.
 
 use crate::endpoint::connection::{Connection, Expected, Purpose, What};
-use crate::endpoint::{
-    Alarm, ConnectionId, Endpoint, Note, Outcome, Source, To, none_of_them, sentinels,
-};
+use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Outcome, Source, To, sentinels};
 use crate::engine::instant::Instant;
 use crate::engine::lane::{Node, Routes};
 use crate::engine::{self, Id, slot};
@@ -52,8 +50,10 @@ enum Stages {
 #[derive(Debug)]
 pub(super) struct Start {
     pub(super) call: Id,
-    /// The servers that have not been tried.
-    left: Vec<Node>,
+    /// The one that is tried now.
+    tried: Node,
+    /// Those of a cluster that have not been; none before they are known.
+    left: Option<Vec<Node>>,
     failures: Vec<(String, Failure)>,
     /// Whether the module is asked for.
     is_checking: bool,
@@ -184,7 +184,7 @@ impl Endpoint {
                     self.answered(now, id, Err(Fault::Broken(failure.clone())));
                 }
                 What::Question(call) => self.question_failed(now, call, failure.clone()),
-                What::Slots => self.slots_failed(now, lane, address.clone(), failure.clone()),
+                What::Slots(_) => self.slots_failed(now, lane, address.clone(), failure.clone()),
                 _ => {}
             }
         }
@@ -199,17 +199,19 @@ impl Endpoint {
             self.redirected(now, error, Some(node));
         }
         let failure = match &self.source {
-            Source::Cluster(cluster) => none_of_them(
-                "a master cannot be reached",
-                &[(cluster.address_text(node), failure)],
-            ),
+            Source::Cluster(cluster) => Failure::NoneOf {
+                what: "a master cannot be reached",
+                failures: vec![(cluster.address_text(node), failure)],
+            },
             Source::One(_) | Source::Sentinels(_) => failure,
         };
         self.keepers.entry(node).or_default().failure = Some(failure.clone());
+        self.questions_fail_at(node, &failure);
         if self.is_cluster() {
             self.doubt(now);
             if !self.engine.routes().has(node) {
-                self.keepers.entry(node).or_default().stage = Stages::Idle;
+                let keeper = self.keepers.entry(node).or_default();
+                (keeper.stage, keeper.attempts, keeper.failure) = (Stages::Idle, 0, None);
                 let is_left = true;
                 self.engine
                     .handle(now, engine::Event::LinkDown { node, is_left });
@@ -252,9 +254,12 @@ impl Endpoint {
                 is_sharded: false,
             });
         }
+        let none = || Failure::Io("the server has no slots".to_owned());
+        if !routes.has(node) {
+            return Err(none());
+        }
         let mut tags = (0..TAGS_MAX).map(|tag| tag.to_string());
         let tag = tags.find(|tag| routes.node(slot::of(tag.as_bytes())) == node);
-        let none = || Failure::Io("the server has no slots".to_owned());
         let tag = tag.ok_or_else(none)?;
         Ok(Channel {
             name: format!("rlock:client:{{{tag}}}:{id}"),
@@ -264,9 +269,13 @@ impl Endpoint {
 
     /// Connects for the first time, to one server of a cluster.
     pub(super) fn start(&mut self, now: Instant, call: Id) {
+        if self.is_closed {
+            return self.resolve(call, Outcome::Failed(Error::Closed));
+        }
         self.start = Some(Start {
             call,
-            left: Vec::new(),
+            tried: Node::default(),
+            left: None,
             failures: Vec::new(),
             is_checking: false,
         });
@@ -282,9 +291,20 @@ impl Endpoint {
     /// The slots of the cluster are known.
     pub(super) fn start_at_nodes(&mut self, now: Instant) {
         let nodes = self.engine.routes().nodes();
-        if let Some(start) = self.start.as_mut().filter(|start| !start.is_checking) {
-            start.left = nodes.into_iter().rev().collect();
+        if let Some(start) = self.start.as_mut().filter(|start| start.left.is_none()) {
+            start.left = Some(nodes.into_iter().rev().collect());
             self.start_at_next(now);
+        }
+    }
+
+    /// Nobody says where the slots are.
+    pub(super) fn start_at_nobody(&mut self, failure: &Failure) {
+        if self
+            .start
+            .as_ref()
+            .is_some_and(|start| start.left.is_none())
+        {
+            self.start_ends(Err(Error::Connect(failure.clone())));
         }
     }
 
@@ -292,11 +312,16 @@ impl Endpoint {
         let Some(start) = &mut self.start else {
             return;
         };
-        match start.left.pop() {
-            Some(node) => self.engine.handle(now, engine::Event::Need { node }),
+        match start.left.as_mut().and_then(Vec::pop) {
+            Some(node) => {
+                start.tried = node;
+                self.engine.handle(now, engine::Event::Need { node });
+            }
             None => {
-                let failures = std::mem::take(&mut start.failures);
-                let failure = none_of_them("no server of the cluster can be used", &failures);
+                let failure = Failure::NoneOf {
+                    what: "no server of the cluster can be used",
+                    failures: std::mem::take(&mut start.failures),
+                };
                 self.start_ends(Err(Error::Connect(failure)));
             }
         }
@@ -305,7 +330,8 @@ impl Endpoint {
     fn start_goes_on(&mut self, now: Instant, node: Node, failure: Failure) {
         let address = self.address(node);
         let is_cluster = self.is_cluster();
-        let Some(start) = &mut self.start else {
+        // Those that failed before are tried again meanwhile.
+        let Some(start) = self.start.as_mut().filter(|start| start.tried == node) else {
             return;
         };
         if is_cluster {
@@ -323,6 +349,9 @@ impl Endpoint {
         };
         if std::mem::replace(&mut start.is_checking, true) {
             return;
+        }
+        if self.settings.is_probe {
+            return self.start_ends(Ok(()));
         }
         let call = start.call;
         let mut help = crate::wire::resp::Command::new("RLOCK.HELP");

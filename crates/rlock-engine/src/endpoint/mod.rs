@@ -73,6 +73,10 @@ pub struct Settings {
     pub seed: u64,
     /// What a server has to be fit for.
     pub check: Option<Check>,
+    /// Whether questions are all that servers are asked. Then they need not have
+    /// the module, be masters, or let the user subscribe. Each question is asked
+    /// once, and an error that a server answers with is an answer, too.
+    pub is_probe: bool,
 }
 
 /// What happens.
@@ -237,6 +241,7 @@ pub struct Endpoint {
     start: Option<Start>,
     agenda: BTreeSet<(Instant, Alarm)>,
     actions: VecDeque<Action>,
+    is_closed: bool,
     last: u64,
 }
 
@@ -281,6 +286,7 @@ impl Endpoint {
             start: None,
             agenda: BTreeSet::new(),
             actions: VecDeque::new(),
+            is_closed: false,
             last: 0,
         }
     }
@@ -486,13 +492,12 @@ impl Endpoint {
         if was_empty {
             self.actions.push_back(Action::Write { connection: id });
         }
-        let response = self.settings.response;
-        let Some(connection) = self.connections.get_mut(&id) else {
-            return;
-        };
-        if !connection.has_alarm {
-            connection.has_alarm = true;
-            self.agenda.insert((now + response, Alarm::Connection(id)));
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.alarm.is_none()
+        {
+            let due = now + connection.limit;
+            connection.alarm = Some(due);
+            self.agenda.insert((due, Alarm::Connection(id)));
         }
     }
 
@@ -514,6 +519,7 @@ impl Endpoint {
     }
 
     fn close(&mut self, now: Instant) {
+        self.is_closed = true;
         for (connection, _) in self.connections.drain() {
             self.actions.push_back(Action::Close { connection });
         }
@@ -548,17 +554,14 @@ impl Endpoint {
         self.connections.insert(id, connection);
         id
     }
-}
 
-/// Why nobody has answered, by their addresses. What does not pass by itself,
-/// such as a wrong password, makes a failure that does not.
-fn none_of_them(what: &str, failures: &[(String, Failure)]) -> Failure {
-    let each = failures.iter();
-    let each = each.map(|(address, failure)| format!("{address}: {failure}"));
-    let text = format!("{what}: {}", each.collect::<Vec<_>>().join("; "));
-    match failures.iter().all(|(_, failure)| failure.may_pass()) {
-        true => Failure::Io(text),
-        false => Failure::Setup(text),
+    /// Forgets a connection, with its alarm.
+    fn remove_connection(&mut self, id: ConnectionId) -> Option<Connection> {
+        let connection = self.connections.remove(&id)?;
+        if let Some(alarm) = connection.alarm {
+            self.agenda.remove(&(alarm, Alarm::Connection(id)));
+        }
+        Some(connection)
     }
 }
 

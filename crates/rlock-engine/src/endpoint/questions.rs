@@ -31,6 +31,8 @@ pub(super) struct Question {
     attempts: u32,
     failure: Option<Failure>,
     stage: Stage,
+    /// When it is looked at.
+    alarm: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,10 +53,10 @@ impl Endpoint {
         command: Command,
         limit: Option<Duration>,
     ) {
-        let deadline = limit.map(|limit| now + limit);
-        if let Some(deadline) = deadline {
-            self.agenda.insert((deadline, Alarm::Question(call)));
+        if self.is_closed {
+            return self.resolve(call, Outcome::Failed(Error::Closed));
         }
+        let deadline = limit.map(|limit| now + limit);
         let question = Question {
             to,
             command,
@@ -63,6 +65,7 @@ impl Endpoint {
             attempts: 0,
             failure: None,
             stage: Stage::Pause(now),
+            alarm: None,
         };
         self.questions.insert(call, question);
         self.ask(now, call);
@@ -90,6 +93,32 @@ impl Endpoint {
             connection.write(now, &question.command, What::Question(call));
             self.has_output(now, lane, was_empty);
         }
+        self.set_question_alarm(call);
+    }
+
+    fn set_question_alarm(&mut self, call: Id) {
+        let Some(question) = self.questions.get_mut(&call) else {
+            return;
+        };
+        let pause = match question.stage {
+            Stage::Pause(until) => Some(until),
+            Stage::Link(_) | Stage::Asked(_) => None,
+        };
+        let alarm = question.deadline.into_iter().chain(pause).min();
+        let before = std::mem::replace(&mut question.alarm, alarm);
+        if before != alarm {
+            let entry = |due| (due, Alarm::Question(call));
+            before.map(|due| self.agenda.remove(&entry(due)));
+            self.agenda.extend(alarm.map(entry));
+        }
+    }
+
+    fn remove_question(&mut self, call: Id) -> Option<Question> {
+        let question = self.questions.remove(&call)?;
+        if let Some(alarm) = question.alarm {
+            self.agenda.remove(&(alarm, Alarm::Question(call)));
+        }
+        Some(question)
     }
 
     /// Asks what could not be asked without a connection.
@@ -99,6 +128,20 @@ impl Endpoint {
         let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();
         for call in waiting {
             self.ask(now, call);
+        }
+    }
+
+    /// There is no connection to a server. What is asked once is not asked then.
+    pub(super) fn questions_fail_at(&mut self, node: Node, failure: &Failure) {
+        if !self.settings.is_probe {
+            return;
+        }
+        let waiting = self.questions.iter();
+        let waiting = waiting.filter(|(_, it)| it.stage == Stage::Link(node));
+        let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();
+        for call in waiting {
+            let error = Error::Connect(failure.clone());
+            self.question_ends(call, Outcome::Failed(error));
         }
     }
 
@@ -115,12 +158,15 @@ impl Endpoint {
         let Stage::Asked(node) = question.stage else {
             return;
         };
+        if self.settings.is_probe {
+            return self.question_ends(call, Outcome::Answer(frame));
+        }
         let answer = match frame {
             Frame::Error(error) => Err(Fault::from(error)),
             frame => Ok(frame),
         };
         if self.is_start(call) {
-            self.questions.remove(&call);
+            self.remove_question(call);
             return self.module_is_there(answer.map(drop));
         }
         let ends = matches!(&answer, Err(fault) if fault.ends_connection());
@@ -146,19 +192,22 @@ impl Endpoint {
     /// Asks again after a pause.
     pub(super) fn question_failed(&mut self, now: Instant, call: Id, failure: Failure) {
         if self.is_start(call) {
-            self.questions.remove(&call);
+            self.remove_question(call);
             return self.module_is_there(Err(Fault::Broken(failure)));
         }
         let Some(attempts) = self.questions.get(&call).map(|question| question.attempts) else {
             return;
         };
+        if self.settings.is_probe {
+            return self.question_ends(call, Outcome::Failed(Error::Connect(failure)));
+        }
         let until = now + self.engine.pause(attempts);
         if let Some(question) = self.questions.get_mut(&call) {
             question.attempts = attempts.saturating_add(1);
             question.failure = Some(failure);
             question.stage = Stage::Pause(until);
-            self.agenda.insert((until, Alarm::Question(call)));
         }
+        self.set_question_alarm(call);
     }
 
     pub(super) fn question_is_due(&mut self, now: Instant, call: Id) {
@@ -166,12 +215,13 @@ impl Endpoint {
         let Some(question) = self.questions.get_mut(&call) else {
             return;
         };
+        question.alarm = None;
         if question.deadline.is_some_and(|deadline| deadline <= now) {
             let source = question.failure.take().or(known);
             let waited = now - question.begun;
             let error = Error::Unavailable { waited, source };
             if self.is_start(call) {
-                self.questions.remove(&call);
+                self.remove_question(call);
                 return self.start_ends(Err(error));
             }
             return self.question_ends(call, Outcome::Failed(error));
@@ -182,12 +232,12 @@ impl Endpoint {
     }
 
     fn question_ends(&mut self, call: Id, outcome: Outcome) {
-        self.questions.remove(&call);
+        self.remove_question(call);
         self.resolve(call, outcome);
     }
 
     /// Nobody waits for the answer any more; whether that was a question.
     pub(super) fn forget_question(&mut self, call: Id) -> bool {
-        self.questions.remove(&call).is_some()
+        self.remove_question(call).is_some()
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, Stage, What};
-use crate::endpoint::{Alarm, ConnectionId, Endpoint, Source, none_of_them};
+use crate::endpoint::{Alarm, ConnectionId, Endpoint, Source};
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
 use crate::error::Failure;
@@ -219,10 +219,10 @@ impl Endpoint {
                 port,
                 tls: sentinels.tls,
             }),
-            None => Err(none_of_them(
-                "no Sentinel names the master",
-                &round.failures,
-            )),
+            None => Err(Failure::NoneOf {
+                what: "no Sentinel names the master",
+                failures: round.failures,
+            }),
         };
         self.master_is_at(now, found);
         if self.is_connected(Node::default()) {

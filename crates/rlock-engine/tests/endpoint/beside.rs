@@ -1,0 +1,57 @@
+//! Renewals that replicas have to know.
+
+use rlock_engine::engine::terms::Terms;
+
+use crate::played::Played;
+
+fn granted() -> Played {
+    let mut it = Played::connected();
+    it.asks_on("k", Terms::new().replicas(2));
+    it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(it.did(), ["connect 2 to h:1"]);
+    it.greeted(2);
+    let said = it.said();
+    let asked = [
+        "2 RLOCK.RENEW k o2 29999",
+        "2 RLOCK.RENEW k o2 30000",
+        "2 WAIT 2 1000",
+    ];
+    assert_eq!(said[said.len() - 3..], asked);
+    it
+}
+
+#[test]
+fn a_grant_counts_once_enough_replicas_know_of_it() {
+    let mut it = granted();
+    it.hears(2, ":9\r\n:9\r\n:2\r\n");
+    assert_eq!(it.did(), ["call 2: granted 9"]);
+}
+
+#[test]
+fn too_few_are_told_and_what_was_taken_is_given_back() {
+    let mut it = granted();
+    it.hears(2, ":9\r\n:9\r\n:1\r\n");
+    let said = it.said();
+    let too_few = "call 2: 1 replicas know of it in time, 2 are to";
+    assert!(said.contains(&too_few.to_owned()), "{said:?}");
+    assert!(
+        said.contains(&"1 RLOCK.RELEASE k o2 ALL".to_owned()),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn a_connection_beside_has_the_time_of_replicas_besides_its_own() {
+    let mut it = granted();
+    it.passes(5999);
+    assert_eq!(it.did(), [""; 0]);
+    it.passes(1);
+    assert_eq!(it.did()[0], "close 2");
+}
+
+#[test]
+fn a_connection_beside_ends_with_the_one_that_it_is_beside() {
+    let mut it = granted();
+    it.ends(1);
+    assert_eq!(it.did(), ["close 2"]);
+}

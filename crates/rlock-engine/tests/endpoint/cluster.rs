@@ -1,0 +1,264 @@
+//! Clusters: where the slots are, and what moves.
+
+use crate::played::{Played, bulk, list};
+
+/// The key `a` is in slot 15495, `b` in 3300.
+fn slots(masters: &[(u16, u16, &str)]) -> String {
+    let ranges = masters.iter().map(|(first, last, host)| {
+        let master = list(&[bulk(host), ":7\r\n".to_owned()]);
+        list(&[format!(":{first}\r\n"), format!(":{last}\r\n"), master])
+    });
+    list(&ranges.collect::<Vec<_>>())
+}
+
+fn info(state: &str, epoch: u64) -> String {
+    bulk(&format!(
+        "cluster_state:{state}\r\ncluster_current_epoch:{epoch}\r\n"
+    ))
+}
+
+fn two() -> String {
+    slots(&[(0, 8191, "m"), (8192, 16383, "n")])
+}
+
+/// The seed has told of two masters, and the first is asked.
+fn started() -> Played {
+    let mut it = Played::new("redis+cluster://s:7");
+    it.start();
+    it.greeted(1);
+    it.said();
+    it.hears(1, two() + &info("ok", 1));
+    assert_eq!(it.said(), ["close 1", "connect 2 to m:7"]);
+    it
+}
+
+/// Connected to `m` by 2 and to `n` by 3.
+fn connected() -> Played {
+    let mut it = started();
+    it.greeted(2);
+    it.answers(2, "RLOCK.HELP", "*0\r\n");
+    it.asks("a");
+    assert_eq!(it.did(), ["call 1: done", "connect 3 to n:7"]);
+    it.greeted(3);
+    it.answers(3, "RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(it.did(), ["call 2: granted 9"]);
+    it
+}
+
+#[test]
+fn the_channel_is_in_a_slot_of_its_server() {
+    let mut it = started();
+    it.opens(2);
+    let said = it.said();
+    assert_eq!(said.last().unwrap(), "2 SSUBSCRIBE rlock:client:{2}:c");
+}
+
+#[test]
+fn a_seed_that_is_dead_is_passed_over() {
+    let mut it = Played::new("redis+cluster://dead:7,s:7");
+    it.start();
+    assert_eq!(it.said(), ["connect 1 to dead:7"]);
+    it.passes(1000);
+    assert_eq!(it.said(), ["close 1", "connect 2 to s:7"]);
+    it.greeted(2);
+    it.hears(2, two() + &info("ok", 1));
+    assert_eq!(it.did(), ["close 2", "connect 3 to m:7"]);
+}
+
+#[test]
+fn a_cluster_that_nobody_tells_of_is_not_connected_to() {
+    let mut it = Played::new("redis+cluster://s:7,t:7");
+    it.start();
+    it.greeted_but(1, "HELLO", "-NOAUTH who\r\n");
+    it.greeted(2);
+    it.hears(
+        2,
+        "-ERR This instance has cluster support disabled\r\n".repeat(2),
+    );
+    let why = "no server tells of the slots: s:7: NOAUTH who; \
+         t:7: ERR This instance has cluster support disabled";
+    let did = it.did();
+    let failed = format!("call 1: cannot connect to the server: {why}");
+    assert_eq!(did[did.len() - 2..], [failed, format!("no routes: {why}")]);
+}
+
+#[test]
+fn one_that_fails_again_and_again_takes_no_other_ones_turn() {
+    let mut it = started();
+    it.ends(2);
+    let did = it.did();
+    assert_eq!(did[1..], ["connect 3 to n:7"], "{did:?}");
+    // The first is tried again and again, while the second takes its time.
+    for _ in 0..4 {
+        it.passes(600);
+        let last = it.connections();
+        if last > 3 {
+            it.ends(last);
+        }
+    }
+    let did = it.did();
+    assert!(!did.iter().any(|line| line.starts_with("call")), "{did:?}");
+    it.greeted(3);
+    it.answers(3, "RLOCK.HELP", "*0\r\n");
+    assert_eq!(it.did().last().unwrap(), "call 1: done");
+}
+
+#[test]
+fn a_cluster_of_which_no_server_answers_is_not_connected_to() {
+    let mut it = started();
+    it.said();
+    // Seeds go on naming the masters, which go on being silent.
+    let mut outcome = None;
+    for _ in 0..300 {
+        it.passes(100);
+        for line in it.did() {
+            if line.starts_with("connect") && line.ends_with("s:7") {
+                let number = it.connections();
+                it.greeted(number);
+                it.hears(number, two() + &info("ok", 1));
+            }
+            if line.starts_with("call 1") {
+                outcome.get_or_insert(line);
+            }
+        }
+    }
+    let outcome = outcome.expect("it ends");
+    assert!(
+        outcome.contains("no server of the cluster can be used"),
+        "{outcome}"
+    );
+}
+
+#[test]
+fn what_has_moved_is_asked_at_its_new_server() {
+    let mut it = connected();
+    it.asks("a");
+    it.said();
+    it.hears(3, "-MOVED 15495 m:7\r\n");
+    it.answers(2, "RLOCK.RENEW a o2", ":9\r\n");
+    it.answers(2, "RLOCK.ACQUIRE a o3", ":5\r\n");
+    let said = it.said();
+    assert!(said.contains(&"call 3: granted 5".to_owned()), "{said:?}");
+    // It is doubted now where all the others are.
+    it.passes(1000);
+    let said = it.said();
+    assert!(said.contains(&"2 CLUSTER SLOTS".to_owned()), "{said:?}");
+}
+
+#[test]
+fn a_question_goes_where_its_key_has_gone() {
+    let mut it = connected();
+    it.ends(3);
+    it.wonders("a");
+    it.passes(20);
+    it.ends(4);
+    it.said();
+    // Nobody is there any more; the others know who has its slots.
+    it.passes(1000);
+    it.hears(2, slots(&[(0, 16383, "m")]) + &info("ok", 2));
+    let said = it.said();
+    assert!(said.contains(&"2 RLOCK.INFO a".to_owned()), "{said:?}");
+}
+
+#[test]
+fn a_release_follows_a_slot_that_is_on_its_way() {
+    let mut it = connected();
+    it.releases();
+    it.said();
+    it.answers(3, "RLOCK.RELEASE", "-ASK 15495 m:7\r\n");
+    assert_eq!(it.said(), ["connect 4 to m:7"]);
+    it.greeted(4);
+    let said = it.said();
+    let asked = ["4 ASKING", "4 RLOCK.RELEASE a o2 ALL FENCE 9"];
+    assert_eq!(said[said.len() - 2..], asked);
+    it.hears(4, "+OK\r\n:1\r\n");
+    assert_eq!(it.said(), ["close 4", "call 3: done"]);
+}
+
+#[test]
+fn where_a_slot_is_going_has_a_second_to_answer() {
+    let mut it = connected();
+    it.releases();
+    it.answers(3, "RLOCK.RELEASE", "-ASK 15495 x:7\r\n");
+    it.said();
+    it.passes(1000);
+    assert!(it.did().contains(&"close 4".to_owned()));
+    // The server that still has the slot is asked again.
+    it.passes(20);
+    it.answers(3, "RLOCK.RELEASE", "-ASK 15495 x:7\r\n");
+    it.said();
+    it.greeted(it.connections());
+    it.passes(999);
+    assert!(!it.did().iter().any(|line| line.starts_with("close")));
+    it.passes(1);
+    let did = it.did();
+    assert!(did.iter().any(|line| line.starts_with("close")), "{did:?}");
+}
+
+#[test]
+fn a_server_whose_slot_of_the_channel_moves_is_connected_to_anew() {
+    let mut it = connected();
+    it.hears(
+        3,
+        format!(
+            ">3\r\n{}{}:0\r\n",
+            bulk("sunsubscribe"),
+            bulk("rlock:client:{0}:c")
+        ),
+    );
+    assert_eq!(it.did(), ["close 3"]);
+    it.passes(20);
+    it.greeted_but(4, "SSUBSCRIBE", "-MOVED 13907 m:7\r\n");
+    let did = it.did();
+    assert_eq!(did[1], "close 4", "{did:?}");
+    it.passes(100);
+    it.opens(5);
+    let said = it.said();
+    assert!(said.last().unwrap().starts_with("5 SSUBSCRIBE"), "{said:?}");
+}
+
+#[test]
+fn a_cluster_that_is_down_is_asked_where_its_slots_are() {
+    let mut it = connected();
+    it.passes(1000);
+    it.asks("b");
+    it.said();
+    it.answers(2, "RLOCK.ACQUIRE", "-CLUSTERDOWN The cluster is down\r\n");
+    let said = it.said();
+    assert!(said.contains(&"2 CLUSTER SLOTS".to_owned()), "{said:?}");
+    assert!(said.contains(&"3 CLUSTER SLOTS".to_owned()), "{said:?}");
+    // One that serves nothing is believed less, however new its word.
+    it.hears(2, slots(&[(0, 16383, "m")]) + &info("fail", 9));
+    it.hears(3, slots(&[(0, 16383, "n")]) + &info("ok", 2));
+    it.passes(20);
+    let said = it.said();
+    let asked = |line: &String| line.starts_with("3 RLOCK.ACQUIRE b");
+    assert!(said.iter().any(asked), "{said:?}");
+}
+
+#[test]
+fn a_late_answer_about_slots_is_no_answer_to_the_next_question() {
+    let mut it = started();
+    it.greeted(2);
+    it.answers(2, "RLOCK.HELP", "*0\r\n");
+    it.passes(5000);
+    // It says the first half in time, and nobody else says anything.
+    it.hears(2, two());
+    it.passes(1000);
+    for number in 3..=5 {
+        it.ends(number);
+    }
+    let no_routes = it.did().pop().unwrap();
+    assert!(no_routes.starts_with("no routes"), "{no_routes}");
+    it.asks("b");
+    it.hears(2, info("ok", 1));
+    it.hears(2, "-CLUSTERDOWN The cluster is down\r\n");
+    it.passes(1000);
+    it.said();
+    it.hears(2, ":9\r\n");
+    it.hears(2, slots(&[(0, 16383, "m")]) + &info("ok", 2));
+    assert_eq!(it.did(), ["call 2: granted 9"]);
+    it.asks("a");
+    let said = it.said();
+    assert!(said[0].starts_with("2 RLOCK.ACQUIRE a"), "{said:?}");
+}

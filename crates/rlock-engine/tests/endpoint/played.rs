@@ -1,0 +1,309 @@
+//! An endpoint whose servers and clock are the test.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rlock_engine::endpoint::{Action, ConnectionId, Endpoint, Event, Note, Outcome, Settings, To};
+use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::{self, Id};
+use rlock_engine::error::Failure;
+use rlock_engine::wire::resp::{Command, Decoder, Frame};
+
+pub(crate) struct Played {
+    pub(crate) endpoint: Endpoint,
+    now: u64,
+    connections: Vec<ConnectionId>,
+    /// What was sent by each connection and is not answered yet.
+    unanswered: BTreeMap<usize, VecDeque<String>>,
+    calls: Vec<Id>,
+    pub(crate) proofs: Vec<Arc<Proof>>,
+    said: Vec<String>,
+}
+
+pub(crate) const RESPONSE: u64 = 5000;
+
+impl Played {
+    pub(crate) fn new(url: &str) -> Self {
+        let settings = Settings {
+            response: Duration::from_millis(RESPONSE),
+            patience: Duration::from_secs(10),
+            replication: Duration::from_secs(1),
+            name: None,
+            library: ("lib", "1"),
+            channel: "c".to_owned(),
+            seed: 1,
+            check: None,
+            is_probe: false,
+        };
+        Self {
+            endpoint: Endpoint::new(url.parse().unwrap(), settings),
+            now: 1_000_000_000,
+            connections: Vec::new(),
+            unanswered: BTreeMap::new(),
+            calls: Vec::new(),
+            proofs: Vec::new(),
+            said: Vec::new(),
+        }
+    }
+
+    /// Connected to one server by connection 1, which has nothing left to say.
+    pub(crate) fn connected() -> Self {
+        let mut it = Self::new("redis://h:1");
+        it.start();
+        it.greeted(1);
+        it.answers(1, "RLOCK.HELP", "*0\r\n");
+        assert_eq!(it.said().pop().as_deref(), Some("call 1: done"));
+        it
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_nanos(self.now)
+    }
+
+    pub(crate) fn handle(&mut self, event: Event<'_>) {
+        self.endpoint.handle(self.now(), event);
+        self.listen();
+    }
+
+    /// What it has said since the last time.
+    pub(crate) fn said(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.said)
+    }
+
+    /// The same without what was sent.
+    pub(crate) fn did(&mut self) -> Vec<String> {
+        let said = self.said().into_iter();
+        said.filter(|line| !line.starts_with(|first: char| first.is_ascii_digit()))
+            .collect()
+    }
+
+    fn listen(&mut self) {
+        while let Some(action) = self.endpoint.poll_action() {
+            let line = match action {
+                Action::Connect {
+                    connection,
+                    address,
+                } => {
+                    self.connections.push(connection);
+                    format!("connect {} to {address}", self.connections.len())
+                }
+                Action::Write { connection } => {
+                    self.sent(connection);
+                    continue;
+                }
+                Action::Close { connection } => format!("close {}", self.number(connection)),
+                Action::Resolve { call, outcome } => {
+                    let outcome = self.ended_with(outcome);
+                    format!("call {}: {outcome}", self.call(call))
+                }
+                Action::Over { why, .. } => format!("over: {why}"),
+                Action::Flushed { .. } => "flushed".to_owned(),
+                Action::Note(Note::NoRoutes { failure }) => format!("no routes: {failure}"),
+                Action::Note(Note::NotConnected { failure }) => {
+                    format!("not connected: {failure}")
+                }
+                Action::Note(Note::UnknownMessage(_)) => "unknown message".to_owned(),
+                Action::Note(_) => continue,
+            };
+            self.said.push(line);
+        }
+    }
+
+    fn ended_with(&mut self, outcome: Outcome) -> String {
+        match outcome {
+            Outcome::Lock(engine::Outcome::Granted(proof)) => {
+                self.proofs.push(Arc::clone(&proof));
+                format!("granted {}", proof.fence())
+            }
+            Outcome::Lock(engine::Outcome::Refused) => "refused".to_owned(),
+            Outcome::Lock(engine::Outcome::Done) => "done".to_owned(),
+            Outcome::Lock(engine::Outcome::Failed(error)) | Outcome::Failed(error) => {
+                format!("{error}")
+            }
+            Outcome::Answer(frame) => format!("{frame:?}"),
+        }
+    }
+
+    /// Reads what is to be written.
+    fn sent(&mut self, connection: ConnectionId) {
+        let number = self.number(connection);
+        let mut output = Vec::new();
+        self.endpoint.take_output(connection, &mut output);
+        let mut decoder = Decoder::default();
+        decoder.feed(&output);
+        while let Some(Frame::Array(words)) = decoder.next().unwrap() {
+            let words: Option<Vec<_>> = words.into_iter().map(Frame::into_text).collect();
+            let words = words.unwrap().join(" ");
+            self.said.push(format!("{number} {words}"));
+            self.unanswered.entry(number).or_default().push_back(words);
+        }
+    }
+
+    fn number(&self, connection: ConnectionId) -> usize {
+        let place = self.connections.iter().position(|it| *it == connection);
+        place.unwrap() + 1
+    }
+
+    fn call(&self, call: Id) -> usize {
+        self.calls.iter().position(|it| *it == call).unwrap() + 1
+    }
+
+    fn connection(&self, number: usize) -> ConnectionId {
+        self.connections[number - 1]
+    }
+
+    fn next_call(&mut self) -> Id {
+        let call = self.endpoint.next_id();
+        self.calls.push(call);
+        call
+    }
+
+    pub(crate) fn start(&mut self) {
+        let call = self.next_call();
+        self.handle(Event::Start { call });
+    }
+
+    /// How many connections were asked for.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    pub(crate) fn opens(&mut self, number: usize) {
+        let connection = self.connection(number);
+        self.handle(Event::Opened { connection });
+    }
+
+    pub(crate) fn hears(&mut self, number: usize, bytes: impl AsRef<[u8]>) {
+        let (connection, bytes) = (self.connection(number), bytes.as_ref());
+        self.handle(Event::Received { connection, bytes });
+    }
+
+    pub(crate) fn ends(&mut self, number: usize) {
+        let connection = self.connection(number);
+        let failure = Failure::Io("cut".to_owned());
+        self.handle(Event::Ended {
+            connection,
+            failure,
+        });
+    }
+
+    /// Opens a connection, whose greeting is answered as a server does that
+    /// refuses nothing.
+    pub(crate) fn greeted(&mut self, number: usize) {
+        self.greeted_but(number, "nothing", "");
+    }
+
+    /// The same, but one command is answered by `reply`.
+    pub(crate) fn greeted_but(&mut self, number: usize, command: &str, reply: &str) {
+        self.opens(number);
+        let reply = self.reply_but(number, command, reply);
+        self.hears(number, reply);
+    }
+
+    /// What a server says to all that it was asked by a connection.
+    fn reply_but(&mut self, number: usize, command: &str, reply: &str) -> String {
+        let unanswered = self.unanswered.remove(&number).unwrap_or_default();
+        let replies = unanswered.iter().map(|asked| match asked {
+            asked if asked.starts_with(command) => reply.to_owned(),
+            asked => usual(number, asked),
+        });
+        replies.collect()
+    }
+
+    /// Answers the oldest command that is not answered, which has to be this one.
+    pub(crate) fn answers(&mut self, number: usize, command: &str, reply: impl AsRef<[u8]>) {
+        let asked = self.unanswered.entry(number).or_default().pop_front();
+        let asked = asked.unwrap_or_default();
+        assert!(asked.starts_with(command), "{asked} is not {command}");
+        self.hears(number, reply);
+    }
+
+    /// Lets time pass; alarms ring in time.
+    pub(crate) fn passes(&mut self, ms: u64) {
+        let end = self.now + ms * 1_000_000;
+        while let Some(due) = self.endpoint.next_deadline()
+            && due.nanos() <= end
+        {
+            assert!(due.nanos() > self.now, "nothing is due for ever");
+            self.now = due.nanos();
+            self.handle(Event::Tick);
+        }
+        self.now = end;
+    }
+
+    /// Asks for a lock, and waits for it for up to a minute.
+    pub(crate) fn asks(&mut self, key: &str) {
+        self.asks_on(key, Terms::new());
+    }
+
+    pub(crate) fn asks_on(&mut self, key: &str, terms: Terms) {
+        let call = self.next_call();
+        let owner = Owner::new(format!("o{}", self.calls.len())).unwrap();
+        self.handle(Event::Call(engine::Event::Ask {
+            call,
+            claims: Claims::new(owner, key.as_bytes(), &[]),
+            ask: Ask::Exclusive,
+            terms,
+            queueing: Queueing::AtMost(Duration::from_secs(60)),
+        }));
+    }
+
+    /// Releases what was granted last.
+    pub(crate) fn releases(&mut self) {
+        let call = self.next_call();
+        let hold = self.proofs.last().unwrap().hold;
+        let ask = Ask::Exclusive;
+        self.handle(Event::Call(engine::Event::Release { call, hold, ask }));
+    }
+
+    /// Asks what changes nothing, for up to ten seconds.
+    pub(crate) fn wonders(&mut self, key: &str) {
+        let call = self.next_call();
+        let mut command = Command::new("RLOCK.INFO");
+        command.arg(key);
+        self.handle(Event::Question {
+            call,
+            to: To::Key(key.as_bytes().into()),
+            command,
+            limit: Some(Duration::from_secs(10)),
+        });
+    }
+
+    pub(crate) fn abandons(&mut self, call: usize) {
+        let call = self.calls[call - 1];
+        self.handle(Event::Call(engine::Event::Abandon { call }));
+    }
+}
+
+pub(crate) fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+pub(crate) fn list(items: &[String]) -> String {
+    format!("*{}\r\n{}", items.len(), items.concat())
+}
+
+pub(crate) fn push(items: &[&str]) -> String {
+    let items: String = items.iter().map(|it| bulk(it)).collect();
+    format!(">3\r\n{items}")
+}
+
+/// What a server says that refuses nothing.
+fn usual(number: usize, asked: &str) -> String {
+    let (first, rest) = asked.split_once(' ').unwrap_or((asked, ""));
+    match (first, rest.split(' ').next().unwrap_or_default()) {
+        ("HELLO", _) => "%2\r\n+role\r\n+master\r\n+mode\r\n+standalone\r\n".to_owned(),
+        ("CLIENT", "INFO") => bulk(&format!("id={number} addr=a:{number} laddr=b:1 fd=8")),
+        ("CLIENT", "KILL") => ":1\r\n".to_owned(),
+        ("SUBSCRIBE", _) => format!(">3\r\n{}{}:1\r\n", bulk("subscribe"), bulk(rest)),
+        ("SSUBSCRIBE", _) => format!(">3\r\n{}{}:1\r\n", bulk("ssubscribe"), bulk(rest)),
+        ("RLOCK.HELP", _) => "*0\r\n".to_owned(),
+        _ => "+OK\r\n".to_owned(),
+    }
+}

@@ -1,0 +1,43 @@
+//! What is asked and changes nothing.
+
+use crate::played::Played;
+
+#[test]
+fn nothing_is_left_of_a_question_that_is_answered_or_abandoned() {
+    let mut it = Played::connected();
+    // What the connection itself waited for.
+    it.passes(6000);
+    for _ in 0..3 {
+        it.wonders("k");
+        it.answers(1, "RLOCK.INFO", "_\r\n");
+    }
+    it.wonders("k");
+    it.abandons(5);
+    it.answers(1, "RLOCK.INFO", "_\r\n");
+    assert!(
+        it.endpoint.next_deadline().is_some(),
+        "the connection may fall silent"
+    );
+    it.passes(5000);
+    assert_eq!(it.endpoint.next_deadline(), None);
+}
+
+#[test]
+fn a_question_is_asked_until_its_limit() {
+    let mut it = Played::connected();
+    it.wonders("k");
+    it.answers(1, "RLOCK.INFO", "-LOADING busy\r\n");
+    it.passes(10);
+    it.answers(1, "RLOCK.INFO", "-NOPERM no\r\n");
+    assert_eq!(it.did(), ["call 2: not permitted: no"]);
+    it.wonders("k");
+    it.ends(1);
+    it.said();
+    it.passes(20_000);
+    let did = it.did();
+    let failed = "call 3: no usable answer from the server within 10s";
+    assert!(did.contains(&failed.to_owned()), "{did:?}");
+    it.greeted(it.connections());
+    let said = it.said().join("; ");
+    assert!(!said.contains("RLOCK.INFO"), "{said}");
+}

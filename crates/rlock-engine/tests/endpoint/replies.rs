@@ -1,0 +1,223 @@
+//! Replies and messages in the order of their bytes.
+
+use crate::played::{Played, RESPONSE, push};
+
+const CHANNEL: &str = "rlock:client:c";
+
+#[test]
+fn a_message_between_two_replies_is_taken_between_them() {
+    let mut it = Played::connected();
+    it.asks("a");
+    it.asks("b");
+    it.asks("c");
+    it.said();
+    let grant = push(&["message", CHANNEL, "grant 7 o2 a"]);
+    it.hears(1, format!("+WAITING\r\n:6\r\n{grant}:8\r\n"));
+    assert_eq!(
+        it.said(),
+        [
+            "call 3: granted 6",
+            "call 2: granted 7",
+            "call 4: granted 8"
+        ]
+    );
+}
+
+#[test]
+fn what_a_server_cannot_do_now_is_asked_again_after_a_pause() {
+    for error in [
+        "LOADING Redis is loading the dataset in memory",
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        "CLUSTERDOWN The cluster is down",
+        "MASTERDOWN Link with MASTER is down",
+        "BUSY Redis is busy running a script",
+    ] {
+        let mut it = Played::connected();
+        it.asks("k");
+        it.answers(1, "RLOCK.ACQUIRE", format!("-{error}\r\n"));
+        it.said();
+        it.passes(10);
+        it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
+        assert_eq!(it.said().last().unwrap(), "call 2: granted 9", "{error}");
+    }
+}
+
+#[test]
+fn a_server_that_became_a_replica_is_left() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.said();
+    it.answers(
+        1,
+        "RLOCK.ACQUIRE",
+        "-READONLY You can't write against a read only replica.\r\n",
+    );
+    assert_eq!(it.did(), ["close 1"]);
+    it.passes(20);
+    it.greeted(2);
+    it.passes(20);
+    it.answers(2, "RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(it.did(), ["connect 2 to h:1", "call 2: granted 9"]);
+}
+
+#[test]
+fn a_node_of_a_cluster_that_is_taken_for_a_server_refuses() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.wonders("k");
+    it.answers(1, "RLOCK.ACQUIRE", "-MOVED 12 h:2\r\n");
+    it.answers(1, "RLOCK.INFO", "-MOVED 12 h:2\r\n");
+    let refused = "the server refused: MOVED 12 h:2";
+    assert_eq!(
+        it.did(),
+        [format!("call 2: {refused}"), format!("call 3: {refused}")]
+    );
+}
+
+#[test]
+fn a_connection_on_which_nothing_is_heard_is_given_up() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.said();
+    it.passes(RESPONSE - 1);
+    assert_eq!(it.said(), [""; 0]);
+    it.passes(1);
+    assert_eq!(it.said(), ["close 1"]);
+    it.passes(10);
+    it.greeted(2);
+    it.answers(2, "RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(it.did(), ["connect 2 to h:1", "call 2: granted 9"]);
+}
+
+#[test]
+fn a_connection_on_which_something_is_heard_is_kept() {
+    let mut it = Played::connected();
+    it.asks("a");
+    it.said();
+    for _ in 0..3 {
+        it.passes(RESPONSE - 1);
+        it.hears(1, push(&["message", "other", "lost 1 somebody else"]));
+    }
+    it.hears(1, ":");
+    it.passes(RESPONSE - 1);
+    it.hears(1, "9\r\n");
+    assert_eq!(it.did(), ["call 2: granted 9"]);
+}
+
+#[test]
+fn what_is_no_reply_ends_the_connection() {
+    let long = format!("+{}\r\n", "x".repeat(10_000));
+    for bytes in [
+        "HTTP/1.1 400 Bad Request\r\n",
+        ":1\r\n:2\r\n:3\r\n",
+        ":1\r\n*3\r\n>0\r\n",
+        &*long,
+    ] {
+        let mut it = Played::connected();
+        it.asks("k");
+        it.said();
+        it.hears(
+            1,
+            if bytes == long {
+                format!(":1\r\n{long}")
+            } else {
+                bytes.to_owned()
+            },
+        );
+        let did = it.did();
+        assert!(did.contains(&"close 1".to_owned()), "{bytes}: {did:?}");
+        it.wonders("k");
+        it.passes(10_000);
+        let failed = it.did().pop().unwrap();
+        assert!(failed.len() < 200, "{failed}");
+    }
+}
+
+#[test]
+fn a_message_that_is_not_understood_changes_nothing() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.said();
+    it.hears(1, push(&["message", CHANNEL, "what"]));
+    it.hears(1, push(&["invalidate", "k", ""]));
+    it.hears(1, push(&["subscribe", CHANNEL, ""]));
+    it.hears(1, ">0\r\n");
+    it.hears(1, ":9\r\n");
+    assert_eq!(it.said(), ["unknown message", "call 2: granted 9"]);
+}
+
+#[test]
+fn bytes_may_be_split_anywhere() {
+    let grant = push(&["message", CHANNEL, "grant 7 o2 a"]);
+    let lost = push(&["message", CHANNEL, "lost 6 o3 b"]);
+    let bytes = format!("+WAITING\r\n:6\r\n{grant}-LOADING busy\r\n{lost}$-1\r\n");
+    let play = |pieces: &[&str]| {
+        let mut it = Played::connected();
+        it.asks("a");
+        it.asks("b");
+        it.asks("c");
+        it.wonders("d");
+        it.said();
+        pieces.iter().for_each(|piece| it.hears(1, piece));
+        it.passes(5);
+        it.said()
+    };
+    let whole = play(&[&bytes]);
+    assert!(
+        whole.contains(&"over: the server ended it".to_owned()),
+        "{whole:?}"
+    );
+    for at in 1..bytes.len() {
+        let (first, second) = bytes.split_at(at);
+        assert_eq!(play(&[first, second]), whole, "split at {at}");
+    }
+    let each: Vec<&str> = bytes.split("").collect();
+    assert_eq!(play(&each), whole);
+}
+
+#[test]
+fn what_is_asked_on_a_connection_that_ends_is_asked_again_on_the_next() {
+    let mut it = Played::connected();
+    it.asks("a");
+    it.asks("b");
+    it.wonders("c");
+    it.hears(1, "+WAITING\r\n");
+    it.said();
+    it.ends(1);
+    assert_eq!(it.said(), [""; 0]);
+    it.passes(10);
+    it.greeted(2);
+    it.passes(10);
+    let asked = it.said();
+    let asked: Vec<_> = asked.iter().filter(|line| line.contains("RLOCK")).collect();
+    assert_eq!(asked.len(), 3, "{asked:?}");
+    it.answers(2, "RLOCK.INFO", "_\r\n");
+    it.answers(2, "RLOCK.ACQUIRE", ":1\r\n");
+    it.answers(2, "RLOCK.ACQUIRE", ":2\r\n");
+    let outcomes = ["call 4: Nil", "call 2: granted 1", "call 3: granted 2"];
+    assert_eq!(it.said(), outcomes);
+}
+
+#[test]
+fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
+    use rlock_engine::endpoint::Event;
+    let mut it = Played::connected();
+    it.asks("a");
+    it.wonders("b");
+    it.said();
+    it.handle(Event::Closed);
+    let closed = "the client's runtime has been shut down";
+    let expected = [
+        "close 1",
+        &format!("call 3: {closed}"),
+        &format!("call 2: {closed}"),
+    ];
+    assert_eq!(it.said(), expected);
+    it.asks("c");
+    it.wonders("d");
+    assert_eq!(
+        it.said(),
+        [format!("call 4: {closed}"), format!("call 5: {closed}")]
+    );
+    assert_eq!(it.endpoint.next_deadline(), None);
+}

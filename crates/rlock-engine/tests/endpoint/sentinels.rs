@@ -1,0 +1,139 @@
+//! Sentinels: which of them is believed, and how long they are waited for.
+
+use crate::played::{Played, bulk, list};
+
+fn named(host: &str, epoch: u64) -> String {
+    let address = list(&[bulk(host), bulk("6379")]);
+    address + &list(&[bulk("config-epoch"), bulk(&epoch.to_string())])
+}
+
+/// Three of them, all open, and asked.
+fn asked() -> Played {
+    let mut it = Played::new("redis+sentinel://a,b,c/main");
+    it.start();
+    let connects = [
+        "connect 1 to a:26379",
+        "connect 2 to b:26379",
+        "connect 3 to c:26379",
+    ];
+    assert_eq!(it.said(), connects);
+    (1..=3).for_each(|number| it.opens(number));
+    assert_eq!(it.said().len(), 6);
+    it
+}
+
+/// Connected to the master that all of them name.
+fn connected() -> Played {
+    let mut it = asked();
+    (1..=3).for_each(|number| it.hears(number, named("m", 5)));
+    assert_eq!(it.said(), ["connect 4 to m:6379"]);
+    it.greeted(4);
+    it.hears(4, "*0\r\n");
+    assert_eq!(it.did(), ["call 1: done"]);
+    it
+}
+
+#[test]
+fn the_newest_word_counts() {
+    let mut it = asked();
+    it.hears(1, named("old", 3));
+    it.hears(2, named("new", 4));
+    assert_eq!(it.said(), [""; 0]);
+    it.hears(3, named("old", 3));
+    assert_eq!(it.said(), ["connect 4 to new:6379"]);
+}
+
+#[test]
+fn the_others_are_waited_for_once_one_has_answered() {
+    let mut it = asked();
+    it.passes(300);
+    it.hears(2, named("m", 4));
+    it.passes(199);
+    assert_eq!(it.said(), [""; 0]);
+    it.passes(1);
+    assert_eq!(it.said(), ["connect 4 to m:6379"]);
+}
+
+#[test]
+fn each_failure_is_told_when_nobody_names_the_master() {
+    let mut it = asked();
+    it.ends(1);
+    it.hears(2, "*-1\r\n-ERR No such master with that name\r\n");
+    it.hears(
+        3,
+        "-NOAUTH Authentication required.\r\n-NOAUTH Authentication required.\r\n",
+    );
+    let why = "no Sentinel names the master: a:26379: cut; \
+         b:26379: it knows no master of this name: main; \
+         c:26379: NOAUTH Authentication required.";
+    let failed = format!("call 1: cannot connect to the server: {why}");
+    assert_eq!(it.did(), [format!("not connected: {why}"), failed]);
+    // The one that ended is connected to again; the others are there.
+    it.passes(500);
+    let said = it.said();
+    assert!(
+        said.contains(&"connect 4 to a:26379".to_owned()),
+        "{said:?}"
+    );
+    assert!(
+        said.contains(&"2 SENTINEL MASTER main".to_owned()),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn sentinels_that_fall_silent_are_given_up_after_a_second() {
+    let mut it = connected();
+    // Their connections have been idle for longer than an answer may take.
+    for _ in 0..4 {
+        it.passes(500);
+        (1..=3).for_each(|number| it.hears(number, named("m", 5)));
+    }
+    it.ends(4);
+    it.said();
+    it.passes(600);
+    assert!(it.said().contains(&"1 SENTINEL MASTER main".to_owned()));
+    it.passes(1100);
+    let did = it.did();
+    for number in 1..=3 {
+        assert!(did.contains(&format!("close {number}")), "{did:?}");
+    }
+    assert!(did.contains(&"connect 5 to a:26379".to_owned()), "{did:?}");
+}
+
+#[test]
+fn a_master_that_they_name_no_more_is_left() {
+    let mut it = connected();
+    it.passes(500);
+    it.hears(1, named("m", 5));
+    it.hears(2, named("other", 6));
+    it.said();
+    it.hears(3, named("m", 5));
+    assert_eq!(it.did(), ["close 4"]);
+    it.passes(20);
+    (1..=3).for_each(|number| it.hears(number, named("other", 6)));
+    assert_eq!(it.did(), ["connect 5 to other:6379"]);
+}
+
+#[test]
+fn that_no_sentinel_answers_is_no_reason_to_leave_a_master() {
+    let mut it = connected();
+    (1..=3).for_each(|number| it.ends(number));
+    it.said();
+    it.passes(5000);
+    assert!(!it.did().contains(&"close 4".to_owned()));
+    it.asks("k");
+    it.answers(4, "RLOCK.HELP", "");
+    it.answers(4, "RLOCK.ACQUIRE", ":9\r\n");
+    assert_eq!(it.did(), ["call 2: granted 9"]);
+}
+
+#[test]
+fn a_replica_that_they_name_is_not_used() {
+    let mut it = asked();
+    (1..=3).for_each(|number| it.hears(number, named("m", 5)));
+    it.greeted_but(4, "HELLO", "%1\r\n+role\r\n+replica\r\n");
+    let did = it.did();
+    assert_eq!(did[1], "close 4", "{did:?}");
+    assert!(did[2].contains("is no master"), "{did:?}");
+}
