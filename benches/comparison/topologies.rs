@@ -42,6 +42,14 @@ fn url(server: &Server) -> String {
     format!("redis://127.0.0.1:{}/", server.port())
 }
 
+fn cluster_url(nodes: &[Server]) -> String {
+    let hosts: Vec<_> = nodes
+        .iter()
+        .map(|node| format!("127.0.0.1:{}", node.port()))
+        .collect();
+    format!("redis+cluster://{}", hosts.join(","))
+}
+
 /// Masters that share the slots evenly, and agree on that.
 fn cluster(masters: usize) -> Vec<Server> {
     let nodes: Vec<_> = (0..masters)
@@ -67,7 +75,7 @@ fn compare_cluster(section: &mut Section<'_>, runtime: &Runtime, masters: usize)
     let (alone, nodes) = (Server::start(), cluster(masters));
     let (one, many) = runtime.block_on(async {
         let one = Client::connect(&url(&alone)).await;
-        let many = Client::cluster(nodes.iter().map(url)).await;
+        let many = Client::connect(&cluster_url(&nodes)).await;
         (
             one.expect("the server has the module"),
             many.expect("so have these"),

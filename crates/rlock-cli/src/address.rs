@@ -1,9 +1,9 @@
-//! Where the servers are, and how to call them without their password.
+//! Which servers a command is about, and how they are called without a password.
 
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use rlock_client::{Client, ClientBuilder, Quorum, redis};
+use rlock_client::probe::{self, Master};
+use rlock_client::{Client, ClientBuilder, Error, Quorum, Servers};
 
 use crate::failure::{Code, Failure};
 use crate::readable::printable;
@@ -14,52 +14,51 @@ const HOST_MAX: usize = 40;
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is at the address.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Place {
-    Server,
-    /// Sentinels, who know where this master is.
-    Sentinels(String),
-    Cluster,
+    Servers(Servers),
     /// The members of a quorum.
-    Quorum,
+    Quorum(Vec<Servers>),
 }
 
 /// The servers that all commands are about.
 #[derive(Clone, Debug)]
 pub(crate) struct Address {
-    url: String,
-    builder: ClientBuilder,
     pub(crate) place: Place,
-    /// Host, port and database; or all hosts.
-    shown: String,
+    builder: ClientBuilder,
 }
 
 impl Address {
     /// The address `url`, which is that of Sentinels or of a cluster if they
-    /// are asked for. What is wrong with it is said when it is connected to.
+    /// are asked for.
     pub(crate) fn new(url: &str, sentinel: Option<&str>, cluster: bool) -> Result<Self, Failure> {
-        let url = match (sentinel, cluster) {
+        let servers = match (sentinel, cluster) {
             (Some(_), true) => return Err(usage("--sentinel and --cluster exclude each other")),
-            (Some(master), false) => of_sentinels(url, master)?,
-            (None, true) => of_kind(url, "cluster")?,
-            (None, false) => url.trim().to_owned(),
+            (Some(master), false) => Servers::of_sentinels(url, master),
+            (None, true) => Servers::of_cluster(url),
+            (None, false) => url.parse(),
         };
-        let place = place(&url);
-        let shown = match &place {
-            Place::Server => server(&url),
-            Place::Sentinels(_) | Place::Cluster | Place::Quorum => hosts(&url).to_owned(),
-        };
-        Ok(Self {
-            url,
-            builder: Client::builder().name(process_name()),
-            place,
-            shown,
-        })
+        let servers = servers.map_err(|error| Failure::usage(&error))?;
+        Ok(Self::at(Place::Servers(servers)))
+    }
+
+    /// The members of a quorum.
+    pub(crate) fn quorum(urls: &[String]) -> Result<Self, Failure> {
+        let members = urls.iter().zip(1..).map(|(url, number)| {
+            let unusable = |error: Error| usage(&format!("--quorum: server {number}: {error}"));
+            url.parse().map_err(unusable)
+        });
+        Ok(Self::at(Place::Quorum(members.collect::<Result<_, _>>()?)))
+    }
+
+    fn at(place: Place) -> Self {
+        let builder = Client::builder().name(process_name());
+        Self { place, builder }
     }
 
     /// The same, with these certificates.
     #[cfg(feature = "tls-rustls")]
-    pub(crate) fn certificates(mut self, certificates: redis::TlsCertificates) -> Self {
+    pub(crate) fn certificates(mut self, certificates: rlock_client::Certificates) -> Self {
         self.builder = self.builder.certificates(certificates);
         self
     }
@@ -69,20 +68,10 @@ impl Address {
         self.connect(self.builder.clone()).await
     }
 
-    /// The members of a quorum, connected to in the way of this address.
-    pub(crate) fn of_quorum(&self, urls: &[String]) -> Self {
-        let shown: Vec<_> = urls.iter().map(|url| hosts(url)).collect();
-        Self {
-            place: Place::Quorum,
-            shown: shown.join(","),
-            ..self.clone()
-        }
-    }
-
-    /// Connects to them.
-    pub(crate) async fn quorum(&self, urls: &[String]) -> Result<Quorum, Failure> {
+    /// Connects to the members of a quorum.
+    pub(crate) async fn members(&self, members: &[Servers]) -> Result<Quorum, Failure> {
         let quorum = Quorum::builder().members(self.builder.clone());
-        let quorum = quorum.connect(urls).await;
+        let quorum = quorum.connect(members.iter().cloned()).await;
         quorum.map_err(|error| self.failure(&error))
     }
 
@@ -96,25 +85,31 @@ impl Address {
         self.connect(self.builder.clone().patience(patience)).await
     }
 
-    /// The masters, for questions that are not about locks; none of them has
-    /// been asked yet.
-    pub(crate) async fn masters(&self) -> Result<Vec<redis::Client>, Failure> {
-        let masters = self.builder.clone().masters(&self.url).await;
-        masters.map_err(|error| self.failure(&error))
+    /// The masters, for questions that are not about locks.
+    pub(crate) async fn masters(&self) -> Result<Vec<Master>, Failure> {
+        let masters = probe::masters(self.builder.clone().patience(PATIENCE), self.servers()?);
+        masters.await.map_err(|error| self.failure(&error))
     }
 
     /// Whether somebody replaces a master that is away.
     pub(crate) fn has_fail_over(&self) -> bool {
-        matches!(self.place, Place::Sentinels(_) | Place::Cluster)
+        !matches!(self.place, Place::Servers(Servers::One { .. }))
     }
 
     async fn connect(&self, builder: ClientBuilder) -> Result<Client, Failure> {
-        let client = builder.connect(&self.url).await;
+        let client = builder.connect(self.servers()?).await;
         client.map_err(|error| self.failure(&error))
     }
 
+    fn servers(&self) -> Result<Servers, Failure> {
+        match &self.place {
+            Place::Servers(servers) => Ok(servers.clone()),
+            Place::Quorum(_) => Err(usage("--quorum is for exec")),
+        }
+    }
+
     /// An error of the lock client, for the user.
-    pub(crate) fn failure(&self, error: &rlock_client::Error) -> Failure {
+    pub(crate) fn failure(&self, error: &Error) -> Failure {
         Failure::client(self, error)
     }
 
@@ -129,101 +124,55 @@ impl Address {
     /// calls it from then on, so that one server has one name.
     pub(crate) fn label(&self) -> String {
         match &self.place {
-            Place::Server => self.shown.rsplit_once('/').map_or("", |(it, _)| it).into(),
-            Place::Sentinels(master) => master.clone(),
-            Place::Cluster | Place::Quorum => self.title(),
+            Place::Servers(Servers::One { address, .. }) => address.to_string(),
+            Place::Servers(Servers::Sentinels { master, .. }) => master.clone(),
+            Place::Servers(Servers::Cluster { .. }) | Place::Quorum(_) => self.title(),
         }
     }
 
     /// What is spoken to, for a title.
     pub(crate) fn title(&self) -> String {
+        let shown = self.shown();
         match &self.place {
-            Place::Server => self.shown.clone(),
-            Place::Sentinels(master) => format!("{} at {}", printable(master), self.shown),
-            Place::Cluster => format!("cluster at {}", self.shown),
-            Place::Quorum => format!("quorum of {}", self.shown),
+            Place::Servers(Servers::One { .. }) => shown,
+            Place::Servers(Servers::Sentinels { master, .. }) => {
+                format!("{} at {shown}", printable(master))
+            }
+            Place::Servers(Servers::Cluster { .. }) => format!("cluster at {shown}"),
+            Place::Quorum(_) => format!("quorum of {shown}"),
         }
     }
 
     /// What is spoken to, in words.
     pub(crate) fn words(&self) -> String {
-        let shown = &self.shown;
+        let shown = self.shown();
         match &self.place {
-            Place::Server => format!("the server at {shown}"),
-            Place::Sentinels(master) => {
+            Place::Servers(Servers::One { .. }) => format!("the server at {shown}"),
+            Place::Servers(Servers::Sentinels { master, .. }) => {
                 let master = printable(master);
                 format!("the master {master} of the Sentinels at {shown}")
             }
-            Place::Cluster => format!("the cluster at {shown}"),
-            Place::Quorum => format!("the quorum of {shown}"),
+            Place::Servers(Servers::Cluster { .. }) => format!("the cluster at {shown}"),
+            Place::Quorum(_) => format!("the quorum of {shown}"),
+        }
+    }
+
+    /// Address and database of one server; or all addresses.
+    fn shown(&self) -> String {
+        match &self.place {
+            Place::Servers(Servers::One { address, login }) => {
+                format!("{address}/{}", login.database)
+            }
+            Place::Servers(servers) => addresses(std::slice::from_ref(servers)),
+            Place::Quorum(members) => addresses(members),
         }
     }
 }
 
-/// Host, port and database of one server; empty if it cannot be read.
-fn server(url: &str) -> String {
-    redis::Client::open(url).map_or_else(
-        |_| String::new(),
-        |redis| {
-            let info = redis.get_connection_info();
-            format!("{}/{}", info.addr(), info.redis_settings().db())
-        },
-    )
-}
-
-fn scheme(url: &str) -> &str {
-    url.split_once("://").map_or("", |(scheme, _)| scheme)
-}
-
-fn place(url: &str) -> Place {
-    let scheme = scheme(url).to_ascii_lowercase();
-    if scheme.ends_with("+cluster") {
-        return Place::Cluster;
-    }
-    if !scheme.ends_with("+sentinel") {
-        return Place::Server;
-    }
-    let (_, path) = split(url);
-    let path = path.split(['?', '#']).next().unwrap_or_default();
-    let master = path.trim_start_matches('/').split('/').next();
-    let master = percent_decode_str(master.unwrap_or_default());
-    Place::Sentinels(master.decode_utf8_lossy().into_owned())
-}
-
-/// What comes before the path, and the rest.
-fn split(url: &str) -> (&str, &str) {
-    let start = url.find("://").map_or(0, |at| at + "://".len());
-    let end = url.get(start..).and_then(|rest| rest.find(['/', '?', '#']));
-    url.split_at(end.map_or(url.len(), |end| start + end))
-}
-
-/// The hosts and ports, without user and password.
-fn hosts(url: &str) -> &str {
-    let (authority, _) = split(url);
-    let authority = authority.split_once("://").map_or("", |(_, rest)| rest);
-    authority.rsplit('@').next().unwrap_or_default()
-}
-
-fn of_sentinels(url: &str, master: &str) -> Result<String, Failure> {
-    let url = of_kind(url, "sentinel")?;
-    let (before, rest) = split(&url);
-    let master = utf8_percent_encode(master, NON_ALPHANUMERIC);
-    Ok(format!("{before}/{master}{rest}"))
-}
-
-/// The same URL of another kind.
-fn of_kind(url: &str, kind: &str) -> Result<String, Failure> {
-    let url = url.trim();
-    let scheme = scheme(url);
-    let plain = ["redis", "rediss", "valkey", "valkeys"];
-    if !plain.iter().any(|it| scheme.eq_ignore_ascii_case(it)) {
-        let message = format!(
-            "--{kind} is for an address (--url, RLOCK_URL or REDIS_URL) of redis:// or rediss://"
-        );
-        return Err(usage(&message));
-    }
-    let rest = url.get(scheme.len()..).unwrap_or_default();
-    Ok(format!("{scheme}+{kind}{rest}"))
+fn addresses(servers: &[Servers]) -> String {
+    let addresses = servers.iter().flat_map(Servers::addresses);
+    let addresses: Vec<_> = addresses.map(ToString::to_string).collect();
+    addresses.join(",")
 }
 
 fn usage(message: &str) -> Failure {
@@ -244,10 +193,6 @@ fn process_name() -> String {
 mod tests {
     use super::*;
 
-    fn address(url: &str, sentinel: Option<&str>, cluster: bool) -> Address {
-        Address::new(url, sentinel, cluster).unwrap()
-    }
-
     #[test]
     fn a_password_is_not_shown() {
         for (url, words) in [
@@ -257,28 +202,34 @@ mod tests {
             ),
             (
                 "redis+sentinel://ann:se@cret@a:1,[::1]/my%20locks/2?sentinel_password=secret",
-                "the master my locks of the Sentinels at a:1,[::1]",
+                "the master my locks of the Sentinels at a:1,[::1]:26379",
             ),
-            ("rediss+cluster://ann:secret@a,b:7", "the cluster at a,b:7"),
+            (
+                "rediss+cluster://ann:secret@a,b:7",
+                "the cluster at a:6379,b:7",
+            ),
         ] {
-            assert_eq!(address(url, None, false).words(), words);
+            assert_eq!(Address::new(url, None, false).unwrap().words(), words);
         }
         for url in ["redis://ann:secret@", "http://ann:secret@host/", "secret"] {
-            let words = address(url, None, false).words();
-            assert!(!words.contains("secret"), "{words}");
+            let failure = Address::new(url, None, false).unwrap_err();
+            assert!(!failure.message.contains("secret"), "{failure:?}");
         }
     }
 
     #[test]
     fn options_say_of_what_kind_the_address_is() {
-        let sentinels = "redis://ann:secret@a,b:7/2?sentinel_user=eve";
+        let servers = |url, sentinel, cluster| {
+            let address = Address::new(url, sentinel, cluster).unwrap();
+            address.servers().unwrap().to_string()
+        };
         assert_eq!(
-            address(sentinels, Some("my/locks"), false).url,
-            "redis+sentinel://ann:secret@a,b:7/my%2Flocks/2?sentinel_user=eve"
+            servers("redis://ann:secret@a,b:7/2", Some("my/locks"), false),
+            "redis+sentinel://a:26379,b:7/my%2Flocks/2"
         );
         assert_eq!(
-            address("rediss://a,b:7", None, true).url,
-            "rediss+cluster://a,b:7"
+            servers("rediss://a,b:7", None, true),
+            "rediss+cluster://a:6379,b:7"
         );
         for (url, sentinel, cluster) in [
             ("redis://a", Some("locks"), true),

@@ -111,7 +111,10 @@ impl Arguments {
             (None, Ok(url)) => Cow::from(url),
             (None, Err(_)) => "redis://127.0.0.1/".into(),
         };
-        let address = Address::new(&url, self.sentinel.as_deref(), self.cluster)?;
+        let address = match &self.command {
+            Command::Exec(exec) if !exec.quorum().is_empty() => Address::quorum(exec.quorum())?,
+            _ => Address::new(&url, self.sentinel.as_deref(), self.cluster)?,
+        };
         #[cfg(feature = "tls-rustls")]
         if let Some(certificates) = self.tls.certificates()? {
             return Ok(address.certificates(certificates));

@@ -15,7 +15,7 @@ mod rights;
 mod versions;
 
 use futures_util::future::join_all;
-use rlock_client::redis::{Client, RedisError};
+use rlock_client::Error;
 
 use crate::address::Address;
 use crate::failure::Failure;
@@ -39,19 +39,18 @@ pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result
     if looks.iter().all(Result::is_err)
         && let Some(error) = looks.iter().find_map(|look| look.as_ref().err())
     {
-        let failure = rlock_client::failure(error.clone());
-        return Err(address.failure(&rlock_client::Error::Connect(failure)));
+        return Err(address.failure(error));
     }
     let is_watched = address.has_fail_over();
     let masters = servers.iter().zip(looks);
-    let masters = masters.map(|(server, look)| master(server, look, is_watched));
+    let masters = masters.map(|(server, look)| master(server.address(), look, is_watched));
     let report = Report::new(masters.collect());
     output.result(&report, || report.words())?;
     Ok(u8::from(report.problems > 0))
 }
 
-fn master(server: &Client, look: Result<Facts, RedisError>, has_fail_over: bool) -> Master {
-    let address = server.get_connection_info().addr().to_string();
+fn master(address: &str, look: Result<Facts, Error>, has_fail_over: bool) -> Master {
+    let address = address.to_owned();
     match look {
         Ok(facts) => Master {
             address,
@@ -68,7 +67,7 @@ fn master(server: &Client, look: Result<Facts, RedisError>, has_fail_over: bool)
     }
 }
 
-fn away(error: &RedisError) -> Finding {
+fn away(error: &Error) -> Finding {
     Finding::new(Severity::Problem, "reach", error.to_string())
         .effect("Nothing was looked at here. The locks of this master can be neither taken nor renewed.")
         .remedy("Start it, or have a replica of it promoted.")

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rlock_client::{Error, Loss};
 use serde_json::json;
 
-use crate::address::Address;
+use crate::address::{Address, Place};
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 use crate::readable::printable;
@@ -33,11 +33,9 @@ const HOLDER_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the command; its exit code, or rlock's own.
 pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Result<u8, Failure> {
-    let quorum = exec.quorum();
-    let members = (!quorum.is_empty()).then(|| address.of_quorum(quorum));
     let session = Session {
         exec,
-        address: members.as_ref().unwrap_or(address),
+        address,
         output,
     };
     let mut signals =
@@ -73,9 +71,12 @@ impl Session<'_> {
     /// longer at a server that hangs.
     async fn connect(&self) -> Result<Servers, Failure> {
         let connecting = async {
-            match self.exec.quorum() {
-                [] => self.address.client().await.map(Servers::One),
-                urls => self.address.quorum(urls).await.map(Servers::Quorum),
+            match &self.address.place {
+                Place::Servers(_) => self.address.client().await.map(Servers::One),
+                Place::Quorum(members) => {
+                    let quorum = self.address.members(members).await;
+                    quorum.map(Servers::Quorum)
+                }
             }
         };
         let Some(wait) = self.exec.wait() else {

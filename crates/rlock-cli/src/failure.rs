@@ -4,8 +4,7 @@
 //! that commands hardly ever use: those from 124 mean what they mean for
 //! `timeout` and `env`, those below it are rlock's own.
 
-use rlock_client::Error;
-use rlock_client::ServerError;
+use rlock_client::{Error, ServerError, Servers};
 
 use crate::address::{Address, Place};
 
@@ -102,13 +101,13 @@ impl Failure {
                 source: Some(failure),
                 ..
             } => Self::connection(at, failure),
-            Error::Refused(error) => Self::server(at, error),
+            Error::Refused(answer) => Self::server(at, answer, answer),
             Error::ModuleMissing => Self::module_missing(at),
             Error::Unavailable { .. } => {
                 let message = format!("no answer from {}: {error}", at.words());
                 Self::unreachable(&at.place, message)
             }
-            Error::OutOfRange { argument, .. } => Self::usage(argument, error),
+            Error::OutOfRange { .. } => Self::usage(error),
             Error::Lost(_) => Self::new(Code::Lost, error.to_string()),
             Error::Closed => Self::new(Code::Internal, error.to_string()),
             Error::Denied(_) => Self::refused(at, error).with_hint(CHECK_RIGHTS),
@@ -125,9 +124,16 @@ impl Failure {
         Self::new(Code::Refused, format!("{}: {error}", at.words()))
     }
 
-    fn usage(argument: &str, error: &dyn std::fmt::Display) -> Self {
-        let message = match argument {
-            "url" | "nodes" => format!("--url, RLOCK_URL or REDIS_URL: {error}"),
+    /// Something that the user has named cannot be used.
+    pub(crate) fn usage(error: &Error) -> Self {
+        let option = match error {
+            Error::OutOfRange { argument, .. } => *argument,
+            _ => "",
+        };
+        let message = match option {
+            "url" | "nodes" | "sentinels" | "master" => {
+                format!("--url, RLOCK_URL or REDIS_URL: {error}")
+            }
             "certificates" => format!("--cacert, --cert, --key: {error}"),
             _ => error.to_string(),
         };
@@ -144,34 +150,38 @@ impl Failure {
 
     /// An error of a connection.
     fn connection(at: &Address, failure: &rlock_client::Failure) -> Self {
-        match failure {
-            rlock_client::Failure::Server(error) => return Self::server(at, error),
-            _ if is_about_credentials(failure) => return Self::credentials(at, failure),
-            _ => {}
+        let reasons = reasons(failure);
+        let answers = reasons.iter().filter_map(|reason| match reason {
+            rlock_client::Failure::Server(error) => Some(error),
+            _ => None,
+        });
+        let answers: Vec<_> = answers.collect();
+        if answers.iter().any(|error| is_about_credentials(error)) {
+            return Self::credentials(at, failure);
+        }
+        if let Some(error) = answers.first().filter(|_| answers.len() == reasons.len()) {
+            return Self::server(at, error, failure);
         }
         let message = format!("cannot reach {}: {failure}", at.words());
-        let hint = match failure.to_string().to_lowercase().contains("certificate") {
+        let is_certificate = |it: &&_| matches!(it, rlock_client::Failure::Certificate(_));
+        let hint = match reasons.iter().any(is_certificate) {
             true => CHECK_CERTIFICATES,
             false => is_it_running(&at.place),
         };
         Self::new(Code::Unreachable, message).with_hint(hint)
     }
 
-    /// An error that the server has answered with.
-    fn server(at: &Address, error: &ServerError) -> Self {
+    /// An error that a server has answered with, as one of them or alone.
+    fn server(at: &Address, error: &ServerError, all: &dyn std::fmt::Display) -> Self {
         if is_about_credentials(error) {
-            return Self::credentials(at, error);
+            return Self::credentials(at, all);
         }
-        let refused = Self::new(Code::Refused, format!("{} refused: {error}", at.words()));
-        match &*error.code {
-            "MOVED" => refused.with_hint(IS_A_CLUSTER),
-            "NOPERM" => refused.with_hint(CHECK_RIGHTS),
-            _ if error.message.contains("cluster support disabled") => {
-                refused.with_hint(IS_NO_CLUSTER)
-            }
-            _ if error.message.contains("unknown command 'SENTINEL'") => {
-                refused.with_hint(DO_THEY_KNOW)
-            }
+        let refused = Self::new(Code::Refused, format!("{} refused: {all}", at.words()));
+        match (&*error.code, &at.place) {
+            ("MOVED", _) => refused.with_hint(IS_A_CLUSTER),
+            ("NOPERM", _) => refused.with_hint(CHECK_RIGHTS),
+            ("ERR", Place::Servers(Servers::Cluster { .. })) => refused.with_hint(IS_NO_CLUSTER),
+            ("ERR", Place::Servers(Servers::Sentinels { .. })) => refused.with_hint(DO_THEY_KNOW),
             _ => refused,
         }
     }
@@ -179,10 +189,12 @@ impl Failure {
     fn credentials(at: &Address, error: &dyn std::fmt::Display) -> Self {
         let words = at.words();
         let message = format!("{words} does not accept the user and password: {error}");
-        Self::new(Code::Refused, message).with_hint(match at.place {
-            Place::Server => CHECK_CREDENTIALS,
-            Place::Sentinels(_) => CHECK_CREDENTIALS_OF_ALL,
-            Place::Cluster | Place::Quorum => CHECK_CREDENTIALS_OF_NODES,
+        Self::new(Code::Refused, message).with_hint(match &at.place {
+            Place::Servers(Servers::One { .. }) => CHECK_CREDENTIALS,
+            Place::Servers(Servers::Sentinels { .. }) => CHECK_CREDENTIALS_OF_ALL,
+            Place::Servers(Servers::Cluster { .. }) | Place::Quorum(_) => {
+                CHECK_CREDENTIALS_OF_NODES
+            }
         })
     }
 
@@ -192,17 +204,24 @@ impl Failure {
     }
 }
 
-/// Of several servers each one's error is in the text.
-fn is_about_credentials(error: &dyn std::fmt::Display) -> bool {
-    let text = error.to_string();
-    let codes = ["NOAUTH", "WRONGPASS"];
-    codes.iter().any(|code| text.contains(code))
+/// Why there is no connection, of each server where there are several.
+fn reasons(failure: &rlock_client::Failure) -> Vec<&rlock_client::Failure> {
+    match failure {
+        rlock_client::Failure::NoneOf { failures, .. } => {
+            failures.iter().flat_map(|(_, it)| reasons(it)).collect()
+        }
+        failure => vec![failure],
+    }
+}
+
+fn is_about_credentials(error: &ServerError) -> bool {
+    matches!(&*error.code, "NOAUTH" | "WRONGPASS")
 }
 
 fn is_it_running(place: &Place) -> &'static str {
     match place {
-        Place::Server => IS_IT_RUNNING,
-        Place::Sentinels(_) => DO_THEY_KNOW,
-        Place::Cluster | Place::Quorum => DO_NODES_RUN,
+        Place::Servers(Servers::One { .. }) => IS_IT_RUNNING,
+        Place::Servers(Servers::Sentinels { .. }) => DO_THEY_KNOW,
+        Place::Servers(Servers::Cluster { .. }) | Place::Quorum(_) => DO_NODES_RUN,
     }
 }

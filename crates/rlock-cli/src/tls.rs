@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use rlock_client::redis::{ClientTlsConfig, TlsCertificates};
+use rlock_client::Certificates;
 
 use crate::failure::{Code, Failure};
 
@@ -27,21 +27,18 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// What the files hold; `None` if none is named.
-    pub(crate) fn certificates(&self) -> Result<Option<TlsCertificates>, Failure> {
-        let client_tls = match (&self.cert, &self.key) {
-            (Some(cert), Some(key)) => Some(ClientTlsConfig {
-                client_cert: read(cert)?,
-                client_key: read(key)?,
-            }),
-            (None, None) => None,
+    pub(crate) fn certificates(&self) -> Result<Option<Certificates>, Failure> {
+        let mut certificates = Certificates::new();
+        match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => certificates = certificates.client(read(cert)?, read(key)?),
+            (None, None) if self.cacert.is_none() => return Ok(None),
+            (None, None) => {}
             _ => return Err(usage("--cert and --key go together")),
-        };
-        let root_cert = self.cacert.as_deref().map(read).transpose()?;
-        let is_given = client_tls.is_some() || root_cert.is_some();
-        Ok(is_given.then_some(TlsCertificates {
-            client_tls,
-            root_cert,
-        }))
+        }
+        if let Some(cacert) = &self.cacert {
+            certificates = certificates.authorities(read(cacert)?);
+        }
+        Ok(Some(certificates))
     }
 }
 

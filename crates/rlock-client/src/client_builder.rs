@@ -207,9 +207,16 @@ impl ClientBuilder {
 
     /// Connects; what looks after the client is the task.
     async fn start(self, servers: Servers) -> Result<(Client, JoinHandle<()>), Error> {
-        let (client, task) = self.client(servers, None)?;
+        let (client, task) = self.client(servers, None, false)?;
         call::start(&client.inner.state).await?;
         Ok((client, task))
+    }
+
+    /// Connects to ask what is not about locks.
+    pub(crate) async fn probe(self, servers: Servers) -> Result<Client, Error> {
+        let (client, _) = self.client(servers, None, true)?;
+        call::start(&client.inner.state).await?;
+        Ok(client)
     }
 
     /// Begins to connect to a server that has to be fit for something, and does
@@ -219,7 +226,7 @@ impl ClientBuilder {
         servers: Servers,
         check: Check,
     ) -> Result<(Client, JoinHandle<()>), Error> {
-        let (client, task) = self.client(servers, Some(check))?;
+        let (client, task) = self.client(servers, Some(check), false)?;
         client.inner.state.handle(Event::Begin);
         Ok((client, task))
     }
@@ -228,6 +235,7 @@ impl ClientBuilder {
         self,
         servers: Servers,
         check: Option<Check>,
+        is_probe: bool,
     ) -> Result<(Client, JoinHandle<()>), Error> {
         whole_ms("response_limit", self.limits.response)?;
         whole_ms("patience", self.limits.patience)?;
@@ -237,7 +245,7 @@ impl ClientBuilder {
         }
         servers.check()?;
         let tls = self.tls(&servers)?;
-        let state = State::new(servers, tls, self.limits, self.name, check);
+        let state = State::new(servers, tls, self.limits, self.name, check, is_probe);
         let state = Arc::new(state);
         let task = tokio::spawn(Arc::clone(&state).drive());
         Ok((Client::new(Inner { state }), task))

@@ -172,6 +172,7 @@ pub mod blocking;
 mod client;
 mod client_builder;
 mod locks;
+pub mod probe;
 mod pump;
 mod quorum;
 

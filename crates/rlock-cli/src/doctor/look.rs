@@ -1,18 +1,13 @@
 //! What a master says about itself, as far as the user may ask.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
-use rlock_client::redis::aio::MultiplexedConnection;
-use rlock_client::redis::{
-    self, AsyncConnectionConfig, Client, Cmd, FromRedisValue, RedisError, RedisResult, Value,
-};
+use rlock_client::Error;
+use rlock_client::probe::{Command, Frame, Master};
 
 use super::clock::Clock;
 use super::rights;
 
-/// How long connecting may take, and each answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the clock is asked for: the quickest answer is the most precise.
 const CLOCK_LOOKS: usize = 5;
 
@@ -83,82 +78,66 @@ impl Facts {
 }
 
 /// Asks a master for all that the checks want to know.
-pub(super) async fn at(server: &Client) -> Result<Facts, RedisError> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
-    let connection = server.get_multiplexed_async_connection_with_config(&config);
+pub(super) async fn at(master: &Master) -> Result<Facts, Error> {
     let mut asking = Asking {
-        connection: connection.await?,
+        master,
         unanswered: Vec::new(),
     };
-    let info: String = asking
-        .ask("INFO", &["everything"])
-        .await?
-        .unwrap_or_default();
-    let config = asking
-        .ask("CONFIG GET", &SETTINGS)
-        .await?
-        .unwrap_or_default();
+    let info = asking.ask("INFO", &["everything"]).await?;
+    let info = info.and_then(Frame::into_text).unwrap_or_default();
+    let config = asking.ask("CONFIG GET", &SETTINGS).await?;
+    let config = config.and_then(pairs).unwrap_or_default();
     let cluster = match info.contains("\ncluster_enabled:1") {
         true => asking.ask("CLUSTER INFO", &[]).await?,
         false => None,
     };
-    let (user, default_user) = asking.users().await?;
+    let cluster = cluster.and_then(Frame::into_text);
+    let user = asking.ask("ACL WHOAMI", &[]).await?;
+    let user = user.and_then(Frame::into_text);
+    let default_user = asking.ask("ACL GETUSER", &["default"]).await?;
+    let default_user = default_user
+        .as_ref()
+        .and_then(|user| texts(user.field("flags")?));
     Ok(Facts {
         clock: asking.clock().await?,
-        denied: rights::denied(&mut asking.connection, cluster.is_some()).await?,
+        denied: rights::denied(master, cluster.is_some()).await?,
         info,
         config,
         cluster,
         user,
-        default_user,
+        default_user: default_user.unwrap_or_default(),
         unanswered: asking.unanswered,
     })
 }
 
-/// A connection, and what was asked for in vain.
-struct Asking {
-    connection: MultiplexedConnection,
+/// A master, and what it was asked for in vain.
+struct Asking<'a> {
+    master: &'a Master,
     unanswered: Vec<(&'static str, String)>,
 }
 
-impl Asking {
+impl Asking<'_> {
     /// The answer; none, which is noted, if the server refuses it.
-    async fn ask<T: FromRedisValue>(
+    async fn ask(
         &mut self,
         question: &'static str,
         arguments: &[&str],
-    ) -> RedisResult<Option<T>> {
-        match command(question, arguments)
-            .query_async(&mut self.connection)
-            .await
-        {
-            Ok(answer) => Ok(Some(answer)),
-            Err(error) if error.is_io_error() => Err(error),
-            Err(error) => {
-                let code = error.code().map(str::to_owned);
-                let why = code.unwrap_or_else(|| error.to_string());
-                self.unanswered.push((question, why));
+    ) -> Result<Option<Frame>, Error> {
+        match self.master.ask(&command(question, arguments)).await? {
+            Frame::Error(error) => {
+                self.unanswered.push((question, error.code));
                 Ok(None)
             }
+            answer => Ok(Some(answer)),
         }
     }
 
-    /// Who asks, and what the user `default` may do.
-    async fn users(&mut self) -> RedisResult<(Option<String>, Vec<String>)> {
-        let user = self.ask("ACL WHOAMI", &[]).await?;
-        let default: Option<HashMap<String, Value>> = self.ask("ACL GETUSER", &["default"]).await?;
-        let flags = default.and_then(|mut default| default.remove("flags"));
-        let flags = flags.and_then(|flags| redis::from_redis_value(flags).ok());
-        Ok((user, flags.unwrap_or_default()))
-    }
-
-    async fn clock(&mut self) -> RedisResult<Option<Clock>> {
+    async fn clock(&mut self) -> Result<Option<Clock>, Error> {
         let mut best: Option<Clock> = None;
         for _ in 0..CLOCK_LOOKS {
             let reading = Clock::begin();
-            let Some(time) = self.ask("TIME", &[]).await? else {
+            let time = self.ask("TIME", &[]).await?;
+            let Some(time) = time.as_ref().and_then(seconds_and_micros) else {
                 return Ok(None);
             };
             let clock = reading.end(time);
@@ -170,9 +149,34 @@ impl Asking {
     }
 }
 
-fn command(question: &str, arguments: &[&str]) -> Cmd {
-    let mut words = question.split(' ');
-    let mut cmd = redis::cmd(words.next().unwrap_or_default());
-    cmd.arg(words.collect::<Vec<_>>()).arg(arguments);
-    cmd
+fn command(question: &str, arguments: &[&str]) -> Command {
+    let mut words = question.split(' ').chain(arguments.iter().copied());
+    let mut command = Command::new(words.next().unwrap_or_default());
+    for word in words {
+        command.arg(word);
+    }
+    command
+}
+
+/// Names and values.
+fn pairs(answer: Frame) -> Option<HashMap<String, String>> {
+    let Frame::Map(pairs) = answer else {
+        return None;
+    };
+    let pairs = pairs.into_iter();
+    let pairs = pairs.map(|(name, value)| Some((name.into_text()?, value.into_text()?)));
+    pairs.collect()
+}
+
+fn texts(answer: &Frame) -> Option<Vec<String>> {
+    let texts = answer.as_list()?.iter().cloned();
+    texts.map(Frame::into_text).collect()
+}
+
+fn seconds_and_micros(answer: &Frame) -> Option<(u64, u64)> {
+    let texts = texts(answer)?;
+    let [seconds, micros] = texts.as_slice() else {
+        return None;
+    };
+    Some((seconds.parse().ok()?, micros.parse().ok()?))
 }

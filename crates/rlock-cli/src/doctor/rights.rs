@@ -1,7 +1,7 @@
 //! What the user may do, and who else may.
 
-use rlock_client::redis::aio::MultiplexedConnection;
-use rlock_client::redis::{self, Cmd, RedisError, RedisResult, Value};
+use rlock_client::probe::{Command, Frame, Master};
+use rlock_client::{Error, ServerError};
 
 use super::finding::{Finding, Severity};
 use super::look::Facts;
@@ -36,72 +36,59 @@ const CHANNELS: &str = "channels rlock:client:*";
 /// has. Servers look at rights before they carry out a command, so also a user
 /// without the right to `ACL DRYRUN` learns of its own.
 pub(super) async fn denied(
-    connection: &mut MultiplexedConnection,
+    master: &Master,
     is_cluster: bool,
-) -> RedisResult<Option<Vec<&'static str>>> {
+) -> Result<Option<Vec<&'static str>>, Error> {
     let mut denied = Vec::new();
     let key = format!("rlock-doctor:{}", uuid::Uuid::new_v4());
-    for (command, arguments) in LOCKING.into_iter().chain(OTHERS) {
-        let mut cmd = redis::cmd(command);
+    for (name, arguments) in LOCKING.into_iter().chain(OTHERS) {
+        let mut command = Command::new(name);
         for argument in arguments {
-            cmd.arg(if *argument == KEY { &*key } else { *argument });
+            command.arg(if *argument == KEY { &*key } else { *argument });
         }
-        let error = refusal(connection, &cmd).await?;
-        if says(error.as_ref(), "unknown command") {
+        let Some(error) = refusal(master, &command).await? else {
+            continue;
+        };
+        if error.message.contains("unknown command") {
             return Ok(None);
         }
         // Rights to keys are another matter: nobody knows which are in use.
-        if is_about_rights(error.as_ref()) && says(error.as_ref(), " to run ") {
-            denied.push(command);
+        if is_about_rights(&error) && error.message.contains(" to run ") {
+            denied.push(name);
         }
     }
-    denied.extend(no_subscription(connection, is_cluster).await?);
+    denied.extend(no_subscription(master, is_cluster).await?);
     Ok(Some(denied))
 }
 
 /// What is missing to be told something by the server.
-async fn no_subscription(
-    connection: &mut MultiplexedConnection,
-    is_cluster: bool,
-) -> RedisResult<Option<&'static str>> {
+async fn no_subscription(master: &Master, is_cluster: bool) -> Result<Option<&'static str>, Error> {
     let subscribe = if is_cluster {
         "SSUBSCRIBE"
     } else {
         "SUBSCRIBE"
     };
-    let mut cmd = redis::cmd(subscribe);
-    cmd.arg("rlock:client:{0}:doctor");
-    let error = refusal(connection, &cmd).await?;
-    if !is_about_rights(error.as_ref()) {
-        return Ok(None);
-    }
-    let is_about_channels = says(error.as_ref(), "channel");
-    Ok(Some(if is_about_channels {
-        CHANNELS
-    } else {
-        subscribe
-    }))
+    let mut command = Command::new(subscribe);
+    command.arg("rlock:client:{0}:doctor");
+    let error = refusal(master, &command).await?;
+    Ok(error
+        .filter(is_about_rights)
+        .map(|error| match error.message.contains("channel") {
+            true => CHANNELS,
+            false => subscribe,
+        }))
 }
 
 /// What the server says against it, if anything.
-async fn refusal(
-    connection: &mut MultiplexedConnection,
-    cmd: &Cmd,
-) -> RedisResult<Option<RedisError>> {
-    let reply: RedisResult<Value> = cmd.query_async(connection).await;
-    match reply {
-        Err(error) if error.is_io_error() => Err(error),
-        reply => Ok(reply.err()),
-    }
+async fn refusal(master: &Master, command: &Command) -> Result<Option<ServerError>, Error> {
+    Ok(match master.ask(command).await? {
+        Frame::Error(error) => Some(error),
+        _ => None,
+    })
 }
 
-fn says(error: Option<&RedisError>, words: &str) -> bool {
-    let text = error.and_then(RedisError::detail);
-    text.is_some_and(|text| text.contains(words))
-}
-
-fn is_about_rights(error: Option<&RedisError>) -> bool {
-    error.and_then(RedisError::code) == Some("NOPERM")
+fn is_about_rights(error: &ServerError) -> bool {
+    error.code == "NOPERM"
 }
 
 pub(super) fn check(facts: &Facts) -> Vec<Finding> {

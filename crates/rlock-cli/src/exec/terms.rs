@@ -129,7 +129,7 @@ impl Exec {
 
     /// The servers of which a majority is to hold the lock; none if it is one
     /// server's.
-    pub(super) fn quorum(&self) -> &[String] {
+    pub(crate) fn quorum(&self) -> &[String] {
         &self.quorum
     }
 

@@ -58,11 +58,14 @@ pub(crate) async fn dial(
     }
 }
 
-/// What an error of a connection to `address` is to the client. A certificate
-/// that is not trusted is [`Failure::Setup`], before the first bytes or with
-/// them: a server refuses a client's certificate after the handshake.
+/// What an error of a connection to `address` is to the client. A server refuses
+/// a client's certificate after the handshake, with the first bytes.
 pub(crate) fn failure(address: &Address, error: &io::Error) -> Failure {
     let message = format!("{address}: {error}");
+    #[cfg(feature = "tls-rustls")]
+    if super::tls::is_about_certificates(error) {
+        return Failure::Certificate(message);
+    }
     Failure::from(&io::Error::new(error.kind(), message))
 }
 

@@ -148,6 +148,26 @@ fn unusable(reason: String) -> Error {
     }
 }
 
+/// Whether one side has refused the certificate of the other.
+pub(super) fn is_about_certificates(error: &io::Error) -> bool {
+    use rustls::AlertDescription as Alert;
+    let error = error.get_ref().and_then(|error| error.downcast_ref());
+    match error {
+        Some(rustls::Error::InvalidCertificate(_)) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            Alert::BadCertificate
+                | Alert::CertificateExpired
+                | Alert::CertificateRequired
+                | Alert::CertificateRevoked
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::UnsupportedCertificate
+        ),
+        _ => false,
+    }
+}
+
 fn certificates_in(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match all {
@@ -324,7 +344,7 @@ mod tests {
     /// Why there is no connection now, nor with the same settings later.
     fn refusal<T: fmt::Debug>(outcome: Result<T, Failure>) -> String {
         match outcome {
-            Err(Failure::Setup(said)) => said,
+            Err(Failure::Certificate(said)) => said,
             other => panic!("{other:?}"),
         }
     }
