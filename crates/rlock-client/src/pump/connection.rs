@@ -110,12 +110,10 @@ impl Connection {
                 self.state.take_output(self.id, &mut self.output, waker);
             }
             let rest = self.output.get(self.written..).unwrap_or_default();
-            let stream = Pin::new(&mut self.stream);
-            let written = match rest {
-                [] => return self.flush(context),
-                rest => stream.poll_write(context, rest),
-            };
-            match written {
+            if rest.is_empty() {
+                return self.flush(context);
+            }
+            match Pin::new(&mut self.stream).poll_write(context, rest) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(count)) => self.written += count,
                 Poll::Ready(Err(error)) => return Poll::Ready(failure(&self.address, &error)),

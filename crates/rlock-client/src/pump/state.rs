@@ -4,7 +4,7 @@
 //! Whoever tells the endpoint something also does what it says: callers, the
 //! tasks of the connections, and the task that keeps the time.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -14,7 +14,6 @@ use rlock_engine::endpoint::{
     Action, Check, ConnectionId, Endpoint, Event, Note, Outcome, Settings, To,
 };
 use rlock_engine::engine::ask::Queueing;
-use rlock_engine::engine::claims::Table;
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::lane::Node;
 use rlock_engine::engine::owner::Owner;
@@ -61,9 +60,9 @@ pub(crate) struct State {
 /// The endpoint, and those who wait for its actions.
 pub(super) struct Core {
     pub(super) endpoint: Endpoint,
-    pub(super) peers: HashMap<ConnectionId, Peer>,
-    pub(super) calls: Table<Id, Waiting>,
-    flushes: HashMap<Id, oneshot::Sender<()>>,
+    pub(super) peers: BTreeMap<ConnectionId, Peer>,
+    pub(super) calls: BTreeMap<Id, Waiting>,
+    flushes: BTreeMap<Id, oneshot::Sender<()>>,
     /// When the background wakes anyway. Only an earlier deadline has to wake
     /// it, so that the usual lock and release do not.
     alarm: Option<Instant>,
@@ -77,14 +76,12 @@ pub(super) enum Waiting {
 
 /// What is to be done when the endpoint is not locked any more: to wake somebody
 /// may run any code, and that code may come back here.
-#[derive(Default)]
-struct Afterwards {
-    wakers: Vec<Waker>,
-    over: Vec<(Arc<Proof>, Loss)>,
-    flushed: Vec<oneshot::Sender<()>>,
-    notes: Vec<Note>,
-    ended: Vec<Peer>,
-    is_earlier: bool,
+enum Later {
+    Wake(Waker),
+    Over(Arc<Proof>, Loss),
+    Flushed(oneshot::Sender<()>),
+    Note(Note),
+    End(Peer),
 }
 
 /// What clients, locks and guards keep alive. The background keeps only the
@@ -133,9 +130,9 @@ impl State {
             is_cluster: OnceCell::new(),
             core: Mutex::new(Core {
                 endpoint: Endpoint::new(servers, settings),
-                peers: HashMap::new(),
-                calls: Table::default(),
-                flushes: HashMap::new(),
+                peers: BTreeMap::new(),
+                calls: BTreeMap::new(),
+                flushes: BTreeMap::new(),
                 alarm: None,
             }),
             alarm: Notify::new(),
@@ -156,21 +153,26 @@ impl State {
     }
 
     pub(super) fn with_core<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> T {
-        let mut afterwards = Afterwards::default();
+        let mut later = Vec::new();
         let mut core = lock(&self.core);
         let value = work(&mut core);
         while let Some(action) = core.endpoint.poll_action() {
-            self.carry_out(&mut core, action, &mut afterwards);
+            later.extend(self.carry_out(&mut core, action));
         }
         let next = core.endpoint.next_deadline();
-        if next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm)) {
+        let is_earlier = next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm));
+        if is_earlier {
             core.alarm = next;
-            afterwards.is_earlier = true;
         }
-        // The background has nothing left to wait for.
-        afterwards.is_earlier |= self.is_over(&core);
+        // Or the background has nothing left to wait for.
+        let rings = is_earlier || self.is_over(&core);
         drop(core);
-        self.finish(afterwards);
+        for later in later {
+            self.finish(later);
+        }
+        if rings {
+            self.alarm.notify_one();
+        }
         value
     }
 
@@ -179,7 +181,7 @@ impl State {
         work(&mut lock(&self.core))
     }
 
-    fn carry_out(self: &Arc<Self>, core: &mut Core, action: Action, afterwards: &mut Afterwards) {
+    fn carry_out(self: &Arc<Self>, core: &mut Core, action: Action) -> Option<Later> {
         match action {
             Action::Connect {
                 connection,
@@ -188,53 +190,41 @@ impl State {
                 let served = serve(Arc::clone(self), connection, address);
                 let task = self.runtime.spawn(served).abort_handle();
                 core.peers.insert(connection, Peer::new(task));
+                None
             }
             Action::Write { connection } => {
-                let peer = core.peers.get_mut(&connection);
-                afterwards
-                    .wakers
-                    .extend(peer.and_then(|peer| peer.writer.take()));
+                let peer = core.peers.get_mut(&connection)?;
+                peer.writer.take().map(Later::Wake)
             }
-            Action::Close { connection } => {
-                afterwards.ended.extend(core.peers.remove(&connection));
-            }
+            Action::Close { connection } => core.peers.remove(&connection).map(Later::End),
             Action::Resolve { call, outcome } => {
-                if let Some(waiting) = core.calls.get_mut(&call)
-                    && let Waiting::For(waker) = std::mem::replace(waiting, Waiting::Over(outcome))
-                {
-                    afterwards.wakers.push(waker);
+                let waiting = core.calls.get_mut(&call)?;
+                match std::mem::replace(waiting, Waiting::Over(outcome)) {
+                    Waiting::For(waker) => Some(Later::Wake(waker)),
+                    Waiting::Over(_) => None,
                 }
             }
-            Action::Over { proof, why } => afterwards.over.push((proof, why)),
-            Action::Flushed { flush } => {
-                afterwards.flushed.extend(core.flushes.remove(&flush));
-            }
-            Action::Note(note) => afterwards.notes.push(note),
+            Action::Over { proof, why } => Some(Later::Over(proof, why)),
+            Action::Flushed { flush } => core.flushes.remove(&flush).map(Later::Flushed),
+            Action::Note(note) => Some(Later::Note(note)),
         }
     }
 
-    fn finish(&self, afterwards: Afterwards) {
-        for (proof, why) in afterwards.over {
-            if why != Loss::Released {
-                let (key, owner) = (proof.claims.label(), proof.claims.owner());
-                tracing::warn!(%key, %owner, fence = proof.fence(), loss = %why, "lock lost");
+    fn finish(&self, later: Later) {
+        match later {
+            Later::Wake(waker) => waker.wake(),
+            Later::Over(proof, why) => {
+                if why != Loss::Released {
+                    let (key, owner) = (proof.claims.label(), proof.claims.owner());
+                    tracing::warn!(%key, %owner, fence = proof.fence(), loss = %why, "lock lost");
+                }
+                proof.wake();
             }
-            proof.wake();
-        }
-        for waker in afterwards.wakers {
-            waker.wake();
-        }
-        for flushed in afterwards.flushed {
-            let _: Result<(), ()> = flushed.send(());
-        }
-        for peer in afterwards.ended {
-            peer.end();
-        }
-        for note in afterwards.notes {
-            self.log(&note);
-        }
-        if afterwards.is_earlier {
-            self.alarm.notify_one();
+            Later::Flushed(flushed) => {
+                let _: Result<(), ()> = flushed.send(());
+            }
+            Later::Note(note) => self.log(&note),
+            Later::End(peer) => peer.end(),
         }
     }
 

@@ -246,19 +246,19 @@ async fn no_command_carries_a_time_of_this_machine() {
     assert_eq!(largest, 30_000, "no number but leases and waits: {largest}");
 }
 
-/// A request has its time for an answer from when it is sent, however many are sent before it.
+/// A connection that answers is not given up, however long its last answer takes.
 #[test]
 fn a_burst_of_calls_does_not_give_the_connection_up() {
     on_a_calm_machine(async || {
         let server = Server::start().await;
         let proxy = Proxy::to(server.port).await;
-        let builder = Client::builder().response_limit(Duration::from_secs(2));
+        let builder = Client::builder().response_limit(Duration::from_secs(1));
         let client = builder.connect(&proxy.url()).await.unwrap();
         let mut admin = server.admin().await;
         let connections = admin.lock_clients().await;
         // All of them together take longer than the limit.
         proxy.set(Weather::Slow(Duration::from_millis(100)));
-        let calls: Vec<_> = (0..30_000)
+        let calls: Vec<_> = (0..100_000)
             .map(|_| {
                 let mutex = client.mutex("k");
                 tokio::spawn(async move { mutex.is_locked().await })
@@ -268,7 +268,7 @@ fn a_burst_of_calls_does_not_give_the_connection_up() {
         for call in calls {
             assert!(!call.await.unwrap().unwrap());
         }
-        assert!(begun.elapsed() > Duration::from_secs(2), "it was a burst");
+        assert!(begun.elapsed() > Duration::from_secs(1), "it was a burst");
         assert_eq!(admin.lock_clients().await, connections);
     });
 }

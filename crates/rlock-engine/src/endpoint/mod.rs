@@ -16,7 +16,7 @@
 //! - `beside`: requests that go by a connection of their own;
 //! - `questions`: what is asked and changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -235,7 +235,7 @@ pub struct Endpoint {
     login: Login,
     source: Source,
     keepers: BTreeMap<Node, Keeper>,
-    connections: HashMap<ConnectionId, Connection>,
+    connections: BTreeMap<ConnectionId, Connection>,
     questions: BTreeMap<Id, Question>,
     beside: Vec<Beside>,
     start: Option<Start>,
@@ -280,7 +280,7 @@ impl Endpoint {
             login,
             source,
             keepers: BTreeMap::new(),
-            connections: HashMap::new(),
+            connections: BTreeMap::new(),
             questions: BTreeMap::new(),
             beside: Vec::new(),
             start: None,
@@ -520,7 +520,7 @@ impl Endpoint {
 
     fn close(&mut self, now: Instant) {
         self.is_closed = true;
-        for (connection, _) in self.connections.drain() {
+        for (connection, _) in std::mem::take(&mut self.connections) {
             self.actions.push_back(Action::Close { connection });
         }
         self.agenda.clear();

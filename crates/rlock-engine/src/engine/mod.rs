@@ -140,7 +140,7 @@ pub struct Engine {
     /// Boxed, as they are large, and a tree has room for more than there are.
     works: BTreeMap<Id, Box<Work>>,
     holds: BTreeMap<Id, Box<Hold>>,
-    requests: Table<Id, Sent>,
+    requests: BTreeMap<Id, Sent>,
     agenda: BTreeSet<(Instant, Timer)>,
     /// Works that may have the turn now.
     next: VecDeque<Id>,
@@ -168,7 +168,7 @@ impl Engine {
             claims: Table::default(),
             works: BTreeMap::new(),
             holds: BTreeMap::new(),
-            requests: Table::default(),
+            requests: BTreeMap::new(),
             agenda: BTreeSet::new(),
             next: VecDeque::new(),
             flushes: Vec::new(),
