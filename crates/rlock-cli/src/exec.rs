@@ -5,13 +5,12 @@
 //! released before rlock ends.
 
 mod child;
-mod lock;
 mod terms;
 
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
-use rlock_client::{Error, Loss};
+use rlock_client::{Client, Error, Guard, Held, Loss, Quorum};
 use serde_json::json;
 
 use crate::address::{Address, Place};
@@ -21,8 +20,8 @@ use crate::readable::printable;
 use crate::signals::{Received, Signals};
 
 use child::Child;
-use lock::{Held, Lock, Servers};
 pub(crate) use terms::Exec;
+use terms::Kind;
 
 /// How long the clean-up may take that goes on behind a call.
 const CLEANUP_MAX: Duration = Duration::from_secs(2);
@@ -60,6 +59,37 @@ struct Session<'a> {
     output: Output,
 }
 
+/// Where the lock is.
+enum Servers {
+    One(Client),
+    Quorum(Quorum),
+}
+
+impl Servers {
+    /// Waits until nothing is left to release or withdraw.
+    async fn flush(&self) {
+        match self {
+            Self::One(client) => client.flush().await,
+            Self::Quorum(quorum) => quorum.flush().await,
+        }
+    }
+}
+
+/// The lock, if it is granted within `wait`.
+async fn granted<G, L>(
+    wait: Option<Duration>,
+    unlimited: impl Future<Output = Result<G, Error>>,
+    limited: impl FnOnce(Duration) -> L,
+) -> Result<Option<G>, Error>
+where
+    L: Future<Output = Result<Option<G>, Error>>,
+{
+    match wait {
+        None => unlimited.await.map(Some),
+        Some(wait) => limited(wait).await,
+    }
+}
+
 /// How the time under the lock ended.
 enum End {
     Exited(u8),
@@ -87,17 +117,64 @@ impl Session<'_> {
         connected.unwrap_or_else(|_| Err(self.address.silent(limit)))
     }
 
+    /// Waits for the lock and runs the command: without limit if `wait` is none,
+    /// not at all if it is zero.
     async fn under_lock(
         &self,
         servers: &Servers,
         wait: Option<Duration>,
         signals: &mut Signals,
     ) -> Result<u8, Failure> {
-        let lock = Lock::new(servers, self.exec).map_err(|error| self.address.failure(&error))?;
+        let (key, terms) = (self.exec.key().as_bytes(), self.exec.terms());
+        let failure = |error| self.address.failure(&error);
+        let client = match servers {
+            Servers::One(client) => client,
+            Servers::Quorum(quorum) => {
+                let mutex = quorum.mutex(key).with(terms).map_err(failure)?;
+                let limited = |wait| mutex.lock_timeout(wait);
+                let granted = granted(wait, mutex.lock(), limited);
+                return self.run(servers, granted, signals).await;
+            }
+        };
+        match self.exec.kind() {
+            Kind::Exclusive => {
+                let mutex = client.mutex(key).with(terms).map_err(failure)?;
+                let limited = |wait| mutex.lock_timeout(wait);
+                let granted = granted(wait, mutex.lock(), limited);
+                self.run(servers, granted, signals).await
+            }
+            Kind::Shared => {
+                let lock = client.rwlock(key).with(terms).map_err(failure)?;
+                let limited = |wait| lock.read_timeout(wait);
+                let granted = granted(wait, lock.read(), limited);
+                self.run(servers, granted, signals).await
+            }
+            Kind::Permits { limit, permits } => {
+                let semaphore = client.semaphore(key, limit).map_err(failure)?;
+                let semaphore = semaphore.with(terms).map_err(failure)?;
+                let limited = |wait| semaphore.acquire_many_timeout(permits, wait);
+                let unlimited = semaphore.acquire_many(permits);
+                let granted = granted(wait, unlimited, limited);
+                self.run(servers, granted, signals).await
+            }
+        }
+    }
+
+    /// Runs the command while the lock is held that `granted` waits for.
+    ///
+    /// # Cancel safety
+    ///
+    /// A request that is under way is withdrawn behind the call.
+    async fn run<K: rlock_client::Kind>(
+        &self,
+        servers: &Servers,
+        granted: impl Future<Output = Result<Option<Guard<K>>, Error>>,
+        signals: &mut Signals,
+    ) -> Result<u8, Failure> {
         let held = tokio::select! {
             biased;
             signal = signals.ending() => return Ok(self.interrupted(signal)),
-            held = lock.acquire(wait) => held,
+            held = granted => held,
         };
         let held = held.map_err(|error| self.address.failure(&error))?;
         let Some(held) = held else {
@@ -131,14 +208,14 @@ impl Session<'_> {
     async fn watch(
         &self,
         child: &mut Child,
-        held: &Held,
+        held: &dyn Held,
         signals: &mut Signals,
     ) -> Result<End, Failure> {
         loop {
             tokio::select! {
                 biased;
                 code = child.wait() => return code.map(End::Exited),
-                loss = held.lost() => return Ok(End::Lost(loss)),
+                loss = held.loss() => return Ok(End::Lost(loss)),
                 signal = signals.next() => child.pass_on(signal),
             }
         }
@@ -149,7 +226,7 @@ impl Session<'_> {
     /// That it was lost by then is an error, as nobody knows since when. That
     /// the server cannot be reached is none: the command ran under the lock to
     /// its end, and the lock ends with its lease.
-    async fn release(&self, held: Held) -> Result<(), Failure> {
+    async fn release<K: rlock_client::Kind>(&self, held: Guard<K>) -> Result<(), Failure> {
         match held.release().await {
             Ok(()) => Ok(()),
             Err(Error::Lost(loss)) => {
@@ -175,13 +252,13 @@ impl Session<'_> {
         code
     }
 
-    fn say_granted(&self, held: &Held) {
+    fn say_granted(&self, held: &dyn Held) {
         let (key, owner, fence) = (self.exec.key_text(), held.owner().as_str(), held.fence());
         let event = json!({"event": "granted", "key": key, "owner": owner, "fence": fence});
         self.output.event(&event, None);
     }
 
-    fn say_lost(&self, held: &Held, loss: Loss) {
+    fn say_lost(&self, held: &dyn Held, loss: Loss) {
         let (key, reason) = (self.exec.key_text(), loss.to_string());
         let event = json!({"event": "lost", "key": key, "fence": held.fence(), "reason": reason});
         let words = format!("rlock: {}: lost, {loss}; ending the command", self.key());

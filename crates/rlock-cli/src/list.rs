@@ -1,10 +1,13 @@
 //! `rlock list`: the locks with the longest queues.
 
+use rlock_client::Contended;
+
 use crate::address::Address;
-use crate::contended::Contended;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::readable::table;
+use crate::readable::{duration, printable, table};
+
+pub(crate) const LOCKS: [&str; 5] = ["KEY", "MODE", "HOLDERS", "WAITERS", "OLDEST WAIT"];
 
 /// Lists the locks that are waited for, the most contended first
 ///
@@ -23,7 +26,6 @@ pub(crate) async fn run(list: &List, address: &Address, output: Output) -> Resul
     let client = address.questioner().await?;
     let locks = client.list(list.count.into()).await;
     let locks = locks.map_err(|error| address.failure(&error))?;
-    let locks: Vec<_> = locks.into_iter().map(Contended::new).collect();
     output.result(&locks, || words(&locks))?;
     Ok(0)
 }
@@ -32,7 +34,18 @@ fn words(locks: &[Contended]) -> String {
     if locks.is_empty() {
         return "nobody waits for any lock".to_owned();
     }
-    let mut rows = table(&Contended::HEADER, &[2, 3, 4]);
-    rows.add_rows(locks.iter().map(Contended::row));
+    let mut rows = table(&LOCKS, &[2, 3, 4]);
+    rows.add_rows(locks.iter().map(row));
     rows.trim_fmt()
+}
+
+/// A row below [`LOCKS`].
+pub(crate) fn row(lock: &Contended) -> [String; 5] {
+    [
+        printable(&String::from_utf8_lossy(&lock.key)),
+        lock.mode.to_string(),
+        lock.holders.to_string(),
+        lock.waiters.to_string(),
+        duration(lock.oldest_wait),
+    ]
 }

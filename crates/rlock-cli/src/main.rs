@@ -11,7 +11,6 @@ mod address;
 mod arguments;
 mod bench;
 mod completions;
-mod contended;
 mod counters;
 mod doctor;
 mod duration;

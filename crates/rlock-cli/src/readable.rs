@@ -31,6 +31,11 @@ pub(crate) fn milliseconds(ms: u64) -> String {
     }
 }
 
+/// The same of a time, without what is below a millisecond.
+pub(crate) fn duration(time: Duration) -> String {
+    milliseconds(whole_ms(time))
+}
+
 /// Microseconds: `85 us`, `1.2 ms`, `3.4 s`.
 pub(crate) fn microseconds(us: u64) -> String {
     match us {
@@ -38,11 +43,6 @@ pub(crate) fn microseconds(us: u64) -> String {
         1_000..1_000_000 => format!("{}.{} ms", us / 1_000, us % 1_000 / 100),
         _ => milliseconds(us / 1_000),
     }
-}
-
-/// A time that may be missing, for which `otherwise` is said.
-pub(crate) fn milliseconds_or(ms: Option<u64>, otherwise: &str) -> String {
-    ms.map_or_else(|| otherwise.to_owned(), milliseconds)
 }
 
 /// An empty table in which the columns numbered in `right` hold numbers.

@@ -15,6 +15,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rlock_client::Held;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 #[cfg(target_os = "linux")]
@@ -26,7 +27,6 @@ use crate::failure::{Code, Failure};
 use crate::readable::printable;
 use crate::signals::{Received, exit_code};
 
-use super::lock::Held;
 use super::terms::Exec;
 
 /// How often it is looked whether a process group is empty, as nothing tells.
@@ -41,7 +41,7 @@ pub(super) struct Child {
 }
 
 impl Child {
-    pub(super) fn start(exec: &Exec, held: &Held) -> Result<Self, Failure> {
+    pub(super) fn start(exec: &Exec, held: &dyn Held) -> Result<Self, Failure> {
         let (program, arguments) = exec.command();
         let has_group = !has_terminal();
         let mut command = Command::new(program);

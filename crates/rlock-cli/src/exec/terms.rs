@@ -5,6 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
+use rlock_client::Terms;
+
 use crate::duration;
 
 /// Both forms; the second line stands below the first in `Usage: `.
@@ -123,19 +125,19 @@ impl Exec {
         self.kill_after
     }
 
-    pub(super) fn bind(&self) -> Option<Duration> {
-        self.bind
+    /// On which terms the lock is asked for.
+    pub(super) fn terms(&self) -> Terms {
+        let terms = Terms::new().lease(self.lease).replicas(self.replicas);
+        match self.bind {
+            Some(grace) => terms.bound(grace),
+            None => terms,
+        }
     }
 
     /// The servers of which a majority is to hold the lock; none if it is one
     /// server's.
     pub(crate) fn quorum(&self) -> &[String] {
         &self.quorum
-    }
-
-    /// How many replicas are to know of the lock.
-    pub(super) fn replicas(&self) -> u16 {
-        self.replicas
     }
 
     pub(super) fn kind(&self) -> Kind {

@@ -4,11 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use rlock_client::{Answer, Client, Error};
+use rlock_client::{Answer, Client, Contended, Error};
 use serde::Serialize;
 
 use crate::address::Address;
-use crate::contended::Contended;
 use crate::counters::{Counters, Rates};
 use crate::failure::Failure;
 use crate::lock_info::LockInfo;
@@ -148,7 +147,7 @@ struct Both {
 
 fn both(
     counters: Vec<Answer<rlock_client::Counters>>,
-    lists: Vec<Answer<Vec<rlock_client::Contended>>>,
+    lists: Vec<Answer<Vec<Contended>>>,
 ) -> Vec<Both> {
     let mut lists: BTreeMap<_, _> = lists
         .into_iter()
@@ -159,7 +158,6 @@ fn both(
         let answer = master.answer.and_then(|numbers| {
             // One that has become known just now is asked in full the next time.
             let list = list.unwrap_or_else(|| Ok(Vec::new()))?;
-            let list = list.into_iter().map(Contended::new).collect();
             Ok((Counters::new(numbers), list))
         });
         Both {

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use crate::contended::Contended;
+use rlock_client::Contended;
+
 use crate::failure::Failure;
 use crate::lock_info::LockInfo;
 
@@ -27,6 +28,16 @@ impl Sort {
             Self::OldestWait => "oldest wait",
             Self::Key => "key",
         }
+    }
+
+    /// What comes before the key in the order of locks.
+    fn rank(self, waiters: u64, holders: u64, oldest_wait: Duration) -> impl Ord {
+        Reverse(match self {
+            Self::Waiters => u128::from(waiters),
+            Self::Holders => u128::from(holders),
+            Self::OldestWait => oldest_wait.as_millis(),
+            Self::Key => 0,
+        })
     }
 }
 
@@ -76,9 +87,7 @@ impl Screen {
     /// Where the selected lock stands.
     pub(super) fn place(&self) -> Option<usize> {
         let selected = self.selected.as_ref()?;
-        self.locks()
-            .iter()
-            .position(|lock| lock.key_bytes == *selected)
+        self.locks().iter().position(|lock| lock.key == *selected)
     }
 
     /// Asks the server for everything that is shown.
@@ -137,7 +146,7 @@ impl Screen {
             arrange(&mut sample.locks, sort);
         }
         if self.place().is_none() && !self.is_open() {
-            self.selected = self.locks().first().map(|lock| lock.key_bytes.clone());
+            self.selected = self.locks().first().map(|lock| lock.key.clone());
         }
     }
 
@@ -146,21 +155,15 @@ impl Screen {
         let place = self.place().unwrap_or_default();
         let place = place.saturating_add_signed(lines).min(last);
         if let Some(lock) = self.locks().get(place) {
-            self.selected = Some(lock.key_bytes.clone());
+            self.selected = Some(lock.key.clone());
         }
     }
 }
 
 fn arrange(locks: &mut [Contended], sort: Sort) {
-    let number = |lock: &Contended| match sort {
-        Sort::Waiters => lock.waiters,
-        Sort::Holders => lock.holders,
-        Sort::OldestWait => lock.oldest_wait_ms,
-        Sort::Key => 0,
-    };
     locks.sort_by(|one, other| {
-        let one = (Reverse(number(one)), &one.key_bytes);
-        one.cmp(&(Reverse(number(other)), &other.key_bytes))
+        let rank = |lock: &Contended| sort.rank(lock.waiters, lock.holders, lock.oldest_wait);
+        (rank(one), &one.key).cmp(&(rank(other), &other.key))
     });
 }
 
@@ -168,21 +171,13 @@ fn arrange(locks: &mut [Contended], sort: Sort) {
 mod tests {
     use super::*;
 
-    fn lock(key: &str, holders: u64, waiters: u64, oldest_wait_ms: u64) -> Contended {
-        Contended {
-            key_bytes: key.into(),
-            key: key.to_owned(),
-            mode: "shared".to_owned(),
-            holders,
-            waiters,
-            oldest_wait_ms,
-        }
-    }
-
     fn keys(sort: Sort) -> String {
-        let mut locks = [lock("b", 1, 2, 9), lock("c", 3, 1, 5), lock("a", 1, 2, 7)];
-        arrange(&mut locks, sort);
-        locks.iter().map(|lock| lock.key.as_str()).collect()
+        let mut locks = [("b", 1, 2, 9), ("c", 3, 1, 5), ("a", 1, 2, 7)];
+        locks.sort_by_key(|(key, holders, waiters, oldest)| {
+            let oldest = Duration::from_millis(*oldest);
+            (sort.rank(*waiters, *holders, oldest), *key)
+        });
+        locks.iter().map(|lock| lock.0).collect()
     }
 
     #[test]

@@ -10,8 +10,8 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
-use crate::contended::Contended;
-use crate::lock_info::{Holder, LockInfo, Waiter};
+use crate::list::{self, LOCKS};
+use crate::lock_info::{self, HOLDERS, LockInfo, WAITERS};
 use crate::readable::{microseconds, printable};
 
 use super::keys::LEGEND;
@@ -167,22 +167,23 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
         Constraint::Length(7),
         Constraint::Length(13),
     ];
-    let rows = screen.locks().iter().map(Contended::row);
-    let table = table(area, Contended::HEADER, rows, widths)
+    let rows = screen.locks().iter().map(list::row);
+    let table = table(area, LOCKS, rows, widths)
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::new().with_selected(screen.place());
     frame.render_stateful_widget(table, area, &mut state);
 }
 
 fn draw_queue(frame: &mut Frame<'_>, area: Rect, lock: &LockInfo) {
-    let shown = u16::try_from(lock.holders.len()).unwrap_or(u16::MAX);
+    let info = &lock.info;
+    let shown = u16::try_from(info.holders.len()).unwrap_or(u16::MAX);
     let [title, holders, waiters] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(shown.saturating_add(2).min(area.height / 2)),
         Constraint::Fill(1),
     ])
     .areas(area);
-    let rest = format!(": {}, {} queued", lock.mode, lock.queued);
+    let rest = format!(": {}, {} queued", info.mode, info.queued);
     let room = usize::from(area.width).saturating_sub(rest.len());
     let words = format!("\n{}{rest}", cut(&printable(&lock.key), room));
     frame.render_widget(Paragraph::new(words).style(bold()), title);
@@ -194,8 +195,8 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, lock: &LockInfo) {
         Constraint::Length(16),
         Constraint::Length(5),
     ];
-    let rows = lock.holders.iter().map(Holder::row);
-    frame.render_widget(table(holders, Holder::HEADER, rows, widths), holders);
+    let rows = info.holders.iter().map(lock_info::holder);
+    frame.render_widget(table(holders, HOLDERS, rows, widths), holders);
     let widths = [
         Constraint::Length(5),
         Constraint::Fill(1),
@@ -204,9 +205,8 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, lock: &LockInfo) {
         Constraint::Length(11),
         Constraint::Length(8),
     ];
-    let rows = lock.waiters.iter().zip(1..);
-    let rows = rows.map(|(waiter, place)| waiter.row(place));
-    frame.render_widget(table(waiters, Waiter::HEADER, rows, widths), waiters);
+    let rows = info.waiters.iter().zip(1..).map(lock_info::waiter);
+    frame.render_widget(table(waiters, WAITERS, rows, widths), waiters);
 }
 
 /// A table whose cells are cut where they do not fit.
