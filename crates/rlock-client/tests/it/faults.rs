@@ -1,8 +1,10 @@
 //! Lost replies, dead connections, silent networks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use rlock_client::{Client, Error, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
@@ -271,4 +273,72 @@ fn a_burst_of_calls_does_not_give_the_connection_up() {
         assert!(begun.elapsed() > Duration::from_secs(1), "it was a burst");
         assert_eq!(admin.lock_clients().await, connections);
     });
+}
+
+/// Each byte of a session is the last that arrives once, of those that the client sends and of those that the server does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_cut_anywhere_comes_to_its_right_end() {
+    let server = Server::start().await;
+    let other = server.client().await;
+    for cut in [Weather::CutRequests, Weather::CutReplies] {
+        let mut sessions = futures_util::stream::iter(1..10_000)
+            .map(|byte| session(&server, &other, cut(byte)))
+            .buffered(8);
+        let mut count = 0;
+        while let Some(was_cut) = sessions.next().await
+            && was_cut
+        {
+            count += 1;
+        }
+        assert!(count > 800, "{count}");
+        println!("cut after each of {count} bytes");
+    }
+}
+
+/// Locks, waits, is granted by a message, renews, has a bound hold, and releases; whether it was cut.
+async fn session(server: &Server, other: &Client, cut: Weather) -> bool {
+    static SESSIONS: AtomicUsize = AtomicUsize::new(0);
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
+    let keys = ["free", "bound", "held"].map(|kind| format!("{kind}-{number}"));
+    let [free, bound, held] = &keys;
+    let run = async {
+        let first = other.mutex(held).lock().await.unwrap();
+        let proxy = Proxy::to(server.port).await;
+        proxy.set(cut.clone());
+        let client = match Client::connect(&proxy.url()).await {
+            Ok(client) => client,
+            // What is tried once fails once.
+            Err(error) => {
+                assert!(matches!(error, Error::Connect(_)), "{error:?}");
+                assert!(error.is_transient() && proxy.weather() == Weather::Fair);
+                Client::connect(&proxy.url()).await.unwrap()
+            }
+        };
+        let one = client.mutex(free).lock().await.unwrap();
+        let terms = Terms::new().bound(Duration::from_secs(5));
+        let two = client.mutex(bound).with(terms).unwrap();
+        let two = two.lock().await.unwrap();
+        let waiting = tokio::spawn({
+            let mutex = client.mutex(held);
+            async move { mutex.lock().await.unwrap() }
+        });
+        while other.mutex(held).info().await.unwrap().queued == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        first.release().await.unwrap();
+        let three = waiting.await.unwrap();
+        one.extend(Duration::from_secs(40)).await.unwrap();
+        for guard in [one, two, three] {
+            assert!(guard.is_valid());
+            guard.release().await.unwrap();
+        }
+        client.flush().await;
+        for key in &keys {
+            let info = other.mutex(key).info().await.unwrap();
+            assert_eq!((info.holders.len(), info.queued), (0, 0), "{key}");
+        }
+        proxy.weather() == Weather::Fair
+    };
+    let run = tokio::time::timeout(BOUND, run).await;
+    run.unwrap_or_else(|_| panic!("{cut:?}: it hangs"))
 }

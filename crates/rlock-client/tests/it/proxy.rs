@@ -28,6 +28,30 @@ pub(crate) enum Weather {
     /// The next request with these bytes arrives only when
     /// [`Proxy::let_late_request_arrive`] says so; fair for all else.
     DelayRequest(&'static str),
+    /// The connection by which the last of so many bytes comes from the client
+    /// ends with that byte; then fair.
+    CutRequests(usize),
+    /// The same with the bytes that come from the server.
+    CutReplies(usize),
+}
+
+impl Weather {
+    /// How many of the bytes that come still arrive before the connection ends;
+    /// `None` if all do.
+    fn cut(&mut self, length: usize, is_request: bool) -> Option<usize> {
+        let left = match self {
+            Self::CutRequests(left) if is_request => left,
+            Self::CutReplies(left) if !is_request => left,
+            _ => return None,
+        };
+        if length < *left {
+            *left -= length;
+            return None;
+        }
+        let arrive = *left;
+        *self = Self::Fair;
+        Some(arrive)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -159,6 +183,10 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                 while *sky.weather.lock().unwrap() == Weather::Fog {
                     tokio::time::sleep(Duration::from_millis(2)).await;
                 }
+                let cut = sky.weather.lock().unwrap().cut(bytes.len(), false);
+                if let Some(arrive) = cut {
+                    return end(client, &bytes[..arrive]).await;
+                }
                 let weather = sky.weather.lock().unwrap().clone();
                 renewals.answered(bytes);
                 match weather {
@@ -170,6 +198,10 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
             length = client.read(&mut request) => {
                 let bytes = request.get(..length.ok().filter(|length| *length > 0)?)?;
                 sky.requests.lock().unwrap().extend(bytes);
+                let cut = sky.weather.lock().unwrap().cut(bytes.len(), true);
+                if let Some(arrive) = cut {
+                    return end(server, &bytes[..arrive]).await;
+                }
                 renewals.asked(bytes, &sky.most_renewals);
                 let weather = sky.weather.lock().unwrap().clone();
                 match weather {
@@ -192,11 +224,17 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                         tokio::time::sleep(delay).await;
                         server.write_all(bytes).await.ok()?;
                     }
-                    Weather::DelayRequest(_) | Weather::CutReplyTo(_) | Weather::Fair | Weather::Fog => server.write_all(bytes).await.ok()?,
+                    _ => server.write_all(bytes).await.ok()?,
                 }
             }
         }
     }
+}
+
+/// The last that arrives.
+async fn end(mut stream: TcpStream, bytes: &[u8]) -> Option<()> {
+    stream.write_all(bytes).await.ok()?;
+    stream.shutdown().await.ok()
 }
 
 /// Delivers a request though its client may have left long ago.
