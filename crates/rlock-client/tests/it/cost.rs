@@ -2,6 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Terms};
@@ -146,4 +147,83 @@ fn a_grant_after_a_long_wait_needs_no_confirmation() {
         assert!((3..=10).contains(&calls["ping"]), "{calls:?}");
         guard.release().await.unwrap();
     });
+}
+
+/// One client asks for all of them at once. They are what it needs memory for, and nobody else waits for them.
+#[test]
+fn a_hundred_thousand_locks_at_once_hold_up_nobody() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        const COUNT: usize = 100_000;
+        let client = server.client().await;
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let url = server.url();
+        let other = std::thread::spawn(move || slowest_of_another(&url, &stopped));
+        let short = Terms::new().lease(Duration::from_secs(10));
+        let held = client.mutex("held").with(short).unwrap();
+        let held = held.lock().await.unwrap();
+        let before = resident();
+        let begun = Instant::now();
+        let locks: Vec<_> = (0..COUNT)
+            .map(|number| {
+                let mutex = client.mutex(format!("k{number}"));
+                tokio::spawn(async move { mutex.lock().await })
+            })
+            .collect();
+        let late = tokio::spawn({
+            let mutex = client.mutex("late");
+            async move { mutex.lock().await.map(|_| Instant::now()) }
+        });
+        let mut most = 0;
+        while !locks.iter().all(tokio::task::JoinHandle::is_finished) {
+            most = most.max(resident());
+            assert!(held.is_valid());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let took = begun.elapsed();
+        let late = late.await.unwrap().unwrap() - begun;
+        drop(stop);
+        let slowest = other.join().unwrap();
+        let mut guards = Vec::with_capacity(COUNT);
+        for lock in locks {
+            guards.push(lock.await.unwrap().unwrap());
+        }
+        drop(guards);
+        client.flush().await;
+        let each = most.saturating_sub(before) / COUNT;
+        let left = resident().saturating_sub(before) / COUNT;
+        println!(
+            "{COUNT} in {took:?}, {each} bytes each, {left} afterwards; \
+             one more after {late:?}; others at most {slowest:?}"
+        );
+        assert!(each < 4096, "{each} bytes each");
+        assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+        assert!(held.is_valid());
+    });
+}
+
+/// How much memory this process has now.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = status.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * 4096
+}
+
+/// The longest time that a lock and its release took a client on a thread of its own, until it is to stop.
+fn slowest_of_another(url: &str, stopped: &Receiver<()>) -> Duration {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.unwrap().block_on(async {
+        let client = Client::connect(url).await.unwrap();
+        let mut slowest = Duration::ZERO;
+        while stopped.try_recv() == Err(TryRecvError::Empty) {
+            let asked = Instant::now();
+            let guard = client.mutex("other").lock().await.unwrap();
+            guard.release().await.unwrap();
+            slowest = slowest.max(asked.elapsed());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        slowest
+    })
 }
