@@ -156,11 +156,9 @@
 //! - `blocking`: the same for code without async;
 //! - `quorum`: locks of several servers, each with a client;
 //! - `client`, `locks`: what users see;
-//! - `net`: a connection (`link`), how it comes back (`keeping`), a call as a
-//!   future (`calling`), and the client's own task (`driver`); what the engine
-//!   says is done here. Where servers are is in `source`, `sentinels` and
-//!   `cluster`;
-//! - `wire`: requests, replies and messages as bytes.
+//! - `probe`: what is asked of servers and is not about locks;
+//! - `pump`: bytes between sockets and the endpoint of `rlock-engine`, the time,
+//!   and who waits for what.
 //!
 //! All decisions are in a crate of their own, `rlock-engine`: one state machine
 //! without I/O and without a clock.

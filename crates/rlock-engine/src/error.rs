@@ -196,7 +196,7 @@ pub enum Error {
     ///
     /// Its sentence names the argument, its value and the limit. `MOVED` says that
     /// the server is a node of a cluster, and another one has the key: connect
-    /// with `Client::cluster`.
+    /// to it as a cluster.
     #[error("the server refused: {0}")]
     Refused(#[source] ServerError),
 
@@ -350,8 +350,14 @@ impl Failure {
 }
 
 fn each(failures: &[(String, Failure)]) -> String {
-    let each = failures.iter();
-    let each = each.map(|(address, failure)| format!("{address}: {failure}"));
+    let each = failures.iter().map(|(address, failure)| {
+        let text = failure.to_string();
+        // What ends a connection names its address.
+        match text.starts_with(address) {
+            true => text,
+            false => format!("{address}: {text}"),
+        }
+    });
     each.collect::<Vec<_>>().join("; ")
 }
 
