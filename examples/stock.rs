@@ -212,7 +212,7 @@ async fn think_long(
     screen: &Screen,
 ) -> Outcome<bool> {
     let (lease, thinking) = (Duration::from_secs(1), Duration::from_secs(3));
-    let mutex = client.mutex(LOCK).with(Terms::new().lease(lease))?;
+    let mutex = client.mutex(LOCK).with(Terms::new().lease(lease)?);
     let before = figures::gauge(redis, "renewals").await?;
     let guard = mutex.lock().await?;
     let spinner = screen.spinner("thinking for 3 s, with a lease of 1 s");

@@ -180,9 +180,7 @@ fn compare_replicas(section: &mut Section<'_>, runtime: &Runtime) {
         let client = Client::connect(&url(&master)).await;
         let client = client.expect("the server has the module");
         let plain = client.mutex("lock");
-        let known = plain
-            .with(Terms::new().replicas(1))
-            .expect("the terms are right");
+        let known = plain.with(Terms::new().replicas(1).unwrap());
         let redis = redis::Client::open(url(&replica)).expect("the address is right");
         let redis = redis.get_multiplexed_async_connection().await;
         let mut redis = redis.expect("the replica takes connections");
@@ -252,11 +250,11 @@ async fn pair(mutex: &Mutex) -> Duration {
 
 /// The time until all of so many are held that were asked for together.
 async fn burst(client: &Client, replicas: u16) -> Duration {
-    let terms = Terms::new().replicas(replicas);
+    let terms = Terms::new().replicas(replicas).unwrap();
     let begun = Instant::now();
     let asked = (0..BURST).map(|number| {
         let mutex = client.mutex(format!("burst:{number}")).with(terms);
-        async move { mutex.expect("the terms are right").lock().await }
+        async move { mutex.lock().await }
     });
     let guards = futures_util::future::join_all(asked).await;
     let time = begun.elapsed();

@@ -46,14 +46,14 @@ pub(crate) async fn run(arguments: &Arguments, task: Task) -> Outcome<()> {
         Task::QueueAtMembers => {
             let quorum = Quorum::connect(&arguments.members).await?;
             // No longer than members sit out after a crash: their startup grace.
-            let terms = Terms::new().lease(MEMBER_LEASE);
-            open_and_buy(server, Lock::OnMost(quorum.mutex(LOCK).with(terms)?)).await
+            let terms = Terms::new().lease(MEMBER_LEASE)?;
+            open_and_buy(server, Lock::OnMost(quorum.mutex(LOCK).with(terms))).await
         }
         Task::HoldAndHang => {
             let client = Client::connect(server).await?;
             let _guard = client
                 .mutex(LOCK)
-                .with(Terms::new().lease(HANG_LEASE))?
+                .with(Terms::new().lease(HANG_LEASE)?)
                 .lock()
                 .await?;
             println!("ready");

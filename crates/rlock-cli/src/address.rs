@@ -77,17 +77,22 @@ impl Address {
 
     /// Connects a client that asks, which takes the time of a few questions.
     pub(crate) async fn questioner(&self) -> Result<Client, Failure> {
-        self.connect(self.builder.clone().patience(PATIENCE)).await
+        self.connect(self.builder.clone().retry_timeout(PATIENCE))
+            .await
     }
 
     /// The same, which does not wait for long for a master that is away.
     pub(crate) async fn impatient(&self, patience: Duration) -> Result<Client, Failure> {
-        self.connect(self.builder.clone().patience(patience)).await
+        self.connect(self.builder.clone().retry_timeout(patience))
+            .await
     }
 
     /// The masters, for questions that are not about locks.
     pub(crate) async fn masters(&self) -> Result<Vec<Master>, Failure> {
-        let masters = probe::masters(self.builder.clone().patience(PATIENCE), self.servers()?);
+        let masters = probe::masters(
+            self.builder.clone().retry_timeout(PATIENCE),
+            self.servers()?,
+        );
         masters.await.map_err(|error| self.failure(&error))
     }
 

@@ -125,12 +125,13 @@ impl Session<'_> {
         wait: Option<Duration>,
         signals: &mut Signals,
     ) -> Result<u8, Failure> {
-        let (key, terms) = (self.exec.key().as_bytes(), self.exec.terms());
-        let failure = |error| self.address.failure(&error);
+        let terms = self.exec.terms();
+        let terms = terms.map_err(|error| self.address.failure(&error))?;
+        let key = self.exec.key().as_bytes();
         let client = match servers {
             Servers::One(client) => client,
             Servers::Quorum(quorum) => {
-                let mutex = quorum.mutex(key).with(terms).map_err(failure)?;
+                let mutex = quorum.mutex(key).with(terms);
                 let limited = |wait| mutex.lock_timeout(wait);
                 let granted = granted(wait, mutex.lock(), limited);
                 return self.run(servers, granted, signals).await;
@@ -138,20 +139,19 @@ impl Session<'_> {
         };
         match self.exec.kind() {
             Kind::Exclusive => {
-                let mutex = client.mutex(key).with(terms).map_err(failure)?;
+                let mutex = client.mutex(key).with(terms);
                 let limited = |wait| mutex.lock_timeout(wait);
                 let granted = granted(wait, mutex.lock(), limited);
                 self.run(servers, granted, signals).await
             }
             Kind::Shared => {
-                let lock = client.rwlock(key).with(terms).map_err(failure)?;
+                let lock = client.rwlock(key).with(terms);
                 let limited = |wait| lock.read_timeout(wait);
                 let granted = granted(wait, lock.read(), limited);
                 self.run(servers, granted, signals).await
             }
             Kind::Permits { limit, permits } => {
-                let semaphore = client.semaphore(key, limit).map_err(failure)?;
-                let semaphore = semaphore.with(terms).map_err(failure)?;
+                let semaphore = client.semaphore(key, limit).with(terms);
                 let limited = |wait| semaphore.acquire_many_timeout(permits, wait);
                 let unlimited = semaphore.acquire_many(permits);
                 let granted = granted(wait, unlimited, limited);

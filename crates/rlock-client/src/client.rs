@@ -142,43 +142,31 @@ impl Client {
         RwLock::new(self.lock_at(key.as_ref()))
     }
 
-    /// The semaphore at `key` with so many permits, on terms as for
-    /// [`mutex`](Self::mutex).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for `permits` of 0 or above 1,000,000.
+    /// The semaphore at `key` with that number of permits, from 1 to 1,000,000, on
+    /// terms as for [`mutex`](Self::mutex).
     ///
     /// # Examples
     ///
     /// ```no_run
     /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-    /// let permit = client.semaphore("downloads", 10)?.acquire().await?;
+    /// let permit = client.semaphore("downloads", 10).acquire().await?;
     /// # Ok(()) }
     /// ```
-    pub fn semaphore(&self, key: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, Error> {
+    pub fn semaphore(&self, key: impl AsRef<[u8]>, permits: u32) -> Semaphore {
         Semaphore::new(self.lock_at(key.as_ref()), permits)
     }
 
     /// The locks at all of `keys` as one, all or none, on terms as for
-    /// [`mutex`](Self::mutex).
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for no keys, for more than 1024, and for one that
-    /// is named twice.
+    /// [`mutex`](Self::mutex). From 1 to 1024 keys that differ.
     ///
     /// # Examples
     ///
     /// ```no_run
     /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-    /// let guard = client.multi(["account:1", "account:2"])?.lock().await?;
+    /// let guard = client.multi(["account:1", "account:2"]).lock().await?;
     /// # Ok(()) }
     /// ```
-    pub fn multi<K: AsRef<[u8]>>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-    ) -> Result<MultiLock, Error> {
+    pub fn multi(&self, keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> MultiLock {
         let keys = keys.into_iter().map(|key| key.as_ref().into());
         MultiLock::new(Arc::clone(&self.inner), keys.collect())
     }
@@ -192,7 +180,7 @@ impl Client {
     /// # Errors
     ///
     /// - [`Error::OutOfRange`] for another `count`;
-    /// - [`Error::Unavailable`]: no answer within the client's patience;
+    /// - [`Error::Unavailable`]: no answer within the client's retry timeout;
     /// - [`Error::Denied`]: the server refuses.
     ///
     /// # Examples
@@ -239,7 +227,7 @@ impl Client {
     /// They are those of `INFO rlock`, for all databases and all clients of the
     /// server, and most of them count since it was started: see [`Counters`].
     /// All masters are asked at the same time. One that does not answer within
-    /// the client's patience has the reason in its place, so does one that
+    /// the client's retry timeout has the reason in its place, so does one that
     /// refuses, or that does not have the module. For operators: it needs the
     /// command `INFO`.
     ///

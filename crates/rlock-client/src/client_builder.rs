@@ -30,8 +30,8 @@ const NAME_LEN_MAX: usize = 64;
 /// # use std::time::Duration;
 /// # async fn example() -> Result<(), rlock_client::Error> {
 /// let client = rlock_client::Client::builder()
-///     .response_limit(Duration::from_secs(2))
-///     .patience(Duration::from_secs(4))
+///     .response_timeout(Duration::from_secs(2))
+///     .retry_timeout(Duration::from_secs(4))
 ///     .connect("redis://127.0.0.1/")
 ///     .await?;
 /// # Ok(()) }
@@ -50,7 +50,7 @@ impl Default for ClientBuilder {
     fn default() -> Self {
         let limits = Limits {
             response: Duration::from_secs(5),
-            patience: Duration::from_secs(10),
+            retry: Duration::from_secs(10),
             replication: Duration::from_secs(1),
         };
         Self {
@@ -69,8 +69,8 @@ impl ClientBuilder {
     /// A connection that takes longer is given up and made anew: holds and
     /// places in queues survive that. Choose it well below the
     /// leases in use, so that a vanished server is noticed in time to renew.
-    pub fn response_limit(mut self, limit: Duration) -> Self {
-        self.limits.response = limit;
+    pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.response = timeout;
         self
     }
 
@@ -79,16 +79,16 @@ impl ClientBuilder {
     ///
     /// These are `try_lock`, `release` and the questions. Calls that wait for
     /// a lock go on as long as their wait. Up to 30 days.
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.limits.patience = patience;
+    pub fn retry_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.retry = timeout;
         self
     }
 
     /// How long replicas may take to say that they know of a grant, where they
     /// are asked; default 1 s, at most 30 days. See
     /// [`Terms::replicas`](crate::Terms::replicas).
-    pub fn replication_limit(mut self, limit: Duration) -> Self {
-        self.limits.replication = limit;
+    pub fn replication_timeout(mut self, timeout: Duration) -> Self {
+        self.limits.replication = timeout;
         self
     }
 
@@ -237,9 +237,9 @@ impl ClientBuilder {
         check: Option<Check>,
         is_probe: bool,
     ) -> Result<(Client, JoinHandle<()>), Error> {
-        whole_ms("response_limit", self.limits.response)?;
-        whole_ms("patience", self.limits.patience)?;
-        whole_ms("replication_limit", self.limits.replication)?;
+        whole_ms("response_timeout", self.limits.response)?;
+        whole_ms("retry_timeout", self.limits.retry)?;
+        whole_ms("replication_timeout", self.limits.replication)?;
         if let Some(name) = &self.name {
             check_name(name)?;
         }

@@ -115,7 +115,7 @@
 //! # #![deny(unused_must_use)]
 //! # use rlock_client::{Error, Mutex, Terms};
 //! # fn example(mutex: Mutex) -> Result<(), Error> {
-//! mutex.with(Terms::new().replicas(1))?; // It goes on without replicas.
+//! mutex.with(Terms::new().replicas(1)?); // It goes on without replicas.
 //! # Ok(()) }
 //! ```
 //!
@@ -193,7 +193,11 @@ pub use quorum::{
     mutex::QuorumMutex,
 };
 #[doc(inline)]
-pub use rlock_engine::engine::{Metrics, owner::Owner, terms::Terms};
+pub use rlock_engine::engine::{
+    Metrics,
+    owner::Owner,
+    terms::{Lease, Terms},
+};
 #[doc(inline)]
 pub use rlock_engine::error::{Error, Failure, Loss, ServerError};
 #[doc(inline)]

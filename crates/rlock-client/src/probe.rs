@@ -95,7 +95,7 @@ impl Master {
     /// Once it was polled the command may be carried out.
     pub async fn ask(&self, command: &Command) -> Result<Frame, Error> {
         let state = &self.inner.state;
-        let limit = Some(state.limits.patience);
+        let limit = Some(state.limits.retry);
         ask(state, To::Node(self.node), command.clone(), limit).await
     }
 }

@@ -34,8 +34,8 @@ fn main() -> Outcome<()> {
 
     // The watchdog renews the lease, but not while this process stands still.
     let client = blocking::Client::connect(&std::env::var("RLOCK_URL")?)?;
-    let terms = Terms::new().lease(Duration::from_millis(lease_ms));
-    let guard = client.mutex(LOCK).with(terms)?.lock()?;
+    let terms = Terms::new().lease(Duration::from_millis(lease_ms))?;
+    let guard = client.mutex(LOCK).with(terms).lock()?;
     println!("granted {}", guard.fence());
 
     let mut receivers = receivers(guard.fence())?;

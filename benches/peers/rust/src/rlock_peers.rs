@@ -35,7 +35,7 @@ impl Peer for Rlock {
     async fn caller(&self, workload: &Workload) -> anyhow::Result<RlockCaller> {
         Ok(RlockCaller {
             client: self.0.clone(),
-            terms: Terms::new().lease(workload.lease()),
+            terms: Terms::new().lease(workload.lease()).unwrap(),
             held: None,
         })
     }
@@ -61,7 +61,7 @@ impl Peer for Bound {
     async fn caller(&self, workload: &Workload) -> anyhow::Result<RlockCaller> {
         Ok(RlockCaller {
             client: self.0.clone(),
-            terms: Terms::new().lease(workload.lease()).bound(GRACE),
+            terms: Terms::new().lease(workload.lease()).unwrap().bound(GRACE).unwrap(),
             held: None,
         })
     }
@@ -75,7 +75,7 @@ pub(crate) struct RlockCaller {
 
 impl Caller for RlockCaller {
     async fn acquire(&mut self, key: &str) -> anyhow::Result<()> {
-        let mutex = self.client.mutex(key).with(self.terms)?;
+        let mutex = self.client.mutex(key).with(self.terms);
         self.held = Some(mutex.lock().await?);
         Ok(())
     }

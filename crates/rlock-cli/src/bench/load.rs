@@ -142,7 +142,7 @@ async fn work(client: Client, shared: Arc<Shared>, first: u64) -> Result<(), Err
     while shared.may_begin() {
         let key = format!("{}{}", shared.prefix, number % shared.locks);
         number += 1;
-        let mutex = client.mutex(key).with(Terms::new().lease(LEASE))?;
+        let mutex = client.mutex(key).with(Terms::new().lease(LEASE)?);
         let asked = Instant::now();
         let guard = mutex.lock().await?;
         let granted = Instant::now();

@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-use rlock_client::Terms;
+use rlock_client::{Error, Terms};
 
 use crate::duration;
 
@@ -126,11 +126,11 @@ impl Exec {
     }
 
     /// On which terms the lock is asked for.
-    pub(super) fn terms(&self) -> Terms {
-        let terms = Terms::new().lease(self.lease).replicas(self.replicas);
+    pub(super) fn terms(&self) -> Result<Terms, Error> {
+        let terms = Terms::new().lease(self.lease)?.replicas(self.replicas)?;
         match self.bind {
             Some(grace) => terms.bound(grace),
-            None => terms,
+            None => Ok(terms),
         }
     }
 

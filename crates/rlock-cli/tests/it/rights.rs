@@ -135,7 +135,7 @@ async fn the_rust_client_needs_no_more_than_the_application_has() {
     let lock = client.rwlock("lock:k");
     let writer = lock.write().await.unwrap();
     writer.downgrade().await.unwrap().release().await.unwrap();
-    let units = client.semaphore("lock:units", 3).unwrap();
+    let units = client.semaphore("lock:units", 3);
     units
         .acquire_many(2)
         .await
@@ -143,11 +143,13 @@ async fn the_rust_client_needs_no_more_than_the_application_has() {
         .release()
         .await
         .unwrap();
-    let both = client.multi(["lock:a", "lock:b"]).unwrap();
+    let both = client.multi(["lock:a", "lock:b"]);
     both.lock().await.unwrap().release().await.unwrap();
-    let terms = Terms::new().lease(Duration::from_millis(200));
-    let mutex = client.mutex("lock:k").with(terms.bound(Duration::ZERO));
-    let bound = mutex.unwrap().lock().await.unwrap();
+    let terms = Terms::new().lease(Duration::from_millis(200)).unwrap();
+    let mutex = client
+        .mutex("lock:k")
+        .with(terms.bound(Duration::ZERO).unwrap());
+    let bound = mutex.lock().await.unwrap();
     tokio::time::sleep(Duration::from_millis(400)).await;
     assert!(bound.is_valid(), "it was renewed");
     bound.release().await.unwrap();

@@ -67,8 +67,8 @@ verbs! {
     Client {
         has mutex(key: impl AsRef<[u8]>) -> Mutex;
         has rwlock(key: impl AsRef<[u8]>) -> RwLock;
-        has semaphore(key: impl AsRef<[u8]>, permits: u32) -> Result<Semaphore, Error>;
-        has multi(keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Result<MultiLock, Error>;
+        has semaphore(key: impl AsRef<[u8]>, permits: u32) -> Semaphore;
+        has multi(keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> MultiLock;
         has owner() -> Owner;
         has metrics() -> Metrics;
         waits list(count: u64) -> Vec<Contended>;

@@ -119,7 +119,7 @@ verbs! {
     #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
     Mutex {
         has key() -> &[u8];
-        has with(terms: Terms) -> Result<Self, Error>;
+        has with(terms: Terms) -> Self;
         has by(owner: &Owner) -> Self;
         waits lock() -> Guard;
         waits try_lock() -> Option<Guard>;
@@ -136,7 +136,7 @@ verbs! {
     #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
     RwLock {
         has key() -> &[u8];
-        has with(terms: Terms) -> Result<Self, Error>;
+        has with(terms: Terms) -> Self;
         has by(owner: &Owner) -> Self;
         waits read() -> ReadGuard;
         waits try_read() -> Option<ReadGuard>;
@@ -155,7 +155,7 @@ verbs! {
     Semaphore {
         has key() -> &[u8];
         has permits() -> u32;
-        has with(terms: Terms) -> Result<Self, Error>;
+        has with(terms: Terms) -> Self;
         waits acquire() -> Permits;
         waits acquire_many(permits: u32) -> Permits;
         waits try_acquire() -> Option<Permits>;
@@ -170,7 +170,7 @@ verbs! {
 verbs! {
     #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
     MultiLock {
-        has with(terms: Terms) -> Result<Self, Error>;
+        has with(terms: Terms) -> Self;
         has by(owner: &Owner) -> Self;
         waits lock() -> MultiGuard;
         waits try_lock() -> Option<MultiGuard>;
@@ -189,7 +189,7 @@ verbs! {
     #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
     QuorumMutex {
         has key() -> &[u8];
-        has with(terms: Terms) -> Result<Self, Error>;
+        has with(terms: Terms) -> Self;
         has by(owner: &Owner) -> Self;
         waits lock() -> QuorumGuard;
         waits try_lock() -> Option<QuorumGuard>;

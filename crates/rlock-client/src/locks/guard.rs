@@ -239,7 +239,7 @@ impl<K: Kind> Guard<K> {
     /// Has it last for at least `lease` from now.
     ///
     /// For work that turns out to be longer than a
-    /// [fixed lease](crate::Terms::fixed_lease). A lock that the watchdog
+    /// [fixed lease](crate::Lease::Fixed). A lock that the watchdog
     /// renews has no shorter lease from now on. Nothing is sent if it lasts for
     /// so long anyway; it never lasts beyond its
     /// [`max_hold`](crate::Terms::max_hold). Range and rounding as for
@@ -254,7 +254,7 @@ impl<K: Kind> Guard<K> {
     /// - [`Error::Lost`]: the lock was lost;
     /// - [`Error::OutOfRange`], [`Error::Denied`], [`Error::Refused`]: for a
     ///   lease of zero, above 30 days, or longer than the server allows;
-    /// - [`Error::Unavailable`]: no answer within the client's patience, or
+    /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
     ///   another call of the same owner has been at work for as long. The
     ///   lock may last for longer on the server than is known here;
     /// - [`Error::Member`]: in a quorum, for a lease above the startup grace of
@@ -289,7 +289,7 @@ impl<K: Kind> Guard<K> {
     /// Of several keys, that of the first that could not be released.
     ///
     /// - [`Error::Lost`]: the lock was lost before; the server changed nothing;
-    /// - [`Error::Unavailable`]: no answer within the client's patience, or
+    /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
     ///   another call of the same owner has been at work for as long; the
     ///   background goes on trying until the lease ends;
     /// - [`Error::Denied`], [`Error::NotALock`]: the server refuses.

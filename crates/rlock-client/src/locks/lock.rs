@@ -26,7 +26,7 @@ pub(crate) struct Lock {
     pub(crate) key: Arc<[u8]>,
     /// The further keys, in order, where several are asked for together.
     rest: Arc<[Arc<[u8]>]>,
-    terms: Terms,
+    pub(crate) terms: Terms,
     /// Who asks; a new one each time where none is named.
     owner: Option<Owner>,
 }
@@ -44,11 +44,11 @@ impl Lock {
     }
 
     /// The same, held on these terms.
-    pub(crate) fn with(&self, terms: Terms) -> Result<Self, Error> {
-        Ok(Self {
-            terms: terms.checked()?,
+    pub(crate) fn with(&self, terms: Terms) -> Self {
+        Self {
+            terms,
             ..self.clone()
-        })
+        }
     }
 
     /// The same for one of its keys alone.

@@ -24,6 +24,7 @@ use crate::pump::state::Inner;
 
 /// The most keys that one request may have.
 const KEYS_MAX: usize = 1024;
+const KEYS: &str = "1 to 1024 different keys";
 
 /// Several locks that are held together or not at all.
 ///
@@ -50,7 +51,7 @@ const KEYS_MAX: usize = 1024;
 ///
 /// ```no_run
 /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-/// let both = client.multi(["account:1", "account:2"])?;
+/// let both = client.multi(["account:1", "account:2"]);
 /// let guard = both.lock().await?;
 /// guard.release().await?;
 /// # Ok(()) }
@@ -140,34 +141,50 @@ impl Guard<Several> {
     }
 }
 
-fn out_of_range(value: String) -> Error {
+fn out_of_range(argument: &'static str, value: String, limit: &'static str) -> Error {
     Error::OutOfRange {
-        argument: "keys",
+        argument,
         value,
-        limit: format!("1 to {KEYS_MAX} different keys").into(),
+        limit: limit.into(),
     }
 }
 
 impl MultiLock {
-    pub(crate) fn new(inner: Arc<Inner>, mut keys: Vec<Arc<[u8]>>) -> Result<Self, Error> {
+    pub(crate) fn new(inner: Arc<Inner>, mut keys: Vec<Arc<[u8]>>) -> Self {
         keys.sort_unstable();
-        let twice = keys.iter().zip(keys.iter().skip(1)).find(|(a, b)| a == b);
-        if let Some((key, _)) = twice {
-            let key = String::from_utf8_lossy(key);
-            return Err(out_of_range(format!("`{key}` more than once")));
-        }
-        let first = match keys.first() {
-            Some(first) if keys.len() <= KEYS_MAX => Arc::clone(first),
-            _ => return Err(out_of_range(format!("{} keys", keys.len()))),
-        };
+        // Without keys every call is refused.
+        let first = keys.first().cloned().unwrap_or_default();
         let slot = slot::of(&first);
         let is_one_slot = keys.iter().all(|key| slot::of(key) == slot);
         let rest = keys.get(1..).unwrap_or_default();
-        Ok(Self {
+        Self {
             lock: Lock::new(inner, first, rest),
             keys: keys.into(),
             is_one_slot,
-        })
+        }
+    }
+
+    /// What can be asked for together.
+    fn check(&self) -> Result<(), Error> {
+        if !(1..=KEYS_MAX).contains(&self.keys.len()) {
+            return Err(out_of_range(
+                "keys",
+                format!("{} keys", self.keys.len()),
+                KEYS,
+            ));
+        }
+        let mut neighbours = self.keys.iter().zip(self.keys.iter().skip(1));
+        if let Some((key, _)) = neighbours.find(|(one, other)| one == other) {
+            let twice = format!("`{}` more than once", String::from_utf8_lossy(key));
+            return Err(out_of_range("keys", twice, KEYS));
+        }
+        match self.lock.terms.bound {
+            Some(grace) => {
+                let limit = "left out for several keys";
+                Err(out_of_range("bound", format!("{grace:?}"), limit))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The keys, in the order of their names.
@@ -191,22 +208,13 @@ impl MultiLock {
 
     /// The same, held on `terms` from the next call on.
     ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days, and for
-    /// [`bound`](Terms::bound): the server cannot do it for several keys.
-    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
-        if let Some(grace) = terms.bound {
-            return Err(Error::OutOfRange {
-                argument: "bound",
-                value: format!("{grace:?}"),
-                limit: "left out for several keys".into(),
-            });
-        }
-        Ok(Self {
-            lock: self.lock.with(terms)?,
+    /// Not [`bound`](Terms::bound), which the server cannot do for several keys:
+    /// then every call fails with [`Error::OutOfRange`].
+    pub fn with(&self, terms: Terms) -> Self {
+        Self {
+            lock: self.lock.with(terms),
             ..self.clone()
-        })
+        }
     }
 
     /// Waits for all of them, without limit.
@@ -216,8 +224,9 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock). None of the locks is held
-    /// then.
+    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
+    /// no keys, for more than 1024, and for one that is named twice. None of the
+    /// locks is held then.
     ///
     /// # Cancel safety
     ///
@@ -236,7 +245,8 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock) and of
+    /// [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
@@ -253,7 +263,8 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout) and of
+    /// [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
@@ -263,6 +274,7 @@ impl MultiLock {
     }
 
     async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
+        self.check()?;
         if self.is_one_slot || !self.lock.inner.state.is_cluster(queueing).await? {
             let held = self.lock.ask_as(owner, Ask::Exclusive, queueing).await?;
             let rest = Vec::new();
@@ -279,7 +291,7 @@ impl MultiLock {
             let mut held = held.into_iter();
             let first = held
                 .next()
-                .ok_or_else(|| out_of_range("no keys".to_owned()))?;
+                .ok_or_else(|| out_of_range("keys", "no keys".to_owned(), KEYS))?;
             let rest = held.collect();
             let guard = Guard::new(All { first, rest });
             // The first may have been lost while the last was waited for.

@@ -72,21 +72,17 @@ impl Mutex {
 
     /// The same, held on `terms` from the next call on.
     ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
-    ///
     /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-    /// let terms = rlock_client::Terms::new().lease(Duration::from_secs(5));
-    /// let mutex = client.mutex("report").with(terms)?;
+    /// let terms = rlock_client::Terms::new().lease(Duration::from_secs(5))?;
+    /// let mutex = client.mutex("report").with(terms);
     /// # Ok(()) }
     /// ```
-    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
-        self.lock.with(terms).map(Self::new)
+    pub fn with(&self, terms: Terms) -> Self {
+        Self::new(self.lock.with(terms))
     }
 
     /// Waits for the lock, without limit.
@@ -124,12 +120,12 @@ impl Mutex {
     /// Takes the lock if it is free and nobody waits for it.
     ///
     /// `None` if not. Never waits for the lock, only for the server's reply,
-    /// and for a connection at most as long as the client's patience.
+    /// and for a connection at most as long as the client's retry timeout.
     ///
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if there was
-    /// no usable answer within the client's patience.
+    /// no usable answer within the client's retry timeout.
     ///
     /// # Cancel safety
     ///
@@ -202,7 +198,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// - [`Error::Unavailable`]: no answer within the client's patience;
+    /// - [`Error::Unavailable`]: no answer within the client's retry timeout;
     /// - [`Error::NotALock`], [`Error::Denied`]: the server refuses.
     ///
     /// # Examples

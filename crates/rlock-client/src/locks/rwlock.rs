@@ -69,12 +69,8 @@ impl RwLock {
     }
 
     /// The same, held on `terms` from the next call on.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
-    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
-        self.lock.with(terms).map(Self::new)
+    pub fn with(&self, terms: Terms) -> Self {
+        Self::new(self.lock.with(terms))
     }
 
     /// Waits to read, without limit.

@@ -30,7 +30,7 @@ const PERMITS_MAX: u32 = 1_000_000;
 ///
 /// ```no_run
 /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-/// let downloads = client.semaphore("downloads", 10)?;
+/// let downloads = client.semaphore("downloads", 10);
 /// let permit = downloads.acquire().await?; // At most ten at a time.
 /// permit.release().await?;
 /// # Ok(()) }
@@ -78,9 +78,8 @@ impl Guard<Permit> {
 }
 
 impl Semaphore {
-    pub(crate) fn new(lock: Lock, limit: u32) -> Result<Self, Error> {
-        in_range("permits", limit, PERMITS_MAX)?;
-        Ok(Self { lock, limit })
+    pub(crate) fn new(lock: Lock, limit: u32) -> Self {
+        Self { lock, limit }
     }
 
     /// The semaphore's key.
@@ -95,24 +94,18 @@ impl Semaphore {
 
     /// The same, held on `terms` from the next call on.
     ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for a duration that is zero or above 30 days.
-    ///
     /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
     /// // Those of a dead process come back soon.
-    /// let terms = rlock_client::Terms::new().bound(Duration::from_secs(5));
-    /// let workers = client.semaphore("workers", 20)?.with(terms)?;
+    /// let terms = rlock_client::Terms::new().bound(Duration::from_secs(5))?;
+    /// let workers = client.semaphore("workers", 20).with(terms);
     /// # Ok(()) }
     /// ```
-    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
-        let lock = self.lock.with(terms)?;
-        let limit = self.limit;
-        Ok(Self { lock, limit })
+    pub fn with(&self, terms: Terms) -> Self {
+        Self::new(self.lock.with(terms), self.limit)
     }
 
     /// Waits for one permit, without limit.
@@ -122,7 +115,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock).
+    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
+    /// a semaphore of 0 or above 1,000,000 permits.
     ///
     /// # Cancel safety
     ///
@@ -136,7 +130,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As for [`acquire`](Self::acquire). [`Error::OutOfRange`] for 0, and for
+    /// As for [`acquire`](Self::acquire), and [`Error::OutOfRange`] for 0 and for
     /// more permits than there are.
     ///
     /// # Cancel safety
@@ -246,6 +240,7 @@ impl Semaphore {
 
     fn ask_for(&self, permits: u32) -> Result<Ask, Error> {
         let limit = self.limit;
+        in_range("permits", limit, PERMITS_MAX)?;
         in_range("permits", permits, limit)?;
         Ok(Ask::Permits { limit, permits })
     }

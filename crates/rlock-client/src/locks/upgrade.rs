@@ -144,7 +144,7 @@ impl Guard<Shared> {
     ///
     /// Those of [`upgrade`](Self::upgrade) but for [`Error::Deadlock`], and
     /// [`Error::Unavailable`] if there was no usable answer within the
-    /// client's patience.
+    /// client's retry timeout.
     ///
     /// # Cancel safety
     ///
@@ -235,7 +235,7 @@ impl Guard<Write> {
     /// still keep other readers out, until it is released.
     ///
     /// - [`Error::Lost`]: the lock was lost before;
-    /// - [`Error::Unavailable`]: no answer within the client's patience;
+    /// - [`Error::Unavailable`]: no answer within the client's retry timeout;
     /// - [`Error::Denied`], [`Error::NotALock`]: the server refuses.
     ///
     /// # Cancel safety

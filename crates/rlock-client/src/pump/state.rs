@@ -36,7 +36,7 @@ use crate::pump::dial::TlsConfig;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) response: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) retry: Duration,
     pub(crate) replication: Duration,
 }
 
@@ -112,7 +112,7 @@ impl State {
         };
         let settings = Settings {
             response: limits.response,
-            patience: limits.patience,
+            patience: limits.retry,
             replication: limits.replication,
             name,
             library: ("rlock-client", env!("CARGO_PKG_VERSION")),
@@ -298,14 +298,14 @@ impl State {
     }
 
     /// Asks the server of `key` until there is an answer, for at most the
-    /// client's patience.
+    /// client's retry timeout.
     pub(crate) async fn ask_at(
         self: &Arc<Self>,
         key: &Arc<[u8]>,
         command: Command,
     ) -> Result<Frame, Error> {
         let to = To::Key(Arc::clone(key));
-        ask(self, to, command, Some(self.limits.patience)).await
+        ask(self, to, command, Some(self.limits.retry)).await
     }
 
     /// Asks every server.
@@ -324,7 +324,7 @@ impl State {
     ) -> Vec<(String, Result<Frame, Error>)> {
         let nodes = self.look(Endpoint::nodes).into_iter();
         let asked = nodes.map(async |node| {
-            let limit = Some(self.limits.patience);
+            let limit = Some(self.limits.retry);
             let answer = ask(self, To::Node(node), command.clone(), limit).await;
             (self.look(|endpoint| endpoint.address(node)), answer)
         });
@@ -338,7 +338,7 @@ impl State {
             return Ok(true);
         }
         let limit = match queueing {
-            Queueing::Try => Some(self.limits.patience),
+            Queueing::Try => Some(self.limits.retry),
             Queueing::AtMost(wait) => Some(wait),
             Queueing::Unlimited => None,
         };

@@ -342,10 +342,7 @@ pub(crate) fn ask(
             max_hold: None,
             ..terms
         };
-        let lock = match member.client.lock_at(&key).with(terms) {
-            Ok(lock) => lock,
-            Err(error) => return Answer::Took(Err(error)),
-        };
+        let lock = member.client.lock_at(&key).with(terms);
         tokio::select! {
             biased;
             taken = lock.ask_as(&owner, Ask::Exclusive, queueing) => {

@@ -179,7 +179,7 @@ impl Hold {
     /// member that might grant again what it forgets.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.shared.check_grace(lease)?;
-        let begun = Deadline::after(self.shared.limits.patience);
+        let begun = Deadline::after(self.shared.limits.retry);
         let extending: Vec<_> = {
             let parts = lock(&self.parts);
             let guards = parts.guards.iter().zip(&self.order);
@@ -216,7 +216,7 @@ impl Hold {
     pub(crate) async fn release(&self) -> Result<(), Error> {
         self.look();
         let loss = self.proof.loss(now());
-        let begun = Deadline::after(self.shared.limits.patience);
+        let begun = Deadline::after(self.shared.limits.retry);
         let (lease, quorum) = (self.terms().lease, majority(self.order.len()));
         let soon = timer(now() + self.shared.slow(lease));
         let (mut released, mut silent, mut failure) = (0, 0, None);

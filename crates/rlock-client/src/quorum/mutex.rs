@@ -55,28 +55,21 @@ impl QuorumMutex {
 
     /// The same lock, held on `terms`; see [`Mutex::with`](crate::Mutex::with).
     ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfRange`] for a duration of zero, or above 30 days;
-    /// [`Error::Member`] for a lease above the startup grace of a member.
-    ///
     /// # Examples
     ///
     /// ```no_run
     /// # use std::time::Duration;
     /// # use rlock_client::Terms;
     /// # fn example(quorum: rlock_client::Quorum) -> Result<(), rlock_client::Error> {
-    /// let brief = Terms::new().lease(Duration::from_secs(5));
-    /// let mutex = quorum.mutex("invoice:7").with(brief)?;
+    /// let brief = Terms::new().lease(Duration::from_secs(5))?;
+    /// let mutex = quorum.mutex("invoice:7").with(brief);
     /// # Ok(()) }
     /// ```
-    pub fn with(&self, terms: Terms) -> Result<Self, Error> {
-        let terms = terms.checked()?;
-        self.shared.check_grace(terms.lease)?;
-        Ok(Self {
+    pub fn with(&self, terms: Terms) -> Self {
+        Self {
             terms,
             ..self.clone()
-        })
+        }
     }
 
     /// The same lock, asked for by `owner`, who may hold it already: then it is
@@ -137,7 +130,7 @@ impl QuorumMutex {
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if no majority
-    /// has answered within the patience of the members' settings. Its source
+    /// has answered within the retry timeout of the members' settings. Its source
     /// says what each of the others does.
     ///
     /// # Cancel safety
@@ -166,7 +159,7 @@ impl QuorumMutex {
     async fn ask(&self, queueing: Queueing) -> Result<Option<QuorumGuard>, Error> {
         self.shared.check_grace(self.terms.lease)?;
         let deadline = match queueing {
-            Queueing::Try => Deadline::after(self.shared.limits.patience),
+            Queueing::Try => Deadline::after(self.shared.limits.retry),
             Queueing::AtMost(wait) => Deadline::after(wait),
             Queueing::Unlimited => Deadline::unlimited(),
         };

@@ -4,7 +4,7 @@
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rlock_client::{Error, Owner, Terms};
+use rlock_client::{Error, Lease, Owner, Terms};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
@@ -133,13 +133,13 @@ impl Contender {
             _ => (Duration::from_millis(1000), true),
         };
         let terms = match is_renewed {
-            true => Terms::new().lease(lease),
-            false => Terms::new().fixed_lease(lease),
+            true => Terms::new().lease(lease).unwrap(),
+            false => Terms::new().lease(Lease::Fixed(lease)).unwrap(),
         };
         // Beside those that are not, and those that replicas know, of one client.
         let may_be_bound = self.copies == 0 && matches!(self.door, Door::Client(_));
         let terms = match may_be_bound && self.random.below(4) == 0 {
-            true => terms.bound(self.random.between(400, 1500)),
+            true => terms.bound(self.random.between(400, 1500)).unwrap(),
             false => terms,
         };
         let waiting = match self.random.below(4) {
@@ -151,7 +151,7 @@ impl Contender {
             key: self.key,
             mode,
             lease,
-            terms: terms.replicas(self.copies),
+            terms: terms.replicas(self.copies).unwrap(),
             waiting,
         }
     }

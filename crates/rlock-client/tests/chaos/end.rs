@@ -73,7 +73,7 @@ async fn newcomer_gets(
         key,
         mode: Mode::Exclusive,
         lease: Duration::from_secs(2),
-        terms: Terms::new().lease(Duration::from_secs(2)),
+        terms: Terms::new().lease(Duration::from_secs(2)).unwrap(),
         waiting: Waiting::AtMost(Duration::from_secs(5)),
     };
     match door.ask(wish, None).await {

@@ -27,9 +27,9 @@ pub(crate) enum Address {
 impl Address {
     pub(crate) async fn connect(&self) -> Result<Door, Error> {
         let builder = Client::builder()
-            .response_limit(Duration::from_secs(1))
-            .patience(PATIENCE)
-            .replication_limit(REPLICATION_LIMIT);
+            .response_timeout(Duration::from_secs(1))
+            .retry_timeout(PATIENCE)
+            .replication_timeout(REPLICATION_LIMIT);
         let client = match self {
             Self::Server(url) => builder.connect(url).await,
             Self::Sentinels(urls) => {
@@ -113,7 +113,7 @@ async fn exclusive(
     wish: Wish,
     owner: Option<&Owner>,
 ) -> Result<Option<Held>, Error> {
-    let mutex = client.mutex(wish.key).with(wish.terms)?;
+    let mutex = client.mutex(wish.key).with(wish.terms);
     let mutex = owner.map_or_else(|| mutex.clone(), |owner| mutex.by(owner));
     let guard = match wish.waiting {
         Waiting::Try => mutex.try_lock().await,
@@ -129,7 +129,7 @@ async fn by_majority(
     wish: Wish,
     owner: Option<&Owner>,
 ) -> Result<Option<Held>, Error> {
-    let mutex = quorum.mutex(wish.key).with(wish.terms)?;
+    let mutex = quorum.mutex(wish.key).with(wish.terms);
     let mutex = owner.map_or_else(|| mutex.clone(), |owner| mutex.by(owner));
     let guard = match wish.waiting {
         Waiting::Try => mutex.try_lock().await,
@@ -140,7 +140,7 @@ async fn by_majority(
 }
 
 async fn shared(client: &Client, wish: Wish, owner: Option<&Owner>) -> Result<Option<Held>, Error> {
-    let lock = client.rwlock(wish.key).with(wish.terms)?;
+    let lock = client.rwlock(wish.key).with(wish.terms);
     let lock = owner.map_or_else(|| lock.clone(), |owner| lock.by(owner));
     Ok(match (wish.waiting, wish.mode) {
         (Waiting::Try, Mode::Read) => lock.try_read().await?.map(Held::Read),

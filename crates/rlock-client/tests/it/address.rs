@@ -40,17 +40,11 @@ async fn counters_are_those_of_the_server() {
 #[tokio::test]
 async fn masters_answer_each_for_itself() {
     let mut cluster = Cluster::start(3, 0).await;
-    let builder = Client::builder().patience(Duration::from_millis(300));
+    let builder = Client::builder().retry_timeout(Duration::from_millis(300));
     let client = builder.connect(&url(&cluster)).await.unwrap();
     let key = cluster.key_at(0).await;
-    let terms = Terms::new().lease(Duration::from_secs(60));
-    let _held = client
-        .mutex(&key)
-        .with(terms)
-        .unwrap()
-        .lock()
-        .await
-        .unwrap();
+    let terms = Terms::new().lease(Duration::from_secs(60)).unwrap();
+    let _held = client.mutex(&key).with(terms).lock().await.unwrap();
     let waiting = tokio::spawn({
         let mutex = client.mutex(&key);
         async move { mutex.lock().await }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rlock_client::blocking::{Client, Upgrade};
-use rlock_client::{Error, Loss, Terms};
+use rlock_client::{Error, Lease, Loss, Terms};
 use tokio::runtime::Runtime;
 
 use crate::blocking::with_server;
@@ -52,7 +52,7 @@ fn readers_and_writers_work_without_async() {
 #[test]
 fn permits_work_without_async() {
     let (_tests, _server, client) = connected();
-    let semaphore = client.semaphore("k", 3).unwrap();
+    let semaphore = client.semaphore("k", 3);
     let two = semaphore.acquire_many(2).unwrap();
     let one = semaphore.acquire().unwrap();
     assert_eq!((two.count(), one.count(), semaphore.permits()), (2, 1, 3));
@@ -64,7 +64,7 @@ fn permits_work_without_async() {
     assert!(semaphore.force_release().unwrap() >= 1);
     assert_eq!(two.loss().wait(), Loss::EndedByServer);
     assert!(matches!(
-        client.semaphore("k", 0),
+        client.semaphore("k", 0).acquire(),
         Err(Error::OutOfRange { .. })
     ));
 }
@@ -72,7 +72,7 @@ fn permits_work_without_async() {
 #[test]
 fn several_locks_work_without_async() {
     let (_tests, _server, client) = connected();
-    let (multi, owner) = (client.multi(["b", "a"]).unwrap(), client.owner());
+    let (multi, owner) = (client.multi(["b", "a"]), client.owner());
     let guard = multi.by(&owner).lock().unwrap();
     let again = multi.by(&owner).try_lock().unwrap().unwrap();
     assert_eq!(guard.fence_of("a"), Some(again.fence()));
@@ -96,15 +96,12 @@ fn several_locks_work_without_async() {
 fn terms_and_lists_work_without_async() {
     let (tests, server, client) = connected();
     let grace = Duration::from_secs(5);
-    let lock = client.rwlock("k").with(Terms::new().bound(grace)).unwrap();
+    let lock = client.rwlock("k").with(Terms::new().bound(grace).unwrap());
     let reading = lock.read().unwrap();
     assert!(lock.info().unwrap().holders[0].is_bound);
-    let brief = Terms::new().fixed_lease(WAIT);
-    let multi = client.multi(["a"]).unwrap().with(brief).unwrap();
+    let brief = Terms::new().lease(Lease::Fixed(WAIT)).unwrap();
+    let multi = client.multi(["a"]).with(brief);
     assert_eq!(multi.lock().unwrap().loss().wait(), Loss::LeaseEnded);
-    let zero = client.semaphore("s", 1).unwrap();
-    let zero = zero.with(Terms::new().lease(Duration::ZERO));
-    assert!(matches!(zero, Err(Error::OutOfRange { .. })));
     let waiting = std::thread::spawn(move || lock.write().unwrap().release().unwrap());
     tests.block_on(async { server.admin().await.queued(1).await });
     let list = client.list(5).unwrap();

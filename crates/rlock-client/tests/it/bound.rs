@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error, Loss, Mutex, Terms};
+use rlock_client::{Client, Error, Lease, Loss, Mutex, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server, eventually};
 
 fn bound(client: &Client, key: &str, grace: Duration) -> Mutex {
-    client.mutex(key).with(Terms::new().bound(grace)).unwrap()
+    client.mutex(key).with(Terms::new().bound(grace).unwrap())
 }
 
 #[tokio::test]
@@ -42,17 +42,22 @@ async fn a_bound_hold_follows_its_client_to_the_next_connection() {
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
     let grace = Duration::from_secs(2);
-    let lock = client.rwlock("shared").with(Terms::new().bound(grace));
+    let lock = client
+        .rwlock("shared")
+        .with(Terms::new().bound(grace).unwrap());
     let semaphore = client
         .semaphore("permits", 3)
-        .unwrap()
-        .with(Terms::new().bound(grace));
+        .with(Terms::new().bound(grace).unwrap());
     let mutex = bound(&client, "k", grace);
     let guard = mutex.lock().await.unwrap();
-    let reading = lock.unwrap().read().await.unwrap();
-    let permits = semaphore.unwrap().acquire_many(2).await.unwrap();
-    let fixed = Terms::new().fixed_lease(BOUND).bound(grace);
-    let fixed = client.mutex("fixed").with(fixed).unwrap();
+    let reading = lock.read().await.unwrap();
+    let permits = semaphore.acquire_many(2).await.unwrap();
+    let fixed = Terms::new()
+        .lease(Lease::Fixed(BOUND))
+        .unwrap()
+        .bound(grace)
+        .unwrap();
+    let fixed = client.mutex("fixed").with(fixed);
     let fixed = fixed.lock().await.unwrap();
     for _ in 0..3 {
         let renewals = admin.gauge("renewals").await;
@@ -98,7 +103,7 @@ fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
         let server = Server::start().await;
         let proxy = Proxy::to(server.port).await;
         // Longer than the grace, the client would wait for a reply otherwise.
-        let builder = Client::builder().response_limit(Duration::from_secs(10));
+        let builder = Client::builder().response_timeout(Duration::from_secs(10));
         let client = builder.connect(&proxy.url()).await.unwrap();
         let grace = Duration::from_secs(1);
         let guard = bound(&client, "k", grace).lock().await.unwrap();
@@ -145,11 +150,9 @@ fn a_quiet_connection_is_known_to_be_there() {
     });
 }
 
-#[tokio::test]
-async fn a_grace_out_of_range_is_refused() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let built = client.mutex("k").with(Terms::new().bound(Duration::MAX));
+#[test]
+fn a_grace_out_of_range_is_refused() {
+    let built = Terms::new().bound(Duration::MAX);
     let Err(Error::OutOfRange { argument, .. }) = built else {
         panic!("{built:?}");
     };

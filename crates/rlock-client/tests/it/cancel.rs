@@ -162,7 +162,7 @@ async fn a_wait_that_is_over_leaves_no_place() {
             .is_none()
     );
     assert_eq!(admin.gauge("waiters").await, 0);
-    let both = client.multi(["k", "free"]).unwrap();
+    let both = client.multi(["k", "free"]);
     assert!(both.lock_timeout(wait).await.unwrap().is_none());
     assert_eq!(admin.gauge("waiters").await, 0);
     guard.release().await.unwrap();
@@ -208,7 +208,7 @@ fn a_guard_dropped_after_its_runtime_does_no_harm() {
     let runtime = runtime();
     let client = runtime.block_on(Client::connect(&server.url())).unwrap();
     let lease = Duration::from_millis(500);
-    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
     let guard = runtime.block_on(mutex.lock()).unwrap();
     drop(runtime);
     assert!(guard.fence() > 0);
@@ -228,7 +228,7 @@ fn guards_and_calls_dropped_by_the_shutdown_of_a_runtime_do_no_harm() {
     let runtime = runtime();
     let client = runtime.block_on(Client::connect(&server.url())).unwrap();
     let lease = Duration::from_millis(500);
-    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
     for _ in 0..3 {
         let mutex = mutex.clone();
         runtime.spawn(async move {

@@ -111,8 +111,8 @@ async fn calls_dropped_beside_faults_leave_nothing() {
     let proxy = Proxy::to(server.port).await;
     let (mut admin, mut random) = (server.admin().await, Random(CALLS));
     let through = async || {
-        let builder = Client::builder().response_limit(LIMIT);
-        let builder = builder.patience(4 * LIMIT);
+        let builder = Client::builder().response_timeout(LIMIT);
+        let builder = builder.retry_timeout(4 * LIMIT);
         loop {
             // A machine that stands still for so short a time fails no test.
             if let Ok(client) = builder.clone().connect(&proxy.url()).await {

@@ -23,8 +23,8 @@ impl Locks {
         let keys = [0, 1].map(|more| format!("m{}", (number + more) % 4));
         Self {
             rwlock: client.rwlock(key("rw")),
-            semaphore: client.semaphore(key("s"), 3).unwrap(),
-            multi: client.multi(keys).unwrap(),
+            semaphore: client.semaphore(key("s"), 3),
+            multi: client.multi(keys),
             owner: owner.clone(),
         }
     }
@@ -140,7 +140,7 @@ async fn calls_for_keys_of_several_slots_dropped_anywhere_leave_nothing() {
     let mut tasks = Vec::new();
     for seed in 0..10_u64 {
         let keys = [0, 1, 2].map(|more| format!("m{}", (seed + more) % 5));
-        let multi = client.multi(keys).unwrap();
+        let multi = client.multi(keys);
         tasks.push(tokio::spawn(async move {
             let mut random = Random(seed);
             for _ in 0..200 {

@@ -86,7 +86,7 @@ async fn a_master_that_is_away_keeps_no_key_of_another() {
             break;
         }
     }
-    let guard = client.multi(&keys).unwrap().lock().await.unwrap();
+    let guard = client.multi(&keys).lock().await.unwrap();
     let waiter = waiter(&cluster, 1, &keys[1]).await;
     let covers = "CONFIG SET cluster-require-full-coverage no";
     let _: () = cluster.admin(1).await.run(covers).await;
@@ -108,8 +108,8 @@ async fn a_master_that_has_a_successor_is_asked_no_more() {
     let cluster = Cluster::start(3, 1).await;
     let client = cluster.client().await;
     let (key, other) = (cluster.key_at(0).await, cluster.key_at(1).await);
-    let terms = Terms::new().lease(Duration::from_secs(12));
-    let guard = client.mutex(&key).with(terms).unwrap();
+    let terms = Terms::new().lease(Duration::from_secs(12)).unwrap();
+    let guard = client.mutex(&key).with(terms);
     let guard = guard.lock().await.unwrap();
     let waiter = waiter(&cluster, 0, &key).await;
     let elsewhere = lock(&client, &other).await;
@@ -178,7 +178,7 @@ async fn keys_of_several_masters_are_held_together() {
         cluster.key_at(1).await,
         cluster.key_at(2).await,
     ];
-    let guard = client.multi(&keys).unwrap().lock().await.unwrap();
+    let guard = client.multi(&keys).lock().await.unwrap();
     for key in &keys {
         assert!(client.mutex(key).try_lock().await.unwrap().is_none());
     }
@@ -196,14 +196,8 @@ async fn holds_and_waits_go_with_their_slot() {
         let key = cluster.key_at(from).await;
         let slot = cluster.slot_of(&key).await;
         let client = cluster.client().await;
-        let lease = Terms::new().lease(Duration::from_secs(2));
-        let guard = client
-            .mutex(&key)
-            .with(lease)
-            .unwrap()
-            .lock()
-            .await
-            .unwrap();
+        let lease = Terms::new().lease(Duration::from_secs(2)).unwrap();
+        let guard = client.mutex(&key).with(lease).lock().await.unwrap();
         let (fence, owner) = (guard.fence(), guard.owner().clone());
         let waiter = waiter(&cluster, from, &key).await;
         if is_atomic {
@@ -231,8 +225,8 @@ async fn what_is_on_its_way_to_another_master_is_renewed_and_released_there() {
     let key = cluster.key_at(0).await;
     let slot = cluster.slot_of(&key).await;
     let client = cluster.client().await;
-    let lease = Terms::new().lease(Duration::from_secs(2));
-    let mutex = client.mutex(&key).with(lease).unwrap();
+    let lease = Terms::new().lease(Duration::from_secs(2)).unwrap();
+    let mutex = client.mutex(&key).with(lease);
     let guard = mutex.lock().await.unwrap();
     cluster.begin_move(slot, 0, 1).await;
     cluster.move_keys(slot, 0, 1).await;
@@ -261,14 +255,8 @@ async fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
     let cluster = Cluster::start(2, 0).await;
     let key = cluster.key_at(0).await;
     let client = cluster.client().await;
-    let lease = Terms::new().lease(Duration::from_secs(6));
-    let guard = client
-        .mutex(&key)
-        .with(lease)
-        .unwrap()
-        .lock()
-        .await
-        .unwrap();
+    let lease = Terms::new().lease(Duration::from_secs(6)).unwrap();
+    let guard = client.mutex(&key).with(lease).lock().await.unwrap();
     cluster.move_slot(cluster.slot_of(&key).await, 0, 1).await;
     let mut admin = cluster.admin(1).await;
     eventually("its loss is watched there", async || {
@@ -285,14 +273,8 @@ async fn a_master_that_is_killed_takes_no_hold_and_no_wait_along() {
     let mut cluster = Cluster::start(3, 1).await;
     let key = cluster.key_at(0).await;
     let client = cluster.client().await;
-    let lease = Terms::new().lease(Duration::from_secs(60));
-    let guard = client
-        .mutex(&key)
-        .with(lease)
-        .unwrap()
-        .lock()
-        .await
-        .unwrap();
+    let lease = Terms::new().lease(Duration::from_secs(60)).unwrap();
+    let guard = client.mutex(&key).with(lease).lock().await.unwrap();
     let (fence, waiter) = (guard.fence(), waiter(&cluster, 0, &key).await);
     let copies: u64 = cluster.admin(0).await.run("WAIT 1 20000").await;
     assert_eq!(copies, 1);
@@ -381,14 +363,8 @@ async fn a_bound_hold_goes_with_its_slot_and_its_bond_too() {
     let cluster = Cluster::start(2, 0).await;
     let key = cluster.key_at(0).await;
     let client = cluster.client().await;
-    let bound = Terms::new().bound(Duration::from_secs(2));
-    let guard = client
-        .mutex(&key)
-        .with(bound)
-        .unwrap()
-        .lock()
-        .await
-        .unwrap();
+    let bound = Terms::new().bound(Duration::from_secs(2)).unwrap();
+    let guard = client.mutex(&key).with(bound).lock().await.unwrap();
     cluster.move_slot(cluster.slot_of(&key).await, 0, 1).await;
     let mut admin = cluster.admin(1).await;
     tokio::time::sleep(Duration::from_secs(12)).await;

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Terms};
+use rlock_client::{Client, Lease, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::quorum::{Members, mutex};
@@ -131,10 +131,13 @@ fn a_grant_after_a_long_wait_needs_no_confirmation() {
         let mut admin = server.admin().await;
         let lease = Duration::from_secs(2);
         // Nothing is renewed here, so that a renewal would be seen.
-        let fixed =
-            |client: &Client, lease| client.mutex("k").with(Terms::new().fixed_lease(lease));
-        let held = fixed(&other, BOUND).unwrap().lock().await.unwrap();
-        let mutex = fixed(&client, lease).unwrap();
+        let fixed = |client: &Client, lease| {
+            client
+                .mutex("k")
+                .with(Terms::new().lease(Lease::Fixed(lease)).unwrap())
+        };
+        let held = fixed(&other, BOUND).lock().await.unwrap();
+        let mutex = fixed(&client, lease);
         let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
         admin.queued(1).await;
         // Time is what is measured here: longer than the lease.
@@ -159,8 +162,8 @@ fn a_hundred_thousand_locks_at_once_hold_up_nobody() {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         let url = server.url();
         let other = std::thread::spawn(move || slowest_of_another(&url, &stopped));
-        let short = Terms::new().lease(Duration::from_secs(10));
-        let held = client.mutex("held").with(short).unwrap();
+        let short = Terms::new().lease(Duration::from_secs(10)).unwrap();
+        let held = client.mutex("held").with(short);
         let held = held.lock().await.unwrap();
         let before = resident();
         let begun = Instant::now();

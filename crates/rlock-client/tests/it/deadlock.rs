@@ -48,7 +48,7 @@ async fn a_request_refused_as_a_deadlock_leaves_nothing() {
     let first = client.mutex("a").by(&one).lock().await.unwrap();
     let second = client.rwlock("b").by(&two).read().await.unwrap();
     let waiting = tokio::spawn({
-        let multi = client.multi(["b", "c"]).unwrap();
+        let multi = client.multi(["b", "c"]);
         async move { multi.by(&one).lock().await.unwrap() }
     });
     server.admin().await.queued(2).await;

@@ -13,7 +13,7 @@ use crate::server::{BOUND, Server, eventually};
 
 /// A client whose traffic goes through a proxy, and gives up soon.
 async fn through(proxy: &Proxy) -> Client {
-    let builder = Client::builder().response_limit(Duration::from_millis(400));
+    let builder = Client::builder().response_timeout(Duration::from_millis(400));
     builder.connect(&proxy.url()).await.unwrap()
 }
 
@@ -118,7 +118,7 @@ async fn a_holder_that_hears_nothing_knows_its_loss_by_its_own_clock() {
     let proxy = Proxy::to(server.port).await;
     let (client, other) = (through(&proxy).await, server.client().await);
     let lease = Duration::from_millis(600);
-    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
     let guard = Arc::new(mutex.lock().await.unwrap());
     proxy.set(Weather::Swallow);
     let next = tokio::spawn({
@@ -143,7 +143,7 @@ async fn a_grant_that_is_heard_of_too_late_is_not_taken_for_a_hold() {
     let mut admin = server.admin().await;
     let first = other.mutex("k").lock().await.unwrap();
     let lease = Duration::from_millis(200);
-    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
     let late = tokio::spawn(async move { mutex.lock().await.unwrap() });
     admin.queued(1).await;
     proxy.set(Weather::Fog);
@@ -163,8 +163,8 @@ async fn a_grant_that_is_heard_of_too_late_is_not_taken_for_a_hold() {
 async fn calls_end_within_their_bound_when_the_network_is_silent() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port).await;
-    let builder = Client::builder().response_limit(Duration::from_millis(200));
-    let builder = builder.patience(Duration::from_millis(500));
+    let builder = Client::builder().response_timeout(Duration::from_millis(200));
+    let builder = builder.retry_timeout(Duration::from_millis(500));
     let client = builder.connect(&proxy.url()).await.unwrap();
     let guard = client.mutex("held").lock().await.unwrap();
     proxy.set(Weather::Swallow);
@@ -223,8 +223,7 @@ async fn no_command_carries_a_time_of_this_machine() {
     let client = through(&proxy).await;
     let mutex = client
         .mutex("k")
-        .with(Terms::new().lease(Duration::from_millis(300)))
-        .unwrap();
+        .with(Terms::new().lease(Duration::from_millis(300)).unwrap());
     let guard = mutex.lock().await.unwrap();
     let mut admin = server.admin().await;
     eventually("a renewal", async || admin.gauge("renewals").await > 1).await;
@@ -254,7 +253,7 @@ fn a_burst_of_calls_does_not_give_the_connection_up() {
     on_a_calm_machine(async || {
         let server = Server::start().await;
         let proxy = Proxy::to(server.port).await;
-        let builder = Client::builder().response_limit(Duration::from_secs(1));
+        let builder = Client::builder().response_timeout(Duration::from_secs(1));
         let client = builder.connect(&proxy.url()).await.unwrap();
         let mut admin = server.admin().await;
         let connections = admin.lock_clients().await;
@@ -315,8 +314,8 @@ async fn session(server: &Server, other: &Client, cut: Weather) -> bool {
             }
         };
         let one = client.mutex(free).lock().await.unwrap();
-        let terms = Terms::new().bound(Duration::from_secs(5));
-        let two = client.mutex(bound).with(terms).unwrap();
+        let terms = Terms::new().bound(Duration::from_secs(5)).unwrap();
+        let two = client.mutex(bound).with(terms);
         let two = two.lock().await.unwrap();
         let waiting = tokio::spawn({
             let mutex = client.mutex(held);

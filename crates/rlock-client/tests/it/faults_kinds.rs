@@ -9,7 +9,7 @@ use crate::server::{BOUND, Server, eventually};
 
 /// A client whose traffic goes through a proxy, and gives up soon.
 async fn through(proxy: &Proxy) -> Client {
-    let builder = Client::builder().response_limit(Duration::from_millis(400));
+    let builder = Client::builder().response_timeout(Duration::from_millis(400));
     builder.connect(&proxy.url()).await.unwrap()
 }
 
@@ -24,7 +24,7 @@ async fn a_lost_reply_gives_readers_and_permits_the_same_grant_once() {
     let holders = client.rwlock("k").info().await.unwrap().holders;
     assert_eq!((holders.len(), holders[0].count), (1, 1));
     assert_eq!(holders[0].fence, Some(reading.fence()));
-    let semaphore = client.semaphore("s", 5).unwrap();
+    let semaphore = client.semaphore("s", 5);
     proxy.set(Weather::CutReplyTo("LIMIT"));
     let permits = semaphore.acquire_many(2).await.unwrap();
     let holders = semaphore.info().await.unwrap().holders;
@@ -67,7 +67,7 @@ async fn lost_replies_about_several_keys_leave_one_grant_and_then_none() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port).await;
     let client = through(&proxy).await;
-    let multi = client.multi(["a", "b"]).unwrap();
+    let multi = client.multi(["a", "b"]);
     proxy.set(Weather::CutReplyTo("RLOCK.MACQUIRE"));
     let guard = multi.lock().await.unwrap();
     for key in ["a", "b"] {
@@ -86,8 +86,8 @@ async fn calls_given_up_while_their_replies_were_lost_leave_nothing() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port).await;
     let client = through(&proxy).await;
-    let (lock, multi) = (client.rwlock("k"), client.multi(["a", "b"]).unwrap());
-    let semaphore = client.semaphore("s", 2).unwrap();
+    let (lock, multi) = (client.rwlock("k"), client.multi(["a", "b"]));
+    let semaphore = client.semaphore("s", 2);
     for kind in 0..4 {
         proxy.set(Weather::CutReplyTo("ACQUIRE"));
         let mut call: std::pin::Pin<Box<dyn Future<Output = ()>>> = match kind {
@@ -114,14 +114,14 @@ async fn holders_of_every_kind_know_their_loss_before_others_can_have_it() {
     let proxy = Proxy::to(server.port).await;
     let (client, other) = (through(&proxy).await, server.client().await);
     let lease = Duration::from_millis(600);
-    let lock = client.rwlock("k").with(Terms::new().lease(lease)).unwrap();
+    let lock = client.rwlock("k").with(Terms::new().lease(lease).unwrap());
     let reading = lock.read().await.unwrap();
-    let multi = client.multi(["a", "b"]).unwrap();
-    let multi = multi.with(Terms::new().lease(lease)).unwrap();
+    let multi = client.multi(["a", "b"]);
+    let multi = multi.with(Terms::new().lease(lease).unwrap());
     let guard = multi.lock().await.unwrap();
     proxy.set(Weather::Swallow);
     let writing = other.rwlock("k").write_timeout(BOUND).await.unwrap();
     assert!(writing.is_some() && reading.loss().now() == Some(Loss::LeaseEnded));
-    let both = other.multi(["b", "a"]).unwrap().lock_timeout(BOUND).await;
+    let both = other.multi(["b", "a"]).lock_timeout(BOUND).await;
     assert!(both.unwrap().is_some() && guard.loss().now() == Some(Loss::LeaseEnded));
 }

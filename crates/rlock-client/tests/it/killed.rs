@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Error, Guard, Loss, Terms};
+use rlock_client::{Client, Error, Guard, Lease, Loss, Terms};
 use tokio::task::JoinHandle;
 
 use crate::calm::on_a_calm_machine;
@@ -15,8 +15,7 @@ async fn a_holder_whose_connection_is_killed_keeps_the_lock_as_the_same_owner() 
     let (client, mut admin) = (server.client().await, server.admin().await);
     let mutex = client
         .mutex("k")
-        .with(Terms::new().lease(Duration::from_secs(2)))
-        .unwrap();
+        .with(Terms::new().lease(Duration::from_secs(2)).unwrap());
     let guard = mutex.lock().await.unwrap();
     admin.kill_lock_clients().await;
     eventually("renewed on a new connection", async || {
@@ -45,8 +44,7 @@ fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
         let lease = Duration::from_millis(1500);
         let mutex = client
             .mutex("k")
-            .with(Terms::new().fixed_lease(lease))
-            .unwrap();
+            .with(Terms::new().lease(Lease::Fixed(lease)).unwrap());
         let begun = Instant::now();
         let guard = mutex.lock().await.unwrap();
         admin.kill_lock_clients().await;
@@ -140,7 +138,7 @@ async fn cut_off(
     proxy: &Proxy,
     admin: &mut Admin,
 ) -> (Client, JoinHandle<Result<Guard, Error>>) {
-    let builder = Client::builder().response_limit(Duration::from_millis(400));
+    let builder = Client::builder().response_timeout(Duration::from_millis(400));
     let client = builder.connect(&proxy.url()).await.unwrap();
     let waiting = tokio::spawn({
         let mutex = client.mutex("k");

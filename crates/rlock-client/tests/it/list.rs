@@ -79,8 +79,8 @@ async fn the_questions_tell_mode_permits_and_what_waiters_want() {
     let server = Server::start().await;
     let client = server.client().await;
     let grace = Duration::from_secs(5);
-    let semaphore = client.semaphore("k", 5).unwrap();
-    let semaphore = semaphore.with(Terms::new().bound(grace)).unwrap();
+    let semaphore = client.semaphore("k", 5);
+    let semaphore = semaphore.with(Terms::new().bound(grace).unwrap());
     let permits = semaphore.acquire_many(4).await.unwrap();
     let lock = client.rwlock("k");
     let tasks = [

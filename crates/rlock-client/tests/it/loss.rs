@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_client::{Error, Guard, Loss, Terms};
+use rlock_client::{Error, Guard, Lease, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server, eventually};
@@ -56,8 +56,7 @@ async fn a_fixed_lease_ends_and_the_holder_knows_first() {
     let lease = Duration::from_millis(300);
     let mutex = client
         .mutex("k")
-        .with(Terms::new().fixed_lease(lease))
-        .unwrap();
+        .with(Terms::new().lease(Lease::Fixed(lease)).unwrap());
     let guard = mutex.lock().await.unwrap();
     let next = client
         .mutex("k")
@@ -77,8 +76,7 @@ async fn a_loss_by_the_clock_is_waited_for() {
     let lease = Duration::from_millis(100);
     let mutex = client
         .mutex("k")
-        .with(Terms::new().fixed_lease(lease))
-        .unwrap();
+        .with(Terms::new().lease(Lease::Fixed(lease)).unwrap());
     let guard = mutex.lock().await.unwrap();
     assert_eq!(lost(&guard).await, Loss::LeaseEnded);
     assert!(!guard.is_valid() && guard.remaining().is_zero());
@@ -90,7 +88,7 @@ fn the_watchdog_keeps_a_lock_for_longer_than_its_lease() {
         let server = Server::start().await;
         let (client, mut admin) = (server.client().await, server.admin().await);
         let lease = Duration::from_millis(1500);
-        let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+        let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
         let guard = mutex.lock().await.unwrap();
         let rival = client
             .mutex("k")
@@ -128,8 +126,7 @@ async fn max_hold_ends_a_hold_that_the_watchdog_would_keep() {
     let (lease, bound) = (Duration::from_millis(900), Duration::from_millis(1500));
     let mutex = client
         .mutex("k")
-        .with(Terms::new().lease(lease).max_hold(bound))
-        .unwrap();
+        .with(Terms::new().lease(lease).unwrap().max_hold(bound).unwrap());
     let begun = Instant::now();
     let guard = mutex.lock().await.unwrap();
     let next = client
@@ -152,10 +149,11 @@ async fn max_hold_ends_a_hold_that_the_watchdog_would_keep() {
 async fn a_late_release_does_not_touch_the_next_holder() {
     let server = Server::start().await;
     let client = server.client().await;
-    let mutex = client
-        .mutex("k")
-        .with(Terms::new().fixed_lease(Duration::from_millis(100)))
-        .unwrap();
+    let mutex = client.mutex("k").with(
+        Terms::new()
+            .lease(Lease::Fixed(Duration::from_millis(100)))
+            .unwrap(),
+    );
     let guards = [mutex.lock().await.unwrap(), mutex.lock().await.unwrap()];
     let owner = client.owner();
     let next = client.mutex("k").by(&owner).lock().await.unwrap();
@@ -175,8 +173,7 @@ async fn a_lapsed_hold_is_never_revived() {
     let (client, mut admin) = (server.client().await, server.admin().await);
     let mutex = client
         .mutex("k")
-        .with(Terms::new().lease(Duration::from_millis(150)))
-        .unwrap();
+        .with(Terms::new().lease(Duration::from_millis(150)).unwrap());
     let guard = mutex.lock().await.unwrap();
     // The server stands still over the end of the lease; nobody else asks.
     server.signal("-STOP");
@@ -195,7 +192,7 @@ async fn a_starved_runtime_cannot_make_a_lost_lock_look_valid() {
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
     let lease = Duration::from_millis(200);
-    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
     let guard = mutex.lock().await.unwrap();
     let held = Instant::now();
     while guard.is_valid() {
@@ -269,8 +266,10 @@ async fn a_fixed_lease_is_extended_for_as_long_as_asked_for_and_never_shortened(
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
     let (brief, long) = (Duration::from_secs(5), Duration::from_secs(60));
-    let mutex = client.mutex("k").with(Terms::new().fixed_lease(brief));
-    let guard = mutex.unwrap().lock().await.unwrap();
+    let mutex = client
+        .mutex("k")
+        .with(Terms::new().lease(Lease::Fixed(brief)).unwrap());
+    let guard = mutex.lock().await.unwrap();
     let fence = guard.fence();
     guard.extend(long).await.unwrap();
     assert!(guard.remaining() > long - long / 10 && guard.fence() == fence);
@@ -300,7 +299,7 @@ fn the_watchdog_goes_on_with_a_lease_that_was_extended() {
         let server = Server::start().await;
         let (client, mut admin) = (server.client().await, server.admin().await);
         let lease = Duration::from_millis(600);
-        let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+        let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
         let guard = mutex.lock().await.unwrap();
         let longer = Duration::from_secs(3);
         guard.extend(longer).await.unwrap();
@@ -313,8 +312,12 @@ fn the_watchdog_goes_on_with_a_lease_that_was_extended() {
         let left: u64 = admin.run("PTTL k").await;
         assert!(left > 1_500, "{left}");
         // Beyond the longest lease that it may have in all.
-        let terms = Terms::new().fixed_lease(lease).max_hold(2 * lease);
-        let bounded = client.mutex("b").with(terms).unwrap();
+        let terms = Terms::new()
+            .lease(Lease::Fixed(lease))
+            .unwrap()
+            .max_hold(2 * lease)
+            .unwrap();
+        let bounded = client.mutex("b").with(terms);
         let bounded = bounded.lock().await.unwrap();
         bounded.extend(longer).await.unwrap();
         assert!(bounded.remaining() <= 2 * lease);

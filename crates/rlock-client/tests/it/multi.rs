@@ -12,7 +12,7 @@ async fn all_are_held_under_one_fence_by_one_command_each_way() {
     let server = Server::start().await;
     let client = server.client().await;
     let mut admin = server.admin().await;
-    let multi = client.multi(["c", "a", "b"]).unwrap();
+    let multi = client.multi(["c", "a", "b"]);
     assert_eq!(multi.keys().collect::<Vec<_>>(), [b"a", b"b", b"c"]);
     let guard = multi.lock().await.unwrap();
     assert_eq!(guard.keys().collect::<Vec<_>>(), [b"a", b"b", b"c"]);
@@ -37,7 +37,7 @@ async fn nothing_is_held_unless_all_can_be() {
     let server = Server::start().await;
     let client = server.client().await;
     let held = client.mutex("b").lock().await.unwrap();
-    let multi = client.multi(["a", "b"]).unwrap();
+    let multi = client.multi(["a", "b"]);
     assert!(multi.try_lock().await.unwrap().is_none());
     let wait = Duration::from_millis(50);
     assert!(multi.lock_timeout(wait).await.unwrap().is_none());
@@ -67,7 +67,7 @@ async fn requests_for_the_same_keys_in_any_order_never_wait_in_a_circle() {
     for number in 0..12_usize {
         let mut keys = ["a", "b", "c", "d"];
         keys.rotate_left(number % 4);
-        let multi = clients[number % 2].multi(&keys[..3]).unwrap();
+        let multi = clients[number % 2].multi(&keys[..3]);
         tasks.push(tokio::spawn(async move {
             for _ in 0..20 {
                 multi.lock().await.unwrap().release().await.unwrap();
@@ -86,7 +86,7 @@ async fn requests_for_the_same_keys_in_any_order_never_wait_in_a_circle() {
 async fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others_with_the_guard() {
     let server = Server::start().await;
     let client = server.client().await;
-    let guard = client.multi(["a", "b"]).unwrap().lock().await.unwrap();
+    let guard = client.multi(["a", "b"]).lock().await.unwrap();
     assert_eq!(client.mutex("b").force_release().await.unwrap(), 1);
     let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
@@ -101,7 +101,7 @@ async fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others_with_the_guard(
 async fn a_key_that_became_something_else_does_not_keep_the_others() {
     let server = Server::start().await;
     let client = server.client().await;
-    let guard = client.multi(["a", "b"]).unwrap().lock().await.unwrap();
+    let guard = client.multi(["a", "b"]).lock().await.unwrap();
     let _: () = server.admin().await.run("SET b value").await;
     drop(guard);
     client.flush().await;
@@ -114,8 +114,8 @@ fn the_watchdog_renews_all_by_one_command() {
         let server = Server::start().await;
         let client = server.client().await;
         let lease = Duration::from_millis(600);
-        let multi = client.multi(["a", "b"]).unwrap();
-        let multi = multi.with(Terms::new().lease(lease)).unwrap();
+        let multi = client.multi(["a", "b"]);
+        let multi = multi.with(Terms::new().lease(lease).unwrap());
         let guard = multi.lock().await.unwrap();
         let rival = client.mutex("b").lock_timeout(2 * lease).await.unwrap();
         assert!(rival.is_none() && guard.is_valid());
@@ -129,7 +129,7 @@ fn the_watchdog_renews_all_by_one_command() {
 async fn holds_of_several_keys_outlast_their_connection() {
     let server = Server::start().await;
     let (client, mut admin) = (server.client().await, server.admin().await);
-    let multi = client.multi(["a", "b"]).unwrap();
+    let multi = client.multi(["a", "b"]);
     let guard = multi.lock().await.unwrap();
     let waiting = tokio::spawn({
         let multi = multi.clone();
@@ -156,7 +156,7 @@ async fn the_same_owner_enters_the_same_keys_again_but_no_others() {
     let server = Server::start().await;
     let client = server.client().await;
     let owner = client.owner();
-    let multi = client.multi(["a", "b"]).unwrap();
+    let multi = client.multi(["a", "b"]);
     let outer = multi.by(&owner).lock().await.unwrap();
     let inner = multi.by(&owner).try_lock().await.unwrap().unwrap();
     assert_eq!(inner.fence(), outer.fence());
@@ -165,7 +165,7 @@ async fn the_same_owner_enters_the_same_keys_again_but_no_others() {
         panic!("{part:?}");
     };
     assert_eq!((who, keys.as_str()), (owner.clone(), "a and 1 more"));
-    let more = client.multi(["a", "b", "c"]).unwrap();
+    let more = client.multi(["a", "b", "c"]);
     let more = more.by(&owner).lock_timeout(BOUND).await;
     assert!(matches!(more, Err(Error::HeldOtherwise { .. })));
     outer.release().await.unwrap();
@@ -197,17 +197,17 @@ async fn keys_are_checked_before_anything_is_sent() {
     ] {
         let Err(Error::OutOfRange {
             argument, value, ..
-        }) = client.multi(keys)
+        }) = client.multi(keys).lock().await
         else {
             panic!("{named}");
         };
         assert_eq!((argument, value.as_str()), ("keys", named));
     }
     assert_eq!(server.admin().await.gauge("acquires").await, 0);
-    let guard = client.multi(&many[..1024]).unwrap().lock().await.unwrap();
+    let guard = client.multi(&many[..1024]).lock().await.unwrap();
     let keys: u64 = server.admin().await.run("DBSIZE").await;
     assert_eq!(keys, 1024);
     guard.release().await.unwrap();
-    let one = client.multi(["a"]).unwrap().lock().await.unwrap();
+    let one = client.multi(["a"]).lock().await.unwrap();
     assert!(client.mutex("a").is_held_by(one.owner()).await.unwrap());
 }

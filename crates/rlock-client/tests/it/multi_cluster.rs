@@ -10,7 +10,7 @@ use crate::server::{BOUND, Server, eventually};
 async fn keys_of_one_slot_are_taken_in_one_step() {
     let server = Server::start_cluster().await;
     let client = server.client().await;
-    let multi = client.multi(["{x}a", "{x}b"]).unwrap();
+    let multi = client.multi(["{x}a", "{x}b"]);
     let guard = multi.lock().await.unwrap();
     assert_eq!(guard.fence_of("{x}a"), guard.fence_of("{x}b"));
     guard.release().await.unwrap();
@@ -22,7 +22,7 @@ async fn keys_of_one_slot_are_taken_in_one_step() {
 async fn keys_of_several_slots_are_taken_one_by_one_each_with_its_fence() {
     let server = Server::start_cluster().await;
     let client = server.client().await;
-    let guard = client.multi(["b", "a", "c"]).unwrap().lock().await.unwrap();
+    let guard = client.multi(["b", "a", "c"]).lock().await.unwrap();
     let fences = ["a", "b", "c"].map(|key| guard.fence_of(key).unwrap());
     assert!(
         fences.is_sorted_by(|a, b| a < b),
@@ -38,7 +38,7 @@ async fn keys_of_several_slots_are_taken_one_by_one_each_with_its_fence() {
     let keys: u64 = admin.run("DBSIZE").await;
     assert_eq!(keys, 0);
     let hellos = admin.calls().await["hello"];
-    let again = client.multi(["d", "e"]).unwrap().lock().await.unwrap();
+    let again = client.multi(["d", "e"]).lock().await.unwrap();
     again.release().await.unwrap();
     let calls = admin.calls().await;
     assert_eq!(calls["hello"], hellos, "what the server is, is asked once");
@@ -49,7 +49,7 @@ async fn what_was_taken_is_given_back_if_one_cannot_be_had() {
     let server = Server::start_cluster().await;
     let client = server.client().await;
     let held = client.mutex("b").lock().await.unwrap();
-    let multi = client.multi(["a", "b", "c"]).unwrap();
+    let multi = client.multi(["a", "b", "c"]);
     assert!(multi.try_lock().await.unwrap().is_none());
     let wait = Duration::from_millis(50);
     assert!(multi.lock_timeout(wait).await.unwrap().is_none());
@@ -70,7 +70,7 @@ async fn one_that_is_lost_while_the_next_is_waited_for_is_taken_again() {
     let server = Server::start_cluster().await;
     let client = server.client().await;
     let held = client.mutex("b").lock().await.unwrap();
-    let multi = client.multi(["a", "b"]).unwrap();
+    let multi = client.multi(["a", "b"]);
     let waiting = tokio::spawn(async move { multi.lock_timeout(BOUND).await });
     let mut admin = server.admin().await;
     admin.queued(1).await;
@@ -88,7 +88,7 @@ async fn one_that_is_lost_while_the_next_is_waited_for_is_taken_again() {
 async fn the_loss_of_one_is_the_loss_of_all() {
     let server = Server::start_cluster().await;
     let client = server.client().await;
-    let guard = client.multi(["a", "b"]).unwrap().lock().await.unwrap();
+    let guard = client.multi(["a", "b"]).lock().await.unwrap();
     assert_eq!(client.mutex("b").force_release().await.unwrap(), 1);
     let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
@@ -104,7 +104,7 @@ async fn the_loss_of_one_is_the_loss_of_all() {
 async fn an_owner_enters_them_again_one_by_one() {
     let server = Server::start_cluster().await;
     let client = server.client().await;
-    let (multi, owner) = (client.multi(["a", "b"]).unwrap(), client.owner());
+    let (multi, owner) = (client.multi(["a", "b"]), client.owner());
     let single = client.mutex("a").by(&owner).lock().await.unwrap();
     let outer = multi.by(&owner).lock().await.unwrap();
     assert_eq!(outer.fence_of("a"), Some(single.fence()));

@@ -78,12 +78,12 @@ pub(crate) async fn all_hold(guard: &QuorumGuard) {
 }
 
 pub(crate) fn terms() -> Terms {
-    Terms::new().lease(Duration::from_millis(GRACE_MS))
+    Terms::new().lease(Duration::from_millis(GRACE_MS)).unwrap()
 }
 
 /// The lock at `k`, with a lease that members sit out.
 pub(crate) fn mutex(quorum: &Quorum) -> QuorumMutex {
-    quorum.mutex("k").with(terms()).unwrap()
+    quorum.mutex("k").with(terms())
 }
 
 #[test]
@@ -202,7 +202,7 @@ async fn dropped_futures_and_guards_leave_nothing_at_any_member() {
     quorum.flush().await;
     members.untouched("k").await;
     let held = members.quorum().await;
-    let guard = held.mutex("k").with(terms()).unwrap().lock().await.unwrap();
+    let guard = held.mutex("k").with(terms()).lock().await.unwrap();
     for micros in (0..3000).step_by(150) {
         let locking = mutex.lock();
         drop(tokio::time::timeout(Duration::from_micros(micros), locking).await);
@@ -282,7 +282,7 @@ async fn a_lease_above_the_grace_of_a_member_is_refused() {
         "{refused}"
     );
     assert!(refused.contains("startup-grace-ms"), "{refused}");
-    assert!(quorum.mutex("k").with(terms()).is_err());
+    assert!(mutex(&quorum).try_lock().await.is_err());
     let any = Quorum::builder().any_grace().connect(&urls).await.unwrap();
     let guard = any.mutex("k").lock().await.unwrap();
     guard.release().await.unwrap();
@@ -291,14 +291,13 @@ async fn a_lease_above_the_grace_of_a_member_is_refused() {
     let late = start("0", &late).await;
     let urls = [members.urls(), vec![late.url()]].concat();
     let quorum = Quorum::connect(&urls).await.unwrap();
-    assert!(quorum.mutex("k").with(terms()).is_err());
+    assert!(mutex(&quorum).try_lock().await.is_err());
     let safe = start("0", &durable).await;
     let urls = [members.urls(), vec![safe.url()]].concat();
     let quorum = Quorum::connect(&urls).await.unwrap();
     quorum
         .mutex("k")
         .with(terms())
-        .unwrap()
         .lock()
         .await
         .unwrap()
@@ -356,7 +355,7 @@ fn a_quorum_lock_works_without_async() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let members = runtime.block_on(Members::start(3));
     let quorum = rlock_client::blocking::Quorum::connect(members.urls()).unwrap();
-    let mutex = quorum.mutex("k").with(terms()).unwrap();
+    let mutex = quorum.mutex("k").with(terms());
     let guard = mutex.lock().unwrap();
     assert!(guard.members().len() >= 2 && mutex.try_lock().unwrap().is_none());
     guard.extend(Duration::from_millis(GRACE_MS)).unwrap();

@@ -37,7 +37,7 @@ fn check(seen: &Seen) {
 }
 
 fn brief() -> rlock_client::QuorumBuilder {
-    let members = Client::builder().response_limit(Duration::from_millis(400));
+    let members = Client::builder().response_timeout(Duration::from_millis(400));
     Quorum::builder().members(members)
 }
 
@@ -162,7 +162,7 @@ async fn a_member_that_was_flushed_is_taken_again_and_two_lose_the_lock() {
 #[tokio::test]
 async fn the_release_of_a_quorum_lock_says_what_became_of_it() {
     let mut members = Members::start(3).await;
-    let settings = Client::builder().patience(Duration::from_millis(300));
+    let settings = Client::builder().retry_timeout(Duration::from_millis(300));
     let builder = || Quorum::builder().any_grace();
     let quorum = builder().members(settings);
     let quorum = quorum.connect(members.urls()).await.unwrap();
@@ -302,7 +302,7 @@ async fn a_member_without_room_for_waiters_is_not_waited_at() {
         .await;
     let (holder, waiter) = (members.quorum().await, members.quorum().await);
     for key in ["a", "b", "c", "d", "e", "f"] {
-        let mutex = |quorum: &Quorum| quorum.mutex(key).with(crate::quorum::terms()).unwrap();
+        let mutex = |quorum: &Quorum| quorum.mutex(key).with(crate::quorum::terms());
         let guard = mutex(&holder).lock().await.unwrap();
         let brief = mutex(&waiter).lock_timeout(Duration::from_millis(50)).await;
         assert!(brief.unwrap().is_none());

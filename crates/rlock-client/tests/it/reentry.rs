@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{Error, Terms};
+use rlock_client::{Error, Lease, Terms};
 
 use crate::server::{BOUND, Server};
 
@@ -91,10 +91,11 @@ async fn a_shorter_lease_does_not_shorten_the_hold_that_is_there() {
     let client = server.client().await;
     let owner = client.owner();
     let outer = client.mutex("k").by(&owner).lock().await.unwrap();
-    let brief = client
-        .mutex("k")
-        .with(Terms::new().fixed_lease(Duration::from_millis(50)))
-        .unwrap();
+    let brief = client.mutex("k").with(
+        Terms::new()
+            .lease(Lease::Fixed(Duration::from_millis(50)))
+            .unwrap(),
+    );
     let inner = brief.by(&owner).lock().await.unwrap();
     assert!(inner.remaining() > Duration::from_secs(20));
     let info = brief.info().await.unwrap();

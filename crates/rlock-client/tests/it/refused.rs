@@ -49,7 +49,7 @@ async fn a_wait_that_an_operator_cancels_ends_with_an_error_of_its_own() {
     let (client, mut admin) = (server.client().await, server.admin().await);
     let (one, both, owner) = (
         client.mutex("k"),
-        client.multi(["k", "free"]).unwrap(),
+        client.multi(["k", "free"]),
         client.owner(),
     );
     let guard = one.lock().await.unwrap();
@@ -90,7 +90,7 @@ async fn a_wait_that_an_operator_cancels_ends_with_an_error_of_its_own() {
 async fn durations_out_of_range_are_refused_before_anything_is_sent() {
     let server = Server::start().await;
     let client = server.client().await;
-    let build = |lease| client.mutex("k").with(Terms::new().lease(lease));
+    let build = |lease: Duration| Terms::new().lease(lease);
     assert!(matches!(
         build(Duration::ZERO),
         Err(Error::OutOfRange {
@@ -112,6 +112,7 @@ async fn durations_out_of_range_are_refused_before_anything_is_sent() {
     ));
     // What only this server's settings forbid is its own error.
     let month = build(Duration::from_secs(30 * 24 * 3600)).unwrap();
+    let month = client.mutex("k").with(month);
     assert!(matches!(month.lock().await, Err(Error::Refused(_))));
 }
 

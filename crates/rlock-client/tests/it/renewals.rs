@@ -13,7 +13,7 @@ use crate::server::{BOUND, Server, eventually};
 async fn hold_many(client: &Client, name: &str, count: usize, terms: Terms) -> Vec<Guard> {
     let mut calls = tokio::task::JoinSet::new();
     for number in 0..count {
-        let mutex = client.mutex(format!("{name}{number}")).with(terms).unwrap();
+        let mutex = client.mutex(format!("{name}{number}")).with(terms);
         calls.spawn(async move { mutex.lock().await.unwrap() });
     }
     calls.join_all().await
@@ -41,7 +41,7 @@ fn renewals_of_holds_taken_together_are_even_and_few_at_a_time() {
         let proxy = Proxy::to(server.port).await;
         let client = Client::connect(&proxy.url()).await.unwrap();
         let mut admin = server.admin().await;
-        let guards = hold_many(&client, "k", HOLDS, Terms::new().lease(LEASE)).await;
+        let guards = hold_many(&client, "k", HOLDS, Terms::new().lease(LEASE).unwrap()).await;
         // The first round is as even as those after it, once it has begun.
         eventually("the first renewal", async || {
             admin.gauge("renewals").await > 0
@@ -82,7 +82,7 @@ fn after_a_new_connection_bound_holds_come_first_and_few_at_a_time() {
         let (free, bound) = (1000, 50);
         let grace = Duration::from_secs(5);
         let unbound = hold_many(&client, "free", free, Terms::new()).await;
-        let guards = hold_many(&client, "bound", bound, Terms::new().bound(grace)).await;
+        let guards = hold_many(&client, "bound", bound, Terms::new().bound(grace).unwrap()).await;
         proxy.forget();
         let renewals = admin.gauge("renewals").await;
         admin.kill_lock_clients().await;
@@ -117,9 +117,9 @@ fn renewals_that_fail_do_not_delay_the_others() {
         let _: () = admin.run(&format!("ACL SETUSER locker {rules}")).await;
         let url = format!("redis://locker:secret@127.0.0.1:{}/", server.port);
         let client = Client::connect(&url).await.unwrap();
-        let good = hold_many(&client, "good", 300, Terms::new().lease(LEASE)).await;
-        let bad = hold_many(&client, "bad", 300, Terms::new().lease(LEASE)).await;
-        let wrong = hold_many(&client, "wrong", 20, Terms::new().lease(LEASE)).await;
+        let good = hold_many(&client, "good", 300, Terms::new().lease(LEASE).unwrap()).await;
+        let bad = hold_many(&client, "bad", 300, Terms::new().lease(LEASE).unwrap()).await;
+        let wrong = hold_many(&client, "wrong", 20, Terms::new().lease(LEASE).unwrap()).await;
         let rules = "resetkeys ~good* ~wrong*";
         let _: () = admin.run(&format!("ACL SETUSER locker {rules}")).await;
         for number in 0..20 {
@@ -148,7 +148,7 @@ fn a_slow_network_lets_more_renewals_be_under_way_rather_than_lose_holds() {
         let server = Server::start().await;
         let proxy = Proxy::to(server.port).await;
         let client = Client::connect(&proxy.url()).await.unwrap();
-        let guards = hold_many(&client, "k", 150, Terms::new().lease(LEASE)).await;
+        let guards = hold_many(&client, "k", 150, Terms::new().lease(LEASE).unwrap()).await;
         proxy.set(Weather::Slow(Duration::from_millis(50)));
         let begun = Instant::now();
         while begun.elapsed() < 3 * LEASE {
@@ -164,7 +164,7 @@ fn a_lock_that_is_held_for_long_costs_three_renewals_a_lease() {
         let server = Server::start().await;
         let (client, mut admin) = (server.client().await, server.admin().await);
         let lease = Duration::from_millis(900);
-        let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+        let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
         let guard = mutex.lock().await.unwrap();
         assert!(mutex.lock_timeout(4 * lease).await.unwrap().is_none());
         let renewals = admin.gauge("renewals").await;
@@ -182,9 +182,9 @@ fn a_short_lease_is_kept_among_many_at_a_slow_network() {
         let proxy = Proxy::to(server.port).await;
         let client = Client::connect(&proxy.url()).await.unwrap();
         let long = Duration::from_secs(12);
-        let default = hold_many(&client, "default", 300, Terms::new().lease(long)).await;
+        let default = hold_many(&client, "default", 300, Terms::new().lease(long).unwrap()).await;
         let lease = Duration::from_secs(2);
-        let short = hold_many(&client, "short", 3, Terms::new().lease(lease)).await;
+        let short = hold_many(&client, "short", 3, Terms::new().lease(lease).unwrap()).await;
         proxy.set(Weather::Slow(Duration::from_millis(100)));
         let begun = Instant::now();
         while begun.elapsed() < 4 * lease {

@@ -44,7 +44,7 @@ async fn a_replica_is_asked_until_the_wait_is_over() {
     let (server, primary) = (Server::start().await, Server::start().await);
     let patience = Duration::from_millis(300);
     let client = Client::builder()
-        .patience(patience)
+        .retry_timeout(patience)
         .connect(&server.url())
         .await
         .unwrap();
@@ -119,7 +119,7 @@ async fn received(admin: &mut Admin) -> u64 {
 #[tokio::test]
 async fn a_call_at_a_server_that_is_gone_tells_why_there_is_none() {
     let server = Server::start().await;
-    let builder = Client::builder().patience(Duration::from_millis(500));
+    let builder = Client::builder().retry_timeout(Duration::from_millis(500));
     let client = builder.connect(&server.url()).await.unwrap();
     let guard = client.mutex("held").lock().await.unwrap();
     drop(server);

@@ -37,12 +37,12 @@ impl Pair {
 }
 
 fn mutex(client: &Client, key: &str, lease: Duration) -> Mutex {
-    let terms = Terms::new().lease(lease).replicas(1);
-    client.mutex(key).with(terms).unwrap()
+    let terms = Terms::new().lease(lease).unwrap().replicas(1).unwrap();
+    client.mutex(key).with(terms)
 }
 
 async fn limited(server: &Server, limit: Duration) -> Client {
-    let builder = Client::builder().replication_limit(limit);
+    let builder = Client::builder().replication_timeout(limit);
     builder.connect(&server.url()).await.unwrap()
 }
 
@@ -187,14 +187,8 @@ fn a_replica_that_is_away_delays_nobody_who_does_not_ask_for_it() {
     on_a_calm_machine(async || {
         let pair = Pair::start().await;
         let client = pair.master.client().await;
-        let lease = Terms::new().lease(Duration::from_secs(2));
-        let kept = client
-            .mutex("kept")
-            .with(lease)
-            .unwrap()
-            .lock()
-            .await
-            .unwrap();
+        let lease = Terms::new().lease(Duration::from_secs(2)).unwrap();
+        let kept = client.mutex("kept").with(lease).lock().await.unwrap();
         pair.replica.signal("-STOP");
         let mut asked = tokio::task::JoinSet::new();
         for number in 0..2000 {
@@ -271,9 +265,11 @@ async fn what_the_server_refuses_is_told_as_without_replicas() {
 #[tokio::test]
 async fn what_is_bound_cannot_be_asked_of_replicas() {
     let server = Server::start().await;
-    let client = server.client().await;
-    let terms = Terms::new().replicas(1).bound(Duration::from_secs(2));
-    let error = client.mutex("k").with(terms).unwrap_err();
+    let terms = Terms::new()
+        .replicas(1)
+        .unwrap()
+        .bound(Duration::from_secs(2));
+    let error = terms.unwrap_err();
     assert!(error.to_string().contains("replicas"), "{error}");
     // A server without any says so after the limit.
     let client = limited(&server, Duration::from_millis(100)).await;

@@ -51,7 +51,7 @@ async fn a_thread_of_its_own_renews_while_this_one_is_busy() {
     let builder = rlock_client::Client::builder().dedicated_thread();
     let client = builder.connect(&server.url()).await.unwrap();
     let lease = std::time::Duration::from_millis(1000);
-    let mutex = client.mutex("k").with(Terms::new().lease(lease)).unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
     let guard = mutex.lock().await.unwrap();
     // It is the thread that is to be blocked here.
     thread::sleep(3 * lease);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_client::{Error, Loss, Mode, Terms};
+use rlock_client::{Error, Lease, Loss, Mode, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server};
@@ -198,10 +198,11 @@ async fn every_reader_is_told_of_a_forced_release() {
 async fn one_reader_whose_lease_ends_leaves_the_others_alone() {
     let server = Server::start().await;
     let client = server.client().await;
-    let brief = client
-        .rwlock("k")
-        .with(Terms::new().fixed_lease(Duration::from_millis(150)))
-        .unwrap();
+    let brief = client.rwlock("k").with(
+        Terms::new()
+            .lease(Lease::Fixed(Duration::from_millis(150)))
+            .unwrap(),
+    );
     let (brief, lasting) = (
         brief.read().await.unwrap(),
         client.rwlock("k").read().await.unwrap(),
@@ -221,7 +222,7 @@ fn the_watchdog_keeps_readers_for_longer_than_their_lease() {
         let server = Server::start().await;
         let client = server.client().await;
         let lease = Duration::from_millis(900);
-        let lock = client.rwlock("k").with(Terms::new().lease(lease)).unwrap();
+        let lock = client.rwlock("k").with(Terms::new().lease(lease).unwrap());
         let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
         assert!(lock.write_timeout(2 * lease).await.unwrap().is_none());
         assert!(readers.iter().all(rlock_client::ReadGuard::is_valid));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rlock_client::{Error, Loss, Terms};
+use rlock_client::{Error, Lease, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server};
@@ -13,7 +13,7 @@ use crate::server::{BOUND, Server};
 async fn no_more_permits_are_held_than_there_are() {
     let server = Server::start().await;
     let client = server.client().await;
-    let semaphore = client.semaphore("k", 3).unwrap();
+    let semaphore = client.semaphore("k", 3);
     let two = semaphore.acquire_many(2).await.unwrap();
     assert!(semaphore.try_acquire_many(2).await.unwrap().is_none());
     let one = semaphore.try_acquire().await.unwrap().unwrap();
@@ -38,13 +38,13 @@ async fn numbers_out_of_range_are_refused_before_anything_is_sent() {
     for permits in [0, 1_000_001] {
         let Err(Error::OutOfRange {
             argument, value, ..
-        }) = client.semaphore("k", permits)
+        }) = client.semaphore("k", permits).acquire().await
         else {
             panic!("{permits} permits");
         };
         assert_eq!((argument, value), ("permits", permits.to_string()));
     }
-    let semaphore = client.semaphore("k", 5).unwrap();
+    let semaphore = client.semaphore("k", 5);
     for permits in [0, 6] {
         let Err(Error::OutOfRange { limit, .. }) = semaphore.acquire_many(permits).await else {
             panic!("{permits} of 5");
@@ -52,7 +52,7 @@ async fn numbers_out_of_range_are_refused_before_anything_is_sent() {
         assert_eq!(limit, "from 1 to 5");
     }
     assert_eq!(server.admin().await.gauge("acquires").await, 0);
-    let largest = client.semaphore("k", 1_000_000).unwrap();
+    let largest = client.semaphore("k", 1_000_000);
     let all = largest.acquire_many(1_000_000).await.unwrap();
     assert!(largest.try_acquire().await.unwrap().is_none());
     all.release().await.unwrap();
@@ -70,7 +70,7 @@ async fn at_most_so_many_are_at_it_together() {
         .take(30)
         .enumerate()
     {
-        let semaphore = client.semaphore("k", PERMITS).unwrap();
+        let semaphore = client.semaphore("k", PERMITS);
         let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
         tasks.push(tokio::spawn(async move {
             for round in 0..10 {
@@ -97,8 +97,8 @@ fn permits_are_renewed_and_lost_like_a_mutex() {
         let server = Server::start().await;
         let client = server.client().await;
         let lease = Duration::from_millis(600);
-        let semaphore = client.semaphore("k", 2).unwrap();
-        let semaphore = semaphore.with(Terms::new().lease(lease)).unwrap();
+        let semaphore = client.semaphore("k", 2);
+        let semaphore = semaphore.with(Terms::new().lease(lease).unwrap());
         let kept = semaphore.acquire_many(2).await.unwrap();
         assert!(
             semaphore
@@ -112,8 +112,10 @@ fn permits_are_renewed_and_lost_like_a_mutex() {
         let loss = tokio::time::timeout(BOUND, kept.loss()).await.unwrap();
         assert_eq!(loss, Loss::EndedByServer);
         assert!(matches!(kept.release().await, Err(Error::Lost(_))));
-        let brief = Terms::new().fixed_lease(Duration::from_millis(100));
-        let brief = semaphore.with(brief).unwrap();
+        let brief = Terms::new()
+            .lease(Lease::Fixed(Duration::from_millis(100)))
+            .unwrap();
+        let brief = semaphore.with(brief);
         let brief = brief.acquire_many(2).await.unwrap();
         let next = semaphore.acquire_timeout(BOUND).await.unwrap().unwrap();
         assert_eq!(brief.loss().now(), Some(Loss::LeaseEnded));
@@ -125,7 +127,7 @@ fn permits_are_renewed_and_lost_like_a_mutex() {
 async fn one_who_wants_many_is_not_overtaken_by_those_who_want_few() {
     let server = Server::start().await;
     let client = server.client().await;
-    let semaphore = client.semaphore("k", 3).unwrap();
+    let semaphore = client.semaphore("k", 3);
     let one = semaphore.acquire().await.unwrap();
     let all = tokio::spawn({
         let semaphore = semaphore.clone();

@@ -189,7 +189,7 @@ async fn one_sentinel_that_knows_the_master_is_enough() {
     let (nobody, known) = (url(free_port()), url(sentinel.port));
     let both = together("sentinel", &[&nobody, &known]);
     let connect = |path: &str| {
-        let builder = Client::builder().response_limit(Duration::from_millis(500));
+        let builder = Client::builder().response_timeout(Duration::from_millis(500));
         builder.connect(format!("{both}/{path}"))
     };
     let client = connect("locks/3").await.unwrap();

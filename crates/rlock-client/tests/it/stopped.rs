@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_millis(500);
 async fn holder_process() {
     let Ok(url) = std::env::var(URL) else { return };
     let client = rlock_client::Client::connect(&url).await.unwrap();
-    let mutex = client.mutex("k").with(Terms::new().lease(LEASE)).unwrap();
+    let mutex = client.mutex("k").with(Terms::new().lease(LEASE).unwrap());
     let guard = mutex.lock().await.unwrap();
     println!("fence {}", guard.fence());
     for line in std::io::stdin().lines() {

@@ -45,7 +45,7 @@ impl TlsServer {
 
     /// As a client connects that was given these.
     async fn connect(&self, certificates: Certificates) -> Result<Client, Error> {
-        let builder = Client::builder().patience(Duration::from_millis(500));
+        let builder = Client::builder().retry_timeout(Duration::from_millis(500));
         let builder = builder.certificates(certificates);
         let url = format!("rediss://localhost:{}/", self.port);
         builder.connect(url).await
@@ -129,7 +129,7 @@ async fn a_certificate_for_another_name_is_refused() {
 async fn a_server_without_tls_is_an_error_and_no_hang() {
     let server = Server::start().await;
     let url = format!("rediss://localhost:{}/", server.port);
-    let builder = Client::builder().response_limit(Duration::from_millis(300));
+    let builder = Client::builder().response_timeout(Duration::from_millis(300));
     let error = builder.connect(&url).await.unwrap_err();
     assert!(matches!(error, Error::Connect(_)), "{error:?}");
 }

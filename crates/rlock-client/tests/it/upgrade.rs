@@ -122,7 +122,7 @@ fn a_shared_hold_is_renewed_while_its_upgrade_waits() {
         let server = Server::start().await;
         let client = server.client().await;
         let lease = Duration::from_millis(600);
-        let lock = client.rwlock("k").with(Terms::new().lease(lease)).unwrap();
+        let lock = client.rwlock("k").with(Terms::new().lease(lease).unwrap());
         let (task, other) = waiting(&server, &lock).await;
         let mut admin = server.admin().await;
         let renewals = admin.gauge("renewals").await;

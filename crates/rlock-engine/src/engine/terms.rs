@@ -15,9 +15,8 @@ const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// On which terms a lock is held: for how long, who renews it, and its bounds.
 ///
-/// Durations are rounded up to whole milliseconds. They are checked where the
-/// terms are given to a lock, by `Mutex::with` and its
-/// like.
+/// Durations are rounded up to whole milliseconds. Each is checked where it is
+/// set: at most 30 days.
 ///
 /// # Examples
 ///
@@ -25,13 +24,12 @@ const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// # use std::time::Duration;
 /// # use rlock_client::Terms;
 /// # fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-/// let brief = Terms::new().lease(Duration::from_secs(10));
-/// let report = client.mutex("report").with(brief.max_hold(Duration::from_secs(600)))?;
-/// let workers = client.semaphore("workers", 20)?.with(brief)?;
+/// let brief = Terms::new().lease(Duration::from_secs(10))?;
+/// let report = client.mutex("report").with(brief.max_hold(Duration::from_secs(600))?);
+/// let workers = client.semaphore("workers", 20).with(brief);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
 pub struct Terms {
     /// How long a grant lasts unless renewed; whole milliseconds, from 1.
     #[doc(hidden)]
@@ -48,6 +46,21 @@ pub struct Terms {
     /// How many replicas have to know of it.
     #[doc(hidden)]
     pub replicas: u16,
+}
+
+/// How long a grant lasts, and what then; for [`Terms::lease`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lease {
+    /// The watchdog renews it for as long as the lock is held.
+    Renewed(Duration),
+    /// Nothing renews it: the lock is lost then, unless it was released.
+    Fixed(Duration),
+}
+
+impl From<Duration> for Lease {
+    fn from(lease: Duration) -> Self {
+        Self::Renewed(lease)
+    }
 }
 
 impl Default for Terms {
@@ -68,24 +81,36 @@ impl Terms {
         Self::default()
     }
 
-    /// How long a grant lasts unless it is renewed; default 30 s.
+    /// How long a grant lasts, and whether the watchdog renews it; default 30 s,
+    /// renewed. A duration by itself is a lease that is renewed.
     ///
-    /// The watchdog renews it about every third of it. So this is how long
-    /// others wait after a holder's process has died, and how long a
-    /// holder may be out of contact without losing the lock. Rounded up to
-    /// whole milliseconds; at most what the server allows (24 h by
-    /// default).
-    pub fn lease(mut self, lease: Duration) -> Self {
-        (self.lease, self.renewed) = (lease, true);
-        self
-    }
-
-    /// How long a grant lasts; nothing renews it.
+    /// The watchdog renews about every third of the lease. So this is how long
+    /// others wait after a holder's process has died, and how long a holder may
+    /// be out of contact without losing the lock. At most what the server allows
+    /// (24 h by default).
     ///
-    /// Range and rounding as for [`lease`](Self::lease).
-    pub fn fixed_lease(mut self, lease: Duration) -> Self {
-        (self.lease, self.renewed) = (lease, false);
-        self
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a lease of zero or above 30 days.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// use rlock_client::{Lease, Terms};
+    ///
+    /// # fn example() -> Result<(), rlock_client::Error> {
+    /// let renewed = Terms::new().lease(Duration::from_secs(10))?;
+    /// let fixed = Terms::new().lease(Lease::Fixed(Duration::from_secs(10)))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn lease(mut self, lease: impl Into<Lease>) -> Result<Self, Error> {
+        let (lease, renewed) = match lease.into() {
+            Lease::Renewed(lease) => (lease, true),
+            Lease::Fixed(lease) => (lease, false),
+        };
+        (self.lease, self.renewed) = (whole_ms("lease", lease)?, renewed);
+        Ok(self)
     }
 
     /// How long the watchdog goes on at most, from the grant; default
@@ -93,9 +118,13 @@ impl Terms {
     ///
     /// The lock is lost then, if it was not released. It protects others
     /// from a holder that hangs but lives.
-    pub fn max_hold(mut self, bound: Duration) -> Self {
-        self.max_hold = Some(bound);
-        self
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for zero, and above 30 days.
+    pub fn max_hold(mut self, bound: Duration) -> Result<Self, Error> {
+        self.max_hold = Some(whole_ms("max_hold", bound)?);
+        Ok(self)
     }
 
     /// Ends a hold `grace` after its connection has ended, if its lease is
@@ -123,9 +152,18 @@ impl Terms {
     /// The server must let this client close its own earlier connection
     /// (`CLIENT KILL`): a request that is still under way there could
     /// otherwise take the hold back with it.
-    pub fn bound(mut self, grace: Duration) -> Self {
-        self.bound = Some(grace);
-        self
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] above 30 days, and together with
+    /// [`replicas`](Self::replicas).
+    pub fn bound(mut self, grace: Duration) -> Result<Self, Error> {
+        // A grace of zero is one: the hold ends with the connection.
+        self.bound = Some(match grace.is_zero() {
+            true => grace,
+            false => whole_ms("grace", grace)?,
+        });
+        self.consistent()
     }
 
     /// Counts a grant, and each renewal, only once so many replicas of the
@@ -135,7 +173,7 @@ impl Terms {
     /// The one that becomes the master then grants the lock once more, under a
     /// larger fence. With this nobody relies on such a grant: the client asks
     /// the replicas with `WAIT` before the call ends, for at most
-    /// `ClientBuilder::replication_limit`. If too
+    /// `ClientBuilder::replication_timeout`. If too
     /// few answer, what the call has taken is given back, and the call fails
     /// with [`Error::NotReplicated`]; nothing tries again by itself. So it is,
     /// with [`Error::Unavailable`], if the connection that they are asked by
@@ -149,49 +187,38 @@ impl Terms {
     /// well: a master that was cut off then grants nothing. A fence is the
     /// only thing that helps against a holder that stands still.
     ///
-    /// It cannot be had together with [`bound`](Self::bound): these questions
+    /// It excludes [`bound`](Self::bound): these questions
     /// need a connection of their own, and renewing there would move the bond.
     /// The server's user needs the command `WAIT`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] together with [`bound`](Self::bound).
     ///
     /// # Examples
     ///
     /// ```no_run
     /// # use rlock_client::Terms;
     /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
-    /// let mutex = client.mutex("payment:7").with(Terms::new().replicas(1))?;
+    /// let mutex = client.mutex("payment:7").with(Terms::new().replicas(1)?);
     /// let guard = mutex.lock().await?;
     /// # Ok(()) }
     /// ```
-    pub fn replicas(mut self, count: u16) -> Self {
+    pub fn replicas(mut self, count: u16) -> Result<Self, Error> {
         self.replicas = count;
-        self
+        self.consistent()
     }
 
-    /// Checks and rounds what the caller gave.
-    #[doc(hidden)]
-    pub fn checked(self) -> Result<Self, Error> {
-        let max_hold = self
-            .max_hold
-            .map(|bound| whole_ms("max_hold", bound))
-            .transpose()?;
-        if let (Some(grace), true) = (self.bound, self.replicas > 0) {
-            return Err(Error::OutOfRange {
+    /// Checks what excludes each other.
+    fn consistent(self) -> Result<Self, Error> {
+        match self.bound {
+            Some(grace) if self.replicas > 0 => Err(Error::OutOfRange {
                 argument: "bound",
                 value: format!("{grace:?}"),
                 limit: "left out where replicas are asked".into(),
-            });
+            }),
+            _ => Ok(self),
         }
-        // A grace of zero is one: the hold ends with the connection.
-        let grace = |grace: Duration| match grace.is_zero() {
-            true => Ok(grace),
-            false => whole_ms("grace", grace),
-        };
-        Ok(Self {
-            lease: whole_ms("lease", self.lease)?,
-            max_hold,
-            bound: self.bound.map(grace).transpose()?,
-            ..self
-        })
     }
 
     /// The lease to ask for at `now`, for a hold that began at `taken`.

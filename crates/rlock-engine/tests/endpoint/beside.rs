@@ -6,7 +6,7 @@ use crate::played::Played;
 
 fn granted() -> Played {
     let mut it = Played::connected();
-    it.asks_on("k", Terms::new().replicas(2));
+    it.asks_on("k", Terms::new().replicas(2).unwrap());
     it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
     assert_eq!(it.did(), ["connect 2 to h:1"]);
     it.greeted(2);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::terms::{LEASE_DEFAULT, Terms};
+use rlock_engine::engine::terms::{LEASE_DEFAULT, Lease, Terms};
 
 use crate::cluster::Kind;
 use crate::operation::{Beside, Cut, Fall, Operation};
@@ -89,7 +89,7 @@ fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
         let key = Some(0);
         let script = [
             with(
-                Terms::new().fixed_lease(LEASE_DEFAULT),
+                Terms::new().lease(Lease::Fixed(LEASE_DEFAULT)).unwrap(),
                 asks(0, Queueing::Try, LEASE_DEFAULT),
             ),
             passes(2_100),
@@ -138,7 +138,9 @@ fn a_wait_goes_on_at_the_replica() {
 fn what_an_ended_connection_has_renewed_is_cut_also_at_another_master() {
     let bound = Terms::new()
         .lease(Duration::from_millis(700))
-        .bound(Duration::from_millis(400));
+        .unwrap()
+        .bound(Duration::from_millis(400))
+        .unwrap();
     let (key, window) = (Some(0), Duration::ZERO);
     let script = [
         at(1, asks(2, Queueing::Try, LEASE_DEFAULT)),
@@ -172,7 +174,7 @@ fn what_an_ended_connection_has_renewed_is_cut_also_at_another_master() {
 #[test]
 fn a_sign_of_life_of_another_master_says_nothing_of_a_grant() {
     let brief = Duration::from_millis(700);
-    let bound = Terms::new().bound(Duration::from_millis(400));
+    let bound = Terms::new().bound(Duration::from_millis(400)).unwrap();
     let script = [
         at(1, with(bound, asks(2, Queueing::Try, LEASE_DEFAULT))),
         asks(1, Queueing::Try, LEASE_DEFAULT),
@@ -195,7 +197,7 @@ fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
         let brief = Duration::from_millis(700);
         let waiting = Terms {
             renewed,
-            ..Terms::new().lease(brief)
+            ..Terms::new().lease(brief).unwrap()
         };
         let script = [
             at(1, with(replicated(), asks(2, Queueing::Try, brief))),
@@ -216,7 +218,7 @@ fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
 /// another one all the time; or that is refused all the time.
 #[test]
 fn nor_keeps_it_what_is_bound_to_the_connection() {
-    let bound = Terms::new().bound(Duration::from_millis(500));
+    let bound = Terms::new().bound(Duration::from_millis(500)).unwrap();
     let refused = Beside::Refused(Duration::from_secs(60));
     for how in [None, Some(refused)] {
         let script = [
@@ -244,7 +246,7 @@ fn a_lock_is_not_held_for_a_call_whose_grant_nobody_can_confirm() {
         let script = [
             Operation::Beside { client: 0, how },
             with(
-                Terms::new().replicas(1),
+                Terms::new().replicas(1).unwrap(),
                 asks(0, Queueing::Unlimited, LEASE_DEFAULT),
             ),
             passes(2_100),
@@ -257,7 +259,11 @@ fn a_lock_is_not_held_for_a_call_whose_grant_nobody_can_confirm() {
 
 /// Renewed all the time.
 fn replicated() -> Terms {
-    Terms::new().lease(Duration::from_millis(700)).replicas(1)
+    Terms::new()
+        .lease(Duration::from_millis(700))
+        .unwrap()
+        .replicas(1)
+        .unwrap()
 }
 
 fn play(kind: Kind, seeds: u64, script: &[Operation], is_right: impl Fn(&World) -> bool) {
@@ -281,7 +287,7 @@ fn asks(actor: usize, queueing: Queueing, lease: Duration) -> Operation {
         key: Some(0),
         ask: Ask::Exclusive,
         queueing,
-        terms: Terms::new().lease(lease),
+        terms: Terms::new().lease(lease).unwrap(),
         owner: (actor == 1).then_some(0),
     }
 }
