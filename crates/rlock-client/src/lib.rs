@@ -184,7 +184,7 @@ pub use locks::{
     semaphore::{Permit, Permits, Semaphore},
     upgrade::{ChangeError, ReadGuard, Shared, Upgrade, Write, WriteGuard},
 };
-pub use pump::lost::Lost;
+pub use pump::lost::LossSignal;
 #[cfg(feature = "tls-rustls")]
 pub use pump::tls::Certificates;
 pub use quorum::{

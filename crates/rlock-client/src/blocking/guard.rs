@@ -37,9 +37,9 @@ pub type ChangeError = crate::ChangeError<ReadGuard>;
 
 impl<K: Kind> Guard<K> {
     /// Tells when it is lost; see [`crate::Guard::loss`].
-    pub fn loss(&self) -> Lost {
+    pub fn loss(&self) -> LossSignal {
         let (lost, runtime) = (self.guard.loss(), self.runtime.clone());
-        Lost { lost, runtime }
+        LossSignal { lost, runtime }
     }
 
     /// Has it last for at least `lease` from now.
@@ -153,14 +153,14 @@ impl OnThread for crate::ChangeError {
     }
 }
 
-/// Tells when a lock is lost; see [`crate::Lost`].
+/// Tells when a lock is lost; see [`crate::LossSignal`].
 #[derive(Clone, Debug)]
-pub struct Lost {
-    lost: crate::Lost,
+pub struct LossSignal {
+    lost: crate::LossSignal,
     runtime: Handle,
 }
 
-impl Lost {
+impl LossSignal {
     /// Why the lock was lost; `None` while it is held.
     pub fn now(&self) -> Option<Loss> {
         self.lost.now()

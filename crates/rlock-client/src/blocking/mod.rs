@@ -31,7 +31,8 @@ mod guard;
 mod verbs;
 
 pub use guard::{
-    ChangeError, Guard, Lost, MultiGuard, Permits, QuorumGuard, ReadGuard, Upgrade, WriteGuard,
+    ChangeError, Guard, LossSignal, MultiGuard, Permits, QuorumGuard, ReadGuard, Upgrade,
+    WriteGuard,
 };
 pub use verbs::{MultiLock, Mutex, QuorumMutex, RwLock, Semaphore};
 use verbs::{OnThread, verbs};

@@ -1,7 +1,7 @@
 //! The locks for code without async: a list of what each can do, and how it
 //! becomes a call that blocks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
@@ -59,6 +59,7 @@ unchanged!(
     Metrics,
     Owner,
     Vec<Contended>,
+    Vec<Info>,
     Vec<Answer<Vec<Contended>>>
 );
 
@@ -124,6 +125,7 @@ verbs! {
         waits lock() -> Guard;
         waits try_lock() -> Option<Guard>;
         waits lock_timeout(wait: Duration) -> Option<Guard>;
+        waits lock_until(deadline: Instant) -> Option<Guard>;
         waits is_locked() -> bool;
         waits is_held_by(owner: &Owner) -> bool;
         waits info() -> Info;
@@ -141,9 +143,11 @@ verbs! {
         waits read() -> ReadGuard;
         waits try_read() -> Option<ReadGuard>;
         waits read_timeout(wait: Duration) -> Option<ReadGuard>;
+        waits read_until(deadline: Instant) -> Option<ReadGuard>;
         waits write() -> WriteGuard;
         waits try_write() -> Option<WriteGuard>;
         waits write_timeout(wait: Duration) -> Option<WriteGuard>;
+        waits write_until(deadline: Instant) -> Option<WriteGuard>;
         waits is_held_by(owner: &Owner) -> bool;
         waits info() -> Info;
         waits force_release() -> u64;
@@ -161,7 +165,11 @@ verbs! {
         waits try_acquire() -> Option<Permits>;
         waits try_acquire_many(permits: u32) -> Option<Permits>;
         waits acquire_timeout(wait: Duration) -> Option<Permits>;
+        waits acquire_until(deadline: Instant) -> Option<Permits>;
         waits acquire_many_timeout(permits: u32, wait: Duration) -> Option<Permits>;
+        waits acquire_many_until(permits: u32, deadline: Instant) -> Option<Permits>;
+        waits available_permits() -> u32;
+        waits is_held_by(owner: &Owner) -> bool;
         waits info() -> Info;
         waits force_release() -> u64;
     }
@@ -175,6 +183,8 @@ verbs! {
         waits lock() -> MultiGuard;
         waits try_lock() -> Option<MultiGuard>;
         waits lock_timeout(wait: Duration) -> Option<MultiGuard>;
+        waits lock_until(deadline: Instant) -> Option<MultiGuard>;
+        waits info() -> Vec<Info>;
     }
 }
 
@@ -194,5 +204,6 @@ verbs! {
         waits lock() -> QuorumGuard;
         waits try_lock() -> Option<QuorumGuard>;
         waits lock_timeout(wait: Duration) -> Option<QuorumGuard>;
+        waits lock_until(deadline: Instant) -> Option<QuorumGuard>;
     }
 }

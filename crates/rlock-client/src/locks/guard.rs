@@ -9,7 +9,7 @@ use rlock_engine::error::{Error, Loss};
 use crate::locks::guard::sealed::Held as _;
 use crate::locks::single::Single;
 use crate::pump::clock::now;
-use crate::pump::lost::Lost;
+use crate::pump::lost::LossSignal;
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
@@ -98,7 +98,7 @@ pub trait Held: sealed::Sealed + fmt::Debug + Send + Sync {
     /// See [`Guard::is_valid`].
     fn is_valid(&self) -> bool;
     /// See [`Guard::loss`].
-    fn loss(&self) -> Lost;
+    fn loss(&self) -> LossSignal;
 }
 
 impl<K: Kind> Guard<K> {
@@ -198,8 +198,8 @@ impl<K: Kind> Guard<K> {
     /// eprintln!("{loss}");
     /// # }
     /// ```
-    pub fn loss(&self) -> Lost {
-        Lost::of(self.held.proofs())
+    pub fn loss(&self) -> LossSignal {
+        LossSignal::of(self.held.proofs())
     }
 
     /// Runs `work` for as long as it is held.
@@ -336,7 +336,7 @@ impl<K: Kind> Held for Guard<K> {
         self.is_valid()
     }
 
-    fn loss(&self) -> Lost {
+    fn loss(&self) -> LossSignal {
         self.loss()
     }
 }

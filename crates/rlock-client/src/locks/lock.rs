@@ -2,7 +2,7 @@
 //! are asked for. The kinds differ in what they ask for, and in their guards.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rlock_engine::engine::ask::{Ask, Queueing};
 use rlock_engine::engine::claims::Claims;
@@ -163,4 +163,9 @@ pub(crate) fn at_most(wait: Duration) -> Result<Queueing, Error> {
     } else {
         Ok(Queueing::AtMost(whole_ms("wait", wait)?))
     }
+}
+
+/// What is left until `deadline`.
+pub(crate) fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
 }

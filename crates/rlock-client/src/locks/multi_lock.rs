@@ -5,7 +5,7 @@
 //! never wait for each other, and given back if one is not granted.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use rlock_engine::engine::ask::{Ask, Queueing};
@@ -14,10 +14,11 @@ use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::slot;
 use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
+use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::sealed::{self, Held};
 use crate::locks::guard::{Guard, Kind};
-use crate::locks::lock::{Lock, at_most};
+use crate::locks::lock::{Lock, at_most, left};
 use crate::locks::single::Single;
 use crate::pump::deadline::Deadline;
 use crate::pump::state::Inner;
@@ -271,6 +272,34 @@ impl MultiLock {
     /// As for [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         self.ask(&self.lock.owner(), at_most(wait)?).await
+    }
+
+    /// Waits for all of them until `deadline`; `None` if that was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock_timeout`](Self::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock_timeout`](Self::lock_timeout).
+    pub async fn lock_until(&self, deadline: Instant) -> Result<Option<MultiGuard>, Error> {
+        self.lock_timeout(left(deadline)).await
+    }
+
+    /// Who holds each lock, and who waits for it, in the order of
+    /// [`keys`](Self::keys); see [`Mutex::info`](crate::Mutex::info). All are
+    /// asked at once, each for itself, so they may be of different moments.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Mutex::info`](crate::Mutex::info), for the first key that has
+    /// one.
+    pub async fn info(&self) -> Result<Vec<Info>, Error> {
+        let locks: Vec<_> = self.keys.iter().map(|key| self.lock.at(key)).collect();
+        let infos = join_all(locks.iter().map(Lock::info)).await;
+        infos.into_iter().collect()
     }
 
     async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {

@@ -1,6 +1,6 @@
 //! The exclusive lock: its verbs and its questions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rlock_engine::engine::ask::{Ask, Queueing};
 use rlock_engine::engine::owner::Owner;
@@ -8,7 +8,7 @@ use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
 use crate::locks::guard::Guard;
-use crate::locks::lock::{Lock, at_most};
+use crate::locks::lock::{Lock, at_most, left};
 use rlock_engine::wire::inspect::{Info, Mode};
 
 /// A lock that one owner at a time can hold, in the order of asking.
@@ -172,6 +172,20 @@ impl Mutex {
     /// ```
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
         self.ask(at_most(wait)?).await
+    }
+
+    /// Waits for the lock until `deadline`; `None` if that was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock_timeout`](Self::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock_timeout`](Self::lock_timeout).
+    pub async fn lock_until(&self, deadline: Instant) -> Result<Option<Guard>, Error> {
+        self.lock_timeout(left(deadline)).await
     }
 
     /// Whether anybody holds the lock, at the moment of asking.

@@ -1,7 +1,7 @@
 //! The lock that readers share and a writer has alone: its verbs and its
 //! questions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rlock_engine::engine::ask::{Ask, Queueing};
 use rlock_engine::engine::owner::Owner;
@@ -9,7 +9,7 @@ use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
 use crate::locks::guard::Guard;
-use crate::locks::lock::{Lock, at_most};
+use crate::locks::lock::{Lock, at_most, left};
 use crate::locks::upgrade::{ReadGuard, WriteGuard, Writing};
 use rlock_engine::wire::inspect::Info;
 
@@ -119,6 +119,20 @@ impl RwLock {
         self.ask_to_read(at_most(wait)?).await
     }
 
+    /// Waits to read until `deadline`; `None` if that was not enough. See
+    /// [`read_timeout`](Self::read_timeout); a `deadline` that is over is a try.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read_timeout`](Self::read_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`read_timeout`](Self::read_timeout).
+    pub async fn read_until(&self, deadline: Instant) -> Result<Option<ReadGuard>, Error> {
+        self.read_timeout(left(deadline)).await
+    }
+
     /// Waits to write, without limit.
     ///
     /// # Errors
@@ -157,6 +171,20 @@ impl RwLock {
     /// As for [`read`](Self::read).
     pub async fn write_timeout(&self, wait: Duration) -> Result<Option<WriteGuard>, Error> {
         self.ask_to_write(at_most(wait)?).await
+    }
+
+    /// Waits to write until `deadline`; `None` if that was not enough. See
+    /// [`write_timeout`](Self::write_timeout); a `deadline` that is over is a try.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write_timeout`](Self::write_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`write_timeout`](Self::write_timeout).
+    pub async fn write_until(&self, deadline: Instant) -> Result<Option<WriteGuard>, Error> {
+        self.write_timeout(left(deadline)).await
     }
 
     /// Whether `owner` reads or writes, at the moment of asking.

@@ -1,13 +1,14 @@
 //! A number of permits for everybody together: its verbs and its questions.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
 use crate::locks::guard::{Guard, Kind, OneKey, sealed};
-use crate::locks::lock::{Lock, at_most};
+use crate::locks::lock::{Lock, at_most, left};
 use crate::locks::single::Single;
 use rlock_engine::wire::inspect::Info;
 
@@ -211,6 +212,64 @@ impl Semaphore {
         wait: Duration,
     ) -> Result<Option<Permits>, Error> {
         self.ask(permits, at_most(wait)?).await
+    }
+
+    /// Waits for one permit until `deadline`; `None` if that was not enough. See
+    /// [`acquire_timeout`](Self::acquire_timeout); a `deadline` that is over is a try.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire_timeout`](Self::acquire_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire_timeout`](Self::acquire_timeout).
+    pub async fn acquire_until(&self, deadline: Instant) -> Result<Option<Permits>, Error> {
+        self.acquire_timeout(left(deadline)).await
+    }
+
+    /// Waits for `permits` permits together until `deadline`; `None` if that was not enough. See
+    /// [`acquire_many_timeout`](Self::acquire_many_timeout); a `deadline` that is over is a try.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire_many_timeout`](Self::acquire_many_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`acquire_many_timeout`](Self::acquire_many_timeout).
+    pub async fn acquire_many_until(
+        &self,
+        permits: u32,
+        deadline: Instant,
+    ) -> Result<Option<Permits>, Error> {
+        self.acquire_many_timeout(permits, left(deadline)).await
+    }
+
+    /// How many permits are free at the moment of asking: those of this number
+    /// that nobody holds.
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub async fn available_permits(&self) -> Result<u32, Error> {
+        let held = self.info().await?.holders;
+        let held = held
+            .iter()
+            .fold(0, |sum: u64, holder| sum.saturating_add(holder.permits));
+        Ok(u64::from(self.limit)
+            .saturating_sub(held)
+            .try_into()
+            .unwrap_or(u32::MAX))
+    }
+
+    /// Whether `owner` holds permits, at the moment of asking.
+    ///
+    /// # Errors
+    ///
+    /// As for [`info`](Self::info).
+    pub async fn is_held_by(&self, owner: &Owner) -> Result<bool, Error> {
+        self.lock.is_held_by(owner).await
     }
 
     /// Who holds permits, how many, and who waits; see

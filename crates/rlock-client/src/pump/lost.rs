@@ -30,7 +30,7 @@ use crate::pump::clock::{now, timer};
 /// # }
 /// ```
 #[must_use = "it does nothing unless it is awaited or asked"]
-pub struct Lost {
+pub struct LossSignal {
     /// At least one; several for several keys that are held one by one.
     parts: Vec<Part>,
 }
@@ -43,7 +43,7 @@ struct Part {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Lost {
+impl LossSignal {
     pub(crate) fn of<'a>(proofs: impl IntoIterator<Item = &'a Arc<Proof>>) -> Self {
         let parts = proofs.into_iter().map(|proof| Part {
             proof: Arc::clone(proof),
@@ -77,7 +77,7 @@ fn first(ends: impl Iterator<Item = Option<Loss>>) -> Option<Loss> {
         .reduce(|known, next| if known == Loss::Released { next } else { known })
 }
 
-impl Future for Lost {
+impl Future for LossSignal {
     type Output = Loss;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Loss> {
@@ -114,15 +114,15 @@ impl Part {
     }
 }
 
-impl Clone for Lost {
+impl Clone for LossSignal {
     fn clone(&self) -> Self {
         Self::of(self.parts.iter().map(|part| &part.proof))
     }
 }
 
-impl fmt::Debug for Lost {
+impl fmt::Debug for LossSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Lost").field(&self.now()).finish()
+        f.debug_tuple("LossSignal").field(&self.now()).finish()
     }
 }
 

@@ -21,7 +21,7 @@ use crate::locks::guard::Guard;
 use crate::locks::guard::sealed::Held;
 use crate::pump::clock::{now, timer};
 use crate::pump::deadline::Deadline;
-use crate::pump::lost::Lost;
+use crate::pump::lost::LossSignal;
 use crate::pump::state::lock;
 use crate::quorum::acquire::{Answer, Asking, Slot, ask, next, raise};
 use crate::quorum::plan::majority;
@@ -342,7 +342,7 @@ fn majority_end(guards: &[Option<Guard>], now: Instant) -> Option<Instant> {
     ends.get(majority(guards.len()) - 1).copied()
 }
 
-async fn any(losses: Vec<Lost>) {
+async fn any(losses: Vec<LossSignal>) {
     if !losses.is_empty() {
         select_all(losses).await;
     }
@@ -370,7 +370,7 @@ impl Keeper {
 
     /// Drops what was lost, and asks for it again. What to wait for; none if
     /// all is lost.
-    fn look(&mut self, hold: &Arc<Hold>) -> Option<(Vec<Lost>, Instant)> {
+    fn look(&mut self, hold: &Arc<Hold>) -> Option<(Vec<LossSignal>, Instant)> {
         let (is_valid, now) = (hold.look(), now());
         let (mut over, mut losses) = (Vec::new(), Vec::new());
         let mut parts = lock(&hold.parts);

@@ -1,14 +1,14 @@
 //! The exclusive lock of a quorum.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rlock_engine::engine::ask::Queueing;
 use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
-use crate::locks::lock::at_most;
+use crate::locks::lock::{at_most, left};
 use crate::pump::deadline::Deadline;
 use crate::quorum::acquire::acquire;
 use crate::quorum::guard::QuorumGuard;
@@ -154,6 +154,20 @@ impl QuorumMutex {
     /// As for [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<QuorumGuard>, Error> {
         self.ask(at_most(wait)?).await
+    }
+
+    /// Waits for the lock until `deadline`; `None` if that was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock_timeout`](Self::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock_timeout`](Self::lock_timeout).
+    pub async fn lock_until(&self, deadline: Instant) -> Result<Option<QuorumGuard>, Error> {
+        self.lock_timeout(left(deadline)).await
     }
 
     async fn ask(&self, queueing: Queueing) -> Result<Option<QuorumGuard>, Error> {

@@ -58,7 +58,15 @@ fn permits_work_without_async() {
     assert_eq!((two.count(), one.count(), semaphore.permits()), (2, 1, 3));
     assert!(semaphore.try_acquire().unwrap().is_none());
     assert!(semaphore.acquire_many_timeout(2, WAIT).unwrap().is_none());
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+    assert!(semaphore.is_held_by(one.owner()).unwrap());
     one.release().unwrap();
+    assert_eq!(semaphore.available_permits().unwrap(), 1);
+    let until = std::time::Instant::now() + WAIT;
+    assert!(semaphore.acquire_many_until(2, until).unwrap().is_none());
+    assert!(until <= std::time::Instant::now());
+    assert!(semaphore.acquire_until(until).unwrap().is_some());
+    client.flush();
     assert!(semaphore.acquire_timeout(WAIT).unwrap().is_some());
     assert_eq!(semaphore.info().unwrap().holders[0].permits, 2);
     assert!(semaphore.force_release().unwrap() >= 1);
@@ -79,6 +87,10 @@ fn several_locks_work_without_async() {
     assert!(multi.keys().eq(guard.keys()) && guard.owner() == &owner);
     assert!(multi.try_lock().unwrap().is_none());
     assert!(multi.lock_timeout(WAIT).unwrap().is_none());
+    let until = std::time::Instant::now() + WAIT;
+    assert!(multi.lock_until(until).unwrap().is_none());
+    let infos = multi.info().unwrap();
+    assert!(infos.len() == 2 && infos.iter().all(|info| info.holders.len() == 1));
     assert!(guard.is_valid() && !guard.remaining().is_zero());
     guard.extend(2 * LEASE).unwrap();
     assert!(again.remaining() > LEASE);
