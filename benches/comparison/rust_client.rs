@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use rlock_client::{Client, Mutex};
+use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
@@ -14,7 +15,9 @@ const LEGEND: &str = "  \
 lock().await and release().await, beside awaiting SET NX PX and DEL by a connection of the same redis crate: time of a
   pair, one after the other, both in turns, medians of the rounds and of their ratios. Commands: as the server counts them.
   Contended: 16 tasks lock and release one lock, by one client; beside them 16 tasks that pass a token around by BLPOP and
-  RPUSH, on a connection each, as BLPOP needs one for itself.";
+  RPUSH, on a connection each, as BLPOP needs one for itself. Callers: tasks that lock and release a key of their own each,
+  by one client; beside them as many by SET and DEL, on one connection: pairs a second, and processor time of this process
+  for a pair, both in turns.";
 
 /// Many short rounds: a round in which the processor was taken away for a tick
 /// says nothing, and there are few of those if a round is shorter than a tick.
@@ -24,6 +27,12 @@ const TASKS: usize = 16;
 const TURNS_ROUNDS: usize = 20;
 /// How often each task has its turn in one round.
 const TURNS: usize = 50;
+/// How many callers on keys of their own, the share of the pairs a second that SET and DEL have, and the processor time
+/// beside theirs.
+const CALLERS: [(usize, f64, f64); 2] = [(16, 0.88, 1.3), (64, 0.65, 1.5)];
+const CALLERS_ROUNDS: usize = 20;
+/// Of each caller in a round.
+const CALLERS_PAIRS: usize = 100;
 const WAITING: usize = 100;
 const WAITING_SECONDS: u32 = 3;
 const VALUE: &str = "8f14e45f-ceea-467f-9a5b-1c0d2b6f3e4a:7";
@@ -39,6 +48,10 @@ pub(crate) fn measure(report: &mut Report) {
     compare(&mut section, "one thread", &one, &server);
     section.group("16 tasks in turn");
     compare_contended(&mut section, &threads, &server);
+    for (callers, share, more) in CALLERS {
+        section.group(&format!("{callers} callers"));
+        compare_callers(&mut section, &threads, &server, callers, [share, more]);
+    }
     section.group("commands");
     count_commands(&mut section, &one, &server);
     count_while_waiting(&mut section, &threads, &server);
@@ -89,28 +102,129 @@ async fn connect(server: &Server) -> Client {
 async fn native_round(redis: &mut MultiplexedConnection) -> f64 {
     let start = Instant::now();
     for _ in 0..ROUND_PAIRS {
-        let mut set = redis::cmd("SET");
-        set.arg("native").arg(VALUE).arg("NX").arg("PX").arg(30000);
-        let set = set.query_async::<()>(redis).await;
-        set.expect("it was free");
-        let removed = redis::cmd("DEL").arg("native").query_async(redis).await;
-        assert_eq!(removed, Ok(1), "it was there");
+        native_pair(redis, "native").await;
     }
     micros_each(start.elapsed())
+}
+
+async fn native_pair(redis: &mut MultiplexedConnection, key: &str) {
+    let mut set = redis::cmd("SET");
+    set.arg(key).arg(VALUE).arg("NX").arg("PX").arg(30000);
+    let set = set.query_async::<()>(redis).await;
+    set.expect("it was free");
+    let removed = redis::cmd("DEL").arg(key).query_async(redis).await;
+    assert_eq!(removed, Ok(1), "it was there");
 }
 
 /// Microseconds for a pair.
 async fn rlock_round(mutex: &Mutex) -> f64 {
     let start = Instant::now();
     for _ in 0..ROUND_PAIRS {
-        let guard = mutex.lock().await.expect("it is free");
-        guard.release().await.expect("it is held");
+        rlock_pair(mutex).await;
     }
     micros_each(start.elapsed())
 }
 
+async fn rlock_pair(mutex: &Mutex) {
+    let guard = mutex.lock().await.expect("it is free");
+    guard.release().await.expect("it is held");
+}
+
 fn micros_each(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6 / f64::from(ROUND_PAIRS)
+}
+
+fn compare_callers(
+    section: &mut Section<'_>,
+    runtime: &Runtime,
+    server: &Server,
+    callers: usize,
+    [share, more]: [f64; 2],
+) {
+    let count = section.form().of(CALLERS_ROUNDS, 2);
+    let rounds: Vec<_> = runtime.block_on(async {
+        let client = connect(server).await;
+        let redis = redis::Client::open(url(server)).expect("the address is right");
+        let redis = redis.get_multiplexed_async_connection().await;
+        let redis = redis.expect("the server takes connections");
+        let mut rounds = Vec::new();
+        for _ in 0..count {
+            let native = (0..callers).map(|caller| {
+                let (mut redis, key) = (redis.clone(), format!("native:{caller}"));
+                async move {
+                    for _ in 0..CALLERS_PAIRS {
+                        native_pair(&mut redis, &key).await;
+                    }
+                }
+            });
+            let native = rate_and_cost(native).await;
+            let rlock = (0..callers).map(|caller| {
+                let mutex = client.mutex(format!("lock:{caller}"));
+                async move {
+                    for _ in 0..CALLERS_PAIRS {
+                        rlock_pair(&mutex).await;
+                    }
+                }
+            });
+            rounds.push([native, rate_and_cost(rlock).await]);
+        }
+        rounds
+    });
+    let middle = |pick: fn(&[Figures; 2]) -> f64| median(rounds.iter().map(pick));
+    let of = |rate: f64, cost: f64| format!("{rate:.0} a second, {cost:.1} µs");
+    let native = of(middle(|it| it[0].rate), middle(|it| it[0].cost));
+    let cost = middle(|it| it[1].cost);
+    let rlock = of(middle(|it| it[1].rate), cost);
+    let faster = middle(|it| it[1].rate / it[0].rate);
+    let dearer = middle(|it| it[1].cost / it[0].cost);
+    section.row(["  SET NX PX, DEL", &native, ""], None);
+    section.row(
+        [
+            "  lock, release",
+            &rlock,
+            &format!("{faster:.2} × SET, DEL"),
+        ],
+        Target::AtLeast(share, " ×").of(faster),
+    );
+    section.row(
+        [
+            "  processor time of it",
+            &format!("{cost:.1} µs"),
+            &format!("{dearer:.2} × SET, DEL"),
+        ],
+        Target::AtMost(more, " ×").of(dearer),
+    );
+}
+
+/// Of all callers together.
+struct Figures {
+    /// Pairs a second.
+    rate: f64,
+    /// Microseconds of this process's processor time for a pair.
+    cost: f64,
+}
+
+async fn rate_and_cost<F>(callers: impl Iterator<Item = F>) -> Figures
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let (start, before) = (Instant::now(), processor_time());
+    let mut running: JoinSet<()> = callers.collect();
+    let pairs = (running.len() * CALLERS_PAIRS) as f64;
+    while let Some(done) = running.join_next().await {
+        done.expect("no task fails");
+    }
+    let spent = processor_time() - before;
+    Figures {
+        rate: pairs / start.elapsed().as_secs_f64(),
+        cost: spent.as_secs_f64() * 1e6 / pairs,
+    }
+}
+
+/// That of all threads of this process since it began.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(time).expect("it is not before the beginning")
 }
 
 fn compare_contended(section: &mut Section<'_>, runtime: &Runtime, server: &Server) {

@@ -34,6 +34,7 @@ mod loss;
 mod messages;
 mod multi;
 mod multi_cluster;
+mod probe;
 mod proxy;
 mod quorum;
 mod quorum_faults;
