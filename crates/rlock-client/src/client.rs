@@ -1,10 +1,11 @@
 //! The client: how it is connected, and what is made from it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rlock_engine::engine::Metrics;
 use rlock_engine::engine::owner::Owner;
-use rlock_engine::error::Error;
+use rlock_engine::error::{Error, Loss};
 use rlock_engine::servers::Servers;
 
 use crate::client_builder::ClientBuilder;
@@ -302,5 +303,69 @@ impl Client {
     /// ```
     pub async fn flush(&self) {
         self.inner.state.flush().await;
+    }
+
+    /// Ends this client and all its clones: releases all that is held, withdraws
+    /// all that is waited for, and closes the connections; in `timeout` at most.
+    ///
+    /// Calls for locks that wait, and all that are made from now on, fail with
+    /// [`Error::Closed`]. Guards are not valid any more: their
+    /// [`loss`](crate::Guard::loss) is [`Loss::Released`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if not all of it was answered in time. The client
+    /// has ended all the same; what could not be released is free when its lease
+    /// ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// What is held is released in the background; the connections stay.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// client.close(Duration::from_secs(5)).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn close(&self, timeout: Duration) -> Result<(), Error> {
+        match self.inner.state.close(timeout).await {
+            true => Ok(()),
+            false => Err(Error::Unavailable {
+                waited: timeout,
+                source: self.inner.state.last_failure(),
+            }),
+        }
+    }
+
+    /// Tells of the next loss of any lock that this client holds: one signal for
+    /// a program that stops when it loses anything.
+    ///
+    /// Losses before this call do not count. The background tells it, so while
+    /// its runtime stands still it is later than [`Guard::loss`](crate::Guard::loss).
+    /// It is [`Loss::Released`] when the client ends. A quorum's client has none.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn work() {}
+    /// # async fn example(client: rlock_client::Client) {
+    /// let lost = client.loss();
+    /// tokio::select! {
+    ///     () = work() => {}
+    ///     loss = lost => eprintln!("stopped: a lock was lost, {loss}"),
+    /// }
+    /// # }
+    /// ```
+    pub fn loss(&self) -> impl Future<Output = Loss> + Send + use<> {
+        let mut losses = self.inner.state.losses();
+        async move {
+            match losses.changed().await {
+                Ok(()) => *losses.borrow(),
+                Err(_) => Loss::Released,
+            }
+        }
     }
 }

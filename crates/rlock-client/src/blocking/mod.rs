@@ -19,6 +19,7 @@ use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 
@@ -72,6 +73,7 @@ verbs! {
         has multi(keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> MultiLock;
         has owner() -> Owner;
         has metrics() -> Metrics;
+        waits close(timeout: Duration) -> ();
         waits list(count: u64) -> Vec<Contended>;
         waits list_each(count: u64) -> Vec<Answer<Vec<Contended>>>;
     }

@@ -178,7 +178,7 @@ impl<K: Kind> Guard<K> {
     pub fn is_valid(&self) -> bool {
         self.held.check();
         let now = now();
-        self.held.proofs().all(|proof| proof.loss(now).is_none())
+        self.held.proofs().all(|proof| proof.is_live(now))
     }
 
     /// Tells when it is lost: a future, which can also be asked at once.

@@ -55,6 +55,8 @@ pub(crate) struct State {
     runtime: Handle,
     /// Whether the last client, lock and guard is gone.
     is_left: AtomicBool,
+    /// Tells of every loss.
+    losses: watch::Sender<Loss>,
 }
 
 /// The endpoint, and those who wait for its actions.
@@ -139,6 +141,7 @@ impl State {
             changes: watch::Sender::new(()),
             runtime: Handle::current(),
             is_left: AtomicBool::new(false),
+            losses: watch::Sender::new(Loss::Released),
         }
     }
 
@@ -217,6 +220,7 @@ impl State {
                 if why != Loss::Released {
                     let (key, owner) = (proof.claims.label(), proof.claims.owner());
                     tracing::warn!(%key, %owner, fence = proof.fence(), loss = %why, "lock lost");
+                    self.losses.send_replace(why);
                 }
                 proof.wake();
             }
@@ -295,6 +299,22 @@ impl State {
         });
         // An error means that the background is gone: nothing is left to do.
         let _ = flushed.await;
+    }
+
+    /// Every loss from now on; [`Loss::Released`] is the end of the client.
+    pub(crate) fn losses(&self) -> watch::Receiver<Loss> {
+        self.losses.subscribe()
+    }
+
+    /// Releases what is held, and ends. False if that took longer.
+    pub(crate) async fn close(self: &Arc<Self>, timeout: Duration) -> bool {
+        self.tell(engine::Event::LeaveAll);
+        let flushed = tokio::time::timeout(timeout, self.flush()).await;
+        self.handle(Event::Closed);
+        self.is_left.store(true, Ordering::Release);
+        self.alarm.notify_one();
+        self.losses.send_replace(Loss::Released);
+        flushed.is_ok()
     }
 
     /// Asks the server of `key` until there is an answer, for at most the

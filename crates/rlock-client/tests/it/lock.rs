@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rlock_client::{Client, Guard, Mode};
+use rlock_client::{Client, Error, Guard, Loss, Mode};
 
 use crate::server::{BOUND, Server, eventually};
 
@@ -303,4 +303,58 @@ async fn a_flush_does_not_wait_for_what_comes_after_it() {
         tokio::task::yield_now().await;
     }
     busy.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn a_client_that_is_closed_leaves_nothing() {
+    let server = Server::start().await;
+    let (client, other) = (server.client().await, server.client().await);
+    let owner = client.owner();
+    let mutex = client.mutex("k").by(&owner);
+    let (guard, again) = (mutex.lock().await.unwrap(), mutex.lock().await.unwrap());
+    let taken = other.mutex("taken").lock().await.unwrap();
+    let waiting = client.mutex("taken");
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    let mut admin = server.admin().await;
+    admin.queued(1).await;
+    let losses = (guard.loss(), client.loss());
+    client.close(BOUND).await.unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
+    assert_eq!(
+        (losses.0.await, losses.1.await),
+        (Loss::Released, Loss::Released)
+    );
+    assert!(!guard.is_valid() && guard.remaining().is_zero());
+    assert!(matches!(mutex.lock().await, Err(Error::Closed)));
+    assert!(matches!(mutex.info().await, Err(Error::Closed)));
+    assert!(guard.release().await.is_err());
+    drop(again);
+    taken.release().await.unwrap();
+    other.flush().await;
+    for key in ["k", "taken"] {
+        admin.untouched(key).await;
+    }
+    eventually("closed", async || admin.lock_clients().await.len() == 1).await;
+}
+
+#[tokio::test]
+async fn a_client_tells_of_any_loss() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let guards = [
+        client.mutex("a").lock().await.unwrap(),
+        client.mutex("b").lock().await.unwrap(),
+    ];
+    let lost = client.loss();
+    client
+        .mutex("c")
+        .lock()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    client.mutex("b").force_release().await.unwrap();
+    assert_eq!(lost.await, Loss::EndedByServer);
+    assert!(guards[0].is_valid() && !guards[1].is_valid());
 }

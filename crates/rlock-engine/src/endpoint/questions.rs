@@ -53,7 +53,7 @@ impl Endpoint {
         command: Command,
         limit: Option<Duration>,
     ) {
-        if self.is_closed {
+        if self.is_closed || self.engine.is_leaving() {
             return self.resolve(call, Outcome::Failed(Error::Closed));
         }
         let deadline = limit.map(|limit| now + limit);

@@ -124,6 +124,12 @@ impl Engine {
         terms: Terms,
         queueing: Queueing,
     ) {
+        if self.is_leaving {
+            let outcome = Outcome::Failed(Error::Closed);
+            return self
+                .actions
+                .push_back(Action::Resolve { call: id, outcome });
+        }
         let deadline = match queueing {
             Queueing::Try => Some(now + self.patience),
             Queueing::AtMost(wait) => Some(now + wait),

@@ -134,6 +134,10 @@ pub enum Event {
         /// The number of this question.
         flush: Id,
     },
+    /// Nothing is to be taken any more: calls that wait for a lock end with
+    /// [`Error::Closed`](crate::error::Error::Closed), and all that is held is
+    /// released.
+    LeaveAll,
     /// Time has passed.
     Tick,
 }

@@ -68,6 +68,30 @@ impl Engine {
         self.start(now, work, Work::new(now, claims, task, deadline, false));
     }
 
+    /// Ends all guards and all calls for locks.
+    pub(super) fn leave_all(&mut self, now: Instant) {
+        self.is_leaving = true;
+        let waiting = self
+            .works
+            .iter()
+            .filter(|(_, work)| work.is_awaited && matches!(work.task, Task::Call(_)));
+        let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();
+        for call in waiting {
+            let outcome = Outcome::Failed(Error::Closed);
+            self.actions.push_back(Action::Resolve { call, outcome });
+            self.abandon(now, call);
+        }
+        let held = self.holds.iter().filter(|(_, hold)| hold.guards > 0);
+        let held: Vec<Id> = held.map(|(id, _)| *id).collect();
+        for id in held {
+            if let Some(hold) = self.holds.get_mut(&id) {
+                hold.guards = 1;
+                let ask = hold.ask;
+                self.leave(now, id, ask);
+            }
+        }
+    }
+
     /// A guard that nobody took ends. An upgrade is undone with it, as others of
     /// its owner only read.
     pub(super) fn untaken(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {

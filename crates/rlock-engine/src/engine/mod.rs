@@ -133,6 +133,8 @@ pub struct Engine {
     lanes: BTreeMap<Node, Lane>,
     /// Whether there will be no connection any more, to no server.
     is_closed: bool,
+    /// Whether nothing is to be taken any more.
+    is_leaving: bool,
     routes: Routes,
     /// When each server was last known to be there, for proofs.
     alive: Alive,
@@ -163,6 +165,7 @@ impl Engine {
             replication,
             lanes: BTreeMap::new(),
             is_closed: false,
+            is_leaving: false,
             alive: proof::alive(&routes),
             routes,
             claims: Table::default(),
@@ -221,6 +224,7 @@ impl Engine {
             Event::Routes(routes) => self.set_routes(now, routes),
             Event::Closed => self.closed(now),
             Event::Flush { flush } => self.flush(flush),
+            Event::LeaveAll => self.leave_all(now),
             Event::Tick => {}
         }
         self.pass_turns(now);
@@ -245,6 +249,11 @@ impl Engine {
     /// What was counted so far.
     pub fn metrics(&self) -> Metrics {
         self.metrics
+    }
+
+    /// Whether nothing is to be taken any more.
+    pub fn is_leaving(&self) -> bool {
+        self.is_leaving
     }
 
     /// Whether nothing is left to clean up.
