@@ -130,18 +130,21 @@ impl Hold {
                 break;
             }
         }
-        let end = majority_end(&parts.guards, now);
-        let was_ended = parts.was_ended;
-        drop(parts);
-        let is_valid = match end {
+        // They are counted and judged in one piece: between the two, another
+        // thread could take them to release them.
+        let is_valid = match majority_end(&parts.guards, now) {
             Some(end) => self.proof.set_valid_until(now, end),
             None => false,
         };
-        if !is_valid && self.proof.valid_until().is_some() {
-            match was_ended {
+        let is_news = !is_valid && self.proof.valid_until().is_some();
+        if is_news {
+            match parts.was_ended {
                 true => drop(self.proof.lose(now)),
                 false => self.proof.lapse(),
             }
+        }
+        drop(parts);
+        if is_news {
             let (fence, loss) = (self.proof.fence(), self.proof.loss(now));
             tracing::warn!(claims = ?self.proof.claims, fence, ?loss, "lock of a quorum lost");
             self.proof.wake();
@@ -314,9 +317,14 @@ impl Hold {
             ending.retain(|keeper| !keeper.is_finished());
             ending.push(keeper);
         }
-        self.proof.end(now());
+        let guards = {
+            let mut parts = lock(&self.parts);
+            // What looks after it may look just now: it finds them gone.
+            self.proof.end(now());
+            std::mem::take(&mut parts.guards)
+        };
         self.proof.wake();
-        std::mem::take(&mut lock(&self.parts).guards)
+        guards
     }
 }
 

@@ -86,6 +86,19 @@ pub(crate) fn mutex(quorum: &Quorum) -> QuorumMutex {
     quorum.mutex("k").with(terms())
 }
 
+/// What looks after a hold runs beside the call that releases it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quorum_lock_is_released_while_another_thread_looks_at_it() {
+    let members = Members::start(3).await;
+    let quorum = members.lasting().await;
+    for number in 0..500 {
+        let guard = quorum.mutex("k").lock().await.unwrap();
+        if let Err(error) = guard.release().await {
+            panic!("lock {number}: {error}");
+        }
+    }
+}
+
 #[test]
 fn a_quorum_lock_is_held_by_all_members_under_no_smaller_fence() {
     on_a_calm_machine(async || {
