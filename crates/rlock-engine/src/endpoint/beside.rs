@@ -179,7 +179,8 @@ impl Endpoint {
         for (request_id, request, count) in sent {
             // Of each pair the second says what came of it.
             let replies = frames.by_ref().take(count).skip(1).step_by(2);
-            let result = replies::decode(&request, replies.collect());
+            let replies: Vec<_> = replies.collect();
+            let result = replies::decode(&request, &replies);
             results.push((request_id, result));
         }
         if let Kind::Replicas { count, .. } = kind {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, silent};
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
-use crate::engine::request::Request;
+use crate::engine::request::{Reply, Request};
 use crate::engine::{self, Id};
 use crate::error::{Failure, Fault};
 use crate::servers::{Address, Login};
@@ -396,8 +396,13 @@ impl Endpoint {
                 mut replies,
                 ..
             } => {
-                replies.push(frame);
-                self.replied(now, id, request_id, request, replies);
+                let result = if replies.is_empty() {
+                    replies::decode(&request, std::slice::from_ref(&frame))
+                } else {
+                    replies.push(frame);
+                    replies::decode(&request, &replies)
+                };
+                self.replied(now, id, request_id, &request, result);
             }
             What::Question(call) => self.question_is_answered(now, id, call, frame),
             What::Beside => self.beside_replied(now, id, frame),
@@ -424,13 +429,12 @@ impl Endpoint {
         now: Instant,
         connection: ConnectionId,
         id: Id,
-        request: Request,
-        frames: Vec<Frame>,
+        request: &Request,
+        result: Result<Reply, Fault>,
     ) {
-        let result = replies::decode(&request, frames);
         if let Err(Fault::Moved(error)) = &result
             && request.is_of_a_hold()
-            && self.ask_where_slot_is_going(now, connection, id, &request, error)
+            && self.ask_where_slot_is_going(now, connection, id, request, error)
         {
             return;
         }

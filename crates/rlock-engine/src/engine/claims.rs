@@ -1,10 +1,11 @@
 //! One owner at all the keys of one request: a single one, or several.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
+use crate::engine::Id;
 use crate::engine::owner::Owner;
 use crate::engine::slot;
 
@@ -38,6 +39,9 @@ impl Hash for Name {
 
 /// A table by names, which have their hash, or by numbers, which are in turn.
 pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
+
+/// Numbers of what there is.
+pub(super) type Numbers = HashSet<Id, BuildHasherDefault<Spread>>;
 
 /// Spreads numbers over all bits.
 #[derive(Debug, Default)]

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use crate::engine::claims::Claims;
+use crate::engine::claims::{Claims, Numbers};
 use crate::engine::hold::Hold;
 use crate::engine::instant::Instant;
 use crate::engine::watchdog::Renewals;
 use crate::engine::work::{Stage, Work};
-use crate::engine::{Action, Engine, Id, Link, slot};
+use crate::engine::{Action, Engine, Id, Link, in_order, slot};
 
 /// A server, by its number among those that this client has known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,7 +81,7 @@ pub(super) struct Lane {
     pub(super) known_good: Instant,
     pub(super) heard: Instant,
     /// All works there.
-    pub(super) works: BTreeSet<Id>,
+    pub(super) works: Numbers,
     pub(super) renewals: Renewals,
     /// The graces of bound holds, and the leases that are waited for, each with
     /// how many there are.
@@ -98,7 +98,7 @@ impl Default for Lane {
             links: 0,
             known_good: Instant::from_nanos(0),
             heard: Instant::from_nanos(0),
-            works: BTreeSet::new(),
+            works: Numbers::default(),
             renewals: Renewals::default(),
             graces: BTreeMap::new(),
             leases: BTreeMap::new(),
@@ -117,9 +117,9 @@ impl Lane {
 
 impl Engine {
     pub(super) fn lane(&mut self, node: Node) -> &mut Lane {
-        let link = self.link(node);
+        let is_closed = self.is_closed;
         self.lanes.entry(node).or_insert_with(|| Lane {
-            link,
+            link: if is_closed { Link::Closed } else { Link::Idle },
             ..Lane::default()
         })
     }
@@ -200,18 +200,18 @@ impl Engine {
         }
     }
 
-    /// The holds of a server.
+    /// The holds of a server, as they were begun.
     pub(super) fn holds_at(&self, node: Node) -> impl Iterator<Item = (Id, &Hold)> {
         let ids = self.lanes.get(&node).map(|lane| &lane.renewals.holds);
         let ids = ids.into_iter().flatten();
-        ids.filter_map(|id| Some((*id, &**self.holds.get(id)?)))
+        in_order(ids.filter_map(|id| Some((*id, &**self.holds.get(id)?))))
     }
 
-    /// What is under way there.
+    /// What is under way there, as it was begun.
     pub(super) fn works_at(&self, node: Node) -> impl Iterator<Item = (Id, &Work)> {
         let ids = self.lanes.get(&node).map(|lane| &lane.works);
         let ids = ids.into_iter().flatten();
-        ids.filter_map(|id| Some((*id, &**self.works.get(id)?)))
+        in_order(ids.filter_map(|id| Some((*id, &**self.works.get(id)?))))
     }
 
     /// The server ends what was bound to the connection after its grace.

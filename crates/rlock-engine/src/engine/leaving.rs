@@ -10,7 +10,7 @@ use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent};
 use crate::engine::work::{Task, Work};
-use crate::engine::{Action, Engine, Id, Link, Outcome};
+use crate::engine::{Action, Engine, Id, Link, Outcome, in_order};
 use crate::error::{Error, Fault, Loss};
 
 /// The end of a guard.
@@ -71,22 +71,19 @@ impl Engine {
     /// Ends all guards and all calls for locks.
     pub(super) fn leave_all(&mut self, now: Instant) {
         self.is_leaving = true;
-        let waiting = self
-            .works
-            .iter()
-            .filter(|(_, work)| work.is_awaited && matches!(work.task, Task::Call(_)));
-        let waiting: Vec<Id> = waiting.map(|(call, _)| *call).collect();
-        for call in waiting {
+        let is_waiting = |work: &Work| work.is_awaited && matches!(work.task, Task::Call(_));
+        let waiting = self.works.iter().filter(|(_, work)| is_waiting(work));
+        let waiting: Vec<_> = in_order(waiting.map(|(call, _)| (*call, ()))).collect();
+        for (call, ()) in waiting {
             let outcome = Outcome::Failed(Error::Closed);
             self.actions.push_back(Action::Resolve { call, outcome });
             self.abandon(now, call);
         }
         let held = self.holds.iter().filter(|(_, hold)| hold.guards > 0);
-        let held: Vec<Id> = held.map(|(id, _)| *id).collect();
-        for id in held {
+        let held: Vec<_> = in_order(held.map(|(id, hold)| (*id, hold.ask))).collect();
+        for (id, ask) in held {
             if let Some(hold) = self.holds.get_mut(&id) {
                 hold.guards = 1;
-                let ask = hold.ask;
                 self.leave(now, id, ask);
             }
         }

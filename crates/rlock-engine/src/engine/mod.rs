@@ -139,10 +139,10 @@ pub struct Engine {
     /// When each server was last known to be there, for proofs.
     alive: Alive,
     claims: Table<Name, Claim>,
-    /// Boxed, as they are large, and a tree has room for more than there are.
-    works: BTreeMap<Id, Box<Work>>,
-    holds: BTreeMap<Id, Box<Hold>>,
-    requests: BTreeMap<Id, Sent>,
+    /// Boxed, as they are large, and a table has room for more than there are.
+    works: Table<Id, Box<Work>>,
+    holds: Table<Id, Box<Hold>>,
+    requests: Table<Id, Sent>,
     agenda: BTreeSet<(Instant, Timer)>,
     /// Works that may have the turn now.
     next: VecDeque<Id>,
@@ -169,9 +169,9 @@ impl Engine {
             alive: proof::alive(&routes),
             routes,
             claims: Table::default(),
-            works: BTreeMap::new(),
-            holds: BTreeMap::new(),
-            requests: BTreeMap::new(),
+            works: Table::default(),
+            holds: Table::default(),
+            requests: Table::default(),
             agenda: BTreeSet::new(),
             next: VecDeque::new(),
             flushes: Vec::new(),
@@ -345,7 +345,7 @@ impl Engine {
             self.cut_bound(now, *node);
         }
         let works = std::mem::take(&mut self.works);
-        for (call, work) in works {
+        for (call, work) in in_order(works) {
             if work.is_awaited {
                 let outcome = Outcome::Failed(Error::Closed);
                 self.actions.push_back(Action::Resolve { call, outcome });
@@ -378,6 +378,13 @@ impl Engine {
         let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         pause(attempts, mixed ^ (mixed >> 27))
     }
+}
+
+/// What a table has, as it was begun.
+fn in_order<T>(table: impl IntoIterator<Item = (Id, T)>) -> impl Iterator<Item = (Id, T)> {
+    let mut rows: Vec<_> = table.into_iter().collect();
+    rows.sort_unstable_by_key(|(id, _)| *id);
+    rows.into_iter()
 }
 
 /// The pause after so many attempts: 10 ms, doubled up to 1 s, half of it

@@ -65,7 +65,8 @@ impl Owner {
     /// An owner whose name is known to be well-formed.
     #[doc(hidden)]
     pub fn numbered(client_id: &str, number: u64) -> Self {
-        Self(format!("{client_id}:{number}").into())
+        let mut number_text = itoa::Buffer::new();
+        Self([client_id, ":", number_text.format(number)].concat().into())
     }
 
     /// The owner as the server sees it.

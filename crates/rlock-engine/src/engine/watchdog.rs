@@ -16,6 +16,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::engine::claims::Numbers;
 use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
@@ -39,7 +40,7 @@ const STARVED: Duration = Duration::from_millis(100);
 #[derive(Debug, Default)]
 pub(super) struct Renewals {
     /// All holds there.
-    pub(super) holds: BTreeSet<Id>,
+    pub(super) holds: Numbers,
     underway: usize,
     /// How many more may be, as some were late.
     more: usize,

@@ -13,8 +13,8 @@ use crate::wire::resp::Frame;
 ///
 /// [`Fault::Moved`] and [`Fault::Passing`] if one of them has to be asked for
 /// again, [`Fault::Refused`] otherwise.
-pub fn decode(request: &Request, replies: Vec<Frame>) -> Result<Reply, Fault> {
-    for reply in &replies {
+pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
+    for reply in replies {
         if let Frame::Error(error) = reply {
             let fault = Fault::from(error.clone());
             if matches!(fault, Fault::Moved(_) | Fault::Passing(_)) {
@@ -22,14 +22,13 @@ pub fn decode(request: &Request, replies: Vec<Frame>) -> Result<Reply, Fault> {
             }
         }
     }
-    let reply = replies.into_iter().next_back().unwrap_or(Frame::Nil);
-    match (request, reply) {
+    match (request, replies.last().unwrap_or(&Frame::Nil)) {
         // Withdrawn it is anyway.
         (Request::CleanUp { .. }, Frame::Error(_)) => Ok(Reply::Refused),
         // Each key by itself: some are no locks.
         (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
-        (_, Frame::Error(error)) => Err(Fault::from(error)),
-        (_, reply) => said(request, &reply).map_err(Fault::Refused),
+        (_, Frame::Error(error)) => Err(Fault::from(error.clone())),
+        (_, reply) => said(request, reply).map_err(Fault::Refused),
     }
 }
 
@@ -135,7 +134,7 @@ mod tests {
             queueing: Queueing::Try,
             notify: true,
         };
-        let said = |reply: Frame| decode(&request, vec![reply]);
+        let said = |reply: Frame| decode(&request, &[reply]);
         assert_eq!(said(Frame::Integer(3)).unwrap(), Reply::Fence(3));
         assert_eq!(said(Frame::Nil).unwrap(), Reply::Nil);
         let waiting = Frame::Simple("WAITING".into());
@@ -156,16 +155,16 @@ mod tests {
             claims: claims.clone(),
             undo,
         };
-        let said = |replies| decode(&clean_up, replies);
+        let said = |replies: [Frame; 2]| decode(&clean_up, &replies);
         let one = Frame::Integer(1);
-        assert_eq!(said(vec![error("ERR"), one.clone()]).unwrap(), Reply::Done);
-        let refused = said(vec![one.clone(), error("WRONGTYPE")]);
+        assert_eq!(said([error("ERR"), one.clone()]).unwrap(), Reply::Done);
+        let refused = said([one.clone(), error("WRONGTYPE")]);
         assert_eq!(refused.unwrap(), Reply::Refused);
-        let moved = said(vec![error("MOVED"), one.clone()]);
+        let moved = said([error("MOVED"), one.clone()]);
         assert!(matches!(moved, Err(Fault::Moved(_))));
         let fence = None;
         let each = Request::ReleaseEach { claims, fence };
-        let done = decode(&each, vec![one, error("WRONGTYPE")]);
+        let done = decode(&each, &[one, error("WRONGTYPE")]);
         assert_eq!(done.unwrap(), Reply::Done);
     }
 
@@ -183,7 +182,7 @@ mod tests {
             claims,
             fence: Some(known),
         };
-        let said = |request, held| decode(request, vec![Frame::Integer(held)]).unwrap();
+        let said = |request, held| decode(request, &[Frame::Integer(held)]).unwrap();
         assert_eq!(said(&renew, 2), Reply::Fence(7));
         assert_eq!(said(&renew, 1), Reply::Nil);
         assert_eq!(said(&release, 2), Reply::Done);

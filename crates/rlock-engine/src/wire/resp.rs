@@ -394,7 +394,7 @@ impl Command {
     pub fn new(name: &str) -> Self {
         let mut command = Self {
             words: 0,
-            bytes: Vec::with_capacity(128),
+            bytes: Vec::with_capacity(256),
         };
         command.arg(name);
         command
@@ -422,11 +422,21 @@ impl Command {
     }
 }
 
-/// A line of a number.
+/// A line of a number. Those below 100 are most of what is sent.
 fn announce(out: &mut Vec<u8>, kind: u8, number: usize) {
-    out.push(kind);
-    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-    out.extend_from_slice(b"\r\n");
+    let digit = |number: usize| b'0' + u8::try_from(number % 10).unwrap_or(0);
+    match number {
+        0..10 => out.extend_from_slice(&[kind, digit(number), b'\r', b'\n']),
+        10..100 => {
+            let tens = digit(number / 10);
+            out.extend_from_slice(&[kind, tens, digit(number), b'\r', b'\n']);
+        }
+        _ => {
+            out.push(kind);
+            out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
 }
 
 /// The name only: arguments may be secret.
