@@ -1,6 +1,7 @@
 //! Moves bytes between the socket of one connection and the endpoint.
 
 use std::future::poll_fn;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -17,6 +18,11 @@ use crate::pump::state::State;
 
 /// How much is read at once.
 const INPUT_LEN: usize = 16 * 1024;
+/// How much is taken at once of what was read, if that is less than a quarter of
+/// it. Then those who are answered have their turn, and what they ask for is
+/// written: the server works on that while they are given the rest. If all were
+/// taken at once, either side would wait while the other one works.
+const TAKEN_MIN: usize = 256;
 /// How much room is kept for what is written, however much that once was.
 const OUTPUT_KEPT: usize = 64 * 1024;
 
@@ -46,6 +52,9 @@ struct Connection {
     address: Address,
     stream: Stream,
     input: Vec<u8>,
+    /// What of it was read and is not taken yet, and how much is taken at once.
+    untaken: Range<usize>,
+    at_once: usize,
     output: Vec<u8>,
     written: usize,
 }
@@ -61,6 +70,8 @@ pub(super) async fn serve(state: Arc<State>, id: ConnectionId, address: Address)
                 address,
                 stream,
                 input: vec![0; INPUT_LEN],
+                untaken: 0..0,
+                at_once: TAKEN_MIN,
                 output: Vec::new(),
                 written: 0,
             };
@@ -83,6 +94,17 @@ impl Connection {
 
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Failure> {
         loop {
+            if !self.untaken.is_empty() {
+                let bytes = self.input.get(self.untaken.clone()).unwrap_or_default();
+                let bytes = bytes.get(..self.at_once).unwrap_or(bytes);
+                self.untaken.start += bytes.len();
+                let connection = self.id;
+                self.state.handle(Event::Received { connection, bytes });
+                if !self.untaken.is_empty() {
+                    context.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+            }
             let mut buffer = ReadBuf::new(&mut self.input);
             let read = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
             match read {
@@ -93,8 +115,8 @@ impl Connection {
                     return Poll::Ready(Failure::Io(what));
                 }
                 Poll::Ready(Ok(())) => {
-                    let (connection, bytes) = (self.id, buffer.filled());
-                    self.state.handle(Event::Received { connection, bytes });
+                    self.untaken = 0..buffer.filled().len();
+                    self.at_once = TAKEN_MIN.max(self.untaken.len() / 4);
                 }
             }
         }

@@ -14,6 +14,7 @@ use rlock_engine::endpoint::{
     Action, Check, ConnectionId, Endpoint, Event, Note, Outcome, Settings, To,
 };
 use rlock_engine::engine::ask::Queueing;
+use rlock_engine::engine::claims::Table;
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::lane::Node;
 use rlock_engine::engine::owner::Owner;
@@ -63,7 +64,7 @@ pub(crate) struct State {
 pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     pub(super) peers: BTreeMap<ConnectionId, Peer>,
-    pub(super) calls: BTreeMap<Id, Waiting>,
+    pub(super) calls: Table<Id, Waiting>,
     flushes: BTreeMap<Id, oneshot::Sender<()>>,
     /// When the background wakes anyway. Only an earlier deadline has to wake
     /// it, so that the usual lock and release do not.
@@ -133,7 +134,7 @@ impl State {
             core: Mutex::new(Core {
                 endpoint: Endpoint::new(servers, settings),
                 peers: BTreeMap::new(),
-                calls: BTreeMap::new(),
+                calls: Table::default(),
                 flushes: BTreeMap::new(),
                 alarm: None,
             }),
