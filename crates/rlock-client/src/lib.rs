@@ -104,7 +104,8 @@
 //! process ends first, the lock is free when its lease ends. Call
 //! [`Guard::release`] where that matters, or [`Client::flush`] before the end.
 //! A lock that is [bound](Terms::bound) is free soon after its process
-//! has ended, however that came.
+//! has ended, however that came. One that is to stay taken for a while after the
+//! work is done, so that nobody repeats it, ends by [`Guard::release_after`].
 //!
 //! So a guard needs a name: `let _ = mutex.lock().await?` and
 //! `if mutex.try_lock().await?.is_some() { … }` release the lock at once. And

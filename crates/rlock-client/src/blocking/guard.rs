@@ -59,6 +59,16 @@ impl<K: Kind> Guard<K> {
     pub fn release(self) -> Result<(), Error> {
         run(&self.runtime, self.guard.release())
     }
+
+    /// Ends this guard, and leaves the lock taken until `least` after its grant;
+    /// see [`crate::Guard::release_after`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Guard::release_after`].
+    pub fn release_after(self, least: Duration) -> Result<(), Error> {
+        run(&self.runtime, self.guard.release_after(least))
+    }
 }
 
 impl Guard<Shared> {

@@ -310,6 +310,80 @@ impl<K: Kind> Guard<K> {
     pub async fn release(self) -> Result<(), Error> {
         self.held.release().await
     }
+
+    /// Ends this guard, and leaves the lock taken until `least` after its grant.
+    ///
+    /// For what must not be done more often than once in `least`, by whomever: a
+    /// job that a timer starts on many machines at once, a call that is limited
+    /// to so many in a minute (by [`Permits`](crate::Permits)). Nobody's clock
+    /// has to agree with another's, and nothing has to be written down.
+    ///
+    /// The server does it: it is asked once more for a lease, of what is left of
+    /// `least`, and from then on nobody renews the lock. Once that is answered,
+    /// the lock is taken until `least` after its grant and then free, whatever
+    /// happens to this process, its client or its connection. That ends a longer
+    /// lease sooner, and [`bound`](crate::Terms::bound) and
+    /// [`max_hold`](crate::Terms::max_hold) do not end it. If `least` is over,
+    /// it is [released](Self::release).
+    ///
+    /// - `least` counts on this machine's clock from when the grant was known
+    ///   here, so the lock is not free before `least` after the grant, and later
+    ///   by the way of the reply and a millisecond or two. For a lock that was
+    ///   entered again or upgraded that is its first grant; for keys that were
+    ///   taken one after the other, the last one.
+    /// - Other guards of the same owner hold it on, and nothing is sent: the
+    ///   last of them leaves it taken like this, however it ends.
+    /// - A process that dies before this is called leaves the lock for its
+    ///   [lease](crate::Terms::lease): choose one of at least `least` where it
+    ///   must stay taken even so.
+    /// - An operator can free it, and so can an [`Owner`] that is kept: it enters
+    ///   the lock under the same fence, and releases it.
+    /// - A server that loses what it acknowledged, in a crash or a failover, may
+    ///   lose this as it may lose any lock. With
+    ///   [`replicas`](crate::Terms::replicas) as many have to know it.
+    /// - In a quorum a majority keeps it. A member that crashes keeps it for its
+    ///   startup grace at least.
+    ///
+    /// # Errors
+    ///
+    /// None frees the lock: what could not be kept for `least` is free when its
+    /// lease ends, or when `least` is over if that is later. Of several keys, the
+    /// error is that of the first that has one.
+    ///
+    /// - [`Error::Lost`]: the lock was lost before, or while this was asked for;
+    /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
+    ///   another call of the same owner has been at work for as long; the
+    ///   background goes on trying until the lease ends;
+    /// - [`Error::Refused`]: what is left of `least` is longer than the server
+    ///   allows for a lease (24 h by default), and nothing was changed;
+    /// - [`Error::Denied`], [`Error::NotALock`]: the server refuses;
+    /// - [`Error::NotReplicated`]: the server keeps it, but fewer replicas know.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future, at any time, leaves it to the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn report() {}
+    /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
+    /// // On each of many machines, every hour.
+    /// if let Some(guard) = mutex.try_lock().await? {
+    ///     report().await;
+    ///     guard.release_after(Duration::from_secs(60)).await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn release_after(
+        self,
+        least: Duration,
+    ) -> impl Future<Output = Result<(), Error>> + Send + use<K> {
+        let granted = self.held.proofs().map(|proof| proof.granted).max();
+        self.held.keep(granted.unwrap_or_else(now) + least);
+        self.held.release()
+    }
 }
 
 impl<K: OneKey> Guard<K> {
@@ -360,6 +434,7 @@ pub(crate) mod sealed {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use rlock_engine::engine::instant::Instant;
     use rlock_engine::engine::proof::Proof;
     use rlock_engine::error::Error;
 
@@ -386,6 +461,9 @@ pub(crate) mod sealed {
         fn check(&self) {}
 
         fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send;
+
+        /// Has its end leave the lock taken until then.
+        fn keep(&self, until: Instant);
 
         fn release(self) -> impl Future<Output = Result<(), Error>> + Send;
     }

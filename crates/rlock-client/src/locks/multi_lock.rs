@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::instant::Instant as Moment;
 use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::slot;
@@ -117,6 +118,11 @@ impl Held for All {
         let all = std::iter::once(&self.first).chain(&self.rest);
         let outcomes = join_all(all.map(|single| single.extending(lease))).await;
         outcomes.into_iter().collect()
+    }
+
+    fn keep(&self, until: Moment) {
+        let all = std::iter::once(&self.first).chain(&self.rest);
+        all.for_each(|single| single.keep(until));
     }
 
     async fn release(self) -> Result<(), Error> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Terms, whole_ms};
 use rlock_engine::engine::{Event, Outcome};
@@ -99,6 +100,11 @@ impl Held for Single {
 
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
         self.extending(lease)
+    }
+
+    fn keep(&self, until: Instant) {
+        let hold = self.proof.hold;
+        self.inner.state.tell(Event::Keep { hold, until });
     }
 
     async fn release(mut self) -> Result<(), Error> {

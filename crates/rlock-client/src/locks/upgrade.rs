@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::error::Error;
 
@@ -88,6 +89,10 @@ impl Held for Writing {
 
     fn extend(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
         self.single.extend(lease)
+    }
+
+    fn keep(&self, until: Instant) {
+        self.single.keep(until);
     }
 
     fn release(self) -> impl Future<Output = Result<(), Error>> + Send {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::whole_ms;
 use rlock_engine::error::Error;
@@ -114,6 +115,10 @@ impl Held for Share {
 
     async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.hold.extend(whole_ms("lease", lease)?).await
+    }
+
+    fn keep(&self, until: Instant) {
+        self.hold.keep(until);
     }
 
     async fn release(mut self) -> Result<(), Error> {

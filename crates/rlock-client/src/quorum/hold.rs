@@ -53,6 +53,8 @@ struct Parts {
     terms: Terms,
     /// Whether a server has ended one of them.
     was_ended: bool,
+    /// Until when they are to be taken at least, guards or not.
+    kept: Option<Instant>,
 }
 
 impl Hold {
@@ -73,7 +75,7 @@ impl Hold {
         let guards: Vec<_> = settled.collect();
         let until = majority_end(&guards, now)?;
         let claims = Claims::new(name.0.clone(), &name.1, &[]);
-        let proof = Arc::new(Proof::of_several(claims, fence, until));
+        let proof = Arc::new(Proof::of_several(claims, fence, now, until));
         let hold = Arc::new(Self {
             shared: Arc::clone(shared),
             name: name.clone(),
@@ -85,6 +87,7 @@ impl Hold {
                 guards,
                 terms,
                 was_ended: false,
+                kept: None,
             }),
             guards: AtomicUsize::new(1),
             keeper: Mutex::new(None),
@@ -214,6 +217,12 @@ impl Hold {
         Ok(())
     }
 
+    /// Has its end leave the parts taken until then.
+    pub(crate) fn keep(&self, until: Instant) {
+        let mut parts = lock(&self.parts);
+        parts.kept = parts.kept.max(Some(until));
+    }
+
     /// Releases all parts. Once a majority has, it waits for those only that
     /// answer soon.
     pub(crate) async fn release(&self) -> Result<(), Error> {
@@ -317,12 +326,18 @@ impl Hold {
             ending.retain(|keeper| !keeper.is_finished());
             ending.push(keeper);
         }
-        let guards = {
+        let now = now();
+        let (guards, kept) = {
             let mut parts = lock(&self.parts);
+            let kept = parts.kept.filter(|_| self.proof.is_live(now));
             // What looks after it may look just now: it finds them gone.
-            self.proof.end(now());
-            std::mem::take(&mut parts.guards)
+            self.proof.end(now);
+            (std::mem::take(&mut parts.guards), kept)
         };
+        if let Some(until) = kept {
+            let held = guards.iter().flatten();
+            held.for_each(|guard| guard.held.keep(until));
+        }
         self.proof.wake();
         guards
     }

@@ -36,8 +36,11 @@ fn the_same_verbs_work_without_async() {
             .is_none()
     );
     assert_eq!(mutex.info().unwrap().fence, Some(guard.fence()));
-    again.release().unwrap();
+    again.release_after(Duration::from_secs(60)).unwrap();
     guard.release().unwrap();
+    let left = mutex.info().unwrap().holders[0].lease_left;
+    assert!(left > Duration::from_secs(40), "{left:?}");
+    assert_eq!(mutex.force_release().unwrap(), 1);
     drop(mutex.lock().unwrap());
     client.flush();
     assert!(!mutex.is_locked().unwrap());

@@ -27,6 +27,7 @@ mod faults_kinds;
 #[allow(dead_code)]
 #[path = "../chaos/history.rs"]
 mod history;
+mod kept;
 mod killed;
 mod list;
 mod lock;

@@ -140,6 +140,29 @@ async fn without_its_replica_a_call_fails_and_nothing_stays_held() {
 }
 
 #[tokio::test]
+async fn what_is_left_taken_without_its_replica_stays_and_says_so() {
+    let pair = Pair::start().await;
+    let client = limited(&pair.master, Duration::from_millis(200)).await;
+    let (mut master, mut replica) = (pair.master.admin().await, pair.replica.admin().await);
+    let lease = Duration::from_secs(30);
+    let guard = mutex(&client, "k", lease).lock().await.unwrap();
+    let held = known(&mut master, &guard).await.expect("it is held");
+    let (key, owner) = (guard.key().to_vec(), guard.owner().clone());
+    guard.release_after(2 * lease).await.unwrap();
+    let end: u64 = replica.run("PEXPIRETIME k").await;
+    assert!(end >= held.1 + 25_000, "the replica knows it");
+    let again = mutex(&client, "k", lease).by(&owner);
+    let guard = again.lock().await.unwrap();
+    assert_eq!((guard.key(), guard.fence()), (&*key, held.0));
+    pair.replica.signal("-STOP");
+    let error = guard.release_after(2 * lease).await.unwrap_err();
+    assert!(matches!(error, Error::NotReplicated { .. }), "{error}");
+    let end: u64 = master.run("PEXPIRETIME k").await;
+    assert!(end >= held.1 + 25_000, "the master keeps it");
+    pair.replica.signal("-CONT");
+}
+
+#[tokio::test]
 async fn a_hold_that_is_entered_again_without_its_replica_stays() {
     let pair = Pair::start().await;
     let client = pair.master.client().await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::engine::Id;
 use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::Claims;
+use crate::engine::instant::Instant;
 use crate::engine::lane::{Node, Routes};
 use crate::engine::notices::Notice;
 use crate::engine::proof::Proof;
@@ -65,6 +66,14 @@ pub enum Event {
         fence: u64,
         /// On which terms.
         terms: Terms,
+    },
+    /// The server is to keep a hold until then, also if its last guard ends
+    /// before; nothing is sent until that ends.
+    Keep {
+        /// The hold's number.
+        hold: Id,
+        /// Until when.
+        until: Instant,
     },
     /// Nobody waits for that answer any more.
     Abandon {

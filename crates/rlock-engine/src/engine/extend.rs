@@ -96,6 +96,7 @@ impl Engine {
             lease,
             known,
             raise: extension.raise,
+            bound: None,
             replicas,
         };
         self.request(now, id, link, request);
@@ -147,7 +148,7 @@ impl Engine {
         self.end(now, id, Outcome::Failed(Error::Lost(loss)));
     }
 
-    fn too_few(&self, hold: Id, known: u16) -> Error {
+    pub(super) fn too_few(&self, hold: Id, known: u16) -> Error {
         Error::NotReplicated {
             wanted: self.holds.get(&hold).map_or(0, |hold| hold.terms.replicas),
             acknowledged: known,

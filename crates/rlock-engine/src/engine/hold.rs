@@ -9,7 +9,7 @@ use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
-use crate::engine::terms::{Terms, validity_end};
+use crate::engine::terms::{Terms, millis, validity_end};
 use crate::engine::{Engine, Id, Link, Timer};
 
 #[derive(Debug)]
@@ -55,6 +55,8 @@ pub(super) struct Hold {
     /// Whether a request may have taken it anew, or upgraded it, of which
     /// nobody has heard the answer.
     pub(super) is_in_doubt: bool,
+    /// Until when the server is to have it at least, guards or not.
+    pub(super) kept: Option<Instant>,
 }
 
 /// A grant as the server gave it.
@@ -88,6 +90,15 @@ impl Hold {
         let fence = self.proof.fence();
         let is_raised = self.raised.is_none_or(|raised| raised <= fence);
         (is_raised && !self.is_in_doubt && !self.is_upgrading).then_some(fence)
+    }
+
+    /// The lease with which the server keeps it for as long as it is to, once
+    /// it has no guards; none if it can be released. What was lost is not kept.
+    pub(super) fn kept_for(&self, now: Instant) -> Option<Duration> {
+        let until = self.kept.filter(|_| self.proof.loss(now).is_none())?;
+        let left = until - now;
+        // A lease ends up to a millisecond early by this clock.
+        (!left.is_zero()).then(|| Duration::from_millis(millis(left).saturating_add(1)))
     }
 
     /// Takes one guard off.
@@ -203,7 +214,7 @@ impl Engine {
         }
         match self.holds.get(&id) {
             Some(hold) => Arc::clone(&hold.proof),
-            None => Arc::new(Proof::new(id, claims, grant.fence, now)),
+            None => Arc::new(Proof::new(id, claims, grant.fence, now, now)),
         }
     }
 
@@ -244,7 +255,7 @@ impl Engine {
         let end = validity_end(grant.sent, grant.lease);
         let node = self.routes.node(claims.slot());
         self.begun += 1;
-        let proof = Proof::new(id, claims.clone(), grant.fence, end);
+        let proof = Proof::new(id, claims.clone(), grant.fence, now, end);
         let hold = Hold {
             proof: Arc::new(proof.bound(terms.bound, &self.alive, node)),
             node,
@@ -267,6 +278,7 @@ impl Engine {
             is_told: false,
             raised: None,
             is_in_doubt: false,
+            kept: None,
         };
         self.cut_if_over(now, &hold, grant);
         self.holds.insert(id, Box::new(hold));

@@ -1,6 +1,6 @@
 //! How an owner leaves a lock, with as little left behind as can be: released
-//! by its last guard, shared again, or withdrawn after a call that nobody waits
-//! for.
+//! by its last guard, at once or by the end of a last lease, shared again, or
+//! withdrawn after a call that nobody waits for.
 //!
 //! Repeating any of this is harmless: what is not there any more is answered
 //! nil, and another owner is never touched.
@@ -25,9 +25,18 @@ pub(super) struct Leaving {
     rest: Option<Claims>,
     /// Why each of several keys has to be released by itself.
     refusal: Option<Error>,
+    /// Whether the last request was to keep it for a while, not to release it.
+    is_kept: bool,
 }
 
 impl Engine {
+    /// Has the last guard's end leave a hold to the server until then.
+    pub(super) fn keep(&mut self, id: Id, until: Instant) {
+        if let Some(hold) = self.holds.get_mut(&id) {
+            hold.kept = hold.kept.max(Some(until));
+        }
+    }
+
     /// Ends one of the guards of a hold.
     pub(super) fn release(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {
         let loss = self.loss(now, id);
@@ -146,15 +155,32 @@ impl Engine {
     }
 
     pub(super) fn ask_to_release(&mut self, now: Instant, id: Id, link: u64) {
-        let work = self.works.get(&id);
-        let rest = work.and_then(|work| match &work.task {
-            Task::Release(leaving) => Some((leaving.rest.clone()?, leaving.hold)),
-            _ => None,
-        });
-        if let Some((claims, hold)) = rest {
-            let fence = self.holds.get(&hold).and_then(|hold| hold.certain_fence());
-            self.request(now, id, link, Request::Release { claims, fence });
-        }
+        let Some(Task::Release(leaving)) = self.works.get_mut(&id).map(|work| &mut work.task)
+        else {
+            return;
+        };
+        let Some(claims) = leaving.rest.clone() else {
+            return;
+        };
+        let hold = self.holds.get(&leaving.hold);
+        let kept = hold.and_then(|hold| Some((hold, hold.kept_for(now)?)));
+        leaving.is_kept = kept.is_some();
+        let request = match kept {
+            Some((hold, lease)) => Request::Renew {
+                claims,
+                lease,
+                known: hold.proof.fence(),
+                raise: None,
+                // It outlives its connection.
+                bound: hold.terms.bound.and(Some(lease)),
+                replicas: hold.terms.replicas,
+            },
+            None => Request::Release {
+                claims,
+                fence: hold.and_then(|hold| hold.certain_fence()),
+            },
+        };
+        self.request(now, id, link, request);
     }
 
     pub(super) fn release_reply(
@@ -174,17 +200,27 @@ impl Engine {
         let Some(claims) = leaving.rest.clone() else {
             return;
         };
-        let hold = leaving.hold;
-        let outcome = match (result, leaving.refusal.take()) {
+        let (hold, is_kept) = (leaving.hold, leaving.is_kept);
+        let refusal = leaving.refusal.take();
+        let fence = self.holds.get(&hold).and_then(|hold| hold.certain_fence());
+        let outcome = match (result, refusal) {
             (_, Some(refusal)) => Outcome::Failed(refusal),
-            // Nil after an unanswered one: that one released it.
-            (Ok(Reply::Nil), None) if !is_repeated => {
+            // Nil after an unanswered release: that one released it.
+            (Ok(Reply::Nil), None) if is_kept || !is_repeated => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
+            // Its owner has taken it anew elsewhere.
+            (Ok(Reply::Fence(kept)), None) if fence.is_some_and(|fence| fence != kept) => {
+                Outcome::Failed(Error::Lost(Loss::EndedByServer))
+            }
+            (Ok(Reply::TooFew(known)), None) => Outcome::Failed(self.too_few(hold, known)),
             (Ok(_), None) => Outcome::Done,
-            (Err(Fault::Refused(refusal)), None) if !claims.is_single() => {
-                leaving.refusal = Some(refusal);
-                let fence = self.holds.get(&hold).and_then(|hold| hold.certain_fence());
+            (Err(Fault::Refused(refusal)), None) if !is_kept && !claims.is_single() => {
+                if let Some(Task::Release(leaving)) =
+                    self.works.get_mut(&id).map(|work| &mut work.task)
+                {
+                    leaving.refusal = Some(refusal);
+                }
                 if let Link::Up { number, .. } = self.link(node) {
                     let each = Request::ReleaseEach { claims, fence };
                     return self.request(now, id, number, each);
@@ -305,6 +341,7 @@ impl Leaving {
             has_left,
             rest: None,
             refusal: None,
+            is_kept: false,
         }
     }
 }

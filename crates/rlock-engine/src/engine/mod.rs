@@ -8,7 +8,7 @@
 //! - `work`, `turns`: what is under way for an owner, and in which order;
 //! - `call`, `replies`: from a call for a lock to a grant, over lost
 //!   connections too;
-//! - `leaving`: release and downgrade; `cleanup`: what is done behind a call;
+//! - `leaving`: release, at once or later, and downgrade; `cleanup`: what is done behind a call;
 //! - `extend`: a longer lease, or a larger fence, at the holder's word;
 //! - `hold`, `loss`: what is held, by how many guards, and how that ends;
 //! - `watchdog`, `pulse`: renewals, and signs of life; `attach`: what a new
@@ -208,6 +208,7 @@ impl Engine {
                 fence,
                 terms,
             } => self.raise(now, call, hold, fence, terms),
+            Event::Keep { hold, until } => self.keep(hold, until),
             Event::Abandon { call } => self.abandon(now, call),
             Event::Leave { hold, ask } => self.leave(now, hold, ask),
             Event::Untaken { call, hold, ask } => self.untaken(now, call, hold, ask),

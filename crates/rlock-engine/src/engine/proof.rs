@@ -46,6 +46,8 @@ pub struct Proof {
     pub hold: Id,
     /// Who holds what.
     pub claims: Claims,
+    /// When the grant was known here: not before the server gave it.
+    pub granted: Instant,
     fence: AtomicU64,
     /// Until when it counts, or why it does not any more.
     standing: AtomicU64,
@@ -66,11 +68,12 @@ struct Waiting {
 }
 
 impl Proof {
-    /// A grant under `fence` that counts until then.
-    pub fn new(hold: Id, claims: Claims, fence: u64, until: Instant) -> Self {
+    /// A grant under `fence`, known since `granted`, that counts until then.
+    pub fn new(hold: Id, claims: Claims, fence: u64, granted: Instant, until: Instant) -> Self {
         Self {
             hold,
             claims,
+            granted,
             fence: AtomicU64::new(fence),
             standing: AtomicU64::new(until.nanos()),
             bound: None,
@@ -80,8 +83,8 @@ impl Proof {
     }
 
     /// One that rests on several holds, each with a proof of its own.
-    pub fn of_several(claims: Claims, fence: u64, until: Instant) -> Self {
-        Self::new(Id(0), claims, fence, until)
+    pub fn of_several(claims: Claims, fence: u64, granted: Instant, until: Instant) -> Self {
+        Self::new(Id(0), claims, fence, granted, until)
     }
 
     /// The same, for a hold that is bound to its connection with that grace.

@@ -274,6 +274,7 @@ impl Engine {
             lease: call.lease,
             known: fence,
             raise: None,
+            bound: None,
             replicas: call.terms.replicas,
         };
         self.request(now, id, link, request);

@@ -39,6 +39,9 @@ pub enum Request {
         known: u64,
         /// What the fence is to be raised to, if it is smaller; of one key only.
         raise: Option<u64>,
+        /// How long it lasts after the end of its connection from then on; none
+        /// leaves that as it is.
+        bound: Option<Duration>,
         /// How many replicas have to know it.
         replicas: u16,
     },

@@ -184,6 +184,7 @@ impl Engine {
             lease,
             known,
             raise: None,
+            bound: None,
             replicas,
         };
         self.send(now, (node, link), by, request);

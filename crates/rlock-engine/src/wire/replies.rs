@@ -176,6 +176,7 @@ mod tests {
             lease: Duration::from_millis(5),
             known,
             raise: None,
+            bound: None,
             replicas: 0,
         };
         let release = Request::Release {

@@ -73,17 +73,20 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             if let (true, Some(channel)) = (notify, channel) {
                 channel.notify(&mut command);
             }
-            if let Some(grace) = bound {
-                command.arg("BIND").number(millis(*grace));
-            }
+            bind(&mut command, *bound);
             command
         }
         Request::Renew {
             claims,
             lease,
             raise,
+            bound,
             ..
-        } => renew(claims, *lease, *raise),
+        } => {
+            let mut command = renew(claims, *lease, *raise);
+            bind(&mut command, *bound);
+            command
+        }
         Request::Release { claims, fence } => release(claims, *fence),
         Request::ReleaseEach { claims, fence } => {
             for key in claims.keys() {
@@ -204,6 +207,12 @@ fn release(claims: &Claims, fence: Option<u64>) -> Command {
 fn under(command: &mut Command, fence: Option<u64>) {
     if let Some(fence) = fence {
         command.arg("FENCE").number(fence);
+    }
+}
+
+fn bind(command: &mut Command, grace: Option<Duration>) {
+    if let Some(grace) = grace {
+        command.arg("BIND").number(millis(grace));
     }
 }
 
@@ -400,6 +409,24 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_changes_the_bond_only_if_it_is_to() {
+        for (bound, renewed) in [
+            (None, "RLOCK.RENEW k o 5"),
+            (Some(Duration::from_millis(7)), "RLOCK.RENEW k o 5 BIND 7"),
+        ] {
+            let renew = Request::Renew {
+                claims: claims(&["k"]),
+                lease: Duration::from_millis(5),
+                known: 7,
+                raise: None,
+                bound,
+                replicas: 0,
+            };
+            assert_eq!(sent(&renew), renewed);
+        }
+    }
+
+    #[test]
     fn several_keys_are_asked_for_renewed_and_released_together() {
         let (keys, lease) = (["a", "b"], Duration::from_millis(5));
         let acquire = asked(&keys, Ask::Exclusive, None, Queueing::Try);
@@ -415,6 +442,7 @@ mod tests {
             lease,
             known,
             raise: None,
+            bound: None,
             replicas: 0,
         };
         assert_eq!(sent(&renew), "RLOCK.MRENEW o 5 2 a b");
@@ -446,6 +474,7 @@ mod tests {
                 lease: Duration::from_millis(ms),
                 known: 7,
                 raise: Some(9),
+                bound: None,
                 replicas: 1,
             };
             assert_eq!(elsewhere(&renew_in_writing(&renew)), written);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use rlock_engine::engine::Id;
 use rlock_engine::engine::ask::Ask;
+use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 
 #[derive(Debug, Default)]
@@ -37,8 +39,15 @@ pub(crate) struct Calling {
     /// nobody.
     pub(crate) quick: Option<(usize, u64)>,
     pub(crate) place: usize,
-    pub(crate) key: Vec<u8>,
     pub(crate) owner: String,
+    pub(crate) claims: Claims,
+}
+
+/// What was released, and stays taken at the server for a while.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) claims: Claims,
+    pub(crate) until: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +55,8 @@ pub(crate) enum What {
     Lock(Ask, Duration),
     /// The guard that it has is given up then.
     Upgrade,
-    Release,
+    /// Until when the server is to keep it.
+    Release(Option<Instant>),
     Downgrade,
     Extend(Duration),
 }

@@ -31,10 +31,19 @@ impl Server {
                 lease,
                 known,
                 raise,
+                bound,
                 replicas,
             } => {
                 self.calls += 1;
-                match self.renew(session, claims, *lease, *known, *raise) {
+                let renewal = Renewal {
+                    lease_ms: u32::try_from(lease.as_millis()).expect("a short lease"),
+                    fence: raise.and_then(rlock_core::Fence::new),
+                    session: Some(session),
+                    channel: None,
+                    grace_ms: bound
+                        .map(|grace| u32::try_from(grace.as_millis()).expect("a short grace")),
+                };
+                match self.renew(claims, *known, &renewal) {
                     // Now and then they are away.
                     Ok(Reply::Fence(_)) if *replicas > 0 && self.calls.is_multiple_of(3) => {
                         Ok(Reply::TooFew(0))
@@ -141,23 +150,14 @@ impl Server {
 
     fn renew(
         &mut self,
-        session: u64,
         claims: &Claims,
-        lease: Duration,
         known: u64,
-        raise: Option<u64>,
+        renewal: &Renewal<'_>,
     ) -> Result<Reply, Fault> {
-        let renewal = Renewal {
-            lease_ms: u32::try_from(lease.as_millis()).expect("a short lease"),
-            fence: raise.and_then(rlock_core::Fence::new),
-            session: Some(session),
-            channel: None,
-            grace_ms: None,
-        };
         let (keys, owner) = (names(claims), claims.owner().as_str());
         match keys.as_slice() {
-            [key] => read(self.core.renew(*key, owner, &renewal)),
-            keys => match self.core.renew_all(keys, owner, &renewal) {
+            [key] => read(self.core.renew(*key, owner, renewal)),
+            keys => match self.core.renew_all(keys, owner, renewal) {
                 told::Reply::Number(held) if held == keys.len() as u64 => Ok(Reply::Fence(known)),
                 told::Reply::Error(_) => Err(refused()),
                 _ => Ok(Reply::Nil),

@@ -4,7 +4,7 @@ use rlock_engine::engine::ask::Ask;
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::proof::Proof;
 
-use crate::actor::{Calling, Guard};
+use crate::actor::{Calling, Guard, Kept};
 use crate::cluster::{SLOTS, place};
 use crate::server::name;
 use crate::world::{MS, World, everybody, nanos};
@@ -22,6 +22,7 @@ impl World {
         }
         self.check_calls()?;
         self.check_losses()?;
+        self.check_kept()?;
         self.check_guards()
     }
 
@@ -70,6 +71,24 @@ impl World {
                 {
                     return Err(format!("{proof:?} counts, though {name:?} was lost"));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is to be kept is there, unless somebody took it away.
+    fn check_kept(&mut self) -> Result<(), String> {
+        let now = self.instant();
+        self.kept.retain(|kept| now < kept.until);
+        for Kept { claims, until } in &self.kept {
+            let there = &self.servers[self.home(claims)];
+            let is_held = claims.keys().all(|key| {
+                let name = rlock_core::Name { db: 0, key };
+                let fields = there.core.store.fields(there.time(self.now), name);
+                fields.contains_key(claims.owner().as_str())
+            });
+            if !is_held {
+                return Err(format!("{claims:?} was to be kept until {until:?}"));
             }
         }
         Ok(())

@@ -38,6 +38,7 @@ impl World {
         let lag = if fall == Fall::Demoted { 0 } else { lag };
         self.may_leave |= lag > 0;
         self.shards[shard].is_failing = true;
+        self.disturbs_what_is_kept();
         let this = &mut self.servers[master];
         this.set_time(self.now);
         let copy = this.core.store.keys.clone();
@@ -108,6 +109,7 @@ impl World {
 
     pub(crate) fn is_promoted(&mut self, shard: usize, copy: Keys) {
         self.is_held_again(&copy);
+        self.disturbs_what_is_kept();
         let row = &mut self.shards[shard];
         std::mem::swap(&mut row.master, &mut row.spare);
         (row.is_failing, row.steady_from) = (false, self.now + 5 * SECOND);

@@ -87,7 +87,7 @@ impl World {
     fn cancels(&mut self, actor: usize) {
         let client = actor % self.clients.len();
         let calling = self.clients[client].actors[actor].call.as_ref();
-        let asked = calling.map(|calling| (calling.key.clone(), calling.owner.clone()));
+        let asked = calling.map(|calling| (calling.claims.key().to_vec(), calling.owner.clone()));
         if let Some((key, owner)) = asked {
             self.at_masters(|server| {
                 let name = rlock_core::Name { db: 0, key: &key };
@@ -96,11 +96,18 @@ impl World {
         }
     }
 
+    /// What was promised is so no more.
+    pub(crate) fn disturbs_what_is_kept(&mut self) {
+        self.disturbed = self.now;
+        self.kept.clear();
+    }
+
     /// What follows may surprise those who hold.
     fn take_away(&mut self) {
         // A replica that takes over may not have heard of it.
         self.may_leave |= self.shards.iter().any(|shard| shard.is_failing);
         self.meddled = self.now;
+        self.disturbs_what_is_kept();
         for (client, actor) in everybody() {
             if let Some(guard) = &mut self.clients[client].actors[actor].guard {
                 guard.is_taken_away = true;

@@ -26,8 +26,12 @@ pub(crate) enum Operation {
     },
     /// A task drops its call, or its guard.
     Drop { actor: usize },
-    /// A task releases its guard, and waits for that.
-    Release { actor: usize },
+    /// A task releases its guard, and waits for that. The lock stays taken for so
+    /// long from then on, or from its last release.
+    Release {
+        actor: usize,
+        kept: Option<Duration>,
+    },
     /// A reader wants to write.
     Upgrade { actor: usize, queueing: Queueing },
     /// A writer wants to read on.
@@ -154,7 +158,10 @@ impl Operation {
                 owner: (more % 2 == 0 && how % 4 != 3).then_some(usize::from(more) / 2 % 2),
             },
             11..=13 => Self::Drop { actor },
-            14 | 15 => Self::Release { actor },
+            14 | 15 => Self::Release {
+                actor,
+                kept: (how % 3 == 0).then_some(millis(20 * u64::from(long))),
+            },
             16 => Self::Upgrade { actor, queueing },
             17 => Self::Downgrade { actor },
             29 => Self::Extend {

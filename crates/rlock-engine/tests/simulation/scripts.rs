@@ -25,7 +25,10 @@ fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
         passes(100),
         asks(2, wait, LEASE_DEFAULT),
         passes(100),
-        Operation::Release { actor: 0 },
+        Operation::Release {
+            actor: 0,
+            kept: None,
+        },
         cuts(1, None, Cut::Plain),
         passes(40),
         Operation::Drop { actor: 1 },
@@ -44,7 +47,10 @@ fn a_late_release_frees_nothing_that_was_taken_anew() {
     let script = [
         asks(1, Queueing::Try, LEASE_DEFAULT),
         passes(100),
-        Operation::Release { actor: 1 },
+        Operation::Release {
+            actor: 1,
+            kept: None,
+        },
         cuts(1, None, Cut::HalfOpen),
         passes(90),
         asks(1, wait, LEASE_DEFAULT),
@@ -73,8 +79,14 @@ fn a_silent_master_delays_no_lock_of_another() {
         at(1, asks(2, Queueing::Try, LEASE_DEFAULT)),
         passes(2_100),
         cuts(0, Some(0), Cut::Silent),
-        Operation::Release { actor: 0 },
-        Operation::Release { actor: 2 },
+        Operation::Release {
+            actor: 0,
+            kept: None,
+        },
+        Operation::Release {
+            actor: 2,
+            kept: None,
+        },
         at(1, asks(4, Queueing::Try, LEASE_DEFAULT)),
         passes(4_150),
     ];
@@ -124,7 +136,10 @@ fn a_wait_goes_on_at_the_replica() {
                 back: Duration::from_secs(100),
             },
             passes(15_000),
-            Operation::Release { actor: 0 },
+            Operation::Release {
+                actor: 0,
+                kept: None,
+            },
             passes(8_000),
         ];
         play(kind, SEEDS / 4, &script, |world| world.holds(1));
@@ -183,7 +198,10 @@ fn a_sign_of_life_of_another_master_says_nothing_of_a_grant() {
         passes(100),
         asks(3, Queueing::Unlimited, LEASE_DEFAULT),
         passes(100),
-        Operation::Release { actor: 1 },
+        Operation::Release {
+            actor: 1,
+            kept: None,
+        },
         passes(3_000),
     ];
     play(Kind::Cluster, 4 * SEEDS, &script, |_| true);
@@ -207,7 +225,10 @@ fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
             passes(100),
             asks(3, Queueing::Unlimited, LEASE_DEFAULT),
             passes(100),
-            Operation::Release { actor: 1 },
+            Operation::Release {
+                actor: 1,
+                kept: None,
+            },
             passes(3_000),
         ];
         play(Kind::One, 4 * SEEDS, &script, |_| true);

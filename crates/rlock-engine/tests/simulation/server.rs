@@ -82,7 +82,7 @@ impl Server {
         self.core.turn();
     }
 
-    fn time(&self, now: u64) -> Timestamp {
+    pub(crate) fn time(&self, now: u64) -> Timestamp {
         Timestamp::from_micros(START + now / 1000 + self.ahead)
     }
 

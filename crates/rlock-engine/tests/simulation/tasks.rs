@@ -9,8 +9,9 @@ use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::terms::Terms;
 use rlock_engine::engine::{Event, Id, Outcome};
 
-use crate::actor::{Calling, Guard, What};
+use crate::actor::{Calling, Guard, Kept, What};
 use crate::client::{PATIENCE, REPLICATION};
+use crate::cluster::Kind;
 use crate::operation::{CLIENTS, KEYS, Operation};
 use crate::world::{World, nanos};
 
@@ -29,7 +30,7 @@ impl World {
                 owner,
             } => self.asks(actor, key, ask, queueing, terms, owner),
             Operation::Drop { actor } => self.drops(actor % CLIENTS, actor),
-            Operation::Release { actor } => self.releases(actor % CLIENTS, actor),
+            Operation::Release { actor, kept } => self.releases(actor % CLIENTS, actor, kept),
             Operation::Upgrade { actor, queueing } => {
                 self.upgrades(actor % CLIENTS, actor, queueing);
             }
@@ -144,7 +145,7 @@ impl World {
         });
     }
 
-    pub(crate) fn releases(&mut self, client: usize, actor: usize) {
+    pub(crate) fn releases(&mut self, client: usize, actor: usize, kept: Option<Duration>) {
         let stopped = self.is_stopped(client);
         let state = &mut self.clients[client].actors[actor];
         if state.call.is_some() || stopped {
@@ -154,11 +155,18 @@ impl World {
             return;
         };
         let (hold, claims) = (proof.hold, proof.claims.clone());
+        let until = kept.map(|kept| self.instant() + kept);
+        if let Some(until) = until {
+            let owner = claims.owner().as_str();
+            let keys = claims.keys().map(|key| (key.to_vec(), owner.to_owned()));
+            self.left.extend(keys);
+            self.tell(client, Event::Keep { hold, until });
+        }
         self.calls(
             client,
             actor,
             claims,
-            What::Release,
+            What::Release(until),
             Queueing::Try,
             |call| Event::Release { call, hold, ask },
         );
@@ -192,8 +200,8 @@ impl World {
             latest: bound.map(|bound| self.now + nanos(bound)),
             quick,
             place,
-            key: claims.key().to_vec(),
             owner,
+            claims,
         });
         self.tell(client, event(call));
     }
@@ -233,6 +241,15 @@ impl World {
         }
         if let (What::Extend(lease), Some(guard)) = (calling.what, &mut state.guard) {
             guard.lease = guard.lease.max(lease);
+        }
+        // Whoever is known by that name may have ended it since.
+        if let (What::Release(Some(until)), Outcome::Done) = (calling.what, &outcome)
+            && self.kind == Kind::One
+            && calling.begun > self.disturbed
+            && !calling.owner.contains("kept")
+        {
+            let claims = calling.claims.clone();
+            self.kept.push(Kept { claims, until });
         }
         if let Outcome::Granted(proof) = outcome {
             self.granted += 1;

@@ -1,17 +1,19 @@
 //! Clients, servers, and a network between them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rlock_engine::engine::Event;
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 
+use crate::actor::Kept;
 use crate::client::{Client, Happening};
 use crate::cluster::{Kind, Place, Shard, View};
 use crate::fail_over::Unreplicated;
 use crate::operation::{ACTORS, CLIENTS, Operation};
 use crate::server::Server;
+use crate::store::{Stored, Value, owners};
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;
@@ -31,6 +33,12 @@ pub(crate) struct World {
     pub(crate) fences: BTreeMap<Vec<u8>, (u64, String)>,
     /// When somebody last took locks away, or set the clock.
     pub(crate) meddled: u64,
+    /// What servers have promised to keep.
+    pub(crate) kept: Vec<Kept>,
+    /// When that was last broken.
+    pub(crate) disturbed: u64,
+    /// The keys that may be left to the end of their lease, and by whom.
+    pub(crate) left: BTreeSet<(Vec<u8>, String)>,
     /// Whether something may stay until its lease ends.
     pub(crate) may_leave: bool,
     pub(crate) is_ending: bool,
@@ -82,6 +90,9 @@ impl World {
             unreplicated: Vec::new(),
             fences: BTreeMap::new(),
             meddled: 0,
+            kept: Vec::new(),
+            disturbed: 0,
+            left: BTreeSet::new(),
             may_leave: false,
             is_ending: false,
             looked: 0,
@@ -174,7 +185,8 @@ impl World {
             }
         }
         for (number, server) in self.servers.iter().enumerate() {
-            let (holds, gauges) = (&server.core.store.keys, server.core.locks.gauges());
+            let (mut holds, gauges) = (server.core.store.keys.clone(), server.core.locks.gauges());
+            holds.retain(|key, hold| !self.is_left(server, key, hold));
             if !self.may_leave && server.is_master && !holds.is_empty() {
                 return Err(format!("holds are left at {number}: {holds:?}"));
             }
@@ -183,6 +195,17 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Whether all that hold a key have left it to the end of their lease.
+    fn is_left(&self, server: &Server, (db, key): &(u32, Vec<u8>), hold: &Stored) -> bool {
+        let Value::Hash(fields) = &hold.value else {
+            return false;
+        };
+        let name = rlock_core::Name { db: *db, key };
+        let is_over = server.core.store.get(server.time(self.now), name).is_none();
+        let is_left = |owner: &str| self.left.contains(&(key.clone(), owner.to_owned()));
+        is_over && owners(fields).into_iter().all(is_left)
     }
 
     /// Whether nothing is left to happen.
