@@ -184,13 +184,18 @@ impl Session<'_> {
         let mut child = match Child::start(self.exec, &held) {
             Ok(child) => child,
             Err(failure) => {
-                self.release(held).await?;
+                // Nothing was done that another could not do now.
+                self.over(held.release().await)?;
                 return Err(failure);
             }
         };
         let code = match self.watch(&mut child, &held, signals).await? {
             End::Exited(code) => {
-                self.release(held).await?;
+                let released = match self.exec.at_least() {
+                    Some(least) => held.release_after(least).await,
+                    None => held.release().await,
+                };
+                self.over(released)?;
                 code
             }
             End::Lost(loss) => {
@@ -221,13 +226,13 @@ impl Session<'_> {
         }
     }
 
-    /// Releases the lock after the command.
+    /// What became of the release after the command.
     ///
     /// That it was lost by then is an error, as nobody knows since when. That
     /// the server cannot be reached is none: the command ran under the lock to
     /// its end, and the lock ends with its lease.
-    async fn release<K: rlock_client::Kind>(&self, held: Guard<K>) -> Result<(), Failure> {
-        match held.release().await {
+    fn over(&self, released: Result<(), Error>) -> Result<(), Failure> {
+        match released {
             Ok(()) => Ok(()),
             Err(Error::Lost(loss)) => {
                 let message = format!("{}: lost before the command had ended: {loss}", self.key());

@@ -42,6 +42,11 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration::from_millisecond)]
     lease: Duration,
 
+    /// Leaves the lock taken until this long after its grant, also if the command
+    /// ends at once or rlock is killed; the lease is at least as long then.
+    #[arg(long, value_name = "DURATION", value_parser = duration::from_millisecond)]
+    at_least: Option<Duration>,
+
     /// Shares the lock with others who share it.
     #[arg(short, long)]
     shared: bool,
@@ -58,7 +63,8 @@ pub(crate) struct Exec {
 
     /// Binds the lock to rlock's connection: when that ends, the lock ends this
     /// much later, if its lease does not end before.
-    #[arg(long, value_name = "DURATION", value_parser = duration::from_zero)]
+    #[arg(long, value_name = "DURATION", conflicts_with = "at_least")]
+    #[arg(value_parser = duration::from_zero)]
     bind: Option<Duration>,
 
     /// Takes the lock only if so many replicas of the server have said that
@@ -117,8 +123,15 @@ impl Exec {
         }
     }
 
+    /// How long the lock outlives rlock, if that is killed.
     pub(super) fn lease(&self) -> Duration {
-        self.lease
+        self.at_least
+            .map_or(self.lease, |least| self.lease.max(least))
+    }
+
+    /// How long the lock stays taken from its grant on at least.
+    pub(super) fn at_least(&self) -> Option<Duration> {
+        self.at_least
     }
 
     pub(super) fn kill_after(&self) -> Duration {
@@ -127,7 +140,7 @@ impl Exec {
 
     /// On which terms the lock is asked for.
     pub(super) fn terms(&self) -> Result<Terms, Error> {
-        let terms = Terms::new().lease(self.lease)?.replicas(self.replicas)?;
+        let terms = Terms::new().lease(self.lease())?.replicas(self.replicas)?;
         match self.bind {
             Some(grace) => terms.bound(grace),
             None => Ok(terms),

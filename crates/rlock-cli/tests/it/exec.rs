@@ -132,6 +132,44 @@ fn a_long_command_keeps_its_lock_beyond_the_lease() {
 }
 
 #[test]
+fn a_lock_stays_taken_for_as_long_as_it_is_to() {
+    let server = Server::start();
+    let (least, options) = (Duration::from_secs(1), ["k", "--at-least", "1s"]);
+    let begun = Instant::now();
+    finished(&mut exec(&server, &options, "exit 3")).assert_code(3);
+    assert!(begun.elapsed() < least, "the program has not waited");
+    finished(&mut exec(&server, &["k", "--try"], "exit 0")).assert_code(124);
+    finished(&mut exec(&server, &["k", "--wait", "20s"], "exit 0")).assert_code(0);
+    assert!(begun.elapsed() >= least && begun.elapsed() < BOUND);
+    // A longer command ends it.
+    finished(&mut exec(&server, &options, "sleep 1.2")).assert_code(0);
+    assert!(!server.admin().is_held("k"));
+    // Nobody has done anything.
+    finished(rlock(&server).args(["exec", "k", "--at-least", "1h", "--", "no-such-command"]))
+        .assert_code(127);
+    assert!(!server.admin().is_held("k"));
+    let both = ["k", "--at-least", "1s", "--bind", "1s"];
+    finished(&mut exec(&server, &both, "exit 0")).assert_code(2);
+}
+
+#[test]
+fn it_does_so_if_the_program_is_killed() {
+    let server = Server::start();
+    let options = ["k", "--lease", "300ms", "--at-least", "2s"];
+    let begun = Instant::now();
+    let mut running = Running::start(&mut exec(&server, &options, "echo ready; sleep 1000"));
+    running.until_says("ready");
+    running.signal("-KILL");
+    running.wait();
+    finished(&mut exec(&server, &["k", "--wait", "20s"], "exit 0")).assert_code(0);
+    let elapsed = begun.elapsed();
+    assert!(
+        elapsed >= Duration::from_secs(2) && elapsed < BOUND,
+        "{elapsed:?}"
+    );
+}
+
+#[test]
 fn events_are_lines_of_json_on_stderr() {
     let server = Server::start();
     let ended = finished(&mut exec(&server, &["k", "--json"], "echo data; exit 4"));
