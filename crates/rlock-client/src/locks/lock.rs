@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use rlock_engine::engine::ask::{Ask, Queueing};
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::owner::Owner;
@@ -90,18 +91,16 @@ impl Lock {
         self.ask_as(&self.owner(), ask, queueing).await
     }
 
-    pub(crate) async fn ask_as(
+    pub(crate) fn ask_as(
         &self,
         owner: &Owner,
         ask: Ask,
         queueing: Queueing,
-    ) -> Result<Option<Single>, Error> {
+    ) -> impl Future<Output = Result<Option<Single>, Error>> + use<'_> {
         let key = String::from_utf8_lossy(&self.key);
         let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?ask, ?queueing);
         let claims = Claims::new(owner.clone(), &self.key, &self.rest);
-        ask_for(&self.inner, claims, ask, self.terms, queueing)
-            .instrument(span)
-            .await
+        ask_for(&self.inner, claims, ask, self.terms, queueing).instrument(span)
     }
 
     pub(crate) async fn info(&self) -> Result<Info, Error> {
@@ -131,28 +130,28 @@ impl Lock {
 }
 
 /// Asks for `claims` and waits as `queueing` says; `None` if not granted.
-pub(crate) async fn ask_for(
+pub(crate) fn ask_for(
     inner: &Arc<Inner>,
     claims: Claims,
     ask: Ask,
     terms: Terms,
     queueing: Queueing,
-) -> Result<Option<Single>, Error> {
-    let event = |call| Event::Ask {
+) -> impl Future<Output = Result<Option<Single>, Error>> {
+    let event = move |call| Event::Ask {
         call,
         claims,
         ask,
         terms,
         queueing,
     };
-    match call(&inner.state, Some(ask), event).await {
+    call(&inner.state, Some(ask), event).map(move |outcome| match outcome {
         Outcome::Granted(proof) => {
             tracing::debug!(?proof, "granted");
             Ok(Some(Single::new(Arc::clone(inner), proof, ask)))
         }
         Outcome::Failed(error) => Err(error),
         Outcome::Refused | Outcome::Done => Ok(None),
-    }
+    })
 }
 
 /// A limited wait; none at all if it is zero, which on the wire would be one

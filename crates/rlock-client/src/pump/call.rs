@@ -1,11 +1,11 @@
 //! A call of the endpoint as a future.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use rlock_engine::endpoint::{Event, Outcome, To};
 use rlock_engine::engine::ask::Ask;
 use rlock_engine::engine::{self, Id};
@@ -13,50 +13,47 @@ use rlock_engine::error::Error;
 use rlock_engine::wire::resp::{Command, Frame};
 
 use crate::pump::clock::now;
-use crate::pump::state::{State, Waiting};
+use crate::pump::state::State;
 
-/// Awaits the outcome of a call. Dropping it abandons the call.
-struct Calling<'a> {
+/// A call, which is made when it is first polled. Dropping it abandons the call.
+struct Calling<'a, F> {
     state: &'a Arc<State>,
-    call: Id,
     /// What a guard would need, if it is granted.
     ask: Option<Ask>,
-    is_over: bool,
+    stage: Stage<F>,
+}
+
+enum Stage<F> {
+    /// What makes the event of the call's number.
+    New(F),
+    Made(Id),
+    Over,
 }
 
 /// Makes the call that `event` makes of its number.
-async fn make(
-    state: &Arc<State>,
+///
+/// These are no `async fn`s: each would keep `event` once more for as long as it
+/// waits, and there may be many who wait.
+fn make<'a>(
+    state: &'a Arc<State>,
     ask: Option<Ask>,
-    event: impl FnOnce(Id) -> Event<'static>,
-) -> Outcome {
-    let waker = poll_fn(|context| Poll::Ready(context.waker().clone())).await;
-    let call = state.with_core(|core| {
-        let call = core.endpoint.next_id();
-        core.calls.insert(call, Waiting::For(waker));
-        core.endpoint.handle(now(), event(call));
-        call
-    });
-    let calling = Calling {
-        state,
-        call,
-        ask,
-        is_over: false,
-    };
-    calling.await
+    event: impl FnOnce(Id) -> Event<'static> + Unpin + 'a,
+) -> impl Future<Output = Outcome> + 'a {
+    let stage = Stage::New(event);
+    Calling { state, ask, stage }
 }
 
 /// Makes a call for a lock; `ask` is what a guard would need, if it is granted.
-pub(crate) async fn call(
-    state: &Arc<State>,
+pub(crate) fn call<'a>(
+    state: &'a Arc<State>,
     ask: Option<Ask>,
-    event: impl FnOnce(Id) -> engine::Event,
-) -> engine::Outcome {
-    match make(state, ask, |call| Event::Call(event(call))).await {
+    event: impl FnOnce(Id) -> engine::Event + Unpin + 'a,
+) -> impl Future<Output = engine::Outcome> + 'a {
+    make(state, ask, |call| Event::Call(event(call))).map(|outcome| match outcome {
         Outcome::Lock(outcome) => outcome,
         Outcome::Failed(error) => engine::Outcome::Failed(error),
         Outcome::Answer(frame) => engine::Outcome::Failed(unexpected(&frame)),
-    }
+    })
 }
 
 /// Connects for the first time.
@@ -91,56 +88,69 @@ fn unexpected(frame: &Frame) -> Error {
     Error::Protocol(format!("{frame:?}"))
 }
 
-impl Future for Calling<'_> {
+impl<F: FnOnce(Id) -> Event<'static> + Unpin> Future for Calling<'_, F> {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome> {
         let calling = self.get_mut();
+        let call = match std::mem::replace(&mut calling.stage, Stage::Over) {
+            Stage::New(event) => {
+                let waker = context.waker().clone();
+                calling.state.with_core(|core| {
+                    let call = core.endpoint.next_id();
+                    core.callers.insert(call, waker);
+                    core.endpoint.handle(now(), event(call));
+                    call
+                })
+            }
+            Stage::Made(call) => call,
+            Stage::Over => return Poll::Pending,
+        };
         // To drop a waker may run any code, so that it comes after the lock.
         let mut before = None;
-        let poll = calling
-            .state
-            .with_peers(|core| match core.calls.get_mut(&calling.call) {
-                Some(Waiting::For(waker)) => {
+        let poll = calling.state.with_peers(|core| {
+            if let Some(outcome) = core.outcomes.remove(&call) {
+                return Poll::Ready(outcome);
+            }
+            match core.callers.get_mut(&call) {
+                Some(waker) => {
                     if !waker.will_wake(context.waker()) {
                         before = Some(std::mem::replace(waker, context.waker().clone()));
                     }
                     Poll::Pending
                 }
-                Some(Waiting::Over(_)) => match core.calls.remove(&calling.call) {
-                    Some(Waiting::Over(outcome)) => Poll::Ready(outcome),
-                    _ => Poll::Ready(Outcome::Failed(Error::Closed)),
-                },
                 None => Poll::Ready(Outcome::Failed(Error::Closed)),
-            });
+            }
+        });
         drop(before);
-        calling.is_over = poll.is_ready();
+        if poll.is_pending() {
+            calling.stage = Stage::Made(call);
+        }
         poll
     }
 }
 
-impl Drop for Calling<'_> {
+impl<F> Drop for Calling<'_, F> {
     fn drop(&mut self) {
-        if self.is_over {
+        let Stage::Made(call) = self.stage else {
             return;
-        }
-        let call = self.call;
+        };
         let known = self.state.with_core(|core| {
-            let known = core.calls.remove(&call);
-            let event = match &known {
+            let (waker, outcome) = (core.callers.remove(&call), core.outcomes.remove(&call));
+            let event = match &outcome {
                 // It was granted in that very moment.
-                Some(Waiting::Over(Outcome::Lock(engine::Outcome::Granted(proof)))) => {
+                Some(Outcome::Lock(engine::Outcome::Granted(proof))) => {
                     let hold = proof.hold;
                     let untaken = |ask| engine::Event::Untaken { call, hold, ask };
                     self.ask.map(untaken)
                 }
-                Some(Waiting::Over(_)) | None => None,
-                Some(Waiting::For(_)) => Some(engine::Event::Abandon { call }),
+                Some(_) => None,
+                None => waker.is_some().then_some(engine::Event::Abandon { call }),
             };
             if let Some(event) = event {
                 core.endpoint.handle(now(), Event::Call(event));
             }
-            known
+            (waker, outcome)
         });
         drop(known);
     }

@@ -64,17 +64,13 @@ pub(crate) struct State {
 pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     pub(super) peers: BTreeMap<ConnectionId, Peer>,
-    pub(super) calls: Table<Id, Waiting>,
+    /// Callers that wait, and the outcomes that they have not taken yet.
+    pub(super) callers: Table<Id, Waker>,
+    pub(super) outcomes: Table<Id, Outcome>,
     flushes: BTreeMap<Id, oneshot::Sender<()>>,
     /// When the background wakes anyway. Only an earlier deadline has to wake
     /// it, so that the usual lock and release do not.
     alarm: Option<Instant>,
-}
-
-/// A caller that waits, or its outcome.
-pub(super) enum Waiting {
-    For(Waker),
-    Over(Outcome),
 }
 
 /// What is to be done when the endpoint is not locked any more: to wake somebody
@@ -134,7 +130,8 @@ impl State {
             core: Mutex::new(Core {
                 endpoint: Endpoint::new(servers, settings),
                 peers: BTreeMap::new(),
-                calls: Table::default(),
+                callers: Table::default(),
+                outcomes: Table::default(),
                 flushes: BTreeMap::new(),
                 alarm: None,
             }),
@@ -202,11 +199,9 @@ impl State {
             }
             Action::Close { connection } => core.peers.remove(&connection).map(Later::End),
             Action::Resolve { call, outcome } => {
-                let waiting = core.calls.get_mut(&call)?;
-                match std::mem::replace(waiting, Waiting::Over(outcome)) {
-                    Waiting::For(waker) => Some(Later::Wake(waker)),
-                    Waiting::Over(_) => None,
-                }
+                let waker = core.callers.remove(&call)?;
+                core.outcomes.insert(call, outcome);
+                Some(Later::Wake(waker))
             }
             Action::Over { proof, why } => Some(Later::Over(proof, why)),
             Action::Flushed { flush } => core.flushes.remove(&flush).map(Later::Flushed),

@@ -61,7 +61,7 @@ pub(super) enum Step {
     /// nothing: it can remember no more. A loss is then known by the clock, or
     /// at the next renewal.
     AskingQuietly {
-        full: Error,
+        full: Box<Error>,
     },
     /// Making sure that a grant still stands that a message told of.
     Confirming,

@@ -38,7 +38,7 @@ impl Engine {
                     let sent = Sent { link: 0, ..sent };
                     self.granted(now, id, fence, sent);
                 }
-                Ok(_) => self.refused(now, id, full),
+                Ok(_) => self.refused(now, id, *full),
                 Err(fault) => self.call_failed(now, id, sent, fault),
             },
             Step::Confirming => match result {
@@ -113,6 +113,7 @@ impl Engine {
                     queueing: Queueing::Try,
                     notify: false,
                 };
+                let full = Box::new(full);
                 call.step = Step::AskingQuietly { full };
                 match self.link(node) {
                     Link::Up { number, .. } => self.request(now, id, number, request),

@@ -37,7 +37,7 @@ pub(super) struct Work {
     pub(super) asked_by: Option<u64>,
     /// A connection by which a request was made that has got no answer.
     pub(super) unanswered: Option<u64>,
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<Box<Failure>>,
     pub(super) alarm: Option<Instant>,
     /// The lease that it waits for in a server's queue.
     awaited: Option<(Node, Duration)>,
@@ -118,7 +118,7 @@ impl Work {
     pub(super) fn unavailable(&mut self, now: Instant) -> Error {
         Error::Unavailable {
             waited: now - self.begun,
-            source: self.failure.take(),
+            source: self.failure.take().map(|failure| *failure),
         }
     }
 
@@ -245,8 +245,10 @@ impl Engine {
         let is_moved = matches!(fault, Fault::Moved(_)) && work.node != sent.node;
         match fault {
             Fault::Refused(error) => return Err(error),
-            Fault::Broken(failure) | Fault::Passing(failure) => work.failure = Some(failure),
-            Fault::Moved(error) => work.failure = Some(error.into()),
+            Fault::Broken(failure) | Fault::Passing(failure) => {
+                work.failure = Some(failure.into());
+            }
+            Fault::Moved(error) => work.failure = Some(Box::new(error.into())),
         }
         if is_broken {
             work.unanswered = Some(sent.link);
