@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rlock_engine::endpoint::{Check, Event};
+use rlock_engine::endpoint::Check;
 use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::terms::whole_ms;
 use rlock_engine::error::Error;
@@ -221,13 +221,17 @@ impl ClientBuilder {
 
     /// Begins to connect to a server that has to be fit for something, and does
     /// not wait for that.
+    #[cfg(feature = "quorum")]
     pub(crate) fn begin(
         self,
         servers: Servers,
         check: Check,
     ) -> Result<(Client, JoinHandle<()>), Error> {
         let (client, task) = self.client(servers, Some(check), false)?;
-        client.inner.state.handle(Event::Begin);
+        client
+            .inner
+            .state
+            .handle(rlock_engine::endpoint::Event::Begin);
         Ok((client, task))
     }
 

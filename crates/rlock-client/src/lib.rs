@@ -150,6 +150,13 @@
 //! cluster it is `SSUBSCRIBE`, and `CLUSTER SLOTS` and `ASKING`; who asks
 //! replicas needs `WAIT`.
 //!
+//! # Features
+//!
+//! - `quorum`, on by default: [`Quorum`];
+//! - `tls-rustls`: TLS by rustls, for URLs that begin with `rediss`;
+//! - `serde`: what is inspected can be serialized, as the command line writes it:
+//!   [`Info`], [`Contended`], [`Counters`], [`Metrics`].
+//!
 //! # Layout
 //!
 //! Each of these uses only those below it:
@@ -173,6 +180,7 @@ mod client_builder;
 mod locks;
 pub mod probe;
 mod pump;
+#[cfg(feature = "quorum")]
 mod quorum;
 
 pub use client::Client;
@@ -188,6 +196,7 @@ pub use locks::{
 pub use pump::lost::LossSignal;
 #[cfg(feature = "tls-rustls")]
 pub use pump::tls::Certificates;
+#[cfg(feature = "quorum")]
 pub use quorum::{
     Quorum, QuorumBuilder,
     guard::{HoldingMember, Majority, QuorumGuard},

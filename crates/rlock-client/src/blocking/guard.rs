@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 
 use super::run;
 use super::verbs::OnThread;
-use crate::{Error, Exclusive, Kind, Loss, Majority, Permit, Several, Shared, Write};
+use crate::{Error, Exclusive, Kind, Loss, Permit, Several, Shared, Write};
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
@@ -29,7 +29,8 @@ pub type Permits = Guard<Permit>;
 /// See [`crate::MultiGuard`].
 pub type MultiGuard = Guard<Several>;
 /// See [`crate::QuorumGuard`].
-pub type QuorumGuard = Guard<Majority>;
+#[cfg(feature = "quorum")]
+pub type QuorumGuard = Guard<crate::Majority>;
 /// See [`crate::Upgrade`].
 pub type Upgrade = crate::Upgrade<WriteGuard, ReadGuard>;
 /// See [`crate::ChangeError`].
@@ -112,6 +113,14 @@ impl Guard<Write> {
     pub fn downgrade(self) -> Result<ReadGuard, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.downgrade()).on(&runtime)
+    }
+}
+
+impl Guard<Permit> {
+    /// Lowers the number of permits that others can have, for as long as this
+    /// client is there; see [`crate::Permits::forget`](crate::Guard::forget).
+    pub fn forget(self) {
+        self.guard.forget();
     }
 }
 

@@ -23,19 +23,23 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 
+#[cfg(feature = "quorum")]
+use crate::QuorumBuilder;
+#[cfg(feature = "quorum")]
 use crate::quorum::read;
-use crate::{
-    Answer, ClientBuilder, Contended, Counters, Error, Metrics, Owner, QuorumBuilder, Servers,
-};
+use crate::{Answer, ClientBuilder, Contended, Counters, Error, Metrics, Owner, Servers};
 
 mod guard;
 mod verbs;
 
+#[cfg(feature = "quorum")]
+pub use guard::QuorumGuard;
 pub use guard::{
-    ChangeError, Guard, LossSignal, MultiGuard, Permits, QuorumGuard, ReadGuard, Upgrade,
-    WriteGuard,
+    ChangeError, Guard, LossSignal, MultiGuard, Permits, ReadGuard, Upgrade, WriteGuard,
 };
-pub use verbs::{MultiLock, Mutex, QuorumMutex, RwLock, Semaphore};
+#[cfg(feature = "quorum")]
+pub use verbs::QuorumMutex;
+pub use verbs::{MultiLock, Mutex, RwLock, Semaphore};
 use verbs::{OnThread, verbs};
 
 /// Runs `future` on this thread; its timers are those of the client's thread.
@@ -132,6 +136,7 @@ impl Client {
     }
 }
 
+#[cfg(feature = "quorum")]
 verbs! {
     Quorum {
         has mutex(key: impl AsRef<[u8]>) -> QuorumMutex;
@@ -139,6 +144,7 @@ verbs! {
     }
 }
 
+#[cfg(feature = "quorum")]
 impl Quorum {
     /// Connects to independent servers; see [`crate::Quorum::connect`].
     ///

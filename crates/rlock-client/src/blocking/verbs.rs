@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 
-use super::guard::{Guard, MultiGuard, Permits, QuorumGuard, ReadGuard, WriteGuard};
+#[cfg(feature = "quorum")]
+use super::guard::QuorumGuard;
+use super::guard::{Guard, MultiGuard, Permits, ReadGuard, WriteGuard};
 use super::run;
 use crate::{Answer, Contended, Error, Info, Metrics, Owner, Terms};
 
@@ -195,6 +197,7 @@ impl MultiLock {
     }
 }
 
+#[cfg(feature = "quorum")]
 verbs! {
     #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
     QuorumMutex {

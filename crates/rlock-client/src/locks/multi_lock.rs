@@ -21,7 +21,7 @@ use crate::locks::guard::sealed::{self, Held};
 use crate::locks::guard::{Guard, Kind};
 use crate::locks::lock::{Lock, at_most, left};
 use crate::locks::single::Single;
-use crate::pump::deadline::Deadline;
+use crate::pump::clock::now;
 use crate::pump::state::Inner;
 
 /// The most keys that one request may have.
@@ -316,8 +316,8 @@ impl MultiLock {
             return Ok(held.map(|first| Guard::new(All { first, rest })));
         }
         let deadline = match queueing {
-            Queueing::AtMost(wait) => Deadline::after(wait),
-            Queueing::Try | Queueing::Unlimited => Deadline::unlimited(),
+            Queueing::AtMost(wait) => Some(now() + wait),
+            Queueing::Try | Queueing::Unlimited => None,
         };
         loop {
             let Some(held) = self.in_order(owner, queueing, deadline).await? else {
@@ -333,7 +333,8 @@ impl MultiLock {
             if guard.is_valid() {
                 return Ok(Some(guard));
             }
-            if matches!(queueing, Queueing::Try) || deadline.is_over() {
+            let is_over = deadline.is_some_and(|deadline| deadline <= now());
+            if matches!(queueing, Queueing::Try) || is_over {
                 return Ok(None);
             }
         }
@@ -345,13 +346,13 @@ impl MultiLock {
         &self,
         owner: &Owner,
         queueing: Queueing,
-        deadline: Deadline,
+        deadline: Option<Moment>,
     ) -> Result<Option<Vec<Single>>, Error> {
         let mut held = Vec::with_capacity(self.keys.len());
         for key in &*self.keys {
-            let left = match (queueing, deadline.left()) {
-                (Queueing::AtMost(_), Some(left)) => at_most(left)?,
-                (queueing, _) => queueing,
+            let left = match deadline {
+                Some(deadline) => at_most(deadline - now())?,
+                None => queueing,
             };
             let lock = self.lock.at(key);
             match lock.ask_as(owner, Ask::Exclusive, left).await? {

@@ -76,6 +76,27 @@ impl Guard<Permit> {
     pub fn count(&self) -> u32 {
         self.held.ask().permits()
     }
+
+    /// Lowers the number of permits that others can have, for as long as this
+    /// client is there.
+    ///
+    /// They stay taken and are renewed as before. They come back when the client is
+    /// [closed](crate::Client::close), with their lease when it is gone, when an
+    /// operator takes them, and when their terms end them;
+    /// [`Client::loss`](crate::Client::loss) tells of the last two. For a time that
+    /// is known, whatever happens to this process, see
+    /// [`release_after`](Self::release_after).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(semaphore: rlock_client::Semaphore) -> Result<(), rlock_client::Error> {
+    /// semaphore.acquire_many(2).await?.forget(); // Two less from now on.
+    /// # Ok(()) }
+    /// ```
+    pub fn forget(self) {
+        self.held.forget();
+    }
 }
 
 impl Semaphore {

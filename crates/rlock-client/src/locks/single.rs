@@ -40,6 +40,11 @@ impl Single {
         self.ask
     }
 
+    /// Leaves it as it is.
+    pub(crate) fn forget(mut self) {
+        self.open = false;
+    }
+
     /// Asks for more of what this one holds.
     pub(crate) async fn asking_for(
         &self,
@@ -75,6 +80,7 @@ impl Single {
 
     /// Raises the fence to at least `fence`, and sets the lease anew; held on
     /// `terms` from then on. It is not kept meanwhile.
+    #[cfg(feature = "quorum")]
     pub(crate) fn raising(
         &self,
         fence: u64,

@@ -3,7 +3,6 @@
 pub(crate) mod call;
 pub(crate) mod clock;
 mod connection;
-pub(crate) mod deadline;
 pub(crate) mod dial;
 pub(crate) mod lost;
 pub(crate) mod state;

@@ -257,6 +257,7 @@ impl State {
 
     /// Every change between having a connection to the one server and having
     /// none, and every failure to connect.
+    #[cfg(feature = "quorum")]
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
@@ -265,6 +266,7 @@ impl State {
         self.look(|endpoint| endpoint.engine().metrics())
     }
 
+    #[cfg(feature = "quorum")]
     pub(crate) fn is_connected(&self) -> bool {
         self.look(|endpoint| endpoint.is_connected(Node::default()))
     }
@@ -275,11 +277,13 @@ impl State {
     }
 
     /// When the last request was made that the one server answered.
+    #[cfg(feature = "quorum")]
     pub(crate) fn known_good(&self) -> Instant {
         self.look(|endpoint| endpoint.engine().known_good(Node::default()))
     }
 
     /// Has the connection be quiet for so long at most while it is needed.
+    #[cfg(feature = "quorum")]
     pub(crate) fn set_quiet(&self, quiet: Duration) {
         lock(&self.core).endpoint.set_quiet(quiet);
     }

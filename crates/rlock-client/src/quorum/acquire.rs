@@ -12,7 +12,7 @@ use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
 use crate::locks::guard::Guard;
-use crate::pump::deadline::{Backoff, Deadline};
+use crate::quorum::deadline::{Backoff, Deadline};
 use crate::quorum::hold::Hold;
 use crate::quorum::member::late;
 use crate::quorum::plan::{Event, Plan, Seat, Step, majority};

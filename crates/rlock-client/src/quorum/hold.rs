@@ -20,10 +20,10 @@ use tokio::time::timeout_at;
 use crate::locks::guard::Guard;
 use crate::locks::guard::sealed::Held;
 use crate::pump::clock::{now, timer};
-use crate::pump::deadline::Deadline;
 use crate::pump::lost::LossSignal;
 use crate::pump::state::lock;
 use crate::quorum::acquire::{Answer, Asking, Slot, ask, next, raise};
+use crate::quorum::deadline::Deadline;
 use crate::quorum::plan::majority;
 use crate::quorum::shared::{Name, Shared};
 

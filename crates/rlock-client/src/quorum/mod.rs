@@ -4,6 +4,7 @@
 //! - `acquire`: carries that out;
 //! - `hold`: what is held, and the task that looks after it;
 //! - `member`: what is known of each server, and whether it may take part;
+//! - `shared`, `deadline`: what all of these work with;
 //! - `mutex`, `guard`: what users see.
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::client_builder::{ClientBuilder, on_thread};
 use crate::pump::state::lock;
 
 mod acquire;
+mod deadline;
 pub(crate) mod guard;
 mod hold;
 mod member;

@@ -9,8 +9,8 @@ use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 
 use crate::locks::lock::{at_most, left};
-use crate::pump::deadline::Deadline;
 use crate::quorum::acquire::acquire;
+use crate::quorum::deadline::Deadline;
 use crate::quorum::guard::QuorumGuard;
 use crate::quorum::shared::{Entry, Name, Shared};
 

@@ -71,6 +71,8 @@ fn permits_work_without_async() {
     assert_eq!(semaphore.info().unwrap().holders[0].permits, 2);
     assert!(semaphore.force_release().unwrap() >= 1);
     assert_eq!(two.loss().wait(), Loss::EndedByServer);
+    semaphore.acquire().unwrap().forget();
+    assert_eq!(semaphore.available_permits().unwrap(), 2);
     assert!(matches!(
         client.semaphore("k", 0).acquire(),
         Err(Error::OutOfRange { .. })

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Lease, Terms};
 
 use crate::calm::on_a_calm_machine;
+#[cfg(feature = "quorum")]
 use crate::quorum::{Members, mutex};
 use crate::server::{BOUND, Server};
 
@@ -37,6 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
+#[cfg(feature = "quorum")]
 #[tokio::test]
 async fn whether_a_guard_is_valid_is_asked_without_memory() {
     let members = Members::start(3).await;

@@ -6,7 +6,6 @@ use rlock_client::{Client, Error, Guard, Kind, Lease, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
-use crate::quorum::Members;
 use crate::server::{Admin, BOUND, Server, eventually};
 
 const LEAST: Duration = Duration::from_millis(600);
@@ -84,29 +83,6 @@ fn so_do_those_of_other_kinds() {
         }
         let elapsed = begun.elapsed();
         assert!((LEAST..LEAST + LATE).contains(&elapsed), "{elapsed:?}");
-    });
-}
-
-#[test]
-fn so_does_one_of_a_quorum() {
-    on_a_calm_machine(async || {
-        let members = Members::start(3).await;
-        let quorum = members.quorum().await;
-        let lease = terms(Duration::from_millis(500));
-        let (one, other) = (quorum.mutex("k"), quorum.mutex("k").with(lease));
-        let begun = Instant::now();
-        let guard = one.with(lease).lock().await.unwrap();
-        guard.release_after(LEAST).await.unwrap();
-        assert!(other.try_lock().await.unwrap().is_none());
-        let next = other.lock_timeout(BOUND).await.unwrap().unwrap();
-        let free = begun.elapsed();
-        assert!((LEAST..LEAST + LATE).contains(&free), "{free:?}");
-        next.release().await.unwrap();
-        // Its parts, too, where it is dropped.
-        let guard = one.with(lease).lock().await.unwrap();
-        drop(guard.release_after(LEAST));
-        quorum.flush().await;
-        assert!(other.try_lock().await.unwrap().is_none());
     });
 }
 

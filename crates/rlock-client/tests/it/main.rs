@@ -37,7 +37,9 @@ mod multi;
 mod multi_cluster;
 mod probe;
 mod proxy;
+#[cfg(feature = "quorum")]
 mod quorum;
+#[cfg(feature = "quorum")]
 mod quorum_faults;
 mod reentry;
 mod refused;

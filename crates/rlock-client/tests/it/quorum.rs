@@ -381,3 +381,27 @@ fn a_quorum_lock_works_without_async() {
     quorum.flush();
     runtime.block_on(members.untouched("k"));
 }
+
+#[test]
+fn a_quorum_leaves_a_lock_taken_until_then_and_no_longer() {
+    on_a_calm_machine(async || {
+        let members = Members::start(3).await;
+        let quorum = members.quorum().await;
+        let lease = Terms::new().lease(Duration::from_millis(500)).unwrap();
+        let (least, late) = (Duration::from_millis(600), Duration::from_millis(300));
+        let (one, other) = (quorum.mutex("k"), quorum.mutex("k").with(lease));
+        let begun = Instant::now();
+        let guard = one.with(lease).lock().await.unwrap();
+        guard.release_after(least).await.unwrap();
+        assert!(other.try_lock().await.unwrap().is_none());
+        let next = other.lock_timeout(BOUND).await.unwrap().unwrap();
+        let free = begun.elapsed();
+        assert!((least..least + late).contains(&free), "{free:?}");
+        next.release().await.unwrap();
+        // Its parts, too, where it is dropped.
+        let guard = one.with(lease).lock().await.unwrap();
+        drop(guard.release_after(least));
+        quorum.flush().await;
+        assert!(other.try_lock().await.unwrap().is_none());
+    });
+}

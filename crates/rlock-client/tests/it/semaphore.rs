@@ -7,7 +7,7 @@ use std::time::Duration;
 use rlock_client::{Error, Lease, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
-use crate::server::{BOUND, Server};
+use crate::server::{BOUND, Server, eventually};
 
 #[tokio::test]
 async fn no_more_permits_are_held_than_there_are() {
@@ -120,6 +120,36 @@ fn permits_are_renewed_and_lost_like_a_mutex() {
         let next = semaphore.acquire_timeout(BOUND).await.unwrap().unwrap();
         assert_eq!(brief.loss().now(), Some(Loss::LeaseEnded));
         next.release().await.unwrap();
+    });
+}
+
+#[test]
+fn permits_that_are_forgotten_come_back_with_the_client() {
+    on_a_calm_machine(async || {
+        let server = Server::start().await;
+        let (other, mut admin) = (server.client().await, server.admin().await);
+        let lease = Terms::new().lease(Duration::from_millis(300)).unwrap();
+        let semaphore = other.semaphore("k", 3);
+        for is_closed in [true, false] {
+            let client = server.client().await;
+            let permits = client.semaphore("k", 3).with(lease);
+            permits.acquire_many(2).await.unwrap().forget();
+            let renewals = admin.gauge("renewals").await;
+            eventually("renewed beyond the first lease", async || {
+                admin.gauge("renewals").await > renewals + 3
+            })
+            .await;
+            assert_eq!(semaphore.available_permits().await.unwrap(), 1);
+            drop(permits);
+            if is_closed {
+                client.close(BOUND).await.unwrap();
+                assert_eq!(semaphore.available_permits().await.unwrap(), 3);
+            } else {
+                drop(client);
+                let all = semaphore.acquire_many_timeout(3, BOUND).await.unwrap();
+                all.unwrap().release().await.unwrap();
+            }
+        }
     });
 }
 

@@ -65,6 +65,7 @@ impl Server {
     }
 
     /// The same at a port that was free a moment ago.
+    #[cfg(feature = "quorum")]
     pub(crate) async fn start_at(port: u16, options: &[&str]) -> Self {
         let server = Self::try_start_at(port, options).await;
         server.expect("no server came up; see its output above")

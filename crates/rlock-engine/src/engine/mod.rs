@@ -86,6 +86,7 @@ impl Link {
 /// What a client has counted since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Metrics {
     /// Calls that got what they asked for, entries and upgrades too.
     pub grants: u64,

@@ -543,5 +543,7 @@ mod tests {
             (&json["key"], &json["oldest_wait_ms"]),
             (&"k\u{fffd}".into(), &250.into())
         );
+        let metrics = crate::engine::Metrics::default();
+        assert_eq!(serde_json::to_value(metrics).unwrap()["grants"], 0);
     }
 }
