@@ -21,7 +21,7 @@ use crate::failure::{Code, Failure};
 use crate::output::Output;
 use crate::signals::Signals;
 
-use keys::{Input, Step};
+use keys::{Input, Wish};
 use sample::Sampler;
 use screen::Screen;
 use terminal::Display;
@@ -104,24 +104,24 @@ async fn live(top: &Top, sampler: Sampler, signals: &mut Signals) -> Result<u8, 
     let mut left = top.count;
     loop {
         display.draw(|frame| view::draw(frame, &screen))?;
-        let step = tokio::select! {
+        let wish = tokio::select! {
             biased;
-            step = input.next(screen.is_open()) => step?,
+            wish = input.next(screen.is_open()) => wish?,
             _ = ticks.tick() => match left {
-                Some(0) => Step::Quit(0),
+                Some(0) => Wish::Quit(0),
                 _ => {
                     left = left.map(|left| left - 1);
-                    Step::Look
+                    Wish::Look
                 }
             },
         };
-        if let Step::Quit(code) = step {
+        if let Wish::Quit(code) = wish {
             return Ok(code);
         }
         tokio::select! {
             biased;
             code = input.quit(screen.is_open()) => return code,
-            () = screen.take(step) => {}
+            () = screen.take(wish) => {}
         }
     }
 }

@@ -21,7 +21,7 @@
 //! |---|---|---|
 //! | [`Mutex`] | [`Client::mutex`] | one [`Guard`] at a time |
 //! | [`RwLock`] | [`Client::rwlock`] | any number of [`ReadGuard`]s, or one [`WriteGuard`]; one can become the other |
-//! | [`Semaphore`] | [`Client::semaphore`] | [`Permits`], of which there are so many |
+//! | [`Semaphore`] | [`Client::semaphore`] | [`Permits`], of which there is a fixed number |
 //! | [`MultiLock`] | [`Client::multi`] | one [`MultiGuard`] of all its keys, all or none |
 //!
 //! All of them wait in one queue per key, in the order of asking, and all that
@@ -73,7 +73,7 @@
 //! If the connection is lost in just that moment, a hold may stay until its
 //! lease ends, but only if the server does not let this client close its own
 //! earlier connection (`CLIENT KILL`). Without that right, a late release may
-//! also free what an [`Owner`] that is kept has taken anew in the meantime. The places of a process that ends while
+//! also free what the same long-lived [`Owner`] has taken again since. The places of a process that ends while
 //! it waits are kept for at most 10 s; they hold up nobody.
 //!
 //! An operator can end a wait with `RLOCK.CANCEL`: the call then fails with
@@ -146,7 +146,7 @@
 //! still granted; its loss is then known at the next renewal.
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
-//! channels `rlock:client:*`; `CLIENT` is of use, and bound holds need it. In a
+//! channels `rlock:client:*`; `CLIENT` is recommended, and bound holds need it. In a
 //! cluster it is `SSUBSCRIBE`, and `CLUSTER SLOTS` and `ASKING`; who asks
 //! replicas needs `WAIT`.
 //!
@@ -193,7 +193,7 @@ pub use locks::{
     semaphore::{Permit, Permits, Semaphore},
     upgrade::{ChangeError, ReadGuard, Shared, Upgrade, Write, WriteGuard},
 };
-pub use pump::lost::LossSignal;
+pub use pump::loss::LossSignal;
 #[cfg(feature = "tls-rustls")]
 pub use pump::tls::Certificates;
 #[cfg(feature = "quorum")]

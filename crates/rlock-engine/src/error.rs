@@ -110,7 +110,7 @@ pub enum Error {
     /// taken is given back; a lock that was held before is held as before. A
     /// replica is away, slow, or not there at all: look at
     /// `INFO replication`, then try again.
-    #[error("{acknowledged} replicas know of it in time, {wanted} are to")]
+    #[error("only {acknowledged} of {wanted} replicas have said in time that they know of it")]
     NotReplicated {
         /// How many were asked for.
         wanted: u16,

@@ -79,44 +79,44 @@ impl Facts {
 
 /// Asks a master for all that the checks want to know.
 pub(super) async fn at(master: &Master) -> Result<Facts, Error> {
-    let mut asking = Asking {
+    let mut questions = Questions {
         master,
         unanswered: Vec::new(),
     };
-    let info = asking.ask("INFO", &["everything"]).await?;
+    let info = questions.ask("INFO", &["everything"]).await?;
     let info = info.and_then(Frame::into_text).unwrap_or_default();
-    let config = asking.ask("CONFIG GET", &SETTINGS).await?;
+    let config = questions.ask("CONFIG GET", &SETTINGS).await?;
     let config = config.and_then(pairs).unwrap_or_default();
     let cluster = match info.contains("\ncluster_enabled:1") {
-        true => asking.ask("CLUSTER INFO", &[]).await?,
+        true => questions.ask("CLUSTER INFO", &[]).await?,
         false => None,
     };
     let cluster = cluster.and_then(Frame::into_text);
-    let user = asking.ask("ACL WHOAMI", &[]).await?;
+    let user = questions.ask("ACL WHOAMI", &[]).await?;
     let user = user.and_then(Frame::into_text);
-    let default_user = asking.ask("ACL GETUSER", &["default"]).await?;
+    let default_user = questions.ask("ACL GETUSER", &["default"]).await?;
     let default_user = default_user
         .as_ref()
         .and_then(|user| texts(user.field("flags")?));
     Ok(Facts {
-        clock: asking.clock().await?,
+        clock: questions.clock().await?,
         denied: rights::denied(master, cluster.is_some()).await?,
         info,
         config,
         cluster,
         user,
         default_user: default_user.unwrap_or_default(),
-        unanswered: asking.unanswered,
+        unanswered: questions.unanswered,
     })
 }
 
 /// A master, and what it was asked for in vain.
-struct Asking<'a> {
+struct Questions<'a> {
     master: &'a Master,
     unanswered: Vec<(&'static str, String)>,
 }
 
-impl Asking<'_> {
+impl Questions<'_> {
     /// The answer; none, which is noted, if the server refuses it.
     async fn ask(
         &mut self,

@@ -67,7 +67,7 @@ pub(crate) struct Exec {
     #[arg(value_parser = duration::from_zero)]
     bind: Option<Duration>,
 
-    /// Takes the lock only if so many replicas of the server have said that
+    /// Takes the lock only if this many replicas of the server have said that
     /// they know of it.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "bind")]
     replicas: u16,

@@ -36,7 +36,7 @@ const COUNTERS: [(&str, &str); 15] = [
         "evicted_locks",
         "Locks evicted while somebody waited for them or watched them.",
     ),
-    ("panics", "Defects of the module that it has survived."),
+    ("panics", "Panics caught in the module."),
 ];
 
 /// Gauges of `INFO rlock`: its name, ours, what one of its units is, and what

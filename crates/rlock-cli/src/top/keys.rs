@@ -16,12 +16,12 @@ use super::screen::Sort;
 
 /// What the user wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Wish {
     /// Ends, with this exit code.
     Quit(u8),
     /// Asks the server; this is what the clock wants.
     Look,
-    /// Selects another lock, so many lines up or down.
+    /// Selects another lock, this many lines up or down.
     Move(isize),
     Sort(Sort),
     /// Shows the queue of the selected lock.
@@ -41,14 +41,14 @@ pub(super) const LEGEND: [&str; 2] = [
 ];
 
 const PAGE: isize = 10;
-/// How many steps are kept; what a user presses beyond that is lost.
+/// How many wishes are kept; what a user presses beyond that is lost.
 const KEPT_MAX: usize = 32;
 
 /// Keyboard and signals.
 pub(super) struct Input<'a> {
     events: EventStream,
     signals: &'a mut Signals,
-    kept: VecDeque<Step>,
+    kept: VecDeque<Wish>,
 }
 
 impl<'a> Input<'a> {
@@ -60,14 +60,14 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The next step, on a screen that shows a queue or not.
+    /// The next wish, on a screen that shows a queue or not.
     ///
     /// # Cancel safety
     ///
     /// Nothing is lost.
-    pub(super) async fn next(&mut self, is_open: bool) -> Result<Step, Failure> {
+    pub(super) async fn next(&mut self, is_open: bool) -> Result<Wish, Failure> {
         match self.kept.pop_front() {
-            Some(step) => Ok(step),
+            Some(wish) => Ok(wish),
             None => self.arrival(is_open).await,
         }
     }
@@ -80,48 +80,48 @@ impl<'a> Input<'a> {
     pub(super) async fn quit(&mut self, is_open: bool) -> Result<u8, Failure> {
         loop {
             match self.arrival(is_open).await? {
-                Step::Quit(code) => return Ok(code),
+                Wish::Quit(code) => return Ok(code),
                 other if self.kept.len() < KEPT_MAX => self.kept.push_back(other),
                 _ => {}
             }
         }
     }
 
-    async fn arrival(&mut self, is_open: bool) -> Result<Step, Failure> {
+    async fn arrival(&mut self, is_open: bool) -> Result<Wish, Failure> {
         tokio::select! {
             biased;
-            signal = self.signals.ending() => Ok(Step::Quit(signal.exit_code())),
-            event = self.events.next() => event.map_or(Ok(Step::Quit(0)), |event| {
-                step(event, is_open).map_err(|error| Failure::internal("cannot read keys", &error))
+            signal = self.signals.ending() => Ok(Wish::Quit(signal.exit_code())),
+            event = self.events.next() => event.map_or(Ok(Wish::Quit(0)), |event| {
+                wish(event, is_open).map_err(|error| Failure::internal("cannot read keys", &error))
             }),
         }
     }
 }
 
-fn step(event: io::Result<Event>, is_open: bool) -> io::Result<Step> {
+fn wish(event: io::Result<Event>, is_open: bool) -> io::Result<Wish> {
     let key = match event? {
         Event::Key(key) if key.kind != KeyEventKind::Release => key,
-        _ => return Ok(Step::Redraw),
+        _ => return Ok(Wish::Redraw),
     };
     if key.modifiers.contains(KeyModifiers::CONTROL) {
         let ends = matches!(key.code, KeyCode::Char('c' | 'd'));
-        return Ok(if ends { Step::Quit(0) } else { Step::Redraw });
+        return Ok(if ends { Wish::Quit(0) } else { Wish::Redraw });
     }
     Ok(match key.code {
-        KeyCode::Esc | KeyCode::Enter if is_open => Step::Close,
-        KeyCode::Esc | KeyCode::Char('q') => Step::Quit(0),
-        KeyCode::Enter => Step::Open,
-        KeyCode::Up => Step::Move(-1),
-        KeyCode::Down => Step::Move(1),
-        KeyCode::PageUp => Step::Move(-PAGE),
-        KeyCode::PageDown => Step::Move(PAGE),
-        KeyCode::Home => Step::Move(isize::MIN),
-        KeyCode::End => Step::Move(isize::MAX),
-        KeyCode::Char('w') => Step::Sort(Sort::Waiters),
-        KeyCode::Char('h') => Step::Sort(Sort::Holders),
-        KeyCode::Char('o') => Step::Sort(Sort::OldestWait),
-        KeyCode::Char('k') => Step::Sort(Sort::Key),
-        KeyCode::Char('p') => Step::Pause,
-        _ => Step::Redraw,
+        KeyCode::Esc | KeyCode::Enter if is_open => Wish::Close,
+        KeyCode::Esc | KeyCode::Char('q') => Wish::Quit(0),
+        KeyCode::Enter => Wish::Open,
+        KeyCode::Up => Wish::Move(-1),
+        KeyCode::Down => Wish::Move(1),
+        KeyCode::PageUp => Wish::Move(-PAGE),
+        KeyCode::PageDown => Wish::Move(PAGE),
+        KeyCode::Home => Wish::Move(isize::MIN),
+        KeyCode::End => Wish::Move(isize::MAX),
+        KeyCode::Char('w') => Wish::Sort(Sort::Waiters),
+        KeyCode::Char('h') => Wish::Sort(Sort::Holders),
+        KeyCode::Char('o') => Wish::Sort(Sort::OldestWait),
+        KeyCode::Char('k') => Wish::Sort(Sort::Key),
+        KeyCode::Char('p') => Wish::Pause,
+        _ => Wish::Redraw,
     })
 }

@@ -8,7 +8,7 @@ use rlock_client::Contended;
 use crate::failure::Failure;
 use crate::lock_info::LockInfo;
 
-use super::keys::Step;
+use super::keys::Wish;
 use super::sample::{Sample, Sampler};
 
 /// What the locks are sorted by; numbers with the largest first.
@@ -109,18 +109,18 @@ impl Screen {
     }
 
     /// Does what the user wants.
-    pub(super) async fn take(&mut self, step: Step) {
-        match step {
-            Step::Quit(_) | Step::Redraw => {}
-            Step::Look => self.look().await,
-            Step::Pause => self.is_paused = !self.is_paused,
-            Step::Close => self.open = None,
-            Step::Open => self.look_at_selected().await,
-            Step::Sort(sort) => {
+    pub(super) async fn take(&mut self, wish: Wish) {
+        match wish {
+            Wish::Quit(_) | Wish::Redraw => {}
+            Wish::Look => self.look().await,
+            Wish::Pause => self.is_paused = !self.is_paused,
+            Wish::Close => self.open = None,
+            Wish::Open => self.look_at_selected().await,
+            Wish::Sort(sort) => {
                 self.sort = sort;
                 self.arrange();
             }
-            Step::Move(lines) => {
+            Wish::Move(lines) => {
                 self.move_by(lines);
                 if self.is_open() {
                     self.look_at_selected().await;

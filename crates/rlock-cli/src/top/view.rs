@@ -227,7 +227,7 @@ fn table<const N: usize>(
         .header(Row::new(header).style(bold()))
 }
 
-/// At most so many columns of it, and then with a mark at the end.
+/// At most `columns` columns of it, the last a mark if there is more.
 fn cut(text: &str, columns: usize) -> String {
     truncate_str(text, columns, "…").into_owned()
 }

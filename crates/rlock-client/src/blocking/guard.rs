@@ -39,8 +39,8 @@ pub type ChangeError = crate::ChangeError<ReadGuard>;
 impl<K: Kind> Guard<K> {
     /// Tells when it is lost; see [`crate::Guard::loss`].
     pub fn loss(&self) -> LossSignal {
-        let (lost, runtime) = (self.guard.loss(), self.runtime.clone());
-        LossSignal { lost, runtime }
+        let (signal, runtime) = (self.guard.loss(), self.runtime.clone());
+        LossSignal { signal, runtime }
     }
 
     /// Has it last for at least `lease` from now.
@@ -175,18 +175,18 @@ impl OnThread for crate::ChangeError {
 /// Tells when a lock is lost; see [`crate::LossSignal`].
 #[derive(Clone, Debug)]
 pub struct LossSignal {
-    lost: crate::LossSignal,
+    signal: crate::LossSignal,
     runtime: Handle,
 }
 
 impl LossSignal {
     /// Why the lock was lost; `None` while it is held.
     pub fn now(&self) -> Option<Loss> {
-        self.lost.now()
+        self.signal.now()
     }
 
     /// Blocks until the lock is lost.
     pub fn wait(self) -> Loss {
-        run(&self.runtime, self.lost)
+        run(&self.runtime, self.signal)
     }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use rlock_engine::engine::owner::Owner;
 use rlock_engine::error::{Error, Loss};
 
-use crate::locks::guard::sealed::Held as _;
+use crate::locks::guard::sealed::Grants as _;
 use crate::locks::single::Single;
 use crate::pump::clock::now;
-use crate::pump::lost::LossSignal;
+use crate::pump::loss::LossSignal;
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
@@ -57,7 +57,7 @@ use crate::pump::lost::LossSignal;
 /// ```
 #[must_use = "a lock is released as soon as its guard is dropped"]
 pub struct Guard<K: Kind = Exclusive> {
-    pub(crate) held: K::Held,
+    pub(crate) held: K::Grants,
 }
 
 /// What a [`Guard`] holds. Only the kinds of this crate are.
@@ -75,7 +75,7 @@ impl OneKey for Exclusive {}
 
 impl sealed::Kind for Exclusive {
     const NAME: &str = "Guard";
-    type Held = Single;
+    type Grants = Single;
 }
 
 /// Any held lock, for lists of several kinds and the like; see [`Guard`].
@@ -102,7 +102,7 @@ pub trait Held: sealed::Sealed + fmt::Debug + Send + Sync {
 }
 
 impl<K: Kind> Guard<K> {
-    pub(crate) fn new(held: K::Held) -> Self {
+    pub(crate) fn new(held: K::Grants) -> Self {
         Self { held }
     }
 
@@ -443,11 +443,11 @@ pub(crate) mod sealed {
     pub trait Kind {
         /// The name of the guard.
         const NAME: &str;
-        type Held: Held;
+        type Grants: Grants;
     }
 
     /// One grant, or several. Dropping it releases them in the background.
-    pub trait Held: Send + Sync {
+    pub trait Grants: Send + Sync {
         fn first(&self) -> &Arc<Proof>;
 
         fn proofs(&self) -> impl Iterator<Item = &Arc<Proof>> {

@@ -17,7 +17,7 @@ use rlock_engine::engine::terms::Terms;
 use rlock_engine::error::Error;
 use rlock_engine::wire::inspect::Info;
 
-use crate::locks::guard::sealed::{self, Held};
+use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind};
 use crate::locks::lock::{Lock, at_most, left};
 use crate::locks::single::Single;
@@ -94,7 +94,7 @@ impl Kind for Several {}
 
 impl sealed::Kind for Several {
     const NAME: &str = "MultiGuard";
-    type Held = All;
+    type Grants = All;
 }
 
 /// What is held of several keys: one grant of all, or one of each.
@@ -103,7 +103,7 @@ pub struct All {
     rest: Vec<Single>,
 }
 
-impl Held for All {
+impl Grants for All {
     fn first(&self) -> &Arc<Proof> {
         self.first.first()
     }

@@ -137,7 +137,7 @@ impl Mutex {
     /// # async fn example(mutex: rlock_client::Mutex) -> Result<(), rlock_client::Error> {
     /// match mutex.try_lock().await? {
     ///     Some(guard) => guard.release().await?,
-    ///     None => println!("somebody else is at it"),
+    ///     None => println!("somebody else holds it"),
     /// }
     /// # Ok(()) }
     /// ```

@@ -30,7 +30,7 @@ use rlock_engine::wire::inspect::Info;
 /// let catalogue = client.rwlock("catalogue");
 /// let reading = catalogue.read().await?; // Others may read too.
 /// reading.release().await?;
-/// let writing = catalogue.write().await?; // Nobody else is at it now.
+/// let writing = catalogue.write().await?; // Nobody else reads or writes now.
 /// writing.release().await?;
 /// # Ok(()) }
 /// ```

@@ -52,7 +52,7 @@ impl OneKey for Permit {}
 
 impl sealed::Kind for Permit {
     const NAME: &str = "Permits";
-    type Held = Single;
+    type Grants = Single;
 }
 
 /// Holds some of a semaphore's permits, until they are released, dropped, or

@@ -10,7 +10,7 @@ use rlock_engine::engine::terms::{Terms, whole_ms};
 use rlock_engine::engine::{Event, Outcome};
 use rlock_engine::error::Error;
 
-use crate::locks::guard::sealed::Held;
+use crate::locks::guard::sealed::Grants;
 use crate::locks::lock::ask_for;
 use crate::pump::call::call;
 use crate::pump::state::Inner;
@@ -99,7 +99,7 @@ impl Single {
     }
 }
 
-impl Held for Single {
+impl Grants for Single {
     fn first(&self) -> &Arc<Proof> {
         &self.proof
     }

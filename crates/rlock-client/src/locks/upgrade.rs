@@ -8,7 +8,7 @@ use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::error::Error;
 
-use crate::locks::guard::sealed::{self, Held};
+use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind, OneKey};
 use crate::locks::lock::at_most;
 use crate::locks::single::Single;
@@ -55,7 +55,7 @@ impl OneKey for Shared {}
 
 impl sealed::Kind for Shared {
     const NAME: &str = "ReadGuard";
-    type Held = Single;
+    type Grants = Single;
 }
 
 impl Kind for Write {}
@@ -63,7 +63,7 @@ impl OneKey for Write {}
 
 impl sealed::Kind for Write {
     const NAME: &str = "WriteGuard";
-    type Held = Writing;
+    type Grants = Writing;
 }
 
 /// What a writer holds.
@@ -82,7 +82,7 @@ impl Writing {
     }
 }
 
-impl Held for Writing {
+impl Grants for Writing {
     fn first(&self) -> &Arc<Proof> {
         self.single.first()
     }

@@ -4,7 +4,7 @@ pub(crate) mod call;
 pub(crate) mod clock;
 mod connection;
 pub(crate) mod dial;
-pub(crate) mod lost;
+pub(crate) mod loss;
 pub(crate) mod state;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;

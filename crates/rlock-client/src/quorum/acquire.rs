@@ -19,7 +19,7 @@ use crate::quorum::plan::{Event, Plan, Seat, Step, majority};
 use crate::quorum::shared::{Name, Shared};
 
 /// Something that a member is asked.
-pub(crate) type Asking = Pin<Box<dyn Future<Output = Answer> + Send>>;
+pub(crate) type Pending = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 pub(crate) enum Answer {
     Took(Result<Option<Guard>, Error>),
@@ -33,8 +33,8 @@ pub(crate) enum Answer {
 
 /// Of one member: what is held there, and what it is asked.
 #[derive(Default)]
-pub(crate) struct Slot {
-    pub(crate) asking: Option<Asking>,
+pub(crate) struct Contact {
+    pub(crate) asking: Option<Pending>,
     pub(crate) guard: Option<Guard>,
 }
 
@@ -114,7 +114,7 @@ struct Attempt<'a> {
     deadline: Deadline,
     /// The members by their places.
     order: Vec<usize>,
-    slots: Vec<Slot>,
+    contacts: Vec<Contact>,
     /// Where it has waited last.
     queued_at: Option<usize>,
     /// Members that refuse for a reason that does not pass by itself, and why.
@@ -135,7 +135,7 @@ impl<'a> Attempt<'a> {
             .collect();
         order.sort_unstable();
         let order: Vec<_> = order.into_iter().map(|(_, number)| number).collect();
-        let slots = order.iter().map(|_| Slot::default()).collect();
+        let contacts = order.iter().map(|_| Contact::default()).collect();
         Self {
             shared,
             name,
@@ -143,7 +143,7 @@ impl<'a> Attempt<'a> {
             queueing,
             deadline,
             order,
-            slots,
+            contacts,
             queued_at: None,
             refusals: Vec::new(),
         }
@@ -165,14 +165,14 @@ impl<'a> Attempt<'a> {
                 match step {
                     Step::Ask(place) => self.ask(place, Queueing::Try),
                     Step::Queue(place) => self.queue(place),
-                    Step::Leave(place) => self.set(place, Slot::default()),
+                    Step::Leave(place) => self.set(place, Contact::default()),
                     Step::Raise(place, fence) => self.raise(place, fence),
                     Step::Hold(fence) => return Ok(self.hold(&plan, fence)),
                     Step::Refuse => return Ok(End::Refused),
                     Step::Retreat => return self.retreated(),
                 }
             }
-            let (place, answer) = next(&mut self.slots).await;
+            let (place, answer) = next(&mut self.contacts).await;
             if matches!(answer, Answer::Stuck) {
                 return Ok(End::Retreated);
             }
@@ -201,9 +201,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn set(&mut self, place: usize, slot: Slot) {
-        if let Some(known) = self.slots.get_mut(place) {
-            *known = slot;
+    fn set(&mut self, place: usize, contact: Contact) {
+        if let Some(known) = self.contacts.get_mut(place) {
+            *known = contact;
         }
     }
 
@@ -211,7 +211,7 @@ impl<'a> Attempt<'a> {
         let slow = match queueing {
             Queueing::Try => Some((self.shared.slow(self.terms.lease), Answer::Gone)),
             // The gate is waited for with nothing held.
-            _ if self.slots.iter().all(|slot| slot.guard.is_none()) => None,
+            _ if self.contacts.iter().all(|contact| contact.guard.is_none()) => None,
             _ => Some((self.terms.lease.max(Duration::from_secs(1)), Answer::Stuck)),
         };
         let Some(member) = self.order.get(place).copied() else {
@@ -219,7 +219,7 @@ impl<'a> Attempt<'a> {
         };
         let asking = ask(self.shared, member, self.name, self.terms, queueing, slow);
         let (asking, guard) = (Some(asking), None);
-        self.set(place, Slot { asking, guard });
+        self.set(place, Contact { asking, guard });
     }
 
     fn queue(&mut self, place: usize) {
@@ -239,12 +239,12 @@ impl<'a> Attempt<'a> {
     }
 
     fn raise(&mut self, place: usize, fence: u64) {
-        let slot = self.slots.get_mut(place).zip(self.order.get(place));
-        if let Some((slot, member)) = slot
-            && let Some(guard) = &slot.guard
+        let contact = self.contacts.get_mut(place).zip(self.order.get(place));
+        if let Some((contact, member)) = contact
+            && let Some(guard) = &contact.guard
         {
             let asking = raise(self.shared, *member, guard, fence, self.terms);
-            slot.asking = Some(asking);
+            contact.asking = Some(asking);
         }
     }
 
@@ -253,8 +253,8 @@ impl<'a> Attempt<'a> {
         let error = match answer {
             Answer::Took(Ok(Some(guard))) => {
                 let fence = guard.fence();
-                if let Some(slot) = self.slots.get_mut(place) {
-                    slot.guard = Some(guard);
+                if let Some(contact) = self.contacts.get_mut(place) {
+                    contact.guard = Some(guard);
                 }
                 return Ok(Event::Granted(place, fence));
             }
@@ -283,12 +283,12 @@ impl<'a> Attempt<'a> {
     /// What has changed while others were waited for.
     fn seen(&self, plan: &Plan) -> Vec<Event> {
         let reached = self.reached();
-        let seats = plan.seats().iter().zip(&self.slots).zip(reached);
+        let seats = plan.seats().iter().zip(&self.contacts).zip(reached);
         let changed = seats
             .enumerate()
-            .filter_map(|(place, ((seat, slot), reached))| {
+            .filter_map(|(place, ((seat, contact), reached))| {
                 let is_held = seat.granted().is_some();
-                let is_lost = slot.guard.as_ref().is_none_or(|guard| !guard.is_valid());
+                let is_lost = contact.guard.as_ref().is_none_or(|guard| !guard.is_valid());
                 match seat {
                     _ if is_held && is_lost => Some(Event::Gone(place)),
                     Seat::Away if reached => Some(Event::Back(place)),
@@ -301,14 +301,14 @@ impl<'a> Attempt<'a> {
     /// Keeps what has the fence, and has the others follow. All of it may have
     /// taken longer than a lease.
     fn hold(&mut self, plan: &Plan, fence: u64) -> End {
-        let mut slots = std::mem::take(&mut self.slots);
-        for (slot, seat) in slots.iter_mut().zip(plan.seats()) {
+        let mut contacts = std::mem::take(&mut self.contacts);
+        for (contact, seat) in contacts.iter_mut().zip(plan.seats()) {
             if matches!(seat, Seat::Raised(_)) {
-                slot.asking = None;
+                contact.asking = None;
             }
         }
         let order = std::mem::take(&mut self.order);
-        match Hold::begin(self.shared, self.name, self.terms, fence, order, slots) {
+        match Hold::begin(self.shared, self.name, self.terms, fence, order, contacts) {
             Some(hold) => End::Held(hold),
             None => End::Retreated,
         }
@@ -318,7 +318,7 @@ impl<'a> Attempt<'a> {
 impl Drop for Attempt<'_> {
     /// The gate is left last.
     fn drop(&mut self) {
-        while self.slots.pop().is_some() {}
+        while self.contacts.pop().is_some() {}
     }
 }
 
@@ -331,7 +331,7 @@ pub(crate) fn ask(
     terms: Terms,
     queueing: Queueing,
     slow: Option<(Duration, Answer)>,
-) -> Asking {
+) -> Pending {
     let (shared, owner, key) = (Arc::clone(shared), owner.clone(), Arc::clone(key));
     Box::pin(async move {
         let Some(member) = shared.members.get(member) else {
@@ -383,7 +383,7 @@ pub(crate) fn raise(
     guard: &Guard,
     fence: u64,
     terms: Terms,
-) -> Asking {
+) -> Pending {
     let (shared, raising) = (Arc::clone(shared), guard.held.raising(fence, terms));
     Box::pin(async move {
         let Some(member) = shared.members.get(member) else {
@@ -402,13 +402,13 @@ pub(crate) fn raise(
 }
 
 /// The next answer, and whose it is.
-pub(crate) async fn next(slots: &mut [Slot]) -> (usize, Answer) {
+pub(crate) async fn next(contacts: &mut [Contact]) -> (usize, Answer) {
     poll_fn(|context| {
-        for (place, slot) in slots.iter_mut().enumerate() {
-            if let Some(asking) = &mut slot.asking
+        for (place, contact) in contacts.iter_mut().enumerate() {
+            if let Some(asking) = &mut contact.asking
                 && let Poll::Ready(answer) = asking.as_mut().poll(context)
             {
-                slot.asking = None;
+                contact.asking = None;
                 return Poll::Ready((place, answer));
             }
         }

@@ -8,7 +8,7 @@ use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::whole_ms;
 use rlock_engine::error::Error;
 
-use crate::locks::guard::sealed::{self, Held};
+use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind, OneKey};
 use crate::quorum::hold::Hold;
 
@@ -54,7 +54,7 @@ impl OneKey for Majority {}
 
 impl sealed::Kind for Majority {
     const NAME: &str = "QuorumGuard";
-    type Held = Share;
+    type Grants = Share;
 }
 
 /// Uses what the members hold until it is released or dropped.
@@ -100,7 +100,7 @@ impl Guard<Majority> {
     }
 }
 
-impl Held for Share {
+impl Grants for Share {
     fn first(&self) -> &Arc<Proof> {
         &self.hold.proof
     }

@@ -18,11 +18,11 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 
 use crate::locks::guard::Guard;
-use crate::locks::guard::sealed::Held;
+use crate::locks::guard::sealed::Grants;
 use crate::pump::clock::{now, timer};
-use crate::pump::lost::LossSignal;
+use crate::pump::loss::LossSignal;
 use crate::pump::state::lock;
-use crate::quorum::acquire::{Answer, Asking, Slot, ask, next, raise};
+use crate::quorum::acquire::{Answer, Contact, Pending, ask, next, raise};
 use crate::quorum::deadline::Deadline;
 use crate::quorum::plan::majority;
 use crate::quorum::shared::{Name, Shared};
@@ -65,11 +65,11 @@ impl Hold {
         terms: Terms,
         fence: u64,
         order: Vec<usize>,
-        mut slots: Vec<Slot>,
+        mut contacts: Vec<Contact>,
     ) -> Option<Arc<Self>> {
         let now = now();
-        let settled = slots.iter_mut().map(|slot| match slot.asking {
-            None => slot.guard.take(),
+        let settled = contacts.iter_mut().map(|contact| match contact.asking {
+            None => contact.guard.take(),
             Some(_) => None,
         });
         let guards: Vec<_> = settled.collect();
@@ -94,8 +94,8 @@ impl Hold {
         });
         let keeper = Keeper {
             hold: Arc::downgrade(&hold),
-            again: slots.iter().map(|_| (0, now)).collect(),
-            slots,
+            again: contacts.iter().map(|_| (0, now)).collect(),
+            contacts,
         };
         *lock(&hold.keeper) = Some(shared.runtime.spawn(keeper.keep()));
         Some(hold)
@@ -158,7 +158,7 @@ impl Hold {
     /// Sets the lease of all parts anew, as far as they can be reached.
     pub(crate) async fn renew(&self) {
         let fence = self.proof.fence();
-        let (terms, mut slots) = {
+        let (terms, mut contacts) = {
             let parts = lock(&self.parts);
             let terms = parts.terms;
             let askings = parts.guards.iter().zip(&self.order).map(|(guard, member)| {
@@ -167,14 +167,14 @@ impl Hold {
                     raise(&self.shared, *member, guard, fence, terms)
                 });
                 let guard = None;
-                Slot { asking, guard }
+                Contact { asking, guard }
             });
             (terms, askings.collect::<Vec<_>>())
         };
         let quorum = majority(self.order.len());
         let mut renewed = 0;
-        while renewed < quorum && slots.iter().any(|slot| slot.asking.is_some()) {
-            let (_, answer) = next(&mut slots).await;
+        while renewed < quorum && contacts.iter().any(|contact| contact.asking.is_some()) {
+            let (_, answer) = next(&mut contacts).await;
             renewed += usize::from(matches!(answer, Answer::Raised(Ok(()))));
         }
         tracing::trace!(renewed, ?terms);
@@ -234,22 +234,22 @@ impl Hold {
         let (mut released, mut silent, mut failure) = (0, 0, None);
         let guards = self.end().into_iter().zip(&self.order);
         let usable = self.shared.usable(None);
-        let slots = guards.map(|(guard, member)| {
+        let contacts = guards.map(|(guard, member)| {
             let is_held = guard.is_some();
             // It may be better left to the background.
             let guard = guard.filter(|_| usable.get(*member) == Some(&true));
             let asking = guard.map(|guard| self.releasing(*member, guard));
             silent += usize::from(is_held && asking.is_none());
             let guard = None;
-            Slot { asking, guard }
+            Contact { asking, guard }
         });
-        let mut slots: Vec<_> = slots.collect();
+        let mut contacts: Vec<_> = contacts.collect();
         // The rest is asked first, and the gate last.
-        slots.reverse();
-        while slots.iter().any(|slot| slot.asking.is_some()) {
+        contacts.reverse();
+        while contacts.iter().any(|contact| contact.asking.is_some()) {
             let answer = match released >= quorum {
-                true => timeout_at(soon, next(&mut slots)).await.ok(),
-                false => Some(next(&mut slots).await),
+                true => timeout_at(soon, next(&mut contacts)).await.ok(),
+                false => Some(next(&mut contacts).await),
             };
             match answer {
                 Some((_, Answer::Raised(Ok(())))) => released += 1,
@@ -274,7 +274,7 @@ impl Hold {
     }
 
     /// The release of one part.
-    fn releasing(&self, member: usize, guard: Guard) -> Asking {
+    fn releasing(&self, member: usize, guard: Guard) -> Pending {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let Some(member) = shared.members.get(member) else {
@@ -356,7 +356,7 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// Until when so many hold as are a majority; none if fewer do.
+/// Until when a majority holds it; none if there is no majority.
 fn majority_end(guards: &[Option<Guard>], now: Instant) -> Option<Instant> {
     let proofs = guards.iter().flatten().map(|guard| guard.held.first());
     let live = proofs.filter(|proof| proof.is_live(now));
@@ -375,7 +375,7 @@ async fn any(losses: Vec<LossSignal>) {
 struct Keeper {
     hold: Weak<Hold>,
     /// What is asked of the members that do not hold, by places.
-    slots: Vec<Slot>,
+    contacts: Vec<Contact>,
     /// How often they were asked in vain, and when to ask again.
     again: Vec<(u32, Instant)>,
 }
@@ -384,7 +384,7 @@ impl Keeper {
     async fn keep(mut self) {
         while let Some((losses, alarm)) = self.hold.upgrade().and_then(|hold| self.look(&hold)) {
             tokio::select! {
-                (place, answer) = next(&mut self.slots) => self.take(place, answer),
+                (place, answer) = next(&mut self.contacts) => self.take(place, answer),
                 () = any(losses) => {}
                 () = tokio::time::sleep_until(timer(alarm)) => {}
             }
@@ -422,18 +422,19 @@ impl Keeper {
     fn take_missing(&mut self, hold: &Hold, now: Instant, is_missing: &[bool], terms: Terms) {
         let usable = hold.shared.usable(Some(terms.lease));
         for (place, is_missing) in is_missing.iter().enumerate() {
-            let (Some(slot), Some((_, at))) = (self.slots.get_mut(place), self.again.get(place))
+            let (Some(contact), Some((_, at))) =
+                (self.contacts.get_mut(place), self.again.get(place))
             else {
                 continue;
             };
-            let is_idle = slot.asking.is_none() && *is_missing && *at <= now;
+            let is_idle = contact.asking.is_none() && *is_missing && *at <= now;
             if let Some(member) = hold.order.get(place).copied()
                 && is_idle
                 && usable.get(member) == Some(&true)
             {
                 let slow = Some((hold.shared.slow(terms.lease), Answer::Gone));
                 let try_ = Queueing::Try;
-                slot.asking = Some(ask(&hold.shared, member, &hold.name, terms, try_, slow));
+                contact.asking = Some(ask(&hold.shared, member, &hold.name, terms, try_, slow));
             }
         }
     }
@@ -443,7 +444,8 @@ impl Keeper {
         let Some(hold) = self.hold.upgrade() else {
             return;
         };
-        let (Some(slot), Some(again)) = (self.slots.get_mut(place), self.again.get_mut(place))
+        let (Some(contact), Some(again)) =
+            (self.contacts.get_mut(place), self.again.get_mut(place))
         else {
             return;
         };
@@ -451,19 +453,19 @@ impl Keeper {
             Answer::Took(Ok(Some(guard))) => {
                 let (fence, terms) = (hold.proof.fence(), hold.rest_of(hold.terms()));
                 if let Some(member) = hold.order.get(place) {
-                    slot.asking = Some(raise(&hold.shared, *member, &guard, fence, terms));
+                    contact.asking = Some(raise(&hold.shared, *member, &guard, fence, terms));
                 }
-                slot.guard = Some(guard);
+                contact.guard = Some(guard);
             }
             Answer::Raised(Ok(())) => {
                 *again = (0, now());
                 let mut parts = lock(&hold.parts);
                 if let Some(part) = parts.guards.get_mut(place) {
-                    *part = slot.guard.take();
+                    *part = contact.guard.take();
                 }
             }
             Answer::Took(_) | Answer::Raised(Err(_)) | Answer::Gone | Answer::Stuck => {
-                slot.guard = None;
+                contact.guard = None;
                 let random = uuid::Uuid::new_v4().as_u64_pair().0;
                 *again = (again.0.saturating_add(1), now() + pause(again.0, random));
             }

@@ -203,7 +203,7 @@ struct Turn {
     entry: Option<Entry>,
 }
 
-type Held<'a> = tokio::sync::MutexGuard<'a, std::sync::Weak<crate::quorum::hold::Hold>>;
+type Locked<'a> = tokio::sync::MutexGuard<'a, std::sync::Weak<crate::quorum::hold::Hold>>;
 
 impl Turn {
     fn of(shared: &Arc<Shared>, name: Name) -> Self {
@@ -217,7 +217,7 @@ impl Turn {
     }
 
     /// What the owner holds, when it is this call's turn.
-    async fn wait(&self, queueing: Queueing, deadline: Deadline) -> Option<Held<'_>> {
+    async fn wait(&self, queueing: Queueing, deadline: Deadline) -> Option<Locked<'_>> {
         let entry = self.entry.as_ref()?;
         match queueing {
             Queueing::Try => entry.try_lock().ok(),

@@ -358,3 +358,26 @@ async fn a_client_tells_of_any_loss() {
     assert_eq!(lost.await, Loss::EndedByServer);
     assert!(guards[0].is_valid() && !guards[1].is_valid());
 }
+
+#[tokio::test]
+async fn a_wait_until_an_instant_ends_then() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let (mutex, lock) = (client.mutex("m"), client.rwlock("r"));
+    let soon = || Instant::now() + Duration::from_millis(30);
+    let guard = mutex.lock_until(soon()).await.unwrap().unwrap();
+    let writing = lock.write_until(soon()).await.unwrap().unwrap();
+    let until = soon();
+    assert!(mutex.lock_until(until).await.unwrap().is_none());
+    assert!(Instant::now() >= until);
+    let until = soon();
+    assert!(lock.read_until(until).await.unwrap().is_none());
+    assert!(Instant::now() >= until);
+    let reading = writing.downgrade().await.unwrap();
+    assert!(lock.read_until(until).await.unwrap().is_some(), "a try");
+    client.flush().await;
+    let until = soon();
+    assert!(lock.write_until(until).await.unwrap().is_none());
+    assert!(Instant::now() >= until);
+    drop((guard, reading));
+}

@@ -299,7 +299,7 @@ async fn what_is_bound_cannot_be_asked_of_replicas() {
     let error = mutex(&client, "k", Duration::from_secs(9)).lock().await;
     let error = error.unwrap_err();
     assert!(
-        error.is_transient() && error.to_string().contains("0 replicas"),
+        error.is_transient() && error.to_string().contains("0 of 1 replicas"),
         "{error}"
     );
 }
