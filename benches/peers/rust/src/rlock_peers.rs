@@ -61,7 +61,11 @@ impl Peer for Bound {
     async fn caller(&self, workload: &Workload) -> anyhow::Result<RlockCaller> {
         Ok(RlockCaller {
             client: self.0.clone(),
-            terms: Terms::new().lease(workload.lease()).unwrap().bound(GRACE).unwrap(),
+            terms: Terms::new()
+                .lease(workload.lease())
+                .unwrap()
+                .bound(GRACE)
+                .unwrap(),
             held: None,
         })
     }
