@@ -16,8 +16,8 @@ lock().await and release().await, beside awaiting SET NX PX and DEL by a connect
   pair, one after the other, both in turns, medians of the rounds and of their ratios. Commands: as the server counts them.
   Contended: 16 tasks lock and release one lock, by one client; beside them 16 tasks that pass a token around by BLPOP and
   RPUSH, on a connection each, as BLPOP needs one for itself. Callers: tasks that lock and release a key of their own each,
-  by one client; beside them as many by SET and DEL, on one connection: pairs a second, and processor time of this process
-  for a pair, both in turns.";
+  by one client; beside them as many by SET and DEL, and by our two commands, on one connection of the redis crate: pairs a
+  second, and processor time of this process for a pair, all in turns.";
 
 /// Many short rounds: a round in which the processor was taken away for a tick
 /// says nothing, and there are few of those if a round is shorter than a tick.
@@ -49,8 +49,10 @@ pub(crate) fn measure(report: &mut Report) {
     section.group("16 tasks in turn");
     compare_contended(&mut section, &threads, &server);
     for (callers, share, more) in CALLERS {
-        section.group(&format!("{callers} callers"));
-        compare_callers(&mut section, &threads, &server, callers, [share, more]);
+        for (name, runtime) in [("several threads", &threads), ("one thread", &one)] {
+            section.group(&format!("{callers} callers, {name}"));
+            compare_callers(&mut section, runtime, &server, callers, [share, more]);
+        }
     }
     section.group("commands");
     count_commands(&mut section, &one, &server);
@@ -107,6 +109,24 @@ async fn native_round(redis: &mut MultiplexedConnection) -> f64 {
     micros_each(start.elapsed())
 }
 
+/// What [`rlock_pair`] sends, by the redis crate.
+async fn plain_pair(redis: &mut MultiplexedConnection, key: &str) {
+    let mut acquire = redis::cmd("RLOCK.ACQUIRE");
+    acquire.arg(key).arg(VALUE).arg(30000);
+    acquire.arg("WAIT").arg(0).arg("KEEP").arg(10000);
+    acquire.arg("NOTIFY").arg("rlock:client:plain");
+    let fence: u64 = acquire.query_async(redis).await.expect("it was free");
+    let mut release = redis::cmd("RLOCK.RELEASE");
+    release
+        .arg(key)
+        .arg(VALUE)
+        .arg("ALL")
+        .arg("FENCE")
+        .arg(fence);
+    let released = release.query_async(redis).await;
+    assert_eq!(released, Ok(0), "no entry is left");
+}
+
 async fn native_pair(redis: &mut MultiplexedConnection, key: &str) {
     let mut set = redis::cmd("SET");
     set.arg(key).arg(VALUE).arg("NX").arg("PX").arg(30000);
@@ -158,6 +178,15 @@ fn compare_callers(
                 }
             });
             let native = rate_and_cost(native).await;
+            let plain = (0..callers).map(|caller| {
+                let (mut redis, key) = (redis.clone(), format!("plain:{caller}"));
+                async move {
+                    for _ in 0..CALLERS_PAIRS {
+                        plain_pair(&mut redis, &key).await;
+                    }
+                }
+            });
+            let plain = rate_and_cost(plain).await;
             let rlock = (0..callers).map(|caller| {
                 let mutex = client.mutex(format!("lock:{caller}"));
                 async move {
@@ -166,34 +195,32 @@ fn compare_callers(
                     }
                 }
             });
-            rounds.push([native, rate_and_cost(rlock).await]);
+            rounds.push([native, plain, rate_and_cost(rlock).await]);
         }
         rounds
     });
-    let middle = |pick: fn(&[Figures; 2]) -> f64| median(rounds.iter().map(pick));
+    let middle = |pick: fn(&[Figures; 3]) -> f64| median(rounds.iter().map(pick));
     let of = |rate: f64, cost: f64| format!("{rate:.0} a second, {cost:.1} µs");
     let native = of(middle(|it| it[0].rate), middle(|it| it[0].cost));
-    let cost = middle(|it| it[1].cost);
-    let rlock = of(middle(|it| it[1].rate), cost);
-    let faster = middle(|it| it[1].rate / it[0].rate);
-    let dearer = middle(|it| it[1].cost / it[0].cost);
+    let plain = of(middle(|it| it[1].rate), middle(|it| it[1].cost));
+    let rlock = of(middle(|it| it[2].rate), middle(|it| it[2].cost));
+    let beside = |rate: f64, cost: f64| format!("{rate:.2} ×; {cost:.2} × SET, DEL");
+    let (faster, dearer) = (
+        middle(|it| it[2].rate / it[0].rate),
+        middle(|it| it[2].cost / it[0].cost),
+    );
+    let plainly = beside(
+        middle(|it| it[1].rate / it[0].rate),
+        middle(|it| it[1].cost / it[0].cost),
+    );
     section.row(["  SET NX PX, DEL", &native, ""], None);
-    section.row(
-        [
-            "  lock, release",
-            &rlock,
-            &format!("{faster:.2} × SET, DEL"),
-        ],
-        Target::AtLeast(share, " ×").of(faster),
-    );
-    section.row(
-        [
-            "  processor time of it",
-            &format!("{cost:.1} µs"),
-            &format!("{dearer:.2} × SET, DEL"),
-        ],
-        Target::AtMost(more, " ×").of(dearer),
-    );
+    section.row(["  the same commands, redis crate", &plain, &plainly], None);
+    let beside = format!("{faster:.2} × SET, DEL");
+    let target = Target::AtLeast(share, " ×").of(faster);
+    section.row(["  lock, release", &rlock, &beside], target);
+    let beside = format!("{dearer:.2} × SET, DEL");
+    let target = Target::AtMost(more, " ×").of(dearer);
+    section.row(["  processor time of it", "", &beside], target);
 }
 
 /// Of all callers together.

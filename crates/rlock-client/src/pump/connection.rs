@@ -18,11 +18,11 @@ use crate::pump::state::State;
 
 /// How much is read at once.
 const INPUT_LEN: usize = 16 * 1024;
-/// How much is taken at once of what was read, if that is less than a quarter of
-/// it. Then those who are answered have their turn, and what they ask for is
-/// written: the server works on that while they are given the rest. If all were
-/// taken at once, either side would wait while the other one works.
-const TAKEN_MIN: usize = 256;
+/// Of what was read half is taken at once, or this much if that is more. Then
+/// those who are answered have their turn, and what they ask for is written: the
+/// server works on that while the others are answered. If all were taken at once,
+/// either side would wait while the other one works.
+const TAKEN_MIN: usize = 128;
 /// How much room is kept for what is written, however much that once was.
 const OUTPUT_KEPT: usize = 64 * 1024;
 
@@ -116,7 +116,7 @@ impl Connection {
                 }
                 Poll::Ready(Ok(())) => {
                     self.untaken = 0..buffer.filled().len();
-                    self.at_once = TAKEN_MIN.max(self.untaken.len() / 4);
+                    self.at_once = TAKEN_MIN.max(self.untaken.len() / 2);
                 }
             }
         }
