@@ -341,6 +341,9 @@ impl<K: Kind> Guard<K> {
     /// - A server that loses what it acknowledged, in a crash or a failover, may
     ///   lose this as it may lose any lock. With
     ///   [`replicas`](crate::Terms::replicas) as many have to know it.
+    /// - Where the server does not let this client close its own earlier connection
+    ///   (`CLIENT KILL`), a call for the lock that was lost with that may still
+    ///   arrive, and set the lease anew to its own.
     /// - In a quorum a majority keeps it. A member that crashes keeps it for its
     ///   startup grace at least.
     ///

@@ -38,7 +38,6 @@ impl World {
         let lag = if fall == Fall::Demoted { 0 } else { lag };
         self.may_leave |= lag > 0;
         self.shards[shard].is_failing = true;
-        self.disturbs_what_is_kept();
         let this = &mut self.servers[master];
         this.set_time(self.now);
         let copy = this.core.store.keys.clone();
@@ -62,6 +61,7 @@ impl World {
         let old = self.shards[shard].master;
         self.tells(|| format!("  server {old} falls: {fall:?}"));
         self.servers[old].set_time(self.now);
+        self.disturbs_what_is_kept();
         self.note_unreplicated(old, &copy);
         let late = match fall {
             Fall::Demoted => 0,

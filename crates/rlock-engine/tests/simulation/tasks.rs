@@ -232,6 +232,7 @@ impl World {
             self.wrong = Some(format!("nobody waits for {outcome:?}"));
             return;
         };
+        let is_unsure = self.clients[client].is_unsure;
         let state = &mut self.clients[client].actors[actor];
         let Some(calling) = state.call.take() else {
             return;
@@ -242,9 +243,11 @@ impl World {
         if let (What::Extend(lease), Some(guard)) = (calling.what, &mut state.guard) {
             guard.lease = guard.lease.max(lease);
         }
-        // Whoever is known by that name may have ended it since.
+        // Whoever is known by that name may have ended it since, and a request of an
+        // earlier connection may set its lease anew.
         if let (What::Release(Some(until)), Outcome::Done) = (calling.what, &outcome)
             && self.kind == Kind::One
+            && !is_unsure
             && calling.begun > self.disturbed
             && !calling.owner.contains("kept")
         {
