@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// When every pair begins, in milliseconds since the Unix epoch.
-const START_MS: u64 = 1_700_000_000_000;
+pub(crate) const START_MS: u64 = 1_700_000_000_000;
 
 /// What differs between the servers on which the same things are done.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use rlock_core::{Mode, Wait};
 
 use crate::{
     operation::{Asked, Foreign, Operation, Pass},
-    pair::{Pair, Setup},
+    pair::{Pair, START_MS, Setup},
 };
 
 proptest! {
@@ -78,4 +78,36 @@ fn old_knot_hides_no_new_one() {
     ] {
         assert_eq!(pair.check(operation), Ok(()), "{operation:?}");
     }
+}
+
+/// The lock ended with `cid`, at 100 ms. `dee` is out of the way at 71 ms, `eve` is let in until 271 ms, and `cid` is cut
+/// to 74 ms, all in one late turn: to nobody the end of the lock has come nearer.
+#[test]
+fn cut_beside_a_longer_hold_of_the_same_turn_is_not_announced() {
+    let ask = |owner, permits, lease_ms, wait| Operation::Acquire {
+        key: 1,
+        mode: Mode::Shared {
+            permits,
+            limit: Some(2),
+        },
+        asked: Asked {
+            connection: Some(if owner == 2 { 0 } else { 1 }),
+            grace_ms: (owner == 2).then_some(3),
+            ..Asked::plain(owner, lease_ms, wait)
+        },
+    };
+    let mut pair = Pair::new(Setup::WIDE);
+    for operation in [
+        ask(2, 1, 100, Wait::No),
+        ask(3, 2, 20, Wait::Millis(70)),
+        ask(4, 1, 200, Wait::Forever),
+        Operation::Pass {
+            time: Pass::PastNextEnd,
+            punctual: false,
+        },
+        Operation::Close { connection: 0 },
+    ] {
+        assert_eq!(pair.check(operation), Ok(()), "{operation:?}");
+    }
+    assert_eq!(pair.model.now - START_MS, 71);
 }

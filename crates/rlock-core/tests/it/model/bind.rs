@@ -129,6 +129,8 @@ impl Model {
             lock.watching
                 .retain(|it| it.channel.is_some() || it.bind.is_some());
         }
+        // Those who are let in by these may hold for longer than what is cut.
+        self.end_waits();
         for at in 0..self.locks.len() {
             // One after the other: what one leaves may be granted to another,
             // who is bound to the connection that asked for that, then.

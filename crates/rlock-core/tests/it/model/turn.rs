@@ -5,6 +5,15 @@ use super::{Lock, Model};
 impl Model {
     /// Everything that is due now: first the waits, then the locks.
     pub(crate) fn turn(&mut self) {
+        self.end_waits();
+        for lock in &mut self.locks {
+            lock.touched = lock.is_contended();
+        }
+        self.settle_all();
+    }
+
+    /// Ends the waits that are over.
+    pub(super) fn end_waits(&mut self) {
         let now = self.now;
         let over = self.requests.iter();
         let over = over.filter(|it| it.ends.is_some_and(|ends| ends < now));
@@ -13,10 +22,6 @@ impl Model {
         for it in over {
             self.end_wait(&it);
         }
-        for lock in &mut self.locks {
-            lock.touched = lock.is_contended();
-        }
-        self.settle_all();
     }
 
     /// Lets time pass, with a turn at once and after each end on the way.
