@@ -293,7 +293,11 @@ impl Locks {
         owner: &[u8],
     ) -> Option<Box<[u8]>> {
         let front = self.table.front(queue?)?;
-        let front = self.table.tickets.get(&front)?;
+        let front = self
+            .table
+            .tickets
+            .get(&front)
+            .filter(|_| !self.is_left(front))?;
         let other = front.is_upgrade && *front.owner != *owner;
         (other && hold.of_caller(&front.owner).is_some()).then(|| front.owner.clone())
     }

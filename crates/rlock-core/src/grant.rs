@@ -200,7 +200,9 @@ impl Locks {
         }
     }
 
-    /// Whether there may be as many more places as a request needs.
+    /// Whether there may be as many more places as a request needs. One that
+    /// only waits to be withdrawn counts until it is gone, for its user too: it
+    /// takes as much memory as any other.
     pub(crate) fn check_waiters(&self, places: u64, limits: &Limits) -> Result<(), Refusal> {
         let taken = self.table.tickets.len() as u64;
         if taken.saturating_add(places) > limits.waiters_max {

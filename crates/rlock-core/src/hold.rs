@@ -187,7 +187,9 @@ impl Hold {
         if let Self::Shared(shared) = self {
             shared.grant(owner, holder);
         } else {
-            let mut shared = Shared::begun();
+            // An exclusive hold is known by its fence alone, which another
+            // owner's watch may have by chance.
+            let mut shared = Shared::begun(!matches!(self, Self::Exclusive { .. }));
             shared.grant(owner, holder);
             *self = Self::Shared(shared);
         }

@@ -52,10 +52,11 @@ impl PartialEq for Shared {
 impl Eq for Shared {}
 
 impl Shared {
-    /// Nobody yet, of a lock that was not held in shared mode.
-    pub(crate) fn begun() -> Self {
+    /// Nobody yet, of a lock that was not held in shared mode. Whether it is
+    /// known who has ended before: see [`Shared::take_ended`].
+    pub(crate) fn begun(known: bool) -> Self {
         Self {
-            known: true,
+            known,
             new: true,
             ..Self::default()
         }

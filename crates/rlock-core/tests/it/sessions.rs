@@ -235,6 +235,55 @@ fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
     }
 }
 
+/// As may be after a `RENAME`, if the fences of both keys were ahead of the clock.
+#[test]
+fn downgrade_tells_the_loss_of_one_whose_fence_the_holder_has_by_chance() {
+    let mut locks = Locks::default();
+    let mut hold = watched(&mut locks, "ann", 7);
+    let fence = hold.fence().expect("it was granted");
+    let step = locks.downgrade(at(1), KEY, &mut hold, b"bob");
+    assert_eq!(step.reply, Some(fence));
+    let lost = |it: &Effect| matches!(it, Effect::Lost { owner, .. } if **owner == *b"ann");
+    assert!(step.effects.iter().any(lost), "{:?}", step.effects);
+    assert_eq!(locks.gauges(), Gauges::default());
+}
+
+#[test]
+fn upgrade_from_before_a_demotion_refuses_no_other() {
+    let mut locks = Locks::default();
+    let mut hold = Hold::Free;
+    let shared = Mode::Shared {
+        permits: 1,
+        limit: None,
+    };
+    let mut ask = |locks: &mut Locks, owner, mode| {
+        let asked = Request {
+            mode,
+            ..request(owner, Wait::Forever)
+        };
+        let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
+        let reply = step?.reply;
+        if reply == Admission::MustWait {
+            let delivery = locks.by_message(1, CHANNEL);
+            locks.enqueue(at(0), KEY, &hold, &asked, delivery);
+        }
+        Ok(reply)
+    };
+    for owner in ["ann", "bob"] {
+        let entered = ask(&mut locks, owner, shared);
+        assert!(matches!(entered, Ok(Admission::Granted(_))), "{entered:?}");
+    }
+    let waits = Ok(Admission::MustWait);
+    assert_eq!(ask(&mut locks, "ann", Mode::Exclusive), waits);
+    let refused = Err(Refusal::UpgradeDeadlock {
+        owners: ["bob", "ann"].map(|it| it.as_bytes().into()).to_vec(),
+    });
+    assert_eq!(ask(&mut locks, "bob", Mode::Exclusive), refused);
+    locks.stand_down();
+    assert_eq!(ask(&mut locks, "bob", Mode::Exclusive), waits);
+    assert_eq!(locks.check_indices(), Ok(()));
+}
+
 #[test]
 fn server_that_may_grant_no_more_withdraws_all_and_forgets_the_watches() {
     let mut locks = Locks::default();
