@@ -51,17 +51,19 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
     .map_err(failure)?;
     let key = String::from_utf8_lossy(key);
     output.result(&json!({"key": key, "removed": removed}), || {
-        words(&key, removed)
+        words(&key, removed, force.queue)
     })?;
     Ok(0)
 }
 
-fn words(key: &str, removed: u64) -> String {
+/// The server counts the holders that it removed, not the places.
+fn words(key: &str, removed: u64, queue: bool) -> String {
     let key = printable(key);
+    let ended = if queue { ", queue ended" } else { "" };
     match removed {
-        0 => format!("{key}: nobody held it"),
-        1 => format!("{key}: 1 holder removed"),
-        _ => format!("{key}: {removed} holders removed"),
+        0 => format!("{key}: nobody held it{ended}"),
+        1 => format!("{key}: 1 holder removed{ended}"),
+        _ => format!("{key}: {removed} holders removed{ended}"),
     }
 }
 

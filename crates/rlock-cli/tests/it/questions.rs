@@ -173,8 +173,18 @@ fn force_with_queue_leaves_the_lock_to_nobody() {
     let mut admin = server.admin();
     let _: redis::Value = admin.run("RLOCK.ACQUIRE k bob 60000 WAIT 0 NOTIFY nobody KEEP 60000");
     let removed = ask(&server, &["force", "k", "--yes", "--queue"]).stdout;
-    assert_eq!(removed, "k: 1 holder removed\n");
+    assert_eq!(removed, "k: 1 holder removed, queue ended\n");
     assert!(!server.admin().is_held("k"));
+    assert_eq!(admin.gauge("waiters"), 0);
+
+    // Places may be left where nobody holds the lock.
+    server.held_by("k", "ann");
+    let _: redis::Value = admin.run("RLOCK.ACQUIRE k bob 60000 WAIT 1 NOTIFY nobody KEEP 60000");
+    let _: redis::Value = admin.run("RLOCK.RELEASE k ann ALL");
+    assert!(!admin.is_held("k"));
+    assert_eq!(admin.gauge("waiters"), 1);
+    let removed = ask(&server, &["force", "k", "--yes", "--queue"]).stdout;
+    assert_eq!(removed, "k: nobody held it, queue ended\n");
     assert_eq!(admin.gauge("waiters"), 0);
 }
 
