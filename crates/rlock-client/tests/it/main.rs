@@ -54,6 +54,5 @@ mod server;
 #[path = "../../../../tests/it/signal.rs"]
 mod signal;
 mod stopped;
-mod structure;
 mod tls;
 mod upgrade;
