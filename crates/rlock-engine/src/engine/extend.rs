@@ -6,7 +6,7 @@ use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent};
 use crate::engine::terms::{Terms, validity_end};
 use crate::engine::work::{Task, Work};
-use crate::engine::{Action, Engine, Id, Link, Outcome};
+use crate::engine::{Action, Engine, Id, Outcome};
 use crate::error::{Error, Fault, Loss};
 
 /// A hold that is to last for at least `lease` from now.
@@ -97,6 +97,7 @@ impl Engine {
             known,
             raise: extension.raise,
             bound: None,
+            notify: false,
             replicas,
         };
         self.request(now, id, link, request);
@@ -136,13 +137,7 @@ impl Engine {
             Ok(_) => None,
         };
         if self.renewed(now, hold, sent, asked, fence) {
-            self.end(now, id, Outcome::Done);
-            // A new connection may have found the hold busy.
-            let node = self.holds.get(&hold).map(|hold| hold.node);
-            if let Some(Link::Up { number, .. }) = node.map(|node| self.link(node)) {
-                self.attach_if_needed(now, hold, number);
-            }
-            return;
+            return self.end(now, id, Outcome::Done);
         }
         let loss = self.loss(now, hold).unwrap_or(Loss::EndedByServer);
         self.end(now, id, Outcome::Failed(Error::Lost(loss)));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::ask::{Ask, Queueing};
+use crate::engine::ask::Ask;
 use crate::engine::claims::{Claims, Name};
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
@@ -37,6 +37,8 @@ pub(super) struct Hold {
     pub(super) upgraded_by: Option<Id>,
     /// The connection that loss notices come by.
     pub(super) notices_by: u64,
+    /// Whether its slot is on its way to a server by which nothing comes yet.
+    pub(super) is_on_its_way: bool,
     /// Spreads the renewals of holds.
     pub(super) number: u64,
     /// When the renewal was asked for that is under way.
@@ -134,33 +136,33 @@ impl Hold {
 
     /// Has its loss told by that connection.
     pub(super) fn told_by(&mut self, link: u64) {
-        self.notices_by = link;
+        (self.notices_by, self.is_on_its_way) = (link, false);
         self.proof.set_node(self.node);
     }
 
-    /// Asks again for what is held, so that its loss is told by another
-    /// connection. The hold count stays as it is. For a hold with a fixed
-    /// lease, which nothing renews, that also moves the bond. None if too
-    /// little is left of it.
-    pub(super) fn attach_request(&self, now: Instant) -> Option<Request> {
-        let lease = self.attach_lease(now)?;
-        Some(Request::Acquire {
-            claims: self.proof.claims.clone(),
-            ask: self.ask,
-            lease,
-            bound: self.terms.bound,
-            queueing: Queueing::Try,
-            notify: true,
-        })
+    /// The lease that a renewal asks for. For a hold with a fixed lease, which is
+    /// renewed only to have its loss told by another connection, that is what is
+    /// left of it. None if too little is.
+    pub(super) fn next_lease(&self, now: Instant) -> Option<Duration> {
+        if self.terms.renewed {
+            return self.terms.lease_at(self.taken, now);
+        }
+        let rest = self.lease_end - now;
+        (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
-    pub(super) fn attach_lease(&self, now: Instant) -> Option<Duration> {
-        let lease = if self.terms.renewed {
-            self.terms.lease_at(self.taken, now)
-        } else {
-            Some(self.lease_end - now)
-        };
-        lease.filter(|lease| *lease >= Duration::from_millis(1))
+    /// Has the server tell of a loss by the connection that this is asked by, and
+    /// bind the hold to that if it is bound. None if too little is left of it.
+    pub(super) fn attach_request(&self, now: Instant) -> Option<Request> {
+        Some(Request::Renew {
+            claims: self.proof.claims.clone(),
+            lease: self.next_lease(now)?,
+            known: self.proof.fence(),
+            raise: None,
+            bound: self.terms.bound,
+            notify: true,
+            replicas: 0,
+        })
     }
 }
 
@@ -269,6 +271,7 @@ impl Engine {
             upgraded_by: None,
             is_upgrading: false,
             notices_by: grant.link,
+            is_on_its_way: false,
             number: self.begun,
             renewing: None,
             failures: 0,

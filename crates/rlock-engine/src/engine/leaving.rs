@@ -173,6 +173,7 @@ impl Engine {
                 raise: None,
                 // It outlives its connection.
                 bound: hold.terms.bound.and(Some(lease)),
+                notify: false,
                 replicas: hold.terms.replicas,
             },
             None => Request::Release {

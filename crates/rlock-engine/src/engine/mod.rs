@@ -11,8 +11,7 @@
 //! - `leaving`: release, at once or later, and downgrade; `cleanup`: what is done behind a call;
 //! - `extend`: a longer lease, or a larger fence, at the holder's word;
 //! - `hold`, `loss`: what is held, by how many guards, and how that ends;
-//! - `watchdog`, `pulse`: renewals, and signs of life; `attach`: what a new
-//!   connection is asked to tell;
+//! - `watchdog`, `pulse`: renewals, and signs of life;
 //! - `lane`, `slot`: what is known of each server, and which keys it has;
 //! - `notices`: what the server says without being asked;
 //! - `proof`: what guards can tell without the engine.
@@ -23,7 +22,6 @@ use std::time::Duration;
 use crate::error::{Error, Fault};
 
 pub mod ask;
-mod attach;
 mod call;
 pub mod claims;
 mod cleanup;
@@ -295,7 +293,7 @@ impl Engine {
         let id = self.next_id();
         let call = match by {
             request::By::Work(work) => self.awaited(work),
-            request::By::Renewal { .. } | request::By::Ping => None,
+            request::By::Renewal(_) | request::By::Ping => None,
         };
         let ((node, link), sent) = (to, now);
         let row = Sent {
@@ -329,8 +327,8 @@ impl Engine {
         }
         match sent.by {
             request::By::Work(id) => self.work_reply(now, id, request, sent, result),
-            request::By::Renewal { hold, lease, fence } => {
-                self.renewal_reply(now, hold, sent, (lease, fence), result);
+            request::By::Renewal(renewal) => {
+                self.renewal_reply(now, sent, renewal, result);
                 self.renew_waiting(now, node);
             }
             request::By::Ping => self.pulse_reply(now, node),

@@ -87,7 +87,13 @@ impl Engine {
         let Some(hold) = work.call().and_then(|call| call.live) else {
             return;
         };
-        match (self.attached(now, hold, sent, result), self.link(node)) {
+        let row = self.holds.get(&hold);
+        let asked = row.and_then(|row| Some((row.next_lease(sent.sent)?, row.proof.fence())));
+        let attached = match asked {
+            Some(asked) => self.attached(now, hold, sent, asked, result),
+            None => Ok(()),
+        };
+        match (attached, self.link(node)) {
             (Ok(()), Link::Up { number, .. }) => self.ask_for_lock(now, id, number),
             (Ok(()), _) => self.advance(now, id),
             (Err(fault), _) => self.call_failed(now, id, sent, fault),
@@ -276,6 +282,7 @@ impl Engine {
             known: fence,
             raise: None,
             bound: None,
+            notify: false,
             replicas: call.terms.replicas,
         };
         self.request(now, id, link, request);

@@ -42,6 +42,8 @@ pub enum Request {
         /// How long it lasts after the end of its connection from then on; none
         /// leaves that as it is.
         bound: Option<Duration>,
+        /// Whether the server is to tell of a loss by this connection from then on.
+        notify: bool,
         /// How many replicas have to know it.
         replicas: u16,
     },
@@ -102,11 +104,11 @@ impl Request {
     }
 
     /// Whether it is about what is there already, which goes with its key from
-    /// one server to another.
+    /// one server to another, and has the server tell of nothing.
     pub fn is_of_a_hold(&self) -> bool {
         match self {
-            Self::Renew { .. }
-            | Self::Release { .. }
+            Self::Renew { notify, .. } => !notify,
+            Self::Release { .. }
             | Self::ReleaseEach { .. }
             | Self::Downgrade { .. }
             | Self::CleanUp { .. } => true,
@@ -155,14 +157,20 @@ pub(super) struct Sent {
     pub(super) sent: Instant,
 }
 
+/// A renewal that the watchdog has asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Renewal {
+    pub(super) hold: Id,
+    /// The lease that was asked for, and the fence by then.
+    pub(super) lease: Duration,
+    pub(super) fence: u64,
+    /// Whether it has the loss told by its connection.
+    pub(super) attaches: bool,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) enum By {
     Work(Id),
-    /// With the lease that was asked for, and the fence by then.
-    Renewal {
-        hold: Id,
-        lease: Duration,
-        fence: u64,
-    },
+    Renewal(Renewal),
     Ping,
 }

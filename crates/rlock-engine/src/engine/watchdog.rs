@@ -20,7 +20,7 @@ use crate::engine::claims::Numbers;
 use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
-use crate::engine::request::{By, Reply, Request, Sent};
+use crate::engine::request::{By, Renewal, Reply, Request, Sent};
 use crate::engine::{Action, Engine, Id, Link};
 use crate::error::{Error, Fault};
 
@@ -31,6 +31,10 @@ const RENEWALS_MAX: usize = 256;
 /// How far apart holds are looked at after a new connection, if none is
 /// urgent: 5000 a second.
 const SPACING: Duration = Duration::from_micros(200);
+/// When to look again at a hold that somebody is at work on.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
+/// When to look again at a hold whose slot is on its way to another server.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
 /// A connection is not taken for silent before.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
 /// This process is slow itself if it comes so much too late to a look, which it
@@ -112,6 +116,7 @@ impl Engine {
         let lane = self.lane(node);
         let (link, heard) = (lane.link, lane.heard);
         let (underway, at_once) = (lane.renewals.underway, lane.renewals.at_once());
+        let is_busy = self.is_busy(id);
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
@@ -134,9 +139,11 @@ impl Engine {
                 self.actions.push_back(Action::Retire { link: number });
             }
             self.wait_for_end(now, id);
-        } else if !hold.terms.renewed {
+        } else if !hold.terms.renewed && hold.notices_by == number {
             self.wait_for_end(now, id);
-            self.attach_if_needed(now, id, number);
+        } else if is_busy {
+            // What is left of the lease by now could cut an extension short.
+            self.look_later(now, id, Some(now + BUSY_PAUSE));
         } else if let Some(urgent) = hold.urgent {
             // It is renewed as soon as another renewal has ended.
             if underway < RENEWALS_MAX && urgent <= now {
@@ -159,34 +166,47 @@ impl Engine {
         }
     }
 
+    /// Renews it. If its loss would be told by an earlier connection, by which
+    /// nothing comes any more, the server is asked to tell it by this one.
     fn renew(&mut self, now: Instant, id: Id, link: u64) {
+        let hold = self.holds.get(&id);
+        let attaches = hold.is_some_and(|hold| hold.notices_by != link);
+        self.ask_to_renew(now, id, link, attaches);
+    }
+
+    fn ask_to_renew(&mut self, now: Instant, id: Id, link: u64, attaches: bool) {
         self.wait_no_more(id);
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
-        let Some(lease) = hold.terms.lease_at(hold.taken, now) else {
+        let (Some(lease), fence) = (hold.next_lease(now), hold.proof.fence()) else {
             return self.wait_for_end(now, id);
         };
-        let (claims, fence) = (hold.proof.claims.clone(), hold.proof.fence());
-        let replicas = hold.terms.replicas;
+        let request = match attaches {
+            true => hold.attach_request(now),
+            false => Some(Request::Renew {
+                claims: hold.proof.claims.clone(),
+                lease,
+                known: fence,
+                raise: None,
+                bound: None,
+                notify: false,
+                replicas: hold.terms.replicas,
+            }),
+        };
+        let Some(request) = request else {
+            return self.wait_for_end(now, id);
+        };
         let node = hold.node;
         hold.renewing = Some(now);
         let silence = now + (lease / 3).max(SILENCE_MIN);
         self.lane(node).renewals.underway += 1;
-        let by = By::Renewal {
+        let by = By::Renewal(Renewal {
             hold: id,
             lease,
             fence,
-        };
-        let known = fence;
-        let request = Request::Renew {
-            claims,
-            lease,
-            known,
-            raise: None,
-            bound: None,
-            replicas,
-        };
+            attaches,
+        });
         self.send(now, (node, link), by, request);
         self.look_later(now, id, Some(silence));
     }
@@ -194,11 +214,16 @@ impl Engine {
     pub(super) fn renewal_reply(
         &mut self,
         now: Instant,
-        id: Id,
         sent: Sent,
-        (lease, asked_under): (Duration, u64),
+        renewal: Renewal,
         result: Result<Reply, Fault>,
     ) {
+        let Renewal {
+            hold: id,
+            lease,
+            fence: asked_under,
+            attaches,
+        } = renewal;
         self.lane(sent.node).renewals.has_ended();
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
@@ -206,20 +231,76 @@ impl Engine {
         if hold.renewing == Some(sent.sent) {
             hold.renewing = None;
         }
-        let node = hold.node;
         let fence = match result {
+            // It is being renewed at the server that it has moved to.
+            Err(Fault::Moved(_)) if hold.renewing.is_some() => return,
+            Err(Fault::Moved(_)) if attaches && hold.terms.renewed => {
+                hold.is_on_its_way = true;
+                return self.renew_besides(now, id, sent);
+            }
+            result if attaches => {
+                return match self.attached(now, id, sent, (lease, asked_under), result) {
+                    Ok(()) => self.renew_besides(now, id, sent),
+                    Err(fault) => self.look_failed(now, id, &fault),
+                };
+            }
             Ok(Reply::Fence(fence)) => Some(fence),
             // It counts no longer than they know of.
             Ok(Reply::TooFew(_)) => return self.look_again(now, id),
             Ok(_) => None,
-            // It is being renewed at the server that it has moved to.
-            Err(Fault::Moved(_)) if hold.renewing.is_some() => return,
             Err(fault) => return self.look_failed(now, id, &fault),
         };
-        if self.renewed(now, id, sent, (lease, asked_under), fence)
-            && let Link::Up { number, .. } = self.link(node)
+        self.renewed(now, id, sent, (lease, asked_under), fence);
+    }
+
+    /// Takes the reply to a renewal that was to have the loss told by its
+    /// connection; the fault of one that has to be asked for again.
+    pub(super) fn attached(
+        &mut self,
+        now: Instant,
+        id: Id,
+        sent: Sent,
+        (lease, asked_under): (Duration, u64),
+        result: Result<Reply, Fault>,
+    ) -> Result<(), Fault> {
+        let fence = match result {
+            Ok(Reply::Fence(fence)) => Some(fence),
+            Ok(_) => None,
+            // A full server still renews: only the early notice is missing.
+            Err(Fault::Refused(Error::OutOfMemory(_) | Error::QueueFull(_))) => return Ok(()),
+            Err(fault) => return Err(fault),
+        };
+        if self.is_confirmed(now, id, fence, asked_under)
+            && let Some(hold) = self.holds.get_mut(&id)
         {
-            self.attach_if_needed(now, id, number);
+            hold.told_by(sent.link);
+            // Where replicas are to know of a lease, none has said so of this one.
+            if hold.terms.replicas == 0 {
+                self.count(now, id, sent, (lease, asked_under));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether something is under way for the owner of a hold with a fixed lease.
+    fn is_busy(&self, id: Id) -> bool {
+        let hold = self.holds.get(&id).filter(|hold| !hold.terms.renewed);
+        let mut names = hold.iter().flat_map(|hold| hold.proof.claims.names());
+        names.any(|name| self.claims.get(name).is_some_and(|it| !it.queue.is_empty()))
+    }
+
+    /// Renews as ever what could not be attached, or has to be known by replicas.
+    fn renew_besides(&mut self, now: Instant, id: Id, sent: Sent) {
+        let Some(hold) = self.holds.get(&id) else {
+            return;
+        };
+        let is_counted = hold.notices_by == sent.link && hold.terms.replicas == 0;
+        let is_due = hold.terms.renewed && !is_counted && hold.renewing.is_none();
+        match self.link(hold.node) {
+            Link::Up { number, .. } if is_due && hold.proof.is_live(now) => {
+                self.ask_to_renew(now, id, number, false);
+            }
+            _ => {}
         }
     }
 
@@ -230,19 +311,31 @@ impl Engine {
         now: Instant,
         id: Id,
         sent: Sent,
-        (lease, asked_under): (Duration, u64),
+        asked: (Duration, u64),
         fence: Option<u64>,
     ) -> bool {
+        self.is_confirmed(now, id, fence, asked.1) && self.count(now, id, sent, asked)
+    }
+
+    fn count(&mut self, now: Instant, id: Id, sent: Sent, (lease, fence): (Duration, u64)) -> bool {
         let grant = Grant {
-            fence: asked_under,
+            fence,
             sent: sent.sent,
             lease,
             link: sent.link,
         };
-        let is_held =
-            self.is_confirmed(now, id, fence, asked_under) && self.prolong(now, id, grant);
+        let is_held = self.prolong(now, id, grant);
         if is_held {
             self.schedule_after(now, id, sent.sent, lease);
+        }
+        let alarm = self
+            .holds
+            .get(&id)
+            .filter(|it| it.is_on_its_way)
+            .map(|it| it.alarm);
+        if let Some(alarm) = alarm.filter(|_| is_held) {
+            let soon = now + ON_ITS_WAY;
+            self.look_later(now, id, Some(alarm.map_or(soon, |alarm| alarm.min(soon))));
         }
         is_held
     }

@@ -51,8 +51,6 @@ pub(super) enum Task {
     Downgrade(Id),
     Extend(Extension),
     CleanUp(CleanUp),
-    /// The hold whose loss is to be told by a new connection.
-    Attach(Id),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +165,6 @@ impl Engine {
             Task::Release(_) => self.begin_release(now, id),
             Task::Downgrade(hold) => self.begin_downgrade(now, id, hold),
             Task::CleanUp(_) | Task::Extend(_) => true,
-            Task::Attach(hold) => self.begin_attach(now, id, hold),
         }
     }
 
@@ -184,10 +181,6 @@ impl Engine {
             Task::Extend(extension) => {
                 let extension = *extension;
                 self.ask_to_extend(now, id, link, extension);
-            }
-            Task::Attach(hold) => {
-                let hold = *hold;
-                self.ask_to_attach(now, id, link, hold);
             }
         }
     }
@@ -220,12 +213,6 @@ impl Engine {
             Task::Downgrade(hold) => self.downgrade_reply(now, id, sent, hold, result),
             Task::CleanUp(_) => self.clean_up_reply(now, id, sent, result),
             Task::Extend(extension) => self.extend_reply(now, id, sent, extension, result),
-            Task::Attach(hold) => {
-                self.end(now, id, Outcome::Done);
-                if let Err(fault) = self.attached(now, hold, sent, result) {
-                    self.look_failed(now, hold, &fault);
-                }
-            }
         }
     }
 
@@ -286,7 +273,6 @@ impl Engine {
                 self.end(now, id, Outcome::Failed(error));
             }
             (_, Task::CleanUp(_)) => self.clean_up_is_done(now, id),
-            (_, Task::Attach(_)) => self.end(now, id, Outcome::Done),
         }
     }
 
@@ -362,7 +348,7 @@ impl Engine {
             Task::Call(_) => self.withdraw(now, id),
             Task::Release(_) => self.release_in_background(now, id),
             // The end of its guard releases what is held.
-            Task::Downgrade(_) | Task::Extend(_) | Task::CleanUp(_) | Task::Attach(_) => {}
+            Task::Downgrade(_) | Task::Extend(_) | Task::CleanUp(_) => {}
         }
     }
 }

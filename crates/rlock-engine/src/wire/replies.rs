@@ -177,6 +177,7 @@ mod tests {
             known,
             raise: None,
             bound: None,
+            notify: false,
             replicas: 0,
         };
         let release = Request::Release {

@@ -81,9 +81,13 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             lease,
             raise,
             bound,
+            notify,
             ..
         } => {
             let mut command = renew(claims, *lease, *raise);
+            if let (true, Some(channel)) = (notify, channel) {
+                channel.notify(&mut command);
+            }
             bind(&mut command, *bound);
             command
         }
@@ -420,6 +424,7 @@ mod tests {
                 known: 7,
                 raise: None,
                 bound,
+                notify: false,
                 replicas: 0,
             };
             assert_eq!(sent(&renew), renewed);
@@ -443,6 +448,7 @@ mod tests {
             known,
             raise: None,
             bound: None,
+            notify: false,
             replicas: 0,
         };
         assert_eq!(sent(&renew), "RLOCK.MRENEW o 5 2 a b");
@@ -475,6 +481,7 @@ mod tests {
                 known: 7,
                 raise: Some(9),
                 bound: None,
+                notify: false,
                 replicas: 1,
             };
             assert_eq!(elsewhere(&renew_in_writing(&renew)), written);

@@ -32,18 +32,27 @@ impl Server {
                 known,
                 raise,
                 bound,
+                notify,
                 replicas,
             } => {
                 self.calls += 1;
+                let name = self.sessions[&session].client.to_string();
                 let renewal = Renewal {
                     lease_ms: u32::try_from(lease.as_millis()).expect("a short lease"),
                     fence: raise.and_then(rlock_core::Fence::new),
                     session: Some(session),
-                    channel: None,
+                    channel: notify.then_some(Channel {
+                        kind: ChannelKind::Plain,
+                        name: name.as_bytes(),
+                    }),
                     grace_ms: bound
                         .map(|grace| u32::try_from(grace.as_millis()).expect("a short grace")),
                 };
-                match self.renew(claims, *known, &renewal) {
+                let reply = self.renew(claims, *known, &renewal);
+                if *notify {
+                    self.note_listener(session, claims, &reply);
+                }
+                match reply {
                     // Now and then they are away.
                     Ok(Reply::Fence(_)) if *replicas > 0 && self.calls.is_multiple_of(3) => {
                         Ok(Reply::TooFew(0))
