@@ -26,9 +26,11 @@ impl Engine {
         sent: Sent,
         result: Result<Reply, Fault>,
     ) {
-        let Some(call) = self.works.get_mut(&id).and_then(|work| work.call()) else {
+        let Some(work) = self.works.get_mut(&id) else {
             return;
         };
+        let asked_by = work.asked_by;
+        let Some(call) = work.call() else { return };
         match call.step.clone() {
             Step::Attaching => self.upgraded_is_attached(now, id, sent, result),
             Step::Asking => self.asked(now, id, sent, result),
@@ -42,7 +44,11 @@ impl Engine {
                 Err(fault) => self.call_failed(now, id, sent, fault),
             },
             Step::Confirming => match result {
-                Ok(Reply::Fence(fence)) => self.granted(now, id, fence, sent),
+                Ok(Reply::Fence(fence)) => {
+                    // The connection that it was asked for by tells of its loss.
+                    let link = asked_by.unwrap_or(0);
+                    self.granted(now, id, fence, Sent { link, ..sent });
+                }
                 Ok(Reply::TooFew(acknowledged)) => {
                     let wanted = call.terms.replicas;
                     let error = Error::NotReplicated {

@@ -278,6 +278,23 @@ fn a_lock_is_not_held_for_a_call_whose_grant_nobody_can_confirm() {
     }
 }
 
+/// The reply that grants a lock is read when there is the next connection already,
+/// and replicas are asked about the grant then.
+#[test]
+fn a_grant_by_an_ended_connection_is_watched_by_the_next() {
+    let script = [
+        Operation::Dawdle {
+            client: 0,
+            time: Duration::from_millis(100),
+        },
+        with(replicated(), asks(0, Queueing::Try, LEASE_DEFAULT)),
+        passes(2),
+        cuts(0, None, Cut::Plain),
+        passes(2_000),
+    ];
+    play(Kind::One, SEEDS, &script, |_| true);
+}
+
 /// Renewed all the time.
 fn replicated() -> Terms {
     Terms::new()
