@@ -209,7 +209,9 @@ impl Endpoint {
         self.questions_fail_at(node, &failure);
         if self.is_cluster() {
             self.doubt(now);
-            if !self.engine.routes().has(node) {
+            // Before the slots are known, no other server can be asked instead.
+            let routes = self.engine.routes();
+            if !routes.has(node) && !routes.nodes().is_empty() {
                 let keeper = self.keepers.entry(node).or_default();
                 (keeper.stage, keeper.attempts, keeper.failure) = (Stages::Idle, 0, None);
                 let is_left = true;

@@ -54,6 +54,15 @@ fn the_channel_is_in_a_slot_of_its_server() {
 }
 
 #[test]
+fn a_call_that_begins_before_the_slots_are_known_waits_for_them() {
+    let mut it = Played::new("redis+cluster://s:7");
+    it.asks("a");
+    it.greeted(1);
+    it.hears(1, two() + &info("ok", 1));
+    assert_eq!(it.did().last().unwrap(), "connect 2 to n:7");
+}
+
+#[test]
 fn a_seed_that_is_dead_is_passed_over() {
     let mut it = Played::new("redis+cluster://dead:7,s:7");
     it.start();
