@@ -1,0 +1,60 @@
+//! The whole client against the core of the server, in bytes: connections that
+//! end or fall silent at any byte, Sentinels whose master fails over, a cluster
+//! whose slots move.
+//!
+//! `tests/simulation` plays the decisions about locks by themselves, with more
+//! that goes wrong. Here what stands between them and the wire is played too.
+
+// The core with a keyspace around it, as its own tests have it.
+#[path = "../../../rlock-core/tests/it/driver.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod driver;
+#[path = "../../../rlock-core/tests/it/perform.rs"]
+mod perform;
+#[path = "../../../rlock-core/tests/it/several.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod several;
+#[path = "../../../rlock-core/tests/it/store.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod store;
+#[path = "../../../rlock-core/tests/it/stored.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod stored;
+#[path = "../../../rlock-core/tests/it/told.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod told;
+#[path = "../../../rlock-core/tests/it/transact.rs"]
+#[allow(dead_code, reason = "shared with the core's tests")]
+mod transact;
+
+mod server;
+mod world;
+
+use world::{Kind, Seen, World};
+
+#[test]
+fn no_two_hold_and_no_call_hangs_behind_sentinels() {
+    let seen = play(Kind::Sentinels, 50);
+    assert!(seen.fail_overs >= 100, "{seen:?}");
+}
+
+#[test]
+fn nor_in_a_cluster_whose_slots_move() {
+    let seen = play(Kind::Cluster, 50);
+    assert!(seen.moves >= 100, "{seen:?}");
+}
+
+/// Another seed for each world, and the same ones each time.
+fn play(kind: Kind, worlds: u64) -> Seen {
+    let mut seen = Seen::default();
+    for seed in 0..worlds {
+        println!("{kind:?}, seed {seed}");
+        let mut world = World::new(kind, seed);
+        world.play();
+        seen = seen.and(world.seen);
+    }
+    println!("{kind:?}: {seen:?}");
+    assert!(seen.bytes >= 1_000_000 && seen.grants >= 1_000, "{seen:?}");
+    assert!(seen.connections >= 1_000, "{seen:?}");
+    seen
+}

@@ -1,0 +1,225 @@
+//! A server that reads commands and writes replies, on the core.
+
+use std::collections::BTreeMap;
+
+use rlock_core::syntax::{self, Parsed};
+use rlock_core::{ChannelKind, Delivery, Fence, Limits, Name, Renewal, Request, Timestamp};
+use rlock_engine::wire::resp::{Decoder, Frame};
+
+use crate::driver::Driver;
+use crate::told;
+
+const START: u64 = 1_700_000_000_000_000;
+const LEASE_MAX_MS: u64 = 86_400_000;
+
+pub(crate) struct Server {
+    pub(crate) core: Driver,
+    pub(crate) is_master: bool,
+    pub(crate) is_away: bool,
+    pub(crate) sessions: BTreeMap<u64, Session>,
+    calls: u64,
+}
+
+/// The other end of a connection.
+#[derive(Default)]
+pub(crate) struct Session {
+    pub(crate) channel: Option<(ChannelKind, String)>,
+    /// Whether the next command may be about a slot that is on its way here.
+    pub(crate) is_asking: bool,
+}
+
+impl Server {
+    pub(crate) fn new(is_master: bool) -> Self {
+        let limits = Limits {
+            waiters_max: 10_000,
+            watches_max: 100_000,
+            shared_max: 262_144,
+            shared_elsewhere: 0,
+            detects_deadlocks: true,
+        };
+        Self {
+            core: Driver::new(Timestamp::from_micros(START), limits),
+            is_master,
+            is_away: false,
+            sessions: BTreeMap::new(),
+            calls: 0,
+        }
+    }
+
+    pub(crate) fn set_time(&mut self, now: u64) {
+        let time = Timestamp::from_micros(START + now / 1000);
+        if time > self.core.now {
+            self.core.advance(time);
+        }
+        self.core.turn();
+    }
+
+    /// When something is due, by the clock of the world.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let next = self.core.locks.next_deadline(self.core.now)?;
+        Some((next.micros().saturating_sub(START) + 1) * 1000)
+    }
+
+    pub(crate) fn close(&mut self, session: u64) {
+        let Some(Session { channel, .. }) = self.sessions.remove(&session) else {
+            return;
+        };
+        let mut others = self.sessions.values();
+        if let Some(channel) = channel
+            && !others.any(|it| it.channel.as_ref() == Some(&channel))
+        {
+            self.core.listened.remove(&channel);
+        }
+        self.core.close(session);
+        self.core.turn();
+    }
+
+    /// It forgets everything but its keys, which it is given.
+    pub(crate) fn becomes(&mut self, is_master: bool, keys: crate::store::Store) {
+        let sessions = std::mem::take(&mut self.sessions);
+        let (now, listened) = (self.core.now, std::mem::take(&mut self.core.listened));
+        *self = Self::new(is_master);
+        self.sessions = sessions;
+        self.core.listened = listened;
+        self.core.now = now;
+        self.core.store.keys = keys.keys;
+    }
+
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        let name = Name { db: 0, key };
+        self.core.store.get(self.core.now, name).is_some()
+    }
+
+    /// Nobody waits for a key here any more.
+    pub(crate) fn turns_away(&mut self, key: &[u8]) {
+        let name = Name { db: 0, key };
+        while let Some(ended) = self.core.locks.withdraw_one(name) {
+            if let Delivery::Notify(listener) = &ended.delivery {
+                let name = Name {
+                    db: 0,
+                    key: &ended.key,
+                };
+                let word = told::Word::Withdrawn;
+                self.core.publish(name, listener, word, &ended.owner, None);
+            }
+        }
+        self.core.locks.settle_later(name);
+    }
+
+    /// What is to be told, by whom, as bytes.
+    pub(crate) fn messages(&mut self) -> Vec<(u64, String)> {
+        let mut messages = Vec::new();
+        for told in std::mem::take(&mut self.core.told) {
+            let told::Told::Message {
+                key,
+                channel,
+                word,
+                owner,
+                fence,
+            } = told
+            else {
+                continue;
+            };
+            let word = match word {
+                told::Word::Grant => "grant",
+                told::Word::WaitOver => "timeout",
+                told::Word::Withdrawn => "withdrawn",
+                told::Word::Lost => "lost",
+            };
+            let fence = fence.map_or(0, Fence::get);
+            let kind = match channel.0 {
+                ChannelKind::Plain => "message",
+                _ => "smessage",
+            };
+            let text = format!("{word} {fence} {owner} {key}");
+            let text = push(kind, &channel.1, &bulk(&text));
+            let listening = self.sessions.iter();
+            let listening = listening.filter(|(_, it)| it.channel.as_ref() == Some(&channel));
+            messages.extend(listening.map(|(session, _)| (*session, text.clone())));
+        }
+        messages
+    }
+
+    /// Subscribes; the reply.
+    pub(crate) fn listen(&mut self, session: u64, kind: ChannelKind, name: &str) -> String {
+        let channel = (kind, name.to_owned());
+        self.core.listened.insert(channel.clone());
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.channel = Some(channel);
+        }
+        match kind {
+            ChannelKind::Plain => push("subscribe", name, ":1\r\n"),
+            _ => push("ssubscribe", name, ":1\r\n"),
+        }
+    }
+
+    /// Carries out a command about a lock.
+    pub(crate) fn lock(&mut self, session: u64, words: &[String]) -> String {
+        let Some(Ok(reply)) = self.carry_out(session, words) else {
+            return format!("-ERR not understood: {}\r\n", words.join(" "));
+        };
+        self.core.turn();
+        match reply {
+            told::Reply::Fence(fence) => format!(":{}\r\n", fence.get()),
+            told::Reply::Nil => "_\r\n".to_owned(),
+            told::Reply::Waiting => "+WAITING\r\n".to_owned(),
+            told::Reply::Number(number) => format!(":{number}\r\n"),
+            told::Reply::Blocked | told::Reply::Error(_) => "-ERR refused\r\n".to_owned(),
+        }
+    }
+
+    fn carry_out(&mut self, session: u64, words: &[String]) -> Parsed<told::Reply<Fence>> {
+        let core = &mut self.core;
+        Some(match words[0].as_str() {
+            "RLOCK.ACQUIRE" => syntax::acquire(words, LEASE_MAX_MS)?.map(|it| {
+                self.calls += 1;
+                let request = Request {
+                    session: Some(session),
+                    ..it.request
+                };
+                let call = self.calls;
+                core.acquire(name(&it.keys[0]), &told::Ask { request, call })
+            }),
+            "RLOCK.RENEW" => syntax::renew(words, LEASE_MAX_MS)?.map(|it| {
+                let renewal = Renewal {
+                    lease_ms: it.lease_ms,
+                    fence: it.fence,
+                    session: Some(session),
+                    channel: it.channel.map(|it| it.channel()),
+                    grace_ms: it.grace_ms,
+                };
+                core.renew(name(it.key), it.owner, &renewal)
+            }),
+            "RLOCK.RELEASE" => syntax::release(words)?
+                .map(|it| core.release(name(it.key), it.owner, it.all, it.fence)),
+            "RLOCK.CANCEL" => {
+                syntax::key_and_owner(words)?.map(|it| core.cancel(name(it.key), it.owner, session))
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn name(key: &str) -> Name<'_> {
+    let key = key.as_bytes();
+    Name { db: 0, key }
+}
+
+/// The commands that are whole.
+pub(crate) fn commands(decoder: &mut Decoder, bytes: &[u8]) -> Vec<Vec<String>> {
+    decoder.feed(bytes);
+    let mut commands = Vec::new();
+    while let Some(Frame::Array(words)) = decoder.next().expect("a command") {
+        let words = words.into_iter().map(Frame::into_text);
+        commands.push(words.collect::<Option<_>>().expect("words"));
+    }
+    commands
+}
+
+pub(crate) fn bulk(text: &str) -> String {
+    format!("${}\r\n{text}\r\n", text.len())
+}
+
+pub(crate) fn push(kind: &str, channel: &str, last: &str) -> String {
+    format!(">3\r\n{}{}{last}", bulk(kind), bulk(channel))
+}
