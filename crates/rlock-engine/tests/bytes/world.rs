@@ -221,6 +221,8 @@ impl World {
         self.is_ending = true;
         for _ in 0..40 {
             for client in 0..CLIENTS {
+                // Who asks nothing does not notice that a connection is silent.
+                self.wonders(client);
                 for actor in 0..ACTORS {
                     if matches!(self.clients[client].actors[actor], Actor::Holds(..)) {
                         self.acts(client, actor);
@@ -229,6 +231,7 @@ impl World {
             }
             self.run_for(2 * SECOND);
         }
+        self.run_for(2 * SECOND);
         // All find their way to all keys, also where these have just moved to.
         for client in 0..CLIENTS {
             if self.kind == Kind::Cluster {
@@ -923,7 +926,7 @@ impl World {
     /// How long something is on its way: mostly short, at times long.
     fn delay(&mut self) -> u64 {
         match self.below(60) {
-            0 => self.below(SECOND),
+            0 if !self.is_ending => self.below(SECOND),
             1..=5 => self.below(50 * MS),
             _ => self.below(MS),
         }
