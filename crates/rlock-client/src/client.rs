@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::engine::Metrics;
-use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::claims::Owner;
 use rlock_engine::error::{Error, Loss};
 use rlock_engine::servers::Servers;
+use rlock_engine::wire::inspect::{self, Answer, Contended, Counters};
+use rlock_engine::wire::requests;
 
 use crate::client_builder::ClientBuilder;
-use crate::locks::lock::Lock;
+use crate::locks::Lock;
 use crate::locks::multi_lock::MultiLock;
 use crate::locks::mutex::Mutex;
 use crate::locks::rwlock::RwLock;
 use crate::locks::semaphore::Semaphore;
-use crate::pump::state::Inner;
-use rlock_engine::wire::inspect::{self, Answer, Contended, Counters};
-use rlock_engine::wire::requests;
+use crate::pump::Inner;
 
 /// A connection to one server, or to each of a cluster, from which locks are
 /// made.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::endpoint::Check;
-use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::terms::whole_ms;
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
@@ -13,11 +13,10 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client::Client;
-use crate::pump::call;
 use crate::pump::dial::TlsConfig;
-use crate::pump::state::{Inner, Limits, State};
 #[cfg(feature = "tls-rustls")]
 use crate::pump::tls::Certificates;
+use crate::pump::{Inner, Limits, State, call};
 
 /// The longest name of a client, in bytes.
 const NAME_LEN_MAX: usize = 64;

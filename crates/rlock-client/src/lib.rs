@@ -185,15 +185,11 @@ mod quorum;
 
 pub use client::Client;
 pub use client_builder::ClientBuilder;
-pub use locks::{
-    guard::{Exclusive, Guard, Held, Kind, OneKey},
-    multi_lock::{MultiGuard, MultiLock, Several},
-    mutex::Mutex,
-    rwlock::RwLock,
-    semaphore::{Permit, Permits, Semaphore},
-    upgrade::{ChangeError, ReadGuard, Shared, Upgrade, Write, WriteGuard},
-};
-pub use pump::loss::LossSignal;
+pub use locks::guard::{Exclusive, Guard, Held, Kind, LossSignal, OneKey};
+pub use locks::multi_lock::{MultiGuard, MultiLock, Several};
+pub use locks::mutex::Mutex;
+pub use locks::rwlock::{ChangeError, ReadGuard, RwLock, Shared, Upgrade, Write, WriteGuard};
+pub use locks::semaphore::{Permit, Permits, Semaphore};
 #[cfg(feature = "tls-rustls")]
 pub use pump::tls::Certificates;
 #[cfg(feature = "quorum")]
@@ -205,7 +201,7 @@ pub use quorum::{
 #[doc(inline)]
 pub use rlock_engine::engine::{
     Metrics,
-    owner::Owner,
+    claims::Owner,
     terms::{Lease, Terms},
 };
 #[doc(inline)]

@@ -10,12 +10,13 @@ use rlock_engine::endpoint::{Endpoint, To};
 use rlock_engine::engine::lane::Node;
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
+
 #[doc(inline)]
 pub use rlock_engine::wire::resp::{Command, Frame};
 
 use crate::client_builder::ClientBuilder;
+use crate::pump::Inner;
 use crate::pump::call::ask;
-use crate::pump::state::Inner;
 
 /// A master, from [`masters`].
 #[derive(Clone, Debug)]

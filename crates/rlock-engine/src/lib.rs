@@ -12,7 +12,6 @@
 
 #![forbid(unsafe_code)]
 
-mod deadlock;
 pub mod endpoint;
 pub mod engine;
 pub mod error;

@@ -8,21 +8,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use rlock_engine::engine::ask::{Ask, Queueing};
+use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::instant::Instant as Moment;
-use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::lane::slot_of;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::slot;
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
 use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind};
-use crate::locks::lock::{Lock, at_most, left};
-use crate::locks::single::Single;
-use crate::pump::clock::now;
-use crate::pump::state::Inner;
+use crate::locks::{Lock, Single, at_most, left};
+use crate::pump::{Inner, now};
 
 /// The most keys that one request may have.
 const KEYS_MAX: usize = 1024;
@@ -161,8 +158,8 @@ impl MultiLock {
         keys.sort_unstable();
         // Without keys every call is refused.
         let first = keys.first().cloned().unwrap_or_default();
-        let slot = slot::of(&first);
-        let is_one_slot = keys.iter().all(|key| slot::of(key) == slot);
+        let slot = slot_of(&first);
+        let is_one_slot = keys.iter().all(|key| slot_of(key) == slot);
         let rest = keys.get(1..).unwrap_or_default();
         Self {
             lock: Lock::new(inner, first, rest),

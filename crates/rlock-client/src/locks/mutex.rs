@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::owner::Owner;
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::claims::Owner;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
+use rlock_engine::wire::inspect::{Info, Mode};
 
 use crate::locks::guard::Guard;
-use crate::locks::lock::{Lock, at_most, left};
-use rlock_engine::wire::inspect::{Info, Mode};
+use crate::locks::{Lock, at_most, left};
 
 /// A lock that one owner at a time can hold, in the order of asking.
 ///

@@ -2,15 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::owner::Owner;
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::claims::Owner;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
+use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::{Guard, Kind, OneKey, sealed};
-use crate::locks::lock::{Lock, at_most, left};
-use crate::locks::single::Single;
-use rlock_engine::wire::inspect::Info;
+use crate::locks::{Lock, Single, at_most, left};
 
 /// The most permits that a semaphore may have.
 const PERMITS_MAX: u32 = 1_000_000;

@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use rlock_engine::endpoint::{Event, Outcome, To};
-use rlock_engine::engine::ask::Ask;
+use rlock_engine::engine::terms::Ask;
 use rlock_engine::engine::{self, Id};
 use rlock_engine::error::Error;
 use rlock_engine::wire::resp::{Command, Frame};
 
-use crate::pump::clock::now;
-use crate::pump::state::State;
+use crate::pump::{State, now};
 
 /// A call, which is made when it is first polled. Dropping it abandons the call.
 struct Calling<'a, F> {

@@ -12,9 +12,8 @@ use rlock_engine::servers::Address;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::AbortHandle;
 
-use crate::pump::clock::now;
 use crate::pump::dial::{Stream, dial, failure};
-use crate::pump::state::State;
+use crate::pump::{State, now};
 
 /// How much is read at once.
 const INPUT_LEN: usize = 16 * 1024;

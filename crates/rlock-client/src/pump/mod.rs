@@ -1,10 +1,488 @@
 //! Carries out what the endpoint says: sockets, time and callers.
+//!
+//! The endpoint decides everything, behind one mutex. Whoever tells it something
+//! also does what it says: callers, the tasks of the connections, and the task that
+//! keeps the time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::Duration;
+
+use rlock_engine::endpoint::{
+    Action, Check, ConnectionId, Endpoint, Event, Note, Outcome, Settings, To,
+};
+use rlock_engine::engine::claims::{Owner, Table};
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::lane::Node;
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::Queueing;
+use rlock_engine::engine::{self, Id, Metrics};
+use rlock_engine::error::{Error, Failure, Loss};
+use rlock_engine::servers::Servers;
+use rlock_engine::wire::resp::{Command, Frame};
+use rlock_engine::wire::{replies, requests};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, OnceCell, oneshot, watch};
+
+use crate::pump::call::ask;
+use crate::pump::connection::{Peer, serve};
+use crate::pump::dial::TlsConfig;
 
 pub(crate) mod call;
-pub(crate) mod clock;
 mod connection;
 pub(crate) mod dial;
-pub(crate) mod loss;
-pub(crate) mod state;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
+
+/// How long a client goes on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) response: Duration,
+    pub(crate) retry: Duration,
+    pub(crate) replication: Duration,
+}
+
+pub(crate) struct State {
+    pub(crate) limits: Limits,
+    tls: TlsConfig,
+    id: String,
+    owners: AtomicU64,
+    is_cluster: OnceCell<bool>,
+    core: Mutex<Core>,
+    /// Rings when the background has to look at the next deadline.
+    alarm: Notify,
+    /// Changes whenever a connection comes, goes, or cannot be made.
+    changes: watch::Sender<()>,
+    /// Where connections are served.
+    runtime: Handle,
+    /// Whether the last client, lock and guard is gone.
+    is_left: AtomicBool,
+    /// Tells of every loss.
+    losses: watch::Sender<Loss>,
+}
+
+/// The endpoint, and those who wait for its actions.
+struct Core {
+    endpoint: Endpoint,
+    peers: BTreeMap<ConnectionId, Peer>,
+    /// Callers that wait, and the outcomes that they have not taken yet.
+    callers: Table<Id, Waker>,
+    outcomes: Table<Id, Outcome>,
+    flushes: BTreeMap<Id, oneshot::Sender<()>>,
+    /// When the background wakes anyway. Only an earlier deadline has to wake
+    /// it, so that the usual lock and release do not.
+    alarm: Option<Instant>,
+}
+
+/// What is to be done when the endpoint is not locked any more: to wake somebody
+/// may run any code, and that code may come back here.
+enum Later {
+    Wake(Waker),
+    Over(Arc<Proof>, Loss),
+    Flushed(oneshot::Sender<()>),
+    Note(Note),
+    End(Peer),
+}
+
+/// What clients, locks and guards keep alive. The background keeps only the
+/// [`State`], and ends when the last `Inner` is gone.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) state: Arc<State>,
+}
+
+/// Locks, also after a panic elsewhere: nothing here is left half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    pub(crate) fn new(
+        servers: Servers,
+        tls: TlsConfig,
+        limits: Limits,
+        name: Option<String>,
+        check: Option<Check>,
+        is_probe: bool,
+    ) -> Self {
+        let uuid = uuid::Uuid::new_v4();
+        let id = match &name {
+            Some(name) => format!("{name}:{uuid}"),
+            None => uuid.to_string(),
+        };
+        let settings = Settings {
+            response: limits.response,
+            patience: limits.retry,
+            replication: limits.replication,
+            name,
+            library: ("rlock-client", env!("CARGO_PKG_VERSION")),
+            // No owner shows it, so nobody else can speak on it by knowing one.
+            channel: uuid::Uuid::new_v4().to_string(),
+            seed: uuid.as_u64_pair().0,
+            check,
+            is_probe,
+        };
+        Self {
+            limits,
+            tls,
+            id,
+            owners: AtomicU64::new(0),
+            is_cluster: OnceCell::new(),
+            core: Mutex::new(Core {
+                endpoint: Endpoint::new(servers, settings),
+                peers: BTreeMap::new(),
+                callers: Table::default(),
+                outcomes: Table::default(),
+                flushes: BTreeMap::new(),
+                alarm: None,
+            }),
+            alarm: Notify::new(),
+            changes: watch::Sender::new(()),
+            runtime: Handle::current(),
+            is_left: AtomicBool::new(false),
+            losses: watch::Sender::new(Loss::Released),
+        }
+    }
+
+    /// Tells the endpoint what has happened, and does what it says.
+    pub(crate) fn handle(self: &Arc<Self>, event: Event<'_>) {
+        self.with_core(|core| core.endpoint.handle(now(), event));
+    }
+
+    /// The same for what a caller does.
+    pub(crate) fn tell(self: &Arc<Self>, event: engine::Event) {
+        self.handle(Event::Call(event));
+    }
+
+    fn with_core<T>(self: &Arc<Self>, work: impl FnOnce(&mut Core) -> T) -> T {
+        let mut later = Vec::new();
+        let mut core = lock(&self.core);
+        let value = work(&mut core);
+        while let Some(action) = core.endpoint.poll_action() {
+            later.extend(self.carry_out(&mut core, action));
+        }
+        let next = core.endpoint.next_deadline();
+        let is_earlier = next.is_some_and(|next| core.alarm.is_none_or(|alarm| next < alarm));
+        if is_earlier {
+            core.alarm = next;
+        }
+        // Or the background has nothing left to wait for.
+        let rings = is_earlier || self.is_over(&core);
+        drop(core);
+        for later in later {
+            self.finish(later);
+        }
+        if rings {
+            self.alarm.notify_one();
+        }
+        value
+    }
+
+    /// Looks at the callers or the connections, and tells the endpoint nothing.
+    fn with_peers<T>(&self, work: impl FnOnce(&mut Core) -> T) -> T {
+        work(&mut lock(&self.core))
+    }
+
+    fn carry_out(self: &Arc<Self>, core: &mut Core, action: Action) -> Option<Later> {
+        match action {
+            Action::Connect {
+                connection,
+                address,
+            } => {
+                let served = serve(Arc::clone(self), connection, address);
+                let task = self.runtime.spawn(served).abort_handle();
+                core.peers.insert(connection, Peer::new(task));
+                None
+            }
+            Action::Write { connection } => {
+                let peer = core.peers.get_mut(&connection)?;
+                peer.writer.take().map(Later::Wake)
+            }
+            Action::Close { connection } => core.peers.remove(&connection).map(Later::End),
+            Action::Resolve { call, outcome } => {
+                let waker = core.callers.remove(&call)?;
+                core.outcomes.insert(call, outcome);
+                Some(Later::Wake(waker))
+            }
+            Action::Over { proof, why } => Some(Later::Over(proof, why)),
+            Action::Flushed { flush } => core.flushes.remove(&flush).map(Later::Flushed),
+            Action::Note(note) => Some(Later::Note(note)),
+        }
+    }
+
+    fn finish(&self, later: Later) {
+        match later {
+            Later::Wake(waker) => waker.wake(),
+            Later::Over(proof, why) => {
+                if why != Loss::Released {
+                    let (key, owner) = (proof.claims.label(), proof.claims.owner());
+                    tracing::warn!(%key, %owner, fence = proof.fence(), loss = %why, "lock lost");
+                    self.losses.send_replace(why);
+                }
+                proof.wake();
+            }
+            Later::Flushed(flushed) => {
+                let _: Result<(), ()> = flushed.send(());
+            }
+            Later::Note(note) => self.log(&note),
+            Later::End(peer) => peer.end(),
+        }
+    }
+
+    fn log(&self, note: &Note) {
+        match note {
+            Note::Connected { address } => tracing::info!(address, "connected to the server"),
+            Note::NotConnected { failure } => {
+                tracing::debug!(%failure, "no connection to the server yet");
+            }
+            Note::Lost { address } => tracing::warn!(address, "connection to the server lost"),
+            Note::Silent => tracing::warn!("the connection is silent"),
+            Note::NamedElsewhere => tracing::info!("the Sentinels name another server"),
+            Note::UnknownMessage(message) => {
+                let message = String::from_utf8_lossy(message);
+                tracing::warn!(%message, "unknown message");
+            }
+            Note::NoRoutes { failure } => {
+                tracing::debug!(%failure, "no server tells of the slots");
+            }
+        }
+        if let Note::Connected { .. } | Note::NotConnected { .. } | Note::Lost { .. } = note {
+            self.changes.send_replace(());
+        }
+    }
+
+    /// Something that is known without asking.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&Endpoint) -> T) -> T {
+        look(&lock(&self.core).endpoint)
+    }
+
+    /// Every change between having a connection to the one server and having
+    /// none, and every failure to connect.
+    #[cfg(feature = "quorum")]
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    pub(crate) fn metrics(&self) -> Metrics {
+        self.look(|endpoint| endpoint.engine().metrics())
+    }
+
+    #[cfg(feature = "quorum")]
+    pub(crate) fn is_connected(&self) -> bool {
+        self.look(|endpoint| endpoint.is_connected(Node::default()))
+    }
+
+    /// Why there is no connection to some server.
+    pub(crate) fn last_failure(&self) -> Option<Failure> {
+        self.look(|endpoint| endpoint.failure().cloned())
+    }
+
+    /// When the last request was made that the one server answered.
+    #[cfg(feature = "quorum")]
+    pub(crate) fn known_good(&self) -> Instant {
+        self.look(|endpoint| endpoint.engine().known_good(Node::default()))
+    }
+
+    /// Has the connection be quiet for so long at most while it is needed.
+    #[cfg(feature = "quorum")]
+    pub(crate) fn set_quiet(&self, quiet: Duration) {
+        lock(&self.core).endpoint.set_quiet(quiet);
+    }
+
+    /// Waits until nothing is left of what there is to clean up now.
+    pub(crate) async fn flush(self: &Arc<Self>) {
+        let (done, flushed) = oneshot::channel();
+        self.with_core(|core| {
+            let flush = core.endpoint.next_id();
+            core.flushes.insert(flush, done);
+            let event = Event::Call(engine::Event::Flush { flush });
+            core.endpoint.handle(now(), event);
+        });
+        // An error means that the background is gone: nothing is left to do.
+        let _ = flushed.await;
+    }
+
+    /// Every loss from now on; [`Loss::Released`] is the end of the client.
+    pub(crate) fn losses(&self) -> watch::Receiver<Loss> {
+        self.losses.subscribe()
+    }
+
+    /// Releases what is held, and ends. False if that took longer.
+    pub(crate) async fn close(self: &Arc<Self>, timeout: Duration) -> bool {
+        self.tell(engine::Event::LeaveAll);
+        let flushed = tokio::time::timeout(timeout, self.flush()).await;
+        self.handle(Event::Closed);
+        self.is_left.store(true, Ordering::Release);
+        self.alarm.notify_one();
+        self.losses.send_replace(Loss::Released);
+        flushed.is_ok()
+    }
+
+    /// Asks the server of `key` until there is an answer, for at most the
+    /// client's retry timeout.
+    pub(crate) async fn ask_at(
+        self: &Arc<Self>,
+        key: &Arc<[u8]>,
+        command: Command,
+    ) -> Result<Frame, Error> {
+        let to = To::Key(Arc::clone(key));
+        ask(self, to, command, Some(self.limits.retry)).await
+    }
+
+    /// Asks every server.
+    pub(crate) async fn ask_everywhere(
+        self: &Arc<Self>,
+        command: &Command,
+    ) -> Result<Vec<Frame>, Error> {
+        let answers = self.ask_each(command).await.into_iter();
+        answers.map(|(_, answer)| answer).collect()
+    }
+
+    /// Asks every server; the answer of each, and its address.
+    pub(crate) async fn ask_each(
+        self: &Arc<Self>,
+        command: &Command,
+    ) -> Vec<(String, Result<Frame, Error>)> {
+        let nodes = self.look(Endpoint::nodes).into_iter();
+        let asked = nodes.map(async |node| {
+            let limit = Some(self.limits.retry);
+            let answer = ask(self, To::Node(node), command.clone(), limit).await;
+            (self.look(|endpoint| endpoint.address(node)), answer)
+        });
+        futures_util::future::join_all(asked).await
+    }
+
+    /// Whether the server is a node of a cluster. Asked once, by the first who
+    /// has keys of different slots.
+    pub(crate) async fn is_cluster(self: &Arc<Self>, queueing: Queueing) -> Result<bool, Error> {
+        if self.look(Endpoint::is_cluster) {
+            return Ok(true);
+        }
+        let limit = match queueing {
+            Queueing::Try => Some(self.limits.retry),
+            Queueing::AtMost(wait) => Some(wait),
+            Queueing::Unlimited => None,
+        };
+        // Every user may say hello.
+        let hello = async || {
+            let to = To::Node(Node::default());
+            replies::is_cluster(&ask(self, to, requests::hello(), limit).await?)
+        };
+        self.is_cluster.get_or_try_init(hello).await.copied()
+    }
+
+    /// Whether nobody is there any more, and nothing is left to clean up.
+    fn is_over(&self, core: &Core) -> bool {
+        self.is_left.load(Ordering::Acquire) && core.endpoint.engine().is_clean()
+    }
+
+    /// Keeps the time until the last client, lock and guard is gone, and nothing
+    /// is left to clean up.
+    pub(crate) async fn drive(self: Arc<Self>) {
+        let _closing = Closing(Arc::clone(&self));
+        loop {
+            let alarm = {
+                let mut core = lock(&self.core);
+                if self.is_over(&core) {
+                    return;
+                }
+                core.alarm = core.endpoint.next_deadline();
+                core.alarm
+            };
+            let rings = async {
+                match alarm {
+                    Some(alarm) => tokio::time::sleep_until(timer(alarm)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = rings => self.handle(Event::Tick),
+                () = self.alarm.notified() => {}
+            }
+        }
+    }
+}
+
+/// Tells everybody that there is no background any more, also when the runtime
+/// is shut down under it.
+struct Closing(Arc<State>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.handle(Event::Closed);
+        self.0.changes.send_replace(());
+    }
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    pub(crate) fn next_owner(&self) -> Owner {
+        let number = self.state.owners.fetch_add(1, Ordering::Relaxed);
+        Owner::numbered(&self.state.id, number)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.state.is_left.store(true, Ordering::Release);
+        self.state.alarm.notify_one();
+    }
+}
+
+/// This moment, by a clock that also runs while the machine is suspended.
+///
+/// The server's clock runs meanwhile, too. By the standard library's monotonic
+/// clock, which stands still on Linux, a hold would count as valid for up to a
+/// lease after the machine has woken, while somebody else holds the lock.
+#[cfg(target_os = "linux")]
+pub(crate) fn now() -> Instant {
+    use rustix::time::{ClockId, clock_gettime};
+    let now = clock_gettime(ClockId::Boottime);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+    Instant::from_nanos(seconds * 1_000_000_000 + nanos)
+}
+
+/// Other systems' monotonic clocks; what they do while the machine is suspended
+/// differs.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn now() -> Instant {
+    use rlock_engine::engine::instant::nanos;
+    static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
+    let elapsed = START.get_or_init(std::time::Instant::now).elapsed();
+    // The first moments of the clock have another meaning.
+    Instant::from_nanos(nanos(elapsed).saturating_add(1_000_000_000))
+}
+
+/// When a timer has to ring. Timers do not run while the machine is suspended,
+/// so what they are for is compared with the clock once more.
+pub(crate) fn timer(moment: Instant) -> tokio::time::Instant {
+    tokio::time::Instant::now() + (moment - now())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn it_runs_as_the_monotonic_clock_does() {
+        let (here, there) = (now(), std::time::Instant::now());
+        std::thread::sleep(Duration::from_millis(20));
+        let (here, there) = (now() - here, there.elapsed());
+        assert!(
+            here.abs_diff(there) < Duration::from_millis(5),
+            "{here:?} {there:?}"
+        );
+    }
+}

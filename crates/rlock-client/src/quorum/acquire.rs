@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
 
 use crate::locks::guard::Guard;

@@ -6,7 +6,7 @@ use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::pause;
 use rlock_engine::error::{Error, Failure};
 
-use crate::pump::clock::{now, timer};
+use crate::pump::{now, timer};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {

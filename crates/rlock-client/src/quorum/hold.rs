@@ -7,21 +7,18 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use futures_util::future::select_all;
-use rlock_engine::engine::ask::Queueing;
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::pause;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::terms::{Queueing, Terms};
 use rlock_engine::error::{Error, Loss};
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 
-use crate::locks::guard::Guard;
 use crate::locks::guard::sealed::Grants;
-use crate::pump::clock::{now, timer};
-use crate::pump::loss::LossSignal;
-use crate::pump::state::lock;
+use crate::locks::guard::{Guard, LossSignal};
+use crate::pump::{lock, now, timer};
 use crate::quorum::acquire::{Answer, Contact, Pending, ask, next, raise};
 use crate::quorum::deadline::Deadline;
 use crate::quorum::plan::majority;

@@ -12,8 +12,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::client_builder::ClientBuilder;
-use crate::pump::clock::now;
-use crate::pump::state::lock;
+use crate::pump::{lock, now};
 
 /// How long a connection is quiet at most while somebody waits there.
 const QUIET: Duration = Duration::from_secs(1);

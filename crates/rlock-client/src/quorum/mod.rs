@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::claims::Owner;
 use rlock_engine::error::{Error, Failure};
 use rlock_engine::servers::Servers;
 use tokio::runtime::Handle;
@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::client_builder::{ClientBuilder, on_thread};
-use crate::pump::state::lock;
+use crate::pump::lock;
 
 mod acquire;
 mod deadline;

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rlock_engine::engine::ask::Queueing;
-use rlock_engine::engine::owner::Owner;
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::claims::Owner;
+use rlock_engine::engine::terms::{Queueing, Terms};
 use rlock_engine::error::Error;
 
-use crate::locks::lock::{at_most, left};
+use crate::locks::{at_most, left};
 use crate::quorum::acquire::acquire;
 use crate::quorum::deadline::Deadline;
 use crate::quorum::guard::QuorumGuard;

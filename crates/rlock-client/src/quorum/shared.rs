@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::claims::Owner;
 use rlock_engine::error::{Error, Failure};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as Turn;
 use tokio::task::JoinHandle;
 
-use crate::pump::state::{Limits, lock};
+use crate::pump::{Limits, lock};
 use crate::quorum::hold::Hold;
 use crate::quorum::member::Member;
 use crate::quorum::plan::majority;

@@ -17,8 +17,8 @@ use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request};
 use crate::error::{Failure, Fault, ServerError};
 use crate::servers::Address;
-use crate::wire::cluster::redirect;
 use crate::wire::resp::{Command, Frame};
+use crate::wire::topology::redirect;
 use crate::wire::{replies, requests};
 
 /// So many are asked for together at most.

@@ -7,12 +7,12 @@ use crate::endpoint::connection::{Purpose, What};
 use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, silent};
 use crate::engine;
 use crate::engine::instant::Instant;
-use crate::engine::lane::{Node, Routes};
+use crate::engine::lane::{Node, Routes, SLOTS};
 use crate::engine::proof::NODES_MAX;
 use crate::error::{Failure, ServerError};
 use crate::servers::{Address, Tls};
-use crate::wire::cluster::{self, Range, Redirect, SLOTS, Standing};
 use crate::wire::resp::Frame;
+use crate::wire::topology::{self, Range, Redirect, Standing};
 
 /// How long one server may take to say who has which slots, and how often that
 /// is asked at most; and how long the one may take that a slot is on its way to.
@@ -138,7 +138,7 @@ impl Endpoint {
         if error.code == "CLUSTERDOWN" {
             self.doubt(now);
         }
-        if let Some(redirect) = cluster::redirect(error)
+        if let Some(redirect) = topology::redirect(error)
             && !redirect.is_once
             && let Some(node) = self.named(&redirect, asked)
         {
@@ -204,8 +204,8 @@ impl Endpoint {
         };
         if let Some(connection) = self.connections.get_mut(&id) {
             let was_empty = connection.output.is_empty();
-            connection.write(now, &cluster::slots(), What::Slots(number));
-            connection.write(now, &cluster::info(), What::Slots(number));
+            connection.write(now, &topology::slots(), What::Slots(number));
+            connection.write(now, &topology::info(), What::Slots(number));
             self.has_output(now, id, was_empty);
         }
     }
@@ -229,10 +229,10 @@ impl Endpoint {
         let [slots, info] = frames.as_slice() else {
             return;
         };
-        let standing = cluster::standing(info);
+        let standing = topology::standing(info);
         let ranges = match slots {
             Frame::Error(error) => Err(Failure::Server(error.clone())),
-            slots => Ok(cluster::ranges(slots, &host)),
+            slots => Ok(topology::ranges(slots, &host)),
         };
         look.asked.retain(|(asked, _)| *asked != id);
         let routes = ranges.and_then(|ranges| {

@@ -15,10 +15,10 @@ use crate::engine::request::{Reply, Request};
 use crate::engine::{self, Id};
 use crate::error::{Failure, Fault};
 use crate::servers::{Address, Login};
-use crate::wire::identity::{self, Identity};
+use crate::wire::replies;
+use crate::wire::replies::Identity;
 use crate::wire::requests::{self, Channel};
 use crate::wire::resp::{Command, Decoder, Frame};
-use crate::wire::{notice, replies};
 
 /// For so many replies there is room also when none is outstanding.
 const EXPECTED_KEPT: usize = 1024;
@@ -204,7 +204,7 @@ impl Connection {
         has_check: bool,
         channel: Channel,
     ) {
-        self.write(now, &identity::question(), What::Identity);
+        self.write(now, &Identity::question(), What::Identity);
         self.earlier = earlier.len();
         for identity in earlier {
             match identity {
@@ -233,7 +233,7 @@ impl Connection {
                 return Err(Failure::Server(error));
             }
             (What::Hello, hello) => self.greeting.is_master = replies::is_master(&hello),
-            (What::Identity, frame) => self.identity = identity::read(&frame),
+            (What::Identity, frame) => self.identity = Identity::read(&frame),
             // 0 is as good as 1: it is closed already.
             (What::Killed, frame) => self.is_sole &= matches!(frame, Frame::Integer(_)),
             (What::Info, frame) => {
@@ -454,7 +454,7 @@ impl Endpoint {
         match (kind, push) {
             (b"message" | b"smessage", [_, _, message]) => {
                 let message = message.as_bytes().unwrap_or_default();
-                match notice::read(message, id.0) {
+                match replies::notice(message, id.0) {
                     Some(notice) => self.engine.handle(now, engine::Event::Notice(notice)),
                     None => self.note(Note::UnknownMessage(message.to_vec())),
                 }

@@ -1,15 +1,16 @@
 //! Which connection each server has, and how a new one comes when it ends.
 
+use std::time::Duration;
+
 use crate::endpoint::connection::{Connection, Expected, Purpose, What};
 use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Outcome, Source, To, sentinels};
 use crate::engine::instant::Instant;
-use crate::engine::lane::{Node, Routes};
-use crate::engine::{self, Id, slot};
+use crate::engine::lane::{Node, Routes, slot_of};
+use crate::engine::{self, Id};
 use crate::error::{Error, Failure, Fault};
 use crate::servers::Address;
-use crate::wire::identity::Identity;
+use crate::wire::replies::Identity;
 use crate::wire::requests::Channel;
-use std::time::Duration;
 
 /// After how long a connection counts as one that works.
 const SETTLED: Duration = Duration::from_secs(5);
@@ -261,7 +262,7 @@ impl Endpoint {
             return Err(none());
         }
         let mut tags = (0..TAGS_MAX).map(|tag| tag.to_string());
-        let tag = tags.find(|tag| routes.node(slot::of(tag.as_bytes())) == node);
+        let tag = tags.find(|tag| routes.node(slot_of(tag.as_bytes())) == node);
         let tag = tag.ok_or_else(none)?;
         Ok(Channel {
             name: format!("rlock:client:{{{tag}}}:{id}"),

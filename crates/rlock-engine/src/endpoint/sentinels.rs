@@ -14,7 +14,7 @@ use crate::engine::lane::Node;
 use crate::error::Failure;
 use crate::servers::{Address, Login, Tls};
 use crate::wire::resp::{Command, Frame};
-use crate::wire::sentinel::{self, Named};
+use crate::wire::topology::Named;
 
 /// How long one Sentinel may take to answer.
 const TIME: Duration = Duration::from_secs(1);
@@ -159,7 +159,7 @@ impl Endpoint {
             return;
         }
         let was_empty = connection.output.is_empty();
-        for question in sentinel::questions(&sentinels.master) {
+        for question in Named::questions(&sentinels.master) {
             connection.write(now, &question, What::Sentinel);
         }
         self.has_output(now, id, was_empty);
@@ -182,7 +182,7 @@ impl Endpoint {
         let [address, about] = sentinel.replies.as_slice() else {
             return;
         };
-        let named = sentinel::read(address, about, &sentinels.master);
+        let named = Named::read(address, about, &sentinels.master);
         sentinel.replies.clear();
         if sentinels.said(now, number, named) {
             return self.round_ends(now);

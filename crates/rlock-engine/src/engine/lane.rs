@@ -9,12 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crc::{CRC_16_XMODEM, Crc};
+
 use crate::engine::claims::{Claims, Numbers};
 use crate::engine::hold::Hold;
 use crate::engine::instant::Instant;
 use crate::engine::watchdog::Renewals;
 use crate::engine::work::{Stage, Work};
-use crate::engine::{Action, Engine, Id, Link, in_order, slot};
+use crate::engine::{Action, Engine, Id, Link, in_order};
 
 /// A server, by its number among those that this client has known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,13 +44,13 @@ impl Routes {
     pub fn node_of(&self, key: &[u8]) -> Node {
         match self {
             Self::One => Node::default(),
-            Self::Slots(_) => self.node(slot::of(key)),
+            Self::Slots(_) => self.node(slot_of(key)),
         }
     }
 
     /// The servers that have slots here and have not there.
     fn left_by(&self, next: &Self) -> BTreeSet<Node> {
-        let slots = 0..slot::SLOTS;
+        let slots = 0..SLOTS;
         let moved = slots.filter(|slot| self.node(*slot) != next.node(*slot));
         moved.map(|slot| self.node(slot)).collect()
     }
@@ -320,5 +322,52 @@ impl Engine {
     /// Whether a server has slots, or is connected to.
     pub fn is_in_use(&self, node: Node) -> bool {
         !matches!(self.link(node), Link::Idle) || self.routes.has(node)
+    }
+}
+
+const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// How many slots a cluster has.
+pub const SLOTS: u16 = 16_384;
+
+/// Which of a cluster's slots a key is in, as the cluster specification has it: a
+/// CRC of the key, or of what is between its first braces. Below [`SLOTS`].
+pub fn slot_of(key: &[u8]) -> u16 {
+    CRC.checksum(tag(key).unwrap_or(key)) % SLOTS
+}
+
+/// What is between the first `{` and the next `}`, unless that is nothing.
+fn tag(key: &[u8]) -> Option<&[u8]> {
+    let open = key.iter().position(|byte| *byte == b'{')?;
+    let rest = key.get(open + 1..)?;
+    let close = rest.iter().position(|byte| *byte == b'}')?;
+    rest.get(..close).filter(|tag| !tag.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The numbers are those of `CLUSTER KEYSLOT`.
+    #[test]
+    fn slots_are_those_of_the_server() {
+        assert_eq!(slot_of(b""), 0);
+        assert_eq!(slot_of(b"foo"), 12182);
+        assert_eq!(slot_of(b"123456789"), 12739);
+        assert_eq!(slot_of(b"somekey"), 11058);
+    }
+
+    #[test]
+    fn keys_with_the_same_tag_share_a_slot() {
+        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"user1000"));
+        assert_eq!(slot_of(b"foo{bar}{zap}"), slot_of(b"bar"));
+        assert_eq!(slot_of(b"foo{{bar}}zap"), slot_of(b"{bar"));
+    }
+
+    #[test]
+    fn an_empty_or_open_tag_is_none() {
+        assert_ne!(slot_of(b"foo{}{bar}"), slot_of(b"bar"));
+        assert_ne!(slot_of(b"foo{bar"), slot_of(b"bar"));
+        assert_ne!(slot_of(b"}foo{"), slot_of(b"foo"));
     }
 }

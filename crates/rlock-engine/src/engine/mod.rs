@@ -5,52 +5,41 @@
 //! to be told that time has passed ([`Engine::next_deadline`]). The same input
 //! gives the same output, which is how `tests/simulation` shows its rules.
 //!
-//! - `work`, `turns`: what is under way for an owner, and in which order;
-//! - `call`, `replies`: from a call for a lock to a grant, over lost
-//!   connections too;
-//! - `leaving`: release, at once or later, and downgrade; `cleanup`: what is done behind a call;
-//! - `extend`: a longer lease, or a larger fence, at the holder's word;
-//! - `hold`, `loss`: what is held, by how many guards, and how that ends;
-//! - `watchdog`, `pulse`: renewals, and signs of life;
-//! - `lane`, `slot`: what is known of each server, and which keys it has;
-//! - `notices`: what the server says without being asked;
+//! - `work`: what is under way for an owner, and in which order;
+//! - `call`: from a call for a lock to a grant, over lost connections too;
+//! - `leaving`: release, at once or later, downgrade, and what is done behind a call;
+//! - `hold`: what is held, by how many guards, and how that ends;
+//! - `watchdog`: renewals, a longer lease at the holder's word, and signs of life;
+//! - `lane`: what is known of each server, and which keys it has;
+//! - `request`: what a server is asked, and what it answers and says by itself;
+//! - `claims`, `terms`: who asks for which keys, how, for how long;
 //! - `proof`: what guards can tell without the engine.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, Fault};
+use crate::error::{Error, Fault, Loss};
 
-pub mod ask;
 mod call;
 pub mod claims;
-mod cleanup;
-mod event;
-mod extend;
 mod hold;
 pub mod instant;
 pub mod lane;
 mod leaving;
-mod loss;
-pub mod notices;
-pub mod owner;
 pub mod proof;
-mod pulse;
-mod replies;
 pub mod request;
-pub mod slot;
 pub mod terms;
-mod turns;
 mod watchdog;
 mod work;
 
-use claims::{Name, Table};
-pub use event::{Action, Event, Outcome};
+use claims::{Claims, Name, Table};
 use hold::Hold;
 use instant::Instant;
 use lane::{Lane, Node, Routes};
-use proof::Alive;
-use request::{Reply, Request, Sent};
+use proof::{Alive, Proof};
+use request::{Notice, Reply, Request, Sent};
+use terms::{Ask, Queueing, Terms};
 use work::Work;
 
 /// The number of anything that the engine knows: a call, a hold, a request.
@@ -392,4 +381,199 @@ fn in_order<T>(table: impl IntoIterator<Item = (Id, T)>) -> impl Iterator<Item =
 pub fn pause(attempts: u32, random: u64) -> Duration {
     let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
     full / 2 + full / 2000 * u32::try_from(random % 1000).unwrap_or(0)
+}
+
+/// What happens.
+#[derive(Debug)]
+pub enum Event {
+    /// Somebody asks for a lock; answered by [`Action::Resolve`].
+    Ask {
+        /// The call's number.
+        call: Id,
+        /// Who asks, and for what.
+        claims: Claims,
+        /// How it is to be held.
+        ask: Ask,
+        /// On which terms.
+        terms: Terms,
+        /// Whether and how long to wait.
+        queueing: Queueing,
+    },
+    /// A guard ends, and somebody wants to know how; answered likewise.
+    Release {
+        /// The call's number.
+        call: Id,
+        /// The hold's number.
+        hold: Id,
+        /// How the guard holds it.
+        ask: Ask,
+    },
+    /// A guard that was exclusive is to be shared; answered likewise.
+    Downgrade {
+        /// The call's number.
+        call: Id,
+        /// The hold's number.
+        hold: Id,
+    },
+    /// A hold is to last for at least `lease` from now.
+    Extend {
+        /// The call's number.
+        call: Id,
+        /// The hold's number.
+        hold: Id,
+        /// How long from now.
+        lease: Duration,
+    },
+    /// The fence of a hold is to be at least `fence`, on these terms from now on,
+    /// which are bound as before.
+    Raise {
+        /// The call's number.
+        call: Id,
+        /// The hold's number.
+        hold: Id,
+        /// The least that it is to be.
+        fence: u64,
+        /// On which terms.
+        terms: Terms,
+    },
+    /// The server is to keep a hold until then, also if its last guard ends
+    /// before; nothing is sent until that ends.
+    Keep {
+        /// The hold's number.
+        hold: Id,
+        /// Until when.
+        until: Instant,
+    },
+    /// Nobody waits for that answer any more.
+    Abandon {
+        /// The call's number.
+        call: Id,
+    },
+    /// A guard was dropped.
+    Leave {
+        /// The hold's number.
+        hold: Id,
+        /// How the guard held it.
+        ask: Ask,
+    },
+    /// The call was granted, and its caller was gone before it knew.
+    Untaken {
+        /// The call's number.
+        call: Id,
+        /// The hold's number.
+        hold: Id,
+        /// How the call asked for it.
+        ask: Ask,
+    },
+    /// The answer to [`Action::Send`].
+    Reply {
+        /// The request's number.
+        request: Id,
+        /// What was answered, or why nothing was.
+        result: Result<Reply, Fault>,
+    },
+    /// The server has said something.
+    Notice(Notice),
+    /// There is a connection to a server.
+    LinkUp {
+        /// The server.
+        node: Node,
+        /// The connection's number.
+        link: u64,
+        /// Whether no request of an earlier one can still be carried out.
+        is_sole: bool,
+    },
+    /// It is gone.
+    LinkDown {
+        /// The server.
+        node: Node,
+        /// Whether no other one is made before it is needed.
+        is_left: bool,
+    },
+    /// A connection to a server is wanted, before there is anything to ask.
+    Need {
+        /// The server.
+        node: Node,
+    },
+    /// A server said that another one has this slot.
+    SlotMoved {
+        /// The slot, below 16384.
+        slot: u16,
+        /// The server that has it now.
+        node: Node,
+    },
+    /// Which server has which slots.
+    Routes(Routes),
+    /// There will never be one again.
+    Closed,
+    /// Somebody wants to know when nothing is left to clean up; answered by
+    /// [`Action::Flushed`].
+    Flush {
+        /// The number of this question.
+        flush: Id,
+    },
+    /// Nothing is to be taken any more: calls that wait for a lock end with
+    /// [`Error::Closed`], and all that is held is
+    /// released.
+    LeaveAll,
+    /// Time has passed.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Action {
+    /// Send `request` by a connection, after all that were sent before by it.
+    Send {
+        /// The request's number.
+        id: Id,
+        /// The connection's number.
+        link: u64,
+        /// What to send.
+        request: Request,
+        /// The call that waits for it; none if that is the background.
+        call: Option<Id>,
+    },
+    /// The call is over.
+    Resolve {
+        /// The call's number.
+        call: Id,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// Wake those who wait for the end of a hold, and log it if it was lost.
+    Over {
+        /// The hold.
+        proof: Arc<Proof>,
+        /// How it ended.
+        why: Loss,
+    },
+    /// Connect to a server, and again whenever the connection is gone.
+    Connect {
+        /// The server.
+        node: Node,
+    },
+    /// Give the connection up: it is silent.
+    Retire {
+        /// The connection's number.
+        link: u64,
+    },
+    /// What was to be cleaned up when this was asked for is.
+    Flushed {
+        /// The number of the question.
+        flush: Id,
+    },
+}
+
+/// How a call ends.
+#[derive(Debug)]
+pub enum Outcome {
+    /// With one guard more.
+    Granted(Arc<Proof>),
+    /// Not in time; no error.
+    Refused,
+    /// Released, or downgraded.
+    Done,
+    /// With an error.
+    Failed(Error),
 }

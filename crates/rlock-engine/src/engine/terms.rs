@@ -1,4 +1,5 @@
-//! For how long a lock is asked: the lease, who renews it, and its bounds.
+//! How a lock is asked for: alone, shared, or some of a number of permits; for how
+//! long it is waited for; and its terms: the lease, who renews it, and its bounds.
 //!
 //! All durations become whole milliseconds here, rounded up, as the wire has
 //! no others.
@@ -294,6 +295,48 @@ pub fn whole_ms(argument: &'static str, duration: Duration) -> Result<Duration, 
 /// `duration` in milliseconds, rounded up, as the wire has it.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// How a lock is asked for, and then held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// By one owner.
+    Exclusive,
+    /// Together with all others that share it.
+    Shared,
+    /// `permits` of at most `limit`, which every caller names itself.
+    Permits {
+        /// How many there are.
+        limit: u32,
+        /// How many of them; from 1.
+        permits: u32,
+    },
+}
+
+impl Ask {
+    /// Whether nobody else can hold it then.
+    pub fn is_exclusive(self) -> bool {
+        self == Self::Exclusive
+    }
+
+    /// How many permits a hold has that was asked for like this.
+    pub fn permits(self) -> u32 {
+        match self {
+            Self::Exclusive | Self::Shared => 1,
+            Self::Permits { permits, .. } => permits,
+        }
+    }
+}
+
+/// How a request for a lock is told its outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queueing {
+    /// Not at all: now or never.
+    Try,
+    /// Waits in the server's queue, at most this long.
+    AtMost(Duration),
+    /// Waits in the server's queue without limit.
+    Unlimited,
 }
 
 #[cfg(test)]

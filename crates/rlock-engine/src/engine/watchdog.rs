@@ -1,5 +1,5 @@
-//! Renews what is held, about every third of its lease, and sees to it that
-//! the connection is known to be there.
+//! Renews what is held, about every third of its lease, at its holder's word too,
+//! and sees to it that the connection is known to be there.
 //!
 //! A renewal that fails is tried again until validity ends, and holds up no
 //! other. A hold that was lost is never renewed. After each new connection
@@ -12,8 +12,20 @@
 //! its lease is renewed all the same, so that no slow network loses any; and as
 //! the network is slow, one more may be under way from then on, for as long as
 //! they are needed.
+//!
+//! A grant by message counts from the last sign of life before it. So while
+//! somebody waits, a quiet connection is asked for one four times in the
+//! shortest lease, once for all who wait; and so often that they do not wait
+//! for long at a server that hangs.
+//!
+//! When a connection ends, a bound hold counts only for its grace from when the
+//! connection was last known to be there. If that were the last renewal, an end
+//! after a quiet time would lose holds that the server still has. So a quiet
+//! connection is asked four times in the shortest grace; and given up if
+//! nothing comes for half of it, so that its end is seen here before the grace
+//! can be over on the server.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::engine::claims::Numbers;
@@ -21,8 +33,10 @@ use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
 use crate::engine::request::{By, Renewal, Reply, Request, Sent};
-use crate::engine::{Action, Engine, Id, Link};
-use crate::error::{Error, Fault};
+use crate::engine::terms::{Terms, validity_end};
+use crate::engine::work::{Task, Work};
+use crate::engine::{Action, Engine, Id, Link, Outcome, Timer};
+use crate::error::{Error, Fault, Loss};
 
 /// How many holds there are for each that may be renewed at the same time.
 const HOLDS_PER_RENEWAL: usize = 500;
@@ -401,6 +415,243 @@ impl Engine {
                 hold.renewing = None;
             }
             self.look_later(now, id, Some(due.min(now + (until - now) / 4)));
+        }
+    }
+}
+
+/// At most ten signs of life a second are asked for, and at least one in five
+/// seconds unless more are wanted.
+const PULSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+impl Engine {
+    /// Has a sign of life asked for at least so often while there is need.
+    pub fn set_quiet(&mut self, quiet: Duration) {
+        self.quiet = Some(quiet);
+    }
+
+    /// When the last request was made that the server answered.
+    pub fn known_good(&self, node: Node) -> Instant {
+        let lane = self.lanes.get(&node);
+        lane.map_or(Instant::from_nanos(0), |lane| lane.known_good)
+    }
+
+    pub(super) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
+        if count(&mut self.lane(node).leases, lease) {
+            self.keep_pulse(now, node);
+        }
+    }
+
+    pub(super) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
+        uncount(&mut self.lane(node).leases, lease);
+    }
+
+    pub(super) fn grace_begins(&mut self, now: Instant, node: Node, grace: Duration) {
+        if !grace.is_zero() && count(&mut self.lane(node).graces, grace) {
+            self.keep_pulse(now, node);
+        }
+    }
+
+    pub(super) fn grace_ends(&mut self, node: Node, grace: Duration) {
+        uncount(&mut self.lane(node).graces, grace);
+    }
+
+    /// Asks for a sign of life if the last is too old.
+    pub(super) fn keep_pulse(&mut self, now: Instant, node: Node) {
+        let quiet = self.quiet.unwrap_or(PULSE.1);
+        let lane = self.lane(node);
+        let grace = lane.graces.keys().next().copied();
+        let lease = lane.leases.keys().next().copied();
+        let shortest = grace.into_iter().chain(lease).min();
+        let interval = shortest.map(|shortest| (shortest / 4).clamp(PULSE.0, quiet));
+        let (Some(interval), Link::Up { number, .. }) = (interval, lane.link) else {
+            return self.set_pulse(node, None);
+        };
+        let age = now - lane.known_good;
+        if age < interval && lane.renewals.ping.is_none() {
+            return self.set_pulse(node, Some(now + (interval - age)));
+        }
+        let is_new = lane.renewals.ping.is_none();
+        let sent = *lane.renewals.ping.get_or_insert(now);
+        if is_new {
+            self.send(now, (node, number), By::Ping, Request::Ping);
+        }
+        let silence = grace.map(|grace| sent + (grace / 2).max(PULSE.0));
+        if silence.is_some_and(|silence| silence <= now) {
+            self.actions.push_back(Action::Retire { link: number });
+            return self.set_pulse(node, None);
+        }
+        self.set_pulse(node, silence);
+    }
+
+    pub(super) fn pulse_reply(&mut self, now: Instant, node: Node) {
+        self.lane(node).renewals.ping = None;
+        self.keep_pulse(now, node);
+    }
+
+    pub(super) fn set_pulse(&mut self, node: Node, due: Option<Instant>) {
+        if let Some(before) = std::mem::replace(&mut self.lane(node).pulse, due) {
+            self.agenda.remove(&(before, Timer::Pulse(node)));
+        }
+        if let Some(due) = due {
+            self.agenda.insert((due, Timer::Pulse(node)));
+        }
+    }
+}
+
+/// Counts one more of that length; whether it is shorter than all others.
+fn count(all: &mut BTreeMap<Duration, usize>, length: Duration) -> bool {
+    let shortest = all.keys().next().copied();
+    *all.entry(length).or_default() += 1;
+    shortest.is_none_or(|shortest| length < shortest)
+}
+
+fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
+    if let Some(count) = all.get_mut(&length) {
+        *count -= 1;
+        if *count == 0 {
+            all.remove(&length);
+        }
+    }
+}
+
+/// A hold that is to last for at least `lease` from now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extension {
+    hold: Id,
+    lease: Duration,
+    /// What the fence is to be raised to.
+    raise: Option<u64>,
+    /// The lease that its renewals go back to if the server refuses.
+    before: Option<Duration>,
+    /// What was asked for last, and the fence by then.
+    asked: (Duration, u64),
+}
+
+impl Engine {
+    /// Raises the fence of a hold, which is renewed on `terms` from now on.
+    pub(super) fn raise(&mut self, now: Instant, call: Id, id: Id, fence: u64, terms: Terms) {
+        if let Some(hold) = self.holds.get_mut(&id) {
+            let bound = hold.terms.bound;
+            (hold.taken, hold.terms) = (now, Terms { bound, ..terms });
+        }
+        self.extend(now, call, id, terms.lease, Some(fence));
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        now: Instant,
+        call: Id,
+        id: Id,
+        lease: Duration,
+        raise: Option<u64>,
+    ) {
+        let outcome = match (self.loss(now, id), self.holds.get(&id)) {
+            (Some(loss), _) => Outcome::Failed(Error::Lost(loss)),
+            (None, None) => Outcome::Failed(Error::Closed),
+            (None, Some(hold)) => {
+                let task = Task::Extend(Extension {
+                    hold: id,
+                    lease,
+                    raise,
+                    before: None,
+                    asked: (lease, hold.proof.fence()),
+                });
+                let claims = hold.proof.claims.clone();
+                let deadline = Some(now + self.patience);
+                return self.start(now, call, Work::new(now, claims, task, deadline, true));
+            }
+        };
+        self.actions.push_back(Action::Resolve { call, outcome });
+    }
+
+    pub(super) fn ask_to_extend(&mut self, now: Instant, id: Id, link: u64, extension: Extension) {
+        let loss = self.loss(now, extension.hold);
+        let Some(hold) = self.holds.get_mut(&extension.hold) else {
+            return self.end(now, id, Outcome::Failed(Error::Closed));
+        };
+        // A renewal that is asked for from now on must not end it sooner.
+        let before = extension.before.unwrap_or(hold.terms.lease);
+        hold.terms.lease = before.max(extension.lease);
+        let lease = hold.terms.lease_at(hold.taken, now);
+        let (Some(lease), None) = (lease, loss) else {
+            let loss = loss.unwrap_or(Loss::LeaseEnded);
+            return self.end(now, id, Outcome::Failed(Error::Lost(loss)));
+        };
+        // Whoever raises several fences need not ask where the largest was just
+        // granted.
+        let (is_raised, late) = match extension.raise {
+            Some(raise) => (hold.proof.fence() >= raise, extension.lease / 20),
+            None => (true, Duration::ZERO),
+        };
+        if is_raised && hold.lease_end + late >= validity_end(now, extension.lease) {
+            return self.end(now, id, Outcome::Done);
+        }
+        hold.raised = hold.raised.max(extension.raise);
+        let (claims, known) = (hold.proof.claims.clone(), hold.proof.fence());
+        let replicas = hold.terms.replicas;
+        if let Some(work) = self.works.get_mut(&id) {
+            work.task = Task::Extend(Extension {
+                before: Some(before),
+                asked: (lease, known),
+                ..extension
+            });
+        }
+        let request = Request::Renew {
+            claims,
+            lease,
+            known,
+            raise: extension.raise,
+            bound: None,
+            notify: false,
+            replicas,
+        };
+        self.request(now, id, link, request);
+    }
+
+    pub(super) fn extend_reply(
+        &mut self,
+        now: Instant,
+        id: Id,
+        sent: Sent,
+        extension: Extension,
+        result: Result<Reply, Fault>,
+    ) {
+        let Extension { hold, asked, .. } = extension;
+        let fence = match result {
+            Ok(Reply::Fence(fence)) => Some(fence),
+            result @ (Ok(Reply::TooFew(_)) | Err(_)) => {
+                let error = match result {
+                    Ok(Reply::TooFew(known)) => self.too_few(hold, known),
+                    Ok(_) => return,
+                    Err(fault) => match self.try_again(now, id, sent, fault) {
+                        Ok(()) => return,
+                        Err(error) => error,
+                    },
+                };
+                // An earlier sending that nobody answered may have raised the fence.
+                let work = self.works.get(&id);
+                let is_first = work.is_none_or(|work| work.unanswered.is_none());
+                if let (Some(hold), Some(before)) = (self.holds.get_mut(&hold), extension.before) {
+                    hold.terms.lease = before;
+                    if matches!(error, Error::Refused(_)) && is_first {
+                        hold.raised = None;
+                    }
+                }
+                return self.end(now, id, Outcome::Failed(error));
+            }
+            Ok(_) => None,
+        };
+        if self.renewed(now, hold, sent, asked, fence) {
+            return self.end(now, id, Outcome::Done);
+        }
+        let loss = self.loss(now, hold).unwrap_or(Loss::EndedByServer);
+        self.end(now, id, Outcome::Failed(Error::Lost(loss)));
+    }
+
+    pub(super) fn too_few(&self, hold: Id, known: u16) -> Error {
+        Error::NotReplicated {
+            wanted: self.holds.get(&hold).map_or(0, |hold| hold.terms.replicas),
+            acknowledged: known,
         }
     }
 }

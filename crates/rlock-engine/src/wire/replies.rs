@@ -1,11 +1,11 @@
-//! What the replies of a server to the commands of the wire contract say.
+//! What the replies and the messages of a server say.
 //!
 //! Knows their form only, not what follows from them.
 
-use crate::engine::claims::Claims;
-use crate::engine::request::{Reply, Request, Undo};
+use crate::engine::claims::{Claims, Name};
+use crate::engine::request::{Notice, Reply, Request, Undo, Word};
 use crate::error::{Error, Fault};
-use crate::wire::resp::Frame;
+use crate::wire::resp::{Command, Frame};
 
 /// What the replies to `request` say: one, or one for each of its commands.
 ///
@@ -104,14 +104,84 @@ pub fn number(reply: &Frame) -> Result<u64, Error> {
     .ok_or_else(|| Error::Protocol(format!("expected a number, got {reply:?}")))
 }
 
+/// Reads `<event> <fence> <owner> <key>`, which came by the connection of that
+/// number; `None` for anything else.
+pub fn notice(message: &[u8], link: u64) -> Option<Notice> {
+    let (word, rest) = split_word(message)?;
+    let (fence, name) = split_word(rest)?;
+    let word = match word {
+        b"grant" => Word::Grant,
+        b"timeout" => Word::WaitEnded,
+        b"withdrawn" => Word::Withdrawn,
+        b"lost" => Word::Lost,
+        _ => return None,
+    };
+    let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
+    Some(Notice {
+        word,
+        fence,
+        name: Name::new(name),
+        link,
+    })
+}
+
+fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = text.iter().position(|byte| *byte == b' ')?;
+    Some((text.get(..end)?, text.get(end + 1..)?))
+}
+
+/// A connection as its server calls it, by which it is asked to close earlier ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    id: String,
+    addr: String,
+}
+
+impl Identity {
+    /// Asks the server what it calls the connection.
+    pub fn question() -> Command {
+        let mut command = Command::new("CLIENT");
+        command.arg("INFO");
+        command
+    }
+
+    /// The reply to [`question`](Self::question); `None` where the server may not
+    /// say.
+    ///
+    /// None at a Unix socket, too, where all connections have one address: its
+    /// path, maybe with spaces, and port 0.
+    pub fn read(reply: &Frame) -> Option<Self> {
+        let info = std::str::from_utf8(reply.as_bytes()?).ok()?;
+        let (before, rest) = info.split_once(" addr=")?;
+        let (addr, _) = rest.split_once(" laddr=")?;
+        let id = before.strip_prefix("id=")?;
+        (!addr.ends_with(":0")).then(|| Self {
+            id: id.to_owned(),
+            addr: addr.to_owned(),
+        })
+    }
+
+    /// Has the server close it; answered with the number of those closed, of
+    /// which 0 is as good as 1: it is closed already.
+    ///
+    /// Both number and address must match: after a restart or a fail-over the
+    /// number alone may be a stranger's.
+    pub fn kill(&self) -> Command {
+        let mut command = Command::new("CLIENT");
+        command.arg("KILL").arg("ID").arg(&self.id);
+        command.arg("ADDR").arg(&self.addr);
+        command
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
     use super::*;
-    use crate::engine::ask::{Ask, Queueing};
-    use crate::engine::owner::Owner;
+    use crate::engine::claims::Owner;
+    use crate::engine::terms::{Ask, Queueing};
     use crate::error::ServerError;
 
     fn claims(keys: &[&str]) -> Claims {
@@ -202,5 +272,47 @@ mod tests {
         let hello = Frame::Array(vec![text("mode"), text("standalone")]);
         assert!(!is_cluster(&hello).unwrap() && !is_master(&hello));
         assert!(is_cluster(&Frame::Nil).is_err());
+    }
+
+    #[test]
+    fn a_key_in_a_notice_may_have_spaces_and_any_bytes() {
+        let read = notice(b"grant 17 u:1 a key\xff ", 1).unwrap();
+        assert_eq!((read.word, read.fence), (Word::Grant, 17));
+        assert!(read.name == Name::new(b"u:1 a key\xff "));
+    }
+
+    #[test]
+    fn a_malformed_notice_is_none() {
+        for message in [
+            &b""[..],
+            b"grant",
+            b"grant 1",
+            b"grant x o k",
+            b"grant -1 o k",
+            b"won 1 o k",
+        ] {
+            assert!(notice(message, 1).is_none());
+        }
+    }
+
+    fn identity(info: &str) -> Option<Identity> {
+        Identity::read(&Frame::Verbatim(info.into()))
+    }
+
+    #[test]
+    fn a_connection_is_known_by_its_whole_address() {
+        let info =
+            |addr: &str| format!("id=7 addr={addr} laddr={addr} fd=8 name= age=0 db=0 resp=3\n");
+        for addr in ["127.0.0.1:45216", "[::1]:45210"] {
+            let identity = identity(&info(addr)).unwrap();
+            let mut kill = Command::new("CLIENT");
+            kill.arg("KILL").arg("ID").arg("7").arg("ADDR").arg(addr);
+            assert_eq!(identity.kill(), kill);
+        }
+        for socket in ["/tmp/a socket:0", "/a=1 addr=2:0"] {
+            assert_eq!(identity(&info(socket)), None);
+        }
+        assert_eq!(identity("id=7"), None);
+        assert_eq!(Identity::read(&Frame::Nil), None);
     }
 }

@@ -4,10 +4,9 @@
 
 use std::time::Duration;
 
-use crate::engine::ask::{Ask, Queueing};
 use crate::engine::claims::Claims;
 use crate::engine::request::{Request, Undo};
-use crate::engine::terms::millis;
+use crate::engine::terms::{Ask, Queueing, millis};
 use crate::error::Error;
 use crate::wire::resp::Command;
 
@@ -310,7 +309,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::owner::Owner;
+    use crate::engine::claims::Owner;
     use crate::wire::resp::{Decoder, Frame};
 
     /// What is sent, as words.

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use rlock_core::{ChannelKind, Name};
 use rlock_engine::endpoint::{Action, ConnectionId, Endpoint, Event, Outcome, Settings, To};
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::lane::slot_of;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Lease, Terms};
-use rlock_engine::engine::{self, Id, slot};
+use rlock_engine::engine::terms::{Ask, Lease, Queueing, Terms};
+use rlock_engine::engine::{self, Id};
 use rlock_engine::error::Failure;
 use rlock_engine::servers::Address;
 use rlock_engine::wire::resp::{Command, Decoder};
@@ -599,16 +598,16 @@ impl World {
             .iter()
             .flat_map(|server| server.sessions.values());
         let channels = channels.filter_map(|session| session.channel.as_ref());
-        let names = channels.map(|(_, name)| slot::of(name.as_bytes()));
+        let names = channels.map(|(_, name)| slot_of(name.as_bytes()));
         let slots: Vec<u16> = names
-            .chain(KEYS.map(|key| slot::of(key.as_bytes())))
+            .chain(KEYS.map(|key| slot_of(key.as_bytes())))
             .collect();
         let slot = slots[self.below(slots.len() as u64) as usize];
         let to = 1 - self.home(slot);
         self.moving = Some((slot, to));
         let window = self.below(2 * SECOND);
         for key in KEYS {
-            if slot::of(key.as_bytes()) == slot {
+            if slot_of(key.as_bytes()) == slot {
                 let time = self.below(window);
                 self.later(time, Happening::KeyMoves(key));
             }
@@ -648,7 +647,7 @@ impl World {
             return;
         };
         for key in KEYS {
-            if slot::of(key.as_bytes()) == slot {
+            if slot_of(key.as_bytes()) == slot {
                 self.key_moves(key);
             }
         }
@@ -657,7 +656,7 @@ impl World {
         self.seen.moves += 1;
         let mut gone = Vec::new();
         for (session, it) in &mut self.servers[1 - to].sessions {
-            if let Some(channel) = it.channel.take_if(|it| slot::of(it.1.as_bytes()) == slot) {
+            if let Some(channel) = it.channel.take_if(|it| slot_of(it.1.as_bytes()) == slot) {
                 gone.push((*session, channel));
             }
         }
@@ -805,7 +804,7 @@ impl World {
             }
             ("SUBSCRIBE", name) => server.listen(session, ChannelKind::Plain, name),
             ("SSUBSCRIBE", name) => {
-                let slot = slot::of(name.as_bytes());
+                let slot = slot_of(name.as_bytes());
                 match self.home(slot) {
                     home if home == host => {
                         self.servers[host].listen(session, ChannelKind::Sharded, name)
@@ -838,7 +837,7 @@ impl World {
         words: &[String],
     ) -> String {
         if self.kind == Kind::Cluster {
-            let slot = slot::of(key.as_bytes());
+            let slot = slot_of(key.as_bytes());
             let home = self.home(slot);
             let to = self.moving.filter(|(moving, _)| *moving == slot);
             let is_coming = is_asking && to == Some((slot, host));

@@ -5,12 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::endpoint::{Action, ConnectionId, Endpoint, Event, Note, Outcome, Settings, To};
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::owner::Owner;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::engine::{self, Id};
 use rlock_engine::error::Failure;
 use rlock_engine::wire::resp::{Command, Decoder, Frame};

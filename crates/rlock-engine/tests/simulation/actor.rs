@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::engine::Id;
-use rlock_engine::engine::ask::Ask;
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::Ask;
 
 #[derive(Debug, Default)]
 pub(crate) struct Actor {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rlock_core::{Channel, ChannelKind, Mode, Name, Renewal, Request as Asked, Wait};
-use rlock_engine::engine::ask::{Ask, Queueing};
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::request::{Reply, Request, Undo};
+use rlock_engine::engine::terms::{Ask, Queueing};
 use rlock_engine::error::{Error, Fault};
 
 use crate::server::{Server, failure};

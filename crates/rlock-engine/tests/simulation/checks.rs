@@ -1,8 +1,8 @@
 //! What must hold at every moment.
 
-use rlock_engine::engine::ask::Ask;
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::Ask;
 
 use crate::actor::{Calling, Guard, Kept};
 use crate::cluster::{SLOTS, place};

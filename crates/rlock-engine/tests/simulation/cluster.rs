@@ -2,9 +2,8 @@
 
 use rlock_core::{Delivery, Name};
 use rlock_engine::engine::claims::Claims;
-use rlock_engine::engine::lane::{Node, Routes};
+use rlock_engine::engine::lane::{Node, Routes, slot_of};
 use rlock_engine::engine::request::{Reply, Request};
-use rlock_engine::engine::slot;
 use rlock_engine::error::Fault;
 
 use crate::carry_out::claims_of;
@@ -92,7 +91,7 @@ impl Kind {
 }
 
 pub(crate) fn place_of(key: &str) -> usize {
-    place(slot::of(key.as_bytes()))
+    place(slot_of(key.as_bytes()))
 }
 
 pub(crate) fn place(slot: u16) -> usize {

@@ -1,8 +1,7 @@
 //! What happens next, and what comes of it.
 
 use rlock_engine::engine::claims::Name;
-use rlock_engine::engine::notices::{Notice, Word};
-use rlock_engine::engine::request::{Reply, Request};
+use rlock_engine::engine::request::{Notice, Reply, Request, Word};
 use rlock_engine::engine::{Action, Event, Id};
 use rlock_engine::error::Fault;
 

@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::claims::Claims;
+use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::lane::{Node, Routes};
-use rlock_engine::engine::owner::Owner;
+use rlock_engine::engine::lane::{self, Node, Routes, slot_of};
 use rlock_engine::engine::request::Reply;
-use rlock_engine::engine::terms::Terms;
-use rlock_engine::engine::{Action, Engine, Event, Id, slot};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
+use rlock_engine::engine::{Action, Engine, Event, Id};
 use rlock_engine::error::Fault;
 
 use crate::client::{Happening, Link, REPLICATION};
@@ -324,7 +322,7 @@ impl World {
 
 /// A client of a cluster with so many holds, all of them at the first server.
 fn holder(count: u64) -> Engine {
-    let mut nodes = vec![Node(0); usize::from(slot::SLOTS)];
+    let mut nodes = vec![Node(0); usize::from(lane::SLOTS)];
     nodes[1] = Node(1);
     let limits = (Duration::from_secs(10), Duration::from_secs(1));
     let mut engine = Engine::new(limits, 1, Routes::Slots(nodes.into()));
@@ -336,7 +334,7 @@ fn holder(count: u64) -> Engine {
     };
     engine.handle(START, up);
     let keys = (0..).map(|number| format!("key-{number}"));
-    let keys = keys.filter(|key| slot::of(key.as_bytes()) != 1);
+    let keys = keys.filter(|key| slot_of(key.as_bytes()) != 1);
     for (number, key) in (1..=count).zip(keys) {
         let call = engine.next_id();
         let ask = Event::Ask {

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 
 /// The clients, and the tasks of each.
 pub(crate) const CLIENTS: usize = 2;

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::terms::{LEASE_DEFAULT, Lease, Terms};
+use rlock_engine::engine::terms::{Ask, LEASE_DEFAULT, Lease, Queueing, Terms};
 
 use crate::cluster::Kind;
 use crate::operation::{Beside, Cut, Fall, Operation};

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use rlock_core::{ChannelKind, Limits, Timestamp};
 use rlock_engine::engine::claims::Claims;
-use rlock_engine::engine::notices::Word;
-use rlock_engine::engine::request::Reply;
+use rlock_engine::engine::request::{Reply, Word};
 use rlock_engine::error::{Failure, Fault, ServerError};
 
 use crate::cluster::View;

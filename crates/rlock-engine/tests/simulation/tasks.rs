@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rlock_engine::engine::ask::{Ask, Queueing};
-use rlock_engine::engine::claims::Claims;
-use rlock_engine::engine::owner::Owner;
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::claims::{Claims, Owner};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::engine::{Event, Id, Outcome};
 
 use crate::actor::{Calling, Guard, Kept, What};

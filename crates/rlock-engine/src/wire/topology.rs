@@ -1,10 +1,9 @@
-//! What the servers of a cluster say of which of them has what.
+//! Where a master is, as a Redis Sentinel says; and which of the servers of a cluster
+//! has what, as they say.
 
-use crate::error::ServerError;
+use crate::engine::lane::SLOTS;
+use crate::error::{Failure, ServerError};
 use crate::wire::resp::{Command, Frame};
-
-/// The keys of a cluster are in so many slots.
-pub const SLOTS: u16 = 16_384;
 
 /// The slots from the first number to the second, and the address of the
 /// server that has them.
@@ -65,25 +64,29 @@ pub fn standing(reply: &Frame) -> Standing {
 /// host out. What is not understood is left out, too.
 pub fn ranges(reply: &Frame, asked: &str) -> Vec<Range> {
     let ranges = reply.as_list().unwrap_or_default().iter();
-    ranges.filter_map(|range| read(range, asked)).collect()
+    ranges
+        .filter_map(|range| Range::read(range, asked))
+        .collect()
 }
 
-fn read(range: &Frame, asked: &str) -> Option<Range> {
-    let [first, last, master, ..] = range.as_list()? else {
-        return None;
-    };
-    let [host, port, ..] = master.as_list()? else {
-        return None;
-    };
-    Some(Range {
-        first: number(first)?,
-        last: number(last)?.min(SLOTS - 1),
-        host: match host {
-            Frame::Bulk(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-            _ => asked.to_owned(),
-        },
-        port: number(port)?,
-    })
+impl Range {
+    fn read(range: &Frame, asked: &str) -> Option<Self> {
+        let [first, last, master, ..] = range.as_list()? else {
+            return None;
+        };
+        let [host, port, ..] = master.as_list()? else {
+            return None;
+        };
+        Some(Self {
+            first: number(first)?,
+            last: number(last)?.min(SLOTS - 1),
+            host: match host {
+                Frame::Bulk(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
+                _ => asked.to_owned(),
+            },
+            port: number(port)?,
+        })
+    }
 }
 
 fn number(value: &Frame) -> Option<u16> {
@@ -124,26 +127,83 @@ pub fn redirect(error: &ServerError) -> Option<Redirect> {
     })
 }
 
+/// The master that one Sentinel names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Each fail-over has a number larger than those before it: what was said
+    /// with the largest counts. 0 if the Sentinel may not say it.
+    pub epoch: u64,
+    /// Where the master is.
+    pub host: String,
+    /// Where the master listens.
+    pub port: u16,
+}
+
+impl Named {
+    /// What to ask about the master of that name, in RESP2, too: older Sentinels
+    /// know nothing else. [`read`](Self::read) takes both replies.
+    pub fn questions(master: &str) -> [Command; 2] {
+        ["GET-MASTER-ADDR-BY-NAME", "MASTER"].map(|question| {
+            let mut command = Command::new("SENTINEL");
+            command.arg(question).arg(master);
+            command
+        })
+    }
+
+    /// The replies to [`questions`](Self::questions). The second may be an error: not every user may
+    /// ask for more than the address.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Server`] if the Sentinel refuses to answer, [`Failure::Io`] if it
+    /// knows no such master, [`Failure::Protocol`] for what is no address.
+    pub fn read(address: &Frame, about: &Frame, master: &str) -> Result<Self, Failure> {
+        let (host, port) = match address {
+            Frame::Error(error) => return Err(Failure::Server(error.clone())),
+            Frame::Nil => {
+                let unknown = format!("it knows no master of this name: {master}");
+                return Err(Failure::Io(unknown));
+            }
+            address => match address.as_list() {
+                Some([host, port]) => (text(host), text(port).and_then(|port| port.parse().ok())),
+                _ => (None, None),
+            },
+        };
+        let no_address = || Failure::Protocol(format!("expected an address, got {address:?}"));
+        let epoch = about.field("config-epoch").and_then(text);
+        Ok(Self {
+            epoch: epoch.and_then(|epoch| epoch.parse().ok()).unwrap_or(0),
+            host: host.ok_or_else(no_address)?.to_owned(),
+            port: port.ok_or_else(no_address)?,
+        })
+    }
+}
+
+fn text(frame: &Frame) -> Option<&str> {
+    std::str::from_utf8(frame.as_bytes()?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ServerError;
 
-    fn text(text: &str) -> Frame {
+    fn bulk(text: &str) -> Frame {
         Frame::Bulk(text.into())
     }
 
     fn range(first: i64, last: i64, host: Frame) -> Frame {
-        let master = Frame::Array(vec![host, Frame::Integer(7000), text("id")]);
+        let master = Frame::Array(vec![host, Frame::Integer(7000), bulk("id")]);
         Frame::Array(vec![Frame::Integer(first), Frame::Integer(last), master])
     }
 
     #[test]
     fn a_host_that_is_left_out_is_the_one_that_was_asked() {
         let reply = Frame::Array(vec![
-            range(0, 99, text("10.0.0.1")),
-            range(100, 200, text("")),
+            range(0, 99, bulk("10.0.0.1")),
+            range(100, 200, bulk("")),
             range(201, 16_383, Frame::Nil),
-            range(70_000, 80_000, text("no slots")),
+            range(70_000, 80_000, bulk("no slots")),
         ]);
         let ranges = ranges(&reply, "asked");
         let read: Vec<_> = ranges
@@ -160,7 +220,7 @@ mod tests {
 
     #[test]
     fn the_newest_word_of_those_that_serve_is_believed() {
-        let said = |lines: &str| standing(&text(lines));
+        let said = |lines: &str| standing(&bulk(lines));
         let cut_off = said("cluster_state:fail\r\ncluster_current_epoch:9\r\n");
         let before = said("cluster_state:ok\r\ncluster_current_epoch:7\r\n");
         let now = said("cluster_state:ok\r\ncluster_size:3\r\ncluster_current_epoch:8\r\n");
@@ -184,5 +244,40 @@ mod tests {
         assert_eq!(read("MOVED 8579 :7001"), Some((8579, None, 7001, false)));
         assert_eq!(read("MOVED 8579"), None);
         assert_eq!(read("ERR 8579 a:1"), None);
+    }
+
+    fn list(words: &[&str]) -> Frame {
+        Frame::Array(words.iter().map(|it| Frame::Bulk((*it).into())).collect())
+    }
+
+    fn error() -> ServerError {
+        ServerError {
+            code: "NOPERM".into(),
+            message: "no".into(),
+        }
+    }
+
+    #[test]
+    fn a_master_is_named_with_its_epoch_if_the_user_may_see_it() {
+        let address = list(&["::1", "6379"]);
+        let about = list(&["name", "main", "config-epoch", "7"]);
+        let named = |epoch| Named {
+            epoch,
+            host: "::1".into(),
+            port: 6379,
+        };
+        assert_eq!(Named::read(&address, &about, "main"), Ok(named(7)));
+        let denied = Frame::Error(error());
+        assert_eq!(Named::read(&address, &denied, "main"), Ok(named(0)));
+    }
+
+    #[test]
+    fn what_is_no_address_is_a_failure() {
+        let read = |address: Frame| Named::read(&address, &Frame::Nil, "main").unwrap_err();
+        assert!(matches!(read(Frame::Nil), Failure::Io(_)));
+        assert_eq!(read(Frame::Error(error())), Failure::Server(error()));
+        for words in [&["::1"][..], &["::1", "99999"], &["::1", "6379", "1"]] {
+            assert!(matches!(read(list(words)), Failure::Protocol(_)));
+        }
     }
 }

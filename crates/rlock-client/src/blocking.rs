@@ -1,0 +1,559 @@
+//! The same locks for code without async.
+//!
+//! Same verbs, same futures: the calling thread runs them, and what works in the
+//! background runs on a thread that the [`Client`] owns. Works on any thread; on
+//! one that runs async code it holds up that code, as every blocking call does.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! # fn main() -> Result<(), rlock_client::Error> {
+//! let client = rlock_client::blocking::Client::connect("redis://127.0.0.1/")?;
+//! let guard = client.mutex("invoice:7").lock()?;
+//! println!("held, fence {}", guard.fence());
+//! guard.release()?;
+//! # Ok(()) }
+//! ```
+
+use std::fmt;
+use std::ops::Deref;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Handle;
+
+#[cfg(feature = "quorum")]
+use crate::QuorumBuilder;
+#[cfg(feature = "quorum")]
+use crate::quorum::read;
+use crate::{
+    Answer, ClientBuilder, Contended, Counters, Error, Exclusive, Info, Kind, Loss, Metrics, Owner,
+    Permit, Servers, Several, Shared, Terms, Write,
+};
+
+/// Runs `future` on this thread; its timers are those of the client's thread.
+fn run<F: Future>(runtime: &Handle, future: F) -> F::Output {
+    let _timers = runtime.enter();
+    // A task that blocks here must not lend it its budget, which nobody refills.
+    let mut future = pin!(tokio::task::unconstrained(future));
+    let waker = Waker::from(Arc::new(Parked(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// A thread that waits for a future.
+struct Parked(Thread);
+
+impl Wake for Parked {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// What an async call gives, as a blocking one gives it: locks and guards know
+/// the client's thread, and all else stays as it is.
+trait OnThread {
+    type Blocking;
+
+    fn on(self, runtime: &Handle) -> Self::Blocking;
+}
+
+impl<T: OnThread> OnThread for Option<T> {
+    type Blocking = Option<T::Blocking>;
+
+    fn on(self, runtime: &Handle) -> Self::Blocking {
+        self.map(|value| value.on(runtime))
+    }
+}
+
+impl<T: OnThread, E: OnThread> OnThread for Result<T, E> {
+    type Blocking = Result<T::Blocking, E::Blocking>;
+
+    fn on(self, runtime: &Handle) -> Self::Blocking {
+        match self {
+            Ok(value) => Ok(value.on(runtime)),
+            Err(error) => Err(error.on(runtime)),
+        }
+    }
+}
+
+macro_rules! unchanged {
+    ($($kind:ty),*) => {$(
+        impl OnThread for $kind {
+            type Blocking = Self;
+
+            fn on(self, _: &Handle) -> Self {
+                self
+            }
+        }
+    )*};
+}
+
+unchanged!(
+    (),
+    bool,
+    u32,
+    u64,
+    &[u8],
+    Error,
+    Info,
+    Metrics,
+    Owner,
+    Vec<Contended>,
+    Vec<Info>,
+    Vec<Answer<Vec<Contended>>>
+);
+
+/// A type around the async one of the same name: first what it gives at once,
+/// then what it waits for.
+macro_rules! verbs {
+    ($(#[$about:meta])* $name:ident {
+        $(has $given:ident($($with:ident: $is:ty),*) -> $gives:ty;)*
+        $(waits $verb:ident($($arg:ident: $type:ty),*) -> $out:ty;)*
+    }) => {
+        #[doc = concat!("See [`crate::", stringify!($name), "`].")]
+        $(#[$about])*
+        #[derive(Clone, Debug)]
+        pub struct $name {
+            pub(super) inner: crate::$name,
+            pub(super) runtime: Handle,
+        }
+
+        impl OnThread for crate::$name {
+            type Blocking = $name;
+
+            fn on(self, runtime: &Handle) -> $name {
+                let runtime = runtime.clone();
+                $name { inner: self, runtime }
+            }
+        }
+
+        impl $name {
+            $(
+                #[doc = concat!(
+                    "See [`crate::", stringify!($name), "::", stringify!($given), "`]."
+                )]
+                pub fn $given(&self, $($with: $is),*) -> $gives {
+                    self.inner.$given($($with),*).on(&self.runtime)
+                }
+            )*
+            $(
+                #[doc = concat!(
+                    "Blocks; see [`crate::", stringify!($name), "::", stringify!($verb), "`]."
+                )]
+                ///
+                /// # Errors
+                ///
+                #[doc = concat!(
+                    "Those of [`crate::", stringify!($name), "::", stringify!($verb), "`]."
+                )]
+                pub fn $verb(&self, $($arg: $type),*) -> Result<$out, Error> {
+                    run(&self.runtime, self.inner.$verb($($arg),*)).on(&self.runtime)
+                }
+            )*
+        }
+    };
+}
+
+verbs! {
+    ///
+    /// Its thread ends when the last client, lock and guard made from it is gone
+    /// and what they left to the background is done.
+    Client {
+        has mutex(key: impl AsRef<[u8]>) -> Mutex;
+        has rwlock(key: impl AsRef<[u8]>) -> RwLock;
+        has semaphore(key: impl AsRef<[u8]>, permits: u32) -> Semaphore;
+        has multi(keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> MultiLock;
+        has owner() -> Owner;
+        has metrics() -> Metrics;
+        waits close(timeout: Duration) -> ();
+        waits list(count: u64) -> Vec<Contended>;
+        waits list_each(count: u64) -> Vec<Answer<Vec<Contended>>>;
+    }
+}
+
+impl Client {
+    /// Connects; see [`Client::connect`](crate::Client::connect).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Client::connect`](crate::Client::connect), and
+    /// [`Error::Connect`] if the system gives no thread.
+    pub fn connect<S>(servers: S) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        Self::connect_with(crate::Client::builder(), servers)
+    }
+
+    /// Connects with settings.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// setting.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), rlock_client::Error> {
+    /// let settings = rlock_client::Client::builder().name("billing@host-7");
+    /// let client = rlock_client::blocking::Client::connect_with(settings, "redis://127.0.0.1/")?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_with<S>(settings: ClientBuilder, servers: S) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        let (connected, outcome) = mpsc::sync_channel(1);
+        let connected = move |client| drop(connected.send(client));
+        let runtime = settings.start_on_thread(servers.try_into()?, connected)?;
+        let client = outcome.recv().map_err(|_| Error::Closed)??;
+        Ok(client.on(&runtime))
+    }
+
+    /// Blocks; see [`crate::Client::counters`].
+    pub fn counters(&self) -> Vec<Answer<Counters>> {
+        run(&self.runtime, self.inner.counters())
+    }
+
+    /// Blocks; see [`crate::Client::flush`].
+    pub fn flush(&self) {
+        run(&self.runtime, self.inner.flush());
+    }
+}
+
+#[cfg(feature = "quorum")]
+verbs! {
+    Quorum {
+        has mutex(key: impl AsRef<[u8]>) -> QuorumMutex;
+        has owner() -> Owner;
+    }
+}
+
+#[cfg(feature = "quorum")]
+impl Quorum {
+    /// Connects to independent servers; see [`crate::Quorum::connect`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Quorum::connect`], and [`Error::Connect`] if the system
+    /// gives no thread.
+    pub fn connect<S>(servers: impl IntoIterator<Item = S>) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        Self::connect_with(QuorumBuilder::default(), servers)
+    }
+
+    /// Connects with settings.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// setting.
+    pub fn connect_with<S>(
+        settings: QuorumBuilder,
+        servers: impl IntoIterator<Item = S>,
+    ) -> Result<Self, Error>
+    where
+        S: TryInto<Servers>,
+        Error: From<S::Error>,
+    {
+        let (connected, outcome) = mpsc::sync_channel(1);
+        let connected = move |quorum| drop(connected.send(quorum));
+        let runtime = settings.start_on_thread(read(servers)?, connected)?;
+        let quorum = outcome.recv().map_err(|_| Error::Closed)??;
+        Ok(quorum.on(&runtime))
+    }
+
+    /// Blocks; see [`crate::Quorum::flush`].
+    pub fn flush(&self) {
+        run(&self.runtime, self.inner.flush());
+    }
+}
+
+verbs! {
+    #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
+    Mutex {
+        has key() -> &[u8];
+        has with(terms: Terms) -> Self;
+        has by(owner: &Owner) -> Self;
+        waits lock() -> Guard;
+        waits try_lock() -> Option<Guard>;
+        waits lock_timeout(wait: Duration) -> Option<Guard>;
+        waits lock_until(deadline: Instant) -> Option<Guard>;
+        waits is_locked() -> bool;
+        waits is_held_by(owner: &Owner) -> bool;
+        waits info() -> Info;
+        waits force_release() -> u64;
+        waits force_release_queue() -> u64;
+    }
+}
+
+verbs! {
+    #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
+    RwLock {
+        has key() -> &[u8];
+        has with(terms: Terms) -> Self;
+        has by(owner: &Owner) -> Self;
+        waits read() -> ReadGuard;
+        waits try_read() -> Option<ReadGuard>;
+        waits read_timeout(wait: Duration) -> Option<ReadGuard>;
+        waits read_until(deadline: Instant) -> Option<ReadGuard>;
+        waits write() -> WriteGuard;
+        waits try_write() -> Option<WriteGuard>;
+        waits write_timeout(wait: Duration) -> Option<WriteGuard>;
+        waits write_until(deadline: Instant) -> Option<WriteGuard>;
+        waits is_held_by(owner: &Owner) -> bool;
+        waits info() -> Info;
+        waits force_release() -> u64;
+    }
+}
+
+verbs! {
+    #[must_use = "it does nothing by itself; `with` gives another one, and changes none"]
+    Semaphore {
+        has key() -> &[u8];
+        has permits() -> u32;
+        has with(terms: Terms) -> Self;
+        waits acquire() -> Permits;
+        waits acquire_many(permits: u32) -> Permits;
+        waits try_acquire() -> Option<Permits>;
+        waits try_acquire_many(permits: u32) -> Option<Permits>;
+        waits acquire_timeout(wait: Duration) -> Option<Permits>;
+        waits acquire_until(deadline: Instant) -> Option<Permits>;
+        waits acquire_many_timeout(permits: u32, wait: Duration) -> Option<Permits>;
+        waits acquire_many_until(permits: u32, deadline: Instant) -> Option<Permits>;
+        waits available_permits() -> u32;
+        waits is_held_by(owner: &Owner) -> bool;
+        waits info() -> Info;
+        waits force_release() -> u64;
+    }
+}
+
+verbs! {
+    #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
+    MultiLock {
+        has with(terms: Terms) -> Self;
+        has by(owner: &Owner) -> Self;
+        waits lock() -> MultiGuard;
+        waits try_lock() -> Option<MultiGuard>;
+        waits lock_timeout(wait: Duration) -> Option<MultiGuard>;
+        waits lock_until(deadline: Instant) -> Option<MultiGuard>;
+        waits info() -> Vec<Info>;
+    }
+}
+
+impl MultiLock {
+    /// The keys, in the order of their names.
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.inner.keys()
+    }
+}
+
+#[cfg(feature = "quorum")]
+verbs! {
+    #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
+    QuorumMutex {
+        has key() -> &[u8];
+        has with(terms: Terms) -> Self;
+        has by(owner: &Owner) -> Self;
+        waits lock() -> QuorumGuard;
+        waits try_lock() -> Option<QuorumGuard>;
+        waits lock_timeout(wait: Duration) -> Option<QuorumGuard>;
+        waits lock_until(deadline: Instant) -> Option<QuorumGuard>;
+    }
+}
+
+/// Holds a lock until it is released, dropped, or lost.
+///
+/// It can be asked all that [`crate::Guard`] can be, such as
+/// [`fence`](crate::Guard::fence) and [`is_valid`](crate::Guard::is_valid).
+#[must_use = "a lock is released as soon as its guard is dropped"]
+pub struct Guard<K: Kind = Exclusive> {
+    guard: crate::Guard<K>,
+    runtime: Handle,
+}
+
+/// See [`crate::ReadGuard`].
+pub type ReadGuard = Guard<Shared>;
+/// See [`crate::WriteGuard`].
+pub type WriteGuard = Guard<Write>;
+/// See [`crate::Permits`].
+pub type Permits = Guard<Permit>;
+/// See [`crate::MultiGuard`].
+pub type MultiGuard = Guard<Several>;
+/// See [`crate::QuorumGuard`].
+#[cfg(feature = "quorum")]
+pub type QuorumGuard = Guard<crate::Majority>;
+/// See [`crate::Upgrade`].
+pub type Upgrade = crate::Upgrade<WriteGuard, ReadGuard>;
+/// See [`crate::ChangeError`].
+pub type ChangeError = crate::ChangeError<ReadGuard>;
+
+impl<K: Kind> Guard<K> {
+    /// Tells when it is lost; see [`crate::Guard::loss`].
+    pub fn loss(&self) -> LossSignal {
+        let (signal, runtime) = (self.guard.loss(), self.runtime.clone());
+        LossSignal { signal, runtime }
+    }
+
+    /// Has it last for at least `lease` from now.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Guard::extend`].
+    pub fn extend(&self, lease: Duration) -> Result<(), Error> {
+        run(&self.runtime, self.guard.extend(lease))
+    }
+
+    /// Releases it and waits for the server's word.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Guard::release`].
+    pub fn release(self) -> Result<(), Error> {
+        run(&self.runtime, self.guard.release())
+    }
+
+    /// Ends this guard, and leaves the lock taken until `least` after its grant;
+    /// see [`crate::Guard::release_after`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Guard::release_after`].
+    pub fn release_after(self, least: Duration) -> Result<(), Error> {
+        run(&self.runtime, self.guard.release_after(least))
+    }
+}
+
+impl Guard<Shared> {
+    /// Waits until all other readers are gone, and writes.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::ReadGuard::upgrade`](crate::Guard::upgrade).
+    pub fn upgrade(self) -> Result<WriteGuard, ChangeError> {
+        let Self { guard, runtime } = self;
+        run(&runtime, guard.upgrade()).on(&runtime)
+    }
+
+    /// Writes if nobody else reads.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::ReadGuard::try_upgrade`](crate::Guard::try_upgrade).
+    pub fn try_upgrade(self) -> Result<Upgrade, ChangeError> {
+        let Self { guard, runtime } = self;
+        run(&runtime, guard.try_upgrade()).on(&runtime)
+    }
+
+    /// Waits to write for at most `wait`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::ReadGuard::upgrade_timeout`](crate::Guard::upgrade_timeout).
+    pub fn upgrade_timeout(self, wait: Duration) -> Result<Upgrade, ChangeError> {
+        let Self { guard, runtime } = self;
+        run(&runtime, guard.upgrade_timeout(wait)).on(&runtime)
+    }
+}
+
+impl Guard<Write> {
+    /// Goes on reading, and lets other readers in.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::WriteGuard::downgrade`](crate::Guard::downgrade).
+    pub fn downgrade(self) -> Result<ReadGuard, ChangeError> {
+        let Self { guard, runtime } = self;
+        run(&runtime, guard.downgrade()).on(&runtime)
+    }
+}
+
+impl Guard<Permit> {
+    /// Lowers the number of permits that others can have, for as long as this
+    /// client is there; see [`crate::Permits::forget`](crate::Guard::forget).
+    pub fn forget(self) {
+        self.guard.forget();
+    }
+}
+
+impl<K: Kind> Deref for Guard<K> {
+    type Target = crate::Guard<K>;
+
+    fn deref(&self) -> &crate::Guard<K> {
+        &self.guard
+    }
+}
+
+impl<K: Kind> fmt::Debug for Guard<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.guard.fmt(f)
+    }
+}
+
+impl<K: Kind> OnThread for crate::Guard<K> {
+    type Blocking = Guard<K>;
+
+    fn on(self, runtime: &Handle) -> Guard<K> {
+        let runtime = runtime.clone();
+        Guard {
+            guard: self,
+            runtime,
+        }
+    }
+}
+
+impl OnThread for crate::Upgrade {
+    type Blocking = Upgrade;
+
+    fn on(self, runtime: &Handle) -> Upgrade {
+        match self {
+            Self::Granted(writing) => Upgrade::Granted(writing.on(runtime)),
+            Self::Refused(reading) => Upgrade::Refused(reading.on(runtime)),
+        }
+    }
+}
+
+impl OnThread for crate::ChangeError {
+    type Blocking = ChangeError;
+
+    fn on(self, runtime: &Handle) -> ChangeError {
+        ChangeError {
+            guard: self.guard.on(runtime),
+            error: self.error,
+        }
+    }
+}
+
+/// Tells when a lock is lost; see [`crate::LossSignal`].
+#[derive(Clone, Debug)]
+pub struct LossSignal {
+    signal: crate::LossSignal,
+    runtime: Handle,
+}
+
+impl LossSignal {
+    /// Why the lock was lost; `None` while it is held.
+    pub fn now(&self) -> Option<Loss> {
+        self.signal.now()
+    }
+
+    /// Blocks until the lock is lost.
+    pub fn wait(self) -> Loss {
+        run(&self.runtime, self.signal)
+    }
+}
