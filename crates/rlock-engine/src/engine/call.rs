@@ -11,47 +11,52 @@ use std::time::Duration;
 use crate::engine::claims::Claims;
 use crate::engine::hold::{Grant, Held};
 use crate::engine::instant::Instant;
+use crate::engine::leaving::CleanUp;
 use crate::engine::request::{By, Reply, Request, Sent};
 use crate::engine::terms::{Ask, Queueing, Terms, validity_end};
-use crate::engine::work::{Stage, Task, Work};
-use crate::engine::{Action, Engine, Id, Link, Outcome};
+use crate::engine::work::{Input, Next, Progress, Stage, Task, Work};
+use crate::engine::{Engine, Id, Link, Outcome};
 use crate::error::{Error, Fault};
 
 /// How much later than its wait a request may be told that it ended.
-pub(super) const NOTICE_GRACE: Duration = Duration::from_secs(1);
+const NOTICE_GRACE: Duration = Duration::from_secs(1);
+/// When to ask again if a request of an earlier connection, which might still
+/// be open on the server, could have taken the place over to that connection:
+/// doubled each time up to 32 s, as nobody knows how late a request can be.
+const DOUBT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Call {
-    pub(super) ask: Ask,
-    pub(super) terms: Terms,
-    pub(super) queueing: Queueing,
+    ask: Ask,
+    terms: Terms,
+    queueing: Queueing,
     /// What is to be entered again, or upgraded.
-    pub(super) live: Option<Id>,
-    pub(super) is_upgrade: bool,
-    pub(super) step: Step,
-    /// How long replicas may take.
-    pub(super) replication: Duration,
+    live: Option<Id>,
+    is_upgrade: bool,
+    step: Step,
     /// The grant that replicas are asked about, and since when.
-    pub(super) unconfirmed: Option<(u64, Instant)>,
+    unconfirmed: Option<(u64, Instant)>,
+    /// How long replicas may take.
+    replication: Duration,
     /// The lease of the last request.
     pub(super) lease: Duration,
     /// The connection that the last request for the lock was made by, before
     /// the one that is under way.
-    pub(super) earlier: Option<u64>,
+    earlier: Option<u64>,
     /// Whether a request was made that may have got a place in the queue.
-    pub(super) has_waited: bool,
+    has_waited: bool,
     /// How often it has asked again in case that a request of an earlier
     /// connection has taken its place over to that connection.
-    pub(super) doubts: u32,
+    doubts: u32,
     /// Whether it is to do so if it hears nothing.
-    pub(super) is_in_doubt: bool,
+    is_in_doubt: bool,
     /// What the server has said before its reply was here.
     pub(super) said: Option<Told>,
 }
 
 /// What the request is for that is under way, or was last.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+enum Step {
     /// Having the loss told of what is to be upgraded: it must come before the
     /// grant that an upgrade may still get after it.
     Attaching,
@@ -78,42 +83,8 @@ pub(super) enum Told {
     Withdrawn,
 }
 
-impl Call {
-    /// When the reply to a request has to be here.
-    pub(super) fn last_word(&self, deadline: Option<Instant>) -> Option<Instant> {
-        match (self.queueing, &self.step) {
-            (_, Step::Confirming) if self.terms.replicas > 0 => {
-                deadline.map(|deadline| deadline + NOTICE_GRACE + self.replication)
-            }
-            (Queueing::Try, step) if !matches!(step, Step::Leaving) => deadline,
-            _ => deadline.map(|deadline| deadline + NOTICE_GRACE),
-        }
-    }
-
-    /// Whether it has waited for long enough in doubt.
-    pub(super) fn ends_doubt(&mut self) -> bool {
-        std::mem::replace(&mut self.is_in_doubt, false)
-    }
-}
-
-impl Work {
-    /// The lease that is waited for, if it is a call.
-    pub(super) fn lease(&self) -> Option<Duration> {
-        match &self.task {
-            Task::Call(call) => Some(call.lease),
-            _ => None,
-        }
-    }
-
-    pub(super) fn call(&mut self) -> Option<&mut Call> {
-        match &mut self.task {
-            Task::Call(call) => Some(call),
-            _ => None,
-        }
-    }
-}
-
 impl Engine {
+    /// Begins a call for a lock.
     pub(super) fn ask(
         &mut self,
         now: Instant,
@@ -124,17 +95,16 @@ impl Engine {
         queueing: Queueing,
     ) {
         if self.is_leaving {
-            let outcome = Outcome::Failed(Error::Closed);
-            return self
-                .actions
-                .push_back(Action::Resolve { call: id, outcome });
+            return self.resolve(id, Outcome::Failed(Error::Closed));
+        }
+        if queueing == Queueing::Try && !self.is_turn_near(&claims) {
+            return self.resolve(id, Outcome::Refused);
         }
         let deadline = match queueing {
             Queueing::Try => Some(now + self.patience),
             Queueing::AtMost(wait) => Some(now + wait),
             Queueing::Unlimited => None,
         };
-        let is_in_the_way = queueing == Queueing::Try && !self.is_turn_near(&claims);
         let call = Call {
             ask,
             terms,
@@ -142,8 +112,8 @@ impl Engine {
             live: None,
             is_upgrade: false,
             step: Step::Asking,
-            replication: self.replication,
             unconfirmed: None,
+            replication: self.replication,
             lease: terms.lease,
             earlier: None,
             has_waited: false,
@@ -151,472 +121,430 @@ impl Engine {
             is_in_doubt: false,
             said: None,
         };
-        let work = Work::new(now, claims, Task::Call(call), deadline, true);
-        if is_in_the_way {
-            let (call, outcome) = (id, Outcome::Refused);
-            return self.actions.push_back(Action::Resolve { call, outcome });
+        self.start(now, Work::new(now, id, claims, Task::Call(call), deadline));
+    }
+}
+
+impl Call {
+    pub(super) fn on(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        input: Input,
+    ) -> Next {
+        match input {
+            Input::Turn => self.begin(engine, work, now),
+            Input::Link(link) => self.request(engine, work, now, link),
+            Input::Reply(sent, result) => self.reply(engine, work, now, sent, result),
+            Input::Told(told) => self.wait_is_over(engine, work, now, told),
+            Input::Due => self.due(engine, work, now),
+            Input::Abandoned => self.withdraw(engine, work, now),
         }
-        self.start(now, id, work);
     }
 
-    /// Looks at what the owner holds; false if that was all.
-    pub(super) fn begin_call(&mut self, now: Instant, id: Id) -> bool {
-        let Some(work) = self.works.get(&id) else {
-            return false;
+    /// When the reply to a request has to be here.
+    pub(super) fn last_word(&self, deadline: Option<Instant>) -> Option<Instant> {
+        let grace = match (self.queueing, &self.step) {
+            (_, Step::Confirming) if self.terms.replicas > 0 => NOTICE_GRACE + self.replication,
+            (Queueing::Try, step) if !matches!(step, Step::Leaving) => Duration::ZERO,
+            _ => NOTICE_GRACE,
         };
-        let (count, Task::Call(call)) = (work.claims.count(), &work.task) else {
-            return false;
-        };
-        let ask = call.ask;
-        let (live, terms, held_as) = match self.held(now, &work.claims) {
-            Held::Nothing => return true,
+        deadline.map(|deadline| deadline + grace)
+    }
+
+    /// Looks at what the owner holds.
+    fn begin(&mut self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
+        let count = work.claims.count();
+        let (live, hold) = match engine.held(now, &work.claims) {
+            Held::Nothing => return Next::Ask,
             // Nobody needs it as it is held any more: its release comes first.
             Held::These(_, hold) | Held::Otherwise(hold)
-                if hold.guards == 0 && (hold.ask != ask || hold.proof.claims.count() != count) =>
+                if hold.guards == 0
+                    && (hold.ask != self.ask || hold.proof.claims.count() != count) =>
             {
-                self.go_behind(id);
-                return false;
+                return Next::GoBehind;
             }
-            // To enter a lock again is to get the terms of the hold that is
-            // there: a shorter lease would end under the guards that hold it.
-            Held::These(live, hold) => (live, hold.terms, hold.ask),
+            Held::These(live, hold) => (live, hold),
             Held::Otherwise(hold) => {
-                let error = Error::HeldOtherwise {
-                    owner: work.claims.owner().clone(),
-                    keys: hold.proof.claims.label(),
-                };
-                self.end(now, id, Outcome::Failed(error));
-                return false;
+                let owner = work.claims.owner().clone();
+                let keys = hold.proof.claims.label();
+                return Next::End(Outcome::Failed(Error::HeldOtherwise { owner, keys }));
             }
         };
-        let Some(call) = self.works.get_mut(&id).and_then(|work| work.call()) else {
-            return false;
-        };
-        (call.live, call.terms) = (Some(live), terms);
-        call.is_upgrade = ask.is_exclusive() && !held_as.is_exclusive();
-        let is_upgrade = call.is_upgrade;
-        self.set_upgrading(live, is_upgrade);
-        true
+        // To enter a lock again is to get the terms of the hold that is there: a
+        // shorter lease would end under the guards that hold it.
+        (self.live, self.terms) = (Some(live), hold.terms);
+        self.is_upgrade = self.ask.is_exclusive() && !hold.ask.is_exclusive();
+        engine.set_upgrading(live, self.is_upgrade);
+        Next::Ask
     }
 
-    pub(super) fn ask_for_lock(&mut self, now: Instant, id: Id, link: u64) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let (earlier, claims) = (work.asked_by, work.claims.clone());
-        let left = work.deadline.map(|deadline| deadline - now);
-        let Some(call) = work.call() else { return };
-        let live = call.live.and_then(|live| self.holds.get(&live));
-        if let Some(hold) =
-            live.filter(|_| call.is_upgrade && !matches!(call.step, Step::Attaching))
+    fn request(&mut self, engine: &Engine, work: &mut Progress, now: Instant, link: u64) -> Next {
+        let live = self.live.and_then(|live| engine.holds.get(&live));
+        if let Some(hold) = live
+            && self.is_upgrade
+            && !matches!(self.step, Step::Attaching)
             && hold.notices_by != link
             && let Some(request) = hold.attach_request(now)
         {
-            call.step = Step::Attaching;
-            return self.request(now, id, link, request);
+            self.step = Step::Attaching;
+            return Next::Send(request);
         }
-        let taken = live.map_or(now, |hold| hold.taken);
-        call.lease = call.terms.lease_at(taken, now).unwrap_or(call.terms.lease);
-        (call.step, call.earlier, call.said) = (Step::Asking, earlier, None);
-        let queueing = match (call.queueing, left) {
+        self.set_lease(engine, now);
+        (self.step, self.said) = (Step::Asking, None);
+        self.earlier = work.asked_by.replace(link);
+        let left = work.deadline.map(|deadline| deadline - now);
+        let queueing = match (self.queueing, left) {
             // Too late to queue, but an earlier request may have been granted.
             (Queueing::AtMost(_), Some(Duration::ZERO)) => Queueing::Try,
             (Queueing::AtMost(_), Some(left)) => Queueing::AtMost(left),
             (queueing, _) => queueing,
         };
-        call.has_waited |= queueing != Queueing::Try;
-        let request = Request::Acquire {
-            claims,
-            ask: call.ask,
-            lease: call.lease,
-            bound: call.terms.bound,
+        self.has_waited |= queueing != Queueing::Try;
+        Next::Send(Request::Acquire {
+            claims: work.claims.clone(),
+            ask: self.ask,
+            lease: self.lease,
+            bound: self.terms.bound,
             queueing,
             notify: true,
-        };
-        work.asked_by = Some(link);
-        self.request(now, id, link, request);
+        })
     }
 
-    pub(super) fn call_is_out_of_time(&mut self, now: Instant, id: Id) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let error = work.unavailable(now);
-        let is_leaving = work
-            .call()
-            .is_some_and(|call| matches!(call.step, Step::Leaving));
-        let outcome = match work.stage {
-            // Others of this owner were before it for so long.
-            Stage::Turn => Outcome::Refused,
-            _ if is_leaving => Outcome::Refused,
-            // The server said nothing, not even that the wait is over.
-            _ => Outcome::Failed(error),
-        };
-        self.give_up(now, id, outcome);
+    /// The lease of the next request: that of its terms, or what is left of them.
+    fn set_lease(&mut self, engine: &Engine, now: Instant) {
+        let live = self.live.and_then(|live| engine.holds.get(&live));
+        let taken = live.map_or(now, |hold| hold.taken);
+        let lease = self.terms.lease_at(taken, now);
+        self.lease = lease.unwrap_or(self.terms.lease);
     }
 
-    /// Ends a call of which the server knows nothing but its grant.
-    pub(super) fn leave_nothing(&mut self, now: Instant, id: Id, outcome: Outcome) {
-        let call = self.works.get_mut(&id).and_then(|work| work.call());
-        if let Some(live) = call.and_then(|call| call.live) {
-            self.set_upgrading(live, false);
-        }
-        self.end(now, id, outcome);
-    }
-
-    /// Ends a call, and withdraws what the server may still know of it.
-    pub(super) fn give_up(&mut self, now: Instant, id: Id, outcome: Outcome) {
-        self.resolve(id, outcome);
-        self.withdraw(now, id);
-    }
-
-    /// Withdraws what the server may know of a call that nobody waits for.
-    pub(super) fn withdraw(&mut self, now: Instant, id: Id) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let (asked_by, unanswered) = (work.asked_by, work.unanswered);
-        let Some(call) = work.call() else { return };
-        let upgraded = call.live.filter(|_| call.is_upgrade);
-        let lease = call.lease;
-        if asked_by.is_none() && unanswered.is_none() {
-            return self.leave_nothing(now, id, Outcome::Refused);
-        }
-        self.clean_up_behind(now, id, upgraded, lease);
-    }
-}
-
-/// When to ask again if a request of an earlier connection, which might still
-/// be open on the server, could have taken the place over to that connection:
-/// doubled each time up to 32 s, as nobody knows how late a request can be.
-const DOUBT: Duration = Duration::from_secs(1);
-
-impl Engine {
-    pub(super) fn call_reply(
+    fn reply(
         &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
         now: Instant,
-        id: Id,
         sent: Sent,
         result: Result<Reply, Fault>,
-    ) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let asked_by = work.asked_by;
-        let Some(call) = work.call() else { return };
-        match call.step.clone() {
-            Step::Attaching => self.upgraded_is_attached(now, id, sent, result),
-            Step::Asking => self.asked(now, id, sent, result),
-            Step::AskingQuietly { full } => match result {
-                Ok(Reply::Fence(fence)) => {
-                    // No connection has to tell of its loss.
-                    let sent = Sent { link: 0, ..sent };
-                    self.granted(now, id, fence, sent);
-                }
-                Ok(_) => self.refused(now, id, *full),
-                Err(fault) => self.call_failed(now, id, sent, fault),
-            },
-            Step::Confirming => match result {
-                Ok(Reply::Fence(fence)) => {
-                    // The connection that it was asked for by tells of its loss.
-                    let link = asked_by.unwrap_or(0);
-                    self.granted(now, id, fence, Sent { link, ..sent });
-                }
-                Ok(Reply::TooFew(acknowledged)) => {
-                    let wanted = call.terms.replicas;
-                    let error = Error::NotReplicated {
-                        wanted,
-                        acknowledged,
-                    };
-                    self.give_up(now, id, Outcome::Failed(error));
-                }
-                // It was lost meanwhile, and nobody ever worked under it.
-                Ok(_) => self.advance(now, id),
-                Err(fault) => self.not_confirmed(now, id, sent, fault),
-            },
+    ) -> Next {
+        match (self.step.clone(), result) {
+            (Step::Attaching, result) => self.attached(engine, work, now, sent, result),
+            (Step::Asking, result) => self.asked(engine, work, now, sent, result),
+            (Step::AskingQuietly { .. }, Ok(Reply::Fence(fence))) => {
+                // No connection has to tell of its loss.
+                let sent = Sent { link: 0, ..sent };
+                self.granted(engine, work, now, fence, sent)
+            }
+            (Step::AskingQuietly { full }, Ok(_)) => self.refused(engine, work, now, *full),
+            (Step::Confirming, Ok(Reply::Fence(fence))) => {
+                // The connection that it was asked for by tells of its loss.
+                let link = work.asked_by.unwrap_or(0);
+                self.granted(engine, work, now, fence, Sent { link, ..sent })
+            }
+            (Step::Confirming, Ok(Reply::TooFew(acknowledged))) => {
+                let wanted = self.terms.replicas;
+                let error = Error::NotReplicated {
+                    wanted,
+                    acknowledged,
+                };
+                self.give_up(engine, work, now, Outcome::Failed(error))
+            }
+            (Step::Confirming, Err(fault)) => self.not_confirmed(engine, work, now, sent, fault),
             // A server that can no longer grant, as it became a replica or gave
             // the slot away, refuses to cancel too: then this call goes on as
             // after any refusal. One that can grant has no place of this owner
             // any more: somebody cancelled it.
-            Step::Withdrawn => match result {
-                Ok(Reply::Count(0)) => self.give_up(now, id, Outcome::Failed(Error::Cancelled)),
-                // The message was about a request of an earlier connection.
-                Ok(_) => self.advance(now, id),
-                Err(fault) => self.call_failed(now, id, sent, fault),
-            },
-            Step::Leaving => match result {
-                Ok(Reply::Count(1)) => self.leave_nothing(now, id, Outcome::Refused),
-                // It may have been granted.
-                _ => self.give_up(now, id, Outcome::Refused),
-            },
+            (Step::Withdrawn, Ok(Reply::Count(0))) => {
+                self.give_up(engine, work, now, Outcome::Failed(Error::Cancelled))
+            }
+            // The grant was lost meanwhile, and nobody ever worked under it; or the
+            // server's word was about a request of an earlier connection.
+            (Step::Confirming | Step::Withdrawn, Ok(_)) => Next::Ask,
+            (Step::Leaving, Ok(Reply::Count(1))) => self.leave_nothing(engine, Outcome::Refused),
+            // It may have been granted.
+            (Step::Leaving, _) => self.give_up(engine, work, now, Outcome::Refused),
+            (Step::AskingQuietly { .. } | Step::Withdrawn, Err(fault)) => {
+                self.failed(engine, work, now, sent, fault)
+            }
         }
     }
 
-    fn upgraded_is_attached(
+    fn attached(
         &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
         now: Instant,
-        id: Id,
         sent: Sent,
         result: Result<Reply, Fault>,
-    ) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let node = work.node;
-        let Some(hold) = work.call().and_then(|call| call.live) else {
-            return;
-        };
-        let row = self.holds.get(&hold);
-        let asked = row.and_then(|row| Some((row.next_lease(sent.sent)?, row.proof.fence())));
-        let attached = match asked {
-            Some(asked) => self.attached(now, hold, sent, asked, result),
-            None => Ok(()),
-        };
-        match (attached, self.link(node)) {
-            (Ok(()), Link::Up { number, .. }) => self.ask_for_lock(now, id, number),
-            (Ok(()), _) => self.advance(now, id),
-            (Err(fault), _) => self.call_failed(now, id, sent, fault),
+    ) -> Next {
+        let live = self.live.and_then(|live| engine.holds.get(&live));
+        let asked = live.and_then(|hold| {
+            let asked = (hold.next_lease(sent.sent)?, hold.proof.fence());
+            Some((hold.proof.hold, asked))
+        });
+        let attached = asked.map(|(live, asked)| engine.attached(now, live, sent, asked, result));
+        match attached {
+            Some(Err(fault)) => self.failed(engine, work, now, sent, fault),
+            Some(Ok(())) | None => Next::Ask,
         }
     }
 
-    fn asked(&mut self, now: Instant, id: Id, sent: Sent, result: Result<Reply, Fault>) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let (claims, node) = (work.claims.clone(), work.node);
-        let Some(call) = work.call() else { return };
+    fn asked(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        sent: Sent,
+        result: Result<Reply, Fault>,
+    ) -> Next {
         match result {
-            Ok(Reply::Fence(fence)) => self.granted(now, id, fence, sent),
-            Ok(Reply::Queued) => self.queued(now, id, sent),
-            Ok(_) => self.not_granted(now, id),
-            Err(Fault::Refused(full @ Error::QueueFull(_))) if call.terms.bound.is_none() => {
-                let request = Request::Acquire {
-                    claims,
-                    ask: call.ask,
-                    lease: call.lease,
+            Ok(Reply::Fence(fence)) => self.granted(engine, work, now, fence, sent),
+            Ok(Reply::Queued) => self.queued(engine, work, now, sent),
+            Ok(_) => self.not_granted(engine, work, now),
+            Err(Fault::Refused(full @ Error::QueueFull(_))) if self.terms.bound.is_none() => {
+                let full = Box::new(full);
+                self.step = Step::AskingQuietly { full };
+                Next::Send(Request::Acquire {
+                    claims: work.claims.clone(),
+                    ask: self.ask,
+                    lease: self.lease,
                     bound: None,
                     queueing: Queueing::Try,
                     notify: false,
-                };
-                let full = Box::new(full);
-                call.step = Step::AskingQuietly { full };
-                match self.link(node) {
-                    Link::Up { number, .. } => self.request(now, id, number, request),
-                    Link::Idle | Link::Down | Link::Closed => self.advance(now, id),
-                }
+                })
             }
-            Err(Fault::Refused(error)) => self.refused(now, id, error),
-            Err(fault) => self.call_failed(now, id, sent, fault),
+            Err(Fault::Refused(error)) => self.refused(engine, work, now, error),
+            Err(fault) => self.failed(engine, work, now, sent, fault),
         }
     }
 
     /// The first request of a call that is refused has left nothing.
-    fn refused(&mut self, now: Instant, id: Id, error: Error) {
-        let call = self.works.get_mut(&id).and_then(|work| work.call());
+    fn refused(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        error: Error,
+    ) -> Next {
         let outcome = Outcome::Failed(error);
-        match call.is_some_and(|call| call.earlier.is_none()) {
-            true => self.leave_nothing(now, id, outcome),
-            false => self.give_up(now, id, outcome),
+        match self.earlier {
+            None => self.leave_nothing(engine, outcome),
+            Some(_) => self.give_up(engine, work, now, outcome),
         }
     }
 
-    fn call_failed(&mut self, now: Instant, id: Id, sent: Sent, fault: Fault) {
-        if let Err(error) = self.try_again(now, id, sent, fault) {
-            self.give_up(now, id, Outcome::Failed(error));
+    fn failed(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        sent: Sent,
+        fault: Fault,
+    ) -> Next {
+        match work.try_again(engine, now, sent, fault) {
+            Ok(next) => next,
+            Err(error) => self.give_up(engine, work, now, Outcome::Failed(error)),
         }
     }
 
     /// The lock is held for this call, which cannot work under it: for no longer
     /// than replicas may take, as others may want it.
-    fn not_confirmed(&mut self, now: Instant, id: Id, sent: Sent, fault: Fault) {
-        if let Err(error) = self.try_again(now, id, sent, fault) {
-            return self.give_up(now, id, Outcome::Failed(error));
-        }
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let Some(call) = work.call() else { return };
-        let limit = call.replication;
-        let since = call.unconfirmed.filter(|_| call.terms.replicas > 0);
-        if since.is_some_and(|(_, since)| now - since >= limit) {
-            let error = work.unavailable(now);
-            self.give_up(now, id, Outcome::Failed(error));
+    fn not_confirmed(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        sent: Sent,
+        fault: Fault,
+    ) -> Next {
+        let next = self.failed(engine, work, now, sent, fault);
+        let since = self.unconfirmed.filter(|_| self.terms.replicas > 0);
+        let is_over = since.is_some_and(|(_, since)| now - since >= self.replication);
+        match next {
+            Next::Ask | Next::Wait(_) if is_over => {
+                let error = work.unavailable(now);
+                self.give_up(engine, work, now, Outcome::Failed(error))
+            }
+            next => next,
         }
     }
 
-    fn queued(&mut self, now: Instant, id: Id, sent: Sent) {
-        let link = self.link_of(id);
-        let Link::Up { number, is_sole } = link else {
-            return self.advance(now, id);
+    fn queued(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        sent: Sent,
+    ) -> Next {
+        let is_sole = match engine.link(work.node) {
+            Link::Up { number, is_sole } if number == sent.link => is_sole,
+            _ => return Next::Ask,
         };
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        if number != sent.link {
-            return self.advance(now, id);
-        }
         let deadline = work.deadline.map(|deadline| deadline + NOTICE_GRACE);
-        let Some(call) = work.call() else { return };
-        let from_elsewhere = call.earlier.is_some_and(|earlier| earlier != sent.link);
-        call.is_in_doubt = !is_sole && (from_elsewhere || call.doubts > 0);
-        let until = if call.is_in_doubt {
-            let again = now + DOUBT * (1 << call.doubts.min(5));
-            call.doubts += 1;
+        let from_elsewhere = self.earlier.is_some_and(|earlier| earlier != sent.link);
+        self.is_in_doubt = !is_sole && (from_elsewhere || self.doubts > 0);
+        let until = if self.is_in_doubt {
+            let again = now + DOUBT * (1 << self.doubts.min(5));
+            self.doubts += 1;
             Some(deadline.map_or(again, |last| last.min(again)))
         } else {
             deadline
         };
-        let said = call.said.take();
-        self.metrics.waits += 1;
-        self.set_stage(now, id, Stage::Queued(until));
-        if let Some(told) = said {
-            self.wait_is_over(now, id, told);
+        engine.metrics.waits += 1;
+        match self.said.take() {
+            Some(told) => self.wait_is_over(engine, work, now, told),
+            None => Next::Wait(Stage::Queued(until)),
         }
     }
 
-    /// Takes what the server says to a call by the connection that it was made
-    /// by.
-    pub(super) fn tell_call(&mut self, now: Instant, id: Id, link: u64, told: Told) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        // About a request of an earlier connection: the next one finds out.
-        if work.asked_by != Some(link) {
-            return;
-        }
-        match work.stage {
-            Stage::Queued(_) => self.wait_is_over(now, id, told),
-            Stage::Asked(_) => {
-                if let Some(call) = work.call() {
-                    call.said = Some(told);
-                }
-            }
-            Stage::Turn | Stage::Link | Stage::Pause(_) => {}
-        }
-    }
-
-    fn wait_is_over(&mut self, now: Instant, id: Id, told: Told) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let Some(link) = work.asked_by else { return };
-        let node = work.node;
-        let claims = work.claims.clone();
-        let is_lost = matches!(told, Told::Grant { fence, .. } if self.is_lost(&claims, fence));
-        let Some(call) = self.works.get_mut(&id).and_then(|work| work.call()) else {
-            return;
-        };
+    fn wait_is_over(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        told: Told,
+    ) -> Next {
         match told {
             Told::Grant { fence, not_before } => {
-                let lease = call.lease;
-                let is_plain = call.live.is_none()
-                    && call.terms.max_hold.is_none()
-                    && call.terms.replicas == 0;
+                let is_plain = self.live.is_none()
+                    && self.terms.max_hold.is_none()
+                    && self.terms.replicas == 0;
                 // Whether at least half of the lease is left for certain, and half
                 // of the grace. A request was made at `not_before` and answered
                 // before the message came, by the same connection, so the grant
                 // was made after that.
                 let left = |time| validity_end(not_before, time) - now >= time / 2;
-                let is_fresh = left(lease) && call.terms.bound.is_none_or(left);
-                if is_plain && is_fresh && !is_lost {
-                    let by = By::Work(id);
-                    let sent = Sent {
-                        by,
-                        node,
-                        link,
-                        goes_beside: false,
-                        sent: not_before,
-                    };
-                    return self.granted(now, id, fence, sent);
+                let is_fresh = left(self.lease) && self.terms.bound.is_none_or(left);
+                match work.asked_by {
+                    Some(link) if is_plain && is_fresh && !engine.is_lost(&work.claims, fence) => {
+                        let sent = Sent {
+                            by: By::Work(work.id),
+                            node: work.node,
+                            link,
+                            goes_beside: false,
+                            sent: not_before,
+                        };
+                        self.granted(engine, work, now, fence, sent)
+                    }
+                    // How old the message is cannot be known, as this process may
+                    // have been stopped since.
+                    _ => self.confirm(engine, work, now, fence),
                 }
-                // How old the message is cannot be known, as this process may
-                // have been stopped since.
-                self.confirm(now, id, link, fence);
             }
-            Told::WaitEnded => self.not_granted(now, id),
+            Told::WaitEnded => self.not_granted(engine, work, now),
             Told::Withdrawn => {
-                call.step = Step::Withdrawn;
-                self.request(now, id, link, Request::Cancel { claims });
+                self.step = Step::Withdrawn;
+                let claims = work.claims.clone();
+                Next::Send(Request::Cancel { claims })
             }
         }
     }
 
     /// Makes sure that a grant stands, and that replicas know it where they are
     /// to.
-    fn confirm(&mut self, now: Instant, id: Id, link: u64, fence: u64) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let claims = work.claims.clone();
-        let Some(call) = work.call() else { return };
-        let live = call.live.and_then(|live| self.holds.get(&live));
-        let taken = live.map_or(now, |hold| hold.taken);
-        call.lease = call.terms.lease_at(taken, now).unwrap_or(call.terms.lease);
-        call.step = Step::Confirming;
-        let before = call.unconfirmed.filter(|(known, _)| *known == fence);
-        call.unconfirmed = before.or(Some((fence, now)));
-        let request = Request::Renew {
-            claims,
-            lease: call.lease,
+    fn confirm(&mut self, engine: &Engine, work: &mut Progress, now: Instant, fence: u64) -> Next {
+        self.set_lease(engine, now);
+        self.step = Step::Confirming;
+        let before = self.unconfirmed.filter(|(known, _)| *known == fence);
+        self.unconfirmed = before.or(Some((fence, now)));
+        Next::Send(Request::Renew {
+            claims: work.claims.clone(),
+            lease: self.lease,
             known: fence,
             raise: None,
             bound: None,
             notify: false,
-            replicas: call.terms.replicas,
-        };
-        self.request(now, id, link, request);
+            replicas: self.terms.replicas,
+        })
     }
 
-    fn granted(&mut self, now: Instant, id: Id, fence: u64, sent: Sent) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let (claims, node) = (work.claims.clone(), work.node);
-        let Some(call) = work.call() else { return };
-        if call.terms.replicas > 0 && !matches!(call.step, Step::Confirming) {
-            return match self.link(node) {
-                Link::Up { number, .. } => self.confirm(now, id, number, fence),
-                Link::Idle | Link::Down | Link::Closed => self.advance(now, id),
-            };
+    fn granted(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        fence: u64,
+        sent: Sent,
+    ) -> Next {
+        if self.terms.replicas > 0 && !matches!(self.step, Step::Confirming) {
+            return self.confirm(engine, work, now, fence);
         }
         let grant = Grant {
             fence,
             sent: sent.sent,
-            lease: call.lease,
+            lease: self.lease,
             link: sent.link,
         };
-        let (ask, terms) = (call.ask, call.terms);
-        let upgraded_by = call.is_upgrade.then_some(id);
-        let proof = self.take(now, claims, ask, terms, grant);
-        if let (Some(_), Some(hold)) = (upgraded_by, self.holds.get_mut(&proof.hold)) {
-            hold.upgraded_by = upgraded_by;
+        let proof = engine.take(now, work.claims.clone(), self.ask, self.terms, grant);
+        if let (true, Some(hold)) = (self.is_upgrade, engine.holds.get_mut(&proof.hold)) {
+            hold.upgraded_by = Some(work.id);
         }
-        self.metrics.grants += 1;
-        self.leave_nothing(now, id, Outcome::Granted(proof));
+        engine.metrics.grants += 1;
+        self.leave_nothing(engine, Outcome::Granted(proof))
     }
 
     /// The server's last word was no. All that it may still have of this call
     /// is the place of a wait, which is kept for some time after its end; an
     /// upgrade keeps none.
-    fn not_granted(&mut self, now: Instant, id: Id) {
-        let link = self.link_of(id);
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        let has_unanswered = work.unanswered.is_some();
-        let claims = work.claims.clone();
-        let Some(call) = work.call() else { return };
-        let has_place = call.has_waited && !call.is_upgrade;
-        match link {
-            Link::Up { number, .. } if has_place => {
-                call.step = Step::Leaving;
-                self.request(now, id, number, Request::Cancel { claims });
+    fn not_granted(&mut self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
+        let has_place = self.has_waited && !self.is_upgrade;
+        match engine.link(work.node) {
+            Link::Up { .. } if has_place => {
+                self.step = Step::Leaving;
+                let claims = work.claims.clone();
+                Next::Send(Request::Cancel { claims })
             }
-            Link::Idle | Link::Down if has_place => self.give_up(now, id, Outcome::Refused),
-            Link::Up { is_sole: false, .. } if has_unanswered => {
-                self.give_up(now, id, Outcome::Refused);
+            Link::Idle | Link::Down if has_place => {
+                self.give_up(engine, work, now, Outcome::Refused)
             }
-            _ => self.leave_nothing(now, id, Outcome::Refused),
+            Link::Up { is_sole: false, .. } if work.unanswered.is_some() => {
+                self.give_up(engine, work, now, Outcome::Refused)
+            }
+            _ => self.leave_nothing(engine, Outcome::Refused),
         }
+    }
+
+    fn due(&mut self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
+        let is_in_doubt = std::mem::replace(&mut self.is_in_doubt, false);
+        let outcome = match work.stage {
+            Stage::Queued(_) if is_in_doubt => return Next::Ask,
+            // Others of this owner were before it for so long.
+            Stage::Turn => Outcome::Refused,
+            _ if matches!(self.step, Step::Leaving) => Outcome::Refused,
+            // The server said nothing, not even that the wait is over.
+            _ => Outcome::Failed(work.unavailable(now)),
+        };
+        self.give_up(engine, work, now, outcome)
+    }
+
+    /// Ends it, as the server knows nothing of it but its grant.
+    fn leave_nothing(&self, engine: &mut Engine, outcome: Outcome) -> Next {
+        if let Some(live) = self.live {
+            engine.set_upgrading(live, false);
+        }
+        Next::End(outcome)
+    }
+
+    /// Ends it, and withdraws what the server may still know of it.
+    fn give_up(
+        &self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        outcome: Outcome,
+    ) -> Next {
+        work.resolve(engine, outcome);
+        self.withdraw(engine, work, now)
+    }
+
+    /// Withdraws what the server may know of it, as nobody waits for it.
+    fn withdraw(&self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
+        if work.asked_by.is_none() && work.unanswered.is_none() {
+            return self.leave_nothing(engine, Outcome::Refused);
+        }
+        // After its lease no grant is left anyway.
+        work.deadline = Some(now + self.lease.max(engine.patience));
+        Next::CleanUp(CleanUp::of(self.live.filter(|_| self.is_upgrade)))
     }
 }

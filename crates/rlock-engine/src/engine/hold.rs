@@ -360,12 +360,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn is_single(&self, id: Id) -> bool {
-        self.holds
-            .get(&id)
-            .is_some_and(|hold| hold.proof.claims.is_single())
-    }
-
     /// The keys of which it is the owner's newest hold; none if there are none.
     pub(super) fn newest_part(&self, id: Id) -> Option<Claims> {
         let all = &self.holds.get(&id)?.proof.claims;

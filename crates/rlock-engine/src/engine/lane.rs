@@ -126,12 +126,6 @@ impl Engine {
         })
     }
 
-    /// That of the server where a work is done.
-    pub(super) fn link_of(&self, work: Id) -> Link {
-        let work = self.works.get(&work);
-        work.map_or(Link::Down, |work| self.link(work.node))
-    }
-
     pub(super) fn link(&self, node: Node) -> Link {
         match self.lanes.get(&node) {
             Some(lane) => lane.link,
@@ -255,7 +249,7 @@ impl Engine {
         let holds: Vec<_> = holds.collect();
         let works = self.works_at(before);
         let works: Vec<_> = works
-            .filter_map(|(id, work)| moved(id, &work.claims))
+            .filter_map(|(id, work)| moved(id, &work.progress.claims))
             .collect();
         for (id, node) in holds {
             self.move_hold(now, id, node);
@@ -305,8 +299,8 @@ impl Engine {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        let before = std::mem::replace(&mut work.node, node);
-        let waits = matches!(work.stage, Stage::Queued(_) | Stage::Link);
+        let before = std::mem::replace(&mut work.progress.node, node);
+        let waits = matches!(work.progress.stage, Stage::Queued(_) | Stage::Link);
         self.lane(before).works.remove(&id);
         self.lane(node).works.insert(id);
         if waits {

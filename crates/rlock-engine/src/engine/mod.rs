@@ -278,19 +278,23 @@ impl Engine {
         }
     }
 
-    fn send(&mut self, now: Instant, to: (Node, u64), by: request::By, request: Request) -> Id {
+    /// Sends a request to a server by the connection of that number; `call` waits
+    /// for what comes of it.
+    fn send(
+        &mut self,
+        now: Instant,
+        (node, link): (Node, u64),
+        by: request::By,
+        call: Option<Id>,
+        request: Request,
+    ) -> Id {
         let id = self.next_id();
-        let call = match by {
-            request::By::Work(work) => self.awaited(work),
-            request::By::Renewal(_) | request::By::Ping => None,
-        };
-        let ((node, link), sent) = (to, now);
         let row = Sent {
             by,
             node,
             link,
             goes_beside: request.goes_beside(),
-            sent,
+            sent: now,
         };
         self.requests.insert(id, row);
         self.actions.push_back(Action::Send {
@@ -335,9 +339,8 @@ impl Engine {
         }
         let works = std::mem::take(&mut self.works);
         for (call, work) in in_order(works) {
-            if work.is_awaited {
-                let outcome = Outcome::Failed(Error::Closed);
-                self.actions.push_back(Action::Resolve { call, outcome });
+            if work.progress.is_awaited {
+                self.resolve(call, Outcome::Failed(Error::Closed));
             }
         }
         for (_, flush) in std::mem::take(&mut self.flushes) {

@@ -9,7 +9,7 @@ use crate::engine::claims::{Claims, Name};
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
 use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing};
-use crate::engine::work::{Stage, Task};
+use crate::engine::work::{Input, Stage, Task};
 use crate::engine::{Engine, Id};
 
 /// A request. None of them does harm if it is carried out twice.
@@ -240,6 +240,22 @@ impl Engine {
         matches!(work.task, Task::Call(_)).then_some(id)
     }
 
+    /// Tells a call what the server says by the connection that it was made by.
+    fn tell_call(&mut self, now: Instant, id: Id, link: u64, told: Told) {
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        // About a request of an earlier connection: the next one finds out.
+        if work.progress.asked_by != Some(link) {
+            return;
+        }
+        match (work.progress.stage, &mut work.task) {
+            (Stage::Queued(_), _) => self.tell(now, id, Input::Told(told)),
+            (Stage::Asked(_), Task::Call(call)) => call.said = Some(told),
+            _ => {}
+        }
+    }
+
     /// Whether a grant is what is held, or is being undone.
     fn is_known(&self, notice: &Notice) -> bool {
         let Some(claim) = self.claims.get(&notice.name) else {
@@ -250,7 +266,7 @@ impl Engine {
             return hold.is_called(notice.fence);
         }
         let first = claim.queue.front().and_then(|id| self.works.get(id));
-        first.is_some_and(|work| match (&work.task, work.stage) {
+        first.is_some_and(|work| match (&work.task, work.progress.stage) {
             // What was asked by the same connection comes after the grant.
             (Task::CleanUp(_), Stage::Asked(request)) => {
                 let sent = self.requests.get(&request);

@@ -34,7 +34,7 @@ use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
 use crate::engine::request::{By, Renewal, Reply, Request, Sent};
 use crate::engine::terms::{Terms, validity_end};
-use crate::engine::work::{Task, Work};
+use crate::engine::work::{Input, Next, Progress, Task, Work};
 use crate::engine::{Action, Engine, Id, Link, Outcome, Timer};
 use crate::error::{Error, Fault, Loss};
 
@@ -221,7 +221,7 @@ impl Engine {
             fence,
             attaches,
         });
-        self.send(now, (node, link), by, request);
+        self.send(now, (node, link), by, None, request);
         self.look_later(now, id, Some(silence));
     }
 
@@ -473,7 +473,7 @@ impl Engine {
         let is_new = lane.renewals.ping.is_none();
         let sent = *lane.renewals.ping.get_or_insert(now);
         if is_new {
-            self.send(now, (node, number), By::Ping, Request::Ping);
+            self.send(now, (node, number), By::Ping, None, Request::Ping);
         }
         let silence = grace.map(|grace| sent + (grace / 2).max(PULSE.0));
         if silence.is_some_and(|silence| silence <= now) {
@@ -515,7 +515,7 @@ fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
 }
 
 /// A hold that is to last for at least `lease` from now.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Extension {
     hold: Id,
     lease: Duration,
@@ -545,9 +545,9 @@ impl Engine {
         lease: Duration,
         raise: Option<u64>,
     ) {
-        let outcome = match (self.loss(now, id), self.holds.get(&id)) {
-            (Some(loss), _) => Outcome::Failed(Error::Lost(loss)),
-            (None, None) => Outcome::Failed(Error::Closed),
+        let error = match (self.loss(now, id), self.holds.get(&id)) {
+            (Some(loss), _) => Error::Lost(loss),
+            (None, None) => Error::Closed,
             (None, Some(hold)) => {
                 let task = Task::Extend(Extension {
                     hold: id,
@@ -558,94 +558,10 @@ impl Engine {
                 });
                 let claims = hold.proof.claims.clone();
                 let deadline = Some(now + self.patience);
-                return self.start(now, call, Work::new(now, claims, task, deadline, true));
+                return self.start(now, Work::new(now, call, claims, task, deadline));
             }
         };
-        self.actions.push_back(Action::Resolve { call, outcome });
-    }
-
-    pub(super) fn ask_to_extend(&mut self, now: Instant, id: Id, link: u64, extension: Extension) {
-        let loss = self.loss(now, extension.hold);
-        let Some(hold) = self.holds.get_mut(&extension.hold) else {
-            return self.end(now, id, Outcome::Failed(Error::Closed));
-        };
-        // A renewal that is asked for from now on must not end it sooner.
-        let before = extension.before.unwrap_or(hold.terms.lease);
-        hold.terms.lease = before.max(extension.lease);
-        let lease = hold.terms.lease_at(hold.taken, now);
-        let (Some(lease), None) = (lease, loss) else {
-            let loss = loss.unwrap_or(Loss::LeaseEnded);
-            return self.end(now, id, Outcome::Failed(Error::Lost(loss)));
-        };
-        // Whoever raises several fences need not ask where the largest was just
-        // granted.
-        let (is_raised, late) = match extension.raise {
-            Some(raise) => (hold.proof.fence() >= raise, extension.lease / 20),
-            None => (true, Duration::ZERO),
-        };
-        if is_raised && hold.lease_end + late >= validity_end(now, extension.lease) {
-            return self.end(now, id, Outcome::Done);
-        }
-        hold.raised = hold.raised.max(extension.raise);
-        let (claims, known) = (hold.proof.claims.clone(), hold.proof.fence());
-        let replicas = hold.terms.replicas;
-        if let Some(work) = self.works.get_mut(&id) {
-            work.task = Task::Extend(Extension {
-                before: Some(before),
-                asked: (lease, known),
-                ..extension
-            });
-        }
-        let request = Request::Renew {
-            claims,
-            lease,
-            known,
-            raise: extension.raise,
-            bound: None,
-            notify: false,
-            replicas,
-        };
-        self.request(now, id, link, request);
-    }
-
-    pub(super) fn extend_reply(
-        &mut self,
-        now: Instant,
-        id: Id,
-        sent: Sent,
-        extension: Extension,
-        result: Result<Reply, Fault>,
-    ) {
-        let Extension { hold, asked, .. } = extension;
-        let fence = match result {
-            Ok(Reply::Fence(fence)) => Some(fence),
-            result @ (Ok(Reply::TooFew(_)) | Err(_)) => {
-                let error = match result {
-                    Ok(Reply::TooFew(known)) => self.too_few(hold, known),
-                    Ok(_) => return,
-                    Err(fault) => match self.try_again(now, id, sent, fault) {
-                        Ok(()) => return,
-                        Err(error) => error,
-                    },
-                };
-                // An earlier sending that nobody answered may have raised the fence.
-                let work = self.works.get(&id);
-                let is_first = work.is_none_or(|work| work.unanswered.is_none());
-                if let (Some(hold), Some(before)) = (self.holds.get_mut(&hold), extension.before) {
-                    hold.terms.lease = before;
-                    if matches!(error, Error::Refused(_)) && is_first {
-                        hold.raised = None;
-                    }
-                }
-                return self.end(now, id, Outcome::Failed(error));
-            }
-            Ok(_) => None,
-        };
-        if self.renewed(now, hold, sent, asked, fence) {
-            return self.end(now, id, Outcome::Done);
-        }
-        let loss = self.loss(now, hold).unwrap_or(Loss::EndedByServer);
-        self.end(now, id, Outcome::Failed(Error::Lost(loss)));
+        self.resolve(call, Outcome::Failed(error));
     }
 
     pub(super) fn too_few(&self, hold: Id, known: u16) -> Error {
@@ -653,5 +569,97 @@ impl Engine {
             wanted: self.holds.get(&hold).map_or(0, |hold| hold.terms.replicas),
             acknowledged: known,
         }
+    }
+}
+
+impl Extension {
+    pub(super) fn on(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        input: Input,
+    ) -> Next {
+        match input {
+            Input::Turn => Next::Ask,
+            Input::Link(_) => self.request(engine, now),
+            Input::Reply(sent, result) => self.reply(engine, work, now, sent, result),
+            Input::Due => Next::End(Outcome::Failed(work.unavailable(now))),
+            // The end of its guard releases what is held.
+            Input::Abandoned | Input::Told(_) => Next::Stay,
+        }
+    }
+
+    fn request(&mut self, engine: &mut Engine, now: Instant) -> Next {
+        let loss = engine.loss(now, self.hold);
+        let Some(hold) = engine.holds.get_mut(&self.hold) else {
+            return Next::End(Outcome::Failed(Error::Closed));
+        };
+        // A renewal that is asked for from now on must not end it sooner.
+        let before = *self.before.get_or_insert(hold.terms.lease);
+        hold.terms.lease = before.max(self.lease);
+        let lease = hold.terms.lease_at(hold.taken, now);
+        let (Some(lease), None) = (lease, loss) else {
+            let loss = loss.unwrap_or(Loss::LeaseEnded);
+            return Next::End(Outcome::Failed(Error::Lost(loss)));
+        };
+        // Whoever raises several fences need not ask where the largest was just
+        // granted.
+        let (is_raised, late) = match self.raise {
+            Some(raise) => (hold.proof.fence() >= raise, self.lease / 20),
+            None => (true, Duration::ZERO),
+        };
+        if is_raised && hold.lease_end + late >= validity_end(now, self.lease) {
+            return Next::End(Outcome::Done);
+        }
+        hold.raised = hold.raised.max(self.raise);
+        let known = hold.proof.fence();
+        self.asked = (lease, known);
+        Next::Send(Request::Renew {
+            claims: hold.proof.claims.clone(),
+            lease,
+            known,
+            raise: self.raise,
+            bound: None,
+            notify: false,
+            replicas: hold.terms.replicas,
+        })
+    }
+
+    fn reply(
+        &mut self,
+        engine: &mut Engine,
+        work: &mut Progress,
+        now: Instant,
+        sent: Sent,
+        result: Result<Reply, Fault>,
+    ) -> Next {
+        let error = match result {
+            Ok(Reply::TooFew(known)) => engine.too_few(self.hold, known),
+            Ok(reply) => {
+                let fence = match reply {
+                    Reply::Fence(fence) => Some(fence),
+                    _ => None,
+                };
+                if engine.renewed(now, self.hold, sent, self.asked, fence) {
+                    return Next::End(Outcome::Done);
+                }
+                let loss = engine.loss(now, self.hold);
+                let loss = loss.unwrap_or(Loss::EndedByServer);
+                return Next::End(Outcome::Failed(Error::Lost(loss)));
+            }
+            Err(fault) => match work.try_again(engine, now, sent, fault) {
+                Ok(next) => return next,
+                Err(error) => error,
+            },
+        };
+        if let (Some(hold), Some(before)) = (engine.holds.get_mut(&self.hold), self.before) {
+            hold.terms.lease = before;
+            // An earlier sending that nobody answered may have raised the fence.
+            if matches!(error, Error::Refused(_)) && work.unanswered.is_none() {
+                hold.raised = None;
+            }
+        }
+        Next::End(Outcome::Failed(error))
     }
 }

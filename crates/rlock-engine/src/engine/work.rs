@@ -7,14 +7,18 @@
 //! Whoever has the turn asks, and on a lost connection asks again. Asking again
 //! is harmless: it finds the grant that is there already, or goes on in the
 //! place that the server has kept.
+//!
+//! Each kind of work is a machine of its own: it is told what happens
+//! ([`Input`]), and says what comes next ([`Next`]). What all have in common is
+//! done here: turns, connections, pauses, deadlines, and the word to the caller.
 
 use std::time::Duration;
 
-use crate::engine::call::Call;
+use crate::engine::call::{Call, Told};
 use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
-use crate::engine::leaving::{CleanUp, Leaving};
+use crate::engine::leaving::{CleanUp, Downgrade, Leaving};
 use crate::engine::request::{By, Reply, Request, Sent};
 use crate::engine::watchdog::Extension;
 use crate::engine::{Action, Engine, Id, Link, Outcome, Timer};
@@ -22,38 +26,45 @@ use crate::error::{Error, Failure, Fault};
 
 #[derive(Debug)]
 pub(super) struct Work {
+    pub(super) task: Task,
+    pub(super) progress: Progress,
+}
+
+#[derive(Debug)]
+pub(super) enum Task {
+    Call(Call),
+    Leave(Leaving),
+    Downgrade(Downgrade),
+    Extend(Extension),
+    CleanUp(CleanUp),
+}
+
+/// How far a work is, whatever its task.
+#[derive(Debug)]
+pub(super) struct Progress {
+    /// Its number, and that of the caller's call if there is one.
+    pub(super) id: Id,
     pub(super) claims: Claims,
     /// The server that it is done at.
     pub(super) node: Node,
-    pub(super) task: Task,
     pub(super) stage: Stage,
     /// Whether a caller waits for the outcome.
     pub(super) is_awaited: bool,
-    pub(super) begun: Instant,
+    begun: Instant,
     /// When it is to end; none is without limit.
     pub(super) deadline: Option<Instant>,
     /// Whether it has had its turn.
-    pub(super) has_begun: bool,
+    has_begun: bool,
     /// Failures so far.
     attempts: u32,
     /// The connection that the lock was last asked for by.
     pub(super) asked_by: Option<u64>,
     /// A connection by which a request was made that has got no answer.
     pub(super) unanswered: Option<u64>,
-    pub(super) failure: Option<Box<Failure>>,
-    pub(super) alarm: Option<Instant>,
+    failure: Option<Box<Failure>>,
+    alarm: Option<Instant>,
     /// The lease that it waits for in a server's queue.
     awaited: Option<(Node, Duration)>,
-}
-
-#[derive(Debug)]
-pub(super) enum Task {
-    Call(Call),
-    Release(Leaving),
-    /// The hold that is to be shared.
-    Downgrade(Id),
-    Extend(Extension),
-    CleanUp(CleanUp),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,20 +81,56 @@ pub(super) enum Stage {
     Queued(Option<Instant>),
 }
 
+/// What a work is told.
+#[derive(Debug)]
+pub(super) enum Input {
+    /// It has the turn.
+    Turn,
+    /// It can ask, by this connection.
+    Link(u64),
+    /// The answer to its request.
+    Reply(Sent, Result<Reply, Fault>),
+    /// The server's word while it is queued.
+    Told(Told),
+    /// Its time is over.
+    Due,
+    /// Nobody waits for the outcome any more.
+    Abandoned,
+}
+
+/// What a work does next.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Asks, when it has the turn and a connection: it is told so.
+    Ask,
+    /// Waits for the answer to this.
+    Send(Request),
+    /// Waits.
+    Wait(Stage),
+    /// Goes on with what it waits for.
+    Stay,
+    /// Has those behind it come first.
+    GoBehind,
+    /// Has what it left cleaned up, behind what is under way.
+    CleanUp(CleanUp),
+    /// Is over; the outcome is for the caller, if there is one.
+    End(Outcome),
+}
+
 impl Work {
     pub(super) fn new(
         now: Instant,
+        id: Id,
         claims: Claims,
         task: Task,
         deadline: Option<Instant>,
-        is_awaited: bool,
     ) -> Self {
-        Self {
+        let progress = Progress {
+            id,
             claims,
             node: Node::default(),
-            task,
             stage: Stage::Turn,
-            is_awaited,
+            is_awaited: true,
             begun: now,
             deadline,
             has_begun: false,
@@ -93,26 +140,67 @@ impl Work {
             failure: None,
             alarm: None,
             awaited: None,
-        }
+        };
+        Self { task, progress }
+    }
+
+    /// The same, for which no caller waits.
+    pub(super) fn in_background(mut self) -> Self {
+        self.progress.is_awaited = false;
+        self
     }
 
     /// Whether [`Engine::is_clean`] has to wait for it.
     pub(super) fn is_clean_up(&self) -> bool {
-        let cleans = matches!(
-            self.task,
-            Task::Release(_) | Task::CleanUp(_) | Task::Downgrade(_)
-        );
-        cleans && !self.is_awaited
-    }
-
-    pub(super) fn is_over(&self, now: Instant) -> bool {
-        self.deadline.is_some_and(|deadline| deadline <= now)
+        let cleans = !matches!(self.task, Task::Call(_) | Task::Extend(_));
+        cleans && !self.progress.is_awaited
     }
 
     /// Whether those behind it have to wait for no more than a reply.
-    pub(super) fn is_short(&self) -> bool {
-        let waits = matches!(self.stage, Stage::Link | Stage::Pause(_));
+    fn is_short(&self) -> bool {
+        let waits = matches!(self.progress.stage, Stage::Link | Stage::Pause(_));
         !matches!(self.task, Task::Call(_)) && !waits
+    }
+
+    /// The lease that it waits for in the server's queue.
+    fn lease(&self) -> Option<(Node, Duration)> {
+        match (&self.task, self.progress.stage) {
+            (Task::Call(call), Stage::Queued(_)) => Some((self.progress.node, call.lease)),
+            _ => None,
+        }
+    }
+
+    fn next_alarm(&self) -> Option<Instant> {
+        let deadline = self.progress.deadline;
+        match (self.progress.stage, &self.task) {
+            (Stage::Turn | Stage::Link, _) => deadline,
+            (Stage::Pause(end), _) => Some(deadline.map_or(end, |last| end.min(last))),
+            (Stage::Asked(_), Task::Call(call)) => call.last_word(deadline),
+            (Stage::Asked(_), _) if self.progress.is_awaited => deadline,
+            // There will be a reply, or word that there is none.
+            (Stage::Asked(_), _) => None,
+            (Stage::Queued(until), _) => until,
+        }
+    }
+
+    fn on(&mut self, engine: &mut Engine, now: Instant, input: Input) -> Next {
+        let progress = &mut self.progress;
+        match &mut self.task {
+            Task::Call(call) => call.on(engine, progress, now, input),
+            Task::Leave(leaving) => leaving.on(engine, progress, now, input),
+            Task::Downgrade(downgrade) => downgrade.on(engine, progress, now, input),
+            Task::Extend(extension) => extension.on(engine, progress, now, input),
+            Task::CleanUp(clean_up) => clean_up.on(engine, progress, now, input),
+        }
+    }
+}
+
+impl Progress {
+    /// Tells the caller, if there is one, what its call came to.
+    pub(super) fn resolve(&mut self, engine: &mut Engine, outcome: Outcome) {
+        if std::mem::replace(&mut self.is_awaited, false) {
+            engine.resolve(self.id, outcome);
+        }
     }
 
     /// The error of one that came to its deadline.
@@ -123,202 +211,115 @@ impl Work {
         }
     }
 
-    fn next_alarm(&self) -> Option<Instant> {
-        match (self.stage, &self.task) {
-            (Stage::Turn | Stage::Link, _) => self.deadline,
-            (Stage::Pause(end), _) => Some(self.deadline.map_or(end, |last| end.min(last))),
-            (Stage::Asked(_), Task::Call(call)) => call.last_word(self.deadline),
-            (Stage::Asked(_), _) if self.is_awaited => self.deadline,
-            // There will be a reply, or word that there is none.
-            (Stage::Asked(_), _) => None,
-            (Stage::Queued(until), _) => until,
+    /// Tries again after a fault that passes; the error of one that does not.
+    pub(super) fn try_again(
+        &mut self,
+        engine: &mut Engine,
+        now: Instant,
+        sent: Sent,
+        fault: Fault,
+    ) -> Result<Next, Error> {
+        let is_broken = matches!(fault, Fault::Broken(_));
+        let is_moved = matches!(fault, Fault::Moved(_)) && self.node != sent.node;
+        match fault {
+            Fault::Refused(error) => return Err(error),
+            Fault::Broken(failure) | Fault::Passing(failure) => {
+                self.failure = Some(failure.into());
+            }
+            Fault::Moved(error) => self.failure = Some(Box::new(error.into())),
         }
+        if is_broken {
+            self.unanswered = Some(sent.link);
+        }
+        let attempts = self.attempts;
+        self.attempts = attempts.saturating_add(1);
+        // Connections have pauses of their own. Servers that each name the other
+        // as a key's are asked with pauses too.
+        let has_other_link = is_broken && !engine.link(sent.node).is(sent.link);
+        Ok(match has_other_link || (is_moved && attempts == 0) {
+            true => Next::Ask,
+            false => Next::Wait(Stage::Pause(now + engine.pause(attempts))),
+        })
     }
 }
 
 impl Engine {
+    /// Begins a work as soon as everything else of its owner is done that was
+    /// begun before, at any of its keys.
+    pub(super) fn start(&mut self, now: Instant, mut work: Work) {
+        let progress = &mut work.progress;
+        progress.node = self.routes.node(progress.claims.slot());
+        for name in progress.claims.names() {
+            let claim = self.claims.entry(name.clone()).or_default();
+            claim.queue.push_back(progress.id);
+        }
+        self.lane(progress.node).works.insert(progress.id);
+        self.go_on_with(now, Box::new(work), Next::Ask);
+    }
+
     /// Goes on with a work that waits for its turn, a connection, or a pause.
     pub(super) fn advance(&mut self, now: Instant, id: Id) {
-        let Some(work) = self.works.get(&id) else {
-            return;
-        };
-        let node = work.node;
-        if !self.has_turn(id, work) {
-            return self.set_stage(now, id, Stage::Turn);
-        }
-        if !work.has_begun && !self.begin(now, id) {
-            return;
-        }
-        self.connect_if_idle(node);
-        match self.link(node) {
-            Link::Up { number, .. } => self.make_request(now, id, number),
-            Link::Idle | Link::Down => self.set_stage(now, id, Stage::Link),
-            Link::Closed => self.end(now, id, Outcome::Failed(Error::Closed)),
+        if let Some(work) = self.works.remove(&id) {
+            self.go_on_with(now, work, Next::Ask);
         }
     }
 
-    /// The first thing that is done in a turn; false if that was all.
-    fn begin(&mut self, now: Instant, id: Id) -> bool {
-        let Some(work) = self.works.get_mut(&id) else {
-            return false;
-        };
-        work.has_begun = true;
-        match work.task {
-            Task::Call(_) => self.begin_call(now, id),
-            Task::Release(_) => self.begin_release(now, id),
-            Task::Downgrade(hold) => self.begin_downgrade(now, id, hold),
-            Task::CleanUp(_) | Task::Extend(_) => true,
+    /// Tells a work what happens.
+    pub(super) fn tell(&mut self, now: Instant, id: Id, input: Input) {
+        if let Some(mut work) = self.works.remove(&id) {
+            let next = work.on(self, now, input);
+            self.go_on_with(now, work, next);
         }
     }
 
-    fn make_request(&mut self, now: Instant, id: Id, link: u64) {
-        let Some(work) = self.works.get(&id) else {
-            return;
-        };
-        let claims = work.claims.clone();
-        match &work.task {
-            Task::Call(_) => self.ask_for_lock(now, id, link),
-            Task::Release(_) => self.ask_to_release(now, id, link),
-            Task::Downgrade(_) => self.request(now, id, link, Request::Downgrade { claims }),
-            Task::CleanUp(_) => self.ask_to_clean_up(now, id, link),
-            Task::Extend(extension) => {
-                let extension = *extension;
-                self.ask_to_extend(now, id, link, extension);
+    /// Does what a work wants next, until it has to wait or is over.
+    fn go_on_with(&mut self, now: Instant, mut work: Box<Work>, mut next: Next) {
+        work.progress.stage = loop {
+            let (id, node) = (work.progress.id, work.progress.node);
+            next = match next {
+                Next::Ask if !self.has_turn(&work.progress) => break Stage::Turn,
+                Next::Ask if !work.progress.has_begun => {
+                    work.progress.has_begun = true;
+                    work.on(self, now, Input::Turn)
+                }
+                Next::Ask => {
+                    self.connect_if_idle(node);
+                    match self.link(node) {
+                        Link::Up { number, .. } => work.on(self, now, Input::Link(number)),
+                        Link::Idle | Link::Down => break Stage::Link,
+                        Link::Closed => Next::End(Outcome::Failed(Error::Closed)),
+                    }
+                }
+                Next::Send(request) => match self.link(node) {
+                    Link::Up { number, .. } => {
+                        let by = By::Work(id);
+                        let call = work.progress.is_awaited.then_some(id);
+                        break Stage::Asked(self.send(now, (node, number), by, call, request));
+                    }
+                    Link::Idle | Link::Down | Link::Closed => Next::Ask,
+                },
+                Next::Wait(stage) => break stage,
+                Next::Stay => break work.progress.stage,
+                Next::GoBehind => {
+                    work.progress.has_begun = false;
+                    self.go_behind(&work.progress);
+                    break Stage::Turn;
+                }
+                Next::CleanUp(clean_up) => {
+                    work.task = Task::CleanUp(clean_up);
+                    Next::Ask
+                }
+                Next::End(outcome) => return self.end(*work, outcome),
             }
-        }
-    }
-
-    pub(super) fn request(&mut self, now: Instant, id: Id, link: u64, request: Request) {
-        let node = self
-            .works
-            .get(&id)
-            .map_or(Node::default(), |work| work.node);
-        let request = self.send(now, (node, link), By::Work(id), request);
-        self.set_stage(now, id, Stage::Asked(request));
-    }
-
-    pub(super) fn work_reply(
-        &mut self,
-        now: Instant,
-        id: Id,
-        request: Id,
-        sent: Sent,
-        result: Result<Reply, Fault>,
-    ) {
-        let stage = Stage::Asked(request);
-        let Some(work) = self.works.get(&id).filter(|work| work.stage == stage) else {
-            // It was given up, and is being cleaned up behind this request.
-            return;
         };
-        match work.task {
-            Task::Call(_) => self.call_reply(now, id, sent, result),
-            Task::Release(_) => self.release_reply(now, id, sent, result),
-            Task::Downgrade(hold) => self.downgrade_reply(now, id, sent, hold, result),
-            Task::CleanUp(_) => self.clean_up_reply(now, id, sent, result),
-            Task::Extend(extension) => self.extend_reply(now, id, sent, extension, result),
-        }
-    }
-
-    /// Tries again after a failure that passes; the error of one that does not.
-    pub(super) fn try_again(
-        &mut self,
-        now: Instant,
-        id: Id,
-        sent: Sent,
-        fault: Fault,
-    ) -> Result<(), Error> {
-        let link = self.link(sent.node);
-        let Some(work) = self.works.get_mut(&id) else {
-            return Ok(());
-        };
-        let is_broken = matches!(fault, Fault::Broken(_));
-        let is_moved = matches!(fault, Fault::Moved(_)) && work.node != sent.node;
-        match fault {
-            Fault::Refused(error) => return Err(error),
-            Fault::Broken(failure) | Fault::Passing(failure) => {
-                work.failure = Some(failure.into());
-            }
-            Fault::Moved(error) => work.failure = Some(Box::new(error.into())),
-        }
-        if is_broken {
-            work.unanswered = Some(sent.link);
-        }
-        let attempts = work.attempts;
-        work.attempts = attempts.saturating_add(1);
-        // Connections have pauses of their own. Servers that each name the other
-        // as a key's are asked with pauses too.
-        if (is_broken && !link.is(sent.link)) || (is_moved && attempts == 0) {
-            self.advance(now, id);
-        } else {
-            let end = now + self.pause(attempts);
-            self.set_stage(now, id, Stage::Pause(end));
-        }
-        Ok(())
-    }
-
-    pub(super) fn work_is_due(&mut self, now: Instant, id: Id) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        work.alarm = None;
-        let is_over = work.is_over(now);
-        let ends_doubt = match &mut work.task {
-            Task::Call(call) => call.ends_doubt(),
-            _ => false,
-        };
-        match (work.stage, &work.task) {
-            (Stage::Pause(_), _) if !is_over => self.advance(now, id),
-            (Stage::Queued(_), _) if ends_doubt => self.advance(now, id),
-            (_, Task::Call(_)) => self.call_is_out_of_time(now, id),
-            (_, Task::Release(_)) => self.release_is_out_of_time(now, id),
-            (_, Task::Downgrade(_) | Task::Extend(_)) => {
-                let error = work.unavailable(now);
-                self.end(now, id, Outcome::Failed(error));
-            }
-            (_, Task::CleanUp(_)) => self.clean_up_is_done(now, id),
-        }
-    }
-
-    /// All works that wait for that connection go on, in order.
-    pub(super) fn go_on(&mut self, now: Instant, node: Node) {
-        let waiting = self.works_at(node);
-        let waiting = waiting.filter(|(_, work)| work.stage == Stage::Link);
-        let waiting: Vec<Id> = waiting.map(|(id, _)| id).collect();
-        for id in waiting {
-            self.advance(now, id);
-        }
-    }
-
-    /// What waits in the server's queue will hear no more by this connection.
-    /// Requests that are under way have their replies still to come.
-    pub(super) fn lose_link(&mut self, now: Instant, node: Node) {
-        let queued = self.works_at(node);
-        let queued = queued.filter(|(_, work)| matches!(work.stage, Stage::Queued(_)));
-        let queued: Vec<Id> = queued.map(|(id, _)| id).collect();
-        for id in queued {
-            self.advance(now, id);
-        }
-    }
-
-    pub(super) fn set_stage(&mut self, now: Instant, id: Id, stage: Stage) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        work.stage = stage;
-        let alarm = work.next_alarm();
-        let before = std::mem::replace(&mut work.alarm, alarm);
-        let awaited = match stage {
-            Stage::Queued(_) => work.lease().map(|lease| (work.node, lease)),
-            _ => None,
-        };
-        let awaited_before = std::mem::replace(&mut work.awaited, awaited);
+        let (id, alarm, awaited) = (work.progress.id, work.next_alarm(), work.lease());
+        let before = std::mem::replace(&mut work.progress.alarm, alarm);
+        let awaited_before = std::mem::replace(&mut work.progress.awaited, awaited);
+        self.works.insert(id, work);
         if before != alarm {
-            if let Some(before) = before {
-                self.agenda.remove(&(before, Timer::Work(id)));
-            }
-            if let Some(alarm) = alarm {
-                self.agenda.insert((alarm, Timer::Work(id)));
-            }
+            let timer = |due| (due, Timer::Work(id));
+            before.map(|before| self.agenda.remove(&timer(before)));
+            self.agenda.extend(alarm.map(timer));
         }
         if let Some((node, lease)) = awaited_before {
             self.lease_is_not_awaited(node, lease);
@@ -328,46 +329,36 @@ impl Engine {
         }
     }
 
-    pub(super) fn awaited(&self, id: Id) -> Option<Id> {
-        let work = self.works.get(&id)?;
-        work.is_awaited.then_some(id)
+    /// Ends a work that has left nothing to do; the next has its turn.
+    fn end(&mut self, work: Work, outcome: Outcome) {
+        let mut progress = work.progress;
+        let id = progress.id;
+        progress.resolve(self, outcome);
+        self.lane(progress.node).works.remove(&id);
+        if let Some(alarm) = progress.alarm {
+            self.agenda.remove(&(alarm, Timer::Work(id)));
+        }
+        if let Some((node, lease)) = progress.awaited {
+            self.lease_is_not_awaited(node, lease);
+        }
+        for name in progress.claims.names() {
+            if let Some(claim) = self.claims.get_mut(name) {
+                claim.queue.retain(|queued| *queued != id);
+                self.next.extend(claim.queue.front());
+            }
+            self.forget_if_unused(name);
+        }
+        for (awaited, _) in &mut self.flushes {
+            awaited.remove(&id);
+        }
+        for (_, flush) in self.flushes.extract_if(.., |(left, _)| left.is_empty()) {
+            self.actions.push_back(Action::Flushed { flush });
+        }
     }
 
-    /// Tells the caller, if there is one, what its call came to.
+    /// Tells a caller what its call came to.
     pub(super) fn resolve(&mut self, call: Id, outcome: Outcome) {
-        let work = self.works.get_mut(&call);
-        if work.is_some_and(|work| std::mem::replace(&mut work.is_awaited, false)) {
-            self.actions.push_back(Action::Resolve { call, outcome });
-        }
-    }
-
-    /// Nobody waits for the outcome any more.
-    pub(super) fn abandon(&mut self, now: Instant, id: Id) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        work.is_awaited = false;
-        match work.task {
-            Task::Call(_) => self.withdraw(now, id),
-            Task::Release(_) => self.release_in_background(now, id),
-            // The end of its guard releases what is held.
-            Task::Downgrade(_) | Task::Extend(_) | Task::CleanUp(_) => {}
-        }
-    }
-}
-
-impl Engine {
-    /// Begins `work` as soon as everything else of its owner is done that was
-    /// begun before, at any of its keys.
-    pub(super) fn start(&mut self, now: Instant, id: Id, mut work: Work) {
-        work.node = self.routes.node(work.claims.slot());
-        for name in work.claims.names() {
-            let claim = self.claims.entry(name.clone()).or_default();
-            claim.queue.push_back(id);
-        }
-        self.lane(work.node).works.insert(id);
-        self.works.insert(id, Box::new(work));
-        self.advance(now, id);
+        self.actions.push_back(Action::Resolve { call, outcome });
     }
 
     /// Whether everything that is to be done before a new work at `claims` is
@@ -378,62 +369,82 @@ impl Engine {
         ahead.all(|id| self.works.get(id).is_some_and(|work| work.is_short()))
     }
 
-    pub(super) fn has_turn(&self, id: Id, work: &Work) -> bool {
+    fn has_turn(&self, work: &Progress) -> bool {
         let mut claims = work.claims.names().map(|name| self.claims.get(name));
-        claims.all(|claim| claim.is_some_and(|claim| claim.queue.front() == Some(&id)))
+        claims.all(|claim| claim.is_some_and(|claim| claim.queue.front() == Some(&work.id)))
     }
 
-    /// Has a work wait for those behind it.
-    pub(super) fn go_behind(&mut self, id: Id) {
-        let Some(work) = self.works.get_mut(&id) else {
-            return;
-        };
-        work.has_begun = false;
+    fn go_behind(&mut self, work: &Progress) {
         for name in work.claims.names() {
             if let Some(claim) = self.claims.get_mut(name) {
-                claim.queue.retain(|queued| *queued != id);
-                claim.queue.push_back(id);
+                claim.queue.retain(|queued| *queued != work.id);
+                claim.queue.push_back(work.id);
                 self.next.extend(claim.queue.front());
             }
-        }
-    }
-
-    /// Ends a work that has left nothing to do; the next has its turn.
-    pub(super) fn end(&mut self, now: Instant, id: Id, outcome: Outcome) {
-        self.resolve(id, outcome);
-        self.set_stage(now, id, Stage::Turn);
-        let Some(work) = self.works.remove(&id) else {
-            return;
-        };
-        self.lane(work.node).works.remove(&id);
-        if let Some(alarm) = work.alarm {
-            self.agenda.remove(&(alarm, Timer::Work(id)));
-        }
-        for name in work.claims.names() {
-            if let Some(claim) = self.claims.get_mut(name) {
-                claim.queue.retain(|queued| *queued != id);
-                self.next.extend(claim.queue.front());
-            }
-            self.forget_if_unused(name);
-        }
-        self.tell_flushed(id);
-    }
-
-    pub(super) fn tell_flushed(&mut self, ended: Id) {
-        for (awaited, _) in &mut self.flushes {
-            awaited.remove(&ended);
-        }
-        for (_, flush) in self.flushes.extract_if(.., |(left, _)| left.is_empty()) {
-            self.actions.push_back(Action::Flushed { flush });
         }
     }
 
     pub(super) fn pass_turns(&mut self, now: Instant) {
         while let Some(id) = self.next.pop_front() {
             let work = self.works.get(&id);
-            if work.is_some_and(|work| work.stage == Stage::Turn) {
+            if work.is_some_and(|work| work.progress.stage == Stage::Turn) {
                 self.advance(now, id);
             }
+        }
+    }
+
+    pub(super) fn work_reply(
+        &mut self,
+        now: Instant,
+        id: Id,
+        request: Id,
+        sent: Sent,
+        result: Result<Reply, Fault>,
+    ) {
+        let work = self.works.get(&id);
+        // If it was given up, it is being cleaned up behind this request.
+        if work.is_some_and(|work| work.progress.stage == Stage::Asked(request)) {
+            self.tell(now, id, Input::Reply(sent, result));
+        }
+    }
+
+    pub(super) fn work_is_due(&mut self, now: Instant, id: Id) {
+        let Some(work) = self.works.get_mut(&id) else {
+            return;
+        };
+        work.progress.alarm = None;
+        let is_over = work.progress.deadline.is_some_and(|last| last <= now);
+        match work.progress.stage {
+            Stage::Pause(_) if !is_over => self.advance(now, id),
+            _ => self.tell(now, id, Input::Due),
+        }
+    }
+
+    /// Nobody waits for the outcome any more.
+    pub(super) fn abandon(&mut self, now: Instant, id: Id) {
+        if let Some(work) = self.works.get_mut(&id) {
+            work.progress.is_awaited = false;
+            self.tell(now, id, Input::Abandoned);
+        }
+    }
+
+    /// All works that wait for that connection go on, in order.
+    pub(super) fn go_on(&mut self, now: Instant, node: Node) {
+        self.advance_all(now, node, |stage| stage == Stage::Link);
+    }
+
+    /// What waits in the server's queue will hear no more by this connection.
+    /// Requests that are under way have their replies still to come.
+    pub(super) fn lose_link(&mut self, now: Instant, node: Node) {
+        self.advance_all(now, node, |stage| matches!(stage, Stage::Queued(_)));
+    }
+
+    fn advance_all(&mut self, now: Instant, node: Node, are_meant: impl Fn(Stage) -> bool) {
+        let works = self.works_at(node);
+        let meant = works.filter(|(_, work)| are_meant(work.progress.stage));
+        let meant: Vec<Id> = meant.map(|(id, _)| id).collect();
+        for id in meant {
+            self.advance(now, id);
         }
     }
 }

@@ -241,11 +241,16 @@ impl Played {
     }
 
     pub(crate) fn asks_on(&mut self, key: &str, terms: Terms) {
+        self.asks_for(key, &[], terms);
+    }
+
+    pub(crate) fn asks_for(&mut self, key: &str, rest: &[&str], terms: Terms) {
         let call = self.next_call();
         let owner = Owner::new(format!("o{}", self.calls.len())).unwrap();
+        let rest: Vec<_> = rest.iter().map(|key| key.as_bytes().into()).collect();
         self.handle(Event::Call(engine::Event::Ask {
             call,
-            claims: Claims::new(owner, key.as_bytes(), &[]),
+            claims: Claims::new(owner, key.as_bytes(), &rest),
             ask: Ask::Exclusive,
             terms,
             queueing: Queueing::AtMost(Duration::from_secs(60)),

@@ -1,5 +1,7 @@
 //! Replies and messages in the order of their bytes.
 
+use rlock_engine::engine::terms::Terms;
+
 use crate::played::{Played, RESPONSE, push};
 
 const CHANNEL: &str = "rlock:client:c";
@@ -40,6 +42,26 @@ fn what_a_server_cannot_do_now_is_asked_again_after_a_pause() {
         it.answers(1, "RLOCK.ACQUIRE", ":9\r\n");
         assert_eq!(it.said().last().unwrap(), "call 2: granted 9", "{error}");
     }
+}
+
+/// One of the keys holds something that is no lock by then, so that the server
+/// releases none of them together.
+#[test]
+fn each_of_several_keys_is_released_until_that_is_answered() {
+    let mut it = Played::connected();
+    it.asks_for("a", &["b"], Terms::new());
+    it.answers(1, "RLOCK.MACQUIRE", ":7\r\n");
+    it.releases();
+    it.answers(1, "RLOCK.MRELEASE", "-WRONGTYPE it is no lock\r\n");
+    it.ends(1);
+    it.passes(20);
+    it.greeted(2);
+    it.passes(20);
+    it.did();
+    it.answers(2, "RLOCK.RELEASE a o2 ALL", "-WRONGTYPE it is no lock\r\n");
+    it.answers(2, "RLOCK.RELEASE b o2 ALL", ":0\r\n");
+    let refused = "call 3: the key holds no lock: it is no lock";
+    assert_eq!(it.did(), [refused]);
 }
 
 #[test]
