@@ -24,7 +24,7 @@ use crate::pump::Inner;
 /// Cheap to clone; all clones use the same connection, as do all locks and
 /// guards made from them, and they keep it open. It comes back by itself when
 /// it breaks. The work in the background runs on the tokio runtime that
-/// `connect` was called on, in one task.
+/// `connect` was called on, in one task and one for each connection.
 ///
 /// # Examples
 ///
@@ -314,9 +314,11 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`] if not all of it was answered in time. The client
-    /// has ended all the same; what could not be released is free when its lease
-    /// ends.
+    /// What could not be released is free when its lease ends.
+    ///
+    /// - [`Error::Unavailable`]: not all of it was answered in time. The client has
+    ///   ended all the same;
+    /// - [`Error::Closed`]: its runtime was shut down before.
     ///
     /// # Cancel safety
     ///
@@ -331,13 +333,7 @@ impl Client {
     /// # Ok(()) }
     /// ```
     pub async fn close(&self, timeout: Duration) -> Result<(), Error> {
-        match self.inner.state.close(timeout).await {
-            true => Ok(()),
-            false => Err(Error::Unavailable {
-                waited: timeout,
-                source: self.inner.state.last_failure(),
-            }),
-        }
+        self.inner.state.close(timeout).await
     }
 
     /// Tells of the next loss of any lock that this client holds: one signal for
@@ -360,8 +356,11 @@ impl Client {
     /// # }
     /// ```
     pub fn loss(&self) -> impl Future<Output = Loss> + Send + use<> {
-        let mut losses = self.inner.state.losses();
+        let losses = self.inner.state.losses();
         async move {
+            let Some(mut losses) = losses else {
+                return Loss::Released;
+            };
             match losses.changed().await {
                 Ok(()) => *losses.borrow(),
                 Err(_) => Loss::Released,

@@ -31,7 +31,8 @@ pub enum Loss {
     EndedByServer,
     /// Nothing was lost: its guards have released it.
     ///
-    /// Only a `Lost` that outlives its guard says so.
+    /// Only a `LossSignal` that outlives its guard says so, and `Client::loss` at
+    /// the end of the client.
     Released,
 }
 
@@ -205,10 +206,12 @@ pub enum Error {
     #[error("unexpected reply: {0}")]
     Protocol(String),
 
-    /// The client's background task is gone, with the runtime it ran on.
+    /// The client has ended: by `Client::close`, or with the runtime that it ran
+    /// on.
     ///
-    /// Connect again on a runtime that lives. Held locks end with their lease.
-    #[error("the client's runtime has been shut down")]
+    /// Connect again, on a runtime that lives. What is held still ends with its
+    /// lease.
+    #[error("the client has been closed, or its runtime shut down")]
     Closed,
 }
 

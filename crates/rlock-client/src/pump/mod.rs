@@ -291,8 +291,9 @@ impl State {
         lock(&self.core).endpoint.set_quiet(quiet);
     }
 
-    /// Waits until nothing is left of what there is to clean up now.
-    pub(crate) async fn flush(self: &Arc<Self>) {
+    /// Waits until nothing is left of what there is to clean up now; false if
+    /// the client has ended before.
+    pub(crate) async fn flush(self: &Arc<Self>) -> bool {
         let (done, flushed) = oneshot::channel();
         self.with_core(|core| {
             let flush = core.endpoint.next_id();
@@ -300,24 +301,44 @@ impl State {
             let event = Event::Call(engine::Event::Flush { flush });
             core.endpoint.handle(now(), event);
         });
-        // An error means that the background is gone: nothing is left to do.
-        let _ = flushed.await;
+        flushed.await.is_ok()
     }
 
-    /// Every loss from now on; [`Loss::Released`] is the end of the client.
-    pub(crate) fn losses(&self) -> watch::Receiver<Loss> {
-        self.losses.subscribe()
+    /// Every loss from now on, of which [`Loss::Released`] is the end of the
+    /// client; none if it has ended.
+    pub(crate) fn losses(&self) -> Option<watch::Receiver<Loss>> {
+        self.look(|endpoint| (!endpoint.is_closed()).then(|| self.losses.subscribe()))
     }
 
-    /// Releases what is held, and ends. False if that took longer.
-    pub(crate) async fn close(self: &Arc<Self>, timeout: Duration) -> bool {
+    /// Releases what is held, and ends.
+    pub(crate) async fn close(self: &Arc<Self>, timeout: Duration) -> Result<(), Error> {
+        if self.look(|it| it.is_closed() && !it.engine().is_leaving()) {
+            return Err(Error::Closed);
+        }
+        let begun = now();
         self.tell(engine::Event::LeaveAll);
         let flushed = tokio::time::timeout(timeout, self.flush()).await;
-        self.handle(Event::Closed);
+        let source = self.last_failure();
+        self.end();
         self.is_left.store(true, Ordering::Release);
         self.alarm.notify_one();
+        match flushed {
+            Ok(true) => Ok(()),
+            Ok(false) | Err(_) => Err(Error::Unavailable {
+                waited: now() - begun,
+                source,
+            }),
+        }
+    }
+
+    /// Ends, whatever is left to do.
+    fn end(self: &Arc<Self>) {
+        let flushes = self.with_core(|core| {
+            core.endpoint.handle(now(), Event::Closed);
+            std::mem::take(&mut core.flushes)
+        });
+        drop(flushes);
         self.losses.send_replace(Loss::Released);
-        flushed.is_ok()
     }
 
     /// Asks the server of `key` until there is an answer, for at most the
@@ -411,7 +432,7 @@ struct Closing(Arc<State>);
 
 impl Drop for Closing {
     fn drop(&mut self) {
-        self.0.handle(Event::Closed);
+        self.0.end();
         self.0.changes.send_replace(());
     }
 }

@@ -13,7 +13,7 @@ use rlock_engine::error::Error;
 use crate::locks::guard::Guard;
 use crate::quorum::deadline::{Backoff, Deadline};
 use crate::quorum::hold::Hold;
-use crate::quorum::member::late;
+use crate::quorum::member::{Member, late};
 use crate::quorum::plan::{Event, Plan, Seat, Step, majority};
 use crate::quorum::shared::{Name, Shared};
 
@@ -71,6 +71,9 @@ pub(crate) async fn acquire(
         }
         let refusals = std::mem::take(&mut attempt.refusals);
         drop(attempt);
+        if shared.members.iter().all(Member::is_closed) {
+            return Err(Error::Closed);
+        }
         if !deadline.is_over() {
             backoff.pause(deadline).await;
         }

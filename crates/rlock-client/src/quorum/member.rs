@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rlock_engine::endpoint::{Check, Greeting};
+use rlock_engine::endpoint::{Check, Endpoint, Greeting};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::error::{Error, Failure};
 use rlock_engine::servers::Servers;
@@ -87,6 +87,11 @@ impl Member {
 
     pub(crate) fn is_connected(&self) -> bool {
         self.client.inner.state.is_connected()
+    }
+
+    /// Whether it will never be connected again, as its runtime is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.client.inner.state.look(Endpoint::is_closed)
     }
 
     /// Why it cannot be asked for a lock with that lease now. A grace that is

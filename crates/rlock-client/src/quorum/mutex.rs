@@ -103,6 +103,7 @@ impl QuorumMutex {
     /// - [`Error::Member`]: a member's startup grace is below the lease;
     /// - [`Error::Deadlock`], [`Error::Cancelled`]: so says a member that was
     ///   waited at;
+    /// - [`Error::Closed`]: the runtime of the quorum is gone;
     /// - [`Error::Denied`], [`Error::NotALock`], [`Error::Refused`],
     ///   [`Error::QueueFull`]: the members that do not refuse are fewer than a majority.
     ///

@@ -7,6 +7,7 @@ use rlock_client::blocking::Client;
 use rlock_client::{Error, Lease, Loss, Terms};
 use tokio::runtime::{Builder, Runtime};
 
+use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server, eventually};
 
 pub(crate) fn with_server() -> (Runtime, Server) {
@@ -78,6 +79,29 @@ fn a_loss_is_waited_for() {
         .with(Terms::new().lease(Lease::Fixed(lease)).unwrap());
     assert_eq!(brief.lock().unwrap().loss().wait(), Loss::LeaseEnded);
     assert!(client.mutex("k").lock_timeout(BOUND).unwrap().is_some());
+}
+
+/// The timers of those who wait end with the client's thread.
+#[test]
+fn who_waits_for_a_loss_hears_that_the_client_was_closed() {
+    let (tests, server) = with_server();
+    let proxy = tests.block_on(Proxy::to(server.port));
+    let client = Client::connect(proxy.url()).unwrap();
+    let guard = client.mutex("k").lock().unwrap();
+    let loss = guard.loss();
+    let waits = thread::spawn(move || loss.wait());
+    proxy.set(Weather::Swallow);
+    thread::scope(|scope| {
+        // The release comes after this.
+        scope.spawn(|| guard.extend(Duration::from_secs(60)));
+        tests.block_on(eventually("it is asked for", async || {
+            let asked = proxy.requests();
+            asked.windows(11).any(|words| words == b"RLOCK.RENEW")
+        }));
+        client.close(Duration::ZERO).unwrap_err();
+    });
+    assert_eq!(waits.join().unwrap(), Loss::Released);
+    assert!(!guard.is_valid());
 }
 
 #[test]

@@ -328,6 +328,9 @@ async fn a_client_that_is_closed_leaves_nothing() {
     assert!(matches!(mutex.lock().await, Err(Error::Closed)));
     assert!(matches!(mutex.info().await, Err(Error::Closed)));
     assert!(guard.release().await.is_err());
+    let loss = tokio::time::timeout(BOUND, client.loss()).await;
+    assert_eq!(loss.unwrap(), Loss::Released, "the end is over");
+    client.close(Duration::MAX).await.unwrap();
     drop(again);
     taken.release().await.unwrap();
     other.flush().await;

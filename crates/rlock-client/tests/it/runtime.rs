@@ -1,11 +1,40 @@
-//! The runtime that a client was made on ends, while others use the client.
+//! A client ends while others use it: it is closed, or the runtime ends that it
+//! was made on.
 
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
-use rlock_client::{Error, Terms};
+use rlock_client::{Client, Error, Loss, Terms};
+use tokio::sync::oneshot;
 
+use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server};
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    { runtime }.enable_all().build().unwrap().block_on(future)
+}
+
+/// What is made on a runtime of another thread, and what ends that.
+async fn elsewhere<T: Send + 'static>(
+    made: impl AsyncFnOnce() -> T + Send + 'static,
+) -> (T, impl FnOnce()) {
+    let (give, given) = oneshot::channel();
+    let (end, ended) = oneshot::channel::<()>();
+    let thread = thread::spawn(move || {
+        run(async {
+            give.send(made().await).ok().unwrap();
+            // Runs the client's tasks until it is told to end.
+            ended.await.unwrap();
+        });
+    });
+    let end = move || {
+        end.send(()).unwrap();
+        thread.join().unwrap();
+    };
+    (given.await.unwrap(), end)
+}
 
 #[tokio::test]
 async fn a_waiting_call_ends_with_its_client_s_runtime() {
@@ -13,34 +42,68 @@ async fn a_waiting_call_ends_with_its_client_s_runtime() {
     let (holder, mut admin) = (server.client().await, server.admin().await);
     let held = holder.mutex("k").lock().await.unwrap();
     let url = server.url();
-    let (made, client) = mpsc::channel();
-    let (end, ended) = mpsc::channel::<()>();
-    let elsewhere = thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread();
-        let runtime = { runtime }.enable_all().build().unwrap();
-        runtime.block_on(async {
-            let client = rlock_client::Client::connect(&url).await.unwrap();
-            made.send(client).unwrap();
-            // Runs the client's task until it is told to end.
-            while ended.try_recv().is_err() {
-                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-            }
-        });
-    });
-    let client = client.recv().unwrap();
+    let (client, end) = elsewhere(async move || Client::connect(&url).await.unwrap()).await;
+    let loss = client.loss();
     let waiting = tokio::spawn({
         let mutex = client.mutex("k");
         async move { mutex.lock().await }
     });
     admin.queued(1).await;
-    end.send(()).unwrap();
+    end();
     let outcome = tokio::time::timeout(BOUND, waiting).await.unwrap();
     assert!(matches!(outcome.unwrap(), Err(Error::Closed)));
+    for loss in [loss, client.loss()] {
+        let loss = tokio::time::timeout(BOUND, loss).await;
+        assert_eq!(loss.unwrap(), Loss::Released);
+    }
+    assert!(matches!(client.close(BOUND).await, Err(Error::Closed)));
     assert!(matches!(
         client.mutex("k").try_lock().await,
         Err(Error::Closed)
     ));
-    elsewhere.join().unwrap();
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_call_ends_behind_a_release_that_its_client_s_runtime_has_ended_before() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let url = proxy.url();
+    let (client, end) = elsewhere(async move || Client::connect(&url).await.unwrap()).await;
+    let lock = client.rwlock("k").by(&client.owner());
+    let guard = lock.write().await.unwrap();
+    proxy.set(Weather::Swallow);
+    let extending = guard.extend(Duration::from_secs(60));
+    let brief = Duration::from_millis(20);
+    assert!(tokio::time::timeout(brief, extending).await.is_err());
+    drop(guard);
+    end();
+    // A thread that never ends its call would keep this one from ending the test.
+    let (tell, told) = mpsc::channel();
+    thread::spawn(move || tell.send(run(lock.try_read()).map(drop)));
+    let outcome = told.recv_timeout(BOUND);
+    assert!(matches!(outcome, Ok(Err(Error::Closed))), "{outcome:?}");
+}
+
+#[cfg(feature = "quorum")]
+#[tokio::test]
+async fn the_calls_of_a_quorum_end_with_its_runtime() {
+    let members = crate::quorum::Members::start(3).await;
+    let urls = members.urls();
+    let builder = rlock_client::Quorum::builder().any_grace();
+    let (quorum, end) = elsewhere(async move || builder.connect(urls).await.unwrap()).await;
+    let other = members.lasting().await;
+    let held = other.mutex("k").lock().await.unwrap();
+    let waiting = tokio::spawn({
+        let mutex = quorum.mutex("k");
+        async move { mutex.lock().await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    end();
+    let waited = tokio::time::timeout(BOUND, waiting).await.unwrap();
+    assert!(matches!(waited.unwrap(), Err(Error::Closed)));
+    let late = tokio::time::timeout(BOUND, quorum.mutex("free").lock()).await;
+    assert!(matches!(late.unwrap(), Err(Error::Closed)));
     held.release().await.unwrap();
 }
 
@@ -48,9 +111,9 @@ async fn a_waiting_call_ends_with_its_client_s_runtime() {
 #[tokio::test]
 async fn a_thread_of_its_own_renews_while_this_one_is_busy() {
     let server = Server::start().await;
-    let builder = rlock_client::Client::builder().dedicated_thread();
+    let builder = Client::builder().dedicated_thread();
     let client = builder.connect(&server.url()).await.unwrap();
-    let lease = std::time::Duration::from_millis(1000);
+    let lease = Duration::from_millis(1000);
     let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
     let guard = mutex.lock().await.unwrap();
     // It is the thread that is to be blocked here.
@@ -58,4 +121,52 @@ async fn a_thread_of_its_own_renews_while_this_one_is_busy() {
     assert!(guard.is_valid());
     guard.release().await.unwrap();
     server.admin().await.untouched("k").await;
+}
+
+#[tokio::test]
+async fn a_client_is_not_closed_before_others_have_released() {
+    let server = Server::start().await;
+    let client = server.client().await;
+    let (one, other) = (client.mutex("k"), client.mutex("kept"));
+    let (one, other) = (one.lock().await.unwrap(), other.lock().await.unwrap());
+    let minute = Duration::from_secs(60);
+    let outcomes = tokio::join!(
+        one.release(),
+        other.release_after(minute),
+        client.close(BOUND),
+    );
+    outcomes.0.unwrap();
+    outcomes.1.unwrap();
+    outcomes.2.unwrap();
+    let mut admin = server.admin().await;
+    assert!(!admin.run::<bool>("EXISTS k").await);
+    assert!(admin.run::<u64>("PTTL kept").await > 40_000);
+}
+
+#[tokio::test]
+async fn whoever_closes_a_client_hears_that_it_was_not_in_time() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let client = Client::connect(proxy.url()).await.unwrap();
+    let (guard, busy) = (client.mutex("k"), client.mutex("busy"));
+    let (guard, busy) = (guard.lock().await.unwrap(), busy.lock().await.unwrap());
+    proxy.set(Weather::Swallow);
+    // Its release comes after this.
+    let extending = busy.extend(Duration::from_secs(60));
+    let (extended, one, other) = tokio::join!(
+        extending,
+        client.close(BOUND),
+        client.close(Duration::from_millis(20)),
+    );
+    assert!(matches!(extended, Err(Error::Closed)), "{extended:?}");
+    for outcome in [one, other] {
+        assert!(
+            matches!(&outcome, Err(Error::Unavailable { waited, .. }) if *waited < BOUND),
+            "{outcome:?}"
+        );
+    }
+    for guard in [guard, busy] {
+        assert_eq!(guard.loss().now(), Some(Loss::Released));
+        assert!(!guard.is_valid());
+    }
 }

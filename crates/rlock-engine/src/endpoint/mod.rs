@@ -367,6 +367,12 @@ impl Endpoint {
         self.lane(node).is_some()
     }
 
+    /// Whether there will be no connection any more.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// Whether the servers are a cluster.
     #[must_use]
     pub fn is_cluster(&self) -> bool {

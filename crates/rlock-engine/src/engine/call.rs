@@ -94,7 +94,7 @@ impl Engine {
         terms: Terms,
         queueing: Queueing,
     ) {
-        if self.is_leaving {
+        if self.is_leaving || self.is_closed {
             return self.resolve(id, Outcome::Failed(Error::Closed));
         }
         if queueing == Queueing::Try && !self.is_turn_near(&claims) {

@@ -10,7 +10,7 @@ use crate::engine::lane::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
 use crate::engine::terms::{Ask, Terms, millis, validity_end};
-use crate::engine::{Action, Engine, Id, Link, Timer};
+use crate::engine::{Action, Engine, Id, Link, Timer, in_order};
 use crate::error::Loss;
 
 #[derive(Debug)]
@@ -481,6 +481,14 @@ impl Engine {
             hold.proof.lose(now);
             self.loss(now, id);
             self.stop_renewing(id);
+        }
+    }
+
+    /// Ends all on purpose, released or not.
+    pub(super) fn end_all(&mut self, now: Instant) {
+        let holds: Vec<_> = in_order(self.holds.keys().map(|id| (*id, ()))).collect();
+        for (hold, ()) in holds {
+            self.end_hold(now, hold);
         }
     }
 

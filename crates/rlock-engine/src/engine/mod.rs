@@ -40,7 +40,7 @@ use lane::{Lane, Node, Routes};
 use proof::{Alive, Proof};
 use request::{Notice, Reply, Request, Sent};
 use terms::{Ask, Queueing, Terms};
-use work::Work;
+use work::{Task, Work};
 
 /// The number of anything that the engine knows: a call, a hold, a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -337,6 +337,9 @@ impl Engine {
         for node in self.lanes.keys() {
             self.cut_bound(now, *node);
         }
+        if self.is_leaving {
+            self.end_all(now);
+        }
         let works = std::mem::take(&mut self.works);
         for (call, work) in in_order(works) {
             if work.progress.is_awaited {
@@ -354,8 +357,12 @@ impl Engine {
     }
 
     fn flush(&mut self, flush: Id) {
-        let clean_up = self.works.iter().filter(|(_, work)| work.is_clean_up());
-        let awaited: HashSet<Id> = clean_up.map(|(id, _)| *id).collect();
+        // The end of all comes after this then, so that nobody else waits for those
+        // releases either.
+        let is_release = |work: &Work| matches!(work.task, Task::Leave(_));
+        let is_meant = |work: &Work| work.is_clean_up() || (self.is_leaving && is_release(work));
+        let meant = self.works.iter().filter(|(_, work)| is_meant(work));
+        let awaited: HashSet<Id> = meant.map(|(id, _)| *id).collect();
         if awaited.is_empty() {
             self.actions.push_back(Action::Flushed { flush });
         } else {
