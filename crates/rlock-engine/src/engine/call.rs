@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
-use crate::engine::hold::{Grant, Held};
+use crate::engine::hold::{Grant, Possession};
 use crate::engine::instant::Instant;
 use crate::engine::leaving::CleanUp;
 use crate::engine::request::{By, Reply, Request, Sent};
@@ -33,7 +33,7 @@ pub(super) struct Call {
     /// What is to be entered again, or upgraded.
     live: Option<Id>,
     is_upgrade: bool,
-    step: Step,
+    phase: Phase,
     /// The grant that replicas are asked about, and since when.
     unconfirmed: Option<(u64, Instant)>,
     /// How long replicas may take.
@@ -56,7 +56,7 @@ pub(super) struct Call {
 
 /// What the request is for that is under way, or was last.
 #[derive(Clone, Debug)]
-enum Step {
+enum Phase {
     /// Having the loss told of what is to be upgraded: it must come before the
     /// grant that an upgrade may still get after it.
     Attaching,
@@ -111,7 +111,7 @@ impl Engine {
             queueing,
             live: None,
             is_upgrade: false,
-            step: Step::Asking,
+            phase: Phase::Asking,
             unconfirmed: None,
             replication: self.replication,
             lease: terms.lease,
@@ -145,9 +145,9 @@ impl Call {
 
     /// When the reply to a request has to be here.
     pub(super) fn last_word(&self, deadline: Option<Instant>) -> Option<Instant> {
-        let grace = match (self.queueing, &self.step) {
-            (_, Step::Confirming) if self.terms.replicas > 0 => NOTICE_GRACE + self.replication,
-            (Queueing::Try, step) if !matches!(step, Step::Leaving) => Duration::ZERO,
+        let grace = match (self.queueing, &self.phase) {
+            (_, Phase::Confirming) if self.terms.replicas > 0 => NOTICE_GRACE + self.replication,
+            (Queueing::Try, phase) if !matches!(phase, Phase::Leaving) => Duration::ZERO,
             _ => NOTICE_GRACE,
         };
         deadline.map(|deadline| deadline + grace)
@@ -157,16 +157,16 @@ impl Call {
     fn begin(&mut self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
         let count = work.claims.count();
         let (live, hold) = match engine.held(now, &work.claims) {
-            Held::Nothing => return Next::Ask,
+            Possession::Nothing => return Next::Ask,
             // Nobody needs it as it is held any more: its release comes first.
-            Held::These(_, hold) | Held::Otherwise(hold)
+            Possession::These(_, hold) | Possession::Otherwise(hold)
                 if hold.guards == 0
                     && (hold.ask != self.ask || hold.proof.claims.count() != count) =>
             {
                 return Next::GoBehind;
             }
-            Held::These(live, hold) => (live, hold),
-            Held::Otherwise(hold) => {
+            Possession::These(live, hold) => (live, hold),
+            Possession::Otherwise(hold) => {
                 let owner = work.claims.owner().clone();
                 let keys = hold.proof.claims.label();
                 return Next::End(Outcome::Failed(Error::HeldOtherwise { owner, keys }));
@@ -184,15 +184,15 @@ impl Call {
         let live = self.live.and_then(|live| engine.holds.get(&live));
         if let Some(hold) = live
             && self.is_upgrade
-            && !matches!(self.step, Step::Attaching)
+            && !matches!(self.phase, Phase::Attaching)
             && hold.notices_by != link
             && let Some(request) = hold.attach_request(now)
         {
-            self.step = Step::Attaching;
+            self.phase = Phase::Attaching;
             return Next::Send(request);
         }
         self.set_lease(engine, now);
-        (self.step, self.said) = (Step::Asking, None);
+        (self.phase, self.said) = (Phase::Asking, None);
         self.earlier = work.asked_by.replace(link);
         let left = work.deadline.map(|deadline| deadline - now);
         let queueing = match (self.queueing, left) {
@@ -228,21 +228,21 @@ impl Call {
         sent: Sent,
         result: Result<Reply, Fault>,
     ) -> Next {
-        match (self.step.clone(), result) {
-            (Step::Attaching, result) => self.attached(engine, work, now, sent, result),
-            (Step::Asking, result) => self.asked(engine, work, now, sent, result),
-            (Step::AskingQuietly { .. }, Ok(Reply::Fence(fence))) => {
+        match (self.phase.clone(), result) {
+            (Phase::Attaching, result) => self.attached(engine, work, now, sent, result),
+            (Phase::Asking, result) => self.asked(engine, work, now, sent, result),
+            (Phase::AskingQuietly { .. }, Ok(Reply::Fence(fence))) => {
                 // No connection has to tell of its loss.
                 let sent = Sent { link: 0, ..sent };
                 self.granted(engine, work, now, fence, sent)
             }
-            (Step::AskingQuietly { full }, Ok(_)) => self.refused(engine, work, now, *full),
-            (Step::Confirming, Ok(Reply::Fence(fence))) => {
+            (Phase::AskingQuietly { full }, Ok(_)) => self.refused(engine, work, now, *full),
+            (Phase::Confirming, Ok(Reply::Fence(fence))) => {
                 // The connection that it was asked for by tells of its loss.
                 let link = work.asked_by.unwrap_or(0);
                 self.granted(engine, work, now, fence, Sent { link, ..sent })
             }
-            (Step::Confirming, Ok(Reply::TooFew(acknowledged))) => {
+            (Phase::Confirming, Ok(Reply::TooFew(acknowledged))) => {
                 let wanted = self.terms.replicas;
                 let error = Error::NotReplicated {
                     wanted,
@@ -250,21 +250,21 @@ impl Call {
                 };
                 self.give_up(engine, work, now, Outcome::Failed(error))
             }
-            (Step::Confirming, Err(fault)) => self.not_confirmed(engine, work, now, sent, fault),
+            (Phase::Confirming, Err(fault)) => self.not_confirmed(engine, work, now, sent, fault),
             // A server that can no longer grant, as it became a replica or gave
             // the slot away, refuses to cancel too: then this call goes on as
             // after any refusal. One that can grant has no place of this owner
             // any more: somebody cancelled it.
-            (Step::Withdrawn, Ok(Reply::Count(0))) => {
+            (Phase::Withdrawn, Ok(Reply::Count(0))) => {
                 self.give_up(engine, work, now, Outcome::Failed(Error::Cancelled))
             }
             // The grant was lost meanwhile, and nobody ever worked under it; or the
             // server's word was about a request of an earlier connection.
-            (Step::Confirming | Step::Withdrawn, Ok(_)) => Next::Ask,
-            (Step::Leaving, Ok(Reply::Count(1))) => self.leave_nothing(engine, Outcome::Refused),
+            (Phase::Confirming | Phase::Withdrawn, Ok(_)) => Next::Ask,
+            (Phase::Leaving, Ok(Reply::Count(1))) => self.leave_nothing(engine, Outcome::Refused),
             // It may have been granted.
-            (Step::Leaving, _) => self.give_up(engine, work, now, Outcome::Refused),
-            (Step::AskingQuietly { .. } | Step::Withdrawn, Err(fault)) => {
+            (Phase::Leaving, _) => self.give_up(engine, work, now, Outcome::Refused),
+            (Phase::AskingQuietly { .. } | Phase::Withdrawn, Err(fault)) => {
                 self.failed(engine, work, now, sent, fault)
             }
         }
@@ -304,7 +304,7 @@ impl Call {
             Ok(_) => self.not_granted(engine, work, now),
             Err(Fault::Refused(full @ Error::QueueFull(_))) if self.terms.bound.is_none() => {
                 let full = Box::new(full);
-                self.step = Step::AskingQuietly { full };
+                self.phase = Phase::AskingQuietly { full };
                 Next::Send(Request::Acquire {
                     claims: work.claims.clone(),
                     ask: self.ask,
@@ -434,7 +434,7 @@ impl Call {
             }
             Told::WaitEnded => self.not_granted(engine, work, now),
             Told::Withdrawn => {
-                self.step = Step::Withdrawn;
+                self.phase = Phase::Withdrawn;
                 let claims = work.claims.clone();
                 Next::Send(Request::Cancel { claims })
             }
@@ -445,7 +445,7 @@ impl Call {
     /// to.
     fn confirm(&mut self, engine: &Engine, work: &mut Progress, now: Instant, fence: u64) -> Next {
         self.set_lease(engine, now);
-        self.step = Step::Confirming;
+        self.phase = Phase::Confirming;
         let before = self.unconfirmed.filter(|(known, _)| *known == fence);
         self.unconfirmed = before.or(Some((fence, now)));
         Next::Send(Request::Renew {
@@ -467,7 +467,7 @@ impl Call {
         fence: u64,
         sent: Sent,
     ) -> Next {
-        if self.terms.replicas > 0 && !matches!(self.step, Step::Confirming) {
+        if self.terms.replicas > 0 && !matches!(self.phase, Phase::Confirming) {
             return self.confirm(engine, work, now, fence);
         }
         let grant = Grant {
@@ -491,7 +491,7 @@ impl Call {
         let has_place = self.has_waited && !self.is_upgrade;
         match engine.link(work.node) {
             Link::Up { .. } if has_place => {
-                self.step = Step::Leaving;
+                self.phase = Phase::Leaving;
                 let claims = work.claims.clone();
                 Next::Send(Request::Cancel { claims })
             }
@@ -511,7 +511,7 @@ impl Call {
             Stage::Queued(_) if is_in_doubt => return Next::Ask,
             // Others of this owner were before it for so long.
             Stage::Turn => Outcome::Refused,
-            _ if matches!(self.step, Step::Leaving) => Outcome::Refused,
+            _ if matches!(self.phase, Phase::Leaving) => Outcome::Refused,
             // The server said nothing, not even that the wait is over.
             _ => Outcome::Failed(work.unavailable(now)),
         };

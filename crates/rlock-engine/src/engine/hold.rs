@@ -74,7 +74,7 @@ pub(super) struct Grant {
 }
 
 /// What an owner holds of the keys that it asks for.
-pub(super) enum Held<'a> {
+pub(super) enum Possession<'a> {
     Nothing,
     /// All of them and no others, by one grant.
     These(Id, &'a Hold),
@@ -169,21 +169,21 @@ impl Hold {
 
 impl Engine {
     /// What the owner holds here.
-    pub(super) fn held(&self, now: Instant, claims: &Claims) -> Held<'_> {
+    pub(super) fn held(&self, now: Instant, claims: &Claims) -> Possession<'_> {
         let held = claims.names().filter_map(|name| self.live(now, name));
         let mut held = held.map(|hold| hold.proof.hold);
         let Some(first) = held.next() else {
-            return Held::Nothing;
+            return Possession::Nothing;
         };
         let others = held.filter(|other| *other == first).count();
         match self.holds.get(&first) {
             Some(hold)
                 if others + 1 == claims.count() && hold.proof.claims.count() == others + 1 =>
             {
-                Held::These(first, hold)
+                Possession::These(first, hold)
             }
-            Some(hold) => Held::Otherwise(hold),
-            None => Held::Nothing,
+            Some(hold) => Possession::Otherwise(hold),
+            None => Possession::Nothing,
         }
     }
 
@@ -204,8 +204,8 @@ impl Engine {
         grant: Grant,
     ) -> Arc<Proof> {
         let live = match self.held(now, &claims) {
-            Held::These(live, _) => Some(live),
-            Held::Nothing | Held::Otherwise(_) => None,
+            Possession::These(live, _) => Some(live),
+            Possession::Nothing | Possession::Otherwise(_) => None,
         };
         let entered = live.filter(|live| self.enter(now, *live, ask, grant));
         if let (Some(live), None) = (live, entered) {

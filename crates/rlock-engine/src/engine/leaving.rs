@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
-use crate::engine::hold::Held;
+use crate::engine::hold::Possession;
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent, Undo};
 use crate::engine::terms::Ask;
@@ -400,9 +400,9 @@ impl CleanUp {
             return Request::ReleaseEach { claims, fence };
         }
         let undo = match (engine.held(now, &claims), self.upgraded) {
-            (Held::Nothing, _) => Undo::Release,
-            (Held::These(..), Some(_)) => Undo::Downgrade,
-            (Held::These(..) | Held::Otherwise(_), _) => Undo::Nothing,
+            (Possession::Nothing, _) => Undo::Release,
+            (Possession::These(..), Some(_)) => Undo::Downgrade,
+            (Possession::These(..) | Possession::Otherwise(_), _) => Undo::Nothing,
         };
         Request::CleanUp { claims, undo }
     }

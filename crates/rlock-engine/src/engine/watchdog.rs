@@ -338,20 +338,24 @@ impl Engine {
             lease,
             link: sent.link,
         };
-        let is_held = self.prolong(now, id, grant);
-        if is_held {
-            self.schedule_after(now, id, sent.sent, lease);
+        if !self.prolong(now, id, grant) {
+            return false;
         }
-        let alarm = self
-            .holds
-            .get(&id)
-            .filter(|it| it.is_on_its_way)
-            .map(|it| it.alarm);
-        if let Some(alarm) = alarm.filter(|_| is_held) {
-            let soon = now + ON_ITS_WAY;
-            self.look_later(now, id, Some(alarm.map_or(soon, |alarm| alarm.min(soon))));
+        self.schedule_after(now, id, sent.sent, lease);
+        if let Some(hold) = self.holds.get(&id) {
+            let is_watched = self.link(hold.node).is(hold.notices_by);
+            let soon = match hold.is_on_its_way {
+                true => Some(now + ON_ITS_WAY),
+                // It was extended before it was looked at on a new connection, and
+                // its lease is fixed: nothing else has its loss told there.
+                false => (!hold.terms.renewed && !is_watched).then_some(now),
+            };
+            if let Some(soon) = soon {
+                let due = hold.alarm.map_or(soon, |alarm| alarm.min(soon));
+                self.look_later(now, id, Some(due));
+            }
         }
-        is_held
+        true
     }
 
     /// Those that are due and have waited for others.

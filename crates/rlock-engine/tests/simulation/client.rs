@@ -35,9 +35,6 @@ pub(crate) struct Client {
     pub(crate) opened: u64,
     /// The requests that have no answer yet, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
-    /// Those that a caller awaits itself; and until when callers do not come to
-    /// read any reply.
-    pub(crate) awaited: BTreeSet<Id>,
     pub(crate) dawdles_until: u64,
     /// The connections that have asked for what is on its way to a server, each
     /// once.
@@ -190,7 +187,6 @@ impl Client {
             links: BTreeMap::new(),
             opened: 0,
             asked: BTreeMap::new(),
-            awaited: BTreeSet::new(),
             dawdles_until: 0,
             asking: BTreeSet::new(),
             beside: BTreeMap::new(),
@@ -213,13 +209,5 @@ impl Client {
         let asked = self.asked.iter();
         let asked = asked.filter(|(_, by)| **by == link);
         asked.map(|(id, _)| *id).collect()
-    }
-
-    /// From when on the reply to a request is read.
-    pub(crate) fn read_from(&self, id: Id) -> u64 {
-        match self.awaited.contains(&id) {
-            true => self.dawdles_until,
-            false => 0,
-        }
     }
 }

@@ -11,7 +11,7 @@ use crate::cluster::Answer;
 use crate::links::RESPONSE_LIMIT;
 use crate::operation::KEYS;
 use crate::server::moved;
-use crate::world::{MS, World};
+use crate::world::World;
 
 impl World {
     /// Tells the engine of a client what happens, and does what it says.
@@ -30,12 +30,8 @@ impl World {
         self.tells(|| format!("    client {client} does {action:?}"));
         match action {
             Action::Send {
-                id,
-                link,
-                request,
-                call,
+                id, link, request, ..
             } => {
-                self.clients[client].awaited.extend(call.map(|_| id));
                 self.sends(client, id, link, request);
             }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
@@ -161,7 +157,6 @@ impl World {
             self.redirected(client, slot, server);
         }
         self.clients[client].asked.remove(&id);
-        self.clients[client].awaited.remove(&id);
         let is_over =
             matches!(&result, Err(Fault::Passing(why)) if why.to_string().contains("READONLY"));
         let request = id;
@@ -243,9 +238,9 @@ impl World {
         if first {
             self.has_acted(server);
         }
-        let (late, read) = (self.delay(), self.below(MS / 5));
+        let late = self.delay();
         let now = self.now;
-        let dawdles_until = self.clients[client].read_from(id);
+        let dawdles_until = self.clients[client].dawdles_until;
         let replied = |here| Happening::Replied {
             id,
             here,
@@ -262,8 +257,7 @@ impl World {
         } else if let Some(link) = links.next() {
             link.at_client = link.at_client.max(now + late) + 1;
             let here = link.at_client;
-            let at = (here + read).max(dawdles_until);
-            self.later(at - now, client, replied(here));
+            self.later(here.max(dawdles_until) - now, client, replied(here));
         }
         self.has_acted(server);
     }
@@ -326,6 +320,7 @@ impl World {
         for message in self.servers[server].messages() {
             let client = message.client;
             let late = self.delay();
+            let dawdles_until = self.clients[client].dawdles_until;
             let link = self.clients[client].links.get_mut(&node);
             let Some(link) = link.filter(|link| !link.is_cut && link.server == server) else {
                 continue;
@@ -334,7 +329,7 @@ impl World {
                 continue;
             }
             link.at_client = link.at_client.max(self.now + late) + 1;
-            let (at, link) = (link.at_client, link.number);
+            let (at, link) = (link.at_client.max(dawdles_until), link.number);
             self.later(at - self.now, client, Happening::Told { link, message });
         }
     }

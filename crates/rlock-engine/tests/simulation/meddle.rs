@@ -20,9 +20,10 @@ impl World {
                 }
             }
             Operation::Dawdle { client, time } => {
-                let until = self.now + nanos(time);
-                self.clients[client].dawdles_until = until;
-                for actor in &mut self.clients[client].actors {
+                let client = &mut self.clients[client];
+                client.dawdles_until = client.dawdles_until.max(self.now + nanos(time));
+                let until = client.dawdles_until;
+                for actor in &mut client.actors {
                     if let Some(latest) = actor.call.as_mut().and_then(|it| it.latest.as_mut()) {
                         *latest = (*latest).max(until);
                     }

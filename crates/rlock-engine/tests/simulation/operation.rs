@@ -48,7 +48,7 @@ pub(crate) enum Operation {
     Beside { client: usize, how: Beside },
     /// Its process is stopped, or its machine is suspended.
     Stop { client: usize, time: Duration },
-    /// Its callers are slow to read their replies.
+    /// Its connections are read late, though its clock runs.
     Dawdle { client: usize, time: Duration },
     /// Its runtime ends.
     Close { client: usize },

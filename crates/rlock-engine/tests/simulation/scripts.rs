@@ -294,6 +294,26 @@ fn a_grant_by_an_ended_connection_is_watched_by_the_next() {
     play(Kind::One, SEEDS, &script, |_| true);
 }
 
+/// The connection ends while the lease is extended, which is asked for again by
+/// the next one before the hold is looked at there.
+#[test]
+fn a_fixed_lease_that_was_extended_over_two_connections_is_watched() {
+    let fixed = Terms::new()
+        .lease(Lease::Fixed(Duration::from_secs(5)))
+        .unwrap();
+    let script = [
+        with(fixed, asks(0, Queueing::Try, LEASE_DEFAULT)),
+        passes(5),
+        cuts(0, None, Cut::Plain),
+        Operation::Extend {
+            actor: 0,
+            lease: Duration::from_secs(9),
+        },
+        passes(8_000),
+    ];
+    play(Kind::One, SEEDS, &script, |_| true);
+}
+
 /// Renewed all the time.
 fn replicated() -> Terms {
     Terms::new()
