@@ -152,14 +152,17 @@ impl Hold {
         is_valid
     }
 
-    /// Sets the lease of all parts anew, as far as they can be reached.
+    /// Sets the lease of all parts anew, as far as they can be reached; but of those
+    /// that were not extended, as their member might grant again what it forgets.
     pub(crate) async fn renew(&self) {
         let fence = self.proof.fence();
         let (terms, mut contacts) = {
             let parts = lock(&self.parts);
             let terms = parts.terms;
             let askings = parts.guards.iter().zip(&self.order).map(|(guard, member)| {
-                let asking = guard.as_ref().map(|guard| {
+                let guard = guard.as_ref();
+                let guard = guard.filter(|_| self.shared.outlives(*member, terms.lease));
+                let asking = guard.map(|guard| {
                     let terms = self.rest_of(terms);
                     raise(&self.shared, *member, guard, fence, terms)
                 });
@@ -449,10 +452,13 @@ impl Keeper {
         match answer {
             Answer::Took(Ok(Some(guard))) => {
                 let (fence, terms) = (hold.proof.fence(), hold.rest_of(hold.terms()));
-                if let Some(member) = hold.order.get(place) {
+                // It may have been extended since this was asked for.
+                if let Some(member) = hold.order.get(place)
+                    && hold.shared.outlives(*member, terms.lease)
+                {
                     contact.asking = Some(raise(&hold.shared, *member, &guard, fence, terms));
+                    contact.guard = Some(guard);
                 }
-                contact.guard = Some(guard);
             }
             Answer::Raised(Ok(())) => {
                 *again = (0, now());

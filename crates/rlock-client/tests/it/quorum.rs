@@ -336,6 +336,29 @@ async fn a_quorum_lock_is_not_extended_beyond_the_grace_of_a_member() {
     guard.release().await.unwrap();
 }
 
+/// It would grant again what it forgets, while it is held here.
+#[tokio::test]
+async fn entering_again_extends_nothing_beyond_the_grace_of_a_member_that_came_late() {
+    let durable = ["--appendonly", "yes", "--appendfsync", "always"];
+    let (one, other) = (start("0", &durable).await, start("0", &durable).await);
+    let port = free_port();
+    let quorum = Quorum::connect([one.url(), other.url(), url(port)]);
+    let quorum = quorum.await.unwrap();
+    let late = Server::start_at(port, &load(&GRACE_MS.to_string())).await;
+    let (owner, mut admin) = (quorum.owner(), late.admin().await);
+    // Each key has another order of the members.
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        let mutex = quorum.mutex(key).with(terms()).by(&owner);
+        let guard = mutex.lock().await.unwrap();
+        all_hold(&guard).await;
+        guard.extend(Duration::from_secs(60)).await.unwrap();
+        let again = mutex.lock().await.unwrap();
+        assert!(again.remaining() > Duration::from_secs(50));
+        let left: u64 = admin.run(&format!("PTTL {key}")).await;
+        assert!(left <= GRACE_MS, "{key}: {left}");
+    }
+}
+
 /// Asking and raising; then nothing but releases.
 #[tokio::test]
 async fn an_uncontended_quorum_lock_takes_two_round_trips_and_its_release_one() {
