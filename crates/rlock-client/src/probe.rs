@@ -97,6 +97,6 @@ impl Master {
     pub async fn ask(&self, command: &Command) -> Result<Frame, Error> {
         let state = &self.inner.state;
         let limit = Some(state.limits.retry);
-        ask(state, To::Node(self.node), command.clone(), limit).await
+        ask(state, To::Node(self.node), (command.clone(), false), limit).await
     }
 }

@@ -112,7 +112,7 @@ impl Lock {
     }
 
     pub(crate) async fn info(&self) -> Result<Info, Error> {
-        let question = requests::info(&self.key);
+        let question = (requests::info(&self.key), false);
         inspect::info(&self.inner.state.ask_at(&self.key, question).await?)
     }
 
@@ -133,7 +133,7 @@ impl Lock {
     }
 
     async fn ask_to_end(&self, command: Command) -> Result<u64, Error> {
-        replies::number(&self.inner.state.ask_at(&self.key, command).await?)
+        replies::number(&self.inner.state.ask_at(&self.key, (command, true)).await?)
     }
 }
 

@@ -232,7 +232,9 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As for [`info`](Self::info).
+    /// As for [`info`](Self::info). [`Error::Unavailable`] also if the connection
+    /// ended before the answer: it is not asked again, as that could take the lock
+    /// from the next holder, too. Whether it is done is not known then.
     ///
     /// # Cancel safety
     ///
@@ -260,7 +262,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As for [`info`](Self::info).
+    /// As for [`force_release`](Self::force_release).
     ///
     /// # Cancel safety
     ///

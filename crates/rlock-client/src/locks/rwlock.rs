@@ -212,7 +212,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// As for [`info`](Self::info).
+    /// Those of [`Mutex::force_release`](crate::Mutex::force_release).
     pub async fn force_release(&self) -> Result<u64, Error> {
         self.lock.force().await
     }

@@ -35,7 +35,7 @@ const PERMITS_MAX: u32 = 1_000_000;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
+#[must_use = "it does nothing by itself; `with` gives another one, and changes none"]
 pub struct Semaphore {
     lock: Lock,
     limit: u32,
@@ -306,7 +306,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// As for [`info`](Self::info).
+    /// Those of [`Mutex::force_release`](crate::Mutex::force_release).
     pub async fn force_release(&self) -> Result<u64, Error> {
         self.lock.force().await
     }

@@ -63,17 +63,19 @@ pub(crate) async fn start(state: &Arc<State>) -> Result<(), Error> {
     }
 }
 
-/// Asks until there is an answer.
+/// Asks until there is an answer; what changes something, only until it may have
+/// been done.
 pub(crate) async fn ask(
     state: &Arc<State>,
     to: To,
-    command: Command,
+    (command, changes): (Command, bool),
     limit: Option<Duration>,
 ) -> Result<Frame, Error> {
     let question = |call| Event::Question {
         call,
         to,
         command,
+        changes,
         limit,
     };
     match make(state, None, question).await {

@@ -341,12 +341,12 @@ impl State {
         self.losses.send_replace(Loss::Released);
     }
 
-    /// Asks the server of `key` until there is an answer, for at most the
-    /// client's retry timeout.
+    /// Asks the server of `key` as [`ask`] does, for at most the client's retry
+    /// timeout.
     pub(crate) async fn ask_at(
         self: &Arc<Self>,
         key: &Arc<[u8]>,
-        command: Command,
+        command: (Command, bool),
     ) -> Result<Frame, Error> {
         let to = To::Key(Arc::clone(key));
         ask(self, to, command, Some(self.limits.retry)).await
@@ -369,7 +369,7 @@ impl State {
         let nodes = self.look(Endpoint::nodes).into_iter();
         let asked = nodes.map(async |node| {
             let limit = Some(self.limits.retry);
-            let answer = ask(self, To::Node(node), command.clone(), limit).await;
+            let answer = ask(self, To::Node(node), (command.clone(), false), limit).await;
             (self.look(|endpoint| endpoint.address(node)), answer)
         });
         futures_util::future::join_all(asked).await
@@ -389,7 +389,7 @@ impl State {
         // Every user may say hello.
         let hello = async || {
             let to = To::Node(Node::default());
-            replies::is_cluster(&ask(self, to, requests::hello(), limit).await?)
+            replies::is_cluster(&ask(self, to, (requests::hello(), false), limit).await?)
         };
         self.is_cluster.get_or_try_init(hello).await.copied()
     }

@@ -341,3 +341,31 @@ async fn session(server: &Server, other: &Client, cut: Weather) -> bool {
     let run = tokio::time::timeout(BOUND, run).await;
     run.unwrap_or_else(|_| panic!("{cut:?}: it hangs"))
 }
+
+/// Whoever has the lock by then is another one.
+#[tokio::test]
+async fn a_forced_release_without_an_answer_is_not_repeated() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let operator = Client::connect(proxy.url()).await.unwrap();
+    let client = server.client().await;
+    let mutex = client.mutex("k");
+    let first = mutex.lock().await.unwrap();
+    let next = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock().await.unwrap() }
+    });
+    server.admin().await.queued(1).await;
+    proxy.set(Weather::CutReplyTo("RLOCK.FORCE"));
+    let outcome = operator.mutex("k").force_release().await;
+    assert!(
+        matches!(outcome, Err(Error::Unavailable { .. })),
+        "{outcome:?}"
+    );
+    assert_eq!(first.loss().await, Loss::EndedByServer);
+    let next = next.await.unwrap();
+    // The connection is there again, and nothing comes by it.
+    operator.mutex("k").info().await.unwrap();
+    assert_eq!(next.loss().now(), None);
+    next.release().await.unwrap();
+}

@@ -184,7 +184,7 @@ impl Endpoint {
                 What::Request { id, .. } => {
                     self.answered(now, id, Err(Fault::Broken(failure.clone())));
                 }
-                What::Question(call) => self.question_failed(now, call, failure.clone()),
+                What::Question(call) => self.question_is_lost(now, call, failure.clone()),
                 What::Slots(_) => self.slots_failed(now, lane, address.clone(), failure.clone()),
                 _ => {}
             }
@@ -360,7 +360,7 @@ impl Endpoint {
         let mut help = crate::wire::resp::Command::new("RLOCK.HELP");
         help.arg("?");
         let limit = Some(self.settings.response);
-        self.question(now, call, To::Node(node), help, limit);
+        self.question(now, call, To::Node(node), (help, false), limit);
     }
 
     /// Whether the answer to a question is the one that the start waits for.

@@ -97,8 +97,11 @@ pub enum Event<'a> {
         call: Id,
         /// Who is asked.
         to: To,
-        /// What changes nothing, and has one reply.
+        /// What has one reply.
         command: Command,
+        /// Whether it changes something. Then it is not asked again where it may
+        /// have been carried out.
+        changes: bool,
         /// How long it may take.
         limit: Option<Duration>,
     },
@@ -311,8 +314,9 @@ impl Endpoint {
                 call,
                 to,
                 command,
+                changes,
                 limit,
-            } => self.question(now, call, to, command, limit),
+            } => self.question(now, call, to, (command, changes), limit),
             Event::Opened { connection } => self.opened(now, connection),
             Event::Received { connection, bytes } => self.received(now, connection, bytes),
             Event::Ended {

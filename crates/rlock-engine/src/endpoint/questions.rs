@@ -1,4 +1,4 @@
-//! What is asked of servers and changes no lock of this client, so that no
+//! What is asked of servers and is not about what this client holds, so that no
 //! decision about its locks follows from the answer.
 
 use std::sync::Arc;
@@ -25,6 +25,7 @@ pub enum To {
 pub(super) struct Question {
     to: To,
     command: Command,
+    changes: bool,
     begun: Instant,
     /// None is without limit.
     deadline: Option<Instant>,
@@ -50,7 +51,7 @@ impl Endpoint {
         now: Instant,
         call: Id,
         to: To,
-        command: Command,
+        (command, changes): (Command, bool),
         limit: Option<Duration>,
     ) {
         if self.is_closed || self.engine.is_leaving() {
@@ -60,6 +61,7 @@ impl Endpoint {
         let question = Question {
             to,
             command,
+            changes,
             begun: now,
             deadline,
             attempts: 0,
@@ -186,6 +188,18 @@ impl Endpoint {
         }
         if ends {
             self.give_up(now, connection, super::silent());
+        }
+    }
+
+    /// The connection is gone by which it was asked.
+    pub(super) fn question_is_lost(&mut self, now: Instant, call: Id, failure: Failure) {
+        match self.questions.get(&call) {
+            Some(question) if question.changes => {
+                let (waited, source) = (now - question.begun, Some(failure));
+                let error = Error::Unavailable { waited, source };
+                self.question_ends(call, Outcome::Failed(error));
+            }
+            _ => self.question_failed(now, call, failure),
         }
     }
 

@@ -361,6 +361,7 @@ impl World {
             call,
             to,
             command,
+            changes: false,
             limit,
         };
         self.tell(client, question);

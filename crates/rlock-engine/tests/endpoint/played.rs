@@ -267,13 +267,23 @@ impl Played {
 
     /// Asks what changes nothing, for up to ten seconds.
     pub(crate) fn wonders(&mut self, key: &str) {
+        self.questions("RLOCK.INFO", key, false);
+    }
+
+    /// Ends all holds, in up to ten seconds.
+    pub(crate) fn forces(&mut self, key: &str) {
+        self.questions("RLOCK.FORCE", key, true);
+    }
+
+    fn questions(&mut self, command: &str, key: &str, changes: bool) {
         let call = self.next_call();
-        let mut command = Command::new("RLOCK.INFO");
+        let mut command = Command::new(command);
         command.arg(key);
         self.handle(Event::Question {
             call,
             to: To::Key(key.as_bytes().into()),
             command,
+            changes,
             limit: Some(Duration::from_secs(10)),
         });
     }

@@ -41,3 +41,29 @@ fn a_question_is_asked_until_its_limit() {
     let said = it.said().join("; ");
     assert!(!said.contains("RLOCK.INFO"), "{said}");
 }
+
+/// The next holder is another one.
+#[test]
+fn what_changes_something_is_not_asked_again_where_it_may_have_been_done() {
+    let mut it = Played::connected();
+    it.forces("k");
+    it.answers(1, "RLOCK.FORCE", "-LOADING busy\r\n");
+    it.passes(10);
+    assert_eq!(it.said(), ["1 RLOCK.FORCE k", "1 RLOCK.FORCE k"]);
+    it.ends(1);
+    let failed = "call 2: no usable answer from the server within 10ms";
+    assert_eq!(it.did(), [failed]);
+    it.passes(10);
+    it.greeted(2);
+    it.passes(1000);
+    let said = it.said().join("; ");
+    assert!(!said.contains("RLOCK.FORCE"), "{said}");
+    // What was not sent is.
+    it.ends(2);
+    it.forces("k");
+    it.passes(1000);
+    it.greeted(3);
+    it.answers(3, "RLOCK.FORCE", ":1\r\n");
+    let said = it.did();
+    assert!(said.contains(&"call 3: Integer(1)".to_owned()), "{said:?}");
+}
