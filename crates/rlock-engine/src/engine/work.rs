@@ -343,7 +343,11 @@ impl Engine {
         }
         for name in progress.claims.names() {
             if let Some(claim) = self.claims.get_mut(name) {
-                claim.queue.retain(|queued| *queued != id);
+                // As a rule it is the first, and there may be many behind it.
+                match claim.queue.front() == Some(&id) {
+                    true => drop(claim.queue.pop_front()),
+                    false => claim.queue.retain(|queued| *queued != id),
+                }
                 self.next.extend(claim.queue.front());
             }
             self.forget_if_unused(name);
