@@ -138,7 +138,8 @@
 //! end within a bound with [`Error::Unavailable`].
 //!
 //! While somebody waits, a quiet connection is asked for a sign of life four
-//! times in a lease, once for all waiting calls of the client.
+//! times in a lease and every 5 s at least, once for all waiting calls of the
+//! client.
 //!
 //! A server that refuses all writes for a while, as it has too few good
 //! replicas or cannot save its data, is asked again like one that is away.

@@ -152,8 +152,8 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if the server
-    /// could not be reached in that time.
+    /// Those of [`lock`](Self::lock), [`Error::Unavailable`] if the server could not
+    /// be reached in that time, and [`Error::OutOfRange`] above 30 days.
     ///
     /// # Cancel safety
     ///
