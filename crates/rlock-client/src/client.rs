@@ -24,7 +24,8 @@ use crate::pump::Inner;
 /// Cheap to clone; all clones use the same connection, as do all locks and
 /// guards made from them, and they keep it open. It comes back by itself when
 /// it breaks. The work in the background runs on the tokio runtime that
-/// `connect` was called on, in one task and one for each connection.
+/// `connect` was called on, in one task and one for each connection. While that
+/// runtime does not run, nothing is renewed and no call is answered.
 ///
 /// # Examples
 ///

@@ -113,8 +113,8 @@ impl ClientBuilder {
     ///
     /// The calls themselves need a tokio runtime with timers where they are
     /// awaited, with this too: [`Guard::loss`](crate::Guard::loss),
-    /// [`Guard::run`](crate::Guard::run) and several keys of a cluster panic
-    /// without one. Where there is none, use [`blocking`](crate::blocking).
+    /// [`Guard::run`](crate::Guard::run), [`Client::close`] and those of a quorum
+    /// panic without one. Where there is none, use [`blocking`](crate::blocking).
     ///
     /// # Examples
     ///

@@ -149,7 +149,8 @@ impl<K: Kind> Guard<K> {
     /// Counted on this machine's clock from a moment before the grant, less 2 ms
     /// and a hundredth of the lease. Each renewal sets it anew. Of several keys
     /// that which ends first counts; of the members of a quorum, the last that
-    /// makes a majority.
+    /// makes a majority. What is [bound](crate::Terms::bound) ends sooner if its
+    /// connection does.
     pub fn remaining(&self) -> Duration {
         self.held.look();
         let now = now();
