@@ -362,8 +362,9 @@ impl<K: Kind> Guard<K> {
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
     ///   another call of the same owner has been at work for as long; the
     ///   background goes on trying until the lease ends;
-    /// - [`Error::Refused`]: what is left of `least` is longer than the server
-    ///   allows for a lease (24 h by default), and nothing was changed;
+    /// - [`Error::Refused`]: what is left of `least`, and a millisecond, is longer
+    ///   than the server allows for a lease (24 h by default), and nothing was
+    ///   changed;
     /// - [`Error::Denied`], [`Error::NotALock`]: the server refuses;
     /// - [`Error::NotReplicated`]: the server keeps it, but fewer replicas know.
     ///

@@ -588,7 +588,7 @@ impl Extension {
             Input::Turn => Next::Ask,
             Input::Link(_) => self.request(engine, now),
             Input::Reply(sent, result) => self.reply(engine, work, now, sent, result),
-            Input::Due => Next::End(Outcome::Failed(work.unavailable(now))),
+            Input::Due => self.fail(engine, work.unavailable(now)),
             // The end of its guard releases what is held.
             Input::Abandoned | Input::Told(_) => Next::Stay,
         }
@@ -657,12 +657,20 @@ impl Extension {
                 Err(error) => error,
             },
         };
+        // An earlier sending that nobody answered may have raised the fence.
+        if matches!(error, Error::Refused(_))
+            && work.unanswered.is_none()
+            && let Some(hold) = engine.holds.get_mut(&self.hold)
+        {
+            hold.raised = None;
+        }
+        self.fail(engine, error)
+    }
+
+    /// Renewals ask for the lease of before again: the server may refuse this one.
+    fn fail(&self, engine: &mut Engine, error: Error) -> Next {
         if let (Some(hold), Some(before)) = (engine.holds.get_mut(&self.hold), self.before) {
             hold.terms.lease = before;
-            // An earlier sending that nobody answered may have raised the fence.
-            if matches!(error, Error::Refused(_)) && work.unanswered.is_none() {
-                hold.raised = None;
-            }
         }
         Next::End(Outcome::Failed(error))
     }

@@ -265,6 +265,13 @@ impl Played {
         self.handle(Event::Call(engine::Event::Release { call, hold, ask }));
     }
 
+    /// Has what was granted last, last for longer.
+    pub(crate) fn extends(&mut self, lease: Duration) {
+        let call = self.next_call();
+        let hold = self.proofs.last().unwrap().hold;
+        self.handle(Event::Call(engine::Event::Extend { call, hold, lease }));
+    }
+
     /// Asks what changes nothing, for up to ten seconds.
     pub(crate) fn wonders(&mut self, key: &str) {
         self.questions("RLOCK.INFO", key, false);

@@ -1,5 +1,7 @@
 //! Replies and messages in the order of their bytes.
 
+use std::time::Duration;
+
 use rlock_engine::engine::terms::Terms;
 
 use crate::played::{Played, RESPONSE, push};
@@ -242,4 +244,22 @@ fn all_that_waits_ends_when_there_will_be_no_connection_any_more() {
         [format!("call 4: {closed}"), format!("call 5: {closed}")]
     );
     assert_eq!(it.endpoint.next_deadline(), None);
+}
+
+/// The server might refuse such a lease each time.
+#[test]
+fn an_extension_that_came_to_nothing_is_not_what_renewals_ask_for() {
+    let mut it = Played::connected();
+    it.asks("a");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.extends(Duration::from_secs(90_000));
+    it.said();
+    it.ends(1);
+    it.passes(10_000);
+    let failed = "call 3: no usable answer from the server within 10s";
+    assert!(it.did().contains(&failed.to_owned()));
+    it.greeted(it.connections());
+    it.passes(1_000);
+    let said = it.said().join("; ");
+    assert!(said.contains("RLOCK.RENEW a o2 30000 NOTIFY"), "{said}");
 }
