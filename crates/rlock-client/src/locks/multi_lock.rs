@@ -153,6 +153,16 @@ fn out_of_range(argument: &'static str, value: String, limit: &'static str) -> E
     }
 }
 
+/// How to wait until `deadline`, if there is one; none if it is over.
+fn rest_of(queueing: Queueing, deadline: Option<Moment>) -> Result<Option<Queueing>, Error> {
+    let left = deadline.map(|deadline| deadline - now());
+    match left {
+        None => Ok(Some(queueing)),
+        Some(Duration::ZERO) => Ok(None),
+        Some(left) => at_most(left).map(Some),
+    }
+}
+
 impl MultiLock {
     pub(crate) fn new(inner: Arc<Inner>, mut keys: Vec<Arc<[u8]>>) -> Self {
         keys.sort_unstable();
@@ -307,15 +317,18 @@ impl MultiLock {
 
     async fn ask(&self, owner: &Owner, queueing: Queueing) -> Result<Option<MultiGuard>, Error> {
         self.check()?;
-        if self.is_one_slot || !self.lock.inner.state.is_cluster(queueing).await? {
-            let held = self.lock.ask_as(owner, Ask::Exclusive, queueing).await?;
-            let rest = Vec::new();
-            return Ok(held.map(|first| Guard::new(All { first, rest })));
-        }
         let deadline = match queueing {
             Queueing::AtMost(wait) => Some(now() + wait),
             Queueing::Try | Queueing::Unlimited => None,
         };
+        if self.is_one_slot || !self.lock.inner.state.is_cluster(queueing).await? {
+            let Some(queueing) = rest_of(queueing, deadline)? else {
+                return Ok(None);
+            };
+            let held = self.lock.ask_as(owner, Ask::Exclusive, queueing).await?;
+            let rest = Vec::new();
+            return Ok(held.map(|first| Guard::new(All { first, rest })));
+        }
         loop {
             let Some(held) = self.in_order(owner, queueing, deadline).await? else {
                 return Ok(None);
@@ -347,12 +360,11 @@ impl MultiLock {
     ) -> Result<Option<Vec<Single>>, Error> {
         let mut held = Vec::with_capacity(self.keys.len());
         for key in &*self.keys {
-            let left = match deadline {
-                Some(deadline) => at_most(deadline - now())?,
-                None => queueing,
+            let Some(queueing) = rest_of(queueing, deadline)? else {
+                return Ok(None);
             };
             let lock = self.lock.at(key);
-            match lock.ask_as(owner, Ask::Exclusive, left).await? {
+            match lock.ask_as(owner, Ask::Exclusive, queueing).await? {
                 Some(single) => held.push(single),
                 None => return Ok(None),
             }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use rlock_client::{Error, Loss, Terms};
+use rlock_client::{Client, Error, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
+use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server, eventually};
 
 #[tokio::test]
@@ -210,4 +211,22 @@ async fn keys_are_checked_before_anything_is_sent() {
     guard.release().await.unwrap();
     let one = client.multi(["a"]).lock().await.unwrap();
     assert!(client.mutex("a").is_held_by(one.owner()).await.unwrap());
+}
+
+/// Keys of several slots are asked for together where the server is no cluster.
+#[tokio::test]
+async fn what_a_server_is_asked_first_is_a_part_of_the_wait() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let client = Client::connect(proxy.url()).await.unwrap();
+    let held = server.client().await.mutex("a").lock().await.unwrap();
+    proxy.set(Weather::Slow(Duration::from_millis(300)));
+    let multi = client.multi(["a", "b"]);
+    let wait = Duration::from_millis(1000);
+    assert!(multi.lock_timeout(wait).await.unwrap().is_none());
+    let asked = String::from_utf8_lossy(&proxy.requests()).into_owned();
+    let (_, wait) = asked.split_once("WAIT\r\n").unwrap();
+    let wait: u64 = wait.lines().nth(1).unwrap().parse().unwrap();
+    assert!((1..=700).contains(&wait), "{wait}");
+    held.release().await.unwrap();
 }
