@@ -57,6 +57,9 @@ pub(super) struct Call {
 /// What the request is for that is under way, or was last.
 #[derive(Clone, Debug)]
 enum Phase {
+    /// Releasing what this owner held here and has lost by its own clock. The
+    /// server may have it still, on terms of then, and would give it again.
+    Releasing,
     /// Having the loss told of what is to be upgraded: it must come before the
     /// grant that an upgrade may still get after it.
     Attaching,
@@ -191,6 +194,12 @@ impl Call {
             self.phase = Phase::Attaching;
             return Next::Send(request);
         }
+        if let Some((claims, fence)) = engine.lost_part(now, &work.claims)
+            && self.live.is_none()
+        {
+            self.phase = Phase::Releasing;
+            return Next::Send(Request::Release { claims, fence });
+        }
         self.set_lease(engine, now);
         (self.phase, self.said) = (Phase::Asking, None);
         self.earlier = work.asked_by.replace(link);
@@ -229,6 +238,13 @@ impl Call {
         result: Result<Reply, Fault>,
     ) -> Next {
         match (self.phase.clone(), result) {
+            // If it is refused, asking for the lock is, too.
+            (Phase::Releasing, Ok(_) | Err(Fault::Refused(_))) => {
+                if let Some((lost, _)) = engine.lost_part(now, &work.claims) {
+                    engine.disown(&lost);
+                }
+                Next::Ask
+            }
             (Phase::Attaching, result) => self.attached(engine, work, now, sent, result),
             (Phase::Asking, result) => self.asked(engine, work, now, sent, result),
             (Phase::AskingQuietly { .. }, Ok(Reply::Fence(fence))) => {
@@ -264,7 +280,7 @@ impl Call {
             (Phase::Leaving, Ok(Reply::Count(1))) => self.leave_nothing(engine, Outcome::Refused),
             // It may have been granted.
             (Phase::Leaving, _) => self.give_up(engine, work, now, Outcome::Refused),
-            (Phase::AskingQuietly { .. } | Phase::Withdrawn, Err(fault)) => {
+            (Phase::Releasing | Phase::AskingQuietly { .. } | Phase::Withdrawn, Err(fault)) => {
                 self.failed(engine, work, now, sent, fault)
             }
         }
@@ -453,7 +469,7 @@ impl Call {
             lease: self.lease,
             known: fence,
             raise: None,
-            bound: None,
+            bound: self.terms.bound,
             notify: false,
             replicas: self.terms.replicas,
         })

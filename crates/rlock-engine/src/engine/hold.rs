@@ -370,6 +370,33 @@ impl Engine {
         all.filtered(is_newest)
     }
 
+    /// What the owner has held of these keys, and lost, and the server may still
+    /// have: the part of one hold, and its fence if that is certain.
+    pub(super) fn lost_part(&self, now: Instant, claims: &Claims) -> Option<(Claims, Option<u64>)> {
+        claims.names().find_map(|name| {
+            let id = self.claims.get(name)?.hold?;
+            let hold = self.holds.get(&id)?;
+            let all = &hold.proof.claims;
+            // The server has ended it, and of several keys perhaps others as well.
+            let is_gone = all.is_single() && hold.proof.loss(now) == Some(Loss::EndedByServer);
+            if is_gone || hold.proof.is_live(now) {
+                return None;
+            }
+            let part = self.newest_part(id)?;
+            let part = part.filtered(|name| claims.names().any(|it| it == name))?;
+            Some((part, hold.certain_fence()))
+        })
+    }
+
+    /// Counts nothing any more that the owner has lost of these keys.
+    pub(super) fn disown(&mut self, claims: &Claims) {
+        for name in claims.names() {
+            if let Some(claim) = self.claims.get_mut(name) {
+                claim.hold = None;
+            }
+        }
+    }
+
     /// Forgets a hold that has no guards any more.
     pub(super) fn forget(&mut self, id: Id) {
         self.stop_renewing(id);

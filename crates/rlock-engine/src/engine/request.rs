@@ -43,8 +43,8 @@ pub enum Request {
         known: u64,
         /// What the fence is to be raised to, if it is smaller; of one key only.
         raise: Option<u64>,
-        /// How long it lasts after the end of its connection from then on; none
-        /// leaves that as it is.
+        /// How long it lasts after the end of this connection from then on, if it
+        /// is bound to it.
         bound: Option<Duration>,
         /// Whether the server is to tell of a loss by this connection from then on.
         notify: bool,
@@ -108,10 +108,11 @@ impl Request {
     }
 
     /// Whether it is about what is there already, which goes with its key from
-    /// one server to another, and has the server tell of nothing.
+    /// one server to another, and leaves nothing with the connection that it is
+    /// asked by: no messages that it would come by, and no hold that ends with it.
     pub fn is_of_a_hold(&self) -> bool {
         match self {
-            Self::Renew { notify, .. } => !notify,
+            Self::Renew { notify, bound, .. } => !notify && bound.is_none(),
             Self::Release { .. }
             | Self::ReleaseEach { .. }
             | Self::Downgrade { .. }

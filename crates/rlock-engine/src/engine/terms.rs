@@ -152,7 +152,11 @@ impl Terms {
     ///
     /// The server must let this client close its own earlier connection
     /// (`CLIENT KILL`): a request that is still under way there could
-    /// otherwise take the hold back with it.
+    /// otherwise take the hold back with it. For the same reason it is not
+    /// renewed while its key is on its way to another master of a cluster, by
+    /// another connection: its lease has to outlast that. And a server keeps a
+    /// hold bound that its owner asks for again, under the same grace: give an
+    /// owner whose name several processes use the same terms in all of them.
     ///
     /// # Errors
     ///

@@ -203,7 +203,7 @@ impl Engine {
                 lease,
                 known: fence,
                 raise: None,
-                bound: None,
+                bound: hold.terms.bound,
                 notify: false,
                 replicas: hold.terms.replicas,
             }),
@@ -248,7 +248,9 @@ impl Engine {
         let fence = match result {
             // It is being renewed at the server that it has moved to.
             Err(Fault::Moved(_)) if hold.renewing.is_some() => return,
-            Err(Fault::Moved(_)) if attaches && hold.terms.renewed => {
+            Err(Fault::Moved(_))
+                if attaches && hold.terms.renewed && hold.terms.bound.is_none() =>
+            {
                 hold.is_on_its_way = true;
                 return self.renew_besides(now, id, sent);
             }
@@ -624,7 +626,7 @@ impl Extension {
             lease,
             known,
             raise: self.raise,
-            bound: None,
+            bound: hold.terms.bound,
             notify: false,
             replicas: hold.terms.replicas,
         })

@@ -1,5 +1,9 @@
 //! Clusters: where the slots are, and what moves.
 
+use std::time::Duration;
+
+use rlock_engine::engine::terms::Terms;
+
 use crate::played::{Played, bulk, list};
 
 /// The key `a` is in slot 15495, `b` in 3300.
@@ -182,6 +186,24 @@ fn a_release_follows_a_slot_that_is_on_its_way() {
     assert_eq!(said[said.len() - 2..], asked);
     it.hears(4, "+OK\r\n:1\r\n");
     assert_eq!(it.said(), ["close 4", "call 3: done"]);
+}
+
+/// It would be bound to the connection that it is asked by, and end with that.
+#[test]
+fn a_renewal_of_a_bound_hold_follows_no_slot_that_is_on_its_way() {
+    let mut it = connected();
+    let bound = Terms::new().bound(Duration::from_secs(60)).unwrap();
+    it.asks_on("{a}b", bound);
+    it.answers(3, "RLOCK.ACQUIRE", ":10\r\n");
+    it.extends(Duration::from_secs(90));
+    it.did();
+    let renewal = "RLOCK.RENEW {a}b o3 90000 BIND 60000";
+    it.answers(3, renewal, "-ASK 15495 m:7\r\n");
+    let did = it.did();
+    assert!(did.is_empty(), "{did:?}");
+    it.passes(20);
+    it.answers(3, renewal, ":10\r\n");
+    assert_eq!(it.did(), ["call 4: done"]);
 }
 
 #[test]

@@ -245,8 +245,13 @@ impl Played {
     }
 
     pub(crate) fn asks_for(&mut self, key: &str, rest: &[&str], terms: Terms) {
+        let owner = format!("o{}", self.calls.len() + 1);
+        self.asks_as(&owner, key, rest, terms);
+    }
+
+    pub(crate) fn asks_as(&mut self, owner: &str, key: &str, rest: &[&str], terms: Terms) {
         let call = self.next_call();
-        let owner = Owner::new(format!("o{}", self.calls.len())).unwrap();
+        let owner = Owner::new(owner).unwrap();
         let rest: Vec<_> = rest.iter().map(|key| key.as_bytes().into()).collect();
         self.handle(Event::Call(engine::Event::Ask {
             call,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rlock_engine::engine::terms::Terms;
+use rlock_engine::engine::terms::{Lease, Terms};
 
 use crate::played::{Played, RESPONSE, push};
 
@@ -64,6 +64,25 @@ fn each_of_several_keys_is_released_until_that_is_answered() {
     it.answers(2, "RLOCK.RELEASE b o2 ALL", ":0\r\n");
     let refused = "call 3: the key holds no lock: it is no lock";
     assert_eq!(it.did(), [refused]);
+}
+
+/// The server may have it still, bound to a connection and with its grace. Asking
+/// again would leave it bound, whatever the terms are now.
+#[test]
+fn what_was_lost_by_the_clock_is_released_before_its_owner_asks_again() {
+    let mut it = Played::connected();
+    let lease = Lease::Fixed(Duration::from_secs(1));
+    let bound = Terms::new().lease(lease).unwrap();
+    let bound = bound.bound(Duration::from_secs(1)).unwrap();
+    it.asks_as("me", "k", &[], bound);
+    it.answers(1, "RLOCK.ACQUIRE k me", ":7\r\n");
+    it.ends(1);
+    it.passes(2000);
+    it.greeted(2);
+    it.asks_as("me", "k", &[], Terms::new());
+    it.answers(2, "RLOCK.RELEASE k me ALL FENCE 7", ":0\r\n");
+    it.answers(2, "RLOCK.ACQUIRE k me", ":8\r\n");
+    assert_eq!(it.said().pop().unwrap(), "call 3: granted 8");
 }
 
 #[test]

@@ -205,7 +205,9 @@ impl World {
         let name = rlock_core::Name { db: *db, key };
         let is_over = server.core.store.get(server.time(self.now), name).is_none();
         let is_left = |owner: &str| self.left.contains(&(key.clone(), owner.to_owned()));
-        is_over && owners(fields).into_iter().all(is_left)
+        // A key that has moved is watched from its next renewal on. Without one, as
+        // when its client cannot reach the server, it ends by the server's own clock.
+        is_over && (self.is_cluster() || owners(fields).into_iter().all(is_left))
     }
 
     /// Whether nothing is left to happen.
