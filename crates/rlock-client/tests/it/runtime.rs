@@ -170,3 +170,71 @@ async fn whoever_closes_a_client_hears_that_it_was_not_in_time() {
         assert!(!guard.is_valid());
     }
 }
+
+/// Goes on until the client is closed, the others in its way.
+async fn works(client: Client, way: u32) -> Error {
+    let (brief, owner) = (Duration::from_millis(3), client.owner());
+    let lock = client.rwlock("k").by(&owner);
+    let (several, permits) = (client.multi(["k", "l"]), client.semaphore("s", 3));
+    let once = async || {
+        match way {
+            0 => {
+                let guard = lock.write_timeout(brief).await?;
+                let longer = guard.as_ref().map(|it| it.extend(2 * BOUND));
+                drop(tokio::time::timeout(brief / 10, async { longer?.await.ok() }).await);
+                drop(guard);
+            }
+            1 => {
+                if let Some(reading) = lock.read_timeout(brief).await? {
+                    drop(reading.upgrade_timeout(brief).await);
+                }
+            }
+            2 => {
+                if let Some(guard) = several.lock_timeout(brief).await? {
+                    guard.release().await?;
+                }
+            }
+            3 => {
+                if let Some(permits) = permits.acquire_many_timeout(2, brief).await? {
+                    permits.forget();
+                }
+            }
+            _ => drop(tokio::time::timeout(brief / 10, lock.write()).await),
+        }
+        // Also where nothing else would tell.
+        client.mutex("other").try_lock().await.map(drop)
+    };
+    loop {
+        if let Err(error @ Error::Closed) = once().await {
+            return error;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_is_closed_at_any_moment_leaves_nothing() {
+    let server = Server::start().await;
+    let mut admin = server.admin().await;
+    for round in 0..150 {
+        let client = server.client().await;
+        // Alone as well: what is done for others may hide what is not done.
+        let ways = (0..1 + round % 3 * 5).map(|task| (task + round / 3) % 5);
+        let tasks = ways.map(|way| tokio::spawn(works(client.clone(), way)));
+        let tasks: Vec<_> = tasks.collect();
+        tokio::time::sleep(Duration::from_micros(100 * u64::from(round))).await;
+        if round % 2 == 0 {
+            admin.kill_lock_clients().await;
+        }
+        client.close(BOUND).await.unwrap();
+        for task in tasks {
+            let ended = tokio::time::timeout(BOUND, task).await;
+            ended.expect("the call ends").unwrap();
+        }
+        let keys: u64 = admin.run("DBSIZE").await;
+        assert_eq!(
+            (keys, admin.gauge("waiters").await),
+            (0, 0),
+            "round {round}"
+        );
+    }
+}
