@@ -118,11 +118,12 @@ pub enum Error {
         acknowledged: u16,
     },
 
-    /// The lock was no longer held when it was to be released.
+    /// The lock was no longer held when it was to be released, extended, upgraded or
+    /// shared.
     ///
     /// What was done under it may have overlapped with another holder's work:
     /// check it, or rely on the fence. Releasing again is of no use.
-    #[error("the lock was lost before its release: {0}")]
+    #[error("the lock was lost: {0}")]
     Lost(Loss),
 
     /// The server's queues have as many places as its settings allow, or its

@@ -293,7 +293,8 @@ impl<K: Kind> Guard<K> {
     ///
     /// Of several keys, that of the first that could not be released.
     ///
-    /// - [`Error::Lost`]: the lock was lost before; the server changed nothing;
+    /// - [`Error::Lost`]: the lock was lost before. What the server may have of it
+    ///   still is released all the same;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
     ///   another call of the same owner has been at work for as long; the
     ///   background goes on trying until the lease ends;
