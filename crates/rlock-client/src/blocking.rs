@@ -18,7 +18,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::pin::pin;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ use tokio::runtime::Handle;
 
 #[cfg(feature = "quorum")]
 use crate::QuorumBuilder;
+use crate::client_builder::on_thread;
 #[cfg(feature = "quorum")]
 use crate::quorum::read;
 use crate::{
@@ -215,11 +216,8 @@ impl Client {
         S: TryInto<Servers>,
         Error: From<S::Error>,
     {
-        let (connected, outcome) = mpsc::sync_channel(1);
-        let connected = move |client| drop(connected.send(client));
-        let runtime = settings.start_on_thread(servers.try_into()?, connected)?;
-        let client = outcome.recv().map_err(|_| Error::Closed)??;
-        Ok(client.on(&runtime))
+        let (runtime, connected) = on_thread(settings.start(servers.try_into()?))?;
+        Ok(run(&runtime, connected)?.on(&runtime))
     }
 
     /// Blocks; see [`crate::Client::counters`].
@@ -271,11 +269,8 @@ impl Quorum {
         S: TryInto<Servers>,
         Error: From<S::Error>,
     {
-        let (connected, outcome) = mpsc::sync_channel(1);
-        let connected = move |quorum| drop(connected.send(quorum));
-        let runtime = settings.start_on_thread(read(servers)?, connected)?;
-        let quorum = outcome.recv().map_err(|_| Error::Closed)??;
-        Ok(quorum.on(&runtime))
+        let (runtime, connected) = on_thread(settings.start(read(servers)?))?;
+        Ok(run(&runtime, connected)?.on(&runtime))
     }
 
     /// Blocks; see [`crate::Quorum::flush`].

@@ -175,40 +175,16 @@ impl ClientBuilder {
         Error: From<S::Error>,
     {
         let servers = servers.try_into()?;
-        if !self.has_thread {
-            return self.start(servers).await.map(|(client, _)| client);
+        if self.has_thread {
+            return on_thread(self.start(servers))?.1.await;
         }
-        let (connected, outcome) = oneshot::channel();
-        // Whoever is gone by then drops the client, which closes it.
-        self.start_on_thread(servers, |client| drop(connected.send(client)))?;
-        outcome.await.map_err(|_| Error::Closed)?
+        Ok(self.start(servers).await?.0)
     }
 
-    /// Connects on a thread of its own, and says there how that went; the
-    /// runtime of that thread.
-    pub(crate) fn start_on_thread(
-        self,
-        servers: Servers,
-        connected: impl FnOnce(Result<Client, Error>) + Send + 'static,
-    ) -> Result<Handle, Error> {
-        let background = async move {
-            match self.start(servers).await {
-                Ok((client, task)) => {
-                    connected(Ok(client));
-                    // Until all guards are gone and what they left is done.
-                    let _ = task.await;
-                }
-                Err(error) => connected(Err(error)),
-            }
-        };
-        on_thread(background)
-    }
-
-    /// Connects; what looks after the client is the task.
-    async fn start(self, servers: Servers) -> Result<(Client, JoinHandle<()>), Error> {
+    pub(crate) async fn start(self, servers: Servers) -> Started<Client> {
         let (client, task) = self.client(servers, None, false)?;
         call::start(&client.inner.state).await?;
-        Ok((client, task))
+        Ok((client, vec![task]))
     }
 
     /// Connects to ask what is not about locks.
@@ -277,18 +253,35 @@ impl ClientBuilder {
     }
 }
 
-/// Runs `background` on a thread of its own; the runtime of that thread.
-pub(crate) fn on_thread(
-    background: impl Future<Output = ()> + Send + 'static,
-) -> Result<Handle, Error> {
+/// What has connected, and the tasks that work for it.
+pub(crate) type Started<T> = Result<(T, Vec<JoinHandle<()>>), Error>;
+
+/// Connects on a thread of its own: the runtime of that thread, and how it went.
+pub(crate) fn on_thread<T: Send + 'static>(
+    start: impl Future<Output = Started<T>> + Send + 'static,
+) -> Result<(Handle, impl Future<Output = Result<T, Error>>), Error> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Error::Connect((&error).into()))?;
     let handle = runtime.handle().clone();
+    let (connected, outcome) = oneshot::channel();
+    let background = async move {
+        let (started, tasks) = match start.await {
+            Ok((started, tasks)) => (Ok(started), tasks),
+            Err(error) => (Err(error), Vec::new()),
+        };
+        // Whoever is gone by then drops what has connected, which closes it.
+        drop(connected.send(started));
+        // Until all guards are gone and what they left is done.
+        for task in tasks {
+            let _ = task.await;
+        }
+    };
     std::thread::Builder::new()
         .name("rlock-client".to_owned())
         .spawn(move || runtime.block_on(background))
         .map_err(|error| Error::Connect((&error).into()))?;
-    Ok(handle)
+    let outcome = async { outcome.await.map_err(|_| Error::Closed)? };
+    Ok((handle, outcome))
 }
 
 fn check_name(name: &str) -> Result<(), Error> {

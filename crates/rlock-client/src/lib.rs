@@ -194,11 +194,7 @@ pub use locks::semaphore::{Permit, Permits, Semaphore};
 #[cfg(feature = "tls-rustls")]
 pub use pump::tls::Certificates;
 #[cfg(feature = "quorum")]
-pub use quorum::{
-    Quorum, QuorumBuilder,
-    guard::{HoldingMember, Majority, QuorumGuard},
-    mutex::QuorumMutex,
-};
+pub use quorum::{HoldingMember, Majority, Quorum, QuorumBuilder, QuorumGuard, QuorumMutex};
 #[doc(inline)]
 pub use rlock_engine::engine::{
     Metrics,

@@ -1,37 +1,34 @@
 //! One lock on several independent servers, held by a majority of them.
 //!
+//! - here: what users see;
 //! - `plan`: what one contender does next, without I/O;
-//! - `acquire`: carries that out;
-//! - `hold`: what is held, and the task that looks after it;
-//! - `member`: what is known of each server, and whether it may take part;
-//! - `shared`, `deadline`: what all of these work with;
-//! - `mutex`, `guard`: what users see.
+//! - `seats`: carries that out: what is held at each member, and what it is asked;
+//! - `hold`: what is held by a majority, and the task that looks after it;
+//! - `members`: what is known of each server, and whether it may take part.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rlock_engine::engine::claims::Owner;
-use rlock_engine::error::{Error, Failure};
+use rlock_engine::engine::instant;
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::{Queueing, Terms, whole_ms};
+use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
 
-use crate::client_builder::{ClientBuilder, on_thread};
-use crate::pump::lock;
+use crate::client_builder::{ClientBuilder, Started, on_thread};
+use crate::locks::guard::sealed::{self, Grants};
+use crate::locks::guard::{Guard, Kind, OneKey};
+use crate::locks::{at_most, left};
 
-mod acquire;
-mod deadline;
-pub(crate) mod guard;
 mod hold;
-mod member;
-pub(crate) mod mutex;
+mod members;
 mod plan;
-mod shared;
+mod seats;
 
-use member::Member;
-use mutex::QuorumMutex;
-use plan::majority;
-use shared::Shared;
+use hold::{Hold, Turn};
+use members::Members;
+use seats::{Wait, acquire};
 
 /// Independent servers that hold locks together: a lock is held by a majority of
 /// them, so it outlives a minority.
@@ -71,7 +68,7 @@ use shared::Shared;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Quorum {
-    shared: Arc<Shared>,
+    members: Arc<Members>,
 }
 
 /// Settings of a [`Quorum`], from [`Quorum::builder`].
@@ -129,37 +126,13 @@ impl QuorumBuilder {
         Error: From<S::Error>,
     {
         let servers = read(servers)?;
-        if !self.members.has_thread {
-            return self.start(servers).await.map(|(quorum, _)| quorum);
+        if self.members.has_thread {
+            return on_thread(self.start(servers))?.1.await;
         }
-        let (connected, outcome) = oneshot::channel();
-        // Whoever is gone by then drops the quorum, which closes it.
-        self.start_on_thread(servers, |quorum| drop(connected.send(quorum)))?;
-        outcome.await.map_err(|_| Error::Closed)?
+        Ok(self.start(servers).await?.0)
     }
 
-    /// Connects on a thread of its own, and says there how that went; the
-    /// runtime of that thread.
-    pub(crate) fn start_on_thread(
-        self,
-        servers: Vec<Servers>,
-        connected: impl FnOnce(Result<Quorum, Error>) + Send + 'static,
-    ) -> Result<Handle, Error> {
-        on_thread(async move {
-            match self.start(servers).await {
-                Ok((quorum, tasks)) => {
-                    connected(Ok(quorum));
-                    // Until all guards are gone and what they left is done.
-                    for task in tasks {
-                        let _ = task.await;
-                    }
-                }
-                Err(error) => connected(Err(error)),
-            }
-        })
-    }
-
-    async fn start(self, servers: Vec<Servers>) -> Result<(Quorum, Vec<JoinHandle<()>>), Error> {
+    pub(crate) async fn start(self, servers: Vec<Servers>) -> Started<Quorum> {
         if !(3..=9).contains(&servers.len()) || servers.len().is_multiple_of(2) {
             return Err(Error::OutOfRange {
                 argument: "members",
@@ -167,68 +140,9 @@ impl QuorumBuilder {
                 limit: "3, 5, 7 or 9: one more than an odd number outlives no more failures".into(),
             });
         }
-        let (members, tasks) = Member::begin(servers, &self.members)?;
-        let mut shared = Shared {
-            members,
-            shortest_grace: None,
-            any_grace: self.any_grace,
-            limits: self.members.limits,
-            runtime: Handle::current(),
-            entries: std::sync::Mutex::default(),
-            ending: std::sync::Mutex::default(),
-        };
-        shared.meet().await?;
-        let shared = Arc::new(shared);
-        Ok((Quorum { shared }, tasks))
-    }
-}
-
-impl Shared {
-    /// Waits for the first connections: of a majority, and for a while for those
-    /// of the others.
-    async fn meet(&mut self) -> Result<(), Error> {
-        let mut rest: Vec<_> = self.members.iter().map(|it| Box::pin(it.met())).collect();
-        let mut failures = Vec::new();
-        while !rest.is_empty() {
-            let met = self.members.iter().filter(|it| it.is_connected()).count();
-            let next = futures_util::future::select_all(rest);
-            let has_enough = met >= majority(self.members.len());
-            let limit = self.limits.response / if has_enough { 4 } else { 1 };
-            let Ok((failure, _, others)) = tokio::time::timeout(limit, next).await else {
-                break;
-            };
-            failures.extend(failure);
-            rest = others;
-        }
-        if let Some(refused) = self.members.iter().find_map(Member::refused) {
-            return Err(refused);
-        }
-        let lasting = failures.into_iter().map(Error::Connect);
-        if let Some(error) = lasting.into_iter().find(|error| !error.is_transient()) {
-            return Err(error);
-        }
-        let met = self.members.iter().filter(|it| it.is_connected());
-        if met.count() < majority(self.members.len()) {
-            let failures = self.members.iter().map(|member| {
-                let why = member.why_not(None).unwrap_or_else(|| "connected".into());
-                format!("{}: {why}", member.address)
-            });
-            let failures: Vec<_> = failures.collect();
-            let what = "fewer than a majority of the members answer";
-            let why = Failure::Io(format!("{what}: {}", failures.join("; ")));
-            return Err(Error::Connect(why));
-        }
-        let graces = self.members.iter().filter_map(|member| {
-            let grace = member.grace()?;
-            Some((grace, member.address.clone()))
-        });
-        self.shortest_grace = graces.min().filter(|_| !self.any_grace);
-        Ok(())
-    }
-
-    /// Another owner for each call.
-    fn next_owner(&self) -> Option<Owner> {
-        self.members.first().map(|member| member.client.owner())
+        let (members, tasks) = Members::connect(servers, &self.members, self.any_grace).await?;
+        let members = Arc::new(members);
+        Ok((Quorum { members }, tasks))
     }
 }
 
@@ -268,13 +182,17 @@ impl Quorum {
     /// The lock at `key`, with a lease of 30 s that the watchdog renews. Nothing
     /// is sent.
     pub fn mutex(&self, key: impl AsRef<[u8]>) -> QuorumMutex {
-        QuorumMutex::new(Arc::clone(&self.shared), key.as_ref().into())
+        QuorumMutex {
+            members: Arc::clone(&self.members),
+            key: key.as_ref().into(),
+            terms: Terms::default(),
+            owner: None,
+        }
     }
 
     /// A new owner, for entering a lock more than once.
     pub fn owner(&self) -> Owner {
-        let owner = self.shared.next_owner();
-        owner.unwrap_or_else(|| Owner::numbered("quorum", 0))
+        self.members.next_owner()
     }
 
     /// Waits until the background has nothing left to release or withdraw, at
@@ -284,17 +202,308 @@ impl Quorum {
     ///
     /// Nothing is lost: the work goes on.
     pub async fn flush(&self) {
-        let ending = std::mem::take(&mut *lock(&self.shared.ending));
-        for keeper in ending {
-            let _ = keeper.await;
-        }
-        for member in self.shared.members.iter() {
+        for member in &self.members.all {
             if member.is_connected() {
                 tokio::select! {
                     () = member.client.flush() => {}
                     () = member.gone() => {}
                 }
             }
+        }
+    }
+}
+
+/// A lock that one owner at a time can hold, on a majority of independent
+/// servers.
+///
+/// Made by [`Quorum::mutex`](crate::Quorum::mutex); cheap to clone.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn example(quorum: rlock_client::Quorum) -> Result<(), rlock_client::Error> {
+/// let mutex = quorum.mutex("invoice:7");
+/// let guard = mutex.lock().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
+pub struct QuorumMutex {
+    members: Arc<Members>,
+    key: Arc<[u8]>,
+    terms: Terms,
+    /// Who asks; a new one each time where none is named.
+    owner: Option<Owner>,
+}
+
+impl QuorumMutex {
+    /// The lock's key.
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// The same lock, held on `terms`; see [`Mutex::with`](crate::Mutex::with).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use rlock_client::Terms;
+    /// # fn example(quorum: rlock_client::Quorum) -> Result<(), rlock_client::Error> {
+    /// let brief = Terms::new().lease(Duration::from_secs(5))?;
+    /// let mutex = quorum.mutex("invoice:7").with(brief);
+    /// # Ok(()) }
+    /// ```
+    pub fn with(&self, terms: Terms) -> Self {
+        Self {
+            terms,
+            ..self.clone()
+        }
+    }
+
+    /// The same lock, asked for by `owner`, who may hold it already: then it is
+    /// entered again, under the same fence. See [`Mutex::by`](crate::Mutex::by).
+    ///
+    /// Only what this [`Quorum`](crate::Quorum) and its clones have taken for
+    /// that owner is entered.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(quorum: rlock_client::Quorum) -> Result<(), rlock_client::Error> {
+    /// let owner = quorum.owner();
+    /// let mutex = quorum.mutex("invoice:7").by(&owner);
+    /// let outer = mutex.lock().await?;
+    /// let inner = mutex.lock().await?;
+    /// assert_eq!(outer.fence(), inner.fence());
+    /// # Ok(()) }
+    /// ```
+    pub fn by(&self, owner: &Owner) -> Self {
+        Self {
+            owner: Some(owner.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// Waits for the lock, without limit: also while too few members can be
+    /// reached.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Member`]: a member's startup grace is below the lease;
+    /// - [`Error::Deadlock`], [`Error::Cancelled`]: so says a member that was
+    ///   waited at;
+    /// - [`Error::Closed`]: the runtime of the quorum is gone;
+    /// - [`Error::Denied`], [`Error::NotALock`], [`Error::Refused`],
+    ///   [`Error::QueueFull`]: the members that do not refuse are fewer than a majority.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves neither a hold nor a place in a queue at any
+    /// member: they are withdrawn in the background.
+    pub async fn lock(&self) -> Result<QuorumGuard, Error> {
+        loop {
+            // Nobody says no to one who waits without limit.
+            if let Some(guard) = self.ask(Queueing::Unlimited).await? {
+                return Ok(guard);
+            }
+        }
+    }
+
+    /// Takes the lock if it is free; `None` if somebody holds it.
+    ///
+    /// Of several that try at the same time one gets it: the one that the gate
+    /// granted. It waits for the others to leave the other members: for half of
+    /// the response limit, or a fifth of the lease if that is less, but for half
+    /// a second at least. A member that still refuses is held.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if no majority
+    /// has answered within the retry timeout of the members' settings. Its source
+    /// says what each of the others does.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Self::lock).
+    pub async fn try_lock(&self) -> Result<Option<QuorumGuard>, Error> {
+        self.ask(Queueing::Try).await
+    }
+
+    /// Waits for at most `wait`; `None` if somebody else has held the lock for
+    /// so long. At the end all members are asked once more, as the one that was
+    /// waited at may hang; that is no longer than a slow member is waited for.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if too few
+    /// members could be reached at the end of that time.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock`](Self::lock).
+    pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<QuorumGuard>, Error> {
+        self.ask(at_most(wait)?).await
+    }
+
+    /// Waits for the lock until `deadline`; `None` if that was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock_timeout`](Self::lock_timeout).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`lock_timeout`](Self::lock_timeout).
+    pub async fn lock_until(&self, deadline: Instant) -> Result<Option<QuorumGuard>, Error> {
+        self.lock_timeout(left(deadline)).await
+    }
+
+    async fn ask(&self, queueing: Queueing) -> Result<Option<QuorumGuard>, Error> {
+        self.members.check_grace(self.terms.lease)?;
+        let wait = Wait::new(queueing, self.members.limits.retry);
+        let owner = self.owner.clone();
+        let owner = owner.unwrap_or_else(|| self.members.next_owner());
+        let turn = Turn::of(&self.members, (owner, Arc::clone(&self.key)));
+        let held = match queueing {
+            Queueing::Try => turn.held.try_lock().ok(),
+            Queueing::AtMost(_) | Queueing::Unlimited => wait.bound(turn.held.lock()).await,
+        };
+        let Some(mut held) = held else {
+            return Ok(None);
+        };
+        if let Some(hold) = held.upgrade()
+            && let Some(guard) = QuorumGuard::again(hold).await
+        {
+            return Ok(Some(guard));
+        }
+        let taken = acquire(&turn, self.terms, wait).await?;
+        Ok(taken.map(|hold| {
+            *held = Arc::downgrade(&hold);
+            QuorumGuard::of(hold)
+        }))
+    }
+}
+
+/// A lock on a majority of servers: the kind of [`QuorumGuard`].
+#[derive(Debug)]
+pub enum Majority {}
+
+/// Holds a lock of a [`Quorum`](crate::Quorum) until it is released, dropped, or
+/// lost.
+///
+/// A majority of the members has its fence written down, so it rises whatever
+/// their clocks say and whichever of them take part.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn work() {}
+/// # async fn example(mutex: rlock_client::QuorumMutex) -> Result<(), rlock_client::Error> {
+/// let guard = mutex.lock().await?;
+/// match guard.run(work()).await {
+///     Ok(()) => guard.release().await?,
+///     Err(loss) => eprintln!("stopped: the lock was lost, {loss}"),
+/// }
+/// # Ok(()) }
+/// ```
+pub type QuorumGuard = Guard<Majority>;
+
+/// One member that holds a lock of a quorum; from
+/// [`QuorumGuard::members`](Guard::members).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HoldingMember {
+    /// The server, as it was named to connect to it.
+    pub address: String,
+    /// For how long it holds for certain, as [`Guard::remaining`] has it.
+    ///
+    /// [`Guard::remaining`]: crate::Guard::remaining
+    pub remaining: Duration,
+}
+
+impl Kind for Majority {}
+impl OneKey for Majority {}
+
+impl sealed::Kind for Majority {
+    const NAME: &str = "QuorumGuard";
+    type Grants = Share;
+}
+
+/// Uses what the members hold until it is released or dropped.
+pub struct Share {
+    hold: Arc<Hold>,
+    open: bool,
+}
+
+impl Guard<Majority> {
+    /// The first one of a hold.
+    pub(crate) fn of(hold: Arc<Hold>) -> Self {
+        Self::new(Share { hold, open: true })
+    }
+
+    /// Another one, after the lease of the whole was set anew; none if the hold
+    /// is over.
+    pub(crate) async fn again(hold: Arc<Hold>) -> Option<Self> {
+        let guard = hold.enter().then(|| Self::of(hold))?;
+        if guard.held.hold.look() {
+            guard.held.hold.renew().await;
+        }
+        guard.held.hold.look().then_some(guard)
+    }
+
+    /// The members that hold it now. Others may be away, or be asked just now.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn example(guard: &rlock_client::QuorumGuard) {
+    /// for member in guard.members() {
+    ///     println!("{} for {:?}", member.address, member.remaining);
+    /// }
+    /// # }
+    /// ```
+    pub fn members(&self) -> Vec<HoldingMember> {
+        self.held.hold.members()
+    }
+}
+
+impl Grants for Share {
+    fn first(&self) -> &Arc<Proof> {
+        &self.hold.proof
+    }
+
+    fn look(&self) {
+        self.hold.look();
+    }
+
+    fn check(&self) {
+        self.hold.is_valid();
+    }
+
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.hold.extend(whole_ms("lease", lease)?).await
+    }
+
+    fn keep(&self, until: instant::Instant) {
+        self.hold.keep(until);
+    }
+
+    async fn release(mut self) -> Result<(), Error> {
+        self.open = false;
+        match self.hold.leave() {
+            true => self.hold.release().await,
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        if self.open && self.hold.leave() {
+            drop(self.hold.end());
         }
     }
 }
@@ -320,17 +529,13 @@ where
 {
     let names = MEMBERS.into_iter().chain(std::iter::repeat("members"));
     let servers = servers.into_iter().zip(names).map(|(servers, name)| {
-        let of_member = |error| match error {
-            Error::OutOfRange {
-                argument: "url",
-                value,
-                limit,
-            } => Error::OutOfRange {
-                argument: name,
-                value,
-                limit,
-            },
-            error => error,
+        let of_member = |mut error| {
+            if let Error::OutOfRange { argument, .. } = &mut error
+                && *argument == "url"
+            {
+                *argument = name;
+            }
+            error
         };
         match servers.try_into().map_err(Error::from).map_err(of_member)? {
             one @ Servers::One { .. } => Ok(one),
