@@ -1,10 +1,10 @@
 //! Asking for a lock: enter, enter again, be upgraded, or queue.
 
+use crate::queue::QueueId;
+use crate::wait_for::{Place, Target};
 use crate::{
     Admission, Announce, Channel, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name,
     Refusal, Request, Step, Ticket, TicketId, Timestamp, Wait,
-    queue::QueueId,
-    wait_for::{Place, Target},
 };
 
 /// The largest hold count.

@@ -9,11 +9,10 @@
 //! It speaks for that key only: if it moved the fences of others, these would
 //! go back at the next restart, as a free lock stores nothing.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, hash_map::RandomState},
-    fmt,
-    hash::BuildHasher,
-};
+use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::hash::BuildHasher;
 
 use crate::{Name, Timestamp};
 

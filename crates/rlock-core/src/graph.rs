@@ -11,10 +11,8 @@
 //! only two permits, and both wait for a lock of C. If C asks for a permit,
 //! either A or B would have to go on first, and neither can.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    rc::Rc,
-};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
 
 /// Owners as nodes, of whom the first is the asker, and their waits.
 #[derive(Debug)]

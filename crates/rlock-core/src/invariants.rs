@@ -1,11 +1,12 @@
 //! What holds after every step, said once more in another way: for tests.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
-use crate::{
-    Delivery, Hold, Locks, Name, Timestamp, queue::Queue, queue::QueueId, ticket::Rank,
-    wait_for::name_of,
-};
+use crate::queue::{Queue, QueueId};
+use crate::ticket::Rank;
+use crate::wait_for::name_of;
+use crate::{Delivery, Hold, Locks, Name, Timestamp};
 
 impl Locks {
     /// Checks that queues, tickets, watches and indices agree with one another.

@@ -13,38 +13,25 @@
 //! # Layout
 //!
 //! - [`time`](Timestamp): the only notion of time;
-//! - [`hold`](Hold), [`shared`](Shared), `holders`, `changes`, [`fence`](Fence): who holds, and under
+//! - [`hold`](Hold), [`shared`](Shared), [`fence`](Fence): who holds, and under
 //!   which number;
-//! - [`ticket`](Ticket), `watch`, `queue`, `table`, `tickets`, `watches`,
-//!   `deadlines`: who waits, and what is remembered of holds; no rules;
+//! - [`ticket`](Ticket), `queue`, `table`: who waits; no rules;
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
-//!   `granted`: a hand-off until it has arrived;
-//! - [`lock`](Locks), `acquire`, `multi`, `grant`, `bind`: the rules of what is
-//!   asked; `settle`, `losses`, `ready`, `offer`, `sweep`: of what follows from
-//!   it; `budget`: how much of that in one turn;
+//! - [`lock`](Locks), `acquire`, `multi`, `grant`: the rules of what is asked;
+//!   `settle`, `watch`, `sweep`: of what follows from it;
 //! - `wait_for`, `graph`: deadlocks; `views`: what an operator sees;
 //! - [`syntax`]: from the words of a command to a request.
 #![forbid(unsafe_code)]
 
 mod acquire;
-mod bind;
-mod budget;
-mod changes;
-mod counters;
-mod deadlines;
 mod fence;
 mod grant;
-mod granted;
 mod graph;
 mod hold;
-mod holders;
 mod invariants;
 mod lock;
-mod losses;
 mod multi;
-mod offer;
 mod queue;
-mod ready;
 mod settle;
 mod shared;
 mod step;
@@ -52,25 +39,21 @@ mod sweep;
 pub mod syntax;
 mod table;
 mod ticket;
-mod tickets;
 mod time;
 mod views;
 mod wait_for;
 mod watch;
-mod watches;
 
-pub use changes::Change;
-pub use counters::{Counters, Gauges};
 pub use fence::Fence;
-pub use granted::{Granted, KeptPlace};
+pub use grant::{Granted, KeptPlace};
 pub use hold::{Hold, Mode, Who};
 pub use lock::Locks;
-pub use shared::{Holder, Shared};
+pub use shared::{Change, Holder, Shared};
 pub use step::{
     Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal, Request, Step, Wait,
 };
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::Timestamp;
-pub use views::{ContendedView, WaiterView};
+pub use views::{ContendedView, Counters, Gauges, WaiterView};
 pub use wait_for::{Holders, VisitHolder};
 pub use watch::Binding;

@@ -7,9 +7,13 @@
 
 use std::collections::VecDeque;
 
+use crate::fence::Fences;
+use crate::queue::QueueId;
+use crate::sweep::{Budget, Sweep};
+use crate::table::Table;
 use crate::{
     Announce, Counters, Ended, Fence, Gauges, Hold, Holder, Name, Refusal, Renewal, Step, TicketId,
-    Timestamp, budget::Budget, fence::Fences, queue::QueueId, sweep::Sweep, table::Table,
+    Timestamp,
 };
 
 /// All locks of a server: their queues, and their fences.

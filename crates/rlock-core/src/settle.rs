@@ -1,12 +1,20 @@
 //! Settling: drop what lapsed, hand off to all who fit. Who is next, and
-//! whether it is anybody's turn, is decided here and nowhere else.
+//! whether it is anybody's turn, is decided here and nowhere else: also that of a
+//! request for several keys, which has to be first in all queues while all locks
+//! are free.
+//!
+//! Fairness towards those who wait outside the queue, as clients of Redisson do:
+//! after many hand-offs in a row the lock is left free for a moment.
 
+use crate::grant::Places;
+use crate::queue::{Look, Queue, QueueId};
 use crate::{
     Announce, Delivery, Effect, Granted, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
-    granted::Places,
-    queue::{Look, QueueId},
 };
 
+/// How long a lock is left to those who wait outside the queue, in
+/// milliseconds.
+const OFFER_MS: u64 = 5;
 /// How long until a key that holds no lock is looked at again, in
 /// milliseconds. Nearly every way out of that state is told by a key event;
 /// this is for the others.
@@ -235,6 +243,253 @@ impl Locks {
         match &ticket.delivery {
             Delivery::Notify(listener) => self.sweep.closed.contains_key(&listener.session),
             Delivery::Blocked { .. } | Delivery::Kept => false,
+        }
+    }
+
+    /// The next request for several keys whose turn may have come with all of
+    /// them; to be granted by [`Locks::grant_all`].
+    pub fn next_ready(&mut self) -> Option<TicketId> {
+        self.ready.pop_front()
+    }
+
+    /// Whether there is such a request.
+    #[must_use]
+    pub fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Leaves such requests to [`Locks::next_due`].
+    pub fn settle_ready_later(&mut self) {
+        while let Some(id) = self.ready.pop_front() {
+            if let Some(ticket) = self.table.tickets.get(&id) {
+                self.table.mark_due(ticket.queue);
+            }
+        }
+    }
+
+    /// The keys of a request, in its order; the first is what messages name.
+    #[must_use]
+    pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Box<[u8]>)> {
+        let key = |id: &TicketId| {
+            let queue = self.table.tickets.get(id)?.queue;
+            let queue = self.table.queues.get(&queue)?;
+            Some((queue.db, queue.key.clone()))
+        };
+        self.members_of(ticket).iter().filter_map(key).collect()
+    }
+
+    /// Grants a request for several keys, if it is first in all queues and all
+    /// locks are free; `names` and `holds` are those of its keys, in its order. The
+    /// hand-off stands for all keys.
+    pub fn grant_all(
+        &mut self,
+        now: Timestamp,
+        id: TicketId,
+        names: &[Name<'_>],
+        holds: &mut [Hold],
+    ) -> Option<Granted> {
+        let members = self.members_of(id);
+        let mut grantable = !holds.is_empty() && members.len() == holds.len();
+        for ((member, name), hold) in members.iter().zip(names).zip(&mut *holds) {
+            self.view(now, *name, hold, None);
+            let ticket = self.table.tickets.get(member)?;
+            let (queue, gone) = (ticket.queue, self.is_gone(ticket) || self.is_left(*member));
+            let over = ticket.wait_ends.has_passed(now);
+            let front = self.table.front(queue);
+            let offered = self.is_offered(now, queue);
+            self.look_at(now, queue, hold);
+            let free = *hold == Hold::Free && !offered;
+            grantable &= free
+                && self.is_granting(now, Some(queue))
+                && front == Some(*member)
+                && !over
+                && !gone;
+        }
+        if !grantable {
+            return None;
+        }
+        self.hand_all(now, &members, names, holds)
+    }
+
+    /// Takes a grant of several keys back that nobody was there to hear of,
+    /// before it was written down. Those who were behind it come next.
+    pub fn skip_all(
+        &mut self,
+        now: Timestamp,
+        names: &[Name<'_>],
+        holds: &mut [Hold],
+        granted: &Granted,
+    ) {
+        self.counters.grants -= 1;
+        self.counters.handoffs -= 1;
+        self.counters.waiters_gone += 1;
+        for (name, hold) in names.iter().zip(holds) {
+            *hold = Hold::Free;
+            let Some(id) = self.table.find(*name) else {
+                continue;
+            };
+            self.uncount_in_streak(id);
+            if let Some(watch) = self.table.watch_of(id, &granted.ticket.owner) {
+                self.table.remove_watch(watch);
+            }
+            self.table.look(id, Look::Never);
+            self.table.mark_due(id);
+            self.table.drop_if_idle(id);
+        }
+        self.keep_granted(now, names, granted);
+    }
+
+    /// Takes note that a request for several keys is first for all of them,
+    /// and that all locks were free when they were last looked at.
+    pub(crate) fn note_if_ready(&mut self, id: TicketId) {
+        let Some(multi) = self.table.tickets.get(&id).and_then(|it| it.multi) else {
+            return;
+        };
+        let Some(request) = self.table.multis.get(&multi) else {
+            return;
+        };
+        let (len, from) = (request.members.len(), request.unready);
+        let mut order = (from..len).chain(0..from.min(len));
+        let unready = order.find(|at| {
+            let member = request.members.get(*at);
+            member.is_some_and(|member| !self.is_ready(*member, id))
+        });
+        match (unready, request.members.first().copied()) {
+            (Some(at), _) => {
+                if let Some(request) = self.table.multis.get_mut(&multi) {
+                    request.unready = at;
+                }
+            }
+            (None, Some(leader)) if !self.ready.contains(&leader) => self.ready.push_back(leader),
+            (None, _) => {}
+        }
+    }
+
+    /// Whether a ticket is first for its lock, and that was free when it was
+    /// last looked at. Of the lock that is settled `now` it is known.
+    fn is_ready(&self, id: TicketId, now: TicketId) -> bool {
+        let Some(ticket) = self.table.tickets.get(&id) else {
+            return true;
+        };
+        let queue = self.table.queues.get(&ticket.queue);
+        let free = |queue: &Queue| queue.look() == Look::Never && !queue.offered;
+        self.table.front(ticket.queue) == Some(id)
+            && (id == now || queue.is_some_and(|it| free(it)))
+    }
+
+    /// All tickets of the request that a ticket belongs to.
+    pub(crate) fn members_of(&self, id: TicketId) -> Vec<TicketId> {
+        let multi = self.table.tickets.get(&id).and_then(|it| it.multi);
+        multi.map_or_else(|| vec![id], |multi| self.table.members(multi).to_vec())
+    }
+
+    fn hand_all(
+        &mut self,
+        now: Timestamp,
+        members: &[TicketId],
+        names: &[Name<'_>],
+        holds: &mut [Hold],
+    ) -> Option<Granted> {
+        let first = self.table.tickets.get(members.first()?)?;
+        let multi = first.multi?;
+        let fence = self.fences.next(now, names.iter().copied());
+        self.budget.spend(members.len());
+        self.counters.grants += 1;
+        self.counters.handoffs += 1;
+        self.table.part(multi);
+        let mut leader = None;
+        for (member, hold) in members.iter().zip(holds) {
+            let ticket = self.table.remove(*member)?;
+            hold.enter(fence, now, ticket.lease_ms);
+            hold.seen_from_elsewhere(&ticket.owner);
+            self.count_in_streak(ticket.queue);
+            self.remember_ticket(ticket.queue, &ticket, fence);
+            self.look_at(now, ticket.queue, hold);
+            self.table.drop_if_idle(ticket.queue);
+            leader = leader.or(Some(ticket));
+        }
+        let ticket = leader?;
+        Some(Granted {
+            waited: now.since(ticket.since),
+            ticket,
+            fence,
+            was_upgraded: false,
+            places: Places::Several(members.into()),
+        })
+    }
+
+    /// Takes back an offer that nobody outside the queue could hear of.
+    pub fn nobody_took(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<()> {
+        if let Some(id) = self.table.find(name) {
+            self.end_offer(id);
+        }
+        self.settle(now, name, hold)
+    }
+
+    /// Leaves a free lock to those who wait outside the queue for a moment, if
+    /// that is their turn. True while it is.
+    pub(crate) fn offers(
+        &mut self,
+        now: Timestamp,
+        id: QueueId,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
+        if self.is_offered(now, id) {
+            return true;
+        }
+        let Some(queue) = self.table.queues.get_mut(&id) else {
+            return false;
+        };
+        if queue.offered {
+            // They had their time.
+            queue.offered = false;
+            return false;
+        }
+        if self.yield_after == 0 || u64::from(queue.streak) < self.yield_after {
+            return false;
+        }
+        queue.offered = true;
+        queue.streak = 0;
+        let until = Look::Again(now.plus_millis(OFFER_MS));
+        self.table.look(id, until);
+        effects.push(Effect::Offer);
+        true
+    }
+
+    /// Whether the lock is left to those who wait outside the queue.
+    pub(crate) fn is_offered(&self, now: Timestamp, id: QueueId) -> bool {
+        self.table.queues.get(&id).is_some_and(|queue| {
+            let until = queue.look().at();
+            // The clock may have been set back since.
+            let is_on =
+                |until: Timestamp| !until.has_passed(now) && until <= now.plus_millis(OFFER_MS);
+            queue.offered && until.is_some_and(is_on)
+        })
+    }
+
+    pub(crate) fn end_offer(&mut self, id: QueueId) {
+        if let Some(queue) = self.table.queues.get_mut(&id) {
+            queue.offered = false;
+        }
+    }
+
+    pub(crate) fn end_streak(&mut self, id: QueueId) {
+        if let Some(queue) = self.table.queues.get_mut(&id) {
+            queue.streak = 0;
+            queue.offered = false;
+        }
+    }
+
+    /// Takes a hand-off back that nobody was there to hear of.
+    pub(crate) fn uncount_in_streak(&mut self, id: QueueId) {
+        if let Some(queue) = self.table.queues.get_mut(&id) {
+            queue.streak = queue.streak.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn count_in_streak(&mut self, id: QueueId) {
+        if let Some(queue) = self.table.queues.get_mut(&id) {
+            queue.streak = queue.streak.saturating_add(1);
         }
     }
 }

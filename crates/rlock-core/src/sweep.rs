@@ -1,19 +1,22 @@
 //! What has to be done without anybody asking: deadlines that have come,
 //! connections that have closed, databases that were emptied. One piece after
-//! the other, from each source of work in turn.
+//! the other, from each source of work in turn; and how much of it in one turn.
+//!
+//! Ten thousand leases may end in one millisecond, and ten thousand readers may
+//! be let in by one release. The server would stand still meanwhile, so every
+//! operation over many tickets asks its budget before each, and marks its lock as
+//! due when there is nothing left. The unit is one ticket: a grant, the end of a
+//! wait, a loss that is told, a lease that has ended; each is some microseconds
+//! of work for the shell.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    num::NonZeroU64,
-    ops::Bound,
-};
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU64;
+use std::ops::Bound;
 
-use crate::{
-    Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp,
-    acquire::withdrawn,
-    queue::{Look, Queue, QueueId},
-    watch::WatchId,
-};
+use crate::acquire::withdrawn;
+use crate::queue::{Look, Queue, QueueId};
+use crate::watch::WatchId;
+use crate::{Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp};
 
 /// Work over many queues or tickets, of which each call does a piece.
 #[derive(Debug, Default)]
@@ -596,5 +599,36 @@ fn to_be_settled(queue: &Queue) -> Due {
     Due::Settle {
         db: queue.db,
         key: queue.key.clone(),
+    }
+}
+
+/// The tickets that may still be handled in this turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    left: usize,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self { left: usize::MAX }
+    }
+}
+
+impl Budget {
+    pub(crate) const fn of(tickets: usize) -> Self {
+        Self { left: tickets }
+    }
+
+    /// Takes so many tickets, or what is left.
+    pub(crate) const fn spend(&mut self, tickets: usize) {
+        self.left = self.left.saturating_sub(tickets);
+    }
+
+    pub(crate) const fn left(&self) -> usize {
+        self.left
+    }
+
+    pub(crate) const fn is_spent(&self) -> bool {
+        self.left == 0
     }
 }

@@ -1,11 +1,10 @@
 //! One waiter's place in one queue, and whom its outcome is told.
 
-use std::{
-    num::{NonZeroU32, NonZeroU64},
-    sync::Arc,
-};
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 
-use crate::{Mode, Request, Timestamp, queue::QueueId};
+use crate::queue::QueueId;
+use crate::{Mode, Request, Timestamp};
 
 /// Names a ticket; never used twice by one table, so a stale one finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,15 +8,15 @@
 //! elsewhere too matter beside its holders, so unrelated locks and long queues
 //! are not looked at.
 
-use std::{collections::BTreeMap, ops::ControlFlow, rc::Rc};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::rc::Rc;
 
-use crate::{
-    Hold, Locks, Mode, Name, Ticket, TicketId, Who,
-    graph::{Graph, Verdict},
-    queue::{Queue, QueueId},
-    table::Table,
-    ticket::Rank,
-};
+use crate::graph::{Graph, Verdict};
+use crate::queue::{Queue, QueueId};
+use crate::table::Table;
+use crate::ticket::Rank;
+use crate::{Hold, Locks, Mode, Name, Ticket, TicketId, Who};
 
 /// After how many steps it is asked whether the search has to end. A step takes
 /// up to a microsecond.
