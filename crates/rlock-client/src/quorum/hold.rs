@@ -22,7 +22,7 @@ use crate::pump::{lock, now, timer};
 use crate::quorum::HoldingMember;
 use crate::quorum::members::{Members, patience};
 use crate::quorum::plan::majority;
-use crate::quorum::seats::{Answer, Seats, pause_after};
+use crate::quorum::seats::{Answer, Pending, Seats, pause_after};
 
 /// How often a member that does not hold is looked at, at least and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -86,6 +86,8 @@ struct Parts {
     was_ended: bool,
     /// Until when they are to be taken at least, guards or not.
     kept: Option<Instant>,
+    /// Whether what is asked is being polled, which is done without the lock.
+    is_heard: bool,
 }
 
 impl Hold {
@@ -102,6 +104,7 @@ impl Hold {
                 seats: seats.take(),
                 was_ended: false,
                 kept: None,
+                is_heard: false,
             }),
             guards: AtomicUsize::new(1),
             turn,
@@ -304,6 +307,9 @@ impl Hold {
         // What looks after it may look just now: it finds them gone.
         self.proof.end(now);
         let seats = parts.seats.take();
+        if std::mem::replace(&mut parts.is_heard, false) {
+            self.turn.members.unheard.fetch_add(1, Ordering::AcqRel);
+        }
         drop(parts);
         if let Some(until) = kept {
             seats.parts().for_each(|guard| guard.held.keep(until));
@@ -327,10 +333,13 @@ impl Hold {
     /// all is lost.
     fn tend(&self) -> Option<(FuturesUnordered<LossSignal>, Instant)> {
         let (is_valid, now) = (self.look(), now());
-        let mut losses = FuturesUnordered::new();
-        let seats = &mut lock(&self.parts).seats;
+        let (mut losses, mut lost) = (FuturesUnordered::new(), Vec::new());
+        let mut parts = lock(&self.parts);
+        let seats = &mut parts.seats;
         let Some(until) = self.proof.valid_until().filter(|_| is_valid) else {
-            drop(seats.take());
+            let all = seats.take();
+            drop(parts);
+            drop(all);
             return None;
         };
         losses.push(LossSignal::of([&self.proof]));
@@ -341,7 +350,7 @@ impl Hold {
         let usable = turn.members.usable(Some(terms.lease));
         for contact in &mut seats.contacts {
             if contact.part().is_some_and(|guard| !guard.is_valid()) {
-                contact.guard = None;
+                lost.extend(contact.guard.take());
             }
             losses.extend(contact.part().map(Guard::loss));
             if contact.part().is_none() && terms.renewed {
@@ -353,29 +362,70 @@ impl Hold {
                 }
             }
         }
+        // To drop a guard may wake anybody, who may look at this hold.
+        drop(parts);
+        drop(lost);
         Some((losses, alarm))
     }
 
     /// The next answer of a member that is to hold it too: it counts when it has
-    /// the fence. It is heard in one piece, so what was ended hears none.
+    /// the fence. What was ended hears none.
     fn hear(&self, context: &mut Context<'_>) -> Poll<()> {
-        let seats = &mut lock(&self.parts).seats;
+        // To poll a question may wake anybody, who may look at this hold. So it is
+        // done without the lock, and something else stands in its place.
+        let mut parts = lock(&self.parts);
+        parts.is_heard = true;
+        let contacts = parts.seats.contacts.iter_mut();
+        let asking = contacts.map(|contact| {
+            let standing_in: Pending = Box::pin(std::future::pending());
+            let asking = contact.asking.as_mut()?;
+            Some(std::mem::replace(asking, standing_in))
+        });
+        let mut asking: Vec<_> = asking.collect();
+        drop(parts);
+        let answer = asking.iter_mut().enumerate().find_map(|(place, asked)| {
+            match asked.as_mut()?.as_mut().poll(context) {
+                Poll::Ready(answer) => {
+                    *asked = None;
+                    Some((place, answer))
+                }
+                Poll::Pending => None,
+            }
+        });
+        let mut parts = lock(&self.parts);
+        let was_ended = !std::mem::replace(&mut parts.is_heard, false);
+        if was_ended {
+            drop(parts);
+            drop((asking, answer));
+            self.turn.members.unheard.fetch_sub(1, Ordering::AcqRel);
+            return Poll::Ready(());
+        }
+        let seats = &mut parts.seats;
+        for (contact, asked) in seats.contacts.iter_mut().zip(asking) {
+            contact.asking = asked;
+        }
         let (members, terms) = (&self.turn.members, self.rest_of(seats.terms));
-        let Poll::Ready((_, contact, answer)) = seats.poll(context) else {
+        let Some((place, answer)) = answer else {
             return Poll::Pending;
         };
+        let Some(contact) = seats.contacts.get_mut(place) else {
+            return Poll::Ready(());
+        };
+        let mut left = None;
         match answer {
             // It may have been extended since this was asked for.
             Answer::Took(Ok(Some(guard))) if members.outlives(&contact.member, terms.lease) => {
-                contact.guard = Some(guard);
+                left = contact.guard.replace(guard);
                 contact.asking = contact.raise(self.proof.fence(), terms);
             }
             Answer::Raised(Ok(())) => (contact.failures, contact.again) = (0, now()),
             Answer::Took(_) | Answer::Raised(Err(_)) | Answer::Gone | Answer::Stuck => {
-                contact.guard = None;
+                left = contact.guard.take();
                 contact.again = now() + pause_after(&mut contact.failures);
             }
         }
+        drop(parts);
+        drop(left);
         Poll::Ready(())
     }
 }

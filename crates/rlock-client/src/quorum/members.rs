@@ -2,6 +2,7 @@
 //! take part.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -37,6 +38,9 @@ pub(crate) struct Members {
     pub(crate) limits: Limits,
     pub(crate) runtime: Handle,
     pub(crate) turns: Mutex<HashMap<Name, Weak<Turn>>>,
+    /// Holds that ended while what they ask was polled, on another thread, which
+    /// drops it in a moment.
+    pub(crate) unheard: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -91,6 +95,7 @@ impl Members {
             limits: settings.limits,
             runtime: Handle::current(),
             turns: Mutex::default(),
+            unheard: AtomicUsize::new(0),
         };
         members.meet().await?;
         let graces = members.all.iter();

@@ -7,6 +7,7 @@
 //! - `members`: what is known of each server, and whether it may take part.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rlock_engine::engine::claims::Owner;
@@ -202,6 +203,9 @@ impl Quorum {
     ///
     /// Nothing is lost: the work goes on.
     pub async fn flush(&self) {
+        while self.members.unheard.load(Ordering::Acquire) > 0 {
+            tokio::task::yield_now().await;
+        }
         for member in &self.members.all {
             if member.is_connected() {
                 tokio::select! {
