@@ -19,7 +19,7 @@ use rlock_engine::wire::inspect::Info;
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind};
 use crate::locks::{Lock, Single, at_most, left};
-use crate::pump::{Inner, now};
+use crate::pump::{Inner, now, pause_after};
 
 /// The most keys that one request may have.
 const KEYS_MAX: usize = 1024;
@@ -329,6 +329,7 @@ impl MultiLock {
             let rest = Vec::new();
             return Ok(held.map(|first| Guard::new(All { first, rest })));
         }
+        let mut attempts = 0;
         loop {
             let Some(held) = self.in_order(owner, queueing, deadline).await? else {
                 return Ok(None);
@@ -347,6 +348,9 @@ impl MultiLock {
             if matches!(queueing, Queueing::Try) || is_over {
                 return Ok(None);
             }
+            // The lease may be shorter than it takes to take them all.
+            drop(guard);
+            tokio::time::sleep(pause_after(&mut attempts)).await;
         }
     }
 

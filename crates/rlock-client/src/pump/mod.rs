@@ -490,6 +490,13 @@ pub(crate) fn timer(moment: Instant) -> tokio::time::Instant {
     tokio::time::Instant::now() + (moment - now())
 }
 
+/// A longer pause after each attempt.
+pub(crate) fn pause_after(attempts: &mut u32) -> Duration {
+    let before = *attempts;
+    *attempts = before.saturating_add(1);
+    engine::pause(before, uuid::Uuid::new_v4().as_u64_pair().0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -18,11 +18,11 @@ use tokio::time::timeout_at;
 
 use crate::locks::guard::sealed::Grants;
 use crate::locks::guard::{Guard, LossSignal};
-use crate::pump::{lock, now, timer};
+use crate::pump::{lock, now, pause_after, timer};
 use crate::quorum::HoldingMember;
 use crate::quorum::members::{Members, patience};
 use crate::quorum::plan::majority;
-use crate::quorum::seats::{Answer, Pending, Seats, pause_after};
+use crate::quorum::seats::{Answer, Pending, Seats};
 
 /// How often a member that does not hold is looked at, at least and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));

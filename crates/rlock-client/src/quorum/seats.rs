@@ -8,12 +8,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::pause;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;
 
 use crate::locks::guard::Guard;
-use crate::pump::{now, timer};
+use crate::pump::{now, pause_after, timer};
 use crate::quorum::hold::{Hold, Name, Turn};
 use crate::quorum::members::{Member, late, patience};
 use crate::quorum::plan::{Event, Plan, Seat, Step, majority};
@@ -108,13 +107,6 @@ pub(crate) async fn acquire(
             return Err(members.unavailable(waited.begun, terms.lease, &refusals));
         }
     }
-}
-
-/// A longer pause after each attempt.
-pub(crate) fn pause_after(attempts: &mut u32) -> Duration {
-    let before = *attempts;
-    *attempts = before.saturating_add(1);
-    pause(before, uuid::Uuid::new_v4().as_u64_pair().0)
 }
 
 /// All members as one who asks stands to them, the gate first. Dropping it

@@ -112,7 +112,9 @@ fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
         proxy.set(Weather::Swallow);
         let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
         assert_eq!(loss, Loss::LeaseEnded);
-        assert!(silent.elapsed() <= grace, "{:?}", silent.elapsed());
+        // It was lost before, by the clock; and is told as soon as a thread runs.
+        let late = Duration::from_millis(100);
+        assert!(silent.elapsed() <= grace + late, "{:?}", silent.elapsed());
         assert!(kept.is_valid(), "what is not bound counts on");
         proxy.set(Weather::Fair);
         let next = server.client().await;
