@@ -8,7 +8,8 @@ use std::{
 use rlock_core::{Fence, Timestamp};
 
 use crate::{
-    driver::Driver,
+    driver::{Driver, text},
+    foreign::name,
     model::{Kind, Limits, Lock, Model},
     operation::{CHANNELS, CONNECTIONS, KEYS, OWNERS, Operation, Pass},
     reached::Reached,
@@ -214,6 +215,33 @@ impl Pair {
         place.is_some_and(|it| it.kind == Kind::Many)
     }
 
+    /// What the core has of each key, and what the model has.
+    pub(crate) fn side_by_side(&self) -> String {
+        let now = self.driver.now;
+        let keys = (0..KEYS.len()).map(|key| {
+            let stored = self.driver.store.get(now, name(key)).map(|it| &it.value);
+            let waiters = self.driver.locks.waiters(now, name(key));
+            let waiters: Vec<_> = waiters
+                .map(|it| {
+                    let owner = text(it.owner);
+                    let (left, kept) = (it.wait_left_ms, it.kept_left_ms);
+                    format!(
+                        "{owner} {:?} by {:?}, left {left:?} {kept:?}",
+                        it.mode, it.session
+                    )
+                })
+                .collect();
+            let lock = &self.model.locks[key];
+            let requests = self.model.requests.iter();
+            let requests: Vec<_> = requests.filter(|it| it.keys.contains(&key)).collect();
+            in_columns(
+                &format!("{:?}\n{stored:#?}\n{waiters:#?}", KEYS[key]),
+                &format!("{lock:#?}\n{requests:#?}"),
+            )
+        });
+        format!("{now:?}\n{}", keys.collect::<String>())
+    }
+
     /// The core's fence that is this one of the model's.
     pub(crate) fn fence(&self, expected: u64) -> Option<Fence> {
         self.fences.get(&expected).copied()
@@ -242,6 +270,18 @@ impl Operation {
             Self::Foreign { .. } | Self::Pass { .. } | Self::Restart { .. }
         )
     }
+}
+
+fn in_columns(left: &str, right: &str) -> String {
+    let (mut left, mut right) = (left.lines(), right.lines());
+    let rows = std::iter::from_fn(|| match (left.next(), right.next()) {
+        (None, None) => None,
+        (left, right) => {
+            let (left, right) = (left.unwrap_or_default(), right.unwrap_or_default());
+            Some(format!("{left:<70} {right}\n"))
+        }
+    });
+    rows.collect()
 }
 
 pub(crate) const NOTHING: (Reply<Fence>, Reply<u64>) = (Reply::Nil, Reply::Nil);

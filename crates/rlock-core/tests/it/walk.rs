@@ -22,11 +22,25 @@ impl Iterator for Steps {
 }
 
 /// Walks, and fails with the operations that lead to the difference.
+///
+/// With `WALK=seed:step`, core and model are printed side by side as they are
+/// before and after that step.
 fn walk(pair: &mut Pair, seed: u64, operations: impl Iterator<Item = Operation>) {
+    let shown = std::env::var("WALK").unwrap_or_default();
+    let shown = shown.strip_prefix(&format!("{seed}:"));
+    let shown = shown.map(|step| step.parse().expect("WALK is seed:step"));
     let mut last = Vec::new();
     for (at, operation) in operations.enumerate() {
         last.push(operation);
-        if let Err(difference) = pair.check(operation) {
+        let is_shown = shown == Some(at);
+        if is_shown {
+            println!("{}\n{operation:?}", pair.side_by_side());
+        }
+        let checked = pair.check(operation);
+        if is_shown {
+            println!("{}", pair.side_by_side());
+        }
+        if let Err(difference) = checked {
             let tail = last[last.len().saturating_sub(12)..].iter();
             let tail: Vec<_> = tail.map(|it| format!("{it:?}")).collect();
             let tail = tail.join("\n");

@@ -1,5 +1,7 @@
 //! What the network, the operators and the servers themselves do to locks.
 
+use rlock_engine::engine::Event;
+
 use crate::cluster::{name, place_of};
 use crate::operation::{KEYS, Operation};
 use crate::world::{World, everybody, nanos};
@@ -30,6 +32,9 @@ impl World {
                 }
             }
             Operation::Close { client } => self.closes(client),
+            Operation::LeaveAll { client } if !self.is_stopped(client) => {
+                self.tell(client, Event::LeaveAll);
+            }
             Operation::Refuse { shard, time } => {
                 let master = self.shards[shard % self.shards.len()].master;
                 self.servers[master].refuses_until = self.now + nanos(time);

@@ -52,6 +52,8 @@ pub(crate) enum Operation {
     Dawdle { client: usize, time: Duration },
     /// Its runtime ends.
     Close { client: usize },
+    /// It ends all that it holds and asks for, and takes nothing any more.
+    LeaveAll { client: usize },
     /// A master refuses all for a while, as it has too few replicas.
     Refuse { shard: usize, time: Duration },
     /// An operator frees a lock.
@@ -189,6 +191,7 @@ impl Operation {
                 time: millis(2 * u64::from(long)),
             },
             22 if how < 20 => Self::Close { client },
+            22 if how < 40 => Self::LeaveAll { client },
             23 => Self::Refuse {
                 shard: usize::from(who),
                 time: millis(4 * u64::from(long)),
