@@ -9,12 +9,12 @@
 use std::time::Duration;
 
 use crate::engine::claims::Claims;
-use crate::engine::hold::{Grant, Possession};
+use crate::engine::hold::{Grant, Hold, Possession};
 use crate::engine::instant::Instant;
 use crate::engine::leaving::CleanUp;
 use crate::engine::request::{By, Reply, Request, Sent};
 use crate::engine::terms::{Ask, Queueing, Terms, validity_end};
-use crate::engine::work::{Input, Next, Progress, Stage, Task, Work};
+use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{Engine, Id, Link, Outcome};
 use crate::error::{Error, Fault};
 
@@ -129,20 +129,14 @@ impl Engine {
 }
 
 impl Call {
-    pub(super) fn on(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        input: Input,
-    ) -> Next {
+    pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
-            Input::Turn => self.begin(engine, work, now),
-            Input::Link(link) => self.request(engine, work, now, link),
-            Input::Reply(sent, result) => self.reply(engine, work, now, sent, result),
-            Input::Told(told) => self.wait_is_over(engine, work, now, told),
-            Input::Due => self.due(engine, work, now),
-            Input::Abandoned => self.withdraw(engine, work, now),
+            Input::Turn => self.begin(at),
+            Input::Link(link) => self.request(at, link),
+            Input::Reply(sent, result) => self.reply(at, sent, result),
+            Input::Told(told) => self.wait_is_over(at, told),
+            Input::Due => self.due(at),
+            Input::Abandoned => self.withdraw(at),
         }
     }
 
@@ -157,9 +151,9 @@ impl Call {
     }
 
     /// Looks at what the owner holds.
-    fn begin(&mut self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
-        let count = work.claims.count();
-        let (live, hold) = match engine.held(now, &work.claims) {
+    fn begin(&mut self, at: &mut Context<'_>) -> Next {
+        let count = at.work.claims.count();
+        let (live, hold) = match at.engine.held(at.now, &at.work.claims) {
             Possession::Nothing => return Next::Ask,
             // Nobody needs it as it is held any more: its release comes first.
             Possession::These(_, hold) | Possession::Otherwise(hold)
@@ -170,7 +164,7 @@ impl Call {
             }
             Possession::These(live, hold) => (live, hold),
             Possession::Otherwise(hold) => {
-                let owner = work.claims.owner().clone();
+                let owner = at.work.claims.owner().clone();
                 let keys = hold.proof.claims.label();
                 return Next::End(Outcome::Failed(Error::HeldOtherwise { owner, keys }));
             }
@@ -179,31 +173,31 @@ impl Call {
         // shorter lease would end under the guards that hold it.
         (self.live, self.terms) = (Some(live), hold.terms);
         self.is_upgrade = self.ask.is_exclusive() && !hold.ask.is_exclusive();
-        engine.set_upgrading(live, self.is_upgrade);
+        at.engine.set_upgrading(live, self.is_upgrade);
         Next::Ask
     }
 
-    fn request(&mut self, engine: &Engine, work: &mut Progress, now: Instant, link: u64) -> Next {
-        let live = self.live.and_then(|live| engine.holds.get(&live));
+    fn request(&mut self, at: &mut Context<'_>, link: u64) -> Next {
+        let live = self.hold(at.engine);
         if let Some(hold) = live
             && self.is_upgrade
             && !matches!(self.phase, Phase::Attaching)
             && hold.notices_by != link
-            && let Some(request) = hold.attach_request(now)
+            && let Some(request) = hold.attach_request(at.now)
         {
             self.phase = Phase::Attaching;
             return Next::Send(request);
         }
-        if let Some((claims, fence)) = engine.lost_part(now, &work.claims)
-            && self.live.is_none()
+        if self.live.is_none()
+            && let Some((claims, fence)) = at.engine.lost_part(at.now, &at.work.claims)
         {
             self.phase = Phase::Releasing;
             return Next::Send(Request::Release { claims, fence });
         }
-        self.set_lease(engine, now);
+        self.set_lease(at.engine, at.now);
         (self.phase, self.said) = (Phase::Asking, None);
-        self.earlier = work.asked_by.replace(link);
-        let left = work.deadline.map(|deadline| deadline - now);
+        self.earlier = at.work.asked_by.replace(link);
+        let left = at.work.deadline.map(|deadline| deadline - at.now);
         let queueing = match (self.queueing, left) {
             // Too late to queue, but an earlier request may have been granted.
             (Queueing::AtMost(_), Some(Duration::ZERO)) => Queueing::Try,
@@ -211,52 +205,55 @@ impl Call {
             (queueing, _) => queueing,
         };
         self.has_waited |= queueing != Queueing::Try;
+        self.acquire(at, queueing, true)
+    }
+
+    /// What is to be entered again, or upgraded.
+    fn hold<'a>(&self, engine: &'a Engine) -> Option<&'a Hold> {
+        engine.holds.get(&self.live?).map(|hold| &**hold)
+    }
+
+    /// Asks for the lock; `notify` has the server tell of the outcome and of a loss.
+    fn acquire(&self, at: &Context<'_>, queueing: Queueing, notify: bool) -> Next {
         Next::Send(Request::Acquire {
-            claims: work.claims.clone(),
+            claims: at.work.claims.clone(),
             ask: self.ask,
             lease: self.lease,
             bound: self.terms.bound,
             queueing,
-            notify: true,
+            notify,
         })
     }
 
     /// The lease of the next request: that of its terms, or what is left of them.
     fn set_lease(&mut self, engine: &Engine, now: Instant) {
-        let live = self.live.and_then(|live| engine.holds.get(&live));
+        let live = self.hold(engine);
         let taken = live.map_or(now, |hold| hold.taken);
         let lease = self.terms.lease_at(taken, now);
         self.lease = lease.unwrap_or(self.terms.lease);
     }
 
-    fn reply(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-        result: Result<Reply, Fault>,
-    ) -> Next {
+    fn reply(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         match (self.phase.clone(), result) {
             // If it is refused, asking for the lock is, too.
             (Phase::Releasing, Ok(_) | Err(Fault::Refused(_))) => {
-                if let Some((lost, _)) = engine.lost_part(now, &work.claims) {
-                    engine.disown(&lost);
+                if let Some((lost, _)) = at.engine.lost_part(at.now, &at.work.claims) {
+                    at.engine.disown(&lost);
                 }
                 Next::Ask
             }
-            (Phase::Attaching, result) => self.attached(engine, work, now, sent, result),
-            (Phase::Asking, result) => self.asked(engine, work, now, sent, result),
+            (Phase::Attaching, result) => self.attached(at, sent, result),
+            (Phase::Asking, result) => self.asked(at, sent, result),
             (Phase::AskingQuietly { .. }, Ok(Reply::Fence(fence))) => {
                 // No connection has to tell of its loss.
                 let sent = Sent { link: 0, ..sent };
-                self.granted(engine, work, now, fence, sent)
+                self.granted(at, fence, sent)
             }
-            (Phase::AskingQuietly { full }, Ok(_)) => self.refused(engine, work, now, *full),
+            (Phase::AskingQuietly { full }, Ok(_)) => self.refused(at, *full),
             (Phase::Confirming, Ok(Reply::Fence(fence))) => {
                 // The connection that it was asked for by tells of its loss.
-                let link = work.asked_by.unwrap_or(0);
-                self.granted(engine, work, now, fence, Sent { link, ..sent })
+                let link = at.work.asked_by.unwrap_or(0);
+                self.granted(at, fence, Sent { link, ..sent })
             }
             (Phase::Confirming, Ok(Reply::TooFew(acknowledged))) => {
                 let wanted = self.terms.replicas;
@@ -264,163 +261,113 @@ impl Call {
                     wanted,
                     acknowledged,
                 };
-                self.give_up(engine, work, now, Outcome::Failed(error))
+                self.give_up(at, Outcome::Failed(error))
             }
-            (Phase::Confirming, Err(fault)) => self.not_confirmed(engine, work, now, sent, fault),
+            (Phase::Confirming, Err(fault)) => self.not_confirmed(at, sent, fault),
             // A server that can no longer grant, as it became a replica or gave
             // the slot away, refuses to cancel too: then this call goes on as
             // after any refusal. One that can grant has no place of this owner
             // any more: somebody cancelled it.
             (Phase::Withdrawn, Ok(Reply::Count(0))) => {
-                self.give_up(engine, work, now, Outcome::Failed(Error::Cancelled))
+                self.give_up(at, Outcome::Failed(Error::Cancelled))
             }
             // The grant was lost meanwhile, and nobody ever worked under it; or the
             // server's word was about a request of an earlier connection.
             (Phase::Confirming | Phase::Withdrawn, Ok(_)) => Next::Ask,
-            (Phase::Leaving, Ok(Reply::Count(1))) => self.leave_nothing(engine, Outcome::Refused),
+            (Phase::Leaving, Ok(Reply::Count(1))) => {
+                self.leave_nothing(at.engine, Outcome::Refused)
+            }
             // It may have been granted.
-            (Phase::Leaving, _) => self.give_up(engine, work, now, Outcome::Refused),
+            (Phase::Leaving, _) => self.give_up(at, Outcome::Refused),
             (Phase::Releasing | Phase::AskingQuietly { .. } | Phase::Withdrawn, Err(fault)) => {
-                self.failed(engine, work, now, sent, fault)
+                self.failed(at, sent, fault)
             }
         }
     }
 
-    fn attached(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-        result: Result<Reply, Fault>,
-    ) -> Next {
-        let live = self.live.and_then(|live| engine.holds.get(&live));
+    fn attached(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
+        let live = self.hold(at.engine);
         let asked = live.and_then(|hold| {
             let asked = (hold.next_lease(sent.sent)?, hold.proof.fence());
             Some((hold.proof.hold, asked))
         });
-        let attached = asked.map(|(live, asked)| engine.attached(now, live, sent, asked, result));
+        let attached =
+            asked.map(|(live, asked)| at.engine.attached(at.now, live, sent, asked, result));
         match attached {
-            Some(Err(fault)) => self.failed(engine, work, now, sent, fault),
+            Some(Err(fault)) => self.failed(at, sent, fault),
             Some(Ok(())) | None => Next::Ask,
         }
     }
 
-    fn asked(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-        result: Result<Reply, Fault>,
-    ) -> Next {
+    fn asked(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         match result {
-            Ok(Reply::Fence(fence)) => self.granted(engine, work, now, fence, sent),
-            Ok(Reply::Queued) => self.queued(engine, work, now, sent),
-            Ok(_) => self.not_granted(engine, work, now),
+            Ok(Reply::Fence(fence)) => self.granted(at, fence, sent),
+            Ok(Reply::Queued) => self.queued(at, sent),
+            Ok(_) => self.not_granted(at),
             Err(Fault::Refused(full @ Error::QueueFull(_))) if self.terms.bound.is_none() => {
                 let full = Box::new(full);
                 self.phase = Phase::AskingQuietly { full };
-                Next::Send(Request::Acquire {
-                    claims: work.claims.clone(),
-                    ask: self.ask,
-                    lease: self.lease,
-                    bound: None,
-                    queueing: Queueing::Try,
-                    notify: false,
-                })
+                self.acquire(at, Queueing::Try, false)
             }
-            Err(Fault::Refused(error)) => self.refused(engine, work, now, error),
-            Err(fault) => self.failed(engine, work, now, sent, fault),
+            Err(Fault::Refused(error)) => self.refused(at, error),
+            Err(fault) => self.failed(at, sent, fault),
         }
     }
 
     /// The first request of a call that is refused has left nothing.
-    fn refused(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        error: Error,
-    ) -> Next {
+    fn refused(&mut self, at: &mut Context<'_>, error: Error) -> Next {
         let outcome = Outcome::Failed(error);
         match self.earlier {
-            None => self.leave_nothing(engine, outcome),
-            Some(_) => self.give_up(engine, work, now, outcome),
+            None => self.leave_nothing(at.engine, outcome),
+            Some(_) => self.give_up(at, outcome),
         }
     }
 
-    fn failed(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-        fault: Fault,
-    ) -> Next {
-        match work.try_again(engine, now, sent, fault) {
+    fn failed(&mut self, at: &mut Context<'_>, sent: Sent, fault: Fault) -> Next {
+        match at.try_again(sent, fault) {
             Ok(next) => next,
-            Err(error) => self.give_up(engine, work, now, Outcome::Failed(error)),
+            Err(error) => self.give_up(at, Outcome::Failed(error)),
         }
     }
 
     /// The lock is held for this call, which cannot work under it: for no longer
     /// than replicas may take, as others may want it.
-    fn not_confirmed(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-        fault: Fault,
-    ) -> Next {
-        let next = self.failed(engine, work, now, sent, fault);
+    fn not_confirmed(&mut self, at: &mut Context<'_>, sent: Sent, fault: Fault) -> Next {
+        let next = self.failed(at, sent, fault);
         let since = self.unconfirmed.filter(|_| self.terms.replicas > 0);
-        let is_over = since.is_some_and(|(_, since)| now - since >= self.replication);
+        let is_over = since.is_some_and(|(_, since)| at.now - since >= self.replication);
         match next {
             Next::Ask | Next::Wait(_) if is_over => {
-                let error = work.unavailable(now);
-                self.give_up(engine, work, now, Outcome::Failed(error))
+                let error = at.work.unavailable(at.now);
+                self.give_up(at, Outcome::Failed(error))
             }
             next => next,
         }
     }
 
-    fn queued(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-    ) -> Next {
-        let is_sole = match engine.link(work.node) {
+    fn queued(&mut self, at: &mut Context<'_>, sent: Sent) -> Next {
+        let is_sole = match at.engine.link(at.work.node) {
             Link::Up { number, is_sole } if number == sent.link => is_sole,
             _ => return Next::Ask,
         };
-        let deadline = work.deadline.map(|deadline| deadline + NOTICE_GRACE);
+        let deadline = at.work.deadline.map(|deadline| deadline + NOTICE_GRACE);
         let from_elsewhere = self.earlier.is_some_and(|earlier| earlier != sent.link);
         self.is_in_doubt = !is_sole && (from_elsewhere || self.doubts > 0);
         let until = if self.is_in_doubt {
-            let again = now + DOUBT * (1 << self.doubts.min(5));
+            let again = at.now + DOUBT * (1 << self.doubts.min(5));
             self.doubts += 1;
             Some(deadline.map_or(again, |last| last.min(again)))
         } else {
             deadline
         };
-        engine.metrics.waits += 1;
+        at.engine.metrics.waits += 1;
         match self.said.take() {
-            Some(told) => self.wait_is_over(engine, work, now, told),
+            Some(told) => self.wait_is_over(at, told),
             None => Next::Wait(Stage::Queued(until)),
         }
     }
 
-    fn wait_is_over(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        told: Told,
-    ) -> Next {
+    fn wait_is_over(&mut self, at: &mut Context<'_>, told: Told) -> Next {
         match told {
             Told::Grant { fence, not_before } => {
                 let is_plain = self.live.is_none()
@@ -430,28 +377,30 @@ impl Call {
                 // of the grace. A request was made at `not_before` and answered
                 // before the message came, by the same connection, so the grant
                 // was made after that.
-                let left = |time| validity_end(not_before, time) - now >= time / 2;
+                let left = |time| validity_end(not_before, time) - at.now >= time / 2;
                 let is_fresh = left(self.lease) && self.terms.bound.is_none_or(left);
-                match work.asked_by {
-                    Some(link) if is_plain && is_fresh && !engine.is_lost(&work.claims, fence) => {
+                match at.work.asked_by {
+                    Some(link)
+                        if is_plain && is_fresh && !at.engine.is_lost(&at.work.claims, fence) =>
+                    {
                         let sent = Sent {
-                            by: By::Work(work.id),
-                            node: work.node,
+                            by: By::Work(at.work.id),
+                            node: at.work.node,
                             link,
                             goes_beside: false,
                             sent: not_before,
                         };
-                        self.granted(engine, work, now, fence, sent)
+                        self.granted(at, fence, sent)
                     }
                     // How old the message is cannot be known, as this process may
                     // have been stopped since.
-                    _ => self.confirm(engine, work, now, fence),
+                    _ => self.confirm(at, fence),
                 }
             }
-            Told::WaitEnded => self.not_granted(engine, work, now),
+            Told::WaitEnded => self.not_granted(at),
             Told::Withdrawn => {
                 self.phase = Phase::Withdrawn;
-                let claims = work.claims.clone();
+                let claims = at.work.claims.clone();
                 Next::Send(Request::Cancel { claims })
             }
         }
@@ -459,13 +408,13 @@ impl Call {
 
     /// Makes sure that a grant stands, and that replicas know it where they are
     /// to.
-    fn confirm(&mut self, engine: &Engine, work: &mut Progress, now: Instant, fence: u64) -> Next {
-        self.set_lease(engine, now);
+    fn confirm(&mut self, at: &mut Context<'_>, fence: u64) -> Next {
+        self.set_lease(at.engine, at.now);
         self.phase = Phase::Confirming;
         let before = self.unconfirmed.filter(|(known, _)| *known == fence);
-        self.unconfirmed = before.or(Some((fence, now)));
+        self.unconfirmed = before.or(Some((fence, at.now)));
         Next::Send(Request::Renew {
-            claims: work.claims.clone(),
+            claims: at.work.claims.clone(),
             lease: self.lease,
             known: fence,
             raise: None,
@@ -475,16 +424,9 @@ impl Call {
         })
     }
 
-    fn granted(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        fence: u64,
-        sent: Sent,
-    ) -> Next {
+    fn granted(&mut self, at: &mut Context<'_>, fence: u64, sent: Sent) -> Next {
         if self.terms.replicas > 0 && !matches!(self.phase, Phase::Confirming) {
-            return self.confirm(engine, work, now, fence);
+            return self.confirm(at, fence);
         }
         let grant = Grant {
             fence,
@@ -492,46 +434,46 @@ impl Call {
             lease: self.lease,
             link: sent.link,
         };
-        let proof = engine.take(now, work.claims.clone(), self.ask, self.terms, grant);
-        if let (true, Some(hold)) = (self.is_upgrade, engine.holds.get_mut(&proof.hold)) {
-            hold.upgraded_by = Some(work.id);
+        let proof = at
+            .engine
+            .take(at.now, at.work.claims.clone(), self.ask, self.terms, grant);
+        if let (true, Some(hold)) = (self.is_upgrade, at.engine.holds.get_mut(&proof.hold)) {
+            hold.upgraded_by = Some(at.work.id);
         }
-        engine.metrics.grants += 1;
-        self.leave_nothing(engine, Outcome::Granted(proof))
+        at.engine.metrics.grants += 1;
+        self.leave_nothing(at.engine, Outcome::Granted(proof))
     }
 
     /// The server's last word was no. All that it may still have of this call
     /// is the place of a wait, which is kept for some time after its end; an
     /// upgrade keeps none.
-    fn not_granted(&mut self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
+    fn not_granted(&mut self, at: &mut Context<'_>) -> Next {
         let has_place = self.has_waited && !self.is_upgrade;
-        match engine.link(work.node) {
+        match at.engine.link(at.work.node) {
             Link::Up { .. } if has_place => {
                 self.phase = Phase::Leaving;
-                let claims = work.claims.clone();
+                let claims = at.work.claims.clone();
                 Next::Send(Request::Cancel { claims })
             }
-            Link::Idle | Link::Down if has_place => {
-                self.give_up(engine, work, now, Outcome::Refused)
+            Link::Idle | Link::Down if has_place => self.give_up(at, Outcome::Refused),
+            Link::Up { is_sole: false, .. } if at.work.unanswered.is_some() => {
+                self.give_up(at, Outcome::Refused)
             }
-            Link::Up { is_sole: false, .. } if work.unanswered.is_some() => {
-                self.give_up(engine, work, now, Outcome::Refused)
-            }
-            _ => self.leave_nothing(engine, Outcome::Refused),
+            _ => self.leave_nothing(at.engine, Outcome::Refused),
         }
     }
 
-    fn due(&mut self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
+    fn due(&mut self, at: &mut Context<'_>) -> Next {
         let is_in_doubt = std::mem::replace(&mut self.is_in_doubt, false);
-        let outcome = match work.stage {
+        let outcome = match at.work.stage {
             Stage::Queued(_) if is_in_doubt => return Next::Ask,
             // Others of this owner were before it for so long.
             Stage::Turn => Outcome::Refused,
             _ if matches!(self.phase, Phase::Leaving) => Outcome::Refused,
             // The server said nothing, not even that the wait is over.
-            _ => Outcome::Failed(work.unavailable(now)),
+            _ => Outcome::Failed(at.work.unavailable(at.now)),
         };
-        self.give_up(engine, work, now, outcome)
+        self.give_up(at, outcome)
     }
 
     /// Ends it, as the server knows nothing of it but its grant.
@@ -543,24 +485,18 @@ impl Call {
     }
 
     /// Ends it, and withdraws what the server may still know of it.
-    fn give_up(
-        &self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        outcome: Outcome,
-    ) -> Next {
-        work.resolve(engine, outcome);
-        self.withdraw(engine, work, now)
+    fn give_up(&self, at: &mut Context<'_>, outcome: Outcome) -> Next {
+        at.work.resolve(at.engine, outcome);
+        self.withdraw(at)
     }
 
     /// Withdraws what the server may know of it, as nobody waits for it.
-    fn withdraw(&self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
-        if work.asked_by.is_none() && work.unanswered.is_none() {
-            return self.leave_nothing(engine, Outcome::Refused);
+    fn withdraw(&self, at: &mut Context<'_>) -> Next {
+        if at.work.asked_by.is_none() && at.work.unanswered.is_none() {
+            return self.leave_nothing(at.engine, Outcome::Refused);
         }
         // After its lease no grant is left anyway.
-        work.deadline = Some(now + self.lease.max(engine.patience));
+        at.work.deadline = Some(at.now + self.lease.max(at.engine.patience));
         Next::CleanUp(CleanUp::of(self.live.filter(|_| self.is_upgrade)))
     }
 }

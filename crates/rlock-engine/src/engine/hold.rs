@@ -152,6 +152,19 @@ impl Hold {
         (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
+    /// Renews it for so long, under a fence of at least `raise` if there is one.
+    pub(super) fn renewal(&self, lease: Duration, raise: Option<u64>) -> Request {
+        Request::Renew {
+            claims: self.proof.claims.clone(),
+            lease,
+            known: self.proof.fence(),
+            raise,
+            bound: self.terms.bound,
+            notify: false,
+            replicas: self.terms.replicas,
+        }
+    }
+
     /// Has the server tell of a loss by the connection that this is asked by, and
     /// bind the hold to that if it is bound. None if too little is left of it.
     pub(super) fn attach_request(&self, now: Instant) -> Option<Request> {

@@ -12,7 +12,7 @@ use crate::engine::hold::Possession;
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent, Undo};
 use crate::engine::terms::Ask;
-use crate::engine::work::{Input, Next, Progress, Stage, Task, Work};
+use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{Engine, Id, Link, Outcome, in_order};
 use crate::error::{Error, Fault, Loss};
 
@@ -183,49 +183,44 @@ impl Leaving {
         }
     }
 
-    pub(super) fn on(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        input: Input,
-    ) -> Next {
+    pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
-            Input::Turn => self.begin(engine, work, now),
-            Input::Link(_) => self.request(engine, now),
-            Input::Reply(sent, result) => self.reply(engine, work, now, sent, result),
-            Input::Due if work.is_awaited => {
-                let error = work.unavailable(now);
-                work.resolve(engine, Outcome::Failed(error));
-                self.go_on_in_background(engine, work, now)
+            Input::Turn => self.begin(at),
+            Input::Link(_) => self.request(at.engine, at.now),
+            Input::Reply(sent, result) => self.reply(at, sent, result),
+            Input::Due if at.work.is_awaited => {
+                let error = at.work.unavailable(at.now);
+                at.work.resolve(at.engine, Outcome::Failed(error));
+                self.go_on_in_background(at)
             }
             // The server has ended it by itself.
-            Input::Due => self.end(engine, Outcome::Done),
-            Input::Abandoned => self.go_on_in_background(engine, work, now),
+            Input::Due => self.end(at.engine, Outcome::Done),
+            Input::Abandoned => self.go_on_in_background(at),
             Input::Told(_) => Next::Stay,
         }
     }
 
     /// The last guard ends, unless the lock was entered meanwhile.
-    fn begin(&mut self, engine: &mut Engine, work: &mut Progress, now: Instant) -> Next {
-        let loss = engine.loss(now, self.hold);
-        self.leave(engine);
-        let hold = engine.holds.get(&self.hold);
+    fn begin(&mut self, at: &mut Context<'_>) -> Next {
+        let loss = at.engine.loss(at.now, self.hold);
+        self.leave(at.engine);
+        let hold = at.engine.holds.get(&self.hold);
         let Some(hold) = hold.filter(|hold| hold.guards == 0) else {
             return Next::End(Outcome::Done);
         };
         let is_single = hold.proof.claims.is_single();
         if let Some(loss) = loss {
-            work.resolve(engine, Outcome::Failed(Error::Lost(loss)));
+            at.work
+                .resolve(at.engine, Outcome::Failed(Error::Lost(loss)));
         }
         // Of several keys the loss of one leaves the others, but for those that
         // the owner has taken anew since.
         let is_gone = loss == Some(Loss::EndedByServer) && is_single;
-        self.rest = engine.newest_part(self.hold).filter(|_| !is_gone);
+        self.rest = at.engine.newest_part(self.hold).filter(|_| !is_gone);
         if self.rest.is_none() {
-            return self.end(engine, Outcome::Done);
+            return self.end(at.engine, Outcome::Done);
         }
-        engine.end_hold(now, self.hold);
+        at.engine.end_hold(at.now, self.hold);
         Next::Ask
     }
 
@@ -262,27 +257,20 @@ impl Leaving {
         })
     }
 
-    fn reply(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-        result: Result<Reply, Fault>,
-    ) -> Next {
-        let is_repeated = work.unanswered.is_some();
+    fn reply(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
+        let is_repeated = at.work.unanswered.is_some();
         let is_single = self.rest.as_ref().is_none_or(Claims::is_single);
-        let hold = engine.holds.get(&self.hold);
+        let hold = at.engine.holds.get(&self.hold);
         let fence = hold.and_then(|hold| hold.certain_fence());
         let outcome = match result {
             Err(Fault::Refused(refusal)) if self.refusal.is_none() => {
                 if self.is_kept || is_single {
-                    return self.end(engine, Outcome::Failed(refusal));
+                    return self.end(at.engine, Outcome::Failed(refusal));
                 }
                 self.refusal = Some(refusal);
                 return Next::Ask;
             }
-            Err(fault) => match work.try_again(engine, now, sent, fault) {
+            Err(fault) => match at.try_again(sent, fault) {
                 Ok(next) => return next,
                 Err(error) => Outcome::Failed(error),
             },
@@ -294,25 +282,20 @@ impl Leaving {
             Ok(Reply::Fence(kept)) if fence.is_some_and(|fence| fence != kept) => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
-            Ok(Reply::TooFew(known)) => Outcome::Failed(engine.too_few(self.hold, known)),
+            Ok(Reply::TooFew(known)) => Outcome::Failed(at.engine.too_few(self.hold, known)),
             Ok(_) => Outcome::Done,
         };
         let refusal = self.refusal.take().map(Outcome::Failed);
-        self.end(engine, refusal.unwrap_or(outcome))
+        self.end(at.engine, refusal.unwrap_or(outcome))
     }
 
     /// The caller is gone, and the background goes on until the lease ends.
-    fn go_on_in_background(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-    ) -> Next {
-        self.leave(engine);
-        let Some(hold) = engine.holds.get(&self.hold) else {
+    fn go_on_in_background(&mut self, at: &mut Context<'_>) -> Next {
+        self.leave(at.engine);
+        let Some(hold) = at.engine.holds.get(&self.hold) else {
             return Next::End(Outcome::Done);
         };
-        work.deadline = Some(hold.lease_end.max(now + engine.patience));
+        at.work.deadline = Some(hold.lease_end.max(at.now + at.engine.patience));
         Next::Stay
     }
 
@@ -323,40 +306,34 @@ impl Leaving {
 }
 
 impl Downgrade {
-    pub(super) fn on(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        input: Input,
-    ) -> Next {
+    pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         let outcome = match input {
             Input::Turn => {
-                let hold = engine.holds.get_mut(&self.hold);
+                let hold = at.engine.holds.get_mut(&self.hold);
                 let is_last = hold.is_some_and(|hold| hold.leave_writers());
-                match engine.loss(now, self.hold) {
+                match at.engine.loss(at.now, self.hold) {
                     Some(loss) => Outcome::Failed(Error::Lost(loss)),
                     None if is_last => return Next::Ask,
-                    // Other guards need it exclusively: nothing is to be sent.
+                    // Other guards still need it exclusively, so nothing is sent.
                     None => Outcome::Done,
                 }
             }
             Input::Link(_) => {
-                let claims = work.claims.clone();
+                let claims = at.work.claims.clone();
                 return Next::Send(Request::Downgrade { claims });
             }
             // Nil after an unanswered one: that one did it, or the hold was
             // lost, which the next renewal shows.
-            Input::Reply(_, Ok(Reply::Nil)) if work.unanswered.is_none() => {
-                engine.lose(now, self.hold);
+            Input::Reply(_, Ok(Reply::Nil)) if at.work.unanswered.is_none() => {
+                at.engine.lose(at.now, self.hold);
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
             Input::Reply(_, Ok(_)) => Outcome::Done,
-            Input::Reply(sent, Err(fault)) => match work.try_again(engine, now, sent, fault) {
+            Input::Reply(sent, Err(fault)) => match at.try_again(sent, fault) {
                 Ok(next) => return next,
                 Err(error) => Outcome::Failed(error),
             },
-            Input::Due => Outcome::Failed(work.unavailable(now)),
+            Input::Due => Outcome::Failed(at.work.unavailable(at.now)),
             // The end of its guard releases what is held.
             Input::Abandoned | Input::Told(_) => return Next::Stay,
         };
@@ -373,33 +350,27 @@ impl CleanUp {
         }
     }
 
-    pub(super) fn on(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        input: Input,
-    ) -> Next {
+    pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
             Input::Turn => Next::Ask,
-            Input::Link(_) => Next::Send(self.request(engine, work, now)),
-            Input::Reply(sent, result) => self.reply(engine, work, now, sent, result),
-            Input::Due => self.end(engine),
+            Input::Link(_) => Next::Send(self.request(at)),
+            Input::Reply(sent, result) => self.reply(at, sent, result),
+            Input::Due => self.end(at.engine),
             Input::Abandoned | Input::Told(_) => Next::Stay,
         }
     }
 
     /// A hold with guards on it stays: the call was to enter it again, or to
     /// upgrade it. An upgrade that was granted in the meantime is undone.
-    fn request(&self, engine: &mut Engine, work: &Progress, now: Instant) -> Request {
-        let claims = work.claims.clone();
-        engine.fence_is_in_doubt(&claims);
+    fn request(&self, at: &mut Context<'_>) -> Request {
+        let claims = at.work.claims.clone();
+        at.engine.fence_is_in_doubt(&claims);
         if self.is_each {
             // What it was granted, and under which fence, is not known.
             let fence = None;
             return Request::ReleaseEach { claims, fence };
         }
-        let undo = match (engine.held(now, &claims), self.upgraded) {
+        let undo = match (at.engine.held(at.now, &claims), self.upgraded) {
             (Possession::Nothing, _) => Undo::Release,
             (Possession::These(..), Some(_)) => Undo::Downgrade,
             (Possession::These(..) | Possession::Otherwise(_), _) => Undo::Nothing,
@@ -407,42 +378,35 @@ impl CleanUp {
         Request::CleanUp { claims, undo }
     }
 
-    fn reply(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-        result: Result<Reply, Fault>,
-    ) -> Next {
+    fn reply(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         match result {
-            Ok(Reply::Refused) if !work.claims.is_single() && !self.is_each => {
+            Ok(Reply::Refused) if !at.work.claims.is_single() && !self.is_each => {
                 self.is_each = true;
                 return Next::Ask;
             }
             Ok(Reply::Fence(fence)) => {
                 if let Some(hold) = self.upgraded {
-                    engine.undone(now, hold, fence);
+                    at.engine.undone(at.now, hold, fence);
                 }
             }
             Ok(_) => {}
             Err(fault) => {
-                let next = work.try_again(engine, now, sent, fault);
-                return next.unwrap_or_else(|_| self.end(engine));
+                let next = at.try_again(sent, fault);
+                return next.unwrap_or_else(|_| self.end(at.engine));
             }
         }
         // On the connection that the call was made by, clean-up cannot overtake
         // it. Nor on a later one, if the server closed the earlier.
-        let is_sole = matches!(engine.link(sent.node), Link::Up { is_sole: true, .. });
-        let is_certain = is_sole || work.unanswered.is_none_or(|link| link == sent.link);
+        let is_sole = matches!(at.engine.link(sent.node), Link::Up { is_sole: true, .. });
+        let is_certain = is_sole || at.work.unanswered.is_none_or(|link| link == sent.link);
         match REPEATS.get(self.repeats) {
             Some(pause) if !is_certain => {
                 self.repeats += 1;
-                let end = now + *pause;
-                work.deadline = work.deadline.map(|deadline| deadline.max(end + *pause));
+                let end = at.now + *pause;
+                at.work.deadline = at.work.deadline.map(|deadline| deadline.max(end + *pause));
                 Next::Wait(Stage::Pause(end))
             }
-            _ => self.end(engine),
+            _ => self.end(at.engine),
         }
     }
 

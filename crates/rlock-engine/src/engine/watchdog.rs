@@ -34,7 +34,7 @@ use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
 use crate::engine::request::{By, Renewal, Reply, Request, Sent};
 use crate::engine::terms::{Terms, validity_end};
-use crate::engine::work::{Input, Next, Progress, Task, Work};
+use crate::engine::work::{Context, Input, Next, Task, Work};
 use crate::engine::{Action, Engine, Id, Link, Outcome, Timer};
 use crate::error::{Error, Fault, Loss};
 
@@ -198,15 +198,7 @@ impl Engine {
         };
         let request = match attaches {
             true => hold.attach_request(now),
-            false => Some(Request::Renew {
-                claims: hold.proof.claims.clone(),
-                lease,
-                known: fence,
-                raise: None,
-                bound: hold.terms.bound,
-                notify: false,
-                replicas: hold.terms.replicas,
-            }),
+            false => Some(hold.renewal(lease, None)),
         };
         let Some(request) = request else {
             return self.wait_for_end(now, id);
@@ -579,18 +571,12 @@ impl Engine {
 }
 
 impl Extension {
-    pub(super) fn on(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        input: Input,
-    ) -> Next {
+    pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
             Input::Turn => Next::Ask,
-            Input::Link(_) => self.request(engine, now),
-            Input::Reply(sent, result) => self.reply(engine, work, now, sent, result),
-            Input::Due => self.fail(engine, work.unavailable(now)),
+            Input::Link(_) => self.request(at.engine, at.now),
+            Input::Reply(sent, result) => self.reply(at, sent, result),
+            Input::Due => self.fail(at.engine, at.work.unavailable(at.now)),
             // The end of its guard releases what is held.
             Input::Abandoned | Input::Told(_) => Next::Stay,
         }
@@ -619,54 +605,41 @@ impl Extension {
             return Next::End(Outcome::Done);
         }
         hold.raised = hold.raised.max(self.raise);
-        let known = hold.proof.fence();
-        self.asked = (lease, known);
-        Next::Send(Request::Renew {
-            claims: hold.proof.claims.clone(),
-            lease,
-            known,
-            raise: self.raise,
-            bound: hold.terms.bound,
-            notify: false,
-            replicas: hold.terms.replicas,
-        })
+        self.asked = (lease, hold.proof.fence());
+        Next::Send(hold.renewal(lease, self.raise))
     }
 
-    fn reply(
-        &mut self,
-        engine: &mut Engine,
-        work: &mut Progress,
-        now: Instant,
-        sent: Sent,
-        result: Result<Reply, Fault>,
-    ) -> Next {
+    fn reply(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         let error = match result {
-            Ok(Reply::TooFew(known)) => engine.too_few(self.hold, known),
+            Ok(Reply::TooFew(known)) => at.engine.too_few(self.hold, known),
             Ok(reply) => {
                 let fence = match reply {
                     Reply::Fence(fence) => Some(fence),
                     _ => None,
                 };
-                if engine.renewed(now, self.hold, sent, self.asked, fence) {
+                if at
+                    .engine
+                    .renewed(at.now, self.hold, sent, self.asked, fence)
+                {
                     return Next::End(Outcome::Done);
                 }
-                let loss = engine.loss(now, self.hold);
+                let loss = at.engine.loss(at.now, self.hold);
                 let loss = loss.unwrap_or(Loss::EndedByServer);
                 return Next::End(Outcome::Failed(Error::Lost(loss)));
             }
-            Err(fault) => match work.try_again(engine, now, sent, fault) {
+            Err(fault) => match at.try_again(sent, fault) {
                 Ok(next) => return next,
                 Err(error) => error,
             },
         };
         // An earlier sending that nobody answered may have raised the fence.
         if matches!(error, Error::Refused(_))
-            && work.unanswered.is_none()
-            && let Some(hold) = engine.holds.get_mut(&self.hold)
+            && at.work.unanswered.is_none()
+            && let Some(hold) = at.engine.holds.get_mut(&self.hold)
         {
             hold.raised = None;
         }
-        self.fail(engine, error)
+        self.fail(at.engine, error)
     }
 
     /// Renewals ask for the lease of before again: the server may refuse this one.

@@ -81,6 +81,14 @@ pub(super) enum Stage {
     Queued(Option<Instant>),
 }
 
+/// Where a work stands when it is told something: the engine without it, and how
+/// far it is.
+pub(super) struct Context<'a> {
+    pub(super) engine: &'a mut Engine,
+    pub(super) work: &'a mut Progress,
+    pub(super) now: Instant,
+}
+
 /// What a work is told.
 #[derive(Debug)]
 pub(super) enum Input {
@@ -184,13 +192,14 @@ impl Work {
     }
 
     fn on(&mut self, engine: &mut Engine, now: Instant, input: Input) -> Next {
-        let progress = &mut self.progress;
+        let work = &mut self.progress;
+        let at = &mut Context { engine, work, now };
         match &mut self.task {
-            Task::Call(call) => call.on(engine, progress, now, input),
-            Task::Leave(leaving) => leaving.on(engine, progress, now, input),
-            Task::Downgrade(downgrade) => downgrade.on(engine, progress, now, input),
-            Task::Extend(extension) => extension.on(engine, progress, now, input),
-            Task::CleanUp(clean_up) => clean_up.on(engine, progress, now, input),
+            Task::Call(call) => call.on(at, input),
+            Task::Leave(leaving) => leaving.on(at, input),
+            Task::Downgrade(downgrade) => downgrade.on(at, input),
+            Task::Extend(extension) => extension.on(at, input),
+            Task::CleanUp(clean_up) => clean_up.on(at, input),
         }
     }
 }
@@ -210,35 +219,31 @@ impl Progress {
             source: self.failure.take().map(|failure| *failure),
         }
     }
+}
 
+impl Context<'_> {
     /// Tries again after a fault that passes; the error of one that does not.
-    pub(super) fn try_again(
-        &mut self,
-        engine: &mut Engine,
-        now: Instant,
-        sent: Sent,
-        fault: Fault,
-    ) -> Result<Next, Error> {
+    pub(super) fn try_again(&mut self, sent: Sent, fault: Fault) -> Result<Next, Error> {
         let is_broken = matches!(fault, Fault::Broken(_));
-        let is_moved = matches!(fault, Fault::Moved(_)) && self.node != sent.node;
+        let is_moved = matches!(fault, Fault::Moved(_)) && self.work.node != sent.node;
         match fault {
             Fault::Refused(error) => return Err(error),
             Fault::Broken(failure) | Fault::Passing(failure) => {
-                self.failure = Some(failure.into());
+                self.work.failure = Some(failure.into());
             }
-            Fault::Moved(error) => self.failure = Some(Box::new(error.into())),
+            Fault::Moved(error) => self.work.failure = Some(Box::new(error.into())),
         }
         if is_broken {
-            self.unanswered = Some(sent.link);
+            self.work.unanswered = Some(sent.link);
         }
-        let attempts = self.attempts;
-        self.attempts = attempts.saturating_add(1);
+        let attempts = self.work.attempts;
+        self.work.attempts = attempts.saturating_add(1);
         // Connections have pauses of their own. Servers that each name the other
         // as a key's are asked with pauses too.
-        let has_other_link = is_broken && !engine.link(sent.node).is(sent.link);
+        let has_other_link = is_broken && !self.engine.link(sent.node).is(sent.link);
         Ok(match has_other_link || (is_moved && attempts == 0) {
             true => Next::Ask,
-            false => Next::Wait(Stage::Pause(now + engine.pause(attempts))),
+            false => Next::Wait(Stage::Pause(self.now + self.engine.pause(attempts))),
         })
     }
 }
