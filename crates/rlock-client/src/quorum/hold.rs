@@ -22,7 +22,7 @@ use crate::pump::{lock, now, pause_after, timer};
 use crate::quorum::HoldingMember;
 use crate::quorum::members::{Members, patience};
 use crate::quorum::plan::majority;
-use crate::quorum::seats::{Answer, Pending, Seats};
+use crate::quorum::seats::{Answer, Pending, Seats, poll_next};
 
 /// How often a member that does not hold is looked at, at least and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
@@ -362,7 +362,7 @@ impl Hold {
                 }
             }
         }
-        // To drop a guard may wake anybody, who may look at this hold.
+        // To drop a guard may run any waker, and that code may look at this hold.
         drop(parts);
         drop(lost);
         Some((losses, alarm))
@@ -371,41 +371,33 @@ impl Hold {
     /// The next answer of a member that is to hold it too: it counts when it has
     /// the fence. What was ended hears none.
     fn hear(&self, context: &mut Context<'_>) -> Poll<()> {
-        // To poll a question may wake anybody, who may look at this hold. So it is
-        // done without the lock, and something else stands in its place.
+        // To poll a question may run any waker, and that code may look at this hold.
+        // So the questions are polled without the lock. Another future stands in
+        // for each meanwhile, so that what is asked does not count as held.
         let mut parts = lock(&self.parts);
         parts.is_heard = true;
-        let contacts = parts.seats.contacts.iter_mut();
-        let asking = contacts.map(|contact| {
+        let questions = parts.seats.questions().map(|question| {
             let standing_in: Pending = Box::pin(std::future::pending());
-            let asking = contact.asking.as_mut()?;
+            let asking = question.as_mut()?;
             Some(std::mem::replace(asking, standing_in))
         });
-        let mut asking: Vec<_> = asking.collect();
+        let mut questions: Vec<_> = questions.collect();
         drop(parts);
-        let answer = asking.iter_mut().enumerate().find_map(|(place, asked)| {
-            match asked.as_mut()?.as_mut().poll(context) {
-                Poll::Ready(answer) => {
-                    *asked = None;
-                    Some((place, answer))
-                }
-                Poll::Pending => None,
-            }
-        });
+        let answer = poll_next(questions.iter_mut(), context);
         let mut parts = lock(&self.parts);
         let was_ended = !std::mem::replace(&mut parts.is_heard, false);
         if was_ended {
             drop(parts);
-            drop((asking, answer));
+            drop((questions, answer));
             self.turn.members.unheard.fetch_sub(1, Ordering::AcqRel);
             return Poll::Ready(());
         }
         let seats = &mut parts.seats;
-        for (contact, asked) in seats.contacts.iter_mut().zip(asking) {
-            contact.asking = asked;
+        for (question, polled) in seats.questions().zip(questions) {
+            *question = polled;
         }
         let (members, terms) = (&self.turn.members, self.rest_of(seats.terms));
-        let Some((place, answer)) = answer else {
+        let Poll::Ready((place, answer)) = answer else {
             return Poll::Pending;
         };
         let Some(contact) = seats.contacts.get_mut(place) else {

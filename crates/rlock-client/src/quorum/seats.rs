@@ -160,6 +160,11 @@ impl Seats {
         Self::of(&self.turn, self.terms, std::mem::take(&mut self.contacts))
     }
 
+    /// What each member is asked.
+    pub(crate) fn questions(&mut self) -> impl Iterator<Item = &mut Option<Pending>> {
+        self.contacts.iter_mut().map(|contact| &mut contact.asking)
+    }
+
     /// What counts of what is held.
     pub(crate) fn parts(&self) -> impl Iterator<Item = &Guard> {
         self.contacts.iter().filter_map(Contact::part)
@@ -197,11 +202,7 @@ impl Seats {
                     Step::Retreat => return self.retreat(),
                 }
             }
-            let answered = |context: &mut Context<'_>| {
-                let answered = self.poll(context);
-                answered.map(|(place, _, answer)| (place, answer))
-            };
-            let (place, answer) = poll_fn(answered).await;
+            let (place, answer) = poll_fn(|context| poll_next(self.questions(), context)).await;
             if matches!(answer, Answer::Stuck) {
                 return Ok(Step::Retreat);
             }
@@ -314,22 +315,22 @@ impl Seats {
             }
         }
     }
+}
 
-    /// The next answer, and whose it is.
-    pub(crate) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<(usize, &mut Contact, Answer)> {
-        for (place, contact) in self.contacts.iter_mut().enumerate() {
-            if let Some(asking) = &mut contact.asking
-                && let Poll::Ready(answer) = asking.as_mut().poll(context)
-            {
-                contact.asking = None;
-                return Poll::Ready((place, contact, answer));
-            }
+/// The next answer to a question, and the place of that.
+pub(crate) fn poll_next<'a>(
+    questions: impl Iterator<Item = &'a mut Option<Pending>>,
+    context: &mut Context<'_>,
+) -> Poll<(usize, Answer)> {
+    for (place, question) in questions.enumerate() {
+        if let Some(asking) = question
+            && let Poll::Ready(answer) = asking.as_mut().poll(context)
+        {
+            *question = None;
+            return Poll::Ready((place, answer));
         }
-        Poll::Pending
     }
+    Poll::Pending
 }
 
 impl Drop for Seats {
