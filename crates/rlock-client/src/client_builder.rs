@@ -269,7 +269,7 @@ pub(crate) fn on_thread<T: Send + 'static>(
             Ok((started, tasks)) => (Ok(started), tasks),
             Err(error) => (Err(error), Vec::new()),
         };
-        // Whoever is gone by then drops what has connected, which closes it.
+        // If the caller is gone by then, this drops the client, which closes it.
         drop(connected.send(started));
         // Until all guards are gone and what they left is done.
         for task in tasks {

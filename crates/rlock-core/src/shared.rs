@@ -484,7 +484,7 @@ impl Many {
     }
 
     fn cut_to(&mut self, end: Timestamp, mut cut: impl FnMut(&Arc<[u8]>, &Holder)) {
-        // Nearly always nothing is to be done.
+        // Nearly always there is nothing to do.
         if self.by_end.last().is_none_or(|it| it.0 <= end) {
             return;
         }

@@ -619,7 +619,7 @@ impl Budget {
         Self { left: tickets }
     }
 
-    /// Takes so many tickets, or what is left.
+    /// Takes that many tickets from the budget, or all that are left.
     pub(crate) const fn spend(&mut self, tickets: usize) {
         self.left = self.left.saturating_sub(tickets);
     }

@@ -247,7 +247,7 @@ impl Table {
     /// Any place of a queue whose number is not above `last`, kept or not.
     pub(crate) fn first_place_until(&self, id: QueueId, last: NonZeroU64) -> Option<TicketId> {
         let all = (id, Rank::MIN)..=(id, Rank::MAX);
-        // Only one, which is to be upgraded, may stand before older ones.
+        // Only an upgrade stands before older tickets, and a queue has one at most.
         let waiting = self.waiting.range(all.clone()).take(2);
         let mut places = waiting.chain(self.kept.range(all).take(1));
         let found = places.find(|(_, rank)| rank.id().number() <= last);

@@ -2,6 +2,9 @@
 //!
 //! A URL may carry a password. So no error repeats any of it but the scheme,
 //! and what is displayed has neither user nor password.
+//!
+//! The parser and the display are together in this file, because a displayed URL
+//! has to be parsed to the same servers. A third of the file is tests.
 
 use std::fmt;
 use std::net::Ipv6Addr;

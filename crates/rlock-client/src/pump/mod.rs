@@ -1,8 +1,8 @@
 //! Carries out what the endpoint says: sockets, time and callers.
 //!
-//! The endpoint decides everything, behind one mutex. Whoever tells it something
-//! also does what it says: callers, the tasks of the connections, and the task that
-//! keeps the time.
+//! The endpoint decides everything. One mutex guards it. Callers, the tasks of the
+//! connections and the task that keeps the time tell it what happens, and then
+//! carry out its actions themselves.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -76,8 +76,8 @@ struct Core {
     alarm: Option<Instant>,
 }
 
-/// What is to be done when the endpoint is not locked any more: to wake somebody
-/// may run any code, and that code may come back here.
+/// What is done after the endpoint is unlocked: a waker may run any code, and that
+/// code may lock the endpoint again.
 enum Later {
     Wake(Waker),
     Over(Arc<Proof>, Loss),

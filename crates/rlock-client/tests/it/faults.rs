@@ -342,7 +342,7 @@ async fn session(server: &Server, other: &Client, cut: Weather) -> bool {
     run.unwrap_or_else(|_| panic!("{cut:?}: it hangs"))
 }
 
-/// Whoever has the lock by then is another one.
+/// The lock may have another holder by then.
 #[tokio::test]
 async fn a_forced_release_without_an_answer_is_not_repeated() {
     let server = Server::start().await;

@@ -402,7 +402,7 @@ pub enum Event {
         call: Id,
         /// Who asks, and for what.
         claims: Claims,
-        /// How it is to be held.
+        /// Alone, shared, or some of a number of permits.
         ask: Ask,
         /// On which terms.
         terms: Terms,
@@ -418,7 +418,7 @@ pub enum Event {
         /// How the guard holds it.
         ask: Ask,
     },
-    /// A guard that was exclusive is to be shared; answered likewise.
+    /// An exclusive guard becomes a shared one; answered likewise.
     Downgrade {
         /// The call's number.
         call: Id,
@@ -434,14 +434,14 @@ pub enum Event {
         /// How long from now.
         lease: Duration,
     },
-    /// The fence of a hold is to be at least `fence`, on these terms from now on,
-    /// which are bound as before.
+    /// Raises the fence of a hold to at least `fence`; answered likewise. The hold is
+    /// renewed on these terms from now on, but stays bound or not as it was.
     Raise {
         /// The call's number.
         call: Id,
         /// The hold's number.
         hold: Id,
-        /// The least that it is to be.
+        /// The smallest fence that will do.
         fence: u64,
         /// On which terms.
         terms: Terms,

@@ -19,7 +19,7 @@ pub enum Request {
     Acquire {
         /// Who asks, and for what.
         claims: Claims,
-        /// How it is to be held.
+        /// Alone, shared, or some of a number of permits.
         ask: Ask,
         /// How long a grant lasts.
         lease: Duration,
