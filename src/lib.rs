@@ -24,7 +24,7 @@
 //! - `open_many`: several locks whose keys are open;
 //! - `grant_many`: requests for several keys, when it is their turn;
 //! - `transact`: the one path that every change of a lock takes;
-//! - `commands`: their table, and a file for each or for two that are alike;
+//! - `commands`: their table, and a file for each or for those that are alike;
 //! - `events`: what happens without a command, and all that the server calls then.
 
 mod api;

@@ -5,7 +5,7 @@ use rlock_core::{
     syntax::{self, Acquire, NamedChannel, Shown},
 };
 
-use super::{Call, reply};
+use super::Call;
 use crate::{
     api::{Context, OwnedText, Text},
     blocked, clock,
@@ -28,27 +28,45 @@ enum Outcome {
     Queued(TicketId, Option<u64>),
 }
 
-pub(super) fn run(call: &Call<'_>) {
-    match syntax::acquire(call.arguments, settings().max_lease_ms.get()) {
-        None => call.wrong_arity(),
-        Some(Err(error)) => reply::bad_argument(call.ctx, &error),
-        Some(Ok(syntax)) => acquire(call, syntax),
-    }
-}
-
-fn acquire(call: &Call<'_>, syntax: Acquire<'_, Text>) {
-    let (ctx, keys, owner) = (call.ctx, syntax.keys, *syntax.owner);
-    let Some(key) = keys.first() else { return };
-    let mut request = match request(ctx, syntax) {
-        Ok(request) => request,
-        Err(text) => return ctx.reply_error(&text),
-    };
-    let done = call.change(*key, Some(owner), |state, site| {
+pub(super) fn run(call: &Call<'_>) -> Option<()> {
+    let parsed = syntax::acquire(call.arguments, settings().max_lease_ms.get());
+    ask(call, call.parsed(parsed)?, |state, site, _, mut request| {
         request.session = request.session.or_else(|| state.session_for(site));
         request_lock(state, site, &request)
-            .inspect_err(|failure| count_refused(&mut state.locks, failure))
-    });
-    answer(ctx, done, keys, owner);
+    })
+}
+
+pub(super) fn run_all(call: &Call<'_>) -> Option<()> {
+    if call.tells_keys(3) {
+        return None;
+    }
+    let parsed = syntax::acquire_all(call.arguments, settings().max_lease_ms.get());
+    ask(call, call.parsed(parsed)?, request_locks)
+}
+
+/// Asks by `act`, and replies with what has become of the request.
+fn ask<'a>(
+    call: &Call<'_>,
+    syntax: Acquire<'a, Text<'a>>,
+    act: impl FnOnce(&mut State, &Site<'_>, &[Text], Request<'a>) -> Result<Outcome, Failure>,
+) -> Option<()> {
+    let (ctx, keys, owner) = (call.ctx, syntax.keys, *syntax.owner);
+    let request = call.accepted(request(ctx, syntax))?;
+    let outcome = call.change(keys, Some(owner), |state, site| {
+        let outcome = act(state, site, keys, request);
+        match &outcome {
+            Ok(outcome) => note(state, site, outcome),
+            Err(failure) => count_refused(&mut state.locks, failure),
+        }
+        outcome
+    })?;
+    match outcome {
+        Outcome::Granted(fence) => ctx.reply_number(fence.get()),
+        Outcome::Busy => ctx.reply_nil(),
+        Outcome::Queued(_, None) => ctx.reply_status(c"WAITING"),
+        Outcome::Queued(_, Some(_)) => {}
+    }
+    Some(())
 }
 
 /// The request that a command makes, as far as this connection may make it.
@@ -126,17 +144,6 @@ fn note(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
     }
 }
 
-/// Replies with what has become of a request for `keys`.
-fn answer(ctx: &Context, done: Option<Result<Outcome, Failure>>, keys: &[Text], owner: Text) {
-    match done {
-        Some(Ok(Outcome::Granted(fence))) => ctx.reply_number(fence.get()),
-        Some(Ok(Outcome::Busy)) => ctx.reply_nil(),
-        Some(Ok(Outcome::Queued(_, None))) => ctx.reply_status(c"WAITING"),
-        Some(Ok(Outcome::Queued(_, Some(_)))) | None => {}
-        Some(Err(failure)) => reply::failure(ctx, &failure, keys, Some(owner)),
-    }
-}
-
 /// Whether messages may be sent to a channel for this caller.
 fn may_notify(ctx: &Context, channel: Text, kind: ChannelKind) -> Result<(), String> {
     let shown = Shown(channel.bytes());
@@ -168,9 +175,6 @@ fn request_lock(
             Admission::MustWait => queue(locks, site, name, hold, request),
         }
     });
-    if let Ok(outcome) = &outcome {
-        note(state, site, outcome);
-    }
     if let Ok(Outcome::Queued(..)) = outcome {
         finish_queued(state, site, &pending);
     } else {
@@ -208,31 +212,6 @@ fn queue(
     Ok(Step::telling(outcome, superseded))
 }
 
-pub(super) fn run_many(call: &Call<'_>) {
-    if call.tells_keys(3) {
-        return;
-    }
-    match syntax::acquire_all(call.arguments, settings().max_lease_ms.get()) {
-        None => call.wrong_arity(),
-        Some(Err(error)) => reply::bad_argument(call.ctx, &error),
-        Some(Ok(syntax)) => acquire_many(call, syntax),
-    }
-}
-
-fn acquire_many(call: &Call<'_>, syntax: Acquire<'_, Text>) {
-    let (ctx, keys, owner) = (call.ctx, syntax.keys, *syntax.owner);
-    let Some(first) = keys.first() else { return };
-    let request = match request(ctx, syntax) {
-        Ok(request) => request,
-        Err(text) => return ctx.reply_error(&text),
-    };
-    let done = call.change(*first, Some(owner), |state, site| {
-        request_locks(state, site, keys, request)
-            .inspect_err(|failure| count_refused(&mut state.locks, failure))
-    });
-    answer(ctx, done, keys, owner);
-}
-
 fn request_locks(
     state: &mut State,
     site: &Site<'_>,
@@ -264,9 +243,6 @@ fn request_locks(
             }
         }
     };
-    if let Ok(outcome) = &outcome {
-        note(state, site, outcome);
-    }
     opened.save(state);
     outcome
 }

@@ -9,15 +9,11 @@ use super::{
 use crate::{tell, transact};
 
 /// The key is not opened: a request is withdrawn whatever the key holds.
-pub(super) fn run(call: &Call<'_>) {
-    let KeyAndOwner { key, owner } = match syntax::key_and_owner(call.arguments) {
-        None => return call.wrong_arity(),
-        Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
-        Some(Ok(syntax)) => syntax,
-    };
-    let cancelled = call.change(*key, Some(*owner), |state, site| {
+pub(super) fn run(call: &Call<'_>) -> Option<()> {
+    let KeyAndOwner { key, owner } = call.parsed(syntax::key_and_owner(call.arguments))?;
+    let cancelled = call.change(&[*key], Some(*owner), |state, site| {
         let Some(ended) = state.locks.cancel(site.name(), owner.bytes()) else {
-            return false;
+            return Ok(false);
         };
         // The connection that asked knows from the reply.
         if ended.delivery.session() == site.ctx.session() {
@@ -28,9 +24,8 @@ pub(super) fn run(call: &Call<'_>) {
         // Somebody behind it may fit now. Other keys of the request follow in
         // this turn of the event loop.
         transact::settle(state, site);
-        true
-    });
-    if let Some(cancelled) = cancelled {
-        reply::send(call.ctx, Answer::Count(cancelled.into()));
-    }
+        Ok(true)
+    })?;
+    reply::send(call.ctx, Answer::Count(cancelled.into()));
+    Some(())
 }

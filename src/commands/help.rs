@@ -1,16 +1,17 @@
 //! `RLOCK.HELP`
 
+use rlock_core::syntax;
+
 use super::{
     Call,
     reply::{self, Answer},
     table::COMMANDS,
 };
 
-pub(super) fn run(call: &Call<'_>) {
-    if call.arguments.len() != 1 {
-        return call.wrong_arity();
-    }
+pub(super) fn run(call: &Call<'_>) -> Option<()> {
+    call.parsed(syntax::nothing(call.arguments))?;
     let line =
         |command: &super::table::Command| format!("{} -- {}", command.syntax, command.summary);
     reply::send(call.ctx, Answer::Lines(COMMANDS.iter().map(line).collect()));
+    Some(())
 }

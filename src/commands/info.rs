@@ -1,6 +1,6 @@
 //! `RLOCK.INFO key`
 
-use rlock_core::{Fence, Holder, Mode, Name, Timestamp, WaiterView};
+use rlock_core::{Fence, Holder, Mode, Name, Timestamp, WaiterView, syntax};
 
 use super::{Call, reply};
 use crate::{
@@ -14,11 +14,9 @@ use crate::{
 /// How many waiters are shown.
 const WAITERS_SHOWN: usize = 100;
 
-pub(super) fn run(call: &Call<'_>) {
+pub(super) fn run(call: &Call<'_>) -> Option<()> {
     let ctx = call.ctx;
-    let [_, key] = call.arguments else {
-        return call.wrong_arity();
-    };
+    let key = call.parsed(syntax::key(call.arguments))?;
     let now = clock::now();
     let opened = Key::open_to_read(ctx, *key);
     let holding = opened.map_or_else(
@@ -26,7 +24,8 @@ pub(super) fn run(call: &Call<'_>) {
         |opened| store::holders(&opened, now, &|| false),
     );
     let Some(holding) = holding else {
-        return reply::failure(ctx, &Failure::WrongType { key: 0 }, &[*key], None);
+        reply::failure(ctx, &Failure::WrongType { key: 0 }, &[*key], None);
+        return None;
     };
     let name = Name {
         db: ctx.db(),
@@ -49,6 +48,7 @@ pub(super) fn run(call: &Call<'_>) {
         ctx.reply_bytes(b"waiters");
         ctx.reply_array(0);
     }
+    Some(())
 }
 
 fn reply_hold(ctx: &Context, name: Name<'_>, holding: &Holding, now: Timestamp) {

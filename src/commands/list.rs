@@ -7,12 +7,8 @@ use crate::{
 };
 use rlock_core::{ContendedView, Name, Timestamp, syntax};
 
-pub(super) fn run(call: &Call<'_>) {
-    let count = match syntax::list(call.arguments) {
-        None => return call.wrong_arity(),
-        Some(Err(error)) => return reply::bad_argument(call.ctx, &error),
-        Some(Ok(count)) => count,
-    };
+pub(super) fn run(call: &Call<'_>) -> Option<()> {
+    let count = call.parsed(syntax::list(call.arguments))?;
     let (ctx, now) = (call.ctx, clock::now());
     let seen = state::look(|state| {
         let listed = state.locks.most_contended(now, ctx.db()).take(count);
@@ -25,6 +21,7 @@ pub(super) fn run(call: &Call<'_>) {
     if seen.is_none() {
         reply::busy(ctx);
     }
+    seen
 }
 
 fn reply_lock(ctx: &Context, state: &state::State, now: Timestamp, lock: &ContendedView<'_>) {

@@ -1,16 +1,13 @@
-//! The commands, a file each: parse, change the lock, reply.
+//! The commands: parse, change the lock, reply.
 
 mod acquire;
 mod cancel;
-mod downgrade;
 mod force;
 mod help;
+mod hold;
 mod info;
 mod list;
 mod register;
-mod release;
-mod renew;
-mod renew_release_many;
 mod reply;
 mod table;
 
@@ -18,11 +15,11 @@ pub(crate) use register::register;
 
 use std::os::raw::c_int;
 
-use rlock_core::syntax::{self, Argument};
+use rlock_core::syntax::{self, ArgError, Argument};
 
 use crate::{
     api::{Context, Text, entry, raw},
-    site::Site,
+    site::{Failure, Site},
     state::{self, State},
 };
 
@@ -39,10 +36,22 @@ pub(crate) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Replies that there are too few or too many arguments.
-    fn wrong_arity(&self) {
-        // SAFETY: the context is that of the running command.
-        unsafe { raw::wrong_arity(self.ctx.raw()) };
+    /// What the arguments come to. `None` if they are refused, and the caller
+    /// has been told why.
+    fn parsed<T>(&self, parsed: Result<T, ArgError>) -> Option<T> {
+        match parsed {
+            Err(ArgError::Arity) => {
+                // SAFETY: the context is that of the running command.
+                unsafe { raw::wrong_arity(self.ctx.raw()) };
+                None
+            }
+            parsed => self.accepted(parsed.map_err(|error| format!("ERR {error}"))),
+        }
+    }
+
+    /// What is not refused by a sentence; if it is, the caller has been told.
+    fn accepted<T>(&self, done: Result<T, String>) -> Option<T> {
+        done.inspect_err(|text| self.ctx.reply_error(text)).ok()
     }
 
     /// Tells the server where the keys are, if it only asks for that: they
@@ -62,13 +71,16 @@ impl<'a> Call<'a> {
         true
     }
 
-    /// Runs a change of `key`, on behalf of `caller`, with the module's state.
+    /// Runs a change of `keys`, on behalf of `caller`, with the module's state,
+    /// at the first of them. `None` if it is refused, and the caller has been
+    /// told why.
     fn change<R>(
         &self,
-        key: Text,
+        keys: &[Text],
         caller: Option<Text>,
-        act: impl FnOnce(&mut State, &Site<'_>) -> R,
+        act: impl FnOnce(&mut State, &Site<'_>) -> Result<R, Failure>,
     ) -> Option<R> {
+        let key = *keys.first()?;
         let done = state::with(self.ctx, |state, now| {
             let site = Site {
                 ctx: self.ctx,
@@ -79,10 +91,12 @@ impl<'a> Call<'a> {
             };
             act(state, &site)
         });
-        if done.is_none() {
-            reply::busy(self.ctx);
+        match done {
+            Some(Ok(done)) => return Some(done),
+            Some(Err(failure)) => reply::failure(self.ctx, &failure, keys, caller),
+            None => reply::busy(self.ctx),
         }
-        done
+        None
     }
 }
 
@@ -98,7 +112,8 @@ macro_rules! entry_points {
                 entry::command(ctx, |ctx| {
                     // SAFETY: the server's arguments live as long as the call.
                     let arguments = unsafe { Text::arguments(argv, argc) };
-                    $run(&Call { ctx, arguments });
+                    // `None` says that the command was refused, which its caller knows.
+                    let _: Option<()> = $run(&Call { ctx, arguments });
                 })
             }
         )*
@@ -110,16 +125,16 @@ mod entry_point {
 
     entry_points! {
         acquire = super::acquire::run;
-        acquire_all = super::acquire::run_many;
+        acquire_all = super::acquire::run_all;
         cancel = super::cancel::run;
-        downgrade = super::downgrade::run;
+        downgrade = super::hold::downgrade;
         force = super::force::run;
         help = super::help::run;
         info = super::info::run;
         list = super::list::run;
-        release = super::release::run;
-        release_all = super::renew_release_many::release;
-        renew = super::renew::run;
-        renew_all = super::renew_release_many::renew;
+        release = super::hold::release;
+        release_all = super::hold::release_all;
+        renew = super::hold::renew;
+        renew_all = super::hold::renew_all;
     }
 }

@@ -1,10 +1,7 @@
 //! From values and refusals to replies; every error text is made here.
 
 use redis_module_macros::RedisValue;
-use rlock_core::{
-    Refusal,
-    syntax::{ArgError, Shown},
-};
+use rlock_core::{Refusal, syntax::Shown};
 
 use crate::{
     api::{Context, Text},
@@ -23,11 +20,6 @@ pub(crate) enum Answer {
 /// Sends the reply of a command that is not called often.
 pub(crate) fn send(ctx: &Context, answer: Answer) {
     redis_module::Context::new(ctx.raw().cast()).reply(Ok(answer.into()));
-}
-
-/// Refuses a command because of one of its arguments.
-pub(crate) fn bad_argument(ctx: &Context, error: &ArgError) {
-    ctx.reply_error(&format!("ERR {error}"));
 }
 
 /// Refuses a command about `keys`; nothing has changed.

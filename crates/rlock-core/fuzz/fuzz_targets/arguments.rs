@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use rlock_core::{
     Mode, Wait,
     syntax::{
-        self, Acquire, CHANNEL_LEN_MAX, NamedChannel, OWNER_LEN_MAX, Parsed, RESERVED_PREFIX,
+        self, Acquire, ArgError, CHANNEL_LEN_MAX, NamedChannel, OWNER_LEN_MAX, RESERVED_PREFIX,
     },
 };
 
@@ -161,8 +161,8 @@ fn check_keys(keys: &[Vec<u8>]) {
     assert!((1..=1024).contains(&keys.len()) && once.len() == keys.len());
 }
 
-fn accepted<T>(parsed: Parsed<T>) -> Option<T> {
-    match parsed? {
+fn accepted<T>(parsed: Result<T, ArgError>) -> Option<T> {
+    match parsed {
         Ok(it) => Some(it),
         Err(error) => {
             let text = error.to_string();

@@ -1,6 +1,6 @@
 //! The words of `RLOCK.ACQUIRE` and `RLOCK.MACQUIRE`.
 
-use super::{ArgError, Argument, NamedChannel, Parsed, args, commands::keys, options::Options};
+use super::{ArgError, Argument, NamedChannel, args, commands::keys, options::Options};
 use crate::{Mode, Request, Wait};
 
 /// The most permits of a lock.
@@ -29,22 +29,24 @@ pub struct Acquire<'a, A> {
 }
 
 /// Reads `RLOCK.ACQUIRE key owner lease-ms [option ...]`.
-pub fn acquire<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<Acquire<'_, A>> {
+pub fn acquire<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<Acquire<'_, A>, ArgError> {
     let [_, key, owner, lease, options @ ..] = words else {
-        return None;
+        return Err(ArgError::Arity);
     };
     let keys = std::slice::from_ref(key);
-    Some(Options::read(options, &OF_ONE).and_then(|it| it.ask(keys, owner, lease, lease_max_ms)))
+    Options::read(options, &OF_ONE)?.ask(keys, owner, lease, lease_max_ms)
 }
 
 /// Reads `RLOCK.MACQUIRE owner lease-ms numkeys key [key ...] [option ...]`.
-pub fn acquire_all<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<Acquire<'_, A>> {
+pub fn acquire_all<A: Argument>(
+    words: &[A],
+    lease_max_ms: u64,
+) -> Result<Acquire<'_, A>, ArgError> {
     let [_, owner, lease, numkeys, rest @ ..] = words else {
-        return None;
+        return Err(ArgError::Arity);
     };
-    Some(keys(numkeys, rest).and_then(|(keys, options)| {
-        Options::read(options, &OF_SEVERAL)?.ask(keys, owner, lease, lease_max_ms)
-    }))
+    let (keys, options) = keys(numkeys, rest)?;
+    Options::read(options, &OF_SEVERAL)?.ask(keys, owner, lease, lease_max_ms)
 }
 
 impl<'a, A: Argument> Options<'a, A> {

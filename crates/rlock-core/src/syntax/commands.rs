@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{ArgError, Argument, NamedChannel, Parsed, args, options::Options};
+use super::{ArgError, Argument, NamedChannel, args, options::Options};
 use crate::Fence;
 
 /// The most keys of one command.
@@ -66,100 +66,115 @@ pub struct ReleaseAll<'a, A> {
 }
 
 /// Reads the arguments of `RLOCK.RENEW`.
-pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<Renew<'_, A>> {
+pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<Renew<'_, A>, ArgError> {
     let [_, key, owner, lease, options @ ..] = words else {
-        return None;
+        return Err(ArgError::Arity);
     };
-    Some(args::owner(owner).and_then(|owner| {
-        let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
-        let options = Options::read(options, &["FENCE", "NOTIFY", "SNOTIFY", "BIND"])?;
-        Ok(Renew {
-            key,
-            owner,
-            lease_ms,
-            fence: options.fence()?,
-            channel: options.channel()?,
-            grace_ms: options.grace_ms(lease_max_ms)?,
-        })
-    }))
+    let owner = args::owner(owner)?;
+    let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
+    let options = Options::read(options, &["FENCE", "NOTIFY", "SNOTIFY", "BIND"])?;
+    Ok(Renew {
+        key,
+        owner,
+        lease_ms,
+        fence: options.fence()?,
+        channel: options.channel()?,
+        grace_ms: options.grace_ms(lease_max_ms)?,
+    })
 }
 
 /// Reads the arguments of `RLOCK.RELEASE`.
-pub fn release<A: Argument>(words: &[A]) -> Parsed<Release<'_, A>> {
+pub fn release<A: Argument>(words: &[A]) -> Result<Release<'_, A>, ArgError> {
     let [_, key, owner, options @ ..] = words else {
-        return None;
+        return Err(ArgError::Arity);
     };
-    Some(args::owner(owner).and_then(|owner| {
-        let options = Options::read(options, &["ALL", "FENCE"])?;
-        Ok(Release {
-            key,
-            owner,
-            all: options.all,
-            fence: options.fence()?,
-        })
-    }))
+    let owner = args::owner(owner)?;
+    let options = Options::read(options, &["ALL", "FENCE"])?;
+    Ok(Release {
+        key,
+        owner,
+        all: options.all,
+        fence: options.fence()?,
+    })
 }
 
 /// Reads the arguments of `RLOCK.FORCE`: the key, and whether its queue is to
 /// end too.
-pub fn force<A: Argument>(words: &[A]) -> Parsed<(&A, bool)> {
+pub fn force<A: Argument>(words: &[A]) -> Result<(&A, bool), ArgError> {
     let [_, key, options @ ..] = words else {
-        return None;
+        return Err(ArgError::Arity);
     };
-    Some(Options::read(options, &["QUEUE"]).map(|options| (key, options.queue)))
+    let options = Options::read(options, &["QUEUE"])?;
+    Ok((key, options.queue))
 }
 
 /// Reads the arguments of `RLOCK.CANCEL` and `RLOCK.DOWNGRADE`.
-pub fn key_and_owner<A: Argument>(words: &[A]) -> Parsed<KeyAndOwner<'_, A>> {
-    let [_, key, owner] = words else { return None };
-    Some(args::owner(owner).map(|owner| KeyAndOwner { key, owner }))
+pub fn key_and_owner<A: Argument>(words: &[A]) -> Result<KeyAndOwner<'_, A>, ArgError> {
+    let [_, key, owner] = words else {
+        return Err(ArgError::Arity);
+    };
+    let owner = args::owner(owner)?;
+    Ok(KeyAndOwner { key, owner })
+}
+
+/// Reads the argument of `RLOCK.INFO`: the key.
+pub const fn key<A: Argument>(words: &[A]) -> Result<&A, ArgError> {
+    match words {
+        [_, key] => Ok(key),
+        _ => Err(ArgError::Arity),
+    }
+}
+
+/// Reads the arguments of `RLOCK.HELP`, which has none.
+pub const fn nothing<A: Argument>(words: &[A]) -> Result<(), ArgError> {
+    match words {
+        [_] => Ok(()),
+        _ => Err(ArgError::Arity),
+    }
 }
 
 /// Reads the arguments of `RLOCK.LIST`: how many locks are asked for.
-pub fn list<A: Argument>(words: &[A]) -> Parsed<usize> {
+pub fn list<A: Argument>(words: &[A]) -> Result<usize, ArgError> {
     let [_, options @ ..] = words else {
-        return None;
+        return Err(ArgError::Arity);
     };
-    Some(Options::read(options, &["COUNT"]).and_then(|options| {
-        let count = options.count.map(|it| args::small("COUNT", it, LIST_MAX));
-        let count = count.transpose()?.unwrap_or(LIST_DEFAULT);
-        Ok(usize::try_from(count).unwrap_or(usize::MAX))
-    }))
+    let options = Options::read(options, &["COUNT"])?;
+    let count = options.count.map(|it| args::small("COUNT", it, LIST_MAX));
+    let count = count.transpose()?.unwrap_or(LIST_DEFAULT);
+    Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
 /// Reads the arguments of `RLOCK.MRENEW`.
-pub fn renew_all<A: Argument>(words: &[A], lease_max_ms: u64) -> Parsed<RenewAll<'_, A>> {
+pub fn renew_all<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<RenewAll<'_, A>, ArgError> {
     let [_, owner, lease, numkeys, rest @ ..] = words else {
-        return None;
+        return Err(ArgError::Arity);
     };
-    Some(args::owner(owner).and_then(|owner| {
-        let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
-        let (keys, rest) = keys(numkeys, rest)?;
-        let options = Options::read(rest, &["NOTIFY", "SNOTIFY"])?;
-        Ok(RenewAll {
-            owner,
-            lease_ms,
-            keys,
-            channel: options.channel()?,
-        })
-    }))
+    let owner = args::owner(owner)?;
+    let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
+    let (keys, rest) = keys(numkeys, rest)?;
+    let options = Options::read(rest, &["NOTIFY", "SNOTIFY"])?;
+    Ok(RenewAll {
+        owner,
+        lease_ms,
+        keys,
+        channel: options.channel()?,
+    })
 }
 
 /// Reads the arguments of `RLOCK.MRELEASE`.
-pub fn release_all<A: Argument>(words: &[A]) -> Parsed<ReleaseAll<'_, A>> {
+pub fn release_all<A: Argument>(words: &[A]) -> Result<ReleaseAll<'_, A>, ArgError> {
     let [_, owner, numkeys, rest @ ..] = words else {
-        return None;
+        return Err(ArgError::Arity);
     };
-    Some(args::owner(owner).and_then(|owner| {
-        let (keys, rest) = keys(numkeys, rest)?;
-        let options = Options::read(rest, &["ALL", "FENCE"])?;
-        Ok(ReleaseAll {
-            owner,
-            keys,
-            all: options.all,
-            fence: options.fence()?,
-        })
-    }))
+    let owner = args::owner(owner)?;
+    let (keys, rest) = keys(numkeys, rest)?;
+    let options = Options::read(rest, &["ALL", "FENCE"])?;
+    Ok(ReleaseAll {
+        owner,
+        keys,
+        all: options.all,
+        fence: options.fence()?,
+    })
 }
 
 /// As many keys as `numkeys` says, and what comes after them.

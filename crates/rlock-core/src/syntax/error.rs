@@ -27,6 +27,8 @@ impl fmt::Display for Sample {
 #[allow(missing_docs, reason = "each field is what the sentence shows of it")]
 #[derive(Debug, PartialEq, Eq)]
 pub enum ArgError {
+    /// Too few or too many arguments.
+    Arity,
     Number {
         argument: &'static str,
         value: Sample,
@@ -89,6 +91,7 @@ impl fmt::Display for Shown<'_> {
 impl fmt::Display for ArgError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Arity => f.write_str("wrong number of arguments"),
             Self::Number {
                 argument,
                 value,

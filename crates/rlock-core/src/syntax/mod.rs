@@ -1,9 +1,8 @@
 //! What the commands may be called with: from words to requests.
 //!
 //! Pure, and the only place where the words of a command are read: the module,
-//! the tests of this crate and its fuzz targets all call these functions. They
-//! answer `None` if there are too few or too many arguments; the server has its
-//! own words for that.
+//! the tests of this crate and its fuzz targets all call these functions. The
+//! server has its own words for too few or too many arguments.
 
 mod acquire;
 mod args;
@@ -14,8 +13,8 @@ mod options;
 pub use acquire::{Acquire, acquire, acquire_all};
 pub use args::{CHANNEL_LEN_MAX, OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
 pub use commands::{
-    KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, force, key_and_owner, list, release,
-    release_all, renew, renew_all,
+    KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, force, key, key_and_owner, list, nothing,
+    release, release_all, renew, renew_all,
 };
 pub use error::{ArgError, Sample, Shown};
 pub use options::NamedChannel;
@@ -31,6 +30,3 @@ impl<T: AsRef<[u8]>> Argument for T {
         self.as_ref()
     }
 }
-
-/// What reading a command's words comes to.
-pub type Parsed<T> = Option<Result<T, ArgError>>;

@@ -181,11 +181,11 @@ fn error_keeps_little_of_a_huge_argument() {
     for words in lines {
         let before = LIVE.get();
         let error = match words[0] {
-            "ACQUIRE" => syntax::acquire(words, 60_000).map(|it| it.err()),
-            "RENEW" => syntax::renew(words, 60_000).map(|it| it.err()),
-            _ => syntax::acquire_all(words, 60_000).map(|it| it.err()),
+            "ACQUIRE" => syntax::acquire(words, 60_000).err(),
+            "RENEW" => syntax::renew(words, 60_000).err(),
+            _ => syntax::acquire_all(words, 60_000).err(),
         };
-        let error = error.flatten().expect("it is refused");
+        let error = error.expect("it is refused");
         assert!(LIVE.get() - before < 200, "{}", words[0]);
         assert!(error.to_string().len() < 300, "{error}");
     }

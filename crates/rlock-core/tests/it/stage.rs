@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use rlock_core::{
     ChannelKind, Fence, Limits, Name, Renewal, Timestamp,
-    syntax::{self, Acquire, Parsed},
+    syntax::{self, Acquire, ArgError},
 };
 
 use crate::{
@@ -37,8 +37,8 @@ impl Shown {
 /// A command that there is not, or whose words are not as they have to be.
 struct BadCommand;
 
-fn read<T>(parsed: Parsed<T>) -> Result<T, BadCommand> {
-    parsed.and_then(Result::ok).ok_or(BadCommand)
+fn read<T>(parsed: Result<T, ArgError>) -> Result<T, BadCommand> {
+    parsed.map_err(|_| BadCommand)
 }
 
 /// A server on which one scenario is played.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rlock_core::syntax::{self, Parsed};
+use rlock_core::syntax::{self, ArgError};
 use rlock_core::{ChannelKind, Delivery, Fence, Limits, Name, Renewal, Request, Timestamp};
 use rlock_engine::wire::resp::{Decoder, Frame};
 
@@ -155,7 +155,7 @@ impl Server {
 
     /// Carries out a command about a lock.
     pub(crate) fn lock(&mut self, session: u64, words: &[String]) -> String {
-        let Some(Ok(reply)) = self.carry_out(session, words) else {
+        let Ok(reply) = self.carry_out(session, words) else {
             return format!("-ERR not understood: {}\r\n", words.join(" "));
         };
         self.core.turn();
@@ -168,10 +168,14 @@ impl Server {
         }
     }
 
-    fn carry_out(&mut self, session: u64, words: &[String]) -> Parsed<told::Reply<Fence>> {
+    fn carry_out(
+        &mut self,
+        session: u64,
+        words: &[String],
+    ) -> Result<told::Reply<Fence>, ArgError> {
         let core = &mut self.core;
-        Some(match words[0].as_str() {
-            "RLOCK.ACQUIRE" => syntax::acquire(words, LEASE_MAX_MS)?.map(|it| {
+        match words[0].as_str() {
+            "RLOCK.ACQUIRE" => syntax::acquire(words, LEASE_MAX_MS).map(|it| {
                 self.calls += 1;
                 let request = Request {
                     session: Some(session),
@@ -180,7 +184,7 @@ impl Server {
                 let call = self.calls;
                 core.acquire(name(&it.keys[0]), &told::Ask { request, call })
             }),
-            "RLOCK.RENEW" => syntax::renew(words, LEASE_MAX_MS)?.map(|it| {
+            "RLOCK.RENEW" => syntax::renew(words, LEASE_MAX_MS).map(|it| {
                 let renewal = Renewal {
                     lease_ms: it.lease_ms,
                     fence: it.fence,
@@ -190,13 +194,13 @@ impl Server {
                 };
                 core.renew(name(it.key), it.owner, &renewal)
             }),
-            "RLOCK.RELEASE" => syntax::release(words)?
+            "RLOCK.RELEASE" => syntax::release(words)
                 .map(|it| core.release(name(it.key), it.owner, it.all, it.fence)),
             "RLOCK.CANCEL" => {
-                syntax::key_and_owner(words)?.map(|it| core.cancel(name(it.key), it.owner, session))
+                syntax::key_and_owner(words).map(|it| core.cancel(name(it.key), it.owner, session))
             }
-            _ => return None,
-        })
+            _ => Err(ArgError::Arity),
+        }
     }
 }
 
