@@ -37,9 +37,6 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
 }
 
 pub(super) fn run_all(call: &Call<'_>) -> Option<()> {
-    if call.tells_keys(3) {
-        return None;
-    }
     let parsed = syntax::acquire_all(call.arguments, settings().max_lease_ms.get());
     ask(call, call.parsed(parsed)?, request_locks)
 }

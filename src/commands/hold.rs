@@ -89,9 +89,6 @@ fn change_hold<N: Into<u64>>(
 }
 
 pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
-    if call.tells_keys(3) {
-        return None;
-    }
     let parsed = syntax::renew_all(call.arguments, settings().max_lease_ms.get());
     let RenewAll {
         owner,
@@ -150,9 +147,6 @@ fn renew_each(
 }
 
 pub(super) fn release_all(call: &Call<'_>) -> Option<()> {
-    if call.tells_keys(2) {
-        return None;
-    }
     let ReleaseAll {
         owner,
         keys,

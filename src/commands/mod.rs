@@ -15,7 +15,7 @@ pub(crate) use register::register;
 
 use std::os::raw::c_int;
 
-use rlock_core::syntax::{self, ArgError, Argument};
+use rlock_core::syntax::{self, ArgError, Argument, Command};
 
 use crate::{
     api::{Context, Text, entry, raw},
@@ -54,11 +54,13 @@ impl<'a> Call<'a> {
         done.inspect_err(|text| self.ctx.reply_error(text)).ok()
     }
 
-    /// Tells the server where the keys are, if it only asks for that: they
-    /// follow their number, which is the argument at `counted_at`. Clusters ask
-    /// for the node by it: key specifications of commands whose keys are
-    /// counted are not looked at for modules.
-    fn tells_keys(&self, counted_at: usize) -> bool {
+    /// Tells the server where the keys are, if it only asks for that and they
+    /// are counted. Clusters ask for the node by it: key specifications of
+    /// commands whose keys are counted are not looked at for modules.
+    fn tells_keys(&self, command: Command) -> bool {
+        let Some(counted_at) = command.num_keys_at() else {
+            return false;
+        };
         if !self.ctx.asks_for_keys() {
             return false;
         }
@@ -102,7 +104,7 @@ impl<'a> Call<'a> {
 
 /// Makes an entry point for the server out of a command's function.
 macro_rules! entry_points {
-    ($($name:ident = $run:path;)*) => {
+    ($($name:ident = $command:ident, $run:path;)*) => {
         $(
             pub(super) unsafe extern "C" fn $name(
                 ctx: *mut raw::RedisModuleCtx,
@@ -112,8 +114,11 @@ macro_rules! entry_points {
                 entry::command(ctx, |ctx| {
                     // SAFETY: the server's arguments live as long as the call.
                     let arguments = unsafe { Text::arguments(argv, argc) };
-                    // `None` says that the command was refused, which its caller knows.
-                    let _: Option<()> = $run(&Call { ctx, arguments });
+                    let call = Call { ctx, arguments };
+                    if !call.tells_keys(Command::$command) {
+                        // `None` says that the command was refused, which its caller knows.
+                        let _: Option<()> = $run(&call);
+                    }
                 })
             }
         )*
@@ -124,17 +129,17 @@ mod entry_point {
     use super::*;
 
     entry_points! {
-        acquire = super::acquire::run;
-        acquire_all = super::acquire::run_all;
-        cancel = super::cancel::run;
-        downgrade = super::hold::downgrade;
-        force = super::force::run;
-        help = super::help::run;
-        info = super::info::run;
-        list = super::list::run;
-        release = super::hold::release;
-        release_all = super::hold::release_all;
-        renew = super::hold::renew;
-        renew_all = super::hold::renew_all;
+        acquire = Acquire, super::acquire::run;
+        acquire_all = AcquireAll, super::acquire::run_all;
+        cancel = Cancel, super::cancel::run;
+        downgrade = Downgrade, super::hold::downgrade;
+        force = Force, super::force::run;
+        help = Help, super::help::run;
+        info = Info, super::info::run;
+        list = List, super::list::run;
+        release = Release, super::hold::release;
+        release_all = ReleaseAll, super::hold::release_all;
+        renew = Renew, super::hold::renew;
+        renew_all = RenewAll, super::hold::renew_all;
     }
 }

@@ -1,13 +1,21 @@
 //! Tells the server of the commands: their functions, and what its clients and
 //! access rules have to know of them.
 
-use std::{ffi::CStr, os::raw::c_int, ptr};
+use std::{
+    ffi::{CStr, CString},
+    os::raw::{c_char, c_int},
+    ptr,
+};
 
-use super::table::{Argument, COMMANDS, Command, Keys, Kind};
+use rlock_core::syntax::{Opt, Positional, Value};
+
+use super::table::{COMMANDS, Row};
 use crate::api::{Context, raw};
 
 /// The version of the module that the commands came with.
 const SINCE: &CStr = c"0.1.0";
+/// The name of options of which one can be given, in `COMMAND DOCS`.
+const ONE_OF: &str = "listener";
 
 /// Registers all commands.
 ///
@@ -15,24 +23,27 @@ const SINCE: &CStr = c"0.1.0";
 ///
 /// The name of what the server did not accept.
 pub(crate) fn register(ctx: &Context) -> Result<(), String> {
-    COMMANDS.iter().try_for_each(|command| {
-        create(ctx, command)
-            .and_then(|()| describe(ctx, command))
-            .ok_or_else(|| format!("the server did not accept the command {:?}", command.name))
+    COMMANDS.iter().try_for_each(|row| {
+        let name = row.command.name().to_ascii_lowercase();
+        let registered = CString::new(name.as_str()).ok().and_then(|name| {
+            create(ctx, row, &name)?;
+            describe(ctx, row, &name)
+        });
+        registered.ok_or_else(|| format!("the server did not accept the command {name}"))
     })
 }
 
-fn create(ctx: &Context, command: &Command) -> Option<()> {
+fn create(ctx: &Context, row: &Row, name: &CStr) -> Option<()> {
     // Where keys are counted, only the key specification can say where they are.
-    let position = c_int::from(matches!(command.keys, Keys::First(_)));
+    let position = c_int::from(row.command.positionals().first() == Some(&Positional::Key));
     // SAFETY: the server copies name and flags; the function lives as long as
     // the module.
     let status = unsafe {
         raw::create_command(
             ctx.raw(),
-            command.name.as_ptr(),
-            Some(command.function),
-            command.flags.as_ptr(),
+            name.as_ptr(),
+            Some(row.function),
+            row.flags.as_ptr(),
             position,
             position,
             position,
@@ -41,39 +52,42 @@ fn create(ctx: &Context, command: &Command) -> Option<()> {
     (status == raw::REDISMODULE_OK as c_int).then_some(())
 }
 
-fn describe(ctx: &Context, command: &Command) -> Option<()> {
+fn describe(ctx: &Context, row: &Row, name: &CStr) -> Option<()> {
     let version = raw::RedisModuleCommandInfoVersion {
         version: 1,
         sizeof_historyentry: size_of::<raw::RedisModuleCommandHistoryEntry>(),
         sizeof_keyspec: size_of::<raw::RedisModuleCommandKeySpec>(),
         sizeof_arg: size_of::<raw::RedisModuleCommandArg>(),
     };
-    // What the descriptions point to, kept until the server has copied it.
-    let mut nested = Vec::new();
-    let mut arguments = describe_all(command.arguments, &mut nested);
-    let mut key_specs = [key_spec(command.keys), NO_KEY_SPEC];
+    let mut kept = Kept::default();
+    let positionals = row.command.positionals();
+    let options = row.command.options().filter(|it| it.stands_alone());
+    let mut arguments = Vec::new();
+    for positional in positionals {
+        arguments.push(kept.positional(*positional)?);
+    }
+    for option in options {
+        arguments.push(kept.option(option)?);
+    }
+    let least = c_int::try_from(1 + positionals.len()).ok()?;
+    let is_open = positionals.len() < arguments.len() || positionals.contains(&Positional::Keys);
+    let key_spec = key_spec(row);
+    let mut key_specs = [key_spec.unwrap_or(NO_KEY_SPEC), NO_KEY_SPEC];
     let info = raw::RedisModuleCommandInfo {
         version: &raw const version,
-        summary: command.c_summary.as_ptr(),
-        complexity: command.complexity.as_ptr(),
+        summary: row.summary.as_ptr(),
+        complexity: row.complexity.as_ptr(),
         since: SINCE.as_ptr(),
         history: ptr::null_mut(),
         tips: ptr::null(),
-        arity: command.arity,
-        key_specs: if command.keys != Keys::None {
-            key_specs.as_mut_ptr()
-        } else {
-            ptr::null_mut()
-        },
-        args: if command.arguments.is_empty() {
-            ptr::null_mut()
-        } else {
-            arguments.as_mut_ptr()
-        },
+        // The least number of words, negative; or their exact number.
+        arity: if is_open { -least } else { least },
+        key_specs: key_spec.map_or(ptr::null_mut(), |_| key_specs.as_mut_ptr()),
+        args: kept.list(arguments),
     };
     // SAFETY: the lists end as the API wants it, and the server copies all.
     unsafe {
-        let handle = raw::get_command(ctx.raw(), command.name.as_ptr());
+        let handle = raw::get_command(ctx.raw(), name.as_ptr());
         if handle.is_null() || raw::set_command_info(handle, &raw const info) != 0 {
             return None;
         }
@@ -81,8 +95,15 @@ fn describe(ctx: &Context, command: &Command) -> Option<()> {
         let Some(set_categories) = raw::RedisModule_SetCommandACLCategories else {
             return Some(());
         };
-        (set_categories(handle, command.categories.as_ptr()) == 0).then_some(())
+        (set_categories(handle, row.categories.as_ptr()) == 0).then_some(())
     }
+}
+
+/// What descriptions point to, kept until the server has copied it.
+#[derive(Default)]
+struct Kept {
+    texts: Vec<CString>,
+    lists: Vec<Vec<raw::RedisModuleCommandArg>>,
 }
 
 const NO_ARGUMENT: raw::RedisModuleCommandArg = raw::RedisModuleCommandArg {
@@ -97,66 +118,100 @@ const NO_ARGUMENT: raw::RedisModuleCommandArg = raw::RedisModuleCommandArg {
     subargs: ptr::null_mut(),
     display_text: ptr::null(),
 };
+const OPTIONAL: c_int = raw::REDISMODULE_CMD_ARG_OPTIONAL as c_int;
 
-type Described = Vec<raw::RedisModuleCommandArg>;
-
-/// The descriptions of arguments, and those of the options that go with them,
-/// which are `nested` and have to be kept as long.
-fn describe_all(arguments: &[Argument], nested: &mut Vec<Described>) -> Described {
-    let described = arguments.iter().map(|it| describe_one(it, nested));
-    let mut described: Described = described.collect();
-    described.push(NO_ARGUMENT);
-    described
-}
-
-fn describe_one(argument: &Argument, nested: &mut Vec<Described>) -> raw::RedisModuleCommandArg {
-    let optional = raw::REDISMODULE_CMD_ARG_OPTIONAL as c_int;
-    let simple = raw::RedisModuleCommandArg {
-        name: argument.name.as_ptr(),
-        type_: kind(argument.kind),
-        key_spec_index: match argument.kind {
-            Kind::Key | Kind::Keys => 0,
-            Kind::Text | Kind::Number | Kind::Token | Kind::OneOf => -1,
-        },
-        token: argument.token.map_or(ptr::null(), CStr::as_ptr),
-        flags: match (argument.kind, argument.token) {
-            (Kind::Keys, _) => raw::REDISMODULE_CMD_ARG_MULTIPLE as c_int,
-            (_, Some(_)) => optional,
-            (_, None) => 0,
-        },
-        ..NO_ARGUMENT
-    };
-    if argument.with.is_empty() {
-        return simple;
+impl Kept {
+    fn text(&mut self, text: &str) -> Option<*const c_char> {
+        let text = CString::new(text).ok()?;
+        let pointer = text.as_ptr();
+        self.texts.push(text);
+        Some(pointer)
     }
-    let mut block = describe_all(argument.with, nested);
-    let type_ = if argument.kind == Kind::OneOf {
-        // One of them it has to be, once this is given.
-        block.iter_mut().for_each(|it| it.flags = 0);
-        kind(Kind::OneOf)
-    } else {
-        // The option itself comes first in a block of its own.
-        block.insert(0, raw::RedisModuleCommandArg { flags: 0, ..simple });
-        raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
-    };
-    let subargs = block.as_mut_ptr();
-    nested.push(block);
-    raw::RedisModuleCommandArg {
-        name: argument.name.as_ptr(),
-        type_,
-        flags: optional,
-        subargs,
-        ..NO_ARGUMENT
-    }
-}
 
-const fn kind(kind: Kind) -> raw::RedisModuleCommandArgType {
-    match kind {
-        Kind::Key | Kind::Keys => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY,
-        Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
-        Kind::Number => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-        Kind::Token => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
-        Kind::OneOf => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF,
+    fn list(
+        &mut self,
+        mut list: Vec<raw::RedisModuleCommandArg>,
+    ) -> *mut raw::RedisModuleCommandArg {
+        if list.is_empty() {
+            return ptr::null_mut();
+        }
+        list.push(NO_ARGUMENT);
+        let pointer = list.as_mut_ptr();
+        self.lists.push(list);
+        pointer
+    }
+
+    fn positional(&mut self, positional: Positional) -> Option<raw::RedisModuleCommandArg> {
+        let (type_, key_spec_index) = match positional {
+            Positional::Key | Positional::Keys => {
+                (raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY, 0)
+            }
+            Positional::Owner => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+                -1,
+            ),
+            Positional::LeaseMs | Positional::NumKeys => (
+                raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+                -1,
+            ),
+        };
+        Some(raw::RedisModuleCommandArg {
+            name: self.text(positional.name())?,
+            type_,
+            key_spec_index,
+            flags: match positional {
+                Positional::Keys => raw::REDISMODULE_CMD_ARG_MULTIPLE as c_int,
+                _ => 0,
+            },
+            ..NO_ARGUMENT
+        })
+    }
+
+    /// An option, in a block with those that need it or stand in its place.
+    fn option(&mut self, option: Opt) -> Option<raw::RedisModuleCommandArg> {
+        let own = self.own(option)?;
+        let (mut block, mut choice) = (vec![own], vec![own]);
+        for nested in option.needed_by() {
+            block.push(self.option(nested)?);
+        }
+        for other in option.excluded_by() {
+            choice.push(self.own(other)?);
+        }
+        let simple = raw::RedisModuleCommandArg {
+            flags: OPTIONAL,
+            ..own
+        };
+        let (type_, name, subargs) = if choice.len() > 1 {
+            let type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF;
+            (type_, self.text(ONE_OF)?, self.list(choice))
+        } else if block.len() > 1 {
+            let type_ = raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK;
+            (type_, own.name, self.list(block))
+        } else {
+            return Some(simple);
+        };
+        Some(raw::RedisModuleCommandArg {
+            name,
+            type_,
+            flags: OPTIONAL,
+            subargs,
+            ..NO_ARGUMENT
+        })
+    }
+
+    /// An option without those that belong to it.
+    fn own(&mut self, option: Opt) -> Option<raw::RedisModuleCommandArg> {
+        let spec = option.spec();
+        Some(raw::RedisModuleCommandArg {
+            name: self.text(spec.name)?,
+            token: self.text(spec.token)?,
+            type_: match spec.value {
+                Value::None => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
+                Value::Number { .. } => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+                Value::Channel => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+            },
+            ..NO_ARGUMENT
+        })
     }
 }
 
@@ -177,10 +232,10 @@ const NO_KEY_SPEC: raw::RedisModuleCommandKeySpec = raw::RedisModuleCommandKeySp
     },
 };
 
-/// Where the keys of a command are.
-fn key_spec(keys: Keys) -> raw::RedisModuleCommandKeySpec {
-    let spec = |flags: u32, pos| raw::RedisModuleCommandKeySpec {
-        flags: flags.into(),
+/// Where the keys of a command are, if it has any.
+fn key_spec(row: &Row) -> Option<raw::RedisModuleCommandKeySpec> {
+    let spec = |pos| raw::RedisModuleCommandKeySpec {
+        flags: row.usage.into(),
         begin_search_type: raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX,
         bs: raw::RedisModuleCommandKeySpec__bindgen_ty_1 {
             index: raw::RedisModuleCommandKeySpec__bindgen_ty_1__bindgen_ty_1 { pos },
@@ -188,10 +243,8 @@ fn key_spec(keys: Keys) -> raw::RedisModuleCommandKeySpec {
         find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE,
         ..NO_KEY_SPEC
     };
-    match keys {
-        Keys::None => NO_KEY_SPEC,
-        Keys::First(usage) => spec(usage, 1),
-        Keys::Counted { at, usage } => raw::RedisModuleCommandKeySpec {
+    if let Some(at) = row.command.num_keys_at() {
+        return Some(raw::RedisModuleCommandKeySpec {
             find_keys_type: raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_KEYNUM,
             fk: raw::RedisModuleCommandKeySpec__bindgen_ty_2 {
                 keynum: raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_2 {
@@ -200,7 +253,8 @@ fn key_spec(keys: Keys) -> raw::RedisModuleCommandKeySpec {
                     keystep: 1,
                 },
             },
-            ..spec(usage, at)
-        },
+            ..spec(c_int::try_from(at).ok()?)
+        });
     }
+    (row.command.positionals().first() == Some(&Positional::Key)).then(|| spec(1))
 }

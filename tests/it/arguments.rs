@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::client::{Client, text};
+use crate::client::{Client, text, words};
 use crate::server::Server;
 
 const MAX_LEASE_MS: u64 = 86_400_000;
@@ -68,22 +68,6 @@ fn lease_is_taken_at_its_limits_and_refused_past_them() {
     );
     a.number(&format!("RLOCK.RENEW longest owner-a {MAX_LEASE_MS}"));
     a.number("RLOCK.RENEW longest owner-a 1");
-}
-
-#[test]
-fn wait_is_taken_at_its_limits_and_refused_past_them() {
-    let server = Server::start();
-    let a = server.client();
-    for bad in ["86400001", "9223372036854775808", "-1", "00", "x", ""] {
-        let command = ["RLOCK.ACQUIRE", "k", "owner-a", "1000", "WAIT", bad];
-        refused(&a, &command, &["wait-ms", bad, "86400000"]);
-    }
-    nothing_changed(&server);
-    a.number("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");
-    assert_eq!(a.ask("RLOCK.ACQUIRE k owner-b 1000 WAIT 1"), "nil");
-    let b = server.client();
-    b.send(&format!("RLOCK.ACQUIRE k owner-b 1000 WAIT {MAX_LEASE_MS}"));
-    server.await_queued("k", 1);
 }
 
 #[test]
@@ -162,36 +146,6 @@ fn channel_is_taken_at_its_limits_and_refused_past_them() {
     a.number("RLOCK.ACQUIRE k2 owner-a 60000 NOTIFY c");
     server.ask("DEL k1");
     assert!(heard.message().starts_with("lost "));
-}
-
-#[test]
-fn options_are_refused_when_unknown_repeated_or_incomplete() {
-    let server = Server::start();
-    let a = server.client();
-    let acquire = ["RLOCK.ACQUIRE", "k", "owner-a", "1000"];
-    let options: [(&[&str], &str); 10] = [
-        (&["SOON"], "SOON"),
-        (&["ALL"], "ALL"),
-        (&["REENTER", "REENTER"], "REENTER"),
-        (&["WAIT", "1", "WAIT", "1"], "WAIT"),
-        (&["WAIT", "1", "REENTER", "reenter"], "REENTER"),
-        (&["NOTIFY", "c", "NOTIFY", "c"], "NOTIFY"),
-        (&["WAIT"], "WAIT"),
-        (&["NOTIFY"], "NOTIFY"),
-        (&["WAIT", "REENTER"], "wait-ms"),
-        (&[""], ""),
-    ];
-    for (option, named) in options {
-        refused(&a, &[&acquire[..], option].concat(), &[named]);
-    }
-    for words in [&["SOME"][..], &["ALL", "ALL"], &["REENTER"], &[""]] {
-        refused(
-            &a,
-            &[&["RLOCK.RELEASE", "k", "owner-a"], words].concat(),
-            &[],
-        );
-    }
-    nothing_changed(&server);
 }
 
 #[test]
@@ -280,4 +234,117 @@ fn errors_stay_on_one_line_whatever_they_quote() {
     // The next reply is that of the next command.
     assert_eq!(a.ask("PING"), "PONG");
     nothing_changed(&server);
+}
+
+/// Asserts that each line is refused, with an error that names all these parts.
+#[track_caller]
+fn all_refused(client: &Client, cases: &[(&str, &[&str])]) {
+    for (line, parts) in cases {
+        refused(client, &words(line), parts);
+    }
+}
+
+#[test]
+fn number_of_keys_is_taken_at_its_limits_and_refused_past_them() {
+    let server = Server::start();
+    let a = server.client();
+    let many = |count: usize| (0..count).map(|it| format!("k{it}")).collect::<Vec<_>>();
+    let keys = many(1025).join(" ");
+    for command in [
+        "RLOCK.MACQUIRE o 60000",
+        "RLOCK.MRENEW o 60000",
+        "RLOCK.MRELEASE o",
+    ] {
+        for number in ["0", "1025", "-1", "01", "x", "18446744073709551617"] {
+            let line = format!("{command} {number} {keys}");
+            refused(&a, &words(&line), &["numkeys", number, "1024"]);
+        }
+        refused(
+            &a,
+            &words(&format!("{command} 3 k1 k2")),
+            &["numkeys", "3", "2"],
+        );
+        for twice in ["k1 k1", "k1 k2 k1", "\"\" \"\""] {
+            let count = twice.split(' ').count();
+            let line = format!("{command} {count} {twice}");
+            refused(&a, &words(&line), &["key", "twice"]);
+        }
+        let line = format!("{command} 1024 {} k7", many(1023).join(" "));
+        refused(&a, &words(&line), &["'k7'", "twice"]);
+    }
+    nothing_changed(&server);
+    let keys = many(1024).join(" ");
+    a.number(&format!("RLOCK.MACQUIRE o 60000 1024 {keys}"));
+    assert_eq!(server.ask("DBSIZE"), "1024");
+    assert_eq!(a.ask(&format!("RLOCK.MRENEW o 60000 1024 {keys}")), "1024");
+    assert_eq!(a.ask(&format!("RLOCK.MRELEASE o 1024 {keys} ALL")), "1024");
+    a.number("RLOCK.MACQUIRE o 60000 1 k");
+    assert_eq!(a.ask("RLOCK.MRELEASE o 1 k"), "1");
+}
+
+#[test]
+fn owner_and_times_of_several_locks_have_the_limits_of_one() {
+    let server = Server::start();
+    let a = server.client();
+    let long = "o".repeat(257);
+    for command in [
+        "RLOCK.MACQUIRE {} 1000 1 k",
+        "RLOCK.MRENEW {} 1000 1 k",
+        "RLOCK.MRELEASE {} 1 k",
+        "RLOCK.DOWNGRADE k {}",
+    ] {
+        for owner in ["\"\"", "rlock:x", long.as_str()] {
+            refused(&a, &words(&command.replace("{}", owner)), &["owner"]);
+        }
+    }
+    all_refused(
+        &a,
+        &[
+            ("RLOCK.MACQUIRE o 0 1 k", &["lease-ms", "0", "86400000"]),
+            ("RLOCK.MACQUIRE o 86400001 1 k", &["lease-ms", "86400001"]),
+            ("RLOCK.MRENEW o 0 1 k", &["lease-ms", "0"]),
+        ],
+    );
+    for line in [
+        "RLOCK.MACQUIRE",
+        "RLOCK.MACQUIRE o",
+        "RLOCK.MACQUIRE o 1000 1",
+        "RLOCK.MRENEW o 1000 1",
+        "RLOCK.MRELEASE o 1",
+        "RLOCK.DOWNGRADE k",
+        "RLOCK.DOWNGRADE k o more",
+    ] {
+        let answer = a.ask(line);
+        assert!(answer.starts_with("ERR "), "{line}: {answer}");
+    }
+    nothing_changed(&server);
+}
+
+#[test]
+fn count_of_each_of_several_locks_goes_up_to_its_limit() {
+    let server = Server::start();
+    let a = server.client();
+    let fence = a.number("RLOCK.MACQUIRE o 60000 2 k1 k2");
+    a.ask("HSET k2 o 2147483647");
+    let full = a.ask("RLOCK.MACQUIRE o 30000 2 k1 k2 REENTER");
+    assert!(
+        full.starts_with("ERR ") && full.contains("2147483647"),
+        "{full}"
+    );
+    assert_eq!(server.hash("k1")["o"], "1");
+    assert!(a.number("PTTL k1") > 30_000);
+    assert_eq!(a.number("RLOCK.MACQUIRE o 60000 2 k1 k2"), fence);
+    a.number("RLOCK.ACQUIRE k3 o 60000 SHARED");
+    a.ask("HSET k3 o 2147483647");
+    let full = a.ask("RLOCK.ACQUIRE k3 o 60000 SHARED REENTER");
+    assert!(
+        full.starts_with("ERR ") && full.contains("2147483647"),
+        "{full}"
+    );
+    let full = a.ask("RLOCK.ACQUIRE k3 o 60000 REENTER");
+    assert!(
+        full.starts_with("ERR ") && full.contains("2147483647"),
+        "{full}"
+    );
+    assert_eq!(server.lock("k3").mode, "shared");
 }

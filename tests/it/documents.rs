@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use redis::Value;
+use rlock_core::syntax::{Command, Max, Value as OptionValue};
 
 use crate::client::{Client, PATIENCE, eventually, request, text};
 use crate::server::Server;
@@ -107,6 +108,29 @@ fn command_reference_has_every_command_setting_and_field() {
             syntax.split(' ').next().unwrap_or_default()
         ));
         has(&format!("\n{syntax}\n"));
+    }
+    // What concerns several locks is told in words.
+    let of_one = |command: &Command| command.num_keys_at().is_none();
+    for command in Command::ALL.into_iter().filter(of_one) {
+        let section = format!("\n### {}\n", command.name());
+        let section = reference.split(&section).nth(1).unwrap_or_default();
+        let section = section.split("\n### ").next().unwrap_or_default();
+        for option in command.options() {
+            let usage = format!("\n| `{}` |", option.usage());
+            let row = section.split(&usage).nth(1);
+            let row = row.and_then(|rest| rest.lines().next());
+            let row = row.unwrap_or_else(|| panic!("{} has no row {usage}", command.name()));
+            if let OptionValue::Number {
+                max: Max::Of(max @ ..1_000_001),
+                ..
+            } = option.spec().value
+            {
+                assert!(
+                    row.contains(&max.to_string()),
+                    "{usage} is at most {max}: {row}"
+                );
+            }
+        }
     }
     let Value::Array(settings) = server.admin().call(&["CONFIG", "GET", "rlock.*"]) else {
         panic!("there are settings");

@@ -54,7 +54,6 @@ mod server;
 mod serving;
 mod settings;
 mod setup;
-mod several_arguments;
 mod sharded_messages;
 mod shared;
 mod slot_migration;

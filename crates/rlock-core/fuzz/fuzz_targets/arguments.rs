@@ -2,58 +2,42 @@
 //! refused is refused in one printable line.
 #![no_main]
 
+use std::sync::LazyLock;
+
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use rlock_core::{
     Mode, Wait,
     syntax::{
-        self, Acquire, ArgError, CHANNEL_LEN_MAX, NamedChannel, OWNER_LEN_MAX, RESERVED_PREFIX,
+        self, Acquire, ArgError, CHANNEL_LEN_MAX, Max, NamedChannel, OWNER_LEN_MAX, Opt,
+        RESERVED_PREFIX, Value,
     },
 };
 
 const MILLIS_MAX: u64 = 86_400_000;
 
-/// Words that mean something, which chance alone would hardly find.
-const KNOWN: [&[u8]; 38] = [
-    b"reenter",
-    b"REENTER",
-    b"WAIT",
-    b"wait",
-    b"KEEP",
-    b"keep",
-    b"NOTIFY",
-    b"Notify",
-    b"SNOTIFY",
-    b"snotify",
-    b"FENCE",
-    b"fence",
-    b"ALL",
-    b"aLL",
-    b"SHARED",
-    b"shared",
-    b"LIMIT",
-    b"limit",
-    b"PERMITS",
-    b"Permits",
-    b"BIND",
-    b"bind",
-    b"COUNT",
-    b"count",
-    b"0",
-    b"1",
-    b"2",
-    b"3",
-    b"01",
-    b"-1",
-    b"1000",
-    b"1024",
-    b"600001",
-    b"1000001",
-    b"86400001",
-    b"9007199254740992",
-    b"owner",
-    b"rlock:a",
-];
+/// Words that mean something, which chance alone would hardly find: the options
+/// in upper and lower case, numbers at their limits and past them, and a few
+/// more.
+static KNOWN: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let others = ["2", "3", "01", "-1", "1000", "1024", "owner", "rlock:a"];
+    let mut known: Vec<_> = others.map(str::to_owned).into();
+    for option in Opt::ALL {
+        let spec = option.spec();
+        known.extend([spec.token.to_owned(), spec.token.to_lowercase()]);
+        if let Value::Number { min, max, .. } = &spec.value {
+            let max = match *max {
+                Max::Of(max) => max,
+                Max::LeaseMs => MILLIS_MAX,
+                Max::Given(_) => continue,
+            };
+            known.extend([*min, max, max + 1].map(|it| it.to_string()));
+        }
+    }
+    known.sort();
+    known.dedup();
+    known
+});
 
 #[derive(Arbitrary, Debug)]
 enum Word {
@@ -66,7 +50,7 @@ enum Word {
 impl From<Word> for Vec<u8> {
     fn from(word: Word) -> Self {
         match word {
-            Word::Known(at) => KNOWN[usize::from(at) % KNOWN.len()].to_vec(),
+            Word::Known(at) => KNOWN[usize::from(at) % KNOWN.len()].clone().into(),
             Word::Any(bytes) => bytes,
             Word::Long(byte, length) => vec![byte; usize::from(length) % 1024],
         }

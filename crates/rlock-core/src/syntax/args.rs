@@ -1,4 +1,4 @@
-//! A cursor over the arguments of a command, and what their values may be.
+//! What the values of arguments may be.
 
 use super::{ArgError, Argument};
 
@@ -8,48 +8,6 @@ pub const OWNER_LEN_MAX: usize = 256;
 pub const CHANNEL_LEN_MAX: usize = 512;
 /// What the module's own fields in a hash begin with, and no owner does.
 pub const RESERVED_PREFIX: &[u8] = b"rlock:";
-
-pub(crate) struct Args<'a, A> {
-    rest: &'a [A],
-}
-
-impl<'a, A: Argument> Args<'a, A> {
-    pub(crate) const fn new(rest: &'a [A]) -> Self {
-        Self { rest }
-    }
-
-    pub(crate) fn next(&mut self) -> Option<&'a A> {
-        let (first, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(first)
-    }
-
-    /// The value that an option needs.
-    pub(crate) fn value(&mut self, option: &'static str) -> Result<&'a A, ArgError> {
-        self.next().ok_or(ArgError::MissingValue { option })
-    }
-}
-
-/// Marks an option as seen; each may be given once.
-pub(crate) fn once(seen: &mut bool, option: &'static str) -> Result<(), ArgError> {
-    if std::mem::replace(seen, true) {
-        Err(ArgError::RepeatedOption { option })
-    } else {
-        Ok(())
-    }
-}
-
-/// Keeps the value of an option; each may be given once.
-pub(crate) fn set<'a, A>(
-    value: &mut Option<&'a A>,
-    option: &'static str,
-    given: &'a A,
-) -> Result<(), ArgError> {
-    match value.replace(given) {
-        None => Ok(()),
-        Some(_) => Err(ArgError::RepeatedOption { option }),
-    }
-}
 
 /// An owner: 1 to 256 bytes, none of them a control character or a space (so
 /// that it can stand in a message of one line), not beginning with `rlock:`.

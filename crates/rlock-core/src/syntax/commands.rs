@@ -2,16 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{ArgError, Argument, NamedChannel, args, options::Options};
+use super::{ArgError, Argument, Command, NamedChannel, Opt, args, options::Options};
 use crate::Fence;
 
 /// The most keys of one command.
 const KEYS_MAX: u32 = 1024;
 /// Up to how many keys are compared each with each.
 const COMPARED_MAX: usize = 16;
-/// How many locks are listed unless another number is asked for, and at most.
+/// How many locks are listed unless another number is asked for.
 const LIST_DEFAULT: u32 = 10;
-const LIST_MAX: u32 = 1000;
 
 /// `RLOCK.RENEW key owner lease-ms [FENCE n] [NOTIFY channel | SNOTIFY channel]
 /// [BIND grace-ms]`
@@ -72,14 +71,14 @@ pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<Renew<'_, A>
     };
     let owner = args::owner(owner)?;
     let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
-    let options = Options::read(options, &["FENCE", "NOTIFY", "SNOTIFY", "BIND"])?;
+    let options = Options::read(Command::Renew, options, lease_max_ms)?;
     Ok(Renew {
         key,
         owner,
         lease_ms,
         fence: options.fence()?,
         channel: options.channel()?,
-        grace_ms: options.grace_ms(lease_max_ms)?,
+        grace_ms: options.small(Opt::Bind)?,
     })
 }
 
@@ -89,11 +88,11 @@ pub fn release<A: Argument>(words: &[A]) -> Result<Release<'_, A>, ArgError> {
         return Err(ArgError::Arity);
     };
     let owner = args::owner(owner)?;
-    let options = Options::read(options, &["ALL", "FENCE"])?;
+    let options = Options::read(Command::Release, options, 0)?;
     Ok(Release {
         key,
         owner,
-        all: options.all,
+        all: options.has(Opt::All),
         fence: options.fence()?,
     })
 }
@@ -104,8 +103,8 @@ pub fn force<A: Argument>(words: &[A]) -> Result<(&A, bool), ArgError> {
     let [_, key, options @ ..] = words else {
         return Err(ArgError::Arity);
     };
-    let options = Options::read(options, &["QUEUE"])?;
-    Ok((key, options.queue))
+    let options = Options::read(Command::Force, options, 0)?;
+    Ok((key, options.has(Opt::Queue)))
 }
 
 /// Reads the arguments of `RLOCK.CANCEL` and `RLOCK.DOWNGRADE`.
@@ -138,9 +137,8 @@ pub fn list<A: Argument>(words: &[A]) -> Result<usize, ArgError> {
     let [_, options @ ..] = words else {
         return Err(ArgError::Arity);
     };
-    let options = Options::read(options, &["COUNT"])?;
-    let count = options.count.map(|it| args::small("COUNT", it, LIST_MAX));
-    let count = count.transpose()?.unwrap_or(LIST_DEFAULT);
+    let options = Options::read(Command::List, options, 0)?;
+    let count = options.small(Opt::Count)?.unwrap_or(LIST_DEFAULT);
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
@@ -152,7 +150,7 @@ pub fn renew_all<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<RenewAll
     let owner = args::owner(owner)?;
     let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
     let (keys, rest) = keys(numkeys, rest)?;
-    let options = Options::read(rest, &["NOTIFY", "SNOTIFY"])?;
+    let options = Options::read(Command::RenewAll, rest, lease_max_ms)?;
     Ok(RenewAll {
         owner,
         lease_ms,
@@ -168,11 +166,11 @@ pub fn release_all<A: Argument>(words: &[A]) -> Result<ReleaseAll<'_, A>, ArgErr
     };
     let owner = args::owner(owner)?;
     let (keys, rest) = keys(numkeys, rest)?;
-    let options = Options::read(rest, &["ALL", "FENCE"])?;
+    let options = Options::read(Command::ReleaseAll, rest, 0)?;
     Ok(ReleaseAll {
         owner,
         keys,
-        all: options.all,
+        all: options.has(Opt::All),
         fence: options.fence()?,
     })
 }

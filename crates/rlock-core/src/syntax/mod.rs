@@ -9,6 +9,7 @@ mod args;
 mod commands;
 mod error;
 mod options;
+mod table;
 
 pub use acquire::{Acquire, acquire, acquire_all};
 pub use args::{CHANNEL_LEN_MAX, OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
@@ -18,6 +19,7 @@ pub use commands::{
 };
 pub use error::{ArgError, Sample, Shown};
 pub use options::NamedChannel;
+pub use table::{Command, Max, Opt, Positional, Spec, Value};
 
 /// Something with bytes: a word of a command.
 pub trait Argument {

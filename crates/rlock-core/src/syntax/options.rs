@@ -1,26 +1,17 @@
 //! The options of all commands, as they are written.
 
 use super::{
-    ArgError, Argument,
-    args::{self, Args},
+    ArgError, Argument, Command, Opt, args,
+    table::{Max, Spec, Value},
 };
 use crate::{Channel, ChannelKind, Fence};
 
 /// The options that a command was called with, each at most once.
 pub(super) struct Options<'a, A> {
-    pub(super) shared: bool,
-    pub(super) limit: Option<&'a A>,
-    pub(super) permits: Option<&'a A>,
-    pub(super) reenter: bool,
-    pub(super) wait: Option<&'a A>,
-    pub(super) keep: Option<&'a A>,
-    notify: Option<&'a A>,
-    snotify: Option<&'a A>,
-    bind: Option<&'a A>,
-    fence: Option<&'a A>,
-    pub(super) all: bool,
-    pub(super) queue: bool,
-    pub(super) count: Option<&'a A>,
+    /// The value of each that was given, by its number; of one that has none,
+    /// its token.
+    given: [Option<&'a A>; Opt::ALL.len()],
+    lease_max_ms: u64,
 }
 
 /// A channel that a command names.
@@ -50,83 +41,115 @@ impl<'a, A: Argument> NamedChannel<'a, A> {
 }
 
 impl<'a, A: Argument> Options<'a, A> {
-    /// Reads the options, in any order, of a command that has those `known`.
-    pub(super) fn read(words: &'a [A], known: &[&'static str]) -> Result<Self, ArgError> {
+    /// Reads the options of a command, in any order. No number of milliseconds
+    /// may be larger than `lease_max_ms`, but where an option has a limit of its
+    /// own.
+    pub(super) fn read(
+        command: Command,
+        words: &'a [A],
+        lease_max_ms: u64,
+    ) -> Result<Self, ArgError> {
         let mut it = Self {
-            shared: false,
-            limit: None,
-            permits: None,
-            reenter: false,
-            wait: None,
-            keep: None,
-            notify: None,
-            snotify: None,
-            bind: None,
-            fence: None,
-            all: false,
-            queue: false,
-            count: None,
+            given: [None; Opt::ALL.len()],
+            lease_max_ms,
         };
-        let mut rest = Args::new(words);
+        let mut rest = words.iter();
         while let Some(word) = rest.next() {
-            let is = |option: &&&str| word.bytes().eq_ignore_ascii_case(option.as_bytes());
-            let unknown = || ArgError::UnknownOption {
+            let is = |option: &Opt| {
+                let Spec {
+                    token, commands, ..
+                } = option.spec();
+                word.bytes().eq_ignore_ascii_case(token.as_bytes()) && commands.contains(&command)
+            };
+            let option = Opt::ALL.into_iter().find(is);
+            let option = option.ok_or_else(|| ArgError::UnknownOption {
                 value: word.bytes().into(),
+            })?;
+            let token = option.spec().token;
+            let value = match option.spec().value {
+                Value::None => word,
+                Value::Number { .. } | Value::Channel => {
+                    let missing = ArgError::MissingValue { option: token };
+                    rest.next().ok_or(missing)?
+                }
             };
-            let option = *known.iter().find(is).ok_or_else(unknown)?;
-            let flag = match option {
-                "SHARED" => Some(&mut it.shared),
-                "REENTER" => Some(&mut it.reenter),
-                "ALL" => Some(&mut it.all),
-                "QUEUE" => Some(&mut it.queue),
-                _ => None,
-            };
-            if let Some(flag) = flag {
-                args::once(flag, option)?;
-                continue;
+            let given = it.given.get_mut(option as usize);
+            if given.and_then(|given| given.replace(value)).is_some() {
+                return Err(ArgError::RepeatedOption { option: token });
             }
-            let value = match option {
-                "LIMIT" => &mut it.limit,
-                "PERMITS" => &mut it.permits,
-                "WAIT" => &mut it.wait,
-                "KEEP" => &mut it.keep,
-                "NOTIFY" => &mut it.notify,
-                "SNOTIFY" => &mut it.snotify,
-                "BIND" => &mut it.bind,
-                "FENCE" => &mut it.fence,
-                "COUNT" => &mut it.count,
-                _ => return Err(unknown()),
-            };
-            args::set(value, option, rest.value(option)?)?;
+        }
+        if !words.is_empty() {
+            it.check_together()?;
         }
         Ok(it)
     }
 
-    /// The channel that is named, by one of two options.
-    pub(super) fn channel(&self) -> Result<Option<NamedChannel<'a, A>>, ArgError> {
-        let (kind, word) = match (self.notify, self.snotify) {
-            (None, None) => return Ok(None),
-            (Some(word), None) => (ChannelKind::Plain, word),
-            (None, Some(word)) => (ChannelKind::Sharded, word),
-            (Some(_), Some(_)) => {
-                return Err(ArgError::ExcludesOption {
-                    option: "SNOTIFY",
-                    excludes: "NOTIFY",
+    /// Checks that each has what it needs, and nothing that it excludes.
+    fn check_together(&self) -> Result<(), ArgError> {
+        for option in Opt::ALL.into_iter().filter(|it| self.has(*it)) {
+            let spec = option.spec();
+            if let Some(needs) = spec.needs.filter(|it| !self.has(*it)) {
+                return Err(ArgError::NeedsOption {
+                    option: spec.token,
+                    needs: needs.spec().token,
                 });
             }
+            if let Some(excludes) = spec.excludes.filter(|it| self.has(*it)) {
+                return Err(ArgError::ExcludesOption {
+                    option: spec.token,
+                    excludes: excludes.spec().token,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&self, option: Opt) -> Option<&'a A> {
+        self.given.get(option as usize).copied().flatten()
+    }
+
+    /// Whether an option was given.
+    pub(super) fn has(&self, option: Opt) -> bool {
+        self.value(option).is_some()
+    }
+
+    /// The number of an option, if it was given.
+    pub(super) fn number(&self, option: Opt) -> Result<Option<u64>, ArgError> {
+        let (
+            Some(text),
+            Value::Number {
+                argument, min, max, ..
+            },
+        ) = (self.value(option), &option.spec().value)
+        else {
+            return Ok(None);
+        };
+        let max = match *max {
+            Max::Of(max) => max,
+            Max::LeaseMs => self.lease_max_ms,
+            Max::Given(other) => self.number(other)?.unwrap_or(*min),
+        };
+        args::number(argument, text, *min, max).map(Some)
+    }
+
+    /// The same of an option whose numbers are all small.
+    pub(super) fn small(&self, option: Opt) -> Result<Option<u32>, ArgError> {
+        let number = self.number(option)?;
+        Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
+    }
+
+    /// The channel that is named, by one of two options.
+    pub(super) fn channel(&self) -> Result<Option<NamedChannel<'a, A>>, ArgError> {
+        let (kind, word) = match (self.value(Opt::Notify), self.value(Opt::Snotify)) {
+            (None, None) => return Ok(None),
+            (Some(word), _) => (ChannelKind::Plain, word),
+            (None, Some(word)) => (ChannelKind::Sharded, word),
         };
         let word = args::channel(word)?;
         Ok(Some(NamedChannel { kind, word }))
     }
 
-    /// The grace of a hold that is to be bound, in milliseconds.
-    pub(super) fn grace_ms(&self, grace_max_ms: u64) -> Result<Option<u32>, ArgError> {
-        let grace = |it| args::millis("BIND grace-ms", it, 0, grace_max_ms);
-        self.bind.map(grace).transpose()
-    }
-
     pub(super) fn fence(&self) -> Result<Option<Fence>, ArgError> {
-        let fence = |it| args::number("FENCE", it, 1, Fence::MAX);
-        Ok(self.fence.map(fence).transpose()?.and_then(Fence::new))
+        Ok(self.number(Opt::Fence)?.and_then(Fence::new))
     }
 }

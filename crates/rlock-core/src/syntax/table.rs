@@ -1,0 +1,424 @@
+//! The commands and their options, each once. The parser, the help, what the
+//! server tells of its commands, the words for fuzzing and the tests of limits
+//! all come from here.
+
+use std::fmt::Write;
+
+use crate::Fence;
+
+/// The most permits of a lock.
+const PERMITS_MAX: u64 = 1_000_000;
+/// The longest that a place is kept, in milliseconds.
+const KEEP_MAX_MS: u64 = 600_000;
+/// The most locks that are listed.
+const LIST_MAX: u64 = 1000;
+
+/// A command.
+#[allow(missing_docs, reason = "each is the command of its name")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    Acquire,
+    Renew,
+    Release,
+    Downgrade,
+    AcquireAll,
+    RenewAll,
+    ReleaseAll,
+    Cancel,
+    Force,
+    Info,
+    List,
+    Help,
+}
+
+/// An argument that has its place among the others.
+#[allow(missing_docs, reason = "each is the argument of its name")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Positional {
+    Key,
+    Owner,
+    LeaseMs,
+    /// How many keys follow.
+    NumKeys,
+    /// One key or several.
+    Keys,
+}
+
+/// An option of one command or several.
+#[allow(missing_docs, reason = "each is the option of its name")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opt {
+    Shared,
+    Limit,
+    Permits,
+    Reenter,
+    Wait,
+    Keep,
+    All,
+    Fence,
+    Notify,
+    Snotify,
+    Bind,
+    Queue,
+    Count,
+}
+
+/// What there is to know of an option.
+#[derive(Debug)]
+pub struct Spec {
+    /// The word that it begins with.
+    pub token: &'static str,
+    /// Its name in `COMMAND DOCS`.
+    pub name: &'static str,
+    /// What follows the token.
+    pub value: Value,
+    /// The commands that have it.
+    pub commands: &'static [Command],
+    /// It can only be given together with this one.
+    pub needs: Option<Opt>,
+    /// It cannot be given together with this one.
+    pub excludes: Option<Opt>,
+}
+
+/// The value of an option.
+#[derive(Debug)]
+pub enum Value {
+    /// There is none: it is given or not.
+    None,
+    /// A whole number.
+    Number {
+        /// How the syntax shows it.
+        shown: &'static str,
+        /// How errors name it.
+        argument: &'static str,
+        /// The smallest.
+        min: u64,
+        /// The largest.
+        max: Max,
+    },
+    /// The name of a channel.
+    Channel,
+}
+
+/// The largest number that an option takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Max {
+    /// Always this.
+    Of(u64),
+    /// The longest lease that the settings allow, in milliseconds.
+    LeaseMs,
+    /// The number that was given with another option, which this one needs.
+    Given(Opt),
+}
+
+impl Command {
+    /// All commands, in the order of the help.
+    pub const ALL: [Self; 12] = [
+        Self::Acquire,
+        Self::Renew,
+        Self::Release,
+        Self::Downgrade,
+        Self::AcquireAll,
+        Self::RenewAll,
+        Self::ReleaseAll,
+        Self::Cancel,
+        Self::Force,
+        Self::Info,
+        Self::List,
+        Self::Help,
+    ];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire => "RLOCK.ACQUIRE",
+            Self::Renew => "RLOCK.RENEW",
+            Self::Release => "RLOCK.RELEASE",
+            Self::Downgrade => "RLOCK.DOWNGRADE",
+            Self::AcquireAll => "RLOCK.MACQUIRE",
+            Self::RenewAll => "RLOCK.MRENEW",
+            Self::ReleaseAll => "RLOCK.MRELEASE",
+            Self::Cancel => "RLOCK.CANCEL",
+            Self::Force => "RLOCK.FORCE",
+            Self::Info => "RLOCK.INFO",
+            Self::List => "RLOCK.LIST",
+            Self::Help => "RLOCK.HELP",
+        }
+    }
+
+    /// The arguments that come before the options.
+    #[must_use]
+    pub const fn positionals(self) -> &'static [Positional] {
+        use Positional::{Key, Keys, LeaseMs, NumKeys, Owner};
+        match self {
+            Self::Acquire | Self::Renew => &[Key, Owner, LeaseMs],
+            Self::Release | Self::Downgrade | Self::Cancel => &[Key, Owner],
+            Self::AcquireAll | Self::RenewAll => &[Owner, LeaseMs, NumKeys, Keys],
+            Self::ReleaseAll => &[Owner, NumKeys, Keys],
+            Self::Force | Self::Info => &[Key],
+            Self::List | Self::Help => &[],
+        }
+    }
+
+    /// Its options, in the order of the help.
+    pub fn options(self) -> impl Iterator<Item = Opt> {
+        let all = Opt::ALL.into_iter();
+        all.filter(move |it| it.spec().commands.contains(&self))
+    }
+
+    /// Which of its words says how many keys follow, counted from its name.
+    #[must_use]
+    pub fn num_keys_at(self) -> Option<usize> {
+        let at = |it: &Positional| *it == Positional::NumKeys;
+        Some(self.positionals().iter().position(at)? + 1)
+    }
+
+    /// How it is called, in one line.
+    #[must_use]
+    pub fn syntax(self) -> String {
+        let mut line = self.name().to_owned();
+        for positional in self.positionals() {
+            line.push(' ');
+            line.push_str(match positional {
+                Positional::Keys => "key [key ...]",
+                other => other.name(),
+            });
+        }
+        for option in self.options() {
+            if option.stands_alone() {
+                line.push_str(" [");
+                option.show(&mut line);
+                line.push(']');
+            }
+        }
+        line
+    }
+}
+
+impl Positional {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Key | Self::Keys => "key",
+            Self::Owner => "owner",
+            Self::LeaseMs => "lease-ms",
+            Self::NumKeys => "numkeys",
+        }
+    }
+}
+
+impl Opt {
+    /// All options, in the order of the help. Those that need another one, or
+    /// exclude it, come after it.
+    pub const ALL: [Self; 13] = [
+        Self::Shared,
+        Self::Limit,
+        Self::Permits,
+        Self::Reenter,
+        Self::Wait,
+        Self::Keep,
+        Self::All,
+        Self::Fence,
+        Self::Notify,
+        Self::Snotify,
+        Self::Bind,
+        Self::Queue,
+        Self::Count,
+    ];
+
+    /// What there is to know of it.
+    #[must_use]
+    pub const fn spec(self) -> &'static Spec {
+        use Command::{Acquire, AcquireAll, Force, List, Release, ReleaseAll, Renew, RenewAll};
+        match self {
+            Self::Shared => &Spec {
+                token: "SHARED",
+                name: "shared",
+                value: Value::None,
+                commands: &[Acquire],
+                needs: None,
+                excludes: None,
+            },
+            Self::Limit => &Spec {
+                token: "LIMIT",
+                name: "limit",
+                value: Value::Number {
+                    shown: "n",
+                    argument: "LIMIT",
+                    min: 1,
+                    max: Max::Of(PERMITS_MAX),
+                },
+                commands: &[Acquire],
+                needs: Some(Self::Shared),
+                excludes: None,
+            },
+            Self::Permits => &Spec {
+                token: "PERMITS",
+                name: "permits",
+                value: Value::Number {
+                    shown: "k",
+                    argument: "PERMITS",
+                    min: 1,
+                    max: Max::Given(Self::Limit),
+                },
+                commands: &[Acquire],
+                needs: Some(Self::Limit),
+                excludes: None,
+            },
+            Self::Reenter => &Spec {
+                token: "REENTER",
+                name: "reenter",
+                value: Value::None,
+                commands: &[Acquire, AcquireAll],
+                needs: None,
+                excludes: None,
+            },
+            Self::Wait => &Spec {
+                token: "WAIT",
+                name: "wait-ms",
+                value: Value::Number {
+                    shown: "wait-ms",
+                    argument: "wait-ms",
+                    min: 0,
+                    max: Max::LeaseMs,
+                },
+                commands: &[Acquire, AcquireAll],
+                needs: None,
+                excludes: None,
+            },
+            Self::Keep => &Spec {
+                token: "KEEP",
+                name: "keep-ms",
+                value: Value::Number {
+                    shown: "grace-ms",
+                    argument: "KEEP grace-ms",
+                    min: 1,
+                    max: Max::Of(KEEP_MAX_MS),
+                },
+                commands: &[Acquire, AcquireAll],
+                needs: Some(Self::Wait),
+                excludes: None,
+            },
+            Self::All => &Spec {
+                token: "ALL",
+                name: "all",
+                value: Value::None,
+                commands: &[Release, ReleaseAll],
+                needs: None,
+                excludes: None,
+            },
+            Self::Fence => &Spec {
+                token: "FENCE",
+                name: "fence",
+                value: Value::Number {
+                    shown: "n",
+                    argument: "FENCE",
+                    min: 1,
+                    max: Max::Of(Fence::MAX),
+                },
+                commands: &[Renew, Release, ReleaseAll],
+                needs: None,
+                excludes: None,
+            },
+            Self::Notify => &Spec {
+                token: "NOTIFY",
+                name: "channel",
+                value: Value::Channel,
+                commands: &[Acquire, AcquireAll, Renew, RenewAll],
+                needs: None,
+                excludes: None,
+            },
+            Self::Snotify => &Spec {
+                token: "SNOTIFY",
+                name: "shard-channel",
+                value: Value::Channel,
+                commands: &[Acquire, AcquireAll, Renew, RenewAll],
+                needs: None,
+                excludes: Some(Self::Notify),
+            },
+            Self::Bind => &Spec {
+                token: "BIND",
+                name: "grace-ms",
+                value: Value::Number {
+                    shown: "grace-ms",
+                    argument: "BIND grace-ms",
+                    min: 0,
+                    max: Max::LeaseMs,
+                },
+                commands: &[Acquire, Renew],
+                needs: None,
+                excludes: None,
+            },
+            Self::Queue => &Spec {
+                token: "QUEUE",
+                name: "queue",
+                value: Value::None,
+                commands: &[Force],
+                needs: None,
+                excludes: None,
+            },
+            Self::Count => &Spec {
+                token: "COUNT",
+                name: "count",
+                value: Value::Number {
+                    shown: "n",
+                    argument: "COUNT",
+                    min: 1,
+                    max: Max::Of(LIST_MAX),
+                },
+                commands: &[List],
+                needs: None,
+                excludes: None,
+            },
+        }
+    }
+
+    /// Whether it neither needs another option nor excludes one.
+    #[must_use]
+    pub const fn stands_alone(self) -> bool {
+        self.spec().needs.is_none() && self.spec().excludes.is_none()
+    }
+
+    /// Those that can only be given together with this one.
+    pub fn needed_by(self) -> impl Iterator<Item = Self> {
+        let all = Self::ALL.into_iter();
+        all.filter(move |it| it.spec().needs == Some(self))
+    }
+
+    /// Those that cannot be given together with this one.
+    pub fn excluded_by(self) -> impl Iterator<Item = Self> {
+        let all = Self::ALL.into_iter();
+        all.filter(move |it| it.spec().excludes == Some(self))
+    }
+
+    /// Writes it with its value, what may come with it, and what may stand in
+    /// its place.
+    fn show(self, line: &mut String) {
+        line.push_str(&self.usage());
+        for nested in self.needed_by() {
+            line.push_str(" [");
+            nested.show(line);
+            line.push(']');
+        }
+        for other in self.excluded_by() {
+            line.push_str(" | ");
+            other.show(line);
+        }
+    }
+
+    /// Its token, and what its value is.
+    #[must_use]
+    pub fn usage(self) -> String {
+        let mut usage = self.spec().token.to_owned();
+        let value = match self.spec().value {
+            Value::None => return usage,
+            Value::Number { shown, .. } => shown,
+            Value::Channel => "channel",
+        };
+        // Writing to a string does not fail.
+        let _ = write!(usage, " {value}");
+        usage
+    }
+}
