@@ -1,7 +1,8 @@
 //! `RLOCK.ACQUIRE` and `RLOCK.MACQUIRE`
 
 use rlock_core::{
-    Admission, ChannelKind, Effect, Hold, Limits, Locks, Mode, Name, Request, Step, TicketId, Wait,
+    Admission, ChannelKind, Effect, Grace, Hold, Limits, Locks, Mode, Name, Request, Step,
+    TicketId, Wait,
     syntax::{self, Acquire, NamedChannel, Shown},
 };
 
@@ -69,9 +70,9 @@ fn ask<'a>(
 /// The request that a command makes, as far as this connection may make it.
 fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, String> {
     let mut request = syntax.request;
-    request.session = connection(ctx, syntax.channel, request.grace_ms)?;
+    request.session = connection(ctx, syntax.channel, request.options.bind)?;
     if request.channel.is_none() && request.wait != Wait::No && !ctx.flags().may_block() {
-        (request.wait, request.keep_ms) = (Wait::No, None);
+        (request.wait, request.options.keep) = (Wait::No, None);
     }
     Ok(request)
 }
@@ -81,9 +82,9 @@ fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, 
 pub(super) fn connection(
     ctx: &Context,
     channel: Option<NamedChannel<'_, Text>>,
-    grace_ms: Option<u32>,
+    bind: Option<Grace>,
 ) -> Result<Option<u64>, String> {
-    if channel.is_none() && grace_ms.is_none() {
+    if channel.is_none() && bind.is_none() {
         return Ok(None);
     }
     let option = match channel.map(|it| it.kind) {
@@ -162,7 +163,7 @@ fn request_lock(
     site: &Site<'_>,
     request: &Request<'_>,
 ) -> Result<Outcome, Failure> {
-    let limits = limits(state, site, request.mode);
+    let limits = limits(state, site, request.options.mode);
     let mut pending = Pending::default();
     let outcome = change(state, site, &mut pending, |locks, name, hold, others| {
         let step = locks.acquire(site.now, name, hold, request, &limits, others)?;
@@ -224,7 +225,7 @@ fn request_locks(
             key: key.bytes(),
         })
         .collect();
-    let limits = limits(state, site, request.mode);
+    let limits = limits(state, site, request.options.mode);
     let (now, holds) = (site.now, &mut opened.holds);
     let others = OtherHolders::new(site, &state.known);
     let locks = &mut state.locks;

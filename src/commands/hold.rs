@@ -25,16 +25,16 @@ pub(super) fn renew(call: &Call<'_>) -> Option<()> {
         lease_ms,
         fence,
         channel,
-        grace_ms,
+        bind,
     } = call.parsed(parsed)?;
-    let session = call.accepted(connection(call.ctx, channel, grace_ms))?;
+    let session = call.accepted(connection(call.ctx, channel, bind))?;
     change_hold(call, *key, *owner, |state, site| {
         let renewal = Renewal {
             lease_ms,
             fence,
             session: session.or_else(|| state.session_for(site)),
             channel: channel.map(|it| it.channel()),
-            grace_ms,
+            bind,
         };
         let watches_max = settings().max_watches.get();
         transact(state, site, |locks, name, hold, _| {
@@ -103,7 +103,7 @@ pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
             fence: None,
             session: session.or_else(|| state.session_for_any(site, keys)),
             channel: channel.map(|it| it.channel()),
-            grace_ms: None,
+            bind: None,
         };
         renew_each(state, site, keys, &renewal)
     })?;

@@ -42,11 +42,12 @@ impl Locks {
         self.view(now, name, hold, Some(request.owner));
         let queue = self.table.find(name);
         let is_holder = hold.of_caller(request.owner).is_some();
-        let upgrades = is_holder && is_upgrade(hold, request.mode);
+        let upgrades = is_holder && is_upgrade(hold, request.options.mode);
         if is_holder && !upgrades {
             return self.enter_again(now, name, hold, request, limits);
         }
-        let fits = self.is_granting(now, queue) && hold.admits(now, request.owner, request.mode);
+        let fits =
+            self.is_granting(now, queue) && hold.admits(now, request.owner, request.options.mode);
         if fits && (upgrades || self.is_next(queue, request)) {
             return self.enter(now, name, hold, request, limits);
         }
@@ -76,10 +77,9 @@ impl Locks {
         let upgrades = hold.of_caller(request.owner).is_some();
         // An upgrade keeps no place: its owner holds the lock, and comes before
         // all others anyway.
-        let request = &Request {
-            keep_ms: request.keep_ms.filter(|_| !upgrades),
-            ..*request
-        };
+        let mut request = *request;
+        request.options.keep = request.options.keep.filter(|_| !upgrades);
+        let request = &request;
         let own = self.table.ticket_of(queue, request.owner);
         let goes_on = |id: &TicketId| !upgrades || self.is_upgrade(*id);
         let (id, earlier) = if let Some(id) = own.filter(goes_on) {
@@ -154,11 +154,11 @@ impl Locks {
             self.check_shared(now, hold, request, limits)?;
         }
         let count = hold.of_caller(request.owner).map_or(0, |it| it.count);
-        if count >= COUNT_MAX && request.reenter {
+        if count >= COUNT_MAX && request.options.reenter {
             return Err(Refusal::CountOverflow);
         }
         let before = hold.deadline();
-        let fence = self.give(now, name, hold, request.owner, &request.terms());
+        let fence = self.give(now, name, hold, request.owner, &request.options);
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, &request.beside());
         let mut step = Step::quiet(Admission::Granted(fence));
@@ -191,14 +191,14 @@ impl Locks {
         let Some(mut held) = hold.of_caller(request.owner) else {
             return Ok(Step::quiet(Admission::Busy));
         };
-        if request.reenter {
+        if request.options.reenter {
             if held.count >= COUNT_MAX {
                 return Err(Refusal::CountOverflow);
             }
             held.count += 1;
         }
         let before = hold.deadline();
-        held.deadline = now.plus_millis(request.lease_ms.into());
+        held.deadline = now.plus_millis(request.options.lease_ms.into());
         let fence = *held
             .fence
             .get_or_insert_with(|| self.fences.next(now, [name]));
@@ -310,7 +310,7 @@ fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
 
 /// Whether a request is the one that is queued, once more.
 fn is_same(ticket: &Ticket, request: &Request<'_>) -> bool {
-    ticket.multi.is_none() && ticket.mode().is_like(request.mode)
+    ticket.multi.is_none() && ticket.options.mode.is_like(request.options.mode)
 }
 
 /// The end of a call, if there is one that waits.

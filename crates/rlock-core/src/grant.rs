@@ -8,21 +8,13 @@ use std::time::Duration;
 use crate::acquire::COUNT_MAX;
 use crate::graph::Verdict;
 use crate::queue::QueueId;
-use crate::ticket::{Grace, MultiId};
+use crate::ticket::MultiId;
 use crate::wait_for::{Search, Target};
 use crate::watch::{Binding, Watch};
 use crate::{
-    Channel, Fence, Hold, Holder, Holders, Limits, Listener, Locks, Mode, Name, Refusal, Renewal,
-    Request, Ticket, TicketId, Timestamp, Who,
+    AcquireOptions, Channel, Fence, Grace, Hold, Holder, Holders, Limits, Listener, Locks, Mode,
+    Name, Refusal, Renewal, Request, Ticket, TicketId, Timestamp, Who,
 };
-
-/// What is granted.
-#[derive(Clone, Copy)]
-pub(crate) struct Terms {
-    pub(crate) mode: Mode,
-    pub(crate) reenter: bool,
-    pub(crate) lease_ms: u32,
-}
 
 /// What is to be remembered of a hold beside the store.
 #[derive(Clone, Copy)]
@@ -30,31 +22,23 @@ pub(crate) struct Beside<'a> {
     pub(crate) owner: &'a [u8],
     session: Option<u64>,
     channel: Option<Channel<'a>>,
-    grace_ms: Option<u32>,
+    bind: Option<Grace>,
 }
 
 impl Beside<'_> {
     /// Whether anything is, that may not have been before.
     const fn is_asked_for(&self) -> bool {
-        self.channel.is_some() || self.grace_ms.is_some()
+        self.channel.is_some() || self.bind.is_some()
     }
 }
 
 impl<'a> Request<'a> {
-    pub(crate) const fn terms(&self) -> Terms {
-        Terms {
-            mode: self.mode,
-            reenter: self.reenter,
-            lease_ms: self.lease_ms,
-        }
-    }
-
     pub(crate) const fn beside(&self) -> Beside<'a> {
         Beside {
             owner: self.owner,
             session: self.session,
             channel: self.channel,
-            grace_ms: self.grace_ms,
+            bind: self.options.bind,
         }
     }
 }
@@ -65,17 +49,7 @@ impl<'a> Renewal<'a> {
             owner,
             session: self.session,
             channel: self.channel,
-            grace_ms: self.grace_ms,
-        }
-    }
-}
-
-impl Ticket {
-    pub(crate) fn terms(&self) -> Terms {
-        Terms {
-            mode: self.mode(),
-            reenter: self.reenter,
-            lease_ms: self.lease_ms,
+            bind: self.bind,
         }
     }
 }
@@ -89,14 +63,14 @@ impl Locks {
         name: Name<'_>,
         hold: &mut Hold,
         owner: &[u8],
-        terms: &Terms,
+        options: &AcquireOptions,
     ) -> Fence {
         let fence = self.fences.next(now, [name]);
-        let deadline = now.plus_millis(terms.lease_ms.into());
+        let deadline = now.plus_millis(options.lease_ms.into());
         let held = hold.of_caller(owner).map_or(0, |held| held.count);
-        let raise = u32::from(held == 0 || terms.reenter);
+        let raise = u32::from(held == 0 || options.reenter);
         let count = held.saturating_add(raise).min(COUNT_MAX);
-        match terms.mode {
+        match options.mode {
             Mode::Exclusive => {
                 *hold = Hold::Exclusive {
                     who: Who::Caller { count },
@@ -132,10 +106,10 @@ impl Locks {
         let Some(queue) = self.queue_to_remember_in(name, beside.is_asked_for()) else {
             return;
         };
-        let (session, grace_ms) = (beside.session, beside.grace_ms);
+        let (session, bind) = (beside.session, beside.bind);
         let notice = session.zip(beside.channel);
         let notice = notice.map(|(session, channel)| self.table.listener(session, channel));
-        self.keep_watch(queue, beside.owner, fence, notice, session, grace_ms);
+        self.keep_watch(queue, beside.owner, fence, notice, session, bind);
         self.look_at(now, queue, hold);
     }
 
@@ -143,8 +117,8 @@ impl Locks {
     pub(crate) fn remember_ticket(&mut self, queue: QueueId, ticket: &Ticket, fence: Fence) {
         let notice = ticket.delivery.listener().cloned();
         let session = ticket.delivery.session();
-        let grace_ms = ticket.grace.map(Grace::millis);
-        self.keep_watch(queue, &ticket.owner, fence, notice, session, grace_ms);
+        let bind = ticket.options.bind;
+        self.keep_watch(queue, &ticket.owner, fence, notice, session, bind);
     }
 
     /// Whether the hold of an owner is bound to a connection.
@@ -169,11 +143,11 @@ impl Locks {
         fence: Fence,
         notice: Option<Arc<Listener>>,
         session: Option<u64>,
-        grace_ms: Option<u32>,
+        bind: Option<Grace>,
     ) {
-        let new = session.zip(grace_ms).map(|(session, grace_ms)| Binding {
+        let new = session.zip(bind).map(|(session, grace)| Binding {
             session,
-            grace_ms,
+            grace,
             closed: None,
         });
         let mut known = self.table.watch_of(queue, owner);
@@ -287,7 +261,7 @@ impl Locks {
         };
         let others = here + self.table.shared_places;
         let is_one_too_many = limits.shared_elsewhere.saturating_add(others) >= limits.shared_max;
-        if request.mode == Mode::Exclusive || !is_one_too_many {
+        if request.options.mode == Mode::Exclusive || !is_one_too_many {
             return Ok(());
         }
         Err(Refusal::TooManyShared {
@@ -306,7 +280,7 @@ impl Locks {
         if !limits.detects_deadlocks {
             return Ok(());
         }
-        let search = || Search::new(self, holders, request.owner, request.mode, targets);
+        let search = || Search::new(self, holders, request.owner, request.options.mode, targets);
         let verdict = match search().verdict() {
             Verdict::OldKnot if !holders.is_over() => search().whole().verdict(),
             verdict => verdict,
@@ -371,7 +345,7 @@ impl Granted {
     /// asked for that.
     #[must_use]
     pub fn kept_place(&self) -> Option<Box<KeptPlace>> {
-        self.ticket.keep?;
+        self.ticket.options.keep?;
         let (ticket, places) = (self.ticket.clone(), self.places.clone());
         Some(Box::new(KeptPlace { ticket, places }))
     }

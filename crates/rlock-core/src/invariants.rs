@@ -62,7 +62,7 @@ impl Locks {
         let front = front.and_then(|it| self.table.tickets.get(&it));
         let admissible = front.is_some_and(|it| {
             it.multi.is_none()
-                && hold.admits(now, &it.owner, it.mode())
+                && hold.admits(now, &it.owner, it.options.mode)
                 && self.is_granting(now, Some(id))
         });
         let excused = queue.due || self.is_offered(now, id);

@@ -50,10 +50,11 @@ pub use hold::{Hold, Mode, Who};
 pub use lock::Locks;
 pub use shared::{Change, Holder, Shared};
 pub use step::{
-    Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal, Request, Step, Wait,
+    AcquireOptions, Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal,
+    Request, Step, Wait,
 };
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
-pub use time::Timestamp;
+pub use time::{Grace, Timestamp};
 pub use views::{ContendedView, Counters, Gauges, WaiterView};
 pub use wait_for::{Holders, VisitHolder};
 pub use watch::Binding;

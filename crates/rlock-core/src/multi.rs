@@ -148,7 +148,7 @@ impl Locks {
         let own = own.and_then(|multi| self.table.members(multi).first().copied());
         let earlier = own.and_then(|id| self.take_out(id));
         for (name, hold) in names.iter().zip(holds) {
-            hold.enter(fence, now, request.lease_ms);
+            hold.enter(fence, now, request.options.lease_ms);
             self.remember(now, *name, hold, fence, &request.beside());
             self.hold_changed(now, *name, hold);
         }
@@ -229,7 +229,7 @@ impl Locks {
             hold.of_caller(request.owner)
                 .is_some_and(|it| it.count >= COUNT_MAX)
         };
-        if request.reenter && holds.iter().any(overflows) {
+        if request.options.reenter && holds.iter().any(overflows) {
             return Err(Refusal::CountOverflow);
         }
         let unwatched = |name: &&Name<'_>| self.table.watch_named(**name, request.owner).is_none();

@@ -154,7 +154,7 @@ impl Locks {
             let Some(ticket) = self.table.tickets.get(&front) else {
                 return;
             };
-            if !hold.admits(now, &ticket.owner, ticket.mode()) {
+            if !hold.admits(now, &ticket.owner, ticket.options.mode) {
                 return;
             }
             if self.is_left(front) {
@@ -224,7 +224,7 @@ impl Locks {
     ) -> Granted {
         let was_upgraded = ticket.is_upgrade
             && matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
-        let fence = self.give(now, name, hold, &ticket.owner, &ticket.terms());
+        let fence = self.give(now, name, hold, &ticket.owner, &ticket.options);
         hold.seen_from_elsewhere(&ticket.owner);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
@@ -400,7 +400,7 @@ impl Locks {
         let mut leader = None;
         for (member, hold) in members.iter().zip(holds) {
             let ticket = self.table.remove(*member)?;
-            hold.enter(fence, now, ticket.lease_ms);
+            hold.enter(fence, now, ticket.options.lease_ms);
             hold.seen_from_elsewhere(&ticket.owner);
             self.count_in_streak(ticket.queue);
             self.remember_ticket(ticket.queue, &ticket, fence);

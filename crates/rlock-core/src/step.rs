@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Channel, Delivery, Fence, Granted, Listener, Mode, TicketId, Timestamp};
+use crate::{Channel, Delivery, Fence, Grace, Granted, Listener, Mode, TicketId, Timestamp};
 
 /// The name of a lock: a key in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,23 +35,48 @@ impl Wait {
     }
 }
 
+/// What a request asks for: its lease and its options, whoever asks and however
+/// the outcome reaches it. They are carried whole from the words of a command to
+/// the ticket and to the grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcquireOptions {
+    /// How the lock is asked for.
+    pub mode: Mode,
+    /// The lease, in milliseconds, counted from the grant.
+    pub lease_ms: u32,
+    /// Whether a holder asks for one more entry; else asking again changes
+    /// nothing but the lease.
+    pub reenter: bool,
+    /// How long the place in the queue outlives the call, if it is to be kept.
+    pub keep: Option<Grace>,
+    /// How long the hold outlives its connection, if it is to be bound to one.
+    /// Needs a connection.
+    pub bind: Option<Grace>,
+}
+
+impl AcquireOptions {
+    /// A lease without any other option.
+    #[must_use]
+    pub const fn new(mode: Mode, lease_ms: u32) -> Self {
+        Self {
+            mode,
+            lease_ms,
+            reenter: false,
+            keep: None,
+            bind: None,
+        }
+    }
+}
+
 /// A request to acquire.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// Who asks.
     pub owner: &'a [u8],
-    /// How the lock is asked for.
-    pub mode: Mode,
-    /// The lease, in milliseconds.
-    pub lease_ms: u32,
-    /// Whether a holder asks for one more entry; else asking again changes
-    /// nothing but the lease.
-    pub reenter: bool,
+    /// What it asks for.
+    pub options: AcquireOptions,
     /// How long to queue if it cannot be granted at once.
     pub wait: Wait,
-    /// How long the place in the queue outlives the call, in milliseconds, if
-    /// it is to be kept.
-    pub keep_ms: Option<u32>,
     /// The connection that asks; a script has none.
     pub session: Option<u64>,
     /// The user of the server that asks, for whom its places count; `None` if
@@ -59,9 +84,6 @@ pub struct Request<'a> {
     pub user: Option<&'a [u8]>,
     /// Where outcome and loss are published. Needs a connection.
     pub channel: Option<Channel<'a>>,
-    /// How long the hold outlives its connection, in milliseconds, if it is to
-    /// be bound to one. Needs a connection.
-    pub grace_ms: Option<u32>,
 }
 
 /// A renewal.
@@ -76,9 +98,9 @@ pub struct Renewal<'a> {
     /// Where the loss is published from now on; `None` leaves that as it is.
     /// Needs a connection.
     pub channel: Option<Channel<'a>>,
-    /// How long the hold outlives its connection from now on, in milliseconds;
-    /// `None` leaves that as it is. Needs a connection.
-    pub grace_ms: Option<u32>,
+    /// How long the hold outlives its connection from now on; `None` leaves
+    /// that as it is. Needs a connection.
+    pub bind: Option<Grace>,
 }
 
 /// What may be queued.

@@ -274,7 +274,7 @@ impl Table {
     pub(crate) fn insert(&mut self, id: TicketId, ticket: Box<Ticket>) {
         self.resize(ticket.queue, 1);
         self.count_of_user(ticket.user, 1);
-        self.shared_places += u64::from(ticket.mode() != Mode::Exclusive);
+        self.shared_places += u64::from(ticket.options.mode != Mode::Exclusive);
         self.tickets.insert(id, ticket);
         self.enter_order(id);
     }
@@ -285,7 +285,7 @@ impl Table {
         let ticket = self.tickets.remove(&id)?;
         self.resize(ticket.queue, -1);
         self.count_of_user(ticket.user, -1);
-        self.shared_places -= u64::from(ticket.mode() != Mode::Exclusive);
+        self.shared_places -= u64::from(ticket.options.mode != Mode::Exclusive);
         Some(ticket)
     }
 

@@ -1,10 +1,10 @@
 //! One waiter's place in one queue, and whom its outcome is told.
 
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::queue::QueueId;
-use crate::{Mode, Request, Timestamp};
+use crate::{AcquireOptions, Request, Timestamp};
 
 /// Names a ticket; never used twice by one table, so a stale one finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,56 +116,6 @@ impl Delivery {
     }
 }
 
-/// A number of milliseconds, in four bytes also where there is none: there may
-/// be a million tickets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Grace(NonZeroU32);
-
-impl Grace {
-    pub(crate) const fn from_millis(millis: u32) -> Self {
-        Self(NonZeroU32::MIN.saturating_add(millis))
-    }
-
-    pub(crate) const fn millis(self) -> u32 {
-        self.0.get() - 1
-    }
-}
-
-/// A [`Mode`] in eight bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct PackedMode {
-    /// Zero for exclusive mode.
-    permits: u32,
-    limit: Option<NonZeroU32>,
-}
-
-impl From<Mode> for PackedMode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Exclusive => Self {
-                permits: 0,
-                limit: None,
-            },
-            Mode::Shared { permits, limit } => Self {
-                permits: permits.max(1),
-                limit: limit.and_then(NonZeroU32::new),
-            },
-        }
-    }
-}
-
-impl From<PackedMode> for Mode {
-    fn from(packed: PackedMode) -> Self {
-        match packed.permits {
-            0 => Self::Exclusive,
-            permits => Self::Shared {
-                permits,
-                limit: packed.limit.map(NonZeroU32::get),
-            },
-        }
-    }
-}
-
 /// A waiter's place in a queue, and what it asks for.
 ///
 /// The place is *kept* while nobody waits in it: its owner's call has ended,
@@ -174,17 +124,10 @@ impl From<PackedMode> for Mode {
 pub struct Ticket {
     /// Who waits.
     pub owner: Box<[u8]>,
-    mode: PackedMode,
-    /// Whether an upgrade raises the hold count.
-    pub(crate) reenter: bool,
+    /// What it asks for.
+    pub options: AcquireOptions,
     /// Whether it was put before all others, to be upgraded.
     pub(crate) is_upgrade: bool,
-    /// The lease of the grant, in milliseconds, counted from the hand-off.
-    pub(crate) lease_ms: u32,
-    /// How long the hold outlives its connection, if it is bound to one.
-    pub(crate) grace: Option<Grace>,
-    /// How long the place outlives the call, if it does.
-    pub(crate) keep: Option<Grace>,
     /// When the owner asked first; a takeover does not change it.
     pub(crate) since: Timestamp,
     /// When the wait ends, or, of a kept place, its grace;
@@ -199,6 +142,9 @@ pub struct Ticket {
     pub(crate) user: Option<NonZeroU64>,
 }
 
+/// What the allocator rounds up to: there may be a million tickets.
+const _: () = assert!(size_of::<Ticket>() <= 112, "a ticket has grown");
+
 impl Ticket {
     /// A place in `queue` for a request that is made now.
     pub(crate) fn new(
@@ -209,12 +155,8 @@ impl Ticket {
     ) -> Self {
         Self {
             owner: request.owner.into(),
-            mode: request.mode.into(),
-            reenter: request.reenter,
+            options: request.options,
             is_upgrade: false,
-            lease_ms: request.lease_ms,
-            grace: request.grace_ms.map(Grace::from_millis),
-            keep: request.keep_ms.map(Grace::from_millis),
             since: now,
             wait_ends: request.wait.ends(now),
             delivery,
@@ -232,19 +174,9 @@ impl Ticket {
         request: &Request<'_>,
         delivery: Delivery,
     ) -> Delivery {
-        self.mode = request.mode.into();
-        self.reenter = request.reenter;
-        self.lease_ms = request.lease_ms;
-        self.grace = request.grace_ms.map(Grace::from_millis);
-        self.keep = request.keep_ms.map(Grace::from_millis);
+        self.options = request.options;
         self.wait_ends = request.wait.ends(now);
         std::mem::replace(&mut self.delivery, delivery)
-    }
-
-    /// How the lock is asked for.
-    #[must_use]
-    pub fn mode(&self) -> Mode {
-        self.mode.into()
     }
 
     /// Whether nobody waits in the place.
@@ -255,20 +187,20 @@ impl Ticket {
 
     /// Until when the place is kept if its call ends now.
     pub(crate) fn kept_until(&self, now: Timestamp) -> Option<Timestamp> {
-        Some(now.plus_millis(self.keep?.millis().into()))
+        Some(now.plus_millis(self.options.keep?.millis().into()))
     }
 
     /// Ends the call; what it was to be answered through comes back.
     pub(crate) fn keep_until(&mut self, until: Timestamp) -> Delivery {
         self.wait_ends = until;
-        self.grace = None;
+        self.options.bind = None;
         std::mem::replace(&mut self.delivery, Delivery::Kept)
     }
 
     /// Whether the hold, once granted, has to be remembered: its loss is to be
     /// told, or it ends with its connection.
     pub(crate) const fn is_watched(&self) -> bool {
-        self.grace.is_some() || matches!(self.delivery, Delivery::Notify(_))
+        self.options.bind.is_some() || matches!(self.delivery, Delivery::Notify(_))
     }
 }
 

@@ -1,5 +1,6 @@
 //! Time as data: the core is told what time it is and never asks.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// A point in time: microseconds since the Unix epoch.
@@ -66,5 +67,24 @@ impl Timestamp {
     #[must_use]
     pub const fn millis_from(self, now: Self) -> u64 {
         self.millis().saturating_sub(now.millis())
+    }
+}
+
+/// How long something outlives a call or a connection, in milliseconds. An
+/// optional one takes four bytes too: there may be a million tickets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grace(NonZeroU32);
+
+impl Grace {
+    /// This many milliseconds, at most `u32::MAX` - 1.
+    #[must_use]
+    pub const fn from_millis(millis: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(millis))
+    }
+
+    /// The milliseconds.
+    #[must_use]
+    pub const fn millis(self) -> u32 {
+        self.0.get() - 1
     }
 }

@@ -89,7 +89,7 @@ fn view(now: Timestamp, ticket: &Ticket) -> WaiterView<'_> {
     let left = (ticket.wait_ends != Timestamp::NEVER).then(|| ticket.wait_ends.millis_from(now));
     WaiterView {
         owner: &ticket.owner,
-        mode: ticket.mode(),
+        mode: ticket.options.mode,
         waited: now.since(ticket.since),
         wait_left_ms: left.filter(|_| !ticket.is_kept()),
         session: ticket.delivery.session(),

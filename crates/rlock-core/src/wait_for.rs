@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
                 let wait = OneWait {
                     node,
                     queue: Some(ticket.queue),
-                    mode: ticket.mode(),
+                    mode: ticket.options.mode,
                     rank: table.rank(id),
                     is_new: false,
                 };
@@ -318,10 +318,10 @@ impl<'a> Search<'a> {
             if self.is_over(id, ticket) {
                 continue;
             }
-            if ticket.mode() == Mode::Exclusive {
+            if ticket.options.mode == Mode::Exclusive {
                 return Need::All;
             }
-            least = match (least, spare(ticket.mode())) {
+            least = match (least, spare(ticket.options.mode)) {
                 (Some(one), Some(other)) => Some(one.min(other)),
                 (one, other) => one.or(other),
             };

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::queue::QueueId;
-use crate::{Announce, Effect, Fence, Hold, Listener, Locks, Name, Step, Timestamp};
+use crate::{Announce, Effect, Fence, Grace, Hold, Listener, Locks, Name, Step, Timestamp};
 
 /// Names a watch; never used twice by one table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,8 +31,8 @@ impl WatchId {
 pub struct Binding {
     /// The connection.
     pub session: u64,
-    /// How long the hold outlives it, in milliseconds.
-    pub grace_ms: u32,
+    /// How long the hold outlives it.
+    pub grace: Grace,
     /// When the connection closed, once it has.
     pub closed: Option<Timestamp>,
 }
@@ -40,7 +40,7 @@ pub struct Binding {
 impl Binding {
     /// When the hold ends, once the connection has closed.
     pub(crate) fn ends(&self) -> Option<Timestamp> {
-        Some(self.closed?.plus_millis(self.grace_ms.into()))
+        Some(self.closed?.plus_millis(self.grace.millis().into()))
     }
 
     /// Whether the hold has outlived its connection for as long as it may.
@@ -201,7 +201,7 @@ impl Locks {
         let (Some(mut held), Some(ends)) = (hold.of_caller(owner), ends) else {
             return Step::quiet(());
         };
-        if binding.is_some_and(|it| it.grace_ms == 0) {
+        if binding.is_some_and(|it| it.grace.millis() == 0) {
             hold.lose(owner);
             let step = self.settle(now, name, hold);
             return step.announcing(Announce::IfFreed);

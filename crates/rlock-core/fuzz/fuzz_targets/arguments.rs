@@ -67,7 +67,7 @@ fuzz_target!(|words: Vec<Word>| {
         check_request(&it);
         check_keys(it.keys);
         assert_eq!(
-            (it.request.mode, it.request.grace_ms),
+            (it.request.options.mode, it.request.options.bind),
             (Mode::Exclusive, None)
         );
     }
@@ -75,8 +75,8 @@ fuzz_target!(|words: Vec<Word>| {
         check_owner(it.owner);
         check_millis(it.lease_ms, 1);
         check_channel(it.channel);
-        if let Some(grace_ms) = it.grace_ms {
-            check_millis(grace_ms, 0);
+        if let Some(grace) = it.bind {
+            check_millis(grace.millis(), 0);
         }
     }
     if let Some(it) = accepted(syntax::renew_all(&words, MILLIS_MAX)) {
@@ -104,17 +104,17 @@ fn check_request(it: &Acquire<'_, Vec<u8>>) {
     let request = &it.request;
     check_owner(it.owner);
     assert_eq!(request.owner, it.owner);
-    check_millis(request.lease_ms, 1);
-    if let Some(grace_ms) = request.grace_ms {
-        check_millis(grace_ms, 0);
+    check_millis(request.options.lease_ms, 1);
+    if let Some(grace) = request.options.bind {
+        check_millis(grace.millis(), 0);
     }
     if let Wait::Millis(wait) = request.wait {
         assert!((1..=MILLIS_MAX).contains(&wait));
     }
-    if let Some(keep_ms) = request.keep_ms {
-        assert!((1..=600_000).contains(&keep_ms) && request.wait != Wait::No);
+    if let Some(keep) = request.options.keep {
+        assert!((1..=600_000).contains(&keep.millis()) && request.wait != Wait::No);
     }
-    if let Mode::Shared { permits, limit } = request.mode {
+    if let Mode::Shared { permits, limit } = request.options.mode {
         assert!((1..=limit.unwrap_or(1)).contains(&permits));
         assert!(limit.is_none_or(|limit| limit <= 1_000_000));
     }

@@ -3,7 +3,7 @@
 use super::{
     ArgError, Argument, Command, NamedChannel, Opt, args, commands::keys, options::Options,
 };
-use crate::{Mode, Request, Wait};
+use crate::{AcquireOptions, Mode, Request, Wait};
 
 /// A request for one lock or several, and those of its words that the caller
 /// has more to do with.
@@ -52,25 +52,29 @@ impl<'a, A: Argument> Options<'a, A> {
         let owner = args::owner(owner)?;
         let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
         let channel = self.channel()?;
+        let mode = self.mode()?;
+        let wait = match self.number(Opt::Wait)? {
+            None => Wait::No,
+            Some(0) => Wait::Forever,
+            Some(millis) => Wait::Millis(millis),
+        };
         Ok(Acquire {
             keys,
             owner,
             channel,
             request: Request {
                 owner: owner.bytes(),
-                mode: self.mode()?,
-                lease_ms,
-                reenter: self.has(Opt::Reenter),
-                wait: match self.number(Opt::Wait)? {
-                    None => Wait::No,
-                    Some(0) => Wait::Forever,
-                    Some(millis) => Wait::Millis(millis),
+                options: AcquireOptions {
+                    mode,
+                    lease_ms,
+                    reenter: self.has(Opt::Reenter),
+                    keep: self.grace(Opt::Keep)?,
+                    bind: self.grace(Opt::Bind)?,
                 },
-                keep_ms: self.small(Opt::Keep)?,
+                wait,
                 session: None,
                 user: None,
                 channel: channel.map(|it| it.channel()),
-                grace_ms: self.small(Opt::Bind)?,
             },
         })
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{ArgError, Argument, Command, NamedChannel, Opt, args, options::Options};
-use crate::Fence;
+use crate::{Fence, Grace};
 
 /// The most keys of one command.
 const KEYS_MAX: u32 = 1024;
@@ -22,7 +22,7 @@ pub struct Renew<'a, A> {
     pub lease_ms: u32,
     pub fence: Option<Fence>,
     pub channel: Option<NamedChannel<'a, A>>,
-    pub grace_ms: Option<u32>,
+    pub bind: Option<Grace>,
 }
 
 /// `RLOCK.RELEASE key owner [ALL] [FENCE n]`
@@ -78,7 +78,7 @@ pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<Renew<'_, A>
         lease_ms,
         fence: options.fence()?,
         channel: options.channel()?,
-        grace_ms: options.small(Opt::Bind)?,
+        bind: options.grace(Opt::Bind)?,
     })
 }
 

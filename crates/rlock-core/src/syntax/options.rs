@@ -4,7 +4,7 @@ use super::{
     ArgError, Argument, Command, Opt, args,
     table::{Max, Spec, Value},
 };
-use crate::{Channel, ChannelKind, Fence};
+use crate::{Channel, ChannelKind, Fence, Grace};
 
 /// The options that a command was called with, each at most once.
 pub(super) struct Options<'a, A> {
@@ -147,6 +147,11 @@ impl<'a, A: Argument> Options<'a, A> {
         };
         let word = args::channel(word)?;
         Ok(Some(NamedChannel { kind, word }))
+    }
+
+    /// The grace that an option has.
+    pub(super) fn grace(&self, option: Opt) -> Result<Option<Grace>, ArgError> {
+        Ok(self.small(option)?.map(Grace::from_millis))
     }
 
     pub(super) fn fence(&self) -> Result<Option<Fence>, ArgError> {

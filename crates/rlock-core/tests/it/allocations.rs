@@ -6,9 +6,11 @@ use std::{
     cell::Cell,
 };
 
-use rlock_core::{Admission, Due, Hold, Locks, Name, Renewal, Request, Wait, Who, syntax};
+use rlock_core::{
+    AcquireOptions, Admission, Due, Hold, Locks, Name, Renewal, Request, Wait, Who, syntax,
+};
 
-use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, RENEWAL, at, request};
+use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, OPTIONS, RENEWAL, at, request};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -43,7 +45,10 @@ static COUNTING: Counting = Counting;
 fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
     let mut hold = Hold::Free;
     let entered = Request {
-        reenter: true,
+        options: AcquireOptions {
+            reenter: true,
+            ..OPTIONS
+        },
         ..request("ann", Wait::Millis(1000))
     };
     for _ in 0..2 {

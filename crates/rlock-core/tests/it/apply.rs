@@ -1,6 +1,6 @@
 //! Each operation, done to the core and to the naive model.
 
-use rlock_core::{Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
+use rlock_core::{AcquireOptions, Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
 
 use crate::{
     driver::text,
@@ -15,7 +15,7 @@ impl Pair {
     /// Does one operation on both, and answers both replies.
     pub(crate) fn apply(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
         match operation {
-            Operation::Acquire { key, mode, asked } => self.acquire(key, mode, asked),
+            Operation::Acquire { key, asked } => self.acquire(key, asked),
             Operation::AcquireAll { set, asked } => self.acquire_all(set, asked),
             Operation::Renew { .. }
             | Operation::RenewAll { .. }
@@ -71,23 +71,27 @@ impl Pair {
         }
     }
 
-    fn acquire(&mut self, key: usize, mode: Mode, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
-        let ask = self.ask(mode, asked);
+    fn acquire(&mut self, key: usize, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
+        let ask = self.ask(asked);
         let reply = self.driver.acquire(name(key), &ask);
         (reply, self.model.acquire(key, &ask))
     }
 
     fn acquire_all(&mut self, set: usize, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
         let asked = Asked {
-            grace_ms: None,
+            options: AcquireOptions {
+                mode: Mode::Exclusive,
+                bind: None,
+                ..asked.options
+            },
             ..asked
         };
-        let ask = self.ask(Mode::Exclusive, asked);
+        let ask = self.ask(asked);
         let reply = self.driver.acquire_all(&names(set), &ask);
         (reply, self.model.acquire_all(SETS[set], &ask))
     }
 
-    fn ask(&mut self, mode: Mode, asked: Asked) -> Ask<'static> {
+    fn ask(&mut self, asked: Asked) -> Ask<'static> {
         let session = if let Some(connection) = asked.connection {
             self.sessions[connection]
         } else {
@@ -96,21 +100,17 @@ impl Pair {
         };
         self.last_call += 1;
         let call = self.last_call;
-        if asked.channel.is_none() && (asked.wait != Wait::No || asked.grace_ms.is_some()) {
+        if asked.channel.is_none() && (asked.wait != Wait::No || asked.options.bind.is_some()) {
             self.calls.push_front((call, session));
             self.calls.truncate(6);
         }
         let request = Request {
             owner: OWNERS[asked.owner].as_bytes(),
-            mode,
-            lease_ms: asked.lease_ms,
-            reenter: asked.reenter,
+            options: asked.options,
             wait: asked.wait,
-            keep_ms: asked.keep_ms,
             session: Some(session),
             user: Some(USERS[usize::from(session % 3 == 0)].as_bytes()),
             channel: asked.channel.map(|channel| CHANNELS[channel]),
-            grace_ms: asked.grace_ms,
         };
         Ask { request, call }
     }
@@ -125,7 +125,7 @@ impl Pair {
                 raise,
                 connection,
                 channel,
-                grace_ms,
+                bind,
             } => {
                 let (owner, session) = (OWNERS[owner], self.sessions[connection]);
                 let (fence, expected) = raise.map(|it| self.raise_to(it, key, owner)).unzip();
@@ -134,7 +134,7 @@ impl Pair {
                     fence,
                     session: Some(session),
                     channel: channel.map(|channel| CHANNELS[channel]),
-                    grace_ms,
+                    bind,
                 };
                 let reply = self.driver.renew(name(key), owner, &renewal);
                 let model = &mut self.model;
@@ -159,7 +159,7 @@ impl Pair {
                     fence: None,
                     session: Some(session),
                     channel: channel.map(|channel| CHANNELS[channel]),
-                    grace_ms: None,
+                    bind: None,
                 };
                 let reply = driver.renew_all(&names(set), owner, &renewal);
                 (
@@ -359,7 +359,7 @@ fn renewed(renewal: &Renewal<'_>, raise_to: Option<u64>) -> Renewed {
         lease_ms: renewal.lease_ms,
         raise_to,
         via: Via::of(session, renewal.channel, 0),
-        grace: renewal.grace_ms.map(u64::from),
+        grace: renewal.bind.map(|it| it.millis().into()),
     }
 }
 

@@ -4,8 +4,8 @@
 use std::{cell::Cell, sync::mpsc, thread, time::Duration};
 
 use rlock_core::{
-    Admission, Delivery, Due, Effect, Gauges, Hold, Holder, Holders, Locks, Mode, Name, Request,
-    Shared, Step, Timestamp, VisitHolder, Wait, Who,
+    AcquireOptions, Admission, Delivery, Due, Effect, Gauges, Hold, Holder, Holders, Locks, Mode,
+    Name, Request, Shared, Step, Timestamp, VisitHolder, Wait, Who,
 };
 
 use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, at, request, taken};
@@ -16,7 +16,7 @@ const PIECE: usize = 64;
 
 fn shared(owner: &str, limit: Option<u32>) -> Request<'_> {
     Request {
-        mode: Mode::Shared { permits: 1, limit },
+        options: AcquireOptions::new(Mode::Shared { permits: 1, limit }, 1000),
         ..request(owner, Wait::No)
     }
 }

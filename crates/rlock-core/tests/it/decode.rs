@@ -1,15 +1,15 @@
 //! Operations made from eight bytes, so that random walks, shrinking and
 //! fuzzing all speak of the same.
 
-use rlock_core::{Mode, Wait};
+use rlock_core::{AcquireOptions, Grace, Mode, Wait};
 
 use crate::operation::{
     Asked, CHANNELS, CONNECTIONS, Foreign, OWNERS, Operation, Pass, Raise, SETS, SHARED, Under,
 };
 
 const LEASES: [u32; 5] = [1, 5, 20, 60, 200];
-const GRACES: [u32; 3] = [0, 3, 30];
-const KEEPS: [u32; 3] = [2, 15, 80];
+const GRACES: [Grace; 3] = [grace(0), grace(3), grace(30)];
+const KEEPS: [Grace; 3] = [grace(2), grace(15), grace(80)];
 const MODES: [Mode; 8] = [
     Mode::Exclusive,
     SHARED,
@@ -40,6 +40,10 @@ const WAITS: [Wait; 6] = [
     Wait::Millis(70),
 ];
 
+const fn grace(ms: u32) -> Grace {
+    Grace::from_millis(ms)
+}
+
 const fn limited(permits: u32, limit: u32) -> Mode {
     let limit = Some(limit);
     Mode::Shared { permits, limit }
@@ -64,13 +68,10 @@ impl Operation {
         let owner = b % OWNERS.len();
         let lease_ms = LEASES[c % LEASES.len()];
         let connection = f % CONNECTIONS;
-        let asked = Asked::decode([owner, c, d, e, f, g / 8]);
+        let mode = modes[g % modes.len()];
+        let asked = Asked::decode(mode, [owner, c, d, e, f, g / 8]);
         match what % 64 {
-            0..=19 => Self::Acquire {
-                key,
-                mode: modes[g % modes.len()],
-                asked,
-            },
+            0..=19 => Self::Acquire { key, asked },
             20..=23 => Self::AcquireAll { set, asked },
             24 | 25 => Self::Renew {
                 key,
@@ -79,7 +80,7 @@ impl Operation {
                 raise: Raise::decode(d),
                 connection,
                 channel: (e % 3 == 1).then_some(e / 3 % CHANNELS.len()),
-                grace_ms: (g % 4 == 1).then_some(GRACES[g / 4 % GRACES.len()]),
+                bind: (g % 4 == 1).then_some(GRACES[g / 4 % GRACES.len()]),
             },
             26 => Self::RenewAll {
                 set,
@@ -138,20 +139,23 @@ impl Operation {
 }
 
 impl Asked {
-    fn decode([owner, c, d, e, f, g]: [usize; 6]) -> Self {
+    fn decode(mode: Mode, [owner, c, d, e, f, g]: [usize; 6]) -> Self {
         let connection = (f / 4 % 4 > 0).then_some(f % CONNECTIONS);
         let channel = (e / 4 % 3 == 1).then_some(e / 32 % CHANNELS.len());
         let wait = WAITS[d % WAITS.len()];
         let keep = (g % 2 == 1).then_some(KEEPS[g / 2 % KEEPS.len()]);
         Self {
             owner,
-            lease_ms: LEASES[c % LEASES.len()],
-            reenter: e % 4 == 1,
+            options: AcquireOptions {
+                mode,
+                lease_ms: LEASES[c % LEASES.len()],
+                reenter: e % 4 == 1,
+                keep: keep.filter(|_| wait != Wait::No),
+                bind: (f / 16 % 4 == 1).then_some(GRACES[f / 64 % GRACES.len()]),
+            },
             wait,
-            keep_ms: keep.filter(|_| wait != Wait::No),
             connection,
             channel: channel.filter(|_| connection.is_some()),
-            grace_ms: (f / 16 % 4 == 1).then_some(GRACES[f / 64 % GRACES.len()]),
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Fences: their seed, their growth, and what is believed of the store.
 
 use rlock_core::{
-    Admission, Fence, Hold, Holder, Locks, Name, Refusal, Renewal, Shared, Timestamp, Wait, Who,
+    AcquireOptions, Admission, Fence, Hold, Holder, Locks, Name, Refusal, Renewal, Shared,
+    Timestamp, Wait, Who,
 };
 
-use crate::requests::{KEY, NO_LIMITS, Nobody, RENEWAL, at, request, taken};
+use crate::requests::{KEY, NO_LIMITS, Nobody, OPTIONS, RENEWAL, at, request, taken};
 
 const OTHER: Name<'static> = Name {
     db: 0,
@@ -306,7 +307,10 @@ fn hold_count_ends_at_its_limit() {
     );
     let mut hold = full.clone();
     let again = rlock_core::Request {
-        reenter: true,
+        options: AcquireOptions {
+            reenter: true,
+            ..OPTIONS
+        },
         ..request("ann", Wait::No)
     };
     let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS, &Nobody);

@@ -1,6 +1,6 @@
 //! What may happen to locks.
 
-use rlock_core::{Channel, ChannelKind, Mode, Wait};
+use rlock_core::{AcquireOptions, Channel, ChannelKind, Grace, Mode, Wait};
 
 pub(crate) const KEYS: [(u32, &str); 4] = [(0, "k0"), (0, "k1"), (0, "k2"), (1, "k3")];
 pub(crate) const OWNERS: [&str; 5] = ["ann", "bob", "cid", "dee", "eve"];
@@ -40,7 +40,6 @@ const fn channel(kind: ChannelKind, name: &'static str) -> Channel<'static> {
 pub(crate) enum Operation {
     Acquire {
         key: usize,
-        mode: Mode,
         asked: Asked,
     },
     AcquireAll {
@@ -54,7 +53,7 @@ pub(crate) enum Operation {
         raise: Option<Raise>,
         connection: usize,
         channel: Option<usize>,
-        grace_ms: Option<u32>,
+        bind: Option<Grace>,
     },
     RenewAll {
         set: usize,
@@ -128,29 +127,24 @@ pub(crate) enum Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) owner: usize,
-    pub(crate) lease_ms: u32,
-    pub(crate) reenter: bool,
+    /// Of several keys exclusive, and unbound.
+    pub(crate) options: AcquireOptions,
     pub(crate) wait: Wait,
-    pub(crate) keep_ms: Option<u32>,
     /// One of several connections; `None` for one of its own.
     pub(crate) connection: Option<usize>,
     /// Needs one of the connections.
     pub(crate) channel: Option<usize>,
-    pub(crate) grace_ms: Option<u32>,
 }
 
 impl Asked {
     /// A request without an option.
-    pub(crate) const fn plain(owner: usize, lease_ms: u32, wait: Wait) -> Self {
+    pub(crate) const fn plain(owner: usize, mode: Mode, lease_ms: u32, wait: Wait) -> Self {
         Self {
             owner,
-            lease_ms,
-            reenter: false,
+            options: AcquireOptions::new(mode, lease_ms),
             wait,
-            keep_ms: None,
             connection: None,
             channel: None,
-            grace_ms: None,
         }
     }
 }

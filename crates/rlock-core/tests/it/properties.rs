@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
 
-use rlock_core::{Mode, Wait};
+use rlock_core::{AcquireOptions, Grace, Mode, Wait};
 
 use crate::{
     operation::{Asked, Foreign, Operation, Pass},
@@ -37,12 +37,11 @@ proptest! {
 fn old_knot_hides_no_new_one() {
     let one = |key, owner, lease_ms, wait| Operation::Acquire {
         key,
-        mode: Mode::Exclusive,
-        asked: Asked::plain(owner, lease_ms, wait),
+        asked: Asked::plain(owner, Mode::Exclusive, lease_ms, wait),
     };
     let all = |set, owner, wait| Operation::AcquireAll {
         set,
-        asked: Asked::plain(owner, 1, wait),
+        asked: Asked::plain(owner, Mode::Exclusive, 1, wait),
     };
     let pass = Operation::Pass {
         time: Pass::PastNextEnd,
@@ -84,16 +83,19 @@ fn old_knot_hides_no_new_one() {
 /// to 74 ms, all in one late turn: to nobody the end of the lock has come nearer.
 #[test]
 fn cut_beside_a_longer_hold_of_the_same_turn_is_not_announced() {
+    let limited = |permits| Mode::Shared {
+        permits,
+        limit: Some(2),
+    };
     let ask = |owner, permits, lease_ms, wait| Operation::Acquire {
         key: 1,
-        mode: Mode::Shared {
-            permits,
-            limit: Some(2),
-        },
         asked: Asked {
             connection: Some(if owner == 2 { 0 } else { 1 }),
-            grace_ms: (owner == 2).then_some(3),
-            ..Asked::plain(owner, lease_ms, wait)
+            options: AcquireOptions {
+                bind: (owner == 2).then_some(Grace::from_millis(3)),
+                ..AcquireOptions::new(limited(permits), lease_ms)
+            },
+            ..Asked::plain(owner, limited(permits), lease_ms, wait)
         },
     };
     let mut pair = Pair::new(Setup::WIDE);

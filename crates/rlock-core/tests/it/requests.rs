@@ -1,8 +1,8 @@
 //! Requests as the direct tests make them, short to write.
 
 use rlock_core::{
-    Channel, ChannelKind, Delivery, Hold, Holders, Limits, Locks, Mode, Name, Renewal, Request,
-    TicketId, Timestamp, VisitHolder, Wait, Who,
+    AcquireOptions, Channel, ChannelKind, Delivery, Hold, Holders, Limits, Locks, Mode, Name,
+    Renewal, Request, TicketId, Timestamp, VisitHolder, Wait, Who,
 };
 
 pub(crate) const KEY: Name<'static> = Name { db: 0, key: b"k" };
@@ -34,19 +34,18 @@ pub(crate) const fn at(ms: u64) -> Timestamp {
     Timestamp::from_millis(1_700_000_000_000 + ms)
 }
 
+/// A lease of one second.
+pub(crate) const OPTIONS: AcquireOptions = AcquireOptions::new(Mode::Exclusive, 1000);
+
 /// Asks for a lease of one second.
 pub(crate) const fn request(owner: &str, wait: Wait) -> Request<'_> {
     Request {
         owner: owner.as_bytes(),
-        mode: Mode::Exclusive,
-        lease_ms: 1000,
-        reenter: false,
+        options: OPTIONS,
         wait,
-        keep_ms: None,
         session: None,
         user: None,
         channel: None,
-        grace_ms: None,
     }
 }
 
@@ -56,7 +55,7 @@ pub(crate) const RENEWAL: Renewal<'static> = Renewal {
     fence: None,
     session: None,
     channel: None,
-    grace_ms: None,
+    bind: None,
 };
 
 /// Queues a call, which is known by the number of its session.

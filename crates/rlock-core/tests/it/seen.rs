@@ -55,7 +55,7 @@ impl Pair {
             false => [left, None],
         };
         let owner = it.owner.as_bytes();
-        (owner, it.mode, waited, left, it.via.session())
+        (owner, it.wanted.mode, waited, left, it.via.session())
     }
 
     pub(crate) fn compare_list(&self, db: u32) -> Result<(), String> {

@@ -1,13 +1,14 @@
 //! Connections that end, servers that may grant no more, and stale names.
 
 use rlock_core::{
-    Admission, Delivery, Due, Effect, Gauges, Hold, Holders, Limits, Locks, Mode, Name, Refusal,
-    Renewal, Request, VisitHolder, Wait, Who,
+    AcquireOptions, Admission, Delivery, Due, Effect, Gauges, Grace, Hold, Holders, Limits, Locks,
+    Mode, Name, Refusal, Renewal, Request, VisitHolder, Wait, Who,
 };
 
 use crate::driver::text;
 use crate::requests::{
-    CHANNEL, KEY, NO_LIMITS, Nobody, RENEWAL, at, call, notified, of_somebody_else, request, taken,
+    CHANNEL, KEY, NO_LIMITS, Nobody, OPTIONS, RENEWAL, at, call, notified, of_somebody_else,
+    request, taken,
 };
 
 const OTHER: Name<'static> = Name {
@@ -150,7 +151,7 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
     // It is a master again at once, and what is left of before is still there.
     let anew = Renewal {
         session: Some(9),
-        grace_ms: Some(0),
+        bind: Some(Grace::from_millis(0)),
         ..RENEWAL
     };
     let step = locks.renew(at(1), KEY, &mut hold, b"ann", &anew, 1);
@@ -178,7 +179,7 @@ fn wait_for(
         deadline: at(1000),
     };
     let asked = Request {
-        mode,
+        options: AcquireOptions { mode, ..OPTIONS },
         ..request("bob", Wait::Forever)
     };
     let delivery = Delivery::Blocked {
@@ -258,7 +259,7 @@ fn upgrade_from_before_a_demotion_refuses_no_other() {
     };
     let mut ask = |locks: &mut Locks, owner, mode| {
         let asked = Request {
-            mode,
+            options: AcquireOptions { mode, ..OPTIONS },
             ..request(owner, Wait::Forever)
         };
         let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
@@ -364,7 +365,10 @@ fn lock_of_a_place_that_was_given_back_is_looked_at_when_its_lease_ends() {
     let mut locks = Locks::default();
     let mut hold = taken(&mut locks, at(0), "ann");
     let asked = Request {
-        keep_ms: Some(5000),
+        options: AcquireOptions {
+            keep: Some(Grace::from_millis(5000)),
+            ..OPTIONS
+        },
         ..request("bob", Wait::Forever)
     };
     let delivery = Delivery::Blocked {
@@ -429,7 +433,7 @@ fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u
     let mut holds =
         vec![of_somebody_else(&taken(&mut Locks::default(), at(0), "ann")); names.len()];
     let asked = Request {
-        mode,
+        options: AcquireOptions { mode, ..OPTIONS },
         ..request("bob", Wait::Forever)
     };
     let delivery = Delivery::Blocked {

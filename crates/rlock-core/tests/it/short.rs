@@ -1,26 +1,25 @@
 //! All short sequences of a few operations.
 
-use rlock_core::{Mode, Wait};
+use rlock_core::{AcquireOptions, Grace, Mode, Wait};
 
 use crate::{
     operation::{Asked, Foreign, Operation, Pass, SHARED as TOGETHER},
     pair::{Pair, Setup},
 };
 
-const fn asked(owner: usize, wait: Wait) -> Asked {
-    Asked::plain(owner, 5, wait)
+const fn asked(owner: usize, mode: Mode, wait: Wait) -> Asked {
+    Asked::plain(owner, mode, 5, wait)
 }
 
 /// Waits without end, and keeps its place for as long as a lease.
-const fn keeping(owner: usize) -> Asked {
-    Asked {
-        keep_ms: Some(5),
-        ..asked(owner, Wait::Forever)
-    }
+const fn keeping(owner: usize, mode: Mode) -> Asked {
+    let mut asked = asked(owner, mode, Wait::Forever);
+    asked.options.keep = Some(Grace::from_millis(5));
+    asked
 }
 
-const fn ask(key: usize, mode: Mode, asked: Asked) -> Operation {
-    Operation::Acquire { key, mode, asked }
+const fn ask(key: usize, asked: Asked) -> Operation {
+    Operation::Acquire { key, asked }
 }
 
 const fn release(key: usize, owner: usize) -> Operation {
@@ -39,15 +38,14 @@ const PAST_NEXT_END: Operation = Operation::Pass {
 
 /// What two owners and a bystander may do to one lock.
 const EXCLUSIVE: [Operation; 11] = [
-    ask(0, Mode::Exclusive, asked(0, Wait::Millis(3))),
-    ask(0, Mode::Exclusive, keeping(1)),
+    ask(0, asked(0, Mode::Exclusive, Wait::Millis(3))),
+    ask(0, keeping(1, Mode::Exclusive)),
     ask(
         0,
-        Mode::Exclusive,
         Asked {
             connection: Some(0),
             channel: Some(0),
-            ..keeping(1)
+            ..keeping(1, Mode::Exclusive)
         },
     ),
     Operation::Release {
@@ -64,7 +62,7 @@ const EXCLUSIVE: [Operation; 11] = [
         raise: None,
         connection: 0,
         channel: None,
-        grace_ms: None,
+        bind: None,
     },
     Operation::Cancel {
         key: 0,
@@ -87,19 +85,20 @@ const LIMITED: Mode = Mode::Shared {
 
 /// What three owners may do to one lock that they share, or would have alone.
 const SHARED: [Operation; 11] = [
-    ask(0, TOGETHER, asked(0, Wait::Forever)),
-    ask(0, LIMITED, asked(1, Wait::Forever)),
-    ask(0, LIMITED, keeping(2)),
-    ask(0, Mode::Exclusive, keeping(0)),
-    ask(0, Mode::Exclusive, asked(1, Wait::Millis(3))),
+    ask(0, asked(0, TOGETHER, Wait::Forever)),
+    ask(0, asked(1, LIMITED, Wait::Forever)),
+    ask(0, keeping(2, LIMITED)),
+    ask(0, keeping(0, Mode::Exclusive)),
+    ask(0, asked(1, Mode::Exclusive, Wait::Millis(3))),
     ask(
         0,
-        TOGETHER,
         Asked {
-            lease_ms: 1,
             connection: Some(0),
-            grace_ms: Some(0),
-            ..asked(2, Wait::No)
+            options: AcquireOptions {
+                bind: Some(Grace::from_millis(0)),
+                ..AcquireOptions::new(TOGETHER, 1)
+            },
+            ..asked(2, TOGETHER, Wait::No)
         },
     ),
     release(0, 0),
@@ -113,20 +112,20 @@ const SHARED: [Operation; 11] = [
 const SEVERAL: [Operation; 10] = [
     Operation::AcquireAll {
         set: 0,
-        asked: asked(0, Wait::Millis(3)),
+        asked: asked(0, Mode::Exclusive, Wait::Millis(3)),
     },
     Operation::AcquireAll {
         set: 1,
-        asked: keeping(0),
+        asked: keeping(0, Mode::Exclusive),
     },
     Operation::AcquireAll {
         set: 1,
-        asked: asked(1, Wait::Forever),
+        asked: asked(1, Mode::Exclusive, Wait::Forever),
     },
-    ask(0, Mode::Exclusive, asked(1, Wait::Forever)),
-    ask(1, Mode::Exclusive, asked(1, Wait::Forever)),
-    ask(0, TOGETHER, keeping(2)),
-    ask(1, TOGETHER, keeping(2)),
+    ask(0, asked(1, Mode::Exclusive, Wait::Forever)),
+    ask(1, asked(1, Mode::Exclusive, Wait::Forever)),
+    ask(0, keeping(2, TOGETHER)),
+    ask(1, keeping(2, TOGETHER)),
     Operation::ReleaseAll {
         set: 0,
         owner: 0,

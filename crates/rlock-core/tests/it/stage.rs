@@ -145,7 +145,7 @@ impl Stage {
                     fence: it.fence,
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
-                    grace_ms: it.grace_ms,
+                    bind: it.bind,
                 };
                 (*it.key, driver.renew(named(it.key), it.owner, &renewal))
             }
@@ -156,7 +156,7 @@ impl Stage {
                     fence: None,
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
-                    grace_ms: None,
+                    bind: None,
                 };
                 let reply = driver.renew_all(&names(it.keys), it.owner, &renewal);
                 (it.keys[0], reply)

@@ -1,11 +1,15 @@
 //! Much to do at once is done in pieces.
 
-use rlock_core::{Channel, Due, Effect, Gauges, Hold, Locks, Name, Request, Step, Timestamp, Wait};
+use rlock_core::{
+    AcquireOptions, Channel, Due, Effect, Gauges, Grace, Hold, Locks, Name, Request, Step,
+    Timestamp, Wait,
+};
 
 use crate::{
     driver::{Driver, text},
     requests::{
-        CHANNEL, KEY, NO_LIMITS, Nobody, at, call, notified, of_somebody_else, request, taken,
+        CHANNEL, KEY, NO_LIMITS, Nobody, OPTIONS, at, call, notified, of_somebody_else, request,
+        taken,
     },
     told::{Ask, Outcome, Told},
 };
@@ -314,7 +318,7 @@ impl Work {
     fn pile_up(self, driver: &mut Driver, db: u32, session: u64, many: usize) {
         let keys: Vec<_> = (0..many).map(|n| format!("k{n}")).collect();
         let lease_ms = if self == Self::LeaseEnds { 10 } else { 1000 };
-        let grace_ms = (self == Self::BoundHolds).then_some(0);
+        let bind = (self == Self::BoundHolds).then_some(Grace::from_millis(0));
         let channel = (self == Self::ClosedConnection).then_some(CHANNEL);
         let wait = match self {
             Self::WaitEnds => Wait::Millis(10),
@@ -324,8 +328,11 @@ impl Work {
             let key = key.as_bytes();
             let (holder, waiter) = (format!("h{session}-{n}"), format!("w{session}-{n}"));
             let hold = Request {
-                lease_ms,
-                grace_ms,
+                options: AcquireOptions {
+                    lease_ms,
+                    bind,
+                    ..OPTIONS
+                },
                 session: Some(session),
                 ..request(&holder, Wait::No)
             };

@@ -190,7 +190,7 @@ impl Server {
                     fence: it.fence,
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
-                    grace_ms: it.grace_ms,
+                    bind: it.bind,
                 };
                 core.renew(name(it.key), it.owner, &renewal)
             }),

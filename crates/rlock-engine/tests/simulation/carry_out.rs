@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rlock_core::{Channel, ChannelKind, Mode, Name, Renewal, Request as Asked, Wait};
+use rlock_core::{
+    AcquireOptions, Channel, ChannelKind, Grace, Mode, Name, Renewal, Request as Asked, Wait,
+};
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::request::{Reply, Request, Undo};
 use rlock_engine::engine::terms::{Ask, Queueing};
@@ -45,8 +47,7 @@ impl Server {
                         kind: ChannelKind::Plain,
                         name: name.as_bytes(),
                     }),
-                    grace_ms: bound
-                        .map(|grace| u32::try_from(grace.as_millis()).expect("a short grace")),
+                    bind: bound.map(grace),
                 };
                 let reply = self.renew(claims, *known, &renewal);
                 if *notify {
@@ -109,28 +110,31 @@ impl Server {
         };
         let asked = Asked {
             owner: claims.owner().as_str().as_bytes(),
-            mode: match ask {
-                Ask::Exclusive => Mode::Exclusive,
-                Ask::Shared => Mode::Shared {
-                    permits: 1,
-                    limit: None,
+            options: AcquireOptions {
+                mode: match ask {
+                    Ask::Exclusive => Mode::Exclusive,
+                    Ask::Shared => Mode::Shared {
+                        permits: 1,
+                        limit: None,
+                    },
+                    Ask::Permits { limit, permits } => Mode::Shared {
+                        permits: *permits,
+                        limit: Some(*limit),
+                    },
                 },
-                Ask::Permits { limit, permits } => Mode::Shared {
-                    permits: *permits,
-                    limit: Some(*limit),
+                lease_ms: wait(*lease),
+                reenter: false,
+                keep: match queueing {
+                    Queueing::Try => None,
+                    Queueing::AtMost(time) => Some(Grace::from_millis(wait((*time).min(KEPT_MAX)))),
+                    Queueing::Unlimited => Some(Grace::from_millis(wait(KEPT_MAX))),
                 },
+                bind: bound.map(grace),
             },
-            lease_ms: wait(*lease),
-            reenter: false,
             wait: match queueing {
                 Queueing::Try => Wait::No,
                 Queueing::AtMost(time) => Wait::Millis(wait(*time).into()),
                 Queueing::Unlimited => Wait::Forever,
-            },
-            keep_ms: match queueing {
-                Queueing::Try => None,
-                Queueing::AtMost(time) => Some(wait((*time).min(KEPT_MAX))),
-                Queueing::Unlimited => Some(wait(KEPT_MAX)),
             },
             session: Some(session),
             user: None,
@@ -138,7 +142,6 @@ impl Server {
                 kind: ChannelKind::Plain,
                 name: name.as_bytes(),
             }),
-            grace_ms: bound.map(|grace| u32::try_from(grace.as_millis()).expect("a short grace")),
         };
         self.calls += 1;
         let ask = told::Ask {
@@ -218,6 +221,10 @@ fn read(reply: told::Reply<rlock_core::Fence>) -> Result<Reply, Fault> {
         told::Reply::Number(number) => Ok(Reply::Count(number)),
         told::Reply::Blocked | told::Reply::Error(_) => Err(refused()),
     }
+}
+
+fn grace(grace: Duration) -> Grace {
+    Grace::from_millis(u32::try_from(grace.as_millis()).expect("a short grace"))
 }
 
 fn refused() -> Fault {

@@ -2,7 +2,7 @@
 
 use rlock_core::{Mode, Wait};
 
-use super::{Kind, Model, grant::Taken, hash::Hash};
+use super::{Kind, Model, Wanted, hash::Hash};
 use crate::told::{Ask, Reply};
 
 impl Model {
@@ -13,7 +13,7 @@ impl Model {
             return Reply::WRONG_TYPE;
         }
         self.counters.acquires += 1;
-        let covers = data.is_exclusive() || ask.request.mode != Mode::Exclusive;
+        let covers = data.is_exclusive() || ask.request.options.mode != Mode::Exclusive;
         let reply = match data.holder(ask.owner()) {
             Some(_) if covers => self.enter_again(&[at], ask),
             Some(_) => self.upgrade(at, ask),
@@ -27,7 +27,7 @@ impl Model {
     pub(super) fn enter(&mut self, keys: &[usize], ask: &Ask<'static>, kind: Kind) -> Reply<u64> {
         let fits = |at: &usize| {
             let data = &self.locks[*at].data;
-            data.admits(ask.owner(), ask.request.mode)
+            data.admits(ask.owner(), ask.request.options.mode)
         };
         let open = self.now >= self.grants_from && keys.iter().all(fits);
         if open && self.is_its_turn(keys, ask, kind) {
@@ -74,8 +74,7 @@ impl Model {
         let fence = self.next_fence(keys);
         self.counters.grants += 1;
         for at in keys {
-            let taken = Taken::asked(ask);
-            self.take(*at, fence, &taken);
+            self.take(*at, fence, ask.owner(), &Wanted::asked(ask));
             self.watch(*at, fence, ask);
         }
         Reply::Fence(fence)
@@ -91,8 +90,12 @@ impl Model {
             ends.filter(|ends| *ends >= self.now).count()
         };
         let hold: usize = hashes.filter(|it| it.is_shared()).map(live).sum();
-        let queued = self.requests.iter().filter(|it| shared(it.mode)).count();
-        shared(ask.request.mode) && hold + queued >= self.limits.shared_max
+        let queued = self
+            .requests
+            .iter()
+            .filter(|it| shared(it.wanted.mode))
+            .count();
+        shared(ask.request.options.mode) && hold + queued >= self.limits.shared_max
     }
 
     /// What the owner asks for it need not wait for any more.
@@ -128,8 +131,8 @@ impl Model {
         for at in keys {
             let holder = self.locks[*at].data.holder_mut(ask.owner());
             let holder = holder.expect("it asks again");
-            holder.count += u32::from(ask.request.reenter);
-            fence = self.set_lease(*at, ask.owner(), ask.request.lease_ms, None);
+            holder.count += u32::from(ask.request.options.reenter);
+            fence = self.set_lease(*at, ask.owner(), ask.request.options.lease_ms, None);
             self.watch(*at, fence, ask);
         }
         Reply::Fence(fence)

@@ -1,6 +1,6 @@
 //! Holds whose loss is told, or that end with a connection.
 
-use super::{Bind, Kind, Model, Renewed, Via, Watching};
+use super::{Bind, Kind, Model, Renewed, Via, Wanted, Watching};
 use crate::told::Ask;
 
 impl Via {
@@ -18,7 +18,7 @@ impl Via {
 
 impl Model {
     pub(super) fn watch(&mut self, at: usize, fence: u64, ask: &Ask<'_>) {
-        let grace = ask.request.grace_ms.map(u64::from);
+        let grace = Wanted::asked(ask).grace;
         self.watch_as(at, ask.owner(), fence, &Via::asked(ask), grace);
     }
 

@@ -57,7 +57,7 @@ impl Model {
             let mut found = false;
             while let Some(it) = up_to.next().filter(|_| !found) {
                 let ahead = it.owner != request.owner && stuck.contains(&it.owner.as_str());
-                found = ahead || self.holders_block(*at, it.mode, &request.owner, stuck);
+                found = ahead || self.holders_block(*at, it.wanted.mode, &request.owner, stuck);
                 if it.id == request.id {
                     break;
                 }

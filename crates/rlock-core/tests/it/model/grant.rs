@@ -2,36 +2,8 @@
 
 use rlock_core::Mode;
 
-use super::{Data, Hash, HashMode, Holder, Kind, Model, Via, Waiting};
-use crate::told::{Ask, Outcome, Word};
-
-/// What is granted to whom.
-pub(super) struct Taken<'a> {
-    owner: &'a str,
-    mode: Mode,
-    reenter: bool,
-    lease: u64,
-}
-
-impl<'a> Taken<'a> {
-    pub(super) fn asked(ask: &Ask<'a>) -> Self {
-        Self {
-            owner: ask.owner(),
-            mode: ask.request.mode,
-            reenter: ask.request.reenter,
-            lease: ask.request.lease_ms.into(),
-        }
-    }
-
-    fn waited(waiting: &'a Waiting) -> Self {
-        Self {
-            owner: &waiting.owner,
-            mode: waiting.mode,
-            reenter: waiting.reenter,
-            lease: waiting.lease,
-        }
-    }
-}
+use super::{Data, Hash, HashMode, Holder, Kind, Model, Via, Waiting, Wanted};
+use crate::told::{Outcome, Word};
 
 /// How long a queue waits for a taker from elsewhere.
 const YIELD_MS: u64 = 5;
@@ -39,13 +11,12 @@ const YIELD_MS: u64 = 5;
 impl Model {
     /// Adds a holder. One that has come to hold the lock while it was queued,
     /// by a rename, enters once more and has what it was queued for.
-    pub(super) fn take(&mut self, at: usize, fence: u64, taken: &Taken<'_>) {
-        let Taken { owner, mode, .. } = *taken;
-        let ends = self.now + taken.lease;
+    pub(super) fn take(&mut self, at: usize, fence: u64, owner: &str, wanted: &Wanted) {
+        let ends = self.now + wanted.lease;
         let data = &mut self.locks[at].data;
         if *data == Data::Absent {
             *data = Data::Hash(Hash {
-                mode: match mode {
+                mode: match wanted.mode {
                     Mode::Exclusive => HashMode::Exclusive,
                     Mode::Shared { .. } => HashMode::Shared,
                 },
@@ -58,12 +29,12 @@ impl Model {
             unreachable!("what is no lock is never taken");
         };
         hash.fence = Some(fence);
-        let permits = match mode {
+        let permits = match wanted.mode {
             Mode::Exclusive => 1,
             Mode::Shared { permits, .. } => permits,
         };
         if let Some(holder) = hash.holders.iter_mut().find(|it| it.owner == owner) {
-            holder.count += u32::from(taken.reenter);
+            holder.count += u32::from(wanted.reenter);
             (holder.ends, holder.fence) = (ends, Some(fence));
             holder.permits = permits;
         } else {
@@ -164,11 +135,11 @@ impl Model {
         let upgrade = self.is_upgrade(front);
         for at in &front.keys {
             if upgrade {
-                self.make_exclusive(*at, &front.owner, front.reenter, front.lease, fence);
+                self.make_exclusive(*at, &front.owner, &front.wanted, fence);
             } else {
-                self.take(*at, fence, &Taken::waited(front));
+                self.take(*at, fence, &front.owner, &front.wanted);
             }
-            self.watch_as(*at, &front.owner, fence, &front.via, front.grace);
+            self.watch_as(*at, &front.owner, fence, &front.via, front.wanted.grace);
             self.locks[*at].in_a_row += 1;
             self.see(*at);
         }

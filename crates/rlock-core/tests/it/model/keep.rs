@@ -6,7 +6,7 @@ impl Model {
     /// The call of a request is over, and the request with it, unless its
     /// place is kept: nobody waits there then, until the grace ends.
     pub(super) fn end_call(&mut self, id: u64, kept: &'static str) {
-        let Some(keep) = self.request(id).keep else {
+        let Some(keep) = self.request(id).wanted.keep else {
             self.drop_request(id);
             return;
         };
@@ -19,13 +19,13 @@ impl Model {
         let request = requests.find(|it| it.id == id).expect("it has a place");
         request.via = Via::Kept;
         request.ends = Some(ends);
-        request.grace = None;
+        request.wanted.grace = None;
     }
 
     /// Takes note of a hand-off whose place is to be kept if it turns out not
     /// to have arrived.
     pub(super) fn may_come_back(&mut self, fence: u64, granted: &Waiting) {
-        if granted.keep.is_some() {
+        if granted.wanted.keep.is_some() {
             self.handed_off.push((fence, granted.clone()));
         }
     }
@@ -43,6 +43,7 @@ impl Model {
         };
         let asked_anew = |at: &usize| self.place(*at, &request.owner).is_some();
         let Some(keep) = request
+            .wanted
             .keep
             .filter(|_| !request.keys.iter().any(asked_anew))
         else {
@@ -51,7 +52,7 @@ impl Model {
         self.event("place", "kept for a grant that did not arrive");
         request.via = Via::Kept;
         request.ends = Some(self.now + keep);
-        request.grace = None;
+        request.wanted.grace = None;
         for at in &request.keys {
             let stands_before = |id: &u64| {
                 let other = self.request(*id);

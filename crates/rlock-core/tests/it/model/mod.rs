@@ -32,17 +32,38 @@ pub(crate) struct Waiting {
     pub(crate) owner: String,
     pub(crate) keys: Vec<usize>,
     pub(crate) kind: Kind,
-    pub(crate) mode: Mode,
-    pub(crate) reenter: bool,
-    pub(crate) lease: u64,
+    pub(crate) wanted: Wanted,
     pub(crate) since: u64,
     /// When the wait ends, or, of a kept place, its grace.
     pub(crate) ends: Option<u64>,
     pub(crate) via: Via,
-    pub(crate) grace: Option<u64>,
-    pub(crate) keep: Option<u64>,
     /// Who asked last.
     pub(crate) user: Vec<u8>,
+}
+
+/// What a request asks for, until it is granted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) mode: Mode,
+    pub(crate) reenter: bool,
+    pub(crate) lease: u64,
+    /// For how long its place is kept.
+    pub(crate) keep: Option<u64>,
+    /// For how long its hold outlives the connection.
+    pub(crate) grace: Option<u64>,
+}
+
+impl Wanted {
+    pub(crate) fn asked(ask: &Ask<'_>) -> Self {
+        let it = &ask.request.options;
+        Self {
+            mode: it.mode,
+            reenter: it.reenter,
+            lease: it.lease_ms.into(),
+            keep: it.keep.map(|keep| keep.millis().into()),
+            grace: it.bind.map(|bind| bind.millis().into()),
+        }
+    }
 }
 
 /// Through what a request is to be answered.

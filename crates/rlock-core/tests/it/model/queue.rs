@@ -2,7 +2,7 @@
 
 use rlock_core::{Mode, Wait};
 
-use super::{Kind, Model, Via, Waiting};
+use super::{Kind, Model, Via, Waiting, Wanted};
 use crate::told::{Ask, Error, Outcome, Reply, Word};
 
 impl Waiting {
@@ -10,7 +10,7 @@ impl Waiting {
     /// in exclusive mode.
     pub(super) fn is_like(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         let exclusive = |mode| mode == Mode::Exclusive;
-        let same_mode = exclusive(self.mode) == exclusive(ask.request.mode);
+        let same_mode = exclusive(self.wanted.mode) == exclusive(ask.request.options.mode);
         let same_kind = (self.kind == Kind::Many) == (kind == Kind::Many);
         same_kind && same_mode && sorted(&self.keys) == sorted(keys)
     }
@@ -83,25 +83,20 @@ impl Model {
 
     fn new_waiting(&self, keys: &[usize], ask: &Ask<'static>, kind: Kind) -> Waiting {
         let request = &ask.request;
+        let mut wanted = Wanted::asked(ask);
+        wanted.keep = wanted.keep.filter(|_| kind != Kind::Upgrade);
         Waiting {
             id: self.last_request + 1,
             owner: ask.owner().to_owned(),
             keys: keys.to_vec(),
             kind,
-            mode: request.mode,
-            reenter: request.reenter,
-            lease: request.lease_ms.into(),
+            wanted,
             since: self.now,
             ends: match request.wait {
                 Wait::Millis(wait) => Some(self.now + wait),
                 Wait::Forever | Wait::No => None,
             },
             via: Via::asked(ask),
-            grace: request.grace_ms.map(u64::from),
-            keep: request
-                .keep_ms
-                .filter(|_| kind != Kind::Upgrade)
-                .map(u64::from),
             user: request.user.unwrap_or_default().to_vec(),
         }
     }
@@ -164,7 +159,7 @@ impl Model {
         let data = &self.locks[at].data;
         let holds = data.holder(&waiting.owner).is_some();
         let enters_again = holds && (!data.is_shared() || waiting.kind == Kind::Many);
-        !enters_again && data.admits(&waiting.owner, waiting.mode)
+        !enters_again && data.admits(&waiting.owner, waiting.wanted.mode)
     }
 
     /// Takes a request out of all of its queues.

@@ -2,7 +2,7 @@
 
 use rlock_core::{Mode, Wait};
 
-use super::{HashMode, Kind, Model, Waiting};
+use super::{HashMode, Kind, Model, Waiting, Wanted};
 use crate::told::{Ask, Reply};
 
 impl Model {
@@ -27,8 +27,7 @@ impl Model {
         let before = self.locks[at].data.lock().and_then(|it| it.ends);
         let fence = self.next_fence(&[at]);
         self.counters.grants += 1;
-        let (reenter, lease) = (ask.request.reenter, ask.request.lease_ms.into());
-        self.make_exclusive(at, ask.owner(), reenter, lease, fence);
+        self.make_exclusive(at, ask.owner(), &Wanted::asked(ask), fence);
         self.watch(at, fence, ask);
         if self.locks[at].data.lock().and_then(|it| it.ends) < before {
             self.unlock(at);
@@ -37,22 +36,15 @@ impl Model {
     }
 
     /// The one shared holder becomes the exclusive one.
-    pub(super) fn make_exclusive(
-        &mut self,
-        at: usize,
-        owner: &str,
-        reenter: bool,
-        lease: u64,
-        fence: u64,
-    ) {
-        let ends = self.now + lease;
+    pub(super) fn make_exclusive(&mut self, at: usize, owner: &str, wanted: &Wanted, fence: u64) {
+        let ends = self.now + wanted.lease;
         let hash = self.locks[at].data.lock_mut().expect("it holds");
         hash.mode = HashMode::Exclusive;
         hash.ends = Some(ends);
         hash.fence = Some(fence);
         let holder = hash.holders.iter_mut().find(|it| it.owner == owner);
         let holder = holder.expect("it holds");
-        holder.count += u32::from(reenter);
+        holder.count += u32::from(wanted.reenter);
         holder.permits = 1;
         holder.ends = ends;
         holder.fence = Some(fence);
@@ -64,7 +56,7 @@ impl Model {
             let data = &self.locks[*at].data;
             data.is_shared() && data.holder(&waiting.owner).is_some()
         };
-        waiting.mode == Mode::Exclusive && waiting.keys.iter().all(shared)
+        waiting.wanted.mode == Mode::Exclusive && waiting.keys.iter().all(shared)
     }
 
     pub(crate) fn downgrade(&mut self, at: usize, owner: &str) -> Reply<u64> {

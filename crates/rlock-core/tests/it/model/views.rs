@@ -15,13 +15,13 @@ pub(crate) struct Contended {
 
 impl Ask<'_> {
     pub(crate) const fn watches(&self) -> bool {
-        self.request.channel.is_some() || self.request.grace_ms.is_some()
+        self.request.channel.is_some() || self.request.options.bind.is_some()
     }
 }
 
 impl Waiting {
     pub(crate) const fn watches(&self) -> bool {
-        self.via.is_channel() || self.grace.is_some()
+        self.via.is_channel() || self.wanted.grace.is_some()
     }
 }
 
