@@ -8,7 +8,7 @@
 //! Each file or folder uses only those above it in this list, which a test checks:
 //!
 //! - `api`: the server's API, nearly all `unsafe`, and where a panic ends;
-//! - `settings`: the values, and their limits;
+//! - `settings`: the values, and how the server reads and writes them;
 //! - `store`: a hold as a hash, read and written; shared holds that need not be read;
 //! - `site`: where a lock is, and why a request is refused;
 //! - `other_holders`: who holds other locks, for the search for deadlocks;
@@ -218,7 +218,7 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
         };
     // SAFETY: the context is that of loading.
     unsafe { raw::set_module_options(ctx.raw(), options as c_int) };
-    events::load_settings(ctx, arguments)
+    settings::load(ctx, arguments)
         .and_then(|()| commands::register(ctx))
         .and_then(|()| events::start(ctx))
         .map_err(|text| ctx.log(c"warning", &text))?;

@@ -6,7 +6,7 @@ use rlock_core::{Channel, ChannelKind, Fence};
 
 use crate::{
     api::{Context, MainThread, OwnedText, Published, Text},
-    settings::{UnlockMessage, settings},
+    settings::{self, UnlockMessage},
 };
 
 /// Publishes `<what> <owner> <key>` for those who listen on this server.
@@ -69,7 +69,7 @@ static IN_CLUSTER: MainThread<OnceCell<bool>> = MainThread::new(OnceCell::new())
 /// anybody on this server listens.
 pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
     let in_cluster = is_in_cluster(ctx);
-    let kind = match settings().unlock_message() {
+    let kind = match settings::unlock_message() {
         UnlockMessage::Auto if in_cluster => UnlockMessage::Spublish,
         UnlockMessage::Auto => UnlockMessage::Publish,
         kind => kind,
@@ -100,7 +100,7 @@ pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
 /// `<prefix>:{<key>}`, or `<prefix>:<key>` for a key with a brace in it, so
 /// that the channel has the hash tag of its key.
 fn unlock_channel(key: &[u8]) -> OwnedText {
-    settings().with_channel_prefix(|prefix| {
+    settings::with_channel_prefix(|prefix| {
         let tag: [&[u8]; 3] = if key.contains(&b'{') {
             [b":", key, b""]
         } else {

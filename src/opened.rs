@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use crate::{
     api::{Context, Key, Text, Word},
-    settings::settings,
+    settings,
     site::Site,
     store::{self, Before, Diff, Events, Known},
 };
@@ -60,7 +60,7 @@ impl<'a> Opened<'a> {
                 self.site.name(),
                 stamp,
                 shared,
-                settings().shared_holders_kept(),
+                settings::shared_holders_kept(),
             );
         } else if !known.is_empty() {
             known.forget(self.site.name());

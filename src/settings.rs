@@ -1,43 +1,36 @@
-//! The settings, and what the `loadmodule` line may say of them. How the server
-//! reads and writes them is in `events::settings`.
+//! The values of the settings, and how they are read and written: from
+//! `redis.conf` and `CONFIG SET` as `rlock.<name>`, or from pairs on the
+//! `loadmodule` line. What there is of them is in `rlock_core`.
 
 use std::{
     cell::RefCell,
-    sync::atomic::{AtomicBool, AtomicI32, AtomicI64, Ordering},
+    ffi::CString,
+    os::raw::{c_char, c_int, c_longlong, c_void},
+    ptr,
+    sync::atomic::{AtomicI64, Ordering},
 };
 
 use lazy_static::lazy_static;
-use rlock_core::syntax::{Shown, decimal};
+use rlock_core::{
+    Setting, SettingKind,
+    syntax::{Shown, decimal},
+};
 
-use crate::api::{MainThread, OwnedText, Text, raw};
+use crate::api::{Context, MainThread, OwnedText, Text, raw};
 
-/// The most bytes of `channel-prefix`.
-const CHANNEL_PREFIX_LEN_MAX: usize = 256;
-
-/// A setting that is a whole number.
-pub(crate) struct Number {
-    pub(crate) name: &'static str,
-    pub(crate) default: i64,
-    pub(crate) min: i64,
-    pub(crate) max: i64,
-    pub(crate) value: AtomicI64,
+lazy_static! {
+    /// The numbers; of a choice the number of the word, of a flag 0 or 1.
+    static ref VALUES: [AtomicI64; Setting::ALL.len()] = Setting::ALL.map(|setting| {
+        AtomicI64::new(match setting.kind() {
+            SettingKind::Number { default, .. } => default.into(),
+            SettingKind::Flag { default } => default.into(),
+            SettingKind::Choice(_) | SettingKind::Text { .. } => 0,
+        })
+    });
 }
 
-impl Number {
-    const fn new(name: &'static str, default: i64, min: i64, max: i64) -> Self {
-        Self {
-            name,
-            default,
-            min,
-            max,
-            value: AtomicI64::new(default),
-        }
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        u64::try_from(self.value.load(Ordering::Relaxed)).unwrap_or(0)
-    }
-}
+/// The one text among the settings, as the server has set it last.
+static CHANNEL_PREFIX: MainThread<RefCell<Option<OwnedText>>> = MainThread::new(RefCell::new(None));
 
 /// What kind of message tells that a lock is free.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,102 +43,56 @@ pub(crate) enum UnlockMessage {
     None,
 }
 
-/// The names of the kinds, in the order of their numbers.
-pub(crate) const PUBLISH_NAMES: [&str; 5] = ["auto", "publish", "spublish", "both", "none"];
-
-/// The settings of this server.
-pub(crate) struct Settings {
-    /// The upper bound of leases and waits, in milliseconds.
-    pub(crate) max_lease_ms: Number,
-    /// The most places in queues.
-    pub(crate) max_waiters: Number,
-    /// The most places of each user; 0 for no limit of its own.
-    pub(crate) max_places_per_user: Number,
-    /// The most holds and queued requests with `NOTIFY`.
-    pub(crate) max_watches: Number,
-    /// The most shared holders of all locks together.
-    pub(crate) max_shared_holders: Number,
-    /// The hand-offs in a row after which others get a chance.
-    pub(crate) yield_after: Number,
-    /// How long after a start nothing is granted, in milliseconds.
-    pub(crate) startup_grace_ms: Number,
-    pub(crate) deadlock_detection: AtomicBool,
-    /// The number of the kind of unlock message.
-    pub(crate) publish: AtomicI32,
+fn get(setting: usize) -> i64 {
+    let value = VALUES.get(setting);
+    value.map_or(0, |value| value.load(Ordering::Relaxed))
 }
 
-lazy_static! {
-    static ref SETTINGS: Settings = Settings {
-        max_lease_ms: Number::new("max-lease-ms", 86_400_000, 1000, 2_592_000_000),
-        max_waiters: Number::new("max-waiters", 10_000, 1, 1_000_000),
-        max_places_per_user: Number::new("max-places-per-user", 0, 0, 1_000_000),
-        max_watches: Number::new("max-watches", 100_000, 0, 10_000_000),
-        max_shared_holders: Number::new("max-shared-holders", 262_144, 1, 10_000_000),
-        yield_after: Number::new("yield-after", 64, 0, 1_000_000),
-        startup_grace_ms: Number::new("startup-grace-ms", 0, 0, 86_400_000),
-        deadlock_detection: AtomicBool::new(true),
-        publish: AtomicI32::new(0),
-    };
+fn set(setting: usize, new: i64) {
+    if let Some(value) = VALUES.get(setting) {
+        value.store(new, Ordering::Relaxed);
+    }
 }
 
-/// The first part of the unlock channel: as bytes, and as `CONFIG GET` wants it.
-static CHANNEL_PREFIX: MainThread<RefCell<Option<OwnedText>>> = MainThread::new(RefCell::new(None));
-pub(crate) const CHANNEL_PREFIX_DEFAULT: &str = "redisson_lock__channel";
-
-pub(crate) fn settings() -> &'static Settings {
-    &SETTINGS
+/// The value of a setting that is a number.
+pub(crate) fn number(setting: Setting) -> u64 {
+    get(setting as usize).unsigned_abs()
 }
 
-impl Settings {
-    pub(crate) fn unlock_message(&self) -> UnlockMessage {
-        match self.publish.load(Ordering::Relaxed) {
-            0 => UnlockMessage::Auto,
-            1 => UnlockMessage::Publish,
-            2 => UnlockMessage::Spublish,
-            3 => UnlockMessage::Both,
-            _ => UnlockMessage::None,
-        }
-    }
+/// Whether a setting that is a flag is set.
+pub(crate) fn is_on(setting: Setting) -> bool {
+    get(setting as usize) != 0
+}
 
-    /// Reads the first part of the unlock channel.
-    pub(crate) fn with_channel_prefix<R>(&self, read: impl FnOnce(&[u8]) -> R) -> R {
-        match CHANNEL_PREFIX.get().borrow().as_ref() {
-            Some(prefix) => read(prefix.bytes()),
-            None => read(CHANNEL_PREFIX_DEFAULT.as_bytes()),
-        }
+pub(crate) fn unlock_message() -> UnlockMessage {
+    match get(Setting::Publish as usize) {
+        0 => UnlockMessage::Auto,
+        1 => UnlockMessage::Publish,
+        2 => UnlockMessage::Spublish,
+        3 => UnlockMessage::Both,
+        _ => UnlockMessage::None,
     }
+}
 
-    /// The first part of the unlock channel as a string of the server's, good
-    /// until it is set anew.
-    pub(crate) fn channel_prefix(&self) -> *mut raw::RedisModuleString {
-        let mut prefix = CHANNEL_PREFIX.get().borrow_mut();
-        prefix
-            .get_or_insert_with(|| OwnedText::new(CHANNEL_PREFIX_DEFAULT.as_bytes()))
-            .raw()
+/// How many shared holders may be remembered: more than there may be, as there
+/// can be others from before a restart.
+pub(crate) fn shared_holders_kept() -> usize {
+    let most = number(Setting::MaxSharedHolders).saturating_mul(2);
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+/// Reads the first part of the unlock channel.
+pub(crate) fn with_channel_prefix<R>(read: impl FnOnce(&[u8]) -> R) -> R {
+    match CHANNEL_PREFIX.get().borrow().as_ref() {
+        Some(prefix) => read(prefix.bytes()),
+        None => read(default_prefix().as_bytes()),
     }
+}
 
-    /// How many shared holders may be remembered: more than there may be, as
-    /// there can be others from before a restart.
-    pub(crate) fn shared_holders_kept(&self) -> usize {
-        let most = self.max_shared_holders.get().saturating_mul(2);
-        usize::try_from(most).unwrap_or(usize::MAX)
-    }
-
-    /// Whether a request that would close a cycle of waiters is refused.
-    pub(crate) fn detects_deadlocks(&self) -> bool {
-        self.deadlock_detection.load(Ordering::Relaxed)
-    }
-
-    pub(crate) const fn numbers(&self) -> [&Number; 7] {
-        [
-            &self.max_lease_ms,
-            &self.max_waiters,
-            &self.max_places_per_user,
-            &self.max_watches,
-            &self.max_shared_holders,
-            &self.yield_after,
-            &self.startup_grace_ms,
-        ]
+const fn default_prefix() -> &'static str {
+    match Setting::ChannelPrefix.kind() {
+        SettingKind::Text { default, .. } => default,
+        _ => "",
     }
 }
 
@@ -154,80 +101,216 @@ pub(crate) fn end() {
     CHANNEL_PREFIX.get().take();
 }
 
-/// Sets what the `loadmodule` line says.
+/// Registers all settings with the server and reads what its configuration
+/// file says of them. What the `loadmodule` line says comes after that.
 ///
 /// # Errors
 ///
-/// What is wrong about it, in words.
-pub(crate) fn set_from_line(name: &[u8], value: &Text) -> Result<(), String> {
-    if let Some(number) = settings()
-        .numbers()
-        .into_iter()
-        .find(|it| it.name.as_bytes() == name)
-    {
-        let new = decimal(value.bytes()).and_then(|new| i64::try_from(new).ok());
-        let new = new
-            .filter(|new| (number.min..=number.max).contains(new))
-            .ok_or_else(|| {
-                let (shown, min, max) = (Shown(value.bytes()), number.min, number.max);
-                format!(
-                    "{} is {shown}, must be a whole number from {min} to {max}",
-                    number.name
-                )
-            })?;
-        number.value.store(new, Ordering::Relaxed);
-        return Ok(());
+/// What the server or the line is wrong about, in words.
+pub(crate) fn load(ctx: &Context, arguments: &[Text]) -> Result<(), String> {
+    for setting in Setting::ALL {
+        let status = register(ctx, setting);
+        accepted(
+            status.unwrap_or(raw::REDISMODULE_ERR as c_int),
+            setting.name(),
+        )?;
     }
-    match name {
-        b"channel-prefix" => set_prefix(value),
-        b"deadlock-detection" => {
-            let detects = match value.bytes() {
-                b"yes" => true,
-                b"no" => false,
-                other => {
-                    let shown = Shown(other);
-                    return Err(format!("deadlock-detection is {shown}, must be yes or no"));
-                }
-            };
-            let setting = &settings().deadlock_detection;
-            setting.store(detects, Ordering::Relaxed);
-            Ok(())
-        }
-        b"publish" => {
-            let kind = PUBLISH_NAMES
-                .iter()
-                .position(|it| it.as_bytes() == value.bytes());
-            let kind = kind
-                .and_then(|kind| i32::try_from(kind).ok())
-                .ok_or_else(|| {
-                    format!(
-                        "publish is {}, must be one of {}",
-                        Shown(value.bytes()),
-                        PUBLISH_NAMES.join(", ")
-                    )
-                })?;
-            settings().publish.store(kind, Ordering::Relaxed);
-            Ok(())
-        }
-        _ => Err(format!(
-            "{} on the loadmodule line is no setting of this module",
-            Shown(name)
-        )),
+    // SAFETY: the context is that of loading, after all are registered.
+    let status = unsafe { raw::load_configs(ctx.raw()) };
+    accepted(status, "a setting in the configuration file")?;
+    for pair in arguments.chunks(2) {
+        let name = pair.first().map(Text::bytes).unwrap_or_default();
+        let Some(value) = pair.get(1) else {
+            return Err(format!(
+                "setting {} on the loadmodule line needs a value",
+                Shown(name)
+            ));
+        };
+        let mut all = Setting::ALL.into_iter();
+        let setting = all.find(|it| it.name().as_bytes() == name);
+        let setting = setting.ok_or_else(|| {
+            let shown = Shown(name);
+            format!("{shown} on the loadmodule line is no setting of this module")
+        })?;
+        set_from_line(setting, value)?;
+    }
+    Ok(())
+}
+
+fn accepted(status: c_int, what: &str) -> Result<(), String> {
+    if status == raw::REDISMODULE_OK as c_int {
+        Ok(())
+    } else {
+        Err(format!("the server did not accept {what}"))
     }
 }
 
+/// Tells the server of a setting. `None` if a text cannot be passed to it.
+fn register(ctx: &Context, setting: Setting) -> Option<c_int> {
+    let name = CString::new(setting.name()).ok()?;
+    let flags = raw::REDISMODULE_CONFIG_DEFAULT;
+    let which = ptr::without_provenance_mut(setting as usize);
+    // SAFETY: the server copies all texts and values; the functions live as long
+    // as the module, and what is passed to them is no pointer.
+    let status = unsafe {
+        match setting.kind() {
+            SettingKind::Number {
+                default, min, max, ..
+            } => raw::register_numeric_config(
+                ctx.raw(),
+                name.as_ptr(),
+                default.into(),
+                flags,
+                min.into(),
+                max.into(),
+                Some(get_number),
+                Some(set_number),
+                None,
+                which,
+            ),
+            SettingKind::Flag { default } => raw::register_bool_config(
+                ctx.raw(),
+                name.as_ptr(),
+                default.into(),
+                flags,
+                Some(get_word),
+                Some(set_word),
+                None,
+                which,
+            ),
+            SettingKind::Choice(words) => {
+                let words = words.iter().map(|word| CString::new(*word).ok());
+                let words: Vec<_> = words.collect::<Option<_>>()?;
+                let mut words: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
+                let count = c_int::try_from(words.len()).ok()?;
+                let numbers: Vec<_> = (0..count).collect();
+                raw::register_enum_config(
+                    ctx.raw(),
+                    name.as_ptr(),
+                    0,
+                    flags,
+                    words.as_mut_ptr(),
+                    numbers.as_ptr(),
+                    count,
+                    Some(get_word),
+                    Some(set_word),
+                    None,
+                    which,
+                )
+            }
+            SettingKind::Text { default, .. } => raw::register_string_config(
+                ctx.raw(),
+                name.as_ptr(),
+                CString::new(default).ok()?.as_ptr(),
+                flags,
+                Some(get_prefix),
+                Some(set_prefix_from_server),
+                None,
+                which,
+            ),
+        }
+    };
+    Some(status)
+}
+
+/// Sets what the `loadmodule` line says.
+fn set_from_line(setting: Setting, value: &Text) -> Result<(), String> {
+    let wrong = |must_be: &str| {
+        let shown = Shown(value.bytes());
+        format!("{} is {shown}, must be {must_be}", setting.name())
+    };
+    let new = match setting.kind() {
+        SettingKind::Number { min, max, .. } => decimal(value.bytes())
+            .filter(|new| (min.into()..=max.into()).contains(new))
+            .and_then(|new| i64::try_from(new).ok())
+            .ok_or_else(|| wrong(&format!("a whole number from {min} to {max}")))?,
+        SettingKind::Flag { .. } => match value.bytes() {
+            b"yes" => 1,
+            b"no" => 0,
+            _ => return Err(wrong("yes or no")),
+        },
+        SettingKind::Choice(words) => {
+            let mut numbered = (0..).zip(words);
+            let named = numbered.find(|(_, word)| word.as_bytes() == value.bytes());
+            let named = named.ok_or_else(|| wrong(&format!("one of {}", words.join(", "))))?;
+            named.0
+        }
+        SettingKind::Text { .. } => return set_prefix(value),
+    };
+    set(setting as usize, new);
+    Ok(())
+}
+
 /// Sets the first part of the unlock channel.
-///
-/// # Errors
-///
-/// It is too short or too long, in words.
-pub(crate) fn set_prefix(value: &Text) -> Result<(), String> {
+fn set_prefix(value: &Text) -> Result<(), String> {
     let len = value.bytes().len();
-    if !(1..=CHANNEL_PREFIX_LEN_MAX).contains(&len) {
+    if let SettingKind::Text { len_max, .. } = Setting::ChannelPrefix.kind()
+        && !(1..=len_max).contains(&len)
+    {
         return Err(format!(
-            "channel-prefix has {len} bytes, must have 1 to {CHANNEL_PREFIX_LEN_MAX}"
+            "channel-prefix has {len} bytes, must have 1 to {len_max}"
         ));
     }
     *CHANNEL_PREFIX.get().borrow_mut() = Some(OwnedText::new(value.bytes()));
     Ok(())
+}
+
+unsafe extern "C" fn get_number(_name: *const c_char, which: *mut c_void) -> c_longlong {
+    get(which.addr())
+}
+
+/// The server has checked the range.
+unsafe extern "C" fn set_number(
+    _name: *const c_char,
+    value: c_longlong,
+    which: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    set(which.addr(), value);
+    raw::REDISMODULE_OK as c_int
+}
+
+unsafe extern "C" fn get_word(_name: *const c_char, which: *mut c_void) -> c_int {
+    c_int::try_from(get(which.addr())).unwrap_or_default()
+}
+
+unsafe extern "C" fn set_word(
+    _name: *const c_char,
+    value: c_int,
+    which: *mut c_void,
+    _error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    set(which.addr(), value.into());
+    raw::REDISMODULE_OK as c_int
+}
+
+/// The server does not free what it is given here, so it is given the string
+/// that is kept.
+unsafe extern "C" fn get_prefix(
+    _name: *const c_char,
+    _which: *mut c_void,
+) -> *mut raw::RedisModuleString {
+    let mut prefix = CHANNEL_PREFIX.get().borrow_mut();
+    prefix
+        .get_or_insert_with(|| OwnedText::new(default_prefix().as_bytes()))
+        .raw()
+}
+
+unsafe extern "C" fn set_prefix_from_server(
+    _name: *const c_char,
+    value: *mut raw::RedisModuleString,
+    _which: *mut c_void,
+    error: *mut *mut raw::RedisModuleString,
+) -> c_int {
+    // SAFETY: the server's string lives as long as this call.
+    match set_prefix(&unsafe { Text::from_raw(value) }) {
+        Ok(()) => raw::REDISMODULE_OK as c_int,
+        Err(text) => {
+            // SAFETY: the server offers a place for an error, and frees it.
+            unsafe {
+                *error = raw::create_string(ptr::null_mut(), text.as_ptr().cast(), text.len());
+            }
+            raw::REDISMODULE_ERR as c_int
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use hdrhistogram::Histogram;
-use rlock_core::{Locks, Name, TicketId, Timestamp};
+use rlock_core::{Locks, Name, Setting, TicketId, Timestamp};
 
 use crate::{
     api::{Context, MainThread, Published, Text},
@@ -20,7 +20,7 @@ use crate::{
     clock::{self, Timer},
     grants::{Grant, Grants},
     notes::{self, KeyChange, Note},
-    settings::settings,
+    settings,
     site::Site,
     store::Known,
 };
@@ -109,7 +109,7 @@ impl State {
 
     /// Grants nothing for as long as the setting says.
     fn begin_grace(&mut self, now: Timestamp) {
-        let grace = Duration::from_millis(settings().startup_grace_ms.get());
+        let grace = Duration::from_millis(settings::number(Setting::StartupGraceMs));
         if !grace.is_zero() {
             self.grace_ends = Some(Instant::now() + grace);
             self.grant_after(now, grace);
@@ -316,7 +316,9 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
         clock::now()
     };
     state.follow_clock(now);
-    state.locks.yield_after(settings().yield_after.get());
+    state
+        .locks
+        .yield_after(settings::number(Setting::YieldAfter));
     state.locks.begin_turn(TURN_TICKETS);
     let result = act(state, now);
     let is_first = !contended && state.locks.has_contended();

@@ -1,7 +1,7 @@
 //! `RLOCK.ACQUIRE` and `RLOCK.MACQUIRE`
 
 use rlock_core::{
-    Admission, ChannelKind, Effect, Grace, Hold, Limits, Locks, Mode, Name, Request, Step,
+    Admission, ChannelKind, Effect, Grace, Hold, Limits, Locks, Mode, Name, Request, Setting, Step,
     TicketId, Wait,
     syntax::{self, Acquire, NamedChannel, Shown},
 };
@@ -13,7 +13,7 @@ use crate::{
     open_many::OpenedMany,
     opened::Pending,
     other_holders::OtherHolders,
-    settings::settings,
+    settings,
     site::{Failure, Site},
     state::State,
     tell,
@@ -30,7 +30,7 @@ enum Outcome {
 }
 
 pub(super) fn run(call: &Call<'_>) -> Option<()> {
-    let parsed = syntax::acquire(call.arguments, settings().max_lease_ms.get());
+    let parsed = syntax::acquire(call.arguments, settings::number(Setting::MaxLeaseMs));
     ask(call, call.parsed(parsed)?, |state, site, _, mut request| {
         request.session = request.session.or_else(|| state.session_for(site));
         request_lock(state, site, &request)
@@ -38,7 +38,7 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
 }
 
 pub(super) fn run_all(call: &Call<'_>) -> Option<()> {
-    let parsed = syntax::acquire_all(call.arguments, settings().max_lease_ms.get());
+    let parsed = syntax::acquire_all(call.arguments, settings::number(Setting::MaxLeaseMs));
     ask(call, call.parsed(parsed)?, request_locks)
 }
 
@@ -103,7 +103,7 @@ pub(super) fn connection(
 
 /// What may be granted and queued now.
 fn limits(state: &mut State, site: &Site<'_>, mode: Mode) -> Limits {
-    let shared_max = settings().max_shared_holders.get();
+    let shared_max = settings::number(Setting::MaxSharedHolders);
     let mut shared_elsewhere = 0;
     if mode != Mode::Exclusive {
         if state.known.holders() as u64 >= shared_max {
@@ -112,11 +112,11 @@ fn limits(state: &mut State, site: &Site<'_>, mode: Mode) -> Limits {
         shared_elsewhere = state.known.holders_besides(site.name()) as u64;
     }
     Limits {
-        waiters_max: settings().max_waiters.get(),
-        watches_max: settings().max_watches.get(),
+        waiters_max: settings::number(Setting::MaxWaiters),
+        watches_max: settings::number(Setting::MaxWatches),
         shared_max,
         shared_elsewhere,
-        detects_deadlocks: settings().detects_deadlocks(),
+        detects_deadlocks: settings::is_on(Setting::DeadlockDetection),
     }
 }
 
@@ -190,7 +190,7 @@ fn of_user<'a>(
 ) -> Result<Request<'a>, Failure> {
     let user = user.map(OwnedText::bytes);
     let request = Request { user, ..*request };
-    locks.check_user(names, &request, settings().max_places_per_user.get())?;
+    locks.check_user(names, &request, settings::number(Setting::MaxPlacesPerUser))?;
     Ok(request)
 }
 

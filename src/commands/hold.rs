@@ -2,7 +2,7 @@
 //! `RLOCK.RELEASE`, `RLOCK.DOWNGRADE`, `RLOCK.MRENEW`, `RLOCK.MRELEASE`
 
 use rlock_core::{
-    Name, Renewal,
+    Name, Renewal, Setting,
     syntax::{self, KeyAndOwner, Release, ReleaseAll, Renew, RenewAll},
 };
 
@@ -11,14 +11,14 @@ use crate::{
     api::Text,
     open_many,
     opened::Pending,
-    settings::settings,
+    settings,
     site::{Failure, Site},
     state::State,
     transact::{self, change, finish, transact},
 };
 
 pub(super) fn renew(call: &Call<'_>) -> Option<()> {
-    let parsed = syntax::renew(call.arguments, settings().max_lease_ms.get());
+    let parsed = syntax::renew(call.arguments, settings::number(Setting::MaxLeaseMs));
     let Renew {
         key,
         owner,
@@ -36,7 +36,7 @@ pub(super) fn renew(call: &Call<'_>) -> Option<()> {
             channel: channel.map(|it| it.channel()),
             bind,
         };
-        let watches_max = settings().max_watches.get();
+        let watches_max = settings::number(Setting::MaxWatches);
         transact(state, site, |locks, name, hold, _| {
             Ok(locks.renew(site.now, name, hold, owner.bytes(), &renewal, watches_max)?)
         })
@@ -89,7 +89,7 @@ fn change_hold<N: Into<u64>>(
 }
 
 pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
-    let parsed = syntax::renew_all(call.arguments, settings().max_lease_ms.get());
+    let parsed = syntax::renew_all(call.arguments, settings::number(Setting::MaxLeaseMs));
     let RenewAll {
         owner,
         lease_ms,
@@ -127,7 +127,7 @@ fn renew_each(
     });
     let names: Vec<_> = names.collect();
     let (holds, locks) = (&mut opened.holds, &mut state.locks);
-    let watches_max = settings().max_watches.get();
+    let watches_max = settings::number(Setting::MaxWatches);
     let done = locks.renew_all(site.now, &names, holds, owner, renewal, watches_max);
     let mut held = 0;
     for ((name, step), announce) in names

@@ -1,6 +1,6 @@
 //! Every function that the server calls without having been sent a command.
 //! Those of the commands are in [`crate::commands`], those of the settings in
-//! [`super::settings`].
+//! [`crate::settings`].
 
 use std::{
     cell::Cell,

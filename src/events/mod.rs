@@ -1,5 +1,5 @@
 //! What happens without a command: what the server tells us unasked, the
-//! timer, `INFO` and the settings.
+//! timer, and `INFO`.
 //!
 //! Callbacks only take notes; all that has to be written is written by the
 //! timer, in pieces. Writing in a key event would come before the event's own
@@ -8,10 +8,7 @@
 
 mod callbacks;
 mod info;
-mod settings;
 mod turn;
-
-pub(crate) use settings::load as load_settings;
 
 use crate::{
     api::{Context, raw},

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 use rlock_core::syntax::{Command, Max, Value as OptionValue};
+use rlock_core::{Setting, SettingKind};
 
 use crate::client::{Client, PATIENCE, eventually, request, text};
 use crate::server::Server;
@@ -132,15 +133,48 @@ fn command_reference_has_every_command_setting_and_field() {
             }
         }
     }
-    let Value::Array(settings) = server.admin().call(&["CONFIG", "GET", "rlock.*"]) else {
-        panic!("there are settings");
-    };
-    for setting in settings.chunks_exact(2) {
-        has(&format!(
-            "\n| `{}` | `{}` |",
-            text(&setting[0]),
-            text(&setting[1])
-        ));
+    let example = document("redis.conf.example");
+    for setting in Setting::ALL {
+        let name = setting.name();
+        let words = |words: &[&str]| {
+            let quoted: Vec<_> = words.iter().map(|it| format!("`{it}`")).collect();
+            (quoted.join(", "), format!("Values: {}.", words.join(", ")))
+        };
+        let (default, (range, commented)) = match setting.kind() {
+            SettingKind::Number {
+                default,
+                min,
+                max,
+                unit,
+            } => {
+                let range = format!("{min} to {max}");
+                (
+                    default.to_string(),
+                    (format!("{range} {unit}"), format!("Range: {range}")),
+                )
+            }
+            SettingKind::Choice(choice) => (choice[0].to_owned(), words(choice)),
+            SettingKind::Flag { default } => {
+                let default = if default { "yes" } else { "no" };
+                (default.to_owned(), words(&["yes", "no"]))
+            }
+            SettingKind::Text { default, len_max } => {
+                let range = format!("1 to {len_max} bytes");
+                (
+                    default.to_owned(),
+                    (range.clone(), format!("Range: {range}")),
+                )
+            }
+        };
+        has(&format!("\n| `rlock.{name}` | `{default}` | {range}"));
+        let line = format!("\nrlock.{name} {default}\n");
+        let comment = example.split_once(&line).map(|(before, _)| before);
+        let comment = comment.unwrap_or_else(|| panic!("redis.conf.example has no {line}"));
+        let comment = comment.rsplit("\n\n").next().unwrap_or_default();
+        assert!(
+            comment.contains(&commented),
+            "{name}: {commented} is not in {comment}"
+        );
     }
     let info = server.ask("INFO rlock");
     for field in info.lines().filter_map(|line| line.split_once(':')) {

@@ -1,110 +1,93 @@
 //! Each setting at its limits and one past them, and what it does.
 
+use rlock_core::{Setting, SettingKind};
+
 use crate::client::eventually;
 use crate::contest::Contest;
 use crate::server::Server;
+use crate::setup::Setup;
 
-/// Asserts that the setting takes the first values, and refuses the others without a change.
-#[track_caller]
-fn limits(server: &Server, name: &str, good: &[&str], bad: &[&str]) {
-    let get = || server.ask(&format!("CONFIG GET rlock.{name}"));
-    for value in good {
-        assert_eq!(
-            server.ask(&format!("CONFIG SET rlock.{name} {value}")),
-            "OK",
-            "{name} {value}"
-        );
-        assert_eq!(get(), format!("[rlock.{name} {value}]"));
+/// The values of a setting: its default, good ones, and bad ones.
+fn values(setting: Setting) -> (String, Vec<String>, Vec<String>) {
+    let owned = |words: &[&str]| words.iter().map(|&it| it.to_owned()).collect::<Vec<_>>();
+    match setting.kind() {
+        SettingKind::Number {
+            default, min, max, ..
+        } => {
+            let mut bad = owned(&["-1", "x", "\"\"", "1.5", "99999999999999999999"]);
+            bad.extend(min.checked_sub(1).map(|it| it.to_string()));
+            bad.push((u64::from(max) + 1).to_string());
+            (
+                default.to_string(),
+                [min, max].map(|it| it.to_string()).into(),
+                bad,
+            )
+        }
+        SettingKind::Choice(words) => (
+            words[0].to_owned(),
+            owned(words),
+            owned(&["loudly", "\"\"", "0"]),
+        ),
+        SettingKind::Flag { default } => {
+            let default = if default { "yes" } else { "no" };
+            (
+                default.to_owned(),
+                owned(&["no", "yes"]),
+                owned(&["maybe", "1", "\"\""]),
+            )
+        }
+        SettingKind::Text { default, len_max } => {
+            let (longest, too_long) = ("p".repeat(len_max), "p".repeat(len_max + 1));
+            let bad = vec![too_long, "\"\"".to_owned()];
+            (default.to_owned(), owned(&["p", &longest, "%n%s"]), bad)
+        }
     }
-    let before = get();
-    for value in bad {
-        let answer = server.ask(&format!("CONFIG SET rlock.{name} {value}"));
-        assert!(answer.starts_with("ERR "), "{name} {value}: {answer}");
-        assert_eq!(get(), before, "{name} {value}");
-    }
-}
-
-#[test]
-fn settings_have_their_defaults_and_no_others_exist() {
-    let server = Server::start();
-    for (name, default) in [
-        ("max-lease-ms", "86400000"),
-        ("max-waiters", "10000"),
-        ("max-places-per-user", "0"),
-        ("max-watches", "100000"),
-        ("max-shared-holders", "262144"),
-        ("channel-prefix", "redisson_lock__channel"),
-        ("publish", "auto"),
-        ("yield-after", "64"),
-        ("deadlock-detection", "yes"),
-        ("startup-grace-ms", "0"),
-    ] {
-        let shown = server.ask(&format!("CONFIG GET rlock.{name}"));
-        assert_eq!(shown, format!("[rlock.{name} {default}]"));
-    }
-    assert_eq!(server.ask("CONFIG GET rlock.*").split(' ').count(), 20);
 }
 
 #[test]
 fn settings_are_taken_at_their_limits_and_refused_past_them() {
     let server = Server::start();
-    let no_numbers = ["-1", "x", "\"\"", "1.5", "99999999999999999999"];
-    let with = |past: &[&'static str]| [past, &no_numbers].concat();
-    limits(
-        &server,
-        "max-lease-ms",
-        &["1000", "2592000000"],
-        &with(&["999", "2592000001"]),
-    );
-    limits(
-        &server,
-        "max-waiters",
-        &["1", "1000000"],
-        &with(&["0", "1000001"]),
-    );
-    limits(
-        &server,
-        "max-shared-holders",
-        &["1", "10000000"],
-        &with(&["0", "10000001"]),
-    );
-    limits(
-        &server,
-        "max-watches",
-        &["0", "10000000"],
-        &with(&["10000001"]),
-    );
-    limits(
-        &server,
-        "yield-after",
-        &["0", "1000000"],
-        &with(&["1000001"]),
-    );
-    limits(
-        &server,
-        "deadlock-detection",
-        &["no", "yes"],
-        &["maybe", "1", "\"\""],
-    );
-    limits(
-        &server,
-        "startup-grace-ms",
-        &["0", "86400000"],
-        &with(&["86400001"]),
-    );
-    let (longest, too_long) = ("p".repeat(256), "p".repeat(257));
-    limits(
-        &server,
-        "channel-prefix",
-        &["p", &longest, "%n%s"],
-        &[&too_long, "\"\""],
-    );
-    limits(
-        &server,
-        "publish",
-        &["spublish", "both", "none", "publish", "auto"],
-        &["loudly", "\"\"", "0"],
-    );
+    for setting in Setting::ALL {
+        let name = setting.name();
+        let (default, good, bad) = values(setting);
+        let get = || server.ask(&format!("CONFIG GET rlock.{name}"));
+        assert_eq!(get(), format!("[rlock.{name} {default}]"));
+        for value in good {
+            let set = server.ask(&format!("CONFIG SET rlock.{name} {value}"));
+            assert_eq!(set, "OK", "{name} {value}");
+            assert_eq!(get(), format!("[rlock.{name} {value}]"));
+        }
+        let before = get();
+        for value in bad {
+            let answer = server.ask(&format!("CONFIG SET rlock.{name} {value}"));
+            assert!(answer.starts_with("ERR "), "{name} {value}: {answer}");
+            assert_eq!(get(), before, "{name} {value}");
+        }
+    }
+    let all = server.ask("CONFIG GET rlock.*");
+    assert_eq!(all.split(' ').count(), 2 * Setting::ALL.len());
+}
+
+#[test]
+fn loadmodule_line_takes_settings_at_their_limits_and_none_past_them() {
+    for setting in Setting::ALL {
+        let name = setting.name();
+        let (_, good, bad) = values(setting);
+        // The server's configuration file has no word that is empty or has a sign.
+        let shown = |value: &String| value.chars().all(|it| it.is_alphanumeric());
+        for value in good.iter().filter(|it| shown(it)) {
+            let line = format!("{name} {value}");
+            let server = Setup::new().module_arguments(&line).start();
+            let get = server.ask(&format!("CONFIG GET rlock.{name}"));
+            assert_eq!(get, format!("[rlock.{line}]"));
+        }
+        for value in bad.iter().filter(|it| shown(it)) {
+            let line = format!("{name} {value}");
+            let log = Setup::new().module_arguments(&line).try_start().err();
+            let log = log.unwrap_or_else(|| panic!("started with {line}"));
+            assert!(log.contains(&format!("{name} ")), "{line}:\n{log}");
+        }
+    }
 }
 
 #[test]

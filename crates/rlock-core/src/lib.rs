@@ -20,7 +20,7 @@
 //! - [`lock`](Locks), `acquire`, `multi`, `grant`: the rules of what is asked;
 //!   `settle`, `watch`, `sweep`: of what follows from it;
 //! - `wait_for`, `graph`: deadlocks; `views`: what an operator sees;
-//! - [`syntax`]: from the words of a command to a request.
+//! - [`syntax`]: from the words of a command to a request; [`setting`](Setting): the settings.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -32,6 +32,7 @@ mod invariants;
 mod lock;
 mod multi;
 mod queue;
+mod setting;
 mod settle;
 mod shared;
 mod step;
@@ -48,6 +49,7 @@ pub use fence::Fence;
 pub use grant::{Granted, KeptPlace};
 pub use hold::{Hold, Mode, Who};
 pub use lock::Locks;
+pub use setting::{Setting, SettingKind};
 pub use shared::{Change, Holder, Shared};
 pub use step::{
     AcquireOptions, Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal,
