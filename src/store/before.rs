@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rlock_core::{Fence, Timestamp};
+use rlock_core::{Fence, Holder, Timestamp};
 
 use crate::api::{KeyEvent, OwnedText, Text, Word};
 
@@ -26,10 +26,9 @@ pub(crate) enum Before<'a> {
 #[derive(PartialEq, Eq)]
 pub(crate) struct One<'a> {
     pub(crate) owner: Owner<'a>,
-    pub(crate) count: u32,
     pub(crate) is_shared: bool,
-    pub(crate) fence: Option<Fence>,
-    pub(crate) deadline: Timestamp,
+    /// What it has, with the fence in its own field and the end of the key.
+    pub(crate) holder: Holder,
 }
 
 /// Whose a hold is.
@@ -41,7 +40,8 @@ pub(crate) enum Owner<'a> {
 impl<'a> Before<'a> {
     pub(crate) const fn deadline(&self) -> Option<Timestamp> {
         match self {
-            Self::One(One { deadline, .. }) | Self::Several { deadline, .. } => Some(*deadline),
+            Self::One(one) => Some(one.holder.deadline),
+            Self::Several { deadline, .. } => Some(*deadline),
             Self::Free | Self::NoLock => None,
         }
     }
@@ -49,7 +49,7 @@ impl<'a> Before<'a> {
     /// The hold of one owner, if there is one and its lease has not ended.
     pub(crate) fn one(&self, now: Timestamp) -> Option<&One<'a>> {
         match self {
-            Self::One(one) if !one.deadline.has_passed(now) => Some(one),
+            Self::One(one) if !one.holder.deadline.has_passed(now) => Some(one),
             Self::One(_) | Self::Free | Self::Several { .. } | Self::NoLock => None,
         }
     }

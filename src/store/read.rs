@@ -33,20 +33,17 @@ pub(crate) fn load<'a>(
         Stored::NoLock => (Hold::NoLock, Before::NoLock),
         Stored::Exclusive(one) => {
             let who = match one.owner {
-                Owner::Caller(_) => Who::Caller { count: one.count },
+                Owner::Caller(_) => Who::Caller,
                 Owner::Other(_) => Who::Other,
             };
-            let hold = Hold::Exclusive {
-                who,
-                fence: one.fence,
-                deadline: one.deadline,
-            };
+            let holder = one.holder;
+            let hold = Hold::Exclusive { who, holder };
             (hold, Before::One(one))
         }
         Stored::Sole { one, holder } => {
             let holder = (one.owner.bytes().into(), holder);
-            let mut shared = Shared::stored([holder], one.fence);
-            shared.cut_to(one.deadline);
+            let mut shared = Shared::stored([holder], one.holder.fence);
+            shared.cut_to(one.holder.deadline);
             (Hold::Shared(shared), Before::One(one))
         }
         Stored::Shared(stored) => load_shared(key, name, stored, known, owner, now),
@@ -94,18 +91,10 @@ pub(crate) fn holders(
 ) -> Option<Holding> {
     let mut holding = match read(key, None) {
         Stored::Free => Holding::default(),
-        Stored::Exclusive(one) => {
-            let holder = Holder {
-                count: one.count,
-                permits: 1,
-                fence: one.fence,
-                deadline: one.deadline,
-            };
-            Holding {
-                is_shared: false,
-                holders: vec![(one.owner.bytes().into(), holder)],
-            }
-        }
+        Stored::Exclusive(one) => Holding {
+            is_shared: false,
+            holders: vec![(one.owner.bytes().into(), one.holder)],
+        },
         // Nobody asks here, so nobody is seen to be alone.
         Stored::NoLock | Stored::Sole { .. } => return None,
         Stored::Shared(StoredShared { deadline, .. }) => {
@@ -214,10 +203,11 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
     let exclusive = |owner, count| {
         Stored::Exclusive(One {
             owner,
-            count,
             is_shared: false,
-            fence,
-            deadline,
+            holder: Holder {
+                count,
+                ..Holder::new(fence, deadline)
+            },
         })
     };
     if let (Some(caller), Some(count)) = (caller, &count) {
@@ -235,10 +225,12 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
         {
             let one = One {
                 owner: Owner::Caller(caller),
-                count: holder.count,
                 is_shared: true,
-                fence,
-                deadline,
+                holder: Holder {
+                    fence,
+                    deadline,
+                    ..holder
+                },
             };
             return Stored::Sole { one, holder };
         }
@@ -294,10 +286,12 @@ fn load_shared<'a>(
     let before = match only {
         Some((owner, holder)) if shared.len() == 1 => Before::One(One {
             owner: Owner::new(owner.into(), caller),
-            count: holder.count,
             is_shared: true,
-            fence,
-            deadline,
+            holder: Holder {
+                fence,
+                deadline,
+                ..*holder
+            },
         }),
         Some(_) | None => Before::Several { fence, deadline },
     };

@@ -51,20 +51,10 @@ impl<'a> Diff<'a> {
             // A free key stays absent, and what is no lock is never touched.
             (Before::Free, Hold::Free) | (Before::NoLock, _) | (_, Hold::NoLock) => {}
             (_, Hold::Free) => diff.ending = before.ending(now),
-            (
-                _,
-                Hold::Exclusive {
-                    who,
-                    fence,
-                    deadline,
-                },
-            ) => {
+            (_, Hold::Exclusive { who, holder }) => {
                 // If it is somebody's of whom nothing is known, it goes on as it was.
-                if let Some((owner, count)) = sole_owner(who, caller) {
-                    diff.exclusive(before, owner, count, now);
-                    let kept = before.one(now);
-                    diff.put_fence(*fence, kept.and_then(|one| one.fence));
-                    diff.put_end(*deadline, kept.map(|one| one.deadline));
+                if let Some(owner) = sole_owner(who, caller) {
+                    diff.exclusive(before, owner, holder, now);
                 }
             }
             (_, Hold::Shared(shared)) => diff.shared(before, shared, caller, now),
@@ -72,22 +62,32 @@ impl<'a> Diff<'a> {
         diff
     }
 
-    fn exclusive(&mut self, before: &'a Before<'a>, owner: Word<'a>, count: u32, now: Timestamp) {
-        let Some(one) = before.one(now) else {
+    fn exclusive(
+        &mut self,
+        before: &'a Before<'a>,
+        owner: Word<'a>,
+        holder: &Holder,
+        now: Timestamp,
+    ) {
+        let one = before.one(now);
+        if one.is_none() {
             self.ending = before.ending(now);
-            return self.put.push((owner, number(count)));
-        };
-        let same = *one.owner.bytes() == *owner.bytes();
-        if !same || one.count != count {
-            self.put.push((owner, number(count)));
         }
-        if one.is_shared {
-            self.del.push(constants().mode.text().into());
-            self.del.push(holder_field(one.owner.bytes()).into());
+        let same = one.filter(|one| *one.owner.bytes() == *owner.bytes());
+        if same.is_none_or(|one| one.holder.count != holder.count) {
+            self.put.push((owner, number(holder.count)));
         }
-        if !same {
-            self.del.push(one.owner.word());
+        if let Some(one) = one {
+            if one.is_shared {
+                self.del.push(constants().mode.text().into());
+                self.del.push(holder_field(one.owner.bytes()).into());
+            }
+            if same.is_none() {
+                self.del.push(one.owner.word());
+            }
         }
+        self.put_fence(holder.fence, one.and_then(|one| one.holder.fence));
+        self.put_end(holder.deadline, one.map(|one| one.holder.deadline));
     }
 
     fn shared(
@@ -100,7 +100,7 @@ impl<'a> Diff<'a> {
         let one = before.one(now);
         let several = before.several(now).filter(|_| !shared.is_new());
         let (is_shared, fence, deadline) = match (one, several) {
-            (Some(one), _) => (one.is_shared, one.fence, Some(one.deadline)),
+            (Some(one), _) => (one.is_shared, one.holder.fence, Some(one.holder.deadline)),
             (None, Some((fence, deadline))) => (true, fence, Some(deadline)),
             (None, None) => {
                 self.ending = before.ending(now);
@@ -241,12 +241,12 @@ fn texts<'w>(words: impl Iterator<Item = &'w Word<'w>>) -> SmallVec<[Text<'w>; 8
     words.map(Word::text).collect()
 }
 
-/// The owner and count of an exclusive hold; `None` if it is somebody's of whom
-/// the operation does not know.
-fn sole_owner<'a>(who: &Who, caller: Option<Text<'a>>) -> Option<(Word<'a>, u32)> {
+/// The owner of an exclusive hold; `None` if it is somebody of whom the
+/// operation does not know.
+fn sole_owner<'a>(who: &Who, caller: Option<Text<'a>>) -> Option<Word<'a>> {
     match who {
-        Who::Caller { count } => Some((caller?.into(), *count)),
-        Who::Waiter { owner, count } => Some((OwnedText::new(owner).into(), *count)),
+        Who::Caller => Some(caller?.into()),
+        Who::Waiter(owner) => Some(OwnedText::new(owner).into()),
         Who::Other => None,
     }
 }

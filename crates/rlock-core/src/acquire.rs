@@ -1,14 +1,12 @@
 //! Asking for a lock: enter, enter again, be upgraded, or queue.
 
+use crate::hold::COUNT_MAX;
 use crate::queue::QueueId;
 use crate::wait_for::{Place, Target};
 use crate::{
     Admission, Announce, Channel, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name,
     Refusal, Request, Step, Ticket, TicketId, Timestamp, Wait,
 };
-
-/// The largest hold count.
-pub(crate) const COUNT_MAX: u32 = i32::MAX as u32;
 
 impl Locks {
     /// Asks for a lock.
@@ -158,7 +156,8 @@ impl Locks {
             return Err(Refusal::CountOverflow);
         }
         let before = hold.deadline();
-        let fence = self.give(now, name, hold, request.owner, &request.options);
+        let fence = self.fences.next(now, [name]);
+        hold.grant(now, request.owner, &request.options, fence);
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, &request.beside());
         let mut step = Step::quiet(Admission::Granted(fence));

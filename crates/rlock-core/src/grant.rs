@@ -5,15 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::acquire::COUNT_MAX;
 use crate::graph::Verdict;
 use crate::queue::QueueId;
 use crate::ticket::MultiId;
 use crate::wait_for::{Search, Target};
 use crate::watch::{Binding, Watch};
 use crate::{
-    AcquireOptions, Channel, Fence, Grace, Hold, Holder, Holders, Limits, Listener, Locks, Mode,
-    Name, Refusal, Renewal, Request, Ticket, TicketId, Timestamp, Who,
+    Channel, Fence, Grace, Hold, Holders, Limits, Listener, Locks, Mode, Name, Refusal, Renewal,
+    Request, Ticket, TicketId, Timestamp,
 };
 
 /// What is to be remembered of a hold beside the store.
@@ -55,43 +54,6 @@ impl<'a> Renewal<'a> {
 }
 
 impl Locks {
-    /// Makes an owner a holder, under a new fence. One that held the lock
-    /// before in shared mode counts on. The hold is seen from this owner then.
-    pub(crate) fn give(
-        &mut self,
-        now: Timestamp,
-        name: Name<'_>,
-        hold: &mut Hold,
-        owner: &[u8],
-        options: &AcquireOptions,
-    ) -> Fence {
-        let fence = self.fences.next(now, [name]);
-        let deadline = now.plus_millis(options.lease_ms.into());
-        let held = hold.of_caller(owner).map_or(0, |held| held.count);
-        let raise = u32::from(held == 0 || options.reenter);
-        let count = held.saturating_add(raise).min(COUNT_MAX);
-        match options.mode {
-            Mode::Exclusive => {
-                *hold = Hold::Exclusive {
-                    who: Who::Caller { count },
-                    fence: Some(fence),
-                    deadline,
-                };
-            }
-            Mode::Shared { permits, .. } => {
-                let fence = Some(fence);
-                let holder = Holder {
-                    count,
-                    permits,
-                    fence,
-                    deadline,
-                };
-                hold.share(owner, holder);
-            }
-        }
-        fence
-    }
-
     /// Remembers what a request or a renewal asks for beside its hold. What it
     /// does not mention stays; but a bound hold belongs to the connection that
     /// asked last.

@@ -4,7 +4,10 @@
 //! view, and the store writes down what changed. Which modes go together is
 //! decided here, in [`Hold::admits`], and nowhere else.
 
-use crate::{Fence, Holder, Shared, Timestamp};
+use crate::{AcquireOptions, Fence, Holder, Shared, Timestamp};
+
+/// The largest hold count.
+pub(crate) const COUNT_MAX: u32 = i32::MAX as u32;
 
 /// How a lock is held or asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,18 +36,10 @@ impl Mode {
 /// Whom an exclusive hold belongs to, seen from the operation at hand.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// The owner that asks; `count` is how often it has entered.
-    Caller {
-        /// The hold count, from 1.
-        count: u32,
-    },
+    /// The owner that asks.
+    Caller,
     /// An owner whom this operation handed the lock to.
-    Waiter {
-        /// The owner of the ticket.
-        owner: Box<[u8]>,
-        /// The hold count, from 1; larger for one that was upgraded.
-        count: u32,
-    },
+    Waiter(Box<[u8]>),
     /// Somebody else; whom does not matter to the operation.
     Other,
 }
@@ -58,10 +53,8 @@ pub enum Hold {
     Exclusive {
         /// Whom it belongs to.
         who: Who,
-        /// The fence it was granted under; `None` if it was not granted here.
-        fence: Option<Fence>,
-        /// When the lease ends.
-        deadline: Timestamp,
+        /// What it has. Its permits count for nothing.
+        holder: Holder,
     },
     /// Any number of owners hold it together, at least one.
     Shared(Shared),
@@ -71,6 +64,13 @@ pub enum Hold {
 }
 
 impl Hold {
+    /// The hold of one owner alone, who has entered once.
+    #[must_use]
+    pub const fn exclusive(who: Who, fence: Option<Fence>, deadline: Timestamp) -> Self {
+        let holder = Holder::new(fence, deadline);
+        Self::Exclusive { who, holder }
+    }
+
     /// Takes the hold out, and leaves a free one.
     #[must_use]
     pub const fn take(&mut self) -> Self {
@@ -107,8 +107,8 @@ impl Hold {
     ) -> usize {
         match self {
             Self::Free | Self::NoLock => 0,
-            Self::Exclusive { deadline, .. } => {
-                let lapsed = deadline.has_passed(now);
+            Self::Exclusive { holder, .. } => {
+                let lapsed = holder.deadline.has_passed(now);
                 if lapsed {
                     *self = Self::Free;
                 }
@@ -136,13 +136,10 @@ impl Hold {
     /// Sees the hold from `owner`, to whom it may have been handed just now.
     pub(crate) fn seen_by(&mut self, owner: &[u8]) {
         if let Self::Exclusive { who, .. } = self
-            && let Who::Waiter {
-                owner: waiter,
-                count,
-            } = who
+            && let Who::Waiter(waiter) = who
             && **waiter == *owner
         {
-            *who = Who::Caller { count: *count };
+            *who = Who::Caller;
         }
     }
 
@@ -150,15 +147,9 @@ impl Hold {
     pub(crate) fn of_caller(&self, owner: &[u8]) -> Option<Holder> {
         match self {
             Self::Exclusive {
-                who: Who::Caller { count },
-                fence,
-                deadline,
-            } => Some(Holder {
-                count: *count,
-                permits: 1,
-                fence: *fence,
-                deadline: *deadline,
-            }),
+                who: Who::Caller,
+                holder,
+            } => Some(*holder),
             Self::Shared(shared) => shared.get(owner).copied(),
             Self::Free | Self::Exclusive { .. } | Self::NoLock => None,
         }
@@ -167,15 +158,9 @@ impl Hold {
     /// Sets what the owner who asks holds; the mode stays.
     pub(crate) fn set_of_caller(&mut self, owner: &[u8], holder: Holder) {
         match self {
-            Self::Exclusive {
-                who,
-                fence,
-                deadline,
-            } => {
-                *who = Who::Caller {
-                    count: holder.count,
-                };
-                (*fence, *deadline) = (holder.fence, holder.deadline);
+            Self::Exclusive { .. } => {
+                let who = Who::Caller;
+                *self = Self::Exclusive { who, holder };
             }
             Self::Shared(shared) => shared.put(owner, holder),
             Self::Free | Self::NoLock => {}
@@ -215,24 +200,40 @@ impl Hold {
         self.end_of(owner);
     }
 
-    /// Makes the owner who asks the only holder.
-    pub(crate) fn enter(&mut self, fence: Fence, now: Timestamp, lease_ms: u32) {
-        *self = Self::Exclusive {
-            who: Who::Caller { count: 1 },
+    /// Makes the owner who asks a holder, who may be one already, in shared mode.
+    pub(crate) fn grant(
+        &mut self,
+        now: Timestamp,
+        owner: &[u8],
+        options: &AcquireOptions,
+        fence: Fence,
+    ) {
+        let held = self.of_caller(owner).map_or(0, |held| held.count);
+        let raise = u32::from(held == 0 || options.reenter);
+        let holder = Holder {
+            count: held.saturating_add(raise).min(COUNT_MAX),
+            permits: match options.mode {
+                Mode::Exclusive => 1,
+                Mode::Shared { permits, .. } => permits.max(1),
+            },
             fence: Some(fence),
-            deadline: now.plus_millis(lease_ms.into()),
+            deadline: now.plus_millis(options.lease_ms.into()),
         };
+        match options.mode {
+            Mode::Exclusive => {
+                let who = Who::Caller;
+                *self = Self::Exclusive { who, holder };
+            }
+            Mode::Shared { .. } => self.share(owner, holder),
+        }
     }
 
     /// Sees the hold of `owner` from any other owner.
     pub(crate) fn seen_from_elsewhere(&mut self, owner: &[u8]) {
         if let Self::Exclusive { who, .. } = self
-            && let Who::Caller { count } = *who
+            && *who == Who::Caller
         {
-            *who = Who::Waiter {
-                owner: owner.into(),
-                count,
-            };
+            *who = Who::Waiter(owner.into());
         }
     }
 
@@ -241,7 +242,7 @@ impl Hold {
     pub(crate) fn fence_of(&self, owner: &[u8]) -> Option<Fence> {
         match self {
             Self::Free | Self::NoLock => None,
-            Self::Exclusive { fence, .. } => *fence,
+            Self::Exclusive { holder, .. } => holder.fence,
             Self::Shared(shared) => shared.get(owner)?.fence,
         }
     }
@@ -250,7 +251,7 @@ impl Hold {
     pub(crate) fn first_end(&self) -> Option<Timestamp> {
         match self {
             Self::Free | Self::NoLock => None,
-            Self::Exclusive { deadline, .. } => Some(*deadline),
+            Self::Exclusive { holder, .. } => Some(holder.deadline),
             Self::Shared(shared) => shared.first_end(),
         }
     }
@@ -260,7 +261,7 @@ impl Hold {
     pub fn deadline(&self) -> Option<Timestamp> {
         match self {
             Self::Free | Self::NoLock => None,
-            Self::Exclusive { deadline, .. } => Some(*deadline),
+            Self::Exclusive { holder, .. } => Some(holder.deadline),
             Self::Shared(shared) => shared.last_end(),
         }
     }
@@ -270,7 +271,7 @@ impl Hold {
     pub const fn fence(&self) -> Option<Fence> {
         match self {
             Self::Free | Self::NoLock => None,
-            Self::Exclusive { fence, .. } => *fence,
+            Self::Exclusive { holder, .. } => holder.fence,
             Self::Shared(shared) => shared.fence(),
         }
     }

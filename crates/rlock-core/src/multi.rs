@@ -5,7 +5,8 @@
 //! share. It is granted when it is first in all of them and all are free. What
 //! concerns the request as a whole is kept with the ticket of its first key.
 
-use crate::acquire::{COUNT_MAX, withdrawn};
+use crate::acquire::withdrawn;
+use crate::hold::COUNT_MAX;
 use crate::ticket::MultiId;
 use crate::wait_for::{Place, Target};
 use crate::{
@@ -148,7 +149,7 @@ impl Locks {
         let own = own.and_then(|multi| self.table.members(multi).first().copied());
         let earlier = own.and_then(|id| self.take_out(id));
         for (name, hold) in names.iter().zip(holds) {
-            hold.enter(fence, now, request.options.lease_ms);
+            hold.grant(now, request.owner, &request.options, fence);
             self.remember(now, *name, hold, fence, &request.beside());
             self.hold_changed(now, *name, hold);
         }

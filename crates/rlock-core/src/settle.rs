@@ -224,7 +224,8 @@ impl Locks {
     ) -> Granted {
         let was_upgraded = ticket.is_upgrade
             && matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
-        let fence = self.give(now, name, hold, &ticket.owner, &ticket.options);
+        let fence = self.fences.next(now, [name]);
+        hold.grant(now, &ticket.owner, &ticket.options, fence);
         hold.seen_from_elsewhere(&ticket.owner);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
@@ -400,7 +401,7 @@ impl Locks {
         let mut leader = None;
         for (member, hold) in members.iter().zip(holds) {
             let ticket = self.table.remove(*member)?;
-            hold.enter(fence, now, ticket.options.lease_ms);
+            hold.grant(now, &ticket.owner, &ticket.options, fence);
             hold.seen_from_elsewhere(&ticket.owner);
             self.count_in_streak(ticket.queue);
             self.remember_ticket(ticket.queue, &ticket, fence);

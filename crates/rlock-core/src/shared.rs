@@ -25,6 +25,19 @@ pub struct Holder {
     pub deadline: Timestamp,
 }
 
+impl Holder {
+    /// One who has entered once, with one permit.
+    #[must_use]
+    pub const fn new(fence: Option<Fence>, deadline: Timestamp) -> Self {
+        Self {
+            count: 1,
+            permits: 1,
+            fence,
+            deadline,
+        }
+    }
+}
+
 /// The holders of a lock in shared mode.
 #[derive(Clone, Debug, Default)]
 pub struct Shared {

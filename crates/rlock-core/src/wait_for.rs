@@ -358,7 +358,7 @@ impl<'a> Search<'a> {
                 let _ = holders.try_for_each(|(owner, it)| visit(owner, Some(it.permits)));
             }
             Some(Hold::Exclusive {
-                who: Who::Waiter { owner, .. },
+                who: Who::Waiter(owner),
                 ..
             }) => {
                 let _ = visit(owner, None);

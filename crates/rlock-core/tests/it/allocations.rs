@@ -61,11 +61,7 @@ fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
     };
     let step = locks.renew(at(1), name, &mut hold, b"ann", &renewal, 0);
     assert!(step.is_ok_and(|step| step.reply.is_some()));
-    let mut seen_by_another = Hold::Exclusive {
-        who: Who::Other,
-        fence: hold.fence(),
-        deadline: at(500),
-    };
+    let mut seen_by_another = Hold::exclusive(Who::Other, hold.fence(), at(500));
     let tried = request("bob", Wait::No);
     let step = locks.acquire(
         at(1),
@@ -116,11 +112,7 @@ fn counting_allocator_counts() {
 
 /// A held lock, and one more waiter for a message on a channel.
 fn queue(locks: &mut Locks, owner: &str) {
-    let hold = Hold::Exclusive {
-        who: Who::Other,
-        fence: None,
-        deadline: at(100_000),
-    };
+    let hold = Hold::exclusive(Who::Other, None, at(100_000));
     let delivery = locks.by_message(1, CHANNEL);
     let asked = request(owner, Wait::Millis(1000));
     locks.enqueue(at(0), KEY, &hold, &asked, delivery);

@@ -189,11 +189,7 @@ fn grant_of_several_keys_spends_as_much_of_a_turn_as_it_has_keys() {
     let keys: Vec<_> = (0..=PIECE).map(|n| format!("k{n}")).collect();
     let keys = keys.iter().map(|it| it.as_bytes());
     let names: Vec<_> = keys.map(|key| Name { db: 0, key }).collect();
-    let held = Hold::Exclusive {
-        who: Who::Other,
-        fence: None,
-        deadline: at(1000),
-    };
+    let held = Hold::exclusive(Who::Other, None, at(1000));
     let mut holds = vec![Hold::Free; names.len()];
     holds[0] = held;
     let delivery = Delivery::Blocked {
@@ -235,11 +231,7 @@ impl Holders for Endless {
 #[test]
 fn search_for_a_deadlock_ends_when_its_time_is_over() {
     let mut locks = Locks::default();
-    let mut hold = Hold::Exclusive {
-        who: Who::Other,
-        fence: None,
-        deadline: at(1000),
-    };
+    let mut hold = Hold::exclusive(Who::Other, None, at(1000));
     let endless = Endless::default();
     let asked = request("a", Wait::Millis(100));
     let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &endless);

@@ -32,17 +32,20 @@ fn look(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
 }
 
 fn look_at(locks: &mut Locks, now: Timestamp, name: Name<'_>, fence: Option<Fence>) {
-    let mut hold = held(Who::Other, fence, now.plus_millis(1000));
+    let mut hold = Hold::exclusive(Who::Other, fence, now.plus_millis(1000));
     let asked = request("bob", Wait::No);
     let step = locks.acquire(now, name, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Busy)));
 }
 
-const fn held(who: Who, fence: Option<Fence>, deadline: Timestamp) -> Hold {
+/// The hold of the owner who asks, who has entered so often.
+const fn entered(count: u32, fence: Option<Fence>, deadline: Timestamp) -> Hold {
     Hold::Exclusive {
-        who,
-        fence,
-        deadline,
+        who: Who::Caller,
+        holder: Holder {
+            count,
+            ..Holder::new(fence, deadline)
+        },
     }
 }
 
@@ -85,7 +88,7 @@ fn fence_of_a_held_lock_is_passed_by_the_next_after_a_restart() {
 fn fence_of_a_lapsed_hold_is_passed_by_the_next_too() {
     let mut locks = Locks::default();
     let stored = Fence::new(at(3_600_000).micros());
-    let mut hold = held(Who::Other, stored, at(0));
+    let mut hold = Hold::exclusive(Who::Other, stored, at(0));
     let asked = request("bob", Wait::No);
     let step = locks.acquire(at(1), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
     assert!(
@@ -97,7 +100,7 @@ fn fence_of_a_lapsed_hold_is_passed_by_the_next_too() {
 #[test]
 fn lapsed_hold_is_counted_once_however_it_is_seen() {
     let mut locks = Locks::default();
-    let mut hold = held(Who::Other, None, at(0));
+    let mut hold = Hold::exclusive(Who::Other, None, at(0));
     crate::requests::call(&mut locks, at(0), &hold, "bob", Wait::Forever, 1);
     locks.settle(at(1), KEY, &mut hold);
     assert_eq!(locks.counters().lease_expirations, 1);
@@ -209,8 +212,7 @@ fn one_fence_for_several_locks_is_above_those_of_all() {
 fn stored_fence_is_believed_as_that_of_its_hold() {
     let mut locks = Locks::default();
     let huge = Fence::new(Fence::MAX);
-    let who = Who::Caller { count: 1 };
-    let mut hold = held(who, huge, at(1000));
+    let mut hold = entered(1, huge, at(1000));
     let step = locks.renew(at(0), KEY, &mut hold, b"ann", &RENEWAL, 0);
     assert_eq!(step.map(|it| it.reply), Ok(huge));
     assert!(grant(&mut locks, at(0)).get() < Fence::MAX);
@@ -282,7 +284,7 @@ fn fence_is_not_raised_for_one_who_does_not_hold() {
     assert_eq!(raise(&mut locks, &mut Hold::Free, last + 50), Ok(None));
     assert_eq!(grant(&mut locks, at(0)).get(), last + 1);
     // The fence is that of the one who holds the lock now.
-    let mut hold = held(Who::Other, Fence::new(last), at(1000));
+    let mut hold = Hold::exclusive(Who::Other, Fence::new(last), at(1000));
     assert_eq!(raise(&mut locks, &mut hold, last), Ok(None));
 }
 
@@ -298,13 +300,7 @@ fn absurd_clock_gives_fences_that_fit_into_53_bits() {
 fn hold_count_ends_at_its_limit() {
     let mut locks = Locks::default();
     let fence = Fence::new(7);
-    let full = held(
-        Who::Caller {
-            count: 2_147_483_647,
-        },
-        fence,
-        at(1000),
-    );
+    let full = entered(2_147_483_647, fence, at(1000));
     let mut hold = full.clone();
     let again = rlock_core::Request {
         options: AcquireOptions {
@@ -317,25 +313,10 @@ fn hold_count_ends_at_its_limit() {
     assert_eq!(step.map(|it| it.reply), Err(Refusal::CountOverflow));
     assert_eq!(hold, full);
 
-    let mut hold = held(
-        Who::Caller {
-            count: 2_147_483_646,
-        },
-        fence,
-        at(1000),
-    );
+    let mut hold = entered(2_147_483_646, fence, at(1000));
     let step = locks.acquire(at(1), KEY, &mut hold, &again, &NO_LIMITS, &Nobody);
     assert!(step.is_ok());
-    assert_eq!(
-        hold,
-        held(
-            Who::Caller {
-                count: 2_147_483_647
-            },
-            fence,
-            at(1001)
-        )
-    );
+    assert_eq!(hold, entered(2_147_483_647, fence, at(1001)));
 
     let once = request("ann", Wait::No);
     assert!(
@@ -343,22 +324,13 @@ fn hold_count_ends_at_its_limit() {
             .acquire(at(2), KEY, &mut hold, &once, &NO_LIMITS, &Nobody)
             .is_ok()
     );
-    assert_eq!(
-        hold,
-        held(
-            Who::Caller {
-                count: 2_147_483_647
-            },
-            fence,
-            at(1002)
-        )
-    );
+    assert_eq!(hold, entered(2_147_483_647, fence, at(1002)));
 }
 
 #[test]
 fn lease_without_an_end_in_sight_is_no_trouble() {
     let mut locks = Locks::default();
-    let hold = held(Who::Other, None, Timestamp::from_millis(u64::MAX));
+    let hold = Hold::exclusive(Who::Other, None, Timestamp::from_millis(u64::MAX));
     crate::requests::call(&mut locks, at(0), &hold, "bob", Wait::Forever, 1);
     assert!(locks.next_due(at(1_000_000)).is_none());
     assert!(locks.next_deadline(at(0)) > Some(at(1_000_000)));

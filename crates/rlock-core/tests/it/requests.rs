@@ -93,12 +93,9 @@ pub(crate) fn notified(
 /// The hold as an owner sees it who does not have it.
 pub(crate) fn of_somebody_else(hold: &Hold) -> Hold {
     match hold.clone() {
-        Hold::Exclusive {
-            fence, deadline, ..
-        } => Hold::Exclusive {
+        Hold::Exclusive { holder, .. } => Hold::Exclusive {
             who: Who::Other,
-            fence,
-            deadline,
+            holder,
         },
         other => other,
     }

@@ -173,11 +173,7 @@ fn wait_for(
     call: u64,
 ) -> Result<Vec<u64>, Refusal> {
     let now = at(call);
-    let held = Hold::Exclusive {
-        who: Who::Other,
-        fence: None,
-        deadline: at(1000),
-    };
+    let held = Hold::exclusive(Who::Other, None, at(1000));
     let asked = Request {
         options: AcquireOptions { mode, ..OPTIONS },
         ..request("bob", Wait::Forever)
@@ -333,11 +329,7 @@ fn queue_is_full_at_its_limit_and_takes_a_takeover_still() {
         shared_elsewhere: 0,
         detects_deadlocks: true,
     };
-    let held = Hold::Exclusive {
-        who: Who::Other,
-        fence: None,
-        deadline: at(1000),
-    };
+    let held = Hold::exclusive(Who::Other, None, at(1000));
     let ask = |locks: &mut Locks, asked: &Request<'_>| {
         let step = locks.acquire(at(0), KEY, &mut held.clone(), asked, &limits, &Nobody);
         step.map(|step| step.reply)

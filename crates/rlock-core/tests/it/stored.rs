@@ -128,9 +128,11 @@ impl Store {
         }
         let count = owner.and_then(|owner| held.holders.get(owner));
         Hold::Exclusive {
-            who: count.map_or(Who::Other, |it| Who::Caller { count: it.count }),
-            fence: held.fence,
-            deadline: held.ends,
+            who: count.map_or(Who::Other, |_| Who::Caller),
+            holder: Holder {
+                count: count.map_or(1, |it| it.count),
+                ..Holder::new(held.fence, held.ends)
+            },
         }
     }
 
@@ -176,23 +178,23 @@ impl Store {
                 assert_ne!(*before, Hold::NoLock, "what is no lock is never deleted");
                 self.delete(now, name);
             }
-            Hold::Exclusive {
-                who,
-                fence,
-                deadline,
-            } => {
-                let (who, count) = match (&who, owner) {
-                    (Who::Waiter { owner, count }, _) => (String::from_utf8_lossy(owner), *count),
-                    (Who::Caller { count }, Some(owner)) => (owner.into(), *count),
+            Hold::Exclusive { who, holder } => {
+                let who = match (&who, owner) {
+                    (Who::Waiter(owner), _) => String::from_utf8_lossy(owner),
+                    (Who::Caller, Some(owner)) => owner.into(),
                     _ => {
                         let same = matches!(before, Hold::Exclusive { .. });
                         assert!(same, "nobody else gets a hold");
                         return;
                     }
                 };
-                let mut fields = BTreeMap::from([(who.into_owned(), count.to_string())]);
-                fields.extend(fence.map(|fence| (FENCE.to_owned(), fence.to_string())));
-                self.put(name, Value::Hash(fields), Some(deadline.millis()));
+                let mut fields = BTreeMap::from([(who.into_owned(), holder.count.to_string())]);
+                fields.extend(
+                    holder
+                        .fence
+                        .map(|fence| (FENCE.to_owned(), fence.to_string())),
+                );
+                self.put(name, Value::Hash(fields), Some(holder.deadline.millis()));
             }
             Hold::Shared(shared) => self.save_shared(now, name, before, shared),
         }
