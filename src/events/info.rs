@@ -1,52 +1,39 @@
 //! `INFO rlock`.
 
-use rlock_core::Locks;
+use rlock_core::{Counters, Gauges};
 
 use crate::{
     api::{Context, entry},
-    state,
+    state::{self, State},
 };
 
-/// Adds the fields of the section, each by `add`.
+/// Adds the numbers of the section, each by `add`.
 pub(super) fn report(ctx: &Context, add: &dyn Fn(&str, u64)) {
     state::look(|state| {
-        counters(&state.locks, add);
-        add("evicted_locks", state.evicted_locks);
-        add("panics", entry::panics());
-        gauges(&state.locks, add);
-        let [p50, p99, max] = state.wait_usec();
-        add("wait_usec_p50", p50);
-        add("wait_usec_p99", p99);
-        add("wait_usec_max", max);
+        let (counters, gauges) = (counters(state), gauges(state, ctx));
+        for (metric, value) in counters.values().chain(gauges.values()) {
+            add(metric.name, value);
+        }
     });
-    add("eviction_risk", u64::from(ctx.flags().may_evict()));
-    let left = state::look(|state| state.grace_left().as_millis());
-    let left = left.and_then(|left| u64::try_from(left).ok());
-    add("grace_left_ms", left.unwrap_or_default());
 }
 
-fn counters(locks: &Locks, add: &dyn Fn(&str, u64)) {
-    let counters = locks.counters();
-    add("acquires", counters.acquires);
-    add("grants", counters.grants);
-    add("refusals", counters.refusals);
-    add("waits", counters.waits);
-    add("handoffs", counters.handoffs);
-    add("wait_timeouts", counters.wait_timeouts);
-    add("waiters_gone", counters.waiters_gone);
-    add("lease_expirations", counters.lease_expirations);
-    add("renewals", counters.renewals);
-    add("releases", counters.releases);
-    add("force_releases", counters.force_releases);
-    add("deadlocks", counters.deadlocks);
-    add("undelivered_grants", counters.undelivered_grants);
+fn counters(state: &State) -> Counters {
+    Counters {
+        evicted_locks: state.evicted_locks,
+        panics: entry::panics(),
+        ..*state.locks.counters()
+    }
 }
 
-fn gauges(locks: &Locks, add: &dyn Fn(&str, u64)) {
-    let gauges = locks.gauges();
-    add("waiters", gauges.waiters);
-    add("places_kept", gauges.places_kept);
-    add("contended_locks", gauges.contended_locks);
-    add("bound_holds", gauges.bound_holds);
-    add("watches", gauges.watches);
+fn gauges(state: &State, ctx: &Context) -> Gauges {
+    let [wait_usec_p50, wait_usec_p99, wait_usec_max] = state.wait_usec();
+    let grace_left_ms = state.grace_left().as_millis();
+    Gauges {
+        wait_usec_p50,
+        wait_usec_p99,
+        wait_usec_max,
+        eviction_risk: ctx.flags().may_evict().into(),
+        grace_left_ms: u64::try_from(grace_left_ms).unwrap_or(u64::MAX),
+        ..state.locks.gauges()
+    }
 }

@@ -1,5 +1,7 @@
 //! What `INFO rlock` counts.
 
+use rlock_core::{Counters, Gauges};
+
 use crate::client::eventually;
 use crate::contest::{Contest, wait_for};
 use crate::server::Server;
@@ -7,50 +9,24 @@ use crate::server::Server;
 /// Asserts that these counters have these values, and all other counters zero.
 #[track_caller]
 fn assert_counted(server: &Server, expected: &[(&str, u64)]) {
-    const COUNTERS: [&str; 15] = [
-        "acquires",
-        "grants",
-        "refusals",
-        "waits",
-        "handoffs",
-        "wait_timeouts",
-        "waiters_gone",
-        "lease_expirations",
-        "renewals",
-        "releases",
-        "force_releases",
-        "deadlocks",
-        "undelivered_grants",
-        "evicted_locks",
-        "panics",
-    ];
     let value = |name| {
         expected
             .iter()
             .find(|(known, _)| *known == name)
             .map_or(0, |(_, value)| *value)
     };
-    let seen = COUNTERS.map(|name| (name, server.counter(name)));
-    assert_eq!(seen, COUNTERS.map(|name| (name, value(name))));
+    let names = || Counters::METRICS.iter().map(|it| it.name);
+    let seen: Vec<_> = names().map(|it| (it, server.counter(it))).collect();
+    let counted: Vec<_> = names().map(|it| (it, value(it))).collect();
+    assert_eq!(seen, counted);
 }
 
 #[test]
 fn start_has_counted_nothing() {
     let server = Server::start();
     assert_counted(&server, &[]);
-    for gauge in [
-        "waiters",
-        "places_kept",
-        "grace_left_ms",
-        "contended_locks",
-        "bound_holds",
-        "watches",
-        "eviction_risk",
-    ] {
-        assert_eq!(server.counter(gauge), 0, "{gauge}");
-    }
-    for time in ["wait_usec_p50", "wait_usec_p99", "wait_usec_max"] {
-        assert_eq!(server.counter(time), 0, "{time}");
+    for gauge in Gauges::METRICS {
+        assert_eq!(server.counter(gauge.name), 0, "{}", gauge.name);
     }
 }
 

@@ -3,30 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use rlock_core::{Metric, MetricKind};
 use serde::Serialize;
 
-/// What is no count of something since the start, and has no rate.
-const GAUGES: [&str; 10] = [
-    "waiters",
-    "places_kept",
-    "contended_locks",
-    "bound_holds",
-    "watches",
-    "wait_usec_p50",
-    "wait_usec_p99",
-    "wait_usec_max",
-    "eviction_risk",
-    "grace_left_ms",
-];
-
-/// Of these several masters together have that of the one with the largest.
-const LARGEST: [&str; 5] = [
-    "wait_usec_p50",
-    "wait_usec_p99",
-    "wait_usec_max",
-    "eviction_risk",
-    "grace_left_ms",
-];
+/// How the number of this name changes. A server may have more counters than this
+/// program knows.
+fn kind(name: &str) -> MetricKind {
+    let metric = Metric::all().find(|it| it.name == name);
+    metric.map_or(MetricKind::Counter, |it| it.kind)
+}
 
 /// All numbers by name, without the module's prefix.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -43,9 +28,9 @@ impl Counters {
         let mut total = BTreeMap::new();
         for (name, number) in masters.flat_map(|master| &master.0) {
             let known: &mut u64 = total.entry(name.clone()).or_default();
-            *known = match LARGEST.contains(&name.as_str()) {
-                true => (*known).max(*number),
-                false => known.saturating_add(*number),
+            *known = match kind(name) {
+                MetricKind::Largest => (*known).max(*number),
+                MetricKind::Counter | MetricKind::Gauge => known.saturating_add(*number),
             };
         }
         Self(total)
@@ -64,7 +49,7 @@ impl Counters {
         let counts = self
             .0
             .iter()
-            .filter(|(name, _)| !GAUGES.contains(&name.as_str()));
+            .filter(|(name, _)| kind(name) == MetricKind::Counter);
         let rate = |(name, now): (&String, &u64)| {
             let grown = u32::try_from(now.saturating_sub(before.get(name))).unwrap_or(u32::MAX);
             let tenths = (f64::from(grown) / seconds * 10.0).round() / 10.0;

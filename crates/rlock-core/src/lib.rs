@@ -20,7 +20,8 @@
 //! - [`lock`](Locks), `acquire`, `multi`, `grant`: the rules of what is asked;
 //!   `settle`, `watch`, `sweep`: of what follows from it;
 //! - `wait_for`, `graph`: deadlocks; `views`: what an operator sees;
-//! - [`syntax`]: from the words of a command to a request; [`setting`](Setting): the settings.
+//! - [`syntax`]: from the words of a command to a request; [`setting`](Setting),
+//!   [`metric`](Metric): what a server can be told, and what it tells of itself.
 #![forbid(unsafe_code)]
 
 mod acquire;
@@ -30,6 +31,7 @@ mod graph;
 mod hold;
 mod invariants;
 mod lock;
+mod metric;
 mod multi;
 mod queue;
 mod setting;
@@ -49,6 +51,7 @@ pub use fence::Fence;
 pub use grant::{Granted, KeptPlace};
 pub use hold::{Hold, Mode, Who};
 pub use lock::Locks;
+pub use metric::{Counters, Gauges, Metric, MetricKind};
 pub use setting::{Setting, SettingKind};
 pub use shared::{Change, Holder, Shared};
 pub use step::{
@@ -57,6 +60,6 @@ pub use step::{
 };
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::{Grace, Timestamp};
-pub use views::{ContendedView, Counters, Gauges, WaiterView};
+pub use views::{ContendedView, WaiterView};
 pub use wait_for::{Holders, VisitHolder};
 pub use watch::Binding;

@@ -166,6 +166,7 @@ impl Table {
             contended_locks: self.contended.len() as u64,
             watches: self.watched_tickets + self.watches.len() as u64,
             bound_holds: self.bound,
+            ..Gauges::default()
         }
     }
 

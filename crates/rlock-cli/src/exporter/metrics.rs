@@ -2,107 +2,12 @@
 
 use prometheus::{Gauge, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 use rlock_client::Contended;
+use rlock_core::{Metric, MetricKind};
 
 use super::look::{Looks, Master};
 
 /// How much of a key is shown, in characters.
 const KEY_MAX: usize = 120;
-
-/// Counters of `INFO rlock`, each with what it counts.
-const COUNTERS: [(&str, &str); 15] = [
-    (
-        "acquires",
-        "Well-formed requests for a lock, whatever their answer.",
-    ),
-    (
-        "grants",
-        "Fences given: at once, by hand-off, and to holders that ask again.",
-    ),
-    ("refusals", "Requests answered by nil at once."),
-    ("waits", "Requests that were queued."),
-    ("handoffs", "Requests granted from the queue."),
-    ("wait_timeouts", "Waits that were over without a grant."),
-    ("waiters_gone", "Waiters that left without RLOCK.CANCEL."),
-    ("lease_expirations", "Leases whose end the module has seen."),
-    ("renewals", "Renewals, each lock."),
-    ("releases", "Releases that ended a hold, each lock."),
-    ("force_releases", "Holds ended by RLOCK.FORCE."),
-    ("deadlocks", "Requests refused with DEADLOCK."),
-    (
-        "undelivered_grants",
-        "Grants that did not reach a blocked waiter and were passed on.",
-    ),
-    (
-        "evicted_locks",
-        "Locks evicted while somebody waited for them or watched them.",
-    ),
-    ("panics", "Panics caught in the module."),
-];
-
-/// Gauges of `INFO rlock`: its name, ours, what one of its units is, and what
-/// it shows.
-const GAUGES: [(&str, &str, f64, &str); 10] = [
-    (
-        "waiters",
-        "waiters",
-        1.0,
-        "Places in queues, of at most rlock.max-waiters.",
-    ),
-    (
-        "places_kept",
-        "places_kept",
-        1.0,
-        "Places that are kept while nobody waits in them.",
-    ),
-    (
-        "contended_locks",
-        "contended_locks",
-        1.0,
-        "Locks that have places in their queue.",
-    ),
-    (
-        "bound_holds",
-        "bound_holds",
-        1.0,
-        "Holds that end with their connection.",
-    ),
-    (
-        "watches",
-        "watches",
-        1.0,
-        "Holds and requests with NOTIFY or BIND, of at most rlock.max-watches.",
-    ),
-    (
-        "wait_usec_p50",
-        "wait_p50_seconds",
-        1e-6,
-        "Median wait of those granted from the queue since the module was loaded.",
-    ),
-    (
-        "wait_usec_p99",
-        "wait_p99_seconds",
-        1e-6,
-        "99 % of those granted from the queue waited no longer than this.",
-    ),
-    (
-        "wait_usec_max",
-        "wait_max_seconds",
-        1e-6,
-        "The longest wait of those granted from the queue.",
-    ),
-    (
-        "eviction_risk",
-        "eviction_risk",
-        1.0,
-        "1 while maxmemory-policy could evict locks.",
-    ),
-    (
-        "grace_left_ms",
-        "grace_left_seconds",
-        1e-3,
-        "What is left of rlock.startup-grace-ms.",
-    ),
-];
 
 /// All of it, in the text format of Prometheus.
 pub(super) fn text(looks: &Looks) -> prometheus::Result<String> {
@@ -131,23 +36,20 @@ struct Page(Registry);
 
 impl Page {
     fn numbers(&self, masters: &[Master]) -> prometheus::Result<()> {
-        let of = |master: &Master, name| master.counters.as_ref()?.get(name).copied();
-        for (name, help) in COUNTERS {
-            let counter = IntCounterVec::new(opts(&format!("{name}_total"), help), &["master"])?;
-            self.0.register(Box::new(counter.clone()))?;
-            for master in masters {
-                if let Some(number) = of(master, name) {
+        for metric in Metric::all() {
+            let Metric { name, unit, .. } = *metric;
+            if metric.kind == MetricKind::Counter {
+                let opts = opts(metric.prometheus, metric.help);
+                let counter = IntCounterVec::new(opts, &["master"])?;
+                self.0.register(Box::new(counter.clone()))?;
+                for (master, number) in with_number(masters, name) {
                     counter.with_label_values(&[&master.address]).inc_by(number);
                 }
-            }
-        }
-        for (name, shown, unit, help) in GAUGES {
-            let gauge = self.gauges(shown, help, &["master"])?;
-            for master in masters {
-                if let Some(number) = of(master, name) {
-                    gauge
-                        .with_label_values(&[&master.address])
-                        .set(float(number) * unit);
+            } else {
+                let gauge = self.gauges(metric.prometheus, metric.help, &["master"])?;
+                for (master, number) in with_number(masters, name) {
+                    let gauge = gauge.with_label_values(&[&master.address]);
+                    gauge.set(float(number) * unit);
                 }
             }
         }
@@ -187,6 +89,15 @@ impl Page {
         self.0.register(Box::new(gauges.clone()))?;
         Ok(gauges)
     }
+}
+
+/// The masters that have the number of this name.
+fn with_number<'a>(
+    masters: &'a [Master],
+    name: &'a str,
+) -> impl Iterator<Item = (&'a Master, u64)> {
+    let number = move |it: &'a Master| Some((it, *it.counters.as_ref()?.get(name)?));
+    masters.iter().filter_map(number)
 }
 
 fn opts(name: &str, help: &str) -> Opts {

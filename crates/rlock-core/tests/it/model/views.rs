@@ -88,6 +88,7 @@ impl Model {
             contended_locks: contended.count() as u64,
             watches: self.watches() as u64,
             bound_holds: watching.filter(|it| it.bind.is_some()).count() as u64,
+            ..Gauges::default()
         }
     }
 }

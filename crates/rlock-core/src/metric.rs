@@ -1,0 +1,133 @@
+//! The numbers of `INFO rlock`, each once: its name there and in Prometheus, and
+//! what it shows.
+
+/// A number of `INFO rlock`.
+#[derive(Debug)]
+pub struct Metric {
+    /// Its name, without the prefix `rlock_`.
+    pub name: &'static str,
+    /// Its name in Prometheus, without that prefix.
+    pub prometheus: &'static str,
+    /// What one of it is in Prometheus, where times are in seconds.
+    pub unit: f64,
+    /// How those of several servers come together.
+    pub kind: MetricKind,
+    /// What it shows.
+    pub help: &'static str,
+}
+
+/// How a number changes, and what several servers have together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricKind {
+    /// It only grows while the module is loaded. Several servers have the sum.
+    Counter,
+    /// It goes up and down. Several servers have the sum.
+    Gauge,
+    /// It goes up and down. Several servers have the largest.
+    Largest,
+}
+
+impl Metric {
+    /// All numbers, in the order of `INFO rlock`.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        Counters::METRICS.iter().chain(Gauges::METRICS)
+    }
+}
+
+/// Defines a structure of numbers, and the metrics that they are.
+macro_rules! metrics {
+    (
+        $(#[$about:meta])*
+        $structure:ident {
+            $($(#[$more:meta])* $name:ident = $prometheus:expr, $unit:literal, $kind:ident, $help:literal;)*
+        }
+    ) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $structure {
+            $(
+                #[doc = $help]
+                $(#[$more])*
+                pub $name: u64,
+            )*
+        }
+
+        impl $structure {
+            /// What each of them is.
+            pub const METRICS: &'static [Metric] = &[
+                $(Metric {
+                    name: stringify!($name),
+                    prometheus: $prometheus,
+                    unit: $unit,
+                    kind: MetricKind::$kind,
+                    help: $help,
+                },)*
+            ];
+
+            /// Each with its value.
+            pub fn values(&self) -> impl Iterator<Item = (&'static Metric, u64)> {
+                Self::METRICS.iter().zip([$(self.$name),*])
+            }
+        }
+    };
+}
+
+/// A counter, which has its own name with `_total` in Prometheus.
+macro_rules! counters {
+    ($($(#[$more:meta])* $name:ident = $help:literal;)*) => {
+        metrics! {
+            /// Events since the start.
+            Counters {
+                $($(#[$more])* $name = concat!(stringify!($name), "_total"), 1.0, Counter, $help;)*
+            }
+        }
+    };
+}
+
+counters! {
+    acquires = "Well-formed requests for a lock, whatever their answer.";
+    grants = "Fences given: at once, by hand-off, and to holders that ask again.";
+    refusals = "Requests answered by nil at once.";
+    /// A takeover is none.
+    waits = "Requests that were queued.";
+    handoffs = "Requests granted from the queue.";
+    wait_timeouts = "Waits that were over without a grant.";
+    /// A kept place counts when its call ends.
+    waiters_gone = "Waiters that left without RLOCK.CANCEL.";
+    lease_expirations = "Leases whose end the module has seen.";
+    renewals = "Renewals, each lock.";
+    releases = "Releases that ended a hold, each lock.";
+    force_releases = "Holds ended by RLOCK.FORCE.";
+    deadlocks = "Requests refused with DEADLOCK.";
+    undelivered_grants = "Grants that did not reach a blocked waiter and were passed on.";
+    /// Whoever has the locks of a server counts them.
+    evicted_locks = "Locks evicted while somebody waited for them or watched them.";
+    /// Whoever catches them counts them.
+    panics = "Panics caught in the module.";
+}
+
+metrics! {
+    /// What there is now. Whoever has the locks of a server knows the last five.
+    Gauges {
+        waiters = "waiters", 1.0, Gauge,
+            "Places in queues, of at most rlock.max-waiters.";
+        places_kept = "places_kept", 1.0, Gauge,
+            "Places that are kept while nobody waits in them.";
+        contended_locks = "contended_locks", 1.0, Gauge,
+            "Locks that have places in their queue.";
+        bound_holds = "bound_holds", 1.0, Gauge,
+            "Holds that end with their connection.";
+        watches = "watches", 1.0, Gauge,
+            "Holds and requests with NOTIFY or BIND, of at most rlock.max-watches.";
+        wait_usec_p50 = "wait_p50_seconds", 1e-6, Largest,
+            "Median wait of those granted from the queue since the module was loaded.";
+        wait_usec_p99 = "wait_p99_seconds", 1e-6, Largest,
+            "99 % of those granted from the queue waited no longer than this.";
+        wait_usec_max = "wait_max_seconds", 1e-6, Largest,
+            "The longest wait of those granted from the queue.";
+        eviction_risk = "eviction_risk", 1.0, Largest,
+            "1 while maxmemory-policy could evict locks.";
+        grace_left_ms = "grace_left_seconds", 1e-3, Largest,
+            "What is left of rlock.startup-grace-ms.";
+    }
+}
