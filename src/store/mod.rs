@@ -1,11 +1,7 @@
-//! The hold as the server keeps it: a hash with a time to live.
+//! The hold as the server keeps it: a hash with a time to live, as
+//! [`rlock_core::codec`] says.
 //!
-//! An exclusive hold is the field of its owner, with the hold count, and the
-//! field of its fence. A shared one says so in the field of its mode; each
-//! holder has a field with its count, and one with the end of its lease, its
-//! fence and its permits.
-//!
-//! `fields` has the names, `read` reads and `write` writes. `before` is what
+//! `fields` looks through it, `read` reads and `write` writes. `before` is what
 //! writing compares with, and `shared_cache` saves reading.
 
 mod before;

@@ -4,14 +4,15 @@ use std::{ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
     Fence, Hold, Holder, Name, Shared, Timestamp, Who,
-    syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal},
+    codec::{self, Field},
+    syntax::OWNER_LEN_MAX,
 };
 
 use super::{
     before::{Before, One, Owner},
     fields::{
-        FENCE_FIELD, FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, MODE_SHARED, constants, count_holders,
-        holder_field, scan, sole_owner, stored_count, stored_holder,
+        FIELDS_OF_EXCLUSIVE, FIELDS_OF_ONE, constants, count_holders, holder_field, scan,
+        sole_owner,
     },
     shared_cache::{Known, Stamp},
 };
@@ -63,20 +64,17 @@ pub(crate) fn exclusive_owner<'a>(
         return None;
     }
     let mut found = None;
-    let sound = key.for_each_field(&mut |field, value| {
-        if field == FENCE_FIELD {
-            return ControlFlow::Continue(());
+    let sound = key.for_each_field(&mut |field, value| match Field::named(field) {
+        Field::Fence => ControlFlow::Continue(()),
+        Field::Count(owner) if found.is_none() && codec::count(value).is_some() => {
+            let Some(room) = room.get_mut(..owner.len()) else {
+                return ControlFlow::Break(());
+            };
+            room.copy_from_slice(owner);
+            found = Some(owner.len());
+            ControlFlow::Continue(())
         }
-        let is_one = found.is_none() && !field.starts_with(RESERVED_PREFIX);
-        if let Some(room) = room.get_mut(..field.len())
-            && is_one
-            && stored_count(value).is_some()
-        {
-            room.copy_from_slice(field);
-            found = Some(field.len());
-            return ControlFlow::Continue(());
-        }
-        ControlFlow::Break(())
+        Field::Count(_) | Field::Terms(_) | Field::Reserved => ControlFlow::Break(()),
     });
     room.get(..found.filter(|_| sound.is_continue())?)
 }
@@ -199,7 +197,7 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
         None => [None, key.field(fence_field)],
     };
     let seen = usize::from(count.is_some()) + usize::from(fence.is_some());
-    let fence = fence.and_then(|text| Fence::new(decimal(text.bytes())?));
+    let fence = fence.and_then(|text| codec::fence(text.bytes()));
     let exclusive = |owner, count| {
         Stored::Exclusive(One {
             owner,
@@ -212,7 +210,7 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
     };
     if let (Some(caller), Some(count)) = (caller, &count) {
         if seen == key.len() {
-            let count = stored_count(count.bytes());
+            let count = codec::count(count.bytes());
             return count.map_or(Stored::NoLock, |count| {
                 exclusive(Owner::Caller(caller), count)
             });
@@ -236,7 +234,7 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
         }
     }
     match key.field(constants().mode.text()) {
-        Some(mode) if mode.bytes() == MODE_SHARED => Stored::Shared(StoredShared {
+        Some(mode) if mode.bytes() == codec::SHARED.as_bytes() => Stored::Shared(StoredShared {
             deadline,
             fence,
             count,
@@ -251,8 +249,8 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
 fn read_sole(key: &Key<'_>, caller: Text, count: &OwnedText) -> Option<Holder> {
     let field = holder_field(caller.bytes());
     let [mode, terms] = key.fields(constants().mode.text(), field.text());
-    mode.filter(|mode| mode.bytes() == MODE_SHARED)?;
-    stored_holder(count.bytes(), terms?.bytes())
+    mode.filter(|mode| mode.bytes() == codec::SHARED.as_bytes())?;
+    codec::counted_holder(count.bytes(), terms?.bytes())
 }
 
 fn load_shared<'a>(
@@ -315,7 +313,7 @@ fn agrees(
 ) -> bool {
     let stored = |owner: &[u8], count: Option<&OwnedText>| {
         let terms = key.field(holder_field(owner).text())?;
-        stored_holder(count?.bytes(), terms.bytes())
+        codec::counted_holder(count?.bytes(), terms.bytes())
     };
     let caller_agrees = caller.is_none_or(|(owner, count)| match shared.get(owner.bytes()) {
         Some(holder) => stored(owner.bytes(), count.as_ref()) == Some(*holder),

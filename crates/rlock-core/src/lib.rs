@@ -15,6 +15,7 @@
 //! - [`time`](Timestamp): the only notion of time;
 //! - [`hold`](Hold), [`shared`](Shared), [`fence`](Fence): who holds, and under
 //!   which number;
+//! - [`codec`]: how a hold is kept in a hash;
 //! - [`ticket`](Ticket), `queue`, `table`: who waits; no rules;
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
 //! - [`lock`](Locks), `acquire`, `multi`, `grant`: the rules of what is asked;
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod acquire;
+pub mod codec;
 mod fence;
 mod grant;
 mod graph;

@@ -1,13 +1,13 @@
 //! What others do to keys, done to the driver's keyspace and to the naive
 //! model's, each in its own way.
 
-use rlock_core::Name;
+use rlock_core::{Name, codec};
 
 use crate::{
     driver::Driver,
     model::{Data, Hash, HashMode, Holder, Model},
     operation::{Foreign, KEYS, OWNERS},
-    store::{FENCE, Value},
+    store::Value,
 };
 
 pub(crate) fn name(key: usize) -> Name<'static> {
@@ -59,7 +59,7 @@ impl Driver {
             }
             Foreign::Poison { key, ahead_ms } => {
                 let fence = poison(now.millis(), ahead_ms).to_string();
-                self.store.set_field(now, name(key), FENCE, &fence);
+                self.store.set_field(now, name(key), codec::FENCE, &fence);
             }
             Foreign::Flush { db } => {
                 self.store.flush(db);

@@ -3,6 +3,7 @@
 
 mod allocations;
 mod apply;
+mod codec;
 mod crowds;
 mod decode;
 mod driver;

@@ -1,11 +1,8 @@
 //! The server's own commands on keys: what others do behind the module's back.
 
-use rlock_core::Name;
+use rlock_core::{Name, syntax};
 
-use crate::{
-    stage::Stage,
-    store::{Value, decimal},
-};
+use crate::{stage::Stage, store::Value};
 
 impl Stage {
     /// The reply of a command that is not the module's; `None` if it is.
@@ -42,7 +39,7 @@ impl Stage {
                 if there { "OK" } else { "error ERR" }.to_owned()
             }
             ("PEXPIRE", [ms]) => {
-                let ends = decimal(ms).map(|ms| now.plus_millis(ms).millis());
+                let ends = syntax::decimal(ms.as_bytes()).map(|ms| now.plus_millis(ms).millis());
                 self.set_end(name, ends)
             }
             ("PERSIST", []) => self.set_end(name, None),

@@ -1,12 +1,15 @@
 //! What there is to see on a stage, as text: locks and messages, with their
 //! fences counted.
 
-use rlock_core::{ChannelKind, Fence, Mode, Name};
+use rlock_core::{
+    ChannelKind, Fence, Holder, Mode, Name,
+    codec::{self, Field},
+};
 
 use crate::{
     driver::text,
     stage::{Shown, Stage},
-    store::{FENCE, HOLDER, Stored, decimal},
+    store::Stored,
     stored::Held,
     told::{Outcome, Told, Word},
 };
@@ -83,12 +86,14 @@ impl Stage {
     pub(crate) fn all_fields(&self, name: Name<'_>) -> String {
         let fields = self.driver.store.fields(self.driver.now, name);
         let fields = fields.iter().map(|(field, value)| {
-            let fence = decimal(value).and_then(Fence::new);
-            match fence.filter(|_| field == FENCE) {
-                Some(fence) => format!("{field}={}", self.number(fence)),
-                None if field.starts_with(HOLDER) => format!("{field}={}", self.terms(value)),
-                None => format!("{field}={value}"),
-            }
+            let shown = match Field::named(field.as_bytes()) {
+                Field::Fence => {
+                    codec::fence(value.as_bytes()).map(|it| self.number(it).to_string())
+                }
+                Field::Terms(_) => codec::holder(value.as_bytes()).map(|it| self.terms(&it)),
+                Field::Count(_) | Field::Reserved => None,
+            };
+            format!("{field}={}", shown.as_ref().unwrap_or(value))
         });
         let shown = fields.collect::<Vec<_>>().join(" ");
         if shown.is_empty() {
@@ -99,14 +104,10 @@ impl Stage {
     }
 
     /// What is kept of a shared holder beside its count.
-    fn terms(&self, value: &str) -> String {
-        let words: Vec<_> = value.split(' ').map(decimal).collect();
-        let [Some(ends), Some(fence), Some(permits)] = words[..] else {
-            return value.to_owned();
-        };
-        let left = ends.saturating_sub(self.driver.now.millis());
-        let fence = Fence::new(fence).map_or(0, |fence| self.number(fence));
-        format!("( lease-left={left} fence={fence} permits={permits} )")
+    fn terms(&self, it: &Holder) -> String {
+        let left = it.deadline.millis_from(self.driver.now);
+        let fence = it.fence.map_or(0, |fence| self.number(fence));
+        format!("( lease-left={left} fence={fence} permits={} )", it.permits)
     }
 
     pub(crate) fn show(&mut self, told: Told<Fence>) -> String {

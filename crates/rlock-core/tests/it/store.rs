@@ -2,18 +2,11 @@
 //!
 //! A key is gone once the clock is past its deadline, as in Redis.
 
-use std::{
-    cell::OnceCell,
-    collections::{BTreeMap, BTreeSet},
-};
+use std::{cell::OnceCell, collections::BTreeMap};
 
 use rlock_core::{Name, Shared, Timestamp};
 
 use crate::stored::Held;
-
-pub(crate) const FENCE: &str = "rlock:fence";
-pub(crate) const MODE: &str = "rlock:mode";
-pub(crate) const HOLDER: &str = "rlock:holder:";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
@@ -140,17 +133,4 @@ impl Store {
             .retain(|(of, _), _| db.is_some_and(|db| db != *of));
         self.known.clear();
     }
-}
-
-/// A number as Redis writes it: no sign, no leading zero.
-pub(crate) fn decimal(text: &str) -> Option<u64> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    let plain = text == "0" || !text.starts_with('0');
-    (digits && plain).then(|| text.parse().ok())?
-}
-
-/// The fields that name holders.
-pub(crate) fn owners(fields: &BTreeMap<String, String>) -> BTreeSet<&str> {
-    let owners = fields.keys().filter(|key| !key.starts_with("rlock:"));
-    owners.map(String::as_str).collect()
 }

@@ -3,9 +3,15 @@
 
 use std::{collections::BTreeMap, ops::ControlFlow};
 
-use rlock_core::{Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who};
+use rlock_core::{
+    Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who,
+    codec::{self, SharedHolders, SoleHolder},
+};
 
-use crate::store::{FENCE, HOLDER, Known, MODE, Store, Stored, Value, decimal, owners};
+use crate::{
+    driver::text,
+    store::{Known, Store, Stored, Value},
+};
 
 /// What is read from a hash, for any owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,50 +57,33 @@ fn read(stored: &Stored) -> Option<Held> {
     let (Value::Hash(fields), Some(ends_ms)) = (&stored.value, stored.ends_ms) else {
         return None;
     };
-    let shared = match fields.get(MODE).map(String::as_str) {
+    let ends = Timestamp::from_millis(ends_ms);
+    let fence = fields.get(codec::FENCE);
+    let fence = fence.and_then(|value| codec::fence(value.as_bytes()));
+    let shared = match fields.get(codec::MODE).map(String::as_str) {
         None => false,
-        Some("shared") => true,
+        Some(codec::SHARED) => true,
         Some(_) => return None,
     };
-    let owners = owners(fields);
-    if owners.is_empty() || (!shared && owners.len() > 1) {
-        return None;
-    }
-    let fence = fields.get(FENCE).and_then(|text| decimal(text));
-    let fence = fence.and_then(Fence::new);
-    let end = Timestamp::from_millis(ends_ms);
-    let mut holders = BTreeMap::new();
-    for owner in owners {
-        let count = decimal(fields.get(owner)?).and_then(|count| u32::try_from(count).ok());
-        let terms = fields.get(&format!("{HOLDER}{owner}"));
-        let (ends, own, permits) = terms
-            .filter(|_| shared)
-            .and_then(|terms| read_terms(terms))
-            .unwrap_or((end, fence.filter(|_| !shared), 1));
-        let holder = Holder {
-            count: count.filter(|count| *count > 0)?,
-            permits,
-            fence: own,
-            deadline: ends,
-        };
-        holders.insert(owner.to_owned(), holder);
-    }
+    let mut all = fields.iter().map(|it| (it.0.as_bytes(), it.1.as_bytes()));
+    let holders = if shared {
+        let mut holders = SharedHolders::of(fields.len());
+        let _ = all.try_for_each(|(name, value)| holders.add(name, value));
+        holders.found(ends, |_| {})?
+    } else {
+        let mut sole = SoleHolder::default();
+        let _ = all.try_for_each(|(name, value)| sole.add(name, value));
+        let (owner, count) = sole.found()?;
+        let holder = Holder::new(fence, ends);
+        vec![(owner, Holder { count, ..holder })]
+    };
+    let holders = holders.into_iter().map(|(owner, it)| (text(&owner), it));
     Some(Held {
         shared,
         fence,
-        ends: end,
-        holders,
+        ends,
+        holders: holders.collect(),
     })
-}
-
-fn read_terms(text: &str) -> Option<(Timestamp, Option<Fence>, u32)> {
-    let words: Vec<_> = text.split(' ').map(decimal).collect();
-    let [Some(ends), Some(fence), Some(permits)] = words[..] else {
-        return None;
-    };
-    let permits = u32::try_from(permits).ok().filter(|it| *it > 0)?;
-    let fence = Fence::new(fence);
-    Some((Timestamp::from_millis(ends), fence, permits))
 }
 
 impl Store {
@@ -159,7 +148,7 @@ impl Store {
     fn known(&mut self, now: Timestamp, name: Name<'_>) -> Option<Shared> {
         let known = self.known.remove(&(name.db, name.key.to_vec()))?;
         let fields = self.fields(now, name);
-        let same = fields.len() == known.fields && fields.get(FENCE) == known.fence.as_ref();
+        let same = fields.len() == known.fields && fields.get(codec::FENCE) == known.fence.as_ref();
         same.then_some(known.shared)
     }
 
@@ -192,7 +181,7 @@ impl Store {
                 fields.extend(
                     holder
                         .fence
-                        .map(|fence| (FENCE.to_owned(), fence.to_string())),
+                        .map(|fence| (codec::FENCE.to_owned(), fence.to_string())),
                 );
                 self.put(name, Value::Hash(fields), Some(holder.deadline.millis()));
             }
@@ -206,17 +195,15 @@ impl Store {
             Hold::Shared(_) if !shared.is_new() => self.fields(now, name),
             _ => BTreeMap::new(),
         };
-        fields.insert(MODE.to_owned(), "shared".to_owned());
+        fields.insert(codec::MODE.to_owned(), codec::SHARED.to_owned());
         if let Some(fence) = shared.fence() {
-            fields.insert(FENCE.to_owned(), fence.to_string());
+            fields.insert(codec::FENCE.to_owned(), fence.to_string());
         }
         for change in shared.take_changes() {
-            let owner = String::from_utf8_lossy(&change.owner).into_owned();
-            let terms = format!("{HOLDER}{owner}");
+            let owner = text(&change.owner);
+            let terms = codec::with_terms_field(owner.as_bytes(), text);
             if let Some(it) = change.holder {
-                let fence = it.fence.map_or(0, Fence::get);
-                let text = format!("{} {fence} {}", it.deadline.millis(), it.permits);
-                fields.insert(terms, text);
+                fields.insert(terms, codec::with_terms(&it, text));
                 if change.stored_count != Some(it.count) {
                     fields.insert(owner, it.count.to_string());
                 }
@@ -229,7 +216,7 @@ impl Store {
         shared.remember();
         let known = Known {
             fields: fields.len(),
-            fence: fields.get(FENCE).cloned(),
+            fence: fields.get(codec::FENCE).cloned(),
             shared,
         };
         self.put(name, Value::Hash(fields), ends);

@@ -13,7 +13,7 @@ use crate::cluster::{Kind, Place, Shard, View};
 use crate::fail_over::Unreplicated;
 use crate::operation::{ACTORS, CLIENTS, Operation};
 use crate::server::Server;
-use crate::store::{Stored, Value, owners};
+use crate::store::Stored;
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;
@@ -199,15 +199,15 @@ impl World {
 
     /// Whether all that hold a key have left it to the end of their lease.
     fn is_left(&self, server: &Server, (db, key): &(u32, Vec<u8>), hold: &Stored) -> bool {
-        let Value::Hash(fields) = &hold.value else {
+        let Some(held) = hold.held() else {
             return false;
         };
         let name = rlock_core::Name { db: *db, key };
         let is_over = server.core.store.get(server.time(self.now), name).is_none();
-        let is_left = |owner: &str| self.left.contains(&(key.clone(), owner.to_owned()));
+        let is_left = |owner: &String| self.left.contains(&(key.clone(), owner.clone()));
         // A key that has moved is watched from its next renewal on. Without one, as
         // when its client cannot reach the server, it ends by the server's own clock.
-        is_over && (self.is_cluster() || owners(fields).into_iter().all(is_left))
+        is_over && (self.is_cluster() || held.holders.keys().all(is_left))
     }
 
     /// Whether nothing is left to happen.

@@ -1,0 +1,234 @@
+//! How a hold is written in the hash of its key, and read from it.
+//!
+//! An exclusive hold is the field of its owner, with the hold count, and the
+//! field of its fence. A shared one says so in the field of its mode; each
+//! holder has a field with its count, and one with its terms: the end of its
+//! lease, its fence and its permits. The time to live of the key is the end of
+//! the last lease.
+//!
+//! What one server writes another one reads, of an earlier or a later version,
+//! and others may write too: nothing that is read is believed to be well formed.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::hold::COUNT_MAX;
+use crate::syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
+use crate::{Fence, Holder, Timestamp};
+
+/// The field of the fence that was granted last.
+pub const FENCE: &str = "rlock:fence";
+/// The field of the mode. An exclusive lock has none.
+pub const MODE: &str = "rlock:mode";
+/// What is in the field of the mode of a shared lock.
+pub const SHARED: &str = "shared";
+/// What the field of a shared holder's terms begins with; then comes its owner.
+const TERMS_PREFIX: &[u8] = b"rlock:holder:";
+
+/// A field of a lock, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field<'a> {
+    /// The hold count of this owner.
+    Count(&'a [u8]),
+    /// The terms of this shared holder.
+    Terms(&'a [u8]),
+    /// The fence that was granted last.
+    Fence,
+    /// Another one of ours: the mode, or one of a later version.
+    Reserved,
+}
+
+impl<'a> Field<'a> {
+    /// The field of this name.
+    #[must_use]
+    pub fn named(name: &'a [u8]) -> Self {
+        if !name.starts_with(RESERVED_PREFIX) {
+            Self::Count(name)
+        } else if let Some(owner) = name.strip_prefix(TERMS_PREFIX) {
+            Self::Terms(owner)
+        } else if name == FENCE.as_bytes() {
+            Self::Fence
+        } else {
+            Self::Reserved
+        }
+    }
+}
+
+/// The hold count that a value is, if it is one.
+#[must_use]
+pub fn count(value: &[u8]) -> Option<u32> {
+    let count = u32::try_from(decimal(value)?).ok()?;
+    (1..=COUNT_MAX).contains(&count).then_some(count)
+}
+
+/// The fence that a value is, if it is one.
+#[must_use]
+pub fn fence(value: &[u8]) -> Option<Fence> {
+    Fence::new(decimal(value)?)
+}
+
+/// The shared holder who has these terms, and has entered once.
+#[must_use]
+pub fn holder(terms: &[u8]) -> Option<Holder> {
+    let mut words = terms.split(|byte| *byte == b' ').map(decimal);
+    let (end, fence, permits) = (words.next()??, words.next()??, words.next()??);
+    let permits = u32::try_from(permits).ok().filter(|it| *it > 0)?;
+    words.next().is_none().then(|| Holder {
+        permits,
+        ..Holder::new(Fence::new(fence), Timestamp::from_millis(end))
+    })
+}
+
+/// The shared holder who has this count and these terms.
+#[must_use]
+pub fn counted_holder(count: &[u8], terms: &[u8]) -> Option<Holder> {
+    let count = self::count(count)?;
+    Some(Holder {
+        count,
+        ..holder(terms)?
+    })
+}
+
+/// Hands over the name of the field of a shared holder's terms.
+pub fn with_terms_field<R>(owner: &[u8], then: impl FnOnce(&[u8]) -> R) -> R {
+    joined(&[TERMS_PREFIX, owner], then)
+}
+
+/// Hands over the terms of a shared holder. A fence that it does not have is 0.
+pub fn with_terms<R>(holder: &Holder, then: impl FnOnce(&[u8]) -> R) -> R {
+    let fence = holder.fence.map_or(0, Fence::get);
+    let [mut end, mut middle, mut last] = [[0; DIGITS_MAX]; 3];
+    let parts = [
+        digits(holder.deadline.millis(), &mut end),
+        b" ",
+        digits(fence, &mut middle),
+        b" ",
+        digits(holder.permits.into(), &mut last),
+    ];
+    joined(&parts, then)
+}
+
+/// The most digits of a number.
+const DIGITS_MAX: usize = 20;
+
+/// Writes a number to the end of `room`.
+fn digits(number: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
+    let (mut rest, mut start) = (number, DIGITS_MAX);
+    for digit in room.iter_mut().rev() {
+        *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
+        start -= 1;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    room.get(start..).unwrap_or_default()
+}
+
+/// The most bytes that are put together without an allocation.
+const SHORT: usize = TERMS_PREFIX.len() + OWNER_LEN_MAX;
+
+/// A text out of parts. Those of fields and their values are short.
+fn joined<R>(parts: &[&[u8]], then: impl FnOnce(&[u8]) -> R) -> R {
+    let mut short = [0; SHORT];
+    let mut len = 0;
+    for part in parts {
+        match short.get_mut(len..len + part.len()) {
+            Some(room) => room.copy_from_slice(part),
+            None => return then(&parts.concat()),
+        }
+        len += part.len();
+    }
+    then(short.get(..len).unwrap_or_default())
+}
+
+/// Looks for the one holder of an exclusive lock, field by field.
+#[derive(Debug, Default)]
+pub struct SoleHolder {
+    found: Option<(Arc<[u8]>, u32)>,
+    is_none: bool,
+}
+
+impl SoleHolder {
+    /// Takes one more field. Breaks off when it can be no exclusive lock.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) -> ControlFlow<()> {
+        if let Field::Count(owner) = Field::named(name) {
+            let count = count(value).filter(|_| self.found.is_none());
+            self.is_none |= count.is_none();
+            self.found = count.map(|count| (owner.into(), count));
+        }
+        continue_if(!self.is_none)
+    }
+
+    /// The holder and its count; `None` if it is no exclusive lock.
+    #[must_use]
+    pub fn found(self) -> Option<(Arc<[u8]>, u32)> {
+        self.found.filter(|_| !self.is_none)
+    }
+}
+
+/// Collects the holders of a shared lock, field by field.
+#[derive(Debug)]
+pub struct SharedHolders {
+    counts: Vec<(Arc<[u8]>, u32)>,
+    terms: HashMap<Box<[u8]>, Option<Holder>>,
+    is_none: bool,
+}
+
+impl SharedHolders {
+    /// Those of a lock with so many fields.
+    #[must_use]
+    pub fn of(fields: usize) -> Self {
+        Self {
+            counts: Vec::with_capacity(fields / 2),
+            terms: HashMap::with_capacity(fields / 2),
+            is_none: false,
+        }
+    }
+
+    /// Takes one more field. Breaks off when it can be no shared lock.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) -> ControlFlow<()> {
+        match Field::named(name) {
+            Field::Terms(owner) => drop(self.terms.insert(owner.into(), holder(value))),
+            Field::Count(owner) => match count(value) {
+                Some(count) => self.counts.push((owner.into(), count)),
+                None => self.is_none = true,
+            },
+            Field::Fence | Field::Reserved => {}
+        }
+        continue_if(!self.is_none)
+    }
+
+    /// The holders of a lock that ends at `end`; `None` if it is no shared lock.
+    /// One of whom nothing is kept but the count, or nothing sound, has a lease
+    /// as long as the key has to live, no fence and one permit: `bare` is told
+    /// of each.
+    #[must_use]
+    pub fn found(
+        mut self,
+        end: Timestamp,
+        mut bare: impl FnMut(&Arc<[u8]>),
+    ) -> Option<Vec<(Arc<[u8]>, Holder)>> {
+        if self.is_none || self.counts.is_empty() {
+            return None;
+        }
+        let holder = |(owner, count): (Arc<[u8]>, u32)| {
+            let holder = self.terms.remove(&*owner).flatten();
+            let holder = holder.unwrap_or_else(|| {
+                bare(&owner);
+                Holder::new(None, end)
+            });
+            (owner, Holder { count, ..holder })
+        };
+        Some(self.counts.into_iter().map(holder).collect())
+    }
+}
+
+const fn continue_if(goes_on: bool) -> ControlFlow<()> {
+    if goes_on {
+        ControlFlow::Continue(())
+    } else {
+        ControlFlow::Break(())
+    }
+}
