@@ -5,10 +5,8 @@ use rlock_core::{Name, TicketId};
 use crate::{
     api::{OwnedText, Published, Text},
     open_many::OpenedMany,
-    serving,
     site::Site,
     state::State,
-    tell::tell_grant,
 };
 
 /// Grants the next of the requests that changes have made first in all their
@@ -36,7 +34,7 @@ fn grant(
     let texts: Vec<_> = keys.iter().map(|(_, key)| OwnedText::new(key)).collect();
     let keys: Vec<_> = texts.iter().map(OwnedText::text).collect();
     // The server has asked for the keys of the command only.
-    let is_ours = |key: &Text<'_>| serving::is_ours(state, &Site { key: *key, ..*site });
+    let is_ours = |key: &Text<'_>| state.is_ours(&Site { key: *key, ..*site });
     if !keys.iter().all(is_ours) {
         return Vec::new();
     }
@@ -69,7 +67,7 @@ fn hand_over(
     let mut told = None;
     if let Some(granted) = granted {
         let named = keys.iter().map(|key| key.bytes().into()).collect();
-        told = Some(tell_grant(state, site.ctx, db, named, &granted));
+        told = Some(state.deliveries.grant(site.ctx, db, named, &granted));
         if told == Some(Published::ToNobody) {
             state.locks.skip_all(now, &names, holds, &granted);
         }

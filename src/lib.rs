@@ -15,12 +15,9 @@
 //! - `opened`: a lock whose key is open;
 //! - `notes`: what callbacks have seen while the state was in use;
 //! - `clock`: the time, and the one timer;
-//! - `blocked`: calls that wait, and how they are answered;
-//! - `grants`: those of which it is not known yet whether they have arrived;
-//! - `messages`: outcomes and unlock messages;
-//! - `state`: what is kept between calls;
-//! - `tell`: outcomes of requests, by reply or by message;
+//! - `delivery`: how outcomes reach those who asked, by reply or by message;
 //! - `serving`: whether this server may grant anything now;
+//! - `state`: what is kept between calls;
 //! - `open_many`: several locks whose keys are open;
 //! - `grant_many`: requests for several keys, when it is their turn;
 //! - `transact`: the one path that every change of a lock takes;
@@ -28,13 +25,11 @@
 //! - `events`: what happens without a command, and all that the server calls then.
 
 mod api;
-mod blocked;
 mod clock;
 mod commands;
+mod delivery;
 mod events;
 mod grant_many;
-mod grants;
-mod messages;
 mod notes;
 mod open_many;
 mod opened;
@@ -44,7 +39,6 @@ mod settings;
 mod site;
 mod state;
 mod store;
-mod tell;
 mod transact;
 
 use std::os::raw::c_int;
@@ -132,7 +126,7 @@ unsafe fn end() {
     // SAFETY: what was got from them was for the length of a call.
     unsafe {
         store::CONSTANTS.end();
-        messages::ZERO.end();
+        delivery::ZERO.end();
     }
 }
 
@@ -229,7 +223,6 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
              set it to noeviction",
         );
     }
-    serving::read_config(ctx);
     events::subscribe(ctx);
     Ok(())
 }

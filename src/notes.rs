@@ -1,11 +1,9 @@
 //! What callbacks have seen while the state was in use, and which keys are
 //! being changed by us.
 
-use std::{
-    cell::{Cell, RefCell},
-    os::raw::c_void,
-    ptr,
-};
+use std::{cell::RefCell, os::raw::c_void};
+
+use smallvec::SmallVec;
 
 use crate::api::{MainThread, Text};
 
@@ -30,6 +28,8 @@ pub(crate) enum Note {
     RoleChanged { is_master: bool },
     /// The server has read its data.
     Loaded,
+    /// Some setting of the server's has changed.
+    ConfigChanged,
 }
 
 /// What has been done to a key.
@@ -47,12 +47,10 @@ pub(crate) enum KeyChange {
 }
 
 static NOTES: MainThread<RefCell<Vec<Note>>> = MainThread::new(RefCell::new(Vec::new()));
-/// Where the name of the key is that is being changed by us; events that name
-/// it are our own doing.
-static CHANGING: MainThread<Cell<*const c_void>> = MainThread::new(Cell::new(ptr::null()));
-/// The same for several keys at once.
-static CHANGING_ALL: MainThread<RefCell<Vec<*const c_void>>> =
-    MainThread::new(RefCell::new(Vec::new()));
+/// Where the names of the keys are that are being changed by us; events that
+/// name them are our own doing.
+static CHANGING: MainThread<RefCell<SmallVec<[*const c_void; 1]>>> =
+    MainThread::new(RefCell::new(SmallVec::new_const()));
 
 /// Leaves a note.
 pub(crate) fn push(note: Note) {
@@ -66,43 +64,26 @@ pub(crate) fn take() -> Vec<Note> {
 
 /// Whether it is us who are changing a key.
 pub(crate) fn is_changing(key: Text) -> bool {
-    let key = address(key);
-    CHANGING.get().get() == key || CHANGING_ALL.get().borrow().contains(&key)
+    CHANGING.get().borrow().contains(&address(key))
 }
 
 fn address(name: Text) -> *const c_void {
     name.raw().cast_const().cast()
 }
 
-/// Marks a key as being changed by us until the value is dropped.
+/// Marks keys as being changed by us until the value is dropped.
 pub(crate) struct Changing(());
 
 impl Changing {
-    pub(crate) fn new(name: Text) -> Self {
-        CHANGING.get().set(address(name));
+    pub(crate) fn new(names: &[Text]) -> Self {
+        let addresses = names.iter().map(|name| address(*name));
+        CHANGING.get().replace(addresses.collect());
         Self(())
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        CHANGING.get().set(ptr::null());
-    }
-}
-
-/// Marks several keys as being changed by us until the value is dropped.
-pub(crate) struct ChangingAll(());
-
-impl ChangingAll {
-    pub(crate) fn new(names: &[Text]) -> Self {
-        let addresses = names.iter().map(|name| address(*name)).collect();
-        CHANGING_ALL.get().replace(addresses);
-        Self(())
-    }
-}
-
-impl Drop for ChangingAll {
-    fn drop(&mut self) {
-        CHANGING_ALL.get().take();
+        CHANGING.get().take();
     }
 }

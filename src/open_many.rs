@@ -4,10 +4,9 @@ use rlock_core::{Announce, Hold};
 
 use crate::{
     api::{Key, Text},
-    messages,
-    notes::ChangingAll,
+    delivery,
+    notes::Changing,
     opened::{Message, Opened},
-    serving,
     site::{Failure, Site},
     state::State,
     store,
@@ -19,13 +18,13 @@ pub(crate) struct OpenedMany<'a> {
     pub(crate) holds: Vec<Hold>,
     /// What those who wait outside the queues are to be told of each.
     pub(crate) announces: Vec<Announce>,
-    changing: ChangingAll,
+    changing: Changing,
 }
 
 impl<'a> OpenedMany<'a> {
     /// Opens all keys as they are.
     pub(crate) fn open(state: &mut State, site: &Site<'a>, keys: &[Text<'a>]) -> Self {
-        let changing = ChangingAll::new(keys);
+        let changing = Changing::new(keys);
         let open = |key: &Text<'a>| Opened::new(&mut state.known, &Site { key: *key, ..*site });
         let mut opened: Vec<_> = keys.iter().map(open).collect();
         let holds: Vec<_> = opened.iter_mut().map(|it| it.hold.take()).collect();
@@ -59,7 +58,7 @@ impl<'a> OpenedMany<'a> {
         for ((ctx, key), (events, message)) in saved {
             events.emit(ctx, key);
             if message == Message::Due {
-                messages::announce(ctx, key);
+                delivery::announce(ctx, key);
             }
         }
     }
@@ -71,7 +70,7 @@ impl<'a> OpenedMany<'a> {
 ///
 /// Which key holds something else.
 pub(crate) fn check(state: &mut State, site: &Site<'_>, keys: &[Text]) -> Result<(), Failure> {
-    serving::check_writable(state, site)?;
+    state.check_writable(site)?;
     for (index, key) in keys.iter().enumerate() {
         let site = Site { key: *key, ..*site };
         let Some(opened) = Key::open_to_read(site.ctx, *key) else {

@@ -2,22 +2,18 @@
 //! command; of what a timer does, and of other keys than a command's, it knows
 //! nothing.
 
-use std::{
-    cell::Cell,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use rlock_core::Timestamp;
+use rlock_core::{Locks, Setting, Timestamp};
 
 use crate::{
-    api::{Context, MainThread, Serves},
+    api::Context,
+    settings,
     site::{Failure, Site},
-    state::State,
-    tell,
 };
 
 /// How long to wait before asking again.
-const AGAIN: Duration = Duration::from_millis(100);
+pub(crate) const AGAIN: Duration = Duration::from_millis(100);
 /// How long the server's own clock-work stands still when the whole process
 /// does, in milliseconds; it ticks ten times a second.
 const STALLED_MS: u64 = 1000;
@@ -25,13 +21,19 @@ const STALLED_MS: u64 = 1000;
 /// second.
 const COUNTED: Duration = Duration::from_millis(1100);
 
-/// The replicas that the server has, and those that it needs. All that has to
-/// pass is counted by the monotonic clock, as the wall clock may be set back.
-#[derive(Clone, Copy)]
-struct Replicas {
+/// The role of this server, until when it grants nothing, and the replicas that
+/// it has and needs. All that has to pass is counted by the monotonic clock, as
+/// the wall clock may be set back.
+pub(crate) struct Serving {
+    is_master: bool,
+    /// Before this nothing is granted.
+    granting_from: Option<Instant>,
+    /// When the grace after the start ends.
+    grace_ends: Option<Instant>,
     /// `min-replicas-to-write`; `None` if `CONFIG` does not tell.
-    needed: Option<u64>,
-    are_too_few: bool,
+    replicas_needed: Option<u64>,
+    replicas_are_too_few: bool,
+    /// When the server was asked for its replicas.
     asked: Option<Instant>,
     /// When the server's clock-work has last ticked, by both clocks: one stands
     /// still while the machine is suspended, the other may be set.
@@ -40,109 +42,123 @@ struct Replicas {
     stale_until: Option<Instant>,
 }
 
-static REPLICAS: MainThread<Cell<Replicas>> = MainThread::new(Cell::new(Replicas {
-    needed: Some(0),
-    are_too_few: false,
-    asked: None,
-    ticked: None,
-    stale_until: None,
-}));
-
-/// Reads how many replicas the server needs.
-pub(crate) fn read_config(ctx: &Context) {
-    let mut replicas = REPLICAS.get().get();
-    replicas.needed = ctx.config_number(c"min-replicas-to-write");
-    replicas.asked = None;
-    REPLICAS.get().set(replicas);
-}
-
-/// Takes note that the server's clock-work ticks.
-pub(crate) fn tick(now: Timestamp) {
-    let mut replicas = REPLICAS.get().get();
-    let monotonic = Instant::now();
-    note_stall(&mut replicas, now, monotonic);
-    replicas.ticked = Some((now, monotonic));
-    REPLICAS.get().set(replicas);
-}
-
-/// Whether anything may be changed now.
-pub(crate) fn check_writable(state: &mut State, site: &Site<'_>) -> Result<(), Failure> {
-    if !state.is_master {
-        return Err(Failure::Replica);
+impl Serving {
+    pub(crate) fn new(ctx: &Context) -> Self {
+        let mut serving = Self {
+            is_master: ctx.flags().is_master(),
+            granting_from: None,
+            grace_ends: None,
+            replicas_needed: Some(0),
+            replicas_are_too_few: false,
+            asked: None,
+            ticked: None,
+            stale_until: None,
+        };
+        serving.read_config(ctx);
+        serving
     }
-    // A command that is in one transaction with `CLIENT PAUSE` still runs. The
-    // server would not delete a key that has expired, and then not bear that
-    // it is written again.
-    if site.ctx.avoids_writes() {
-        return Err(Failure::Paused);
-    }
-    check_replicas(state, site.ctx, site.now);
-    Ok(())
-}
 
-/// Grants nothing for a while if this server has fewer replicas than it needs:
-/// it may have been cut off, and another one have taken its place.
-fn check_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
-    if REPLICAS.get().get().needed != Some(0) {
-        count_replicas(state, ctx, now);
+    /// Reads how many replicas the server needs.
+    pub(crate) fn read_config(&mut self, ctx: &Context) {
+        self.replicas_needed = ctx.config_number(c"min-replicas-to-write");
+        self.asked = None;
     }
-}
 
-#[cold]
-fn count_replicas(state: &mut State, ctx: &Context, now: Timestamp) {
-    let mut replicas = REPLICAS.get().get();
-    let monotonic = Instant::now();
-    note_stall(&mut replicas, now, monotonic);
-    let is_new = |asked: Instant| monotonic.saturating_duration_since(asked) < AGAIN;
-    if !replicas.asked.is_some_and(is_new) {
-        let good = ctx.good_replicas();
-        replicas.are_too_few = good.is_some_and(|good| good < replicas.needed.unwrap_or(1));
-        replicas.asked = Some(monotonic);
+    /// The server has become a master, or a replica.
+    pub(crate) const fn change_role(&mut self, is_master: bool) {
+        self.is_master = is_master;
     }
-    REPLICAS.get().set(replicas);
-    if replicas.are_too_few || replicas.stale_until > Some(monotonic) {
-        state.grant_after(now, AGAIN);
-    }
-}
 
-fn note_stall(replicas: &mut Replicas, now: Timestamp, monotonic: Instant) {
-    let stood_still = |(at, since): (Timestamp, Instant)| {
-        let passed = monotonic.saturating_duration_since(since);
-        at.plus_millis(STALLED_MS) < now || passed > Duration::from_millis(STALLED_MS)
-    };
-    if replicas.ticked.is_some_and(stood_still) {
-        replicas.stale_until = Some(monotonic + COUNTED);
+    /// Takes note that the server's clock-work ticks.
+    pub(crate) fn tick(&mut self, now: Timestamp) {
+        let monotonic = Instant::now();
+        self.note_stall(now, monotonic);
+        self.ticked = Some((now, monotonic));
     }
-}
 
-/// Whether anything may be done with the lock here. In a cluster the key may
-/// have gone because its slot has: then its waiters have to ask elsewhere. If
-/// the cluster is down they wait on, and nothing is granted for a while.
-pub(crate) fn is_ours(state: &mut State, site: &Site<'_>) -> bool {
-    if !site.ctx.flags().is_cluster() {
-        return true;
-    }
-    match site.ctx.serves(site.key) {
-        Serves::Yes => true,
-        Serves::ClusterIsDown => {
-            state.grant_after(site.now, AGAIN);
-            true
+    /// Whether anything may be changed now.
+    pub(crate) fn check_writable(
+        &mut self,
+        locks: &mut Locks,
+        site: &Site<'_>,
+    ) -> Result<(), Failure> {
+        if !self.is_master {
+            return Err(Failure::Replica);
         }
-        Serves::No => {
-            turn_all_away(state, site);
-            false
+        // A command that is in one transaction with `CLIENT PAUSE` still runs. The
+        // server would not delete a key that has expired, and then not bear that
+        // it is written again.
+        if site.ctx.avoids_writes() {
+            return Err(Failure::Paused);
+        }
+        if self.replicas_needed != Some(0) {
+            self.count_replicas(locks, site.ctx, site.now);
+        }
+        Ok(())
+    }
+
+    /// Grants nothing for a while if this server has fewer replicas than it
+    /// needs: it may have been cut off, and another one have taken its place.
+    #[cold]
+    fn count_replicas(&mut self, locks: &mut Locks, ctx: &Context, now: Timestamp) {
+        let monotonic = Instant::now();
+        self.note_stall(now, monotonic);
+        let is_new = |asked: Instant| monotonic.saturating_duration_since(asked) < AGAIN;
+        if !self.asked.is_some_and(is_new) {
+            let needed = self.replicas_needed.unwrap_or(1);
+            self.replicas_are_too_few = ctx.good_replicas().is_some_and(|good| good < needed);
+            self.asked = Some(monotonic);
+        }
+        if self.replicas_are_too_few || self.stale_until > Some(monotonic) {
+            self.grant_after(locks, now, AGAIN);
         }
     }
-}
 
-/// Turns away those who wait for the lock, and tells those who asked to be told
-/// of a loss that none will be told here any more.
-fn turn_all_away(state: &mut State, site: &Site<'_>) {
-    while !state.locks.turn_is_over() {
-        let Some(ended) = state.locks.withdraw_one(site.name()) else {
+    fn note_stall(&mut self, now: Timestamp, monotonic: Instant) {
+        let stood_still = |(at, since): (Timestamp, Instant)| {
+            let passed = monotonic.saturating_duration_since(since);
+            at.plus_millis(STALLED_MS) < now || passed > Duration::from_millis(STALLED_MS)
+        };
+        if self.ticked.is_some_and(stood_still) {
+            self.stale_until = Some(monotonic + COUNTED);
+        }
+    }
+
+    /// Grants nothing for as long as the setting says.
+    pub(crate) fn begin_grace(&mut self, locks: &mut Locks, now: Timestamp) {
+        let grace = Duration::from_millis(settings::number(Setting::StartupGraceMs));
+        if !grace.is_zero() {
+            self.grace_ends = Some(Instant::now() + grace);
+            self.grant_after(locks, now, grace);
+            locks.settle_all_later(None);
+        }
+    }
+
+    /// What is left of the grace after the start.
+    pub(crate) fn grace_left(&self) -> Duration {
+        let left = |ends: Instant| ends.saturating_duration_since(Instant::now());
+        self.grace_ends.map(left).unwrap_or_default()
+    }
+
+    /// Grants nothing for so long, nor before what was said earlier.
+    pub(crate) fn grant_after(&mut self, locks: &mut Locks, now: Timestamp, wait: Duration) {
+        self.granting_from = self.granting_from.max(Some(Instant::now() + wait));
+        self.follow_clock(locks, now);
+    }
+
+    /// Tells the locks from when on they are granted, by the wall clock as it is
+    /// now.
+    pub(crate) fn follow_clock(&mut self, locks: &mut Locks, now: Timestamp) {
+        let Some(from) = self.granting_from else {
             return;
         };
-        tell::turn_away(state, site.ctx, &ended);
+        let left = from.saturating_duration_since(Instant::now());
+        let left_ms = u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+        if left_ms == 0 {
+            self.granting_from = None;
+            locks.grant_from(None);
+        } else {
+            locks.grant_from(Some(now.plus_millis(left_ms)));
+        }
     }
-    state.locks.settle_later(site.name());
 }

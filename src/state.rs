@@ -7,21 +7,19 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use hdrhistogram::Histogram;
-use rlock_core::{Locks, Name, Setting, TicketId, Timestamp};
+use rlock_core::{Locks, Name, Setting, Timestamp};
 
 use crate::{
-    api::{Context, MainThread, Published, Text},
-    blocked::{self, Outcome},
+    api::{Context, MainThread, Serves, Text},
     clock::{self, Timer},
-    grants::{Grant, Grants},
+    delivery::Deliveries,
     notes::{self, KeyChange, Note},
+    serving::{AGAIN, Serving},
     settings,
-    site::Site,
+    site::{Failure, Site},
     store::Known,
 };
 
@@ -34,32 +32,19 @@ pub(crate) const TURN_MAX: Duration = Duration::from_millis(1);
 /// By how much the wall clock has to fall behind the monotonic one between two
 /// ticks to have been set back.
 const STEP_BACK: Duration = Duration::from_millis(100);
-/// The longest wait that the histogram tells from longer ones: 30 days, in
-/// microseconds, which is the largest value of `max-lease-ms`.
-const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
 
 pub(crate) struct State {
     pub(crate) locks: Locks,
     /// What is known of shared locks without looking through them.
     pub(crate) known: Known,
-    /// Which ticket a blocked call waits on; until it is unblocked.
-    pub(crate) callers: BTreeMap<u64, TicketId>,
-    /// Hand-offs that may not have reached their owners.
-    pub(crate) grants: Grants,
-    waits: Histogram<u32>,
-    wait_usec_max: u64,
+    pub(crate) deliveries: Deliveries,
+    pub(crate) serving: Serving,
     pub(crate) evicted_locks: u64,
-    pub(crate) is_master: bool,
     pub(crate) timer: Timer,
     /// Subscribes to key events, which is done once.
     subscribe_to_keys: Option<fn(&Context)>,
     /// Subscribes to the turns of the event loop, which is done once.
     subscribe_to_turns: Option<fn(&Context)>,
-    /// Before this nothing is granted. By the monotonic clock, as the wall clock
-    /// may be set back.
-    granting_from: Option<Instant>,
-    /// When the grace after the start ends.
-    grace_ends: Option<Instant>,
     /// When the server's clock-work has last ticked, by both clocks.
     looked_after: (Timestamp, Instant),
 }
@@ -78,24 +63,18 @@ impl State {
         subscribe_to_keys: fn(&Context),
         subscribe_to_turns: fn(&Context),
     ) -> Result<(), String> {
-        let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
         let mut state = Self {
             locks: Locks::default(),
             known: Known::default(),
-            callers: BTreeMap::new(),
-            grants: Grants::default(),
-            waits: waits.map_err(|error| error.to_string())?,
-            wait_usec_max: 0,
+            deliveries: Deliveries::new()?,
+            serving: Serving::new(ctx),
             evicted_locks: 0,
-            is_master: ctx.flags().is_master(),
             timer,
             subscribe_to_keys: Some(subscribe_to_keys),
             subscribe_to_turns: Some(subscribe_to_turns),
-            granting_from: None,
-            grace_ends: None,
             looked_after: (clock::latest(), Instant::now()),
         };
-        state.begin_grace(clock::now());
+        state.serving.begin_grace(&mut state.locks, clock::now());
         *STATE.get().borrow_mut() = Some(state);
         Ok(())
     }
@@ -107,42 +86,42 @@ impl State {
         }
     }
 
-    /// Grants nothing for as long as the setting says.
-    fn begin_grace(&mut self, now: Timestamp) {
-        let grace = Duration::from_millis(settings::number(Setting::StartupGraceMs));
-        if !grace.is_zero() {
-            self.grace_ends = Some(Instant::now() + grace);
-            self.grant_after(now, grace);
-            self.locks.settle_all_later(None);
+    /// Whether anything may be changed now.
+    pub(crate) fn check_writable(&mut self, site: &Site<'_>) -> Result<(), Failure> {
+        self.serving.check_writable(&mut self.locks, site)
+    }
+
+    /// Whether anything may be done with the lock here. In a cluster the key may
+    /// have gone because its slot has: then its waiters have to ask elsewhere. If
+    /// the cluster is down they wait on, and nothing is granted for a while.
+    pub(crate) fn is_ours(&mut self, site: &Site<'_>) -> bool {
+        if !site.ctx.flags().is_cluster() {
+            return true;
+        }
+        match site.ctx.serves(site.key) {
+            Serves::Yes => true,
+            Serves::ClusterIsDown => {
+                let locks = &mut self.locks;
+                self.serving.grant_after(locks, site.now, AGAIN);
+                true
+            }
+            Serves::No => {
+                self.turn_all_away(site);
+                false
+            }
         }
     }
 
-    /// What is left of the grace after the start.
-    pub(crate) fn grace_left(&self) -> Duration {
-        let left = |ends: Instant| ends.saturating_duration_since(Instant::now());
-        self.grace_ends.map(left).unwrap_or_default()
-    }
-
-    /// Grants nothing for so long, nor before what was said earlier.
-    pub(crate) fn grant_after(&mut self, now: Timestamp, wait: Duration) {
-        self.granting_from = self.granting_from.max(Some(Instant::now() + wait));
-        self.follow_clock(now);
-    }
-
-    /// Tells the locks from when on they are granted, by the wall clock as it is
-    /// now.
-    fn follow_clock(&mut self, now: Timestamp) {
-        let Some(from) = self.granting_from else {
-            return;
-        };
-        let left = from.saturating_duration_since(Instant::now());
-        let left_ms = u64::try_from(left.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
-        if left_ms == 0 {
-            self.granting_from = None;
-            self.locks.grant_from(None);
-        } else {
-            self.locks.grant_from(Some(now.plus_millis(left_ms)));
+    /// Turns away those who wait for the lock, and tells those who asked to be
+    /// told of a loss that none will be told here any more.
+    fn turn_all_away(&mut self, site: &Site<'_>) {
+        while !self.locks.turn_is_over() {
+            let Some(ended) = self.locks.withdraw_one(site.name()) else {
+                return;
+            };
+            self.deliveries.turn_away(site.ctx, &ended);
         }
+        self.locks.settle_later(site.name());
     }
 
     /// Has all locks looked at again if the wall clock was set back: what they
@@ -178,7 +157,7 @@ impl State {
             subscribe(ctx);
         }
         if let Some(subscribe) = self.subscribe_to_turns
-            && self.grants.has_published()
+            && self.deliveries.grants.has_published()
         {
             self.subscribe_to_turns = None;
             subscribe(ctx);
@@ -190,7 +169,7 @@ impl State {
 
     /// When something has to be done without a command.
     fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
-        if self.grants.has_undelivered() {
+        if self.deliveries.grants.has_undelivered() {
             return Some(now);
         }
         self.locks.next_deadline(now)
@@ -206,28 +185,28 @@ impl State {
                 self.locks.settle_all_later(db);
             }
             Note::CallerGone(handle) => {
-                if let Some(ticket) = self.callers.remove(&handle) {
+                if let Some(ticket) = self.deliveries.end_call(handle) {
                     self.locks.caller_gone(now, ticket, handle);
-                    blocked::unblock(handle, Outcome::Nil);
                 }
             }
             Note::SessionClosed(session) => {
-                self.grants.session_closed(session);
+                self.deliveries.grants.session_closed(session);
                 self.locks.session_closed(now, session);
             }
-            Note::GrantEnded { handle, gone } => self.grants.call_ended(handle, gone),
+            Note::GrantEnded { handle, gone } => self.deliveries.grants.call_ended(handle, gone),
             Note::RoleChanged { is_master } => {
                 self.known.clear(None);
-                self.is_master = is_master;
+                self.serving.change_role(is_master);
                 if !is_master {
-                    self.grants.forget_undelivered();
+                    self.deliveries.grants.forget_undelivered();
                     self.locks.stand_down();
                 }
             }
             Note::Loaded => {
                 self.known.clear(None);
-                self.begin_grace(now);
+                self.serving.begin_grace(&mut self.locks, now);
             }
+            Note::ConfigChanged => self.serving.read_config(ctx),
         }
     }
 
@@ -246,43 +225,6 @@ impl State {
             self.locks.settle_later(name);
             self.timer.arm_at_once(ctx);
         }
-    }
-
-    /// Takes note of how long somebody has waited who was granted a lock.
-    pub(crate) fn record_wait(&mut self, waited: Duration) {
-        let usec = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
-        self.waits.saturating_record(usec.max(1));
-        self.wait_usec_max = self.wait_usec_max.max(usec);
-    }
-
-    /// The time that the waiters waited who were granted a lock, in
-    /// microseconds: of half of them at most, of 99 %, of all.
-    pub(crate) fn wait_usec(&self) -> [u64; 3] {
-        let at_most = |quantile| {
-            self.waits
-                .value_at_quantile(quantile)
-                .min(self.wait_usec_max)
-        };
-        [at_most(0.5), at_most(0.99), self.wait_usec_max]
-    }
-
-    /// Ends a blocked call, if it has not been ended yet.
-    pub(crate) fn answer(&mut self, handle: u64, outcome: Outcome) {
-        if self.callers.remove(&handle).is_some() {
-            blocked::unblock(handle, outcome);
-        }
-    }
-
-    /// Ends a blocked call by a grant. If it has been ended already there is
-    /// nobody to hear of it, and the grant has to be passed on.
-    pub(crate) fn answer_granted(&mut self, handle: u64, grant: Grant) -> Published {
-        if self.callers.remove(&handle).is_none() {
-            return Published::ToNobody;
-        }
-        let fence = grant.fence;
-        self.grants.answered(handle, grant);
-        blocked::unblock(handle, Outcome::Granted { fence, handle });
-        Published::ToSomebody
     }
 
     /// The connection that a hold may have to be bound to: of interest only if
@@ -315,7 +257,7 @@ pub(crate) fn with<R>(ctx: &Context, act: impl FnOnce(&mut State, Timestamp) -> 
     } else {
         clock::now()
     };
-    state.follow_clock(now);
+    state.serving.follow_clock(&mut state.locks, now);
     state
         .locks
         .yield_after(settings::number(Setting::YieldAfter));
@@ -338,7 +280,7 @@ pub(crate) fn turn_ended() {
     if let Ok(mut state) = STATE.get().try_borrow_mut()
         && let Some(state) = state.as_mut()
     {
-        state.grants.turn_ended();
+        state.deliveries.grants.turn_ended();
     }
 }
 
@@ -378,6 +320,7 @@ pub(crate) fn look_after(ctx: &Context) {
         return;
     };
     let Some(state) = state.as_mut() else { return };
+    state.serving.tick(clock::latest());
     state.note_step_back();
     let now = clock::now();
     let began = Instant::now();

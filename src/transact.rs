@@ -7,15 +7,13 @@ use rlock_core::{Announce, Effect, Hold, Locks, Name, Step};
 
 use crate::{
     api::{Key, OwnedText, Published, Text},
-    grant_many, messages,
+    delivery, grant_many,
     notes::Changing,
     open_many::OpenedMany,
     opened::{Message, Opened, Pending},
     other_holders::OtherHolders,
-    serving,
     site::{Failure, Site},
     state::State,
-    tell::{end_wait, tell_grant, withdraw},
 };
 
 /// Changes a lock by `act`, and tells what there is to be told.
@@ -40,7 +38,7 @@ pub(crate) fn change<'a, R>(
     pending: &mut Pending<'a>,
     act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &OtherHolders<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
-    serving::check_writable(state, site)?;
+    state.check_writable(site)?;
     let mut settled = Settled::open(state, site);
     if state.locks.has_ready() {
         // This lock may be one of those that a request for several waits for.
@@ -95,7 +93,7 @@ fn announce(site: &Site<'_>, pending: &Pending<'_>) {
     for (key, message) in &pending.messages {
         let taken = || pending.granted && Key::open_to_read(site.ctx, key.text()).is_some();
         if *message == Message::Due || (*message == Message::DueWhileFree && !taken()) {
-            messages::announce(site.ctx, key.text());
+            delivery::announce(site.ctx, key.text());
         }
     }
 }
@@ -110,7 +108,7 @@ pub(crate) fn settle(state: &mut State, site: &Site<'_>) {
 /// Settles a lock; the rest is left to [`finish`]. A key that holds no lock is
 /// left alone, and its waiters wait on.
 fn settle_one<'a>(state: &mut State, site: &Site<'a>, pending: &mut Pending<'a>) {
-    if serving::check_writable(state, site).is_ok() {
+    if state.check_writable(site).is_ok() {
         Settled::open(state, site).close(state, site, pending);
     }
 }
@@ -145,7 +143,7 @@ struct Settled<'a> {
 
 impl<'a> Settled<'a> {
     fn open(state: &mut State, site: &Site<'a>) -> Self {
-        let changing = Changing::new(site.key);
+        let changing = Changing::new(&[site.key]);
         let opened = Opened::new(&mut state.known, site);
         let mut settled = Self {
             opened,
@@ -195,7 +193,7 @@ pub(crate) fn open_many<'a>(
     site: &Site<'a>,
     keys: &[Text<'a>],
 ) -> Result<OpenedMany<'a>, Failure> {
-    serving::check_writable(state, site)?;
+    state.check_writable(site)?;
     for key in keys {
         let site = Site { key: *key, ..*site };
         if state.locks.is_contended(site.name()) {
@@ -230,7 +228,8 @@ fn perform(
         match effect {
             Effect::HandOff(granted) => {
                 let keys = [site.key.bytes().into()].into();
-                if tell_grant(state, site.ctx, site.db, keys, &granted) == Published::ToSomebody {
+                let told = state.deliveries.grant(site.ctx, site.db, keys, &granted);
+                if told == Published::ToSomebody {
                     continue;
                 }
                 let (now, name) = (site.now, site.name());
@@ -243,15 +242,15 @@ fn perform(
                 fence,
                 listener,
             } => {
-                let lost = format!("lost {fence}");
-                messages::publish(site.ctx, listener.channel(), &lost, &owner, site.key);
+                delivery::publish_lost(site.ctx, &listener, fence, &owner, site.key.bytes());
             }
             Effect::WaitEnded { owner, delivery } => {
-                end_wait(state, site.ctx, &delivery, &owner, site.key.bytes());
+                let deliveries = &mut state.deliveries;
+                deliveries.end_wait(site.ctx, &delivery, &owner, site.key.bytes());
             }
-            Effect::Withdrawn(delivery) => withdraw(state, &delivery),
+            Effect::Withdrawn(delivery) => state.deliveries.withdraw(&delivery),
             Effect::Offer => {
-                if messages::announce(site.ctx, site.key) == Published::ToNobody {
+                if delivery::announce(site.ctx, site.key) == Published::ToNobody {
                     let (now, name) = (site.now, site.name());
                     effects.extend(state.locks.nobody_took(now, name, hold).effects);
                 } else {

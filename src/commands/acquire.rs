@@ -9,14 +9,13 @@ use rlock_core::{
 use super::Call;
 use crate::{
     api::{Context, OwnedText, Text},
-    blocked, clock,
+    clock, delivery,
     open_many::OpenedMany,
     opened::Pending,
     other_holders::OtherHolders,
     settings,
     site::{Failure, Site},
     state::State,
-    tell,
     transact::{self, change, finish, finish_queued},
 };
 
@@ -133,10 +132,13 @@ const fn count_refused(locks: &mut Locks, failure: &Failure) {
 /// Takes note of what the outcome means for answers that are still due.
 fn note(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
     match outcome {
-        Outcome::Queued(ticket, Some(handle)) => drop(state.callers.insert(*handle, *ticket)),
+        Outcome::Queued(ticket, Some(handle)) => state.deliveries.block(*handle, *ticket),
         Outcome::Granted(_) => {
             let owner = site.caller.as_ref().map_or(&b""[..], Text::bytes);
-            state.grants.confirm(site.db, site.key.bytes(), owner);
+            state
+                .deliveries
+                .grants
+                .confirm(site.db, site.key.bytes(), owner);
         }
         Outcome::Busy | Outcome::Queued(_, None) => {}
     }
@@ -204,7 +206,7 @@ fn queue(
 ) -> Result<Step<Outcome>, Failure> {
     let user = site.ctx.user_name();
     let request = &of_user(locks, &[name], request, user.as_ref())?;
-    let (delivery, handle) = blocked::delivery(locks, site.ctx, request)?;
+    let (delivery, handle) = delivery::new(locks, site.ctx, request)?;
     let (ticket, superseded) = locks.enqueue(clock::latest(), name, hold, request, delivery);
     let outcome = Outcome::Queued(ticket, handle);
     Ok(Step::telling(outcome, superseded))
@@ -255,7 +257,7 @@ fn queue_many(
 ) -> Result<Outcome, Failure> {
     let user = site.ctx.user_name();
     let request = &of_user(&state.locks, names, request, user.as_ref())?;
-    let (delivery, handle) = blocked::delivery(&state.locks, site.ctx, request)?;
+    let (delivery, handle) = delivery::new(&state.locks, site.ctx, request)?;
     let locks = &mut state.locks;
     let queued = locks.enqueue_all(clock::latest(), names, &opened.holds, request, &delivery);
     let Some((ticket, superseded)) = queued else {
@@ -269,7 +271,7 @@ fn queue_many(
 fn end_earlier(state: &mut State, effects: impl IntoIterator<Item = Effect>) {
     for effect in effects {
         if let Effect::Withdrawn(delivery) = effect {
-            tell::withdraw(state, &delivery);
+            state.deliveries.withdraw(&delivery);
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{
     Call,
     reply::{self, Answer},
 };
-use crate::{tell, transact};
+use crate::transact;
 
 /// The key is not opened: a request is withdrawn whatever the key holds.
 pub(super) fn run(call: &Call<'_>) -> Option<()> {
@@ -17,9 +17,9 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
         };
         // The connection that asked knows from the reply.
         if ended.delivery.session() == site.ctx.session() {
-            tell::withdraw(state, &ended.delivery);
+            state.deliveries.withdraw(&ended.delivery);
         } else {
-            tell::tell_withdrawn_by_others(state, site.ctx, &ended);
+            state.deliveries.withdraw_by_others(site.ctx, &ended);
         }
         // Somebody behind it may fit now. Other keys of the request follow in
         // this turn of the event loop.

@@ -6,7 +6,7 @@ use super::{
     Call,
     reply::{self, Answer},
 };
-use crate::{api::Key, open_many, store, tell, transact::transact};
+use crate::{api::Key, open_many, store, transact::transact};
 
 pub(super) fn run(call: &Call<'_>) -> Option<()> {
     let (key, queue) = call.parsed(syntax::force(call.arguments))?;
@@ -21,7 +21,7 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
         if queue {
             open_many::check(state, site, &[site.key])?;
             for ended in state.locks.empty_queue(site.name()) {
-                tell::tell_withdrawn_by_others(state, site.ctx, &ended);
+                state.deliveries.withdraw_by_others(site.ctx, &ended);
             }
         }
         transact(state, site, |locks, name, hold, _| {

@@ -77,7 +77,10 @@ fn change_hold<N: Into<u64>>(
     let done = call.change(&[key], Some(owner), |state, site| {
         let done = act(state, site)?;
         if done.is_some() {
-            state.grants.confirm(site.db, key.bytes(), owner.bytes());
+            state
+                .deliveries
+                .grants
+                .confirm(site.db, key.bytes(), owner.bytes());
         }
         Ok(done)
     })?;
@@ -138,7 +141,7 @@ fn renew_each(
         *announce = step.announce;
         if step.reply.is_some() {
             held += 1;
-            state.grants.confirm(name.db, name.key, owner);
+            state.deliveries.grants.confirm(name.db, name.key, owner);
         }
     }
     opened.save(state);
@@ -164,7 +167,10 @@ pub(super) fn release_all(call: &Call<'_>) -> Option<()> {
             match left {
                 Ok(Some(_)) => {
                     held = held.map(|held| held + 1);
-                    state.grants.confirm(site.db, key.bytes(), owner.bytes());
+                    state
+                        .deliveries
+                        .grants
+                        .confirm(site.db, key.bytes(), owner.bytes());
                 }
                 Ok(None) => {}
                 Err(failure) => {

@@ -12,10 +12,10 @@ use std::{
 use super::{info, turn};
 use crate::{
     api::{KeyEvent, MainThread, Text, entry, raw},
-    blocked::Outcome,
     clock,
+    delivery::Outcome,
     notes::{KeyChange, Note},
-    serving, state,
+    state,
 };
 
 pub(super) unsafe extern "C" fn on_key_event(
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn on_config(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, serving::read_config);
+    entry::callback(ctx, |ctx| state::leave_note(ctx, Note::ConfigChanged));
 }
 
 /// Ten times a second: looks after what no command does.
@@ -144,10 +144,7 @@ pub(super) unsafe extern "C" fn on_cron(
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    entry::callback(ctx, |ctx| {
-        serving::tick(clock::latest());
-        state::look_after(ctx);
-    });
+    entry::callback(ctx, state::look_after);
 }
 
 /// A turn of the event loop has ended: what was sent in it has been written, and
@@ -180,7 +177,7 @@ pub(super) unsafe extern "C" fn on_reply(
     _argc: c_int,
 ) -> c_int {
     entry::command(ctx, |ctx| {
-        // SAFETY: what `blocked::unblock` passed, before `on_free` is called.
+        // SAFETY: what `Deliveries` passed, before `on_free` is called.
         let outcome = unsafe {
             raw::blocked_client_data(ctx.raw())
                 .cast::<Outcome>()
@@ -199,7 +196,7 @@ pub(super) unsafe extern "C" fn on_reply(
 /// The end of an unblocked call, whether or not it could be answered.
 pub(super) unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mut c_void) {
     entry::callback(ctx, |ctx| {
-        // SAFETY: made by `blocked::unblock`, and passed here once.
+        // SAFETY: made by `Deliveries`, and passed here once.
         let outcome = unsafe { Box::from_raw(data.cast::<Outcome>()) };
         // SAFETY: the context is that of this callback.
         let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;

@@ -26,8 +26,8 @@ fn counters(state: &State) -> Counters {
 }
 
 fn gauges(state: &State, ctx: &Context) -> Gauges {
-    let [wait_usec_p50, wait_usec_p99, wait_usec_max] = state.wait_usec();
-    let grace_left_ms = state.grace_left().as_millis();
+    let [wait_usec_p50, wait_usec_p99, wait_usec_max] = state.deliveries.wait_usec();
+    let grace_left_ms = state.serving.grace_left().as_millis();
     Gauges {
         wait_usec_p50,
         wait_usec_p99,

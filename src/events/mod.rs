@@ -12,8 +12,8 @@ mod turn;
 
 use crate::{
     api::{Context, raw},
-    blocked,
     clock::Timer,
+    delivery,
     state::State,
 };
 
@@ -23,7 +23,7 @@ use crate::{
 ///
 /// Why there can be no state, in words.
 pub(crate) fn start(ctx: &Context) -> Result<(), String> {
-    blocked::start(blocked::Callbacks {
+    delivery::start(delivery::Callbacks {
         reply: Some(callbacks::on_reply),
         unblocked: Some(callbacks::on_client_unblock),
         free: Some(callbacks::on_free),

@@ -6,12 +6,10 @@ use rlock_core::{Due, Effect, Name, Timestamp};
 
 use crate::{
     api::{Context, OwnedText},
-    grants::Grant,
+    delivery::Grant,
     opened::Pending,
-    serving,
     site::Site,
     state::{self, State, TURN_MAX},
-    tell,
     transact::{self, change, transact},
 };
 
@@ -41,7 +39,7 @@ pub(super) fn ring(ctx: &Context) {
 fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
     let began = Instant::now();
     while !is_over(state, began) {
-        let undelivered = state.grants.next_undelivered();
+        let undelivered = state.deliveries.grants.next_undelivered();
         let due = state.locks.next_due(now);
         if undelivered.is_none() && due.is_none() {
             break;
@@ -77,7 +75,7 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
             key: key.text(),
             caller: Some(owner.text()),
         };
-        if serving::is_ours(state, &site) {
+        if state.is_ours(&site) {
             let done = change(state, &site, &mut pending, |locks, name, hold, _| {
                 let mut step = locks.undeliver(now, name, hold, &grant.owner, grant.fence);
                 if let Some(listener) = grant.listener.clone().filter(|_| step.reply) {
@@ -114,11 +112,11 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
         Due::WaitEnd(ticket) => {
             if let Some(ended) = state.locks.end_wait(now, ticket) {
                 let (owner, key) = (&ended.owner, &ended.key);
-                tell::end_wait(state, ctx, &ended.delivery, owner, key);
+                state.deliveries.end_wait(ctx, &ended.delivery, owner, key);
             }
         }
-        Due::TurnAway(ended) => tell::turn_away(state, ctx, &ended),
-        Due::Withdraw(ended) => tell::tell_withdrawn_by_others(state, ctx, &ended),
+        Due::TurnAway(ended) => state.deliveries.turn_away(ctx, &ended),
+        Due::Withdraw(ended) => state.deliveries.withdraw_by_others(ctx, &ended),
         Due::Unbind { db, key, owner } => {
             let (key, owner) = (OwnedText::new(&key), OwnedText::new(&owner));
             let site = Site {
@@ -128,7 +126,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 key: key.text(),
                 caller: Some(owner.text()),
             };
-            if ctx.select_db(db) && serving::is_ours(state, &site) {
+            if ctx.select_db(db) && state.is_ours(&site) {
                 // A key that holds no lock any more has no hold to be cut.
                 let _ = transact(state, &site, |locks, name, hold, _| {
                     Ok(locks.unbind(now, name, hold, owner.bytes()))
@@ -144,7 +142,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
                 key: key.text(),
                 caller: None,
             };
-            if ctx.select_db(db) && serving::is_ours(state, &site) {
+            if ctx.select_db(db) && state.is_ours(&site) {
                 transact::settle(state, &site);
             }
         }
@@ -154,10 +152,10 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
 /// A replica grants nothing: those who wait for a message are told so. Blocked
 /// clients the server has disconnected itself.
 fn stand_down(state: &mut State, ctx: &Context) {
-    state.grants.forget_undelivered();
+    state.deliveries.grants.forget_undelivered();
     while !state.locks.turn_is_over()
         && let Some(ended) = state.locks.next_left()
     {
-        tell::turn_away(state, ctx, &ended);
+        state.deliveries.turn_away(ctx, &ended);
     }
 }

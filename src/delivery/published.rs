@@ -10,18 +10,7 @@ use crate::{
 };
 
 /// Publishes `<what> <owner> <key>` for those who listen on this server.
-pub(crate) fn publish(
-    ctx: &Context,
-    channel: Channel<'_>,
-    what: &str,
-    owner: &[u8],
-    key: Text,
-) -> Published {
-    publish_bytes(ctx, channel, what, owner, key.bytes())
-}
-
-/// As [`publish`], for a key that is no string of the server's.
-pub(crate) fn publish_bytes(
+pub(super) fn publish(
     ctx: &Context,
     channel: Channel<'_>,
     what: &str,
@@ -39,7 +28,7 @@ pub(crate) fn publish_bytes(
 /// Publishes that a lock is granted, if that may reach anybody on this server.
 /// In a cluster the message reaches other nodes as well: those who listen there
 /// shall not hear of a grant whose waiter is passed over.
-pub(crate) fn publish_grant(
+pub(super) fn publish_grant(
     ctx: &Context,
     channel: Channel<'_>,
     fence: Fence,
@@ -49,7 +38,7 @@ pub(crate) fn publish_grant(
     if is_in_cluster(ctx) && !ctx.may_be_heard(channel) {
         return Published::ToNobody;
     }
-    publish_bytes(ctx, channel, &format!("grant {fence}"), owner, key)
+    publish(ctx, channel, &format!("grant {fence}"), owner, key)
 }
 
 fn is_in_cluster(ctx: &Context) -> bool {

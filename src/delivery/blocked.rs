@@ -68,7 +68,7 @@ fn block(ctx: &Context) -> Option<u64> {
 /// # Errors
 ///
 /// The server cannot block the caller.
-pub(crate) fn delivery(
+pub(crate) fn new(
     locks: &Locks,
     ctx: &Context,
     request: &Request<'_>,
@@ -82,7 +82,7 @@ pub(crate) fn delivery(
 }
 
 /// Ends a blocked call. Each handle may be passed once.
-pub(crate) fn unblock(handle: u64, outcome: Outcome) {
+pub(super) fn unblock(handle: u64, outcome: Outcome) {
     let client = std::ptr::with_exposed_provenance_mut(handle as usize);
     let outcome = Box::into_raw(Box::new(outcome));
     // SAFETY: the table of callers gives every handle away once, and a handle

@@ -1,0 +1,198 @@
+//! How outcomes reach those who asked: by the reply to a blocked call, or by a
+//! message.
+
+mod blocked;
+mod grants;
+mod published;
+
+pub(crate) use blocked::{Callbacks, Outcome, new, start};
+pub(crate) use grants::{Grant, Grants};
+pub(crate) use published::{ZERO, announce};
+
+use std::{collections::BTreeMap, time::Duration};
+
+use hdrhistogram::Histogram;
+use rlock_core::{Delivery, Ended, Fence, Granted, Listener, TicketId};
+
+use crate::api::{Context, Published};
+
+/// The longest wait that the histogram tells from longer ones: 30 days, in
+/// microseconds, which is the largest value of `max-lease-ms`.
+const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
+
+/// The calls that are blocked, the hand-offs that may not have arrived, and how
+/// long those waited who were granted a lock.
+pub(crate) struct Deliveries {
+    /// Which ticket a blocked call waits on; until it is unblocked.
+    callers: BTreeMap<u64, TicketId>,
+    pub(crate) grants: Grants,
+    waits: Histogram<u32>,
+    wait_usec_max: u64,
+}
+
+impl Deliveries {
+    /// Nobody waits yet.
+    ///
+    /// # Errors
+    ///
+    /// The text of the histogram's refusal of its bounds.
+    pub(crate) fn new() -> Result<Self, String> {
+        let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
+        Ok(Self {
+            callers: BTreeMap::new(),
+            grants: Grants::default(),
+            waits: waits.map_err(|error| error.to_string())?,
+            wait_usec_max: 0,
+        })
+    }
+
+    /// The call of this handle is blocked until its ticket has an outcome.
+    pub(crate) fn block(&mut self, handle: u64, ticket: TicketId) {
+        self.callers.insert(handle, ticket);
+    }
+
+    /// Ends a blocked call that nobody waits for any more. Answers on which
+    /// ticket it waited.
+    pub(crate) fn end_call(&mut self, handle: u64) -> Option<TicketId> {
+        let ticket = self.callers.remove(&handle)?;
+        blocked::unblock(handle, Outcome::Nil);
+        Some(ticket)
+    }
+
+    /// Tells a waiter that it holds its locks now. Whether that has reached it
+    /// shows only later, see [`Grant`].
+    pub(crate) fn grant(
+        &mut self,
+        ctx: &Context,
+        db: u32,
+        keys: Box<[Box<[u8]>]>,
+        granted: &Granted,
+    ) -> Published {
+        let (ticket, fence) = (&granted.ticket, granted.fence);
+        let grant = Grant {
+            db,
+            keys,
+            owner: ticket.owner.clone(),
+            fence,
+            listener: ticket.delivery.listener().cloned(),
+            place: granted.kept_place(),
+        };
+        let told = match &ticket.delivery {
+            Delivery::Blocked { handle, .. } => self.answer_granted(*handle, grant),
+            Delivery::Notify(listener) => {
+                let key = grant.keys.first().map_or(&[][..], |key| key);
+                let channel = listener.channel();
+                let told = published::publish_grant(ctx, channel, fence, &ticket.owner, key);
+                if told == Published::ToSomebody {
+                    self.grants.published(listener.session, grant);
+                }
+                told
+            }
+            Delivery::Kept => Published::ToNobody,
+        };
+        if told == Published::ToSomebody {
+            self.record_wait(granted.waited);
+        }
+        told
+    }
+
+    /// Tells a waiter that its wait is over.
+    pub(crate) fn end_wait(
+        &mut self,
+        ctx: &Context,
+        delivery: &Delivery,
+        owner: &[u8],
+        key: &[u8],
+    ) {
+        match delivery {
+            Delivery::Blocked { handle, .. } => self.answer(*handle, Outcome::Nil),
+            Delivery::Notify(listener) => {
+                published::publish(ctx, listener.channel(), "timeout 0", owner, key);
+            }
+            Delivery::Kept => {}
+        }
+    }
+
+    /// Ends a request without an outcome: nil for a blocked call, nothing else.
+    pub(crate) fn withdraw(&mut self, delivery: &Delivery) {
+        if let Delivery::Blocked { handle, .. } = delivery {
+            self.answer(*handle, Outcome::Nil);
+        }
+    }
+
+    /// Ends a request that somebody else has withdrawn.
+    pub(crate) fn withdraw_by_others(&mut self, ctx: &Context, ended: &Ended) {
+        self.withdraw(&ended.delivery);
+        publish_withdrawn(ctx, ended);
+    }
+
+    /// Ends a request because this server cannot grant it any more.
+    pub(crate) fn turn_away(&mut self, ctx: &Context, ended: &Ended) {
+        if let Delivery::Blocked { handle, .. } = &ended.delivery {
+            self.answer(*handle, Outcome::TurnedAway);
+        } else {
+            publish_withdrawn(ctx, ended);
+        }
+    }
+
+    /// Ends a blocked call, if it has not been ended yet.
+    fn answer(&mut self, handle: u64, outcome: Outcome) {
+        if self.callers.remove(&handle).is_some() {
+            blocked::unblock(handle, outcome);
+        }
+    }
+
+    /// Ends a blocked call by a grant. If it has been ended already there is
+    /// nobody to hear of it, and the grant has to be passed on.
+    fn answer_granted(&mut self, handle: u64, grant: Grant) -> Published {
+        if self.callers.remove(&handle).is_none() {
+            return Published::ToNobody;
+        }
+        let fence = grant.fence;
+        self.grants.answered(handle, grant);
+        blocked::unblock(handle, Outcome::Granted { fence, handle });
+        Published::ToSomebody
+    }
+
+    /// Takes note of how long somebody has waited who was granted a lock.
+    fn record_wait(&mut self, waited: Duration) {
+        let usec = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        self.waits.saturating_record(usec.max(1));
+        self.wait_usec_max = self.wait_usec_max.max(usec);
+    }
+
+    /// The time that the waiters waited who were granted a lock, in
+    /// microseconds: of half of them at most, of 99 %, of all.
+    pub(crate) fn wait_usec(&self) -> [u64; 3] {
+        let at_most = |quantile| {
+            let value = self.waits.value_at_quantile(quantile);
+            value.min(self.wait_usec_max)
+        };
+        [at_most(0.5), at_most(0.99), self.wait_usec_max]
+    }
+}
+
+/// Tells an owner that it has lost its hold.
+pub(crate) fn publish_lost(
+    ctx: &Context,
+    listener: &Listener,
+    fence: Fence,
+    owner: &[u8],
+    key: &[u8],
+) {
+    published::publish(
+        ctx,
+        listener.channel(),
+        &format!("lost {fence}"),
+        owner,
+        key,
+    );
+}
+
+/// Tells a waiter that its request is withdrawn, if messages reach it.
+fn publish_withdrawn(ctx: &Context, ended: &Ended) {
+    if let Delivery::Notify(listener) = &ended.delivery {
+        let channel = listener.channel();
+        published::publish(ctx, channel, "withdrawn 0", &ended.owner, &ended.key);
+    }
+}
