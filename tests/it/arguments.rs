@@ -1,11 +1,37 @@
 //! Every argument at its limit and one past it: an error names the argument, its value and the limit.
 
 use redis::Value;
+use rlock_core::syntax::{Command, Positional};
 
 use crate::client::{Client, text, words};
 use crate::server::Server;
 
-const MAX_LEASE_MS: u64 = 86_400_000;
+/// The words of a command on keys that are free, up to its options.
+pub(crate) fn begun(command: Command) -> Vec<&'static str> {
+    let words = command.positionals().iter().flat_map(|it| match it {
+        Positional::Key => &["k"][..],
+        Positional::Owner => &["o"],
+        Positional::LeaseMs => &["1000"],
+        Positional::NumKeys => &["2"],
+        Positional::Keys => &["k", "k2"],
+    });
+    std::iter::once(command.name())
+        .chain(words.copied())
+        .collect()
+}
+
+/// Each command that has this argument, with such a value for it.
+fn each_with(argument: Positional, value: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
+    Command::ALL.into_iter().filter_map(move |command| {
+        let place = command
+            .positionals()
+            .iter()
+            .position(|it| *it == argument)?;
+        let mut words: Vec<_> = begun(command).into_iter().map(str::as_bytes).collect();
+        words[place + 1] = value;
+        Some(words)
+    })
+}
 
 /// Asserts that the command is refused with `ERR` and a sentence with all these parts.
 #[track_caller]
@@ -34,145 +60,68 @@ pub(crate) fn nothing_changed(server: &Server) {
 fn lease_is_taken_at_its_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
-    for bad in [
-        "0",
-        "86400001",
-        "18446744073709551616",
-        "-1",
-        "+5",
-        " 5",
-        "05",
-        "5.0",
-        "1e3",
-        "x",
-        "",
-    ] {
-        refused(
-            &a,
-            &["RLOCK.ACQUIRE", "k", "owner-a", bad],
-            &["lease-ms", bad, "86400000"],
-        );
+    let maxima = [("86400000", "86400001"), ("1000", "1001")];
+    for (max, past) in maxima {
+        server.ask(&format!("CONFIG SET rlock.max-lease-ms {max}"));
+        let huge = "18446744073709551616";
+        for bad in [
+            "0", past, huge, "-1", "+5", " 5", "05", "5.0", "1e3", "x", "",
+        ] {
+            for words in each_with(Positional::LeaseMs, bad.as_bytes()) {
+                refused(&a, &words, &["lease-ms", bad, max]);
+            }
+        }
     }
     nothing_changed(&server);
-    a.number("RLOCK.ACQUIRE shortest owner-a 1");
-    a.number(&format!("RLOCK.ACQUIRE longest owner-a {MAX_LEASE_MS}"));
-    refused(
-        &a,
-        &["RLOCK.RENEW", "longest", "owner-a", "0"],
-        &["lease-ms", "0", "86400000"],
-    );
-    refused(
-        &a,
-        &["RLOCK.RENEW", "longest", "owner-a", "86400001"],
-        &["lease-ms", "86400001"],
-    );
-    a.number(&format!("RLOCK.RENEW longest owner-a {MAX_LEASE_MS}"));
-    a.number("RLOCK.RENEW longest owner-a 1");
-}
-
-#[test]
-fn lease_and_wait_follow_the_setting() {
-    let server = Server::start();
-    assert_eq!(server.ask("CONFIG SET rlock.max-lease-ms 1000"), "OK");
-    let a = server.client();
-    refused(
-        &a,
-        &["RLOCK.ACQUIRE", "k", "owner-a", "1001"],
-        &["lease-ms", "1001", "1000"],
-    );
-    refused(
-        &a,
-        &["RLOCK.ACQUIRE", "k", "owner-a", "1", "WAIT", "1001"],
-        &["wait-ms", "1001", "1000"],
-    );
-    nothing_changed(&server);
-    a.number("RLOCK.ACQUIRE k owner-a 1000 WAIT 1000");
+    for (max, _) in maxima {
+        server.ask(&format!("CONFIG SET rlock.max-lease-ms {max}"));
+        for good in ["1", max] {
+            for words in each_with(Positional::LeaseMs, good.as_bytes()) {
+                let answer = text(&a.call(&words));
+                assert!(!answer.starts_with("ERR "), "{good}: {answer}");
+                a.ask("FLUSHALL");
+            }
+        }
+    }
 }
 
 #[test]
 fn owner_is_taken_at_its_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
-    let longest = "o".repeat(256);
-    let too_long = "o".repeat(257);
-    for command in [
-        "RLOCK.ACQUIRE",
-        "RLOCK.RENEW",
-        "RLOCK.RELEASE",
-        "RLOCK.CANCEL",
-    ] {
-        let with = |owner: &[u8]| {
-            let mut arguments = vec![command.as_bytes().to_vec(), b"k".to_vec(), owner.to_vec()];
-            if matches!(command, "RLOCK.ACQUIRE" | "RLOCK.RENEW") {
-                arguments.push(b"1000".to_vec());
-            }
-            arguments
+    let of = |length| vec![b'o'; length];
+    let controls = (0..=0x20).chain([0x7f]).map(|byte| vec![b'o', byte, b'o']);
+    let reserved = [b"rlock:fence".to_vec(), b"rlock:x".to_vec()];
+    let bad = [of(0), of(257), of(1 << 20)].into_iter();
+    for bad in bad.chain(reserved).chain(controls) {
+        let named = match bad.first() {
+            Some(b'r') => "rlock:",
+            _ if bad.len() == 3 => "",
+            _ => "256",
         };
-        refused(&a, &with(b""), &["owner", "256"]);
-        refused(&a, &with(too_long.as_bytes()), &["owner", "256"]);
-        refused(&a, &with(&vec![b'o'; 1 << 20]), &["owner", "256"]);
-        refused(&a, &with(b"rlock:fence"), &["owner", "rlock:"]);
-        for byte in (0..=0x20).chain([0x7f]) {
-            refused(&a, &with(&[b'o', byte, b'o']), &["owner"]);
+        for words in each_with(Positional::Owner, &bad) {
+            refused(&a, &words, &["owner", named]);
         }
     }
     nothing_changed(&server);
-    a.number(&format!("RLOCK.ACQUIRE k1 {longest} 60000"));
-    assert_eq!(a.ask(&format!("RLOCK.RELEASE k1 {longest}")), "0");
+    let longest = "o".repeat(256);
     // Only the exact beginning is kept for the module.
-    a.number("RLOCK.ACQUIRE k2 rlock 60000");
-    a.number("RLOCK.ACQUIRE k3 RLOCK:x 60000");
-}
-
-#[test]
-fn channel_is_taken_at_its_limits_and_refused_past_them() {
-    let server = Server::start();
-    let a = server.client();
-    let too_long = "c".repeat(513);
-    refused(
-        &a,
-        &["RLOCK.ACQUIRE", "k", "owner-a", "1000", "NOTIFY", ""],
-        &["channel", "512"],
-    );
-    refused(
-        &a,
-        &["RLOCK.ACQUIRE", "k", "owner-a", "1000", "NOTIFY", &too_long],
-        &["channel", "512"],
-    );
-    nothing_changed(&server);
-    let longest = "c".repeat(512);
-    let mut heard = server.listen(&[&longest, "c"]);
-    a.number(&format!("RLOCK.ACQUIRE k1 owner-a 60000 NOTIFY {longest}"));
-    a.number("RLOCK.ACQUIRE k2 owner-a 60000 NOTIFY c");
-    server.ask("DEL k1");
-    assert!(heard.message().starts_with("lost "));
+    for good in [&longest, "rlock", "RLOCK:x"] {
+        a.number(&format!("RLOCK.ACQUIRE k {good} 60000"));
+        assert_eq!(a.ask(&format!("RLOCK.RELEASE k {good}")), "0");
+    }
 }
 
 #[test]
 fn commands_are_refused_with_too_few_or_too_many_arguments() {
     let server = Server::start();
     let a = server.client();
-    for line in [
-        "RLOCK.ACQUIRE",
-        "RLOCK.ACQUIRE k",
-        "RLOCK.ACQUIRE k owner-a",
-        "RLOCK.RENEW k owner-a",
-        "RLOCK.RENEW k owner-a 1000 more",
-        "RLOCK.RELEASE k",
-        "RLOCK.CANCEL k",
-        "RLOCK.CANCEL k owner-a more",
-        "RLOCK.FORCE",
-        "RLOCK.FORCE k more",
-        "RLOCK.FORCE k QUEUE QUEUE",
-        "RLOCK.INFO",
-        "RLOCK.INFO k more",
-        "RLOCK.HELP more",
-    ] {
-        let answer = a.ask(line);
-        assert!(
-            answer.starts_with("ERR "),
-            "{line} was answered by {answer}"
-        );
+    for command in Command::ALL {
+        let words = begun(command);
+        for few in 1..words.len() {
+            refused(&a, &words[..few], &[]);
+        }
+        refused(&a, &[&words[..], &["more"]].concat(), &[]);
     }
     nothing_changed(&server);
 }
@@ -236,14 +185,6 @@ fn errors_stay_on_one_line_whatever_they_quote() {
     nothing_changed(&server);
 }
 
-/// Asserts that each line is refused, with an error that names all these parts.
-#[track_caller]
-fn all_refused(client: &Client, cases: &[(&str, &[&str])]) {
-    for (line, parts) in cases {
-        refused(client, &words(line), parts);
-    }
-}
-
 #[test]
 fn number_of_keys_is_taken_at_its_limits_and_refused_past_them() {
     let server = Server::start();
@@ -280,44 +221,6 @@ fn number_of_keys_is_taken_at_its_limits_and_refused_past_them() {
     assert_eq!(a.ask(&format!("RLOCK.MRELEASE o 1024 {keys} ALL")), "1024");
     a.number("RLOCK.MACQUIRE o 60000 1 k");
     assert_eq!(a.ask("RLOCK.MRELEASE o 1 k"), "1");
-}
-
-#[test]
-fn owner_and_times_of_several_locks_have_the_limits_of_one() {
-    let server = Server::start();
-    let a = server.client();
-    let long = "o".repeat(257);
-    for command in [
-        "RLOCK.MACQUIRE {} 1000 1 k",
-        "RLOCK.MRENEW {} 1000 1 k",
-        "RLOCK.MRELEASE {} 1 k",
-        "RLOCK.DOWNGRADE k {}",
-    ] {
-        for owner in ["\"\"", "rlock:x", long.as_str()] {
-            refused(&a, &words(&command.replace("{}", owner)), &["owner"]);
-        }
-    }
-    all_refused(
-        &a,
-        &[
-            ("RLOCK.MACQUIRE o 0 1 k", &["lease-ms", "0", "86400000"]),
-            ("RLOCK.MACQUIRE o 86400001 1 k", &["lease-ms", "86400001"]),
-            ("RLOCK.MRENEW o 0 1 k", &["lease-ms", "0"]),
-        ],
-    );
-    for line in [
-        "RLOCK.MACQUIRE",
-        "RLOCK.MACQUIRE o",
-        "RLOCK.MACQUIRE o 1000 1",
-        "RLOCK.MRENEW o 1000 1",
-        "RLOCK.MRELEASE o 1",
-        "RLOCK.DOWNGRADE k",
-        "RLOCK.DOWNGRADE k o more",
-    ] {
-        let answer = a.ask(line);
-        assert!(answer.starts_with("ERR "), "{line}: {answer}");
-    }
-    nothing_changed(&server);
 }
 
 #[test]

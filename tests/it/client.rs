@@ -5,7 +5,7 @@
 
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use redis::{Parser, Value};
@@ -168,11 +168,6 @@ impl Client {
             Value::Int(fence) => fence,
             other => panic!("no fence, but {}", text(&other)),
         }
-    }
-
-    /// Whether the server has closed the connection, and all its replies were taken.
-    pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.replies.try_recv(), Err(TryRecvError::Disconnected))
     }
 
     /// Leaves the server without a word.

@@ -26,34 +26,6 @@ fn refused(client: &Client, line: &str, error: &str) {
 }
 
 #[test]
-fn second_of_two_owners_is_refused_in_these_words() {
-    let server = Server::start();
-    let [a, b] = clients(&server);
-    a.number("RLOCK.ACQUIRE k1 owner-a 60000");
-    b.number("RLOCK.ACQUIRE k2 owner-b 60000");
-    block(&server, &a, "RLOCK.ACQUIRE k2 owner-a 60000 WAIT 0");
-    let words = "DEADLOCK waiting for key 'k1' would close a cycle of owners: 'owner-b' 'owner-a'";
-    for line in [
-        "RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0",
-        "RLOCK.ACQUIRE k1 owner-b 60000 WAIT 5 KEEP 5",
-        "RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0 NOTIFY c",
-        "RLOCK.ACQUIRE k1 owner-b 60000 SHARED WAIT 0",
-        "RLOCK.ACQUIRE k1 owner-b 60000 SHARED LIMIT 9 PERMITS 2 WAIT 0 BIND 5",
-    ] {
-        refused(&b, line, words);
-    }
-    // A try does not wait.
-    assert_eq!(b.ask("RLOCK.ACQUIRE k1 owner-b 60000"), "nil");
-    assert_eq!(server.counter("deadlocks"), 5);
-    assert_eq!(server.queued("k1"), 0);
-    assert_eq!(server.counter("watches"), 0);
-    // The way out: the refused one gives back what it has.
-    assert_eq!(b.ask("RLOCK.RELEASE k2 owner-b"), "0");
-    a.fence();
-    block(&server, &b, "RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
-}
-
-#[test]
 fn names_are_quoted_so_that_the_error_stays_one_line() {
     let server = Server::start();
     let [a, b] = clients(&server);
@@ -107,103 +79,6 @@ fn third_of_three_owners_is_refused_across_databases_and_kinds() {
     d.ask("RLOCK.RELEASE k1 owner-c");
     other.fence();
     block(&server, &c, "RLOCK.ACQUIRE k2 owner-c 60000 WAIT 0");
-}
-
-#[test]
-fn those_ahead_in_a_queue_are_waited_for_too() {
-    let server = Server::start();
-    let [a, b, c] = clients(&server);
-    a.number("RLOCK.ACQUIRE k1 owner-a 60000");
-    c.number("RLOCK.ACQUIRE k2 owner-c 60000");
-    // Owner b holds nothing, but is ahead of c in one queue and behind it in the other.
-    block(&server, &b, "RLOCK.MACQUIRE owner-b 60000 2 k1 k2 WAIT 0");
-    refused(
-        &c,
-        "RLOCK.ACQUIRE k1 owner-c 60000 WAIT 0",
-        "DEADLOCK waiting for key 'k1' would close a cycle of owners: 'owner-c' 'owner-b'",
-    );
-    assert_eq!(c.ask("RLOCK.RELEASE k2 owner-c"), "0");
-    block(&server, &c, "RLOCK.ACQUIRE k1 owner-c 60000 WAIT 0");
-    assert_eq!(a.ask("RLOCK.RELEASE k1 owner-a"), "0");
-    b.fence();
-    assert_eq!(b.ask("RLOCK.MRELEASE owner-b 2 k1 k2"), "2");
-    c.fence();
-}
-
-#[test]
-fn upgrade_that_waits_for_its_own_waiter_is_refused() {
-    let server = Server::start();
-    let [a, b] = clients(&server);
-    a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
-    b.number("RLOCK.ACQUIRE k owner-b 60000 SHARED");
-    a.number("RLOCK.ACQUIRE other owner-a 60000");
-    block(&server, &b, "RLOCK.ACQUIRE other owner-b 60000 WAIT 0");
-    let error = a.ask("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");
-    assert!(error.starts_with("DEADLOCK "), "{error}");
-    assert!(error.ends_with("'owner-a' 'owner-b'"), "{error}");
-    assert_eq!(server.owners("k"), ["owner-a", "owner-b"]);
-    assert_eq!(a.ask("RLOCK.RELEASE other owner-a"), "0");
-    b.fence();
-    block(&server, &a, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0");
-}
-
-#[test]
-fn lapsed_holders_and_withdrawn_waiters_are_in_nobodys_way() {
-    let server = Server::start();
-    let [a, b] = clients(&server);
-    // Whatever ends one edge ends the cycle.
-    for end in ["lease", "cancel", "close", "del"] {
-        let waiter = server.client();
-        let lease = if end == "lease" { 200 } else { 60_000 };
-        a.number("RLOCK.ACQUIRE k1 owner-a 60000");
-        b.number(&format!("RLOCK.ACQUIRE k2 owner-b {lease}"));
-        b.number(&format!("RLOCK.ACQUIRE k3 owner-b {lease} SHARED"));
-        a.number("RLOCK.ACQUIRE k3 owner-a 60000 SHARED");
-        block(&server, &waiter, "RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
-        let request = "RLOCK.ACQUIRE k3 owner-a 60000 WAIT 1";
-        assert!(a.ask(request).starts_with("DEADLOCK "), "{end}");
-        match end {
-            "lease" => eventually("the leases end", || server.owners("k3") == ["owner-a"]),
-            "cancel" => assert_eq!(server.ask("RLOCK.CANCEL k1 owner-b"), "1"),
-            "close" => {
-                waiter.close();
-                server.await_queued("k1", 0);
-            }
-            _ => {
-                server.ask("DEL k1");
-                server.await_queued("k1", 0);
-            }
-        }
-        let answer = a.ask(request);
-        assert!(!answer.starts_with("DEADLOCK"), "{end}: {answer}");
-        server.ask("FLUSHALL");
-        eventually("nobody waits", || server.counter("waiters") == 0);
-        server.ask("FLUSHALL");
-    }
-}
-
-#[test]
-fn detection_can_be_switched_off() {
-    let server = Server::start();
-    assert_eq!(server.ask("CONFIG SET rlock.deadlock-detection no"), "OK");
-    let [a, b] = clients(&server);
-    a.number("RLOCK.ACQUIRE k1 owner-a 60000");
-    b.number("RLOCK.ACQUIRE k2 owner-b 200");
-    block(&server, &a, "RLOCK.ACQUIRE k2 owner-a 60000 WAIT 0");
-    block(&server, &b, "RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
-    assert_eq!(server.counter("deadlocks"), 0);
-    // The end of a lease is the way out then.
-    a.fence();
-    assert_eq!(server.ask("CONFIG SET rlock.deadlock-detection yes"), "OK");
-    assert_eq!(server.queued("k1"), 1);
-    let [c] = clients(&server);
-    c.number("RLOCK.ACQUIRE k3 owner-c 60000");
-    block(&server, &c, "RLOCK.ACQUIRE k1 owner-c 60000 WAIT 0");
-    refused(
-        &server.client(),
-        "RLOCK.ACQUIRE k3 owner-a 60000 WAIT 0",
-        "DEADLOCK waiting for key 'k3' would close a cycle of owners: 'owner-a' 'owner-c'",
-    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use redis::Value;
 
 use crate::client::text;
-use crate::contest::{Contest, wait_for};
+use crate::contest::Contest;
 use crate::server::Server;
 
 #[test]
@@ -58,20 +58,6 @@ fn restore_over_a_lock_makes_its_owner_the_holder() {
     assert_eq!(server.queued("k"), 1);
     assert_eq!(a.ask("RLOCK.RELEASE k owner-z"), "0");
     contest.assert_handed_over();
-}
-
-#[test]
-fn fence_stays_above_one_that_was_restored() {
-    let server = Server::start();
-    let a = server.client();
-    // A server whose clock was ahead has written this lock.
-    let ahead = a.number("RLOCK.ACQUIRE other owner-a 60000") + 1_800_000_000;
-    a.ask(&format!("HSET k owner-z 1 rlock:fence {ahead}"));
-    a.ask("PEXPIRE k 60000");
-    let waiter = wait_for(&server, "k", "owner-b", 1);
-    assert_eq!(a.number("RLOCK.RENEW k owner-z 60000"), ahead);
-    assert_eq!(a.ask("RLOCK.RELEASE k owner-z"), "0");
-    assert!(waiter.fence() > ahead);
 }
 
 #[test]

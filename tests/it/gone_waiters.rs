@@ -22,16 +22,6 @@ fn killed_waiter_leaves_the_queue_at_once() {
 }
 
 #[test]
-fn closed_waiter_leaves_the_queue_at_once() {
-    let server = Server::start();
-    let Contest { holder, waiter, .. } = Contest::on(&server);
-    waiter.close();
-    server.await_queued("k", 0);
-    assert_eq!(holder.ask("RLOCK.RELEASE k owner-a"), "0");
-    assert_eq!(server.ask("EXISTS k"), "0");
-}
-
-#[test]
 fn waiter_killed_before_the_release_of_the_same_turn_is_passed_over() {
     let server = Server::start();
     for _ in 0..20 {
@@ -218,22 +208,6 @@ fn waiters_that_go_at_any_moment_leave_no_ghost() {
 }
 
 #[test]
-fn killed_holder_keeps_its_lease_and_goes_on_from_another_connection() {
-    let server = Server::start();
-    let contest = Contest::on(&server);
-    assert_eq!(
-        server.ask(&format!("CLIENT KILL ID {}", contest.holder.id())),
-        "1"
-    );
-    eventually("the connection ends", || contest.holder.is_closed());
-    assert_eq!(server.queued("k"), 1);
-    let again = server.client();
-    assert_eq!(again.number("RLOCK.RENEW k owner-a 60000"), contest.fence);
-    assert_eq!(again.ask("RLOCK.RELEASE k owner-a"), "0");
-    contest.assert_handed_over();
-}
-
-#[test]
 fn killed_waiter_gives_back_its_memory() {
     let server = Server::start();
     let holder = server.client();
@@ -263,4 +237,29 @@ fn killed_waiter_gives_back_its_memory() {
     eventually("the memory is given back", || {
         used() < before + (during - before) / 4
     });
+}
+
+#[test]
+fn whole_hold_of_an_upgrader_that_is_killed_as_it_is_granted_is_passed_on() {
+    let server = Server::start();
+    for round in 1..=20 {
+        let (upgrader, other) = (server.client(), server.client());
+        upgrader.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
+        other.number("RLOCK.ACQUIRE k owner-b 60000 SHARED");
+        upgrader.send("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");
+        server.await_queued("k", 1);
+        let next = wait_for(&server, "k", "owner-w", 2);
+        let id = upgrader.id().to_string();
+        let turn = [
+            request(&["RLOCK.RELEASE", "k", "owner-b"]),
+            request(&["CLIENT", "KILL", "ID", &id]),
+        ];
+        other.send_bytes(&turn.concat());
+        assert_eq!(other.answer(), "0");
+        next.fence();
+        assert_eq!(server.owners("k"), ["owner-w"]);
+        assert_eq!(server.counter("undelivered_grants"), round);
+        assert_eq!(next.ask("RLOCK.RELEASE k owner-w"), "0");
+        eventually("the lock is free", || server.ask("EXISTS k") == "0");
+    }
 }

@@ -108,111 +108,6 @@ fn end_of_a_call_is_counted_and_so_is_the_wait_that_goes_on() {
 }
 
 #[test]
-fn kept_place_is_granted_nothing_and_holds_nobody_up() {
-    let server = Server::start();
-    let Kept { holder, next } = Kept::on(&server);
-    assert_eq!(holder.ask("RLOCK.RELEASE k owner-a"), "0");
-    next.fence();
-    assert_eq!(server.lock("k").waiting(), ["owner-b"]);
-    assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
-    assert_eq!(server.ask("EXISTS k"), "0");
-    assert_eq!(server.admin().listed("RLOCK.LIST"), ["k free 0 1"]);
-    // Newcomers pass, whether they try or wait.
-    for wait in ["", " WAIT 0"] {
-        let newcomer = format!("RLOCK.ACQUIRE k owner-d 60000{wait}");
-        next.number(&newcomer);
-        assert_eq!(next.ask("RLOCK.RELEASE k owner-d"), "0");
-    }
-    assert_eq!(server.counter("places_kept"), 1);
-}
-
-#[test]
-fn grace_ends_by_itself_and_nobody_is_told() {
-    let server = Server::start();
-    let mut heard = server.listen(&["c"]);
-    let (a, b) = (server.client(), server.client());
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
-    b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1 KEEP 200 NOTIFY c");
-    assert_eq!(heard.message(), "timeout 0 owner-b k");
-    assert_eq!(server.counter("places_kept"), 1);
-    let left = server.lock("k").waiters[0].kept_left_ms;
-    assert!(
-        left.is_some_and(|left| (0..=200).contains(&left)),
-        "{left:?}"
-    );
-    server.await_queued("k", 0);
-    assert_eq!(server.counter("places_kept"), 0);
-    assert_eq!(server.counter("contended_locks"), 0);
-    assert_eq!(heard.messages(), [""; 0]);
-    // A new request is a new one.
-    let _later = wait_for(&server, "k", "owner-c", 1);
-    b.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
-    server.await_queued("k", 2);
-    assert_eq!(server.lock("k").waiting(), ["owner-c", "owner-b"]);
-}
-
-#[test]
-fn cancel_ends_a_kept_place_without_a_message() {
-    let server = Server::start();
-    let mut heard = server.listen(&["c"]);
-    let (a, b) = (server.client(), server.client());
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
-    b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1 KEEP 60000 NOTIFY c");
-    assert_eq!(heard.message(), "timeout 0 owner-b k");
-    assert_eq!(a.ask("RLOCK.CANCEL k owner-b"), "1");
-    assert_eq!(a.ask("RLOCK.CANCEL k owner-b"), "0");
-    assert_eq!(server.counter("places_kept"), 0);
-    assert_eq!(server.counter("waiters"), 0);
-    assert_eq!(heard.messages(), [""; 0]);
-}
-
-#[test]
-fn kept_places_count_up_to_the_limit_of_places() {
-    let server = Server::start();
-    let Kept { holder, next } = Kept::on(&server);
-    server.ask("CONFIG SET rlock.max-waiters 2");
-    let newcomer = holder.ask("RLOCK.ACQUIRE k owner-d 60000 WAIT 0");
-    assert!(newcomer.starts_with("QUEUEFULL "), "{newcomer}");
-    // To go on in one's own place takes no other.
-    let on = "RLOCK.ACQUIRE k owner-b 60000 WAIT 1 KEEP 60000";
-    assert_eq!(holder.ask(on), "nil");
-    assert_eq!(holder.ask("RLOCK.CANCEL k owner-b"), "1");
-    holder.send("RLOCK.ACQUIRE k owner-d 60000 WAIT 0");
-    server.await_queued("k", 2);
-    drop(next);
-}
-
-#[test]
-fn place_that_is_gone_on_in_without_keep_ends_with_its_call() {
-    let server = Server::start();
-    let Kept { holder, next } = Kept::on(&server);
-    assert_eq!(holder.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1"), "nil");
-    assert_eq!(server.lock("k").waiting(), ["owner-c"]);
-    assert_eq!(server.counter("places_kept"), 0);
-    drop(next);
-}
-
-#[test]
-fn kept_place_makes_nobody_wait_for_its_owner() {
-    let server = Server::start();
-    let (a, b, waiting) = (server.client(), server.client(), server.client());
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
-    b.number("RLOCK.ACQUIRE k2 owner-b 60000");
-    waiting.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0 KEEP 60000");
-    server.await_queued("k", 1);
-    let wait = "RLOCK.ACQUIRE k2 owner-a 60000 WAIT 0";
-    assert!(a.ask(wait).starts_with("DEADLOCK "));
-    waiting.close();
-    await_kept(&server, "k", "owner-b");
-    a.send(wait);
-    server.await_queued("k2", 1);
-    // Who goes on in the place waits again, so now it is this request that would close the cycle.
-    let on = b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
-    assert!(on.starts_with("DEADLOCK "), "{on}");
-    await_kept(&server, "k", "owner-b");
-}
-
-#[test]
 fn places_end_when_the_server_becomes_a_replica() {
     let (primary, replica) = replicated();
     let mut heard = primary.listen(&["c"]);
@@ -241,22 +136,6 @@ fn places_end_with_the_server() {
     assert_eq!(server.owners("k"), ["owner-a"]);
     assert_eq!(server.queued("k"), 0);
     drop(kept);
-}
-
-#[test]
-fn upgrade_keeps_no_place() {
-    let server = Server::start();
-    let (a, b) = (server.client(), server.client());
-    a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
-    b.number("RLOCK.ACQUIRE k owner-b 60000 SHARED");
-    let upgrade = "RLOCK.ACQUIRE k owner-a 60000 WAIT 1 KEEP 60000";
-    assert_eq!(a.ask(upgrade), "nil");
-    assert_eq!(server.queued("k"), 0);
-    a.send("RLOCK.ACQUIRE k owner-a 60000 WAIT 0 KEEP 60000");
-    server.await_queued("k", 1);
-    a.close();
-    server.await_queued("k", 0);
-    assert_eq!(server.owners("k"), ["owner-a", "owner-b"]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::client::{Client, eventually, text};
+use crate::client::{Client, text};
 use crate::server::Server;
 
 /// Queues so many requests by a channel for a lock that is held, in the database of the connection.
@@ -12,42 +12,6 @@ fn queue(client: &Client, key: &str, count: usize) {
         let line = format!("RLOCK.ACQUIRE {key} owner-{number} 60000 WAIT 0 NOTIFY c");
         assert_eq!(client.ask(&line), "WAITING");
     }
-}
-
-#[test]
-fn locks_are_listed_with_the_most_contended_first() {
-    let server = Server::start();
-    let _heard = server.listen(&["c"]);
-    let a = server.client();
-    assert_eq!(a.ask("RLOCK.LIST"), "[]");
-    for (key, count) in [("two", 2), ("none", 0), ("five", 5), ("one", 1)] {
-        queue(&a, key, count);
-    }
-    a.number("RLOCK.ACQUIRE readers owner-a 60000 SHARED");
-    a.number("RLOCK.ACQUIRE readers owner-b 60000 SHARED");
-    for number in 0..3 {
-        a.ask(&format!(
-            "RLOCK.ACQUIRE readers waiter-{number} 60000 WAIT 0 NOTIFY c"
-        ));
-    }
-    let all = [
-        "five exclusive 1 5",
-        "readers shared 2 3",
-        "two exclusive 1 2",
-        "one exclusive 1 1",
-    ];
-    assert_eq!(a.listed("RLOCK.LIST"), all);
-    assert_eq!(a.listed("RLOCK.LIST COUNT 1"), all[..1]);
-    assert_eq!(a.listed("rlock.list count 1000"), all);
-    // The queue moves, and the order with it.
-    for owner in ["owner-a", "owner-0", "owner-1", "owner-2"] {
-        assert_eq!(a.ask(&format!("RLOCK.RELEASE five {owner}")), "0");
-    }
-    assert_eq!(a.ask("RLOCK.FORCE two"), "1");
-    assert_eq!(a.listed("RLOCK.LIST COUNT 1"), ["readers shared 2 3"]);
-    assert_eq!(a.listed("RLOCK.LIST").len(), 4);
-    server.ask("RLOCK.CANCEL five owner-4");
-    assert_eq!(a.listed("RLOCK.LIST").len(), 3);
 }
 
 #[test]
@@ -91,28 +55,6 @@ fn free_keys_of_a_request_for_several_are_listed_as_free() {
     listed.sort();
     assert_eq!(listed, ["k1 exclusive 1 1", "k2 free 0 1"]);
     assert_eq!(a.ask("EXISTS k2"), "0");
-}
-
-#[test]
-fn time_shown_is_that_of_the_longest_wait() {
-    let server = Server::start();
-    let a = server.client();
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
-    let first = crate::contest::wait_for(&server, "k", "owner-b", 1);
-    let oldest = |client: &Client| match client.call(&["RLOCK.LIST"]) {
-        Value::Array(locks) => match crate::views::fields(&locks[0])["oldest-wait-ms"] {
-            Value::Int(waited) => waited,
-            ref other => panic!("no number, but {}", text(other)),
-        },
-        other => panic!("no list, but {}", text(&other)),
-    };
-    eventually("it has waited for a while", || oldest(&a) >= 60);
-    let second = crate::contest::wait_for(&server, "k", "owner-c", 2);
-    assert!(oldest(&a) >= 60);
-    a.ask("RLOCK.RELEASE k owner-a");
-    first.fence();
-    assert!(second.reply_by_now().is_none());
-    assert!(oldest(&a) < 20_000);
 }
 
 #[test]

@@ -1,23 +1,11 @@
 //! The options of all commands, each at its limits and past them, without what it needs, and where it cannot be.
 
-use rlock_core::syntax::{Command, Max, Opt, Positional, Value};
+use rlock_core::syntax::{Command, Max, Opt, Value};
 
-use crate::arguments::{nothing_changed, refused};
+use crate::arguments::{begun, nothing_changed, refused};
 use crate::client::{Client, text, words};
 use crate::contest::Contest;
 use crate::server::Server;
-
-/// A command on keys that are free, up to its options.
-fn begun(command: Command) -> String {
-    let words = command.positionals().iter().map(|it| match it {
-        Positional::Key => " k",
-        Positional::Owner => " o",
-        Positional::LeaseMs => " 1000",
-        Positional::NumKeys => " 2",
-        Positional::Keys => " k k2",
-    });
-    std::iter::once(command.name()).chain(words).collect()
-}
 
 /// A value that an option takes, whatever the settings are.
 fn sample(option: Opt) -> &'static str {
@@ -51,7 +39,11 @@ fn accepted(client: &Client, line: &str) {
 
 fn each_option() -> impl Iterator<Item = (String, Opt)> {
     let commands = Command::ALL.into_iter();
-    commands.flat_map(|command| command.options().map(move |it| (begun(command), it)))
+    commands.flat_map(|command| {
+        command
+            .options()
+            .map(move |it| (begun(command).join(" "), it))
+    })
 }
 
 #[test]
@@ -139,7 +131,7 @@ fn options_are_refused_if_repeated_incomplete_or_of_another_command() {
     let server = Server::start();
     let a = server.client();
     for command in Command::ALL {
-        let begun = begun(command);
+        let begun = begun(command).join(" ");
         let has_options = command.options().next().is_some();
         for unknown in ["SOON", "\"\""] {
             let line = format!("{begun} {unknown}");

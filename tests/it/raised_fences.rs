@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::client::{Client, eventually};
-use crate::contest::{Contest, wait_for};
+use crate::contest::wait_for;
 use crate::replication::await_in_step;
 use crate::server::{Server, replicated};
 use crate::stored_fences::somebody;
@@ -23,40 +23,6 @@ fn clock() -> i64 {
 #[track_caller]
 fn raise(client: &Client, key: &str, fence: i64) -> i64 {
     client.number(&format!("RLOCK.RENEW {key} owner-a 60000 FENCE {fence}"))
-}
-
-#[test]
-fn raised_fence_is_in_force_and_every_later_one_of_its_key_is_above_it() {
-    let server = Server::start();
-    let a = server.client();
-    a.number("RLOCK.ACQUIRE k owner-a 1000");
-    let target = clock() + 30 * MINUTE;
-    assert_eq!(raise(&a, "k", target), target);
-    assert!(a.number("PTTL k") > 50_000);
-    for same in [
-        "RLOCK.RENEW k owner-a 60000",
-        "RLOCK.ACQUIRE k owner-a 60000",
-        "RLOCK.ACQUIRE k owner-a 60000 REENTER",
-        "RLOCK.DOWNGRADE k owner-a",
-    ] {
-        assert_eq!(a.number(same), target, "{same}");
-    }
-    assert_eq!(server.hash("k")["rlock:fence"], target.to_string());
-    // A smaller one changes nothing, nor does the same.
-    for smaller in [1, target - 1, target] {
-        assert_eq!(raise(&a, "k", smaller), target);
-    }
-    let other = a.number("RLOCK.ACQUIRE other owner-b 60000");
-    assert!(other < clock() + MINUTE, "{other}");
-    assert_eq!(a.ask("RLOCK.RELEASE k owner-a ALL"), "0");
-    let next = a.number("RLOCK.MACQUIRE owner-b 60000 2 k1 k");
-    assert!(next > target, "{next}");
-    // It lies in both now, and what is free stores nothing.
-    assert_eq!(a.ask("RLOCK.MRELEASE owner-b 2 k1 k"), "2");
-    assert_eq!(server.ask("RLOCK.FORCE other"), "1");
-    assert_eq!(server.ask("DBSIZE"), "0");
-    assert!(a.number("RLOCK.ACQUIRE k1 owner-c 60000") > next);
-    assert!(a.number("RLOCK.ACQUIRE other owner-c 60000") < clock() + MINUTE);
 }
 
 #[test]
@@ -108,16 +74,6 @@ fn raised_fence_goes_with_its_hold() {
 }
 
 #[test]
-fn next_holder_by_hand_off_is_above_a_raised_fence() {
-    let server = Server::start();
-    let contest = Contest::on(&server);
-    let target = clock() + 30 * MINUTE;
-    raise(&contest.holder, "k", target);
-    contest.holder.ask("RLOCK.RELEASE k owner-a");
-    assert!(contest.assert_handed_over() > target);
-}
-
-#[test]
 fn fence_more_than_an_hour_ahead_is_refused_and_nothing_is_changed() {
     let server = Server::start();
     let a = server.client();
@@ -143,20 +99,6 @@ fn fence_more_than_an_hour_ahead_is_refused_and_nothing_is_changed() {
     assert!(next > fence && next < clock() + MINUTE);
     let target = clock() + HOUR - MINUTE;
     assert_eq!(raise(&a, "k", target), target);
-}
-
-#[test]
-fn fence_of_no_holder_is_raised() {
-    let server = Server::start();
-    let a = server.client();
-    let target = clock() + 30 * MINUTE;
-    let renew = format!("RLOCK.RENEW k owner-a 60000 FENCE {target}");
-    assert_eq!(a.ask(&renew), "nil");
-    a.number("RLOCK.ACQUIRE k owner-b 60000");
-    assert_eq!(a.ask(&renew), "nil");
-    assert_eq!(server.owners("k"), ["owner-b"]);
-    let next = a.number("RLOCK.ACQUIRE other owner-b 60000");
-    assert!(next < clock() + MINUTE, "{next}");
 }
 
 #[test]
@@ -187,46 +129,6 @@ fn fence_of_another_shared_holder_is_refused() {
         assert!(target > first);
         server.ask("RLOCK.FORCE k");
     }
-}
-
-#[test]
-fn loss_notice_stays_good_when_the_fence_is_raised() {
-    let server = Server::start();
-    let mut heard = server.listen(&["c"]);
-    let a = server.client();
-    for mode in ["", " SHARED"] {
-        a.number(&format!("RLOCK.ACQUIRE k owner-a 60000{mode} NOTIFY c"));
-        let target = clock() + MINUTE;
-        assert_eq!(raise(&a, "k", target), target);
-        // Whatever looks at the lock next finds nothing lost.
-        assert_eq!(a.ask("RLOCK.ACQUIRE k owner-b 60000"), "nil");
-        a.ask("EXPIRE k 60");
-        assert_eq!(a.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1"), "nil");
-        assert_eq!(server.counter("watches"), 1);
-        assert_eq!(heard.messages(), [""; 0]);
-        server.ask("DEL k");
-        assert_eq!(heard.message(), format!("lost {target} owner-a k"));
-    }
-}
-
-#[test]
-fn one_of_several_locks_gets_a_fence_of_its_own() {
-    let server = Server::start();
-    let mut heard = server.listen(&["c"]);
-    let a = server.client();
-    let fence = a.number("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3 NOTIFY c");
-    let target = clock() + MINUTE;
-    assert_eq!(raise(&a, "k2", target), target);
-    let fences = ["k1", "k2", "k3"].map(|key| server.lock(key).fence);
-    assert_eq!(fences, [Some(fence), Some(target), Some(fence)]);
-    assert_eq!(a.ask("RLOCK.MRENEW owner-a 60000 3 k1 k2 k3"), "3");
-    // It is no longer one hold.
-    let again = a.ask("RLOCK.MACQUIRE owner-a 60000 3 k1 k2 k3");
-    assert!(again.starts_with("ERR "), "{again}");
-    assert_eq!(a.number("RLOCK.MACQUIRE owner-a 60000 2 k3 k1"), fence);
-    assert_eq!(heard.messages(), [""; 0]);
-    assert_eq!(a.ask("RLOCK.MRELEASE owner-a 3 k1 k2 k3"), "3");
-    assert_eq!(server.ask("DBSIZE"), "0");
 }
 
 #[test]
@@ -305,18 +207,4 @@ fn fences_of_others_rise_over_a_restart_whatever_one_user_does() {
     server.start_again();
     let restarted = take(&server);
     assert!(restarted > after, "{restarted} after {after}");
-}
-
-#[test]
-fn stored_fence_that_can_be_none_is_replaced() {
-    let server = Server::start();
-    let a = server.client();
-    for none in ["0", "-5", "x", "9007199254740992", "99999999999999999999"] {
-        a.ask("DEL k");
-        a.ask(&format!("HSET k owner-a 1 rlock:fence {none}"));
-        a.ask("PEXPIRE k 60000");
-        let fence = a.number("RLOCK.RENEW k owner-a 60000");
-        assert!((fence - clock()).abs() < MINUTE, "{none}: {fence}");
-        assert_eq!(a.number("RLOCK.RENEW k owner-a 60000"), fence, "{none}");
-    }
 }

@@ -1,10 +1,6 @@
 //! Many who hold one lock together, and the hash in which they are kept.
 
-use std::collections::BTreeMap;
-
-use redis::Value;
-
-use crate::client::{Client, eventually, request, words};
+use crate::client::{Client, request, words};
 use crate::contest::wait_for;
 use crate::server::Server;
 
@@ -65,69 +61,6 @@ fn thousand_readers_behind_a_writer_are_let_in_after_it_before_any_newcomer() {
 }
 
 #[test]
-fn each_of_a_thousand_holders_renews_and_releases_for_itself() {
-    let server = Server::start();
-    let a = server.client();
-    let fences = hold_together(&a, "k", CROWD);
-    assert!(fences.is_sorted_by(|one, next| one < next));
-    let writer = wait_for(&server, "k", "owner-w", 1);
-    for (number, fence) in fences.iter().enumerate() {
-        let renewed = a.number(&format!("RLOCK.RENEW k owner-{number} 70000"));
-        assert_eq!(renewed, *fence);
-        let entered = a.number(&format!(
-            "RLOCK.ACQUIRE k owner-{number} 80000 SHARED REENTER"
-        ));
-        assert_eq!(entered, *fence);
-    }
-    assert_eq!(server.lock("k").holders.len(), CROWD);
-    for number in (0..CROWD).rev() {
-        assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "1");
-        assert!(writer.reply_by_now().is_none());
-        assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "0");
-        assert_eq!(a.ask(&format!("RLOCK.RELEASE k owner-{number}")), "nil");
-    }
-    let fence = writer.fence();
-    assert!(fence > fences[CROWD - 1]);
-    let exclusive = [
-        ("owner-w", "1".to_owned()),
-        ("rlock:fence", fence.to_string()),
-    ];
-    let exclusive = BTreeMap::from(exclusive.map(|(name, value)| (name.to_owned(), value)));
-    assert_eq!(server.hash("k"), exclusive);
-}
-
-#[test]
-fn shared_hold_is_these_fields() {
-    let server = Server::start();
-    let a = server.client();
-    let first = a.number("RLOCK.ACQUIRE k owner-a 60000 SHARED");
-    let second = a.number("RLOCK.ACQUIRE k 5f0e:1 90000 SHARED LIMIT 7 PERMITS 3");
-    a.number("RLOCK.ACQUIRE k owner-a 50000 SHARED REENTER");
-    let hash = server.hash("k");
-    let names = hash.keys().map(String::as_str).collect::<Vec<_>>();
-    let expected = [
-        "5f0e:1",
-        "owner-a",
-        "rlock:fence",
-        "rlock:holder:5f0e:1",
-        "rlock:holder:owner-a",
-        "rlock:mode",
-    ];
-    assert_eq!(names, expected);
-    assert_eq!(hash["owner-a"], "2");
-    assert_eq!(hash["5f0e:1"], "1");
-    assert_eq!(hash["rlock:mode"], "shared");
-    assert_eq!(hash["rlock:fence"], second.to_string());
-    let end = a.number("PEXPIRETIME k");
-    assert_eq!(hash["rlock:holder:5f0e:1"], format!("{end} {second} 3"));
-    let terms = hash["rlock:holder:owner-a"].split_once(' ');
-    let (sooner, rest) = terms.expect("several words");
-    assert_eq!(rest, format!("{first} 1"));
-    let sooner = sooner.parse::<i64>().expect("a time");
-    assert!((end - 40_000..=end - 39_000).contains(&sooner), "{hash:?}");
-}
-
-#[test]
 fn lease_that_ends_among_many_ends_one_hold() {
     for count in [2, 8, 9, 100] {
         let server = Server::start();
@@ -146,35 +79,6 @@ fn lease_that_ends_among_many_ends_one_hold() {
         }
         writer.fence();
     }
-}
-
-#[test]
-fn leases_that_end_one_by_one_free_the_lock_with_the_last() {
-    let server = Server::start();
-    let a = server.client();
-    for number in 0..50 {
-        // The last ends well after the others: of those that end with the key only one is seen.
-        let lease = if number < 49 { 100 + 5 * number } else { 600 };
-        a.number(&format!("RLOCK.ACQUIRE k owner-{number} {lease} SHARED"));
-    }
-    let end = a.number("PEXPIRETIME k");
-    let writer = wait_for(&server, "k", "owner-w", 1);
-    let (mut last, mut answer) = (50, None);
-    eventually("all leases end", || {
-        let left = server.lock("k").holders.len();
-        assert!(left <= last, "nobody comes back");
-        last = left.max(1);
-        answer = writer.reply_by_now();
-        answer.is_some()
-    });
-    let fence = server.lock("k").fence.map(Value::Int);
-    assert_eq!(answer, fence);
-    let now = server.ask("TIME");
-    let now = now.trim_matches(['[', ']']).split_once(' ');
-    let (seconds, micros) = now.expect("two numbers");
-    let number = |text: &str| text.parse::<i64>().expect("a number");
-    assert!(number(seconds) * 1000 + number(micros) / 1000 >= end);
-    assert_eq!(server.counter("lease_expirations"), 50);
 }
 
 #[test]

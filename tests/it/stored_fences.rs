@@ -45,37 +45,6 @@ fn store(eve: &Client, fence: i64, shared: bool) {
 }
 
 #[test]
-fn stored_fence_spoils_no_others() {
-    let server = Server::start();
-    let (a, eve) = (server.client(), somebody(&server));
-    let mut heard = server.listen(&["c"]);
-    for shared in [false, true] {
-        for fence in [
-            clock_usec() + 2 * HOUR_USEC,
-            (1 << 52) - 1,
-            1 << 52,
-            (1 << 52) + 1,
-            TOO_LARGE - 1,
-        ] {
-            store(&eve, fence, shared);
-            // It is that hold's own, whatever it is.
-            assert_eq!(eve.number("RLOCK.RENEW eve:1 e 60000"), fence);
-            assert_eq!(eve.number("RLOCK.RENEW eve:1 e 60000"), fence);
-            let other = a.number("RLOCK.ACQUIRE other owner-a 60000 NOTIFY c");
-            assert!(other < clock_usec() + HOUR_USEC / 60, "{other}");
-            assert_eq!(a.number("RLOCK.RENEW other owner-a 60000"), other);
-            assert_eq!(a.number("RLOCK.RENEW other owner-a 60000"), other);
-            let several = a.number("RLOCK.MACQUIRE owner-m 60000 2 m1 m2");
-            assert!(several > other);
-            assert_eq!(a.number("RLOCK.MACQUIRE owner-m 60000 2 m1 m2"), several);
-            assert_eq!(heard.messages(), [""; 0], "nothing is lost");
-            assert_eq!(a.ask("RLOCK.RELEASE other owner-a ALL"), "0");
-            a.ask("DEL m1 m2");
-        }
-    }
-}
-
-#[test]
 fn stored_fence_is_below_all_that_follow_in_its_key_up_to_an_hour_ahead() {
     let server = Server::start();
     let (a, eve) = (server.client(), somebody(&server));

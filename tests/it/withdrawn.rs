@@ -14,24 +14,6 @@ fn notified(server: &Server) -> (Contest, Client) {
 }
 
 #[test]
-fn request_cancelled_by_another_connection_is_told_to_be_withdrawn() {
-    let server = Server::start();
-    let mut heard = server.listen(&["c"]);
-    let (_contest, n) = notified(&server);
-    assert_eq!(server.ask("RLOCK.CANCEL k owner-n"), "1");
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
-    assert_eq!(server.counter("watches"), 0);
-    assert_eq!(server.counter("waiters_gone"), 0);
-    // Also with a place that would have been kept; and only once.
-    n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 KEEP 60000 NOTIFY c");
-    assert_eq!(server.ask("RLOCK.CANCEL k owner-n"), "1");
-    assert_eq!(server.ask("RLOCK.CANCEL k owner-n"), "0");
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
-    assert_eq!(heard.messages(), [""; 0]);
-    assert_eq!(server.queued("k"), 1);
-}
-
-#[test]
 fn request_cancelled_by_its_own_connection_is_not_told() {
     let server = Server::start();
     let mut heard = server.listen(&["c"]);
@@ -61,29 +43,6 @@ fn request_belongs_to_the_connection_that_asked_last() {
     later.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c");
     assert_eq!(later.ask("RLOCK.CANCEL k owner-n"), "1");
     assert_eq!(heard.messages(), [""; 0]);
-}
-
-#[test]
-fn request_for_several_locks_is_told_by_its_first_key() {
-    let server = Server::start();
-    let mut heard = server.listen(&["c"]);
-    let (_contest, n) = notified(&server);
-    n.ask("RLOCK.CANCEL k owner-n");
-    assert_eq!(
-        n.ask("RLOCK.MACQUIRE owner-n 60000 3 k1 k k3 WAIT 0 NOTIFY c"),
-        "WAITING"
-    );
-    assert_eq!(server.ask("RLOCK.CANCEL k3 owner-n"), "1");
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k1");
-    // After a takeover it is the first of the later request.
-    n.ask("RLOCK.MACQUIRE owner-n 60000 3 k1 k k3 WAIT 0 NOTIFY c");
-    n.ask("RLOCK.MACQUIRE owner-n 60000 3 k3 k1 k WAIT 0 NOTIFY c");
-    assert_eq!(server.ask("RLOCK.CANCEL k1 owner-n"), "1");
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k3");
-    assert_eq!(heard.messages(), [""; 0]);
-    for key in ["k1", "k3"] {
-        assert_eq!(server.queued(key), 0);
-    }
 }
 
 #[test]
