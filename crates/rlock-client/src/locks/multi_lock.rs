@@ -192,13 +192,7 @@ impl MultiLock {
             let twice = format!("`{}` more than once", String::from_utf8_lossy(key));
             return Err(out_of_range("keys", twice, KEYS));
         }
-        match self.lock.terms.bound {
-            Some(grace) => {
-                let limit = "left out for several keys";
-                Err(out_of_range("bound", format!("{grace:?}"), limit))
-            }
-            None => Ok(()),
-        }
+        self.lock.terms.check_for_several()
     }
 
     /// The keys, in the order of their names.

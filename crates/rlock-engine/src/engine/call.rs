@@ -218,8 +218,7 @@ impl Call {
         Next::Send(Request::Acquire {
             claims: at.work.claims.clone(),
             ask: self.ask,
-            lease: self.lease,
-            bound: self.terms.bound,
+            terms: self.terms.lasting(self.lease),
             queueing,
             notify,
         })
@@ -415,12 +414,10 @@ impl Call {
         self.unconfirmed = before.or(Some((fence, at.now)));
         Next::Send(Request::Renew {
             claims: at.work.claims.clone(),
-            lease: self.lease,
+            terms: self.terms.lasting(self.lease),
             known: fence,
             raise: None,
-            bound: self.terms.bound,
             notify: false,
-            replicas: self.terms.replicas,
         })
     }
 

@@ -156,12 +156,10 @@ impl Hold {
     pub(super) fn renewal(&self, lease: Duration, raise: Option<u64>) -> Request {
         Request::Renew {
             claims: self.proof.claims.clone(),
-            lease,
+            terms: self.terms.lasting(lease),
             known: self.proof.fence(),
             raise,
-            bound: self.terms.bound,
             notify: false,
-            replicas: self.terms.replicas,
         }
     }
 
@@ -170,12 +168,10 @@ impl Hold {
     pub(super) fn attach_request(&self, now: Instant) -> Option<Request> {
         Some(Request::Renew {
             claims: self.proof.claims.clone(),
-            lease: self.next_lease(now)?,
+            terms: self.terms.lasting(self.next_lease(now)?),
             known: self.proof.fence(),
             raise: None,
-            bound: self.terms.bound,
             notify: true,
-            replicas: 0,
         })
     }
 }

@@ -11,7 +11,7 @@ use crate::engine::claims::Claims;
 use crate::engine::hold::Possession;
 use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent, Undo};
-use crate::engine::terms::Ask;
+use crate::engine::terms::{Ask, Terms};
 use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{Engine, Id, Link, Outcome, in_order};
 use crate::error::{Error, Fault, Loss};
@@ -244,13 +244,14 @@ impl Leaving {
         Next::Send(match kept {
             Some((hold, lease)) => Request::Renew {
                 claims,
-                lease,
+                terms: Terms {
+                    // It outlives its connection.
+                    bound: hold.terms.bound.and(Some(lease)),
+                    ..hold.terms.lasting(lease)
+                },
                 known: hold.proof.fence(),
                 raise: None,
-                // It outlives its connection.
-                bound: hold.terms.bound.and(Some(lease)),
                 notify: false,
-                replicas: hold.terms.replicas,
             },
             None if self.refusal.is_some() => Request::ReleaseEach { claims, fence },
             None => Request::Release { claims, fence },

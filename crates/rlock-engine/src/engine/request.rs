@@ -8,7 +8,7 @@ use crate::engine::call::Told;
 use crate::engine::claims::{Claims, Name};
 use crate::engine::instant::Instant;
 use crate::engine::lane::Node;
-use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing};
+use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing, Terms};
 use crate::engine::work::{Input, Stage, Task};
 use crate::engine::{Engine, Id};
 
@@ -21,10 +21,8 @@ pub enum Request {
         claims: Claims,
         /// Alone, shared, or some of a number of permits.
         ask: Ask,
-        /// How long a grant lasts.
-        lease: Duration,
-        /// How long it lasts after the end of its connection, if it is bound.
-        bound: Option<Duration>,
+        /// On which terms; their lease is what is left of it by now.
+        terms: Terms,
         /// Whether and how long to wait.
         queueing: Queueing,
         /// Whether the server is to tell of the outcome and of a loss.
@@ -37,19 +35,15 @@ pub enum Request {
     Renew {
         /// Who holds what.
         claims: Claims,
-        /// How long the hold lasts from then on.
-        lease: Duration,
+        /// On which terms from then on; their lease is what is left of it by now.
+        terms: Terms,
         /// The fence that is known.
         known: u64,
         /// What the fence is to be raised to, if it is smaller; of one key only.
         raise: Option<u64>,
-        /// How long it lasts after the end of this connection from then on, if it
-        /// is bound to it.
-        bound: Option<Duration>,
-        /// Whether the server is to tell of a loss by this connection from then on.
+        /// Whether the server is to tell of a loss by this connection from then on:
+        /// then no replicas are asked.
         notify: bool,
-        /// How many replicas have to know it.
-        replicas: u16,
     },
     /// Answered with `Done`, or nil if not everything was held. With a fence
     /// only what is held under it is released, so that a release that arrives
@@ -92,10 +86,14 @@ pub enum Request {
 }
 
 impl Request {
-    /// How many replicas have to know of what it does.
+    /// How many replicas are asked whether they know of what it does.
     pub fn replicas(&self) -> u16 {
         match self {
-            Self::Renew { replicas, .. } => *replicas,
+            Self::Renew {
+                terms,
+                notify: false,
+                ..
+            } => terms.replicas,
             _ => 0,
         }
     }
@@ -112,7 +110,7 @@ impl Request {
     /// asked by: no messages that it would come by, and no hold that ends with it.
     pub fn is_of_a_hold(&self) -> bool {
         match self {
-            Self::Renew { notify, bound, .. } => !notify && bound.is_none(),
+            Self::Renew { notify, terms, .. } => !notify && terms.bound.is_none(),
             Self::Release { .. }
             | Self::ReleaseEach { .. }
             | Self::Downgrade { .. }

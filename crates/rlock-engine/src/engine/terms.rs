@@ -216,14 +216,38 @@ impl Terms {
 
     /// Checks what excludes each other.
     fn consistent(self) -> Result<Self, Error> {
+        if self.replicas > 0 {
+            self.unbound("left out where replicas are asked")?;
+        }
+        Ok(self)
+    }
+
+    /// Checks that one request for several keys can have these terms.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] if the server cannot do it for several keys.
+    #[doc(hidden)]
+    pub fn check_for_several(&self) -> Result<(), Error> {
+        self.unbound("left out for several keys")
+    }
+
+    fn unbound(&self, limit: &'static str) -> Result<(), Error> {
         match self.bound {
-            Some(grace) if self.replicas > 0 => Err(Error::OutOfRange {
+            Some(grace) => Err(Error::OutOfRange {
                 argument: "bound",
                 value: format!("{grace:?}"),
-                limit: "left out where replicas are asked".into(),
+                limit: limit.into(),
             }),
-            _ => Ok(self),
+            None => Ok(()),
         }
+    }
+
+    /// The same with another lease, which is renewed or not as before.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn lasting(self, lease: Duration) -> Self {
+        Self { lease, ..self }
     }
 
     /// The lease to ask for at `now`, for a hold that began at `taken`.

@@ -177,11 +177,10 @@ impl Identity {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::Duration;
 
     use super::*;
     use crate::engine::claims::Owner;
-    use crate::engine::terms::{Ask, Queueing};
+    use crate::engine::terms::{Ask, Queueing, Terms};
     use crate::error::ServerError;
 
     fn claims(keys: &[&str]) -> Claims {
@@ -199,8 +198,7 @@ mod tests {
         let request = Request::Acquire {
             claims: claims(&["k"]),
             ask: Ask::Exclusive,
-            lease: Duration::from_millis(5),
-            bound: None,
+            terms: Terms::default(),
             queueing: Queueing::Try,
             notify: true,
         };
@@ -243,12 +241,10 @@ mod tests {
         let (claims, known) = (claims(&["a", "b"]), 7);
         let renew = Request::Renew {
             claims: claims.clone(),
-            lease: Duration::from_millis(5),
+            terms: Terms::default(),
             known,
             raise: None,
-            bound: None,
             notify: false,
-            replicas: 0,
         };
         let release = Request::Release {
             claims,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::claims::Claims;
 use crate::engine::request::{Request, Undo};
-use crate::engine::terms::{Ask, Queueing, millis};
+use crate::engine::terms::{Ask, Queueing, Terms, millis};
 use crate::error::Error;
 use crate::wire::resp::Command;
 
@@ -63,31 +63,23 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
         Request::Acquire {
             claims,
             ask,
-            lease,
-            bound,
+            terms,
             queueing,
             notify,
         } => {
-            let mut command = acquire(claims, *ask, *lease, *queueing);
-            if let (true, Some(channel)) = (notify, channel) {
-                channel.notify(&mut command);
-            }
-            bind(&mut command, *bound);
+            let mut command = acquire(claims, *ask, terms.lease, *queueing);
+            options(&mut command, terms, channel.filter(|_| *notify));
             command
         }
         Request::Renew {
             claims,
-            lease,
+            terms,
             raise,
-            bound,
             notify,
             ..
         } => {
-            let mut command = renew(claims, *lease, *raise);
-            if let (true, Some(channel)) = (notify, channel) {
-                channel.notify(&mut command);
-            }
-            bind(&mut command, *bound);
+            let mut command = renew(claims, terms.lease, *raise);
+            options(&mut command, terms, channel.filter(|_| *notify));
             command
         }
         Request::Release { claims, fence } => release(claims, *fence),
@@ -169,17 +161,17 @@ fn renew(claims: &Claims, lease: Duration, raise: Option<u64>) -> Command {
 pub fn renew_in_writing(request: &Request) -> Vec<Command> {
     let Request::Renew {
         claims,
-        lease,
+        terms,
         raise,
         ..
     } = request
     else {
         return Vec::new();
     };
-    let ms = Duration::from_millis(1);
-    let (less, more) = match *lease > ms {
-        true => (*lease - ms, *lease),
-        false => (*lease, *lease + ms),
+    let (lease, ms) = (terms.lease, Duration::from_millis(1));
+    let (less, more) = match lease > ms {
+        true => (lease - ms, lease),
+        false => (lease, lease + ms),
     };
     [less, more]
         .map(|lease| renew(claims, lease, *raise))
@@ -213,8 +205,13 @@ fn under(command: &mut Command, fence: Option<u64>) {
     }
 }
 
-fn bind(command: &mut Command, grace: Option<Duration>) {
-    if let Some(grace) = grace {
+/// What every request for a lease has besides: where to tell of it, and all
+/// that its terms ask of the server.
+fn options(command: &mut Command, terms: &Terms, channel: Option<&Channel>) {
+    if let Some(channel) = channel {
+        channel.notify(command);
+    }
+    if let Some(grace) = terms.bound {
         command.arg("BIND").number(millis(grace));
     }
 }
@@ -348,14 +345,31 @@ mod tests {
         words(&out).join("; ")
     }
 
+    fn terms(ms: u64, bound: Option<Duration>) -> Terms {
+        Terms {
+            lease: Duration::from_millis(ms),
+            bound,
+            ..Terms::default()
+        }
+    }
+
     fn request(keys: &[&str], ask: Ask, bound: Option<Duration>, queueing: Queueing) -> Request {
         Request::Acquire {
             claims: claims(keys),
             ask,
-            lease: Duration::from_millis(5),
-            bound,
+            terms: terms(5, bound),
             queueing,
             notify: true,
+        }
+    }
+
+    fn renewal(keys: &[&str], terms: Terms, raise: Option<u64>) -> Request {
+        Request::Renew {
+            claims: claims(keys),
+            terms,
+            known: 7,
+            raise,
+            notify: false,
         }
     }
 
@@ -417,22 +431,14 @@ mod tests {
             (None, "RLOCK.RENEW k o 5"),
             (Some(Duration::from_millis(7)), "RLOCK.RENEW k o 5 BIND 7"),
         ] {
-            let renew = Request::Renew {
-                claims: claims(&["k"]),
-                lease: Duration::from_millis(5),
-                known: 7,
-                raise: None,
-                bound,
-                notify: false,
-                replicas: 0,
-            };
+            let renew = renewal(&["k"], terms(5, bound), None);
             assert_eq!(sent(&renew), renewed);
         }
     }
 
     #[test]
     fn several_keys_are_asked_for_renewed_and_released_together() {
-        let (keys, lease) = (["a", "b"], Duration::from_millis(5));
+        let keys = ["a", "b"];
         let acquire = asked(&keys, Ask::Exclusive, None, Queueing::Try);
         assert_eq!(acquire, "RLOCK.MACQUIRE o 5 2 a b NOTIFY c");
         let acquire = asked(&keys, Ask::Exclusive, None, Queueing::Unlimited);
@@ -440,18 +446,10 @@ mod tests {
             acquire,
             "RLOCK.MACQUIRE o 5 2 a b WAIT 0 KEEP 10000 NOTIFY c"
         );
-        let (claims, known) = (claims(&keys), 7);
-        let renew = Request::Renew {
-            claims: claims.clone(),
-            lease,
-            known,
-            raise: None,
-            bound: None,
-            notify: false,
-            replicas: 0,
-        };
+        let renew = renewal(&keys, terms(5, None), None);
         assert_eq!(sent(&renew), "RLOCK.MRENEW o 5 2 a b");
-        let (all, fence) = (claims.clone(), Some(known));
+        let claims = claims(&keys);
+        let (all, fence) = (claims.clone(), Some(7));
         let release = Request::Release { claims: all, fence };
         assert_eq!(sent(&release), "RLOCK.MRELEASE o 2 a b ALL FENCE 7");
         let all = claims.clone();
@@ -474,15 +472,7 @@ mod tests {
             (5, "RLOCK.RENEW k o 4 FENCE 9; RLOCK.RENEW k o 5 FENCE 9"),
             (1, "RLOCK.RENEW k o 1 FENCE 9; RLOCK.RENEW k o 2 FENCE 9"),
         ] {
-            let renew = Request::Renew {
-                claims: claims(&["k"]),
-                lease: Duration::from_millis(ms),
-                known: 7,
-                raise: Some(9),
-                bound: None,
-                notify: false,
-                replicas: 1,
-            };
+            let renew = renewal(&["k"], terms(ms, None), Some(9));
             assert_eq!(elsewhere(&renew_in_writing(&renew)), written);
         }
         assert!(renew_in_writing(&Request::Ping).is_empty());

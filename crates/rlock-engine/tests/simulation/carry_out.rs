@@ -30,24 +30,22 @@ impl Server {
             Request::Acquire { claims, .. } => self.acquire(session, claims, request),
             Request::Renew {
                 claims,
-                lease,
+                terms,
                 known,
                 raise,
-                bound,
                 notify,
-                replicas,
             } => {
                 self.calls += 1;
                 let name = self.sessions[&session].client.to_string();
                 let renewal = Renewal {
-                    lease_ms: u32::try_from(lease.as_millis()).expect("a short lease"),
+                    lease_ms: u32::try_from(terms.lease.as_millis()).expect("a short lease"),
                     fence: raise.and_then(rlock_core::Fence::new),
                     session: Some(session),
                     channel: notify.then_some(Channel {
                         kind: ChannelKind::Plain,
                         name: name.as_bytes(),
                     }),
-                    bind: bound.map(grace),
+                    bind: terms.bound.map(grace),
                 };
                 let reply = self.renew(claims, *known, &renewal);
                 if *notify {
@@ -55,7 +53,9 @@ impl Server {
                 }
                 match reply {
                     // Now and then they are away.
-                    Ok(Reply::Fence(_)) if *replicas > 0 && self.calls.is_multiple_of(3) => {
+                    Ok(Reply::Fence(_))
+                        if request.replicas() > 0 && self.calls.is_multiple_of(3) =>
+                    {
                         Ok(Reply::TooFew(0))
                     }
                     reply => reply,
@@ -93,8 +93,7 @@ impl Server {
     ) -> Result<Reply, Fault> {
         let Request::Acquire {
             ask,
-            lease,
-            bound,
+            terms,
             queueing,
             notify,
             ..
@@ -122,14 +121,14 @@ impl Server {
                         limit: Some(*limit),
                     },
                 },
-                lease_ms: wait(*lease),
+                lease_ms: wait(terms.lease),
                 reenter: false,
                 keep: match queueing {
                     Queueing::Try => None,
                     Queueing::AtMost(time) => Some(Grace::from_millis(wait((*time).min(KEPT_MAX)))),
                     Queueing::Unlimited => Some(Grace::from_millis(wait(KEPT_MAX))),
                 },
-                bind: bound.map(grace),
+                bind: terms.bound.map(grace),
             },
             wait: match queueing {
                 Queueing::Try => Wait::No,
