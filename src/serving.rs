@@ -8,8 +8,8 @@ use rlock_core::{Locks, Setting, Timestamp};
 
 use crate::{
     api::Context,
+    operation::{Failure, Operation},
     settings,
-    site::{Failure, Site},
 };
 
 /// How long to wait before asking again.
@@ -80,7 +80,7 @@ impl Serving {
     pub(crate) fn check_writable(
         &mut self,
         locks: &mut Locks,
-        site: &Site<'_>,
+        op: &Operation<'_>,
     ) -> Result<(), Failure> {
         if !self.is_master {
             return Err(Failure::Replica);
@@ -88,11 +88,11 @@ impl Serving {
         // A command that is in one transaction with `CLIENT PAUSE` still runs. The
         // server would not delete a key that has expired, and then not bear that
         // it is written again.
-        if site.ctx.avoids_writes() {
+        if op.ctx.avoids_writes() {
             return Err(Failure::Paused);
         }
         if self.replicas_needed != Some(0) {
-            self.count_replicas(locks, site.ctx, site.now);
+            self.count_replicas(locks, op.ctx, op.now);
         }
         Ok(())
     }

@@ -17,9 +17,9 @@ use crate::{
     clock::{self, Timer},
     delivery::Deliveries,
     notes::{self, KeyChange, Note},
+    operation::{Failure, Operation},
     serving::{AGAIN, Serving},
     settings,
-    site::{Failure, Site},
     store::Known,
 };
 
@@ -87,26 +87,26 @@ impl State {
     }
 
     /// Whether anything may be changed now.
-    pub(crate) fn check_writable(&mut self, site: &Site<'_>) -> Result<(), Failure> {
-        self.serving.check_writable(&mut self.locks, site)
+    pub(crate) fn check_writable(&mut self, op: &Operation<'_>) -> Result<(), Failure> {
+        self.serving.check_writable(&mut self.locks, op)
     }
 
     /// Whether anything may be done with the lock here. In a cluster the key may
     /// have gone because its slot has: then its waiters have to ask elsewhere. If
     /// the cluster is down they wait on, and nothing is granted for a while.
-    pub(crate) fn is_ours(&mut self, site: &Site<'_>) -> bool {
-        if !site.ctx.flags().is_cluster() {
+    pub(crate) fn is_ours(&mut self, op: &Operation<'_>) -> bool {
+        if !op.ctx.flags().is_cluster() {
             return true;
         }
-        match site.ctx.serves(site.key) {
+        match op.ctx.serves(op.key) {
             Serves::Yes => true,
             Serves::ClusterIsDown => {
                 let locks = &mut self.locks;
-                self.serving.grant_after(locks, site.now, AGAIN);
+                self.serving.grant_after(locks, op.now, AGAIN);
                 true
             }
             Serves::No => {
-                self.turn_all_away(site);
+                self.turn_all_away(op);
                 false
             }
         }
@@ -114,14 +114,14 @@ impl State {
 
     /// Turns away those who wait for the lock, and tells those who asked to be
     /// told of a loss that none will be told here any more.
-    fn turn_all_away(&mut self, site: &Site<'_>) {
+    fn turn_all_away(&mut self, op: &Operation<'_>) {
         while !self.locks.turn_is_over() {
-            let Some(ended) = self.locks.withdraw_one(site.name()) else {
+            let Some(ended) = self.locks.withdraw_one(op.name()) else {
                 return;
             };
-            self.deliveries.turn_away(site.ctx, &ended);
+            self.deliveries.turn_away(op.ctx, &ended);
         }
-        self.locks.settle_later(site.name());
+        self.locks.settle_later(op.name());
     }
 
     /// Has all locks looked at again if the wall clock was set back: what they
@@ -229,19 +229,19 @@ impl State {
 
     /// The connection that a hold may have to be bound to: of interest only if
     /// anything is remembered of the lock.
-    pub(crate) fn session_for(&self, site: &Site<'_>) -> Option<u64> {
-        let remembered = self.locks.is_contended(site.name());
-        remembered.then(|| site.ctx.session()).flatten()
+    pub(crate) fn session_for(&self, op: &Operation<'_>) -> Option<u64> {
+        let remembered = self.locks.is_contended(op.name());
+        remembered.then(|| op.ctx.session()).flatten()
     }
 
     /// The same for holds of several locks.
-    pub(crate) fn session_for_any(&self, site: &Site<'_>, keys: &[Text]) -> Option<u64> {
+    pub(crate) fn session_for_any(&self, op: &Operation<'_>, keys: &[Text]) -> Option<u64> {
         let is_remembered = |key: &Text| {
-            let (db, key) = (site.db, key.bytes());
+            let (db, key) = (op.db, key.bytes());
             self.locks.is_contended(Name { db, key })
         };
         let any = keys.iter().any(is_remembered);
-        any.then(|| site.ctx.session()).flatten()
+        any.then(|| op.ctx.session()).flatten()
     }
 }
 

@@ -10,13 +10,10 @@ use super::Call;
 use crate::{
     api::{Context, OwnedText, Text},
     clock, delivery,
-    open_many::OpenedMany,
-    opened::Pending,
-    other_holders::OtherHolders,
+    operation::{Failure, Operation},
     settings,
-    site::{Failure, Site},
     state::State,
-    transact::{self, change, finish, finish_queued},
+    transact::{LoadedAll, OtherHolders, Pending, change, finish, finish_queued},
 };
 
 /// What has become of a request.
@@ -30,9 +27,9 @@ enum Outcome {
 
 pub(super) fn run(call: &Call<'_>) -> Option<()> {
     let parsed = syntax::acquire(call.arguments, settings::number(Setting::MaxLeaseMs));
-    ask(call, call.parsed(parsed)?, |state, site, _, mut request| {
-        request.session = request.session.or_else(|| state.session_for(site));
-        request_lock(state, site, &request)
+    ask(call, call.parsed(parsed)?, |state, op, _, mut request| {
+        request.session = request.session.or_else(|| state.session_for(op));
+        request_lock(state, op, &request)
     })
 }
 
@@ -45,14 +42,14 @@ pub(super) fn run_all(call: &Call<'_>) -> Option<()> {
 fn ask<'a>(
     call: &Call<'_>,
     syntax: Acquire<'a, Text<'a>>,
-    act: impl FnOnce(&mut State, &Site<'_>, &[Text], Request<'a>) -> Result<Outcome, Failure>,
+    act: impl FnOnce(&mut State, &Operation<'_>, &[Text], Request<'a>) -> Result<Outcome, Failure>,
 ) -> Option<()> {
     let (ctx, keys, owner) = (call.ctx, syntax.keys, *syntax.owner);
     let request = call.accepted(request(ctx, syntax))?;
-    let outcome = call.change(keys, Some(owner), |state, site| {
-        let outcome = act(state, site, keys, request);
+    let outcome = call.change(keys, Some(owner), |state, op| {
+        let outcome = act(state, op, keys, request);
         match &outcome {
-            Ok(outcome) => note(state, site, outcome),
+            Ok(outcome) => note(state, op, outcome),
             Err(failure) => count_refused(&mut state.locks, failure),
         }
         outcome
@@ -101,14 +98,14 @@ pub(super) fn connection(
 }
 
 /// What may be granted and queued now.
-fn limits(state: &mut State, site: &Site<'_>, mode: Mode) -> Limits {
+fn limits(state: &mut State, op: &Operation<'_>, mode: Mode) -> Limits {
     let shared_max = settings::number(Setting::MaxSharedHolders);
     let mut shared_elsewhere = 0;
     if mode != Mode::Exclusive {
         if state.known.holders() as u64 >= shared_max {
-            state.known.drop_ended(site.now);
+            state.known.drop_ended(op.now);
         }
-        shared_elsewhere = state.known.holders_besides(site.name()) as u64;
+        shared_elsewhere = state.known.holders_besides(op.name()) as u64;
     }
     Limits {
         waiters_max: settings::number(Setting::MaxWaiters),
@@ -130,15 +127,15 @@ const fn count_refused(locks: &mut Locks, failure: &Failure) {
 }
 
 /// Takes note of what the outcome means for answers that are still due.
-fn note(state: &mut State, site: &Site<'_>, outcome: &Outcome) {
+fn note(state: &mut State, op: &Operation<'_>, outcome: &Outcome) {
     match outcome {
         Outcome::Queued(ticket, Some(handle)) => state.deliveries.block(*handle, *ticket),
         Outcome::Granted(_) => {
-            let owner = site.caller.as_ref().map_or(&b""[..], Text::bytes);
+            let owner = op.caller.as_ref().map_or(&b""[..], Text::bytes);
             state
                 .deliveries
                 .grants
-                .confirm(site.db, site.key.bytes(), owner);
+                .confirm(op.db, op.key.bytes(), owner);
         }
         Outcome::Busy | Outcome::Queued(_, None) => {}
     }
@@ -162,23 +159,23 @@ fn may_notify(ctx: &Context, channel: Text, kind: ChannelKind) -> Result<(), Str
 
 fn request_lock(
     state: &mut State,
-    site: &Site<'_>,
+    op: &Operation<'_>,
     request: &Request<'_>,
 ) -> Result<Outcome, Failure> {
-    let limits = limits(state, site, request.options.mode);
+    let limits = limits(state, op, request.options.mode);
     let mut pending = Pending::default();
-    let outcome = change(state, site, &mut pending, |locks, name, hold, others| {
-        let step = locks.acquire(site.now, name, hold, request, &limits, others)?;
+    let outcome = change(state, op, &mut pending, |locks, name, hold, others| {
+        let step = locks.acquire(op.now, name, hold, request, &limits, others)?;
         match step.reply {
             Admission::Granted(fence) => Ok(step.with(Outcome::Granted(fence))),
             Admission::Busy => Ok(step.with(Outcome::Busy)),
-            Admission::MustWait => queue(locks, site, name, hold, request),
+            Admission::MustWait => queue(locks, op, name, hold, request),
         }
     });
     if let Ok(Outcome::Queued(..)) = outcome {
-        finish_queued(state, site, &pending);
+        finish_queued(state, op, &pending);
     } else {
-        finish(state, site, pending);
+        finish(state, op, pending);
     }
     outcome
 }
@@ -199,14 +196,14 @@ fn of_user<'a>(
 /// Queues the request, once it is sure that the caller can be told.
 fn queue(
     locks: &mut Locks,
-    site: &Site<'_>,
+    op: &Operation<'_>,
     name: Name<'_>,
     hold: &Hold,
     request: &Request<'_>,
 ) -> Result<Step<Outcome>, Failure> {
-    let user = site.ctx.user_name();
+    let user = op.ctx.user_name();
     let request = &of_user(locks, &[name], request, user.as_ref())?;
-    let (delivery, handle) = delivery::new(locks, site.ctx, request)?;
+    let (delivery, handle) = delivery::of(locks, op.ctx, request)?;
     let (ticket, superseded) = locks.enqueue(clock::latest(), name, hold, request, delivery);
     let outcome = Outcome::Queued(ticket, handle);
     Ok(Step::telling(outcome, superseded))
@@ -214,24 +211,17 @@ fn queue(
 
 fn request_locks(
     state: &mut State,
-    site: &Site<'_>,
+    op: &Operation<'_>,
     keys: &[Text],
     mut request: Request<'_>,
 ) -> Result<Outcome, Failure> {
-    let mut opened = transact::open_many(state, site, keys)?;
-    request.session = request.session.or_else(|| state.session_for(site));
-    let names: Vec<_> = keys
-        .iter()
-        .map(|key| Name {
-            db: site.db,
-            key: key.bytes(),
-        })
-        .collect();
-    let limits = limits(state, site, request.options.mode);
-    let (now, holds) = (site.now, &mut opened.holds);
-    let others = OtherHolders::new(site, &state.known);
+    let mut loaded = LoadedAll::load(state, op, keys)?;
+    request.session = request.session.or_else(|| state.session_for(op));
+    let limits = limits(state, op, request.options.mode);
+    let (now, holds) = (op.now, &mut loaded.holds);
+    let others = OtherHolders::new(op, &state.known);
     let locks = &mut state.locks;
-    let step = locks.acquire_all(now, &names, holds, &request, &limits, &others);
+    let step = locks.acquire_all(now, &loaded.names, holds, &request, &limits, &others);
     let outcome = match step {
         Err(refusal) => Err(Failure::Refused(refusal)),
         Ok(step) => {
@@ -239,27 +229,26 @@ fn request_locks(
             match step.reply {
                 Admission::Granted(fence) => Ok(Outcome::Granted(fence)),
                 Admission::Busy => Ok(Outcome::Busy),
-                Admission::MustWait => queue_many(state, site, &names, &opened, &request),
+                Admission::MustWait => queue_all(state, op, &loaded, &request),
             }
         }
     };
-    opened.save(state);
+    loaded.save(state);
     outcome
 }
 
 /// Queues the request, once it is sure that the caller can be told.
-fn queue_many(
+fn queue_all(
     state: &mut State,
-    site: &Site<'_>,
-    names: &[Name<'_>],
-    opened: &OpenedMany<'_>,
+    op: &Operation<'_>,
+    loaded: &LoadedAll<'_>,
     request: &Request<'_>,
 ) -> Result<Outcome, Failure> {
-    let user = site.ctx.user_name();
-    let request = &of_user(&state.locks, names, request, user.as_ref())?;
-    let (delivery, handle) = delivery::new(&state.locks, site.ctx, request)?;
-    let locks = &mut state.locks;
-    let queued = locks.enqueue_all(clock::latest(), names, &opened.holds, request, &delivery);
+    let user = op.ctx.user_name();
+    let request = &of_user(&state.locks, &loaded.names, request, user.as_ref())?;
+    let (delivery, handle) = delivery::of(&state.locks, op.ctx, request)?;
+    let (names, holds, locks) = (&loaded.names, &loaded.holds, &mut state.locks);
+    let queued = locks.enqueue_all(clock::latest(), names, holds, request, &delivery);
     let Some((ticket, superseded)) = queued else {
         return Ok(Outcome::Busy);
     };

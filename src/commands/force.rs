@@ -6,26 +6,30 @@ use super::{
     Call,
     reply::{self, Answer},
 };
-use crate::{api::Key, open_many, store, transact::transact};
+use crate::{
+    api::Key,
+    store,
+    transact::{check_all, transact},
+};
 
 pub(super) fn run(call: &Call<'_>) -> Option<()> {
     let (key, queue) = call.parsed(syntax::force(call.arguments))?;
-    let removed = call.change(&[*key], None, |state, site| {
+    let removed = call.change(&[*key], None, |state, op| {
         // What is deleted here is other people's, so all of it is looked at.
-        let key = Key::open_to_read(site.ctx, site.key);
-        let confirms = |key: &Key<'_>| store::confirms(key, site.name(), &state.known, site.now);
+        let key = Key::open_to_read(op.ctx, op.key);
+        let confirms = |key: &Key<'_>| store::confirms(key, op.name(), &state.known, op.now);
         if !key.as_ref().is_some_and(confirms) {
-            state.known.forget(site.name());
+            state.known.forget(op.name());
         }
         drop(key);
         if queue {
-            open_many::check(state, site, &[site.key])?;
-            for ended in state.locks.empty_queue(site.name()) {
-                state.deliveries.withdraw_by_others(site.ctx, &ended);
+            check_all(state, op, &[op.key])?;
+            for ended in state.locks.empty_queue(op.name()) {
+                state.deliveries.withdraw_by_others(op.ctx, &ended);
             }
         }
-        transact(state, site, |locks, name, hold, _| {
-            Ok(locks.force(site.now, name, hold))
+        transact(state, op, |locks, name, hold, _| {
+            Ok(locks.force(op.now, name, hold))
         })
     })?;
     let removed = removed.try_into().unwrap_or(i64::MAX);

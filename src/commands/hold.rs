@@ -2,19 +2,17 @@
 //! `RLOCK.RELEASE`, `RLOCK.DOWNGRADE`, `RLOCK.MRENEW`, `RLOCK.MRELEASE`
 
 use rlock_core::{
-    Name, Renewal, Setting,
+    Renewal, Setting,
     syntax::{self, KeyAndOwner, Release, ReleaseAll, Renew, RenewAll},
 };
 
 use super::{Call, acquire::connection};
 use crate::{
     api::Text,
-    open_many,
-    opened::Pending,
+    operation::{Failure, Operation},
     settings,
-    site::{Failure, Site},
     state::State,
-    transact::{self, change, finish, transact},
+    transact::{LoadedAll, Pending, change, check_all, finish, transact},
 };
 
 pub(super) fn renew(call: &Call<'_>) -> Option<()> {
@@ -28,17 +26,17 @@ pub(super) fn renew(call: &Call<'_>) -> Option<()> {
         bind,
     } = call.parsed(parsed)?;
     let session = call.accepted(connection(call.ctx, channel, bind))?;
-    change_hold(call, *key, *owner, |state, site| {
+    change_hold(call, *key, *owner, |state, op| {
         let renewal = Renewal {
             lease_ms,
             fence,
-            session: session.or_else(|| state.session_for(site)),
+            session: session.or_else(|| state.session_for(op)),
             channel: channel.map(|it| it.channel()),
             bind,
         };
         let watches_max = settings::number(Setting::MaxWatches);
-        transact(state, site, |locks, name, hold, _| {
-            Ok(locks.renew(site.now, name, hold, owner.bytes(), &renewal, watches_max)?)
+        transact(state, op, |locks, name, hold, _| {
+            Ok(locks.renew(op.now, name, hold, owner.bytes(), &renewal, watches_max)?)
         })
     })
 }
@@ -50,18 +48,18 @@ pub(super) fn release(call: &Call<'_>) -> Option<()> {
         all,
         fence,
     } = call.parsed(syntax::release(call.arguments))?;
-    change_hold(call, *key, *owner, |state, site| {
-        transact(state, site, |locks, name, hold, _| {
-            Ok(locks.release(site.now, name, hold, owner.bytes(), all, fence))
+    change_hold(call, *key, *owner, |state, op| {
+        transact(state, op, |locks, name, hold, _| {
+            Ok(locks.release(op.now, name, hold, owner.bytes(), all, fence))
         })
     })
 }
 
 pub(super) fn downgrade(call: &Call<'_>) -> Option<()> {
     let KeyAndOwner { key, owner } = call.parsed(syntax::key_and_owner(call.arguments))?;
-    change_hold(call, *key, *owner, |state, site| {
-        transact(state, site, |locks, name, hold, _| {
-            Ok(locks.downgrade(site.now, name, hold, owner.bytes()))
+    change_hold(call, *key, *owner, |state, op| {
+        transact(state, op, |locks, name, hold, _| {
+            Ok(locks.downgrade(op.now, name, hold, owner.bytes()))
         })
     })
 }
@@ -72,15 +70,15 @@ fn change_hold<N: Into<u64>>(
     call: &Call<'_>,
     key: Text,
     owner: Text,
-    act: impl FnOnce(&mut State, &Site<'_>) -> Result<Option<N>, Failure>,
+    act: impl FnOnce(&mut State, &Operation<'_>) -> Result<Option<N>, Failure>,
 ) -> Option<()> {
-    let done = call.change(&[key], Some(owner), |state, site| {
-        let done = act(state, site)?;
+    let done = call.change(&[key], Some(owner), |state, op| {
+        let done = act(state, op)?;
         if done.is_some() {
             state
                 .deliveries
                 .grants
-                .confirm(site.db, key.bytes(), owner.bytes());
+                .confirm(op.db, key.bytes(), owner.bytes());
         }
         Ok(done)
     })?;
@@ -100,15 +98,15 @@ pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
         channel,
     } = call.parsed(parsed)?;
     let session = call.accepted(connection(call.ctx, channel, None))?;
-    let held = call.change(keys, Some(*owner), |state, site| {
+    let held = call.change(keys, Some(*owner), |state, op| {
         let renewal = Renewal {
             lease_ms,
             fence: None,
-            session: session.or_else(|| state.session_for_any(site, keys)),
+            session: session.or_else(|| state.session_for_any(op, keys)),
             channel: channel.map(|it| it.channel()),
             bind: None,
         };
-        renew_each(state, site, keys, &renewal)
+        renew_each(state, op, keys, &renewal)
     })?;
     call.ctx.reply_number(held);
     Some(())
@@ -118,25 +116,21 @@ pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
 /// answers how many there are.
 fn renew_each(
     state: &mut State,
-    site: &Site<'_>,
+    op: &Operation<'_>,
     keys: &[Text],
     renewal: &Renewal<'_>,
 ) -> Result<u64, Failure> {
-    let owner = site.caller.as_ref().map_or(&b""[..], Text::bytes);
-    let mut opened = transact::open_many(state, site, keys)?;
-    let names = keys.iter().map(|key| Name {
-        db: site.db,
-        key: key.bytes(),
-    });
-    let names: Vec<_> = names.collect();
-    let (holds, locks) = (&mut opened.holds, &mut state.locks);
+    let owner = op.caller.as_ref().map_or(&b""[..], Text::bytes);
+    let mut loaded = LoadedAll::load(state, op, keys)?;
+    let (holds, locks) = (&mut loaded.holds, &mut state.locks);
     let watches_max = settings::number(Setting::MaxWatches);
-    let done = locks.renew_all(site.now, &names, holds, owner, renewal, watches_max);
+    let done = locks.renew_all(op.now, &loaded.names, holds, owner, renewal, watches_max);
     let mut held = 0;
-    for ((name, step), announce) in names
+    for ((name, step), announce) in loaded
+        .names
         .iter()
         .zip(done.iter().flatten())
-        .zip(&mut opened.announces)
+        .zip(&mut loaded.announces)
     {
         *announce = step.announce;
         if step.reply.is_some() {
@@ -144,7 +138,7 @@ fn renew_each(
             state.deliveries.grants.confirm(name.db, name.key, owner);
         }
     }
-    opened.save(state);
+    loaded.save(state);
     done?;
     Ok(held)
 }
@@ -156,13 +150,13 @@ pub(super) fn release_all(call: &Call<'_>) -> Option<()> {
         all,
         fence,
     } = call.parsed(syntax::release_all(call.arguments))?;
-    let held = call.change(keys, Some(*owner), |state, site| {
-        open_many::check(state, site, keys)?;
+    let held = call.change(keys, Some(*owner), |state, op| {
+        check_all(state, op, keys)?;
         let (mut held, mut pending) = (Ok(0_u64), Pending::default());
         for (index, key) in keys.iter().enumerate() {
-            let site = Site { key: *key, ..*site };
-            let left = change(state, &site, &mut pending, |locks, name, hold, _| {
-                Ok(locks.release(site.now, name, hold, owner.bytes(), all, fence))
+            let op = Operation { key: *key, ..*op };
+            let left = change(state, &op, &mut pending, |locks, name, hold, _| {
+                Ok(locks.release(op.now, name, hold, owner.bytes(), all, fence))
             });
             match left {
                 Ok(Some(_)) => {
@@ -170,7 +164,7 @@ pub(super) fn release_all(call: &Call<'_>) -> Option<()> {
                     state
                         .deliveries
                         .grants
-                        .confirm(site.db, key.bytes(), owner.bytes());
+                        .confirm(op.db, key.bytes(), owner.bytes());
                 }
                 Ok(None) => {}
                 Err(failure) => {
@@ -179,7 +173,7 @@ pub(super) fn release_all(call: &Call<'_>) -> Option<()> {
                 }
             }
         }
-        finish(state, site, pending);
+        finish(state, op, pending);
         held
     })?;
     call.ctx.reply_number(held);

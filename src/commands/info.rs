@@ -6,7 +6,7 @@ use super::{Call, reply};
 use crate::{
     api::{Context, Key},
     clock,
-    site::Failure,
+    operation::Failure,
     state,
     store::{self, Holding},
 };

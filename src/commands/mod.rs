@@ -19,7 +19,7 @@ use rlock_core::syntax::{self, ArgError, Argument, Command};
 
 use crate::{
     api::{Context, Text, entry, raw},
-    site::{Failure, Site},
+    operation::{Failure, Operation},
     state::{self, State},
 };
 
@@ -80,18 +80,18 @@ impl<'a> Call<'a> {
         &self,
         keys: &[Text],
         caller: Option<Text>,
-        act: impl FnOnce(&mut State, &Site<'_>) -> Result<R, Failure>,
+        act: impl FnOnce(&mut State, &Operation<'_>) -> Result<R, Failure>,
     ) -> Option<R> {
         let key = *keys.first()?;
         let done = state::with(self.ctx, |state, now| {
-            let site = Site {
+            let op = Operation {
                 ctx: self.ctx,
                 now,
                 db: self.ctx.db(),
                 key,
                 caller,
             };
-            act(state, &site)
+            act(state, &op)
         });
         match done {
             Some(Ok(done)) => return Some(done),

@@ -5,7 +5,7 @@ use rlock_core::{Refusal, syntax::Shown};
 
 use crate::{
     api::{Context, Text},
-    site::Failure,
+    operation::Failure,
 };
 
 /// The reply of a command that is not called often.

@@ -11,7 +11,7 @@ use rlock_core::{Delivery, Fence, Locks, Request};
 
 use crate::{
     api::{Context, MainThread, raw},
-    site::Failure,
+    operation::Failure,
 };
 
 /// What a blocked call is answered with.
@@ -68,7 +68,7 @@ fn block(ctx: &Context) -> Option<u64> {
 /// # Errors
 ///
 /// The server cannot block the caller.
-pub(crate) fn new(
+pub(crate) fn of(
     locks: &Locks,
     ctx: &Context,
     request: &Request<'_>,

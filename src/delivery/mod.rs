@@ -5,7 +5,7 @@ mod blocked;
 mod grants;
 mod published;
 
-pub(crate) use blocked::{Callbacks, Outcome, new, start};
+pub(crate) use blocked::{Callbacks, Outcome, of, start};
 pub(crate) use grants::{Grant, Grants};
 pub(crate) use published::{ZERO, announce};
 

@@ -9,7 +9,7 @@ use std::{
     ptr,
 };
 
-use super::{info, turn};
+use super::{info, timer};
 use crate::{
     api::{KeyEvent, MainThread, Text, entry, raw},
     clock,
@@ -162,7 +162,7 @@ pub(super) unsafe extern "C" fn on_turn(
 
 /// The timer rings.
 pub(super) unsafe extern "C" fn on_timer(ctx: *mut raw::RedisModuleCtx, _data: *mut c_void) {
-    entry::callback(ctx, turn::ring);
+    entry::callback(ctx, timer::ring);
 }
 
 /// The event loop goes on, which is all that this event is for.

@@ -8,7 +8,7 @@
 
 mod callbacks;
 mod info;
-mod turn;
+mod timer;
 
 use crate::{
     api::{Context, raw},

@@ -1,30 +1,36 @@
 //! The one path that every change of a lock takes: load, settle, do, tell,
 //! save.
 
+mod all;
+mod loaded;
+mod other_holders;
+
+pub(crate) use all::{LoadedAll, check_all};
+pub(crate) use loaded::Pending;
+pub(crate) use other_holders::OtherHolders;
+
 use std::collections::VecDeque;
 
 use rlock_core::{Announce, Effect, Hold, Locks, Name, Step};
 
 use crate::{
-    api::{Key, OwnedText, Published, Text},
-    delivery, grant_many,
+    api::{Key, OwnedText, Published},
+    delivery,
     notes::Changing,
-    open_many::OpenedMany,
-    opened::{Message, Opened, Pending},
-    other_holders::OtherHolders,
-    site::{Failure, Site},
+    operation::{Failure, Operation},
     state::State,
 };
+use loaded::{Loaded, Message};
 
 /// Changes a lock by `act`, and tells what there is to be told.
 pub(crate) fn transact<R>(
     state: &mut State,
-    site: &Site<'_>,
+    op: &Operation<'_>,
     act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &OtherHolders<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
     let mut pending = Pending::default();
-    let done = change(state, site, &mut pending, act);
-    finish(state, site, pending);
+    let done = change(state, op, &mut pending, act);
+    finish(state, op, pending);
     done
 }
 
@@ -34,99 +40,104 @@ pub(crate) fn transact<R>(
 /// by a grant that its caller should have seen.
 pub(crate) fn change<'a, R>(
     state: &mut State,
-    site: &Site<'a>,
+    op: &Operation<'a>,
     pending: &mut Pending<'a>,
     act: impl FnOnce(&mut Locks, Name<'_>, &mut Hold, &OtherHolders<'_>) -> Result<Step<R>, Failure>,
 ) -> Result<R, Failure> {
-    state.check_writable(site)?;
-    let mut settled = Settled::open(state, site);
+    state.check_writable(op)?;
+    let mut settled = Settled::open(state, op);
     if state.locks.has_ready() {
         // This lock may be one of those that a request for several waits for.
-        settled.close(state, site, pending);
-        grant_ready(state, site, pending);
-        settled = Settled::open(state, site);
+        settled.close(state, op, pending);
+        grant_ready(state, op, pending);
+        settled = Settled::open(state, op);
     }
-    let done = match settled.opened.hold {
+    let done = match settled.loaded.hold {
         Hold::NoLock => Err(Failure::WrongType { key: 0 }),
         Hold::Free | Hold::Exclusive { .. } | Hold::Shared(_) => {
-            let others = OtherHolders::new(site, &state.known);
-            let hold = &mut settled.opened.hold;
-            act(&mut state.locks, site.name(), hold, &others)
+            let others = OtherHolders::new(op, &state.known);
+            let hold = &mut settled.loaded.hold;
+            act(&mut state.locks, op.name(), hold, &others)
         }
     };
     let done = done.map(|step| {
-        settled.perform(state, site, step.effects, step.announce);
+        settled.perform(state, op, step.effects, step.announce);
         step.reply
     });
-    settled.close(state, site, pending);
+    settled.close(state, op, pending);
     done
 }
 
 /// Grants what changes have made ready, and then publishes the unlock messages
 /// of the locks that nobody has taken.
-pub(crate) fn finish(state: &mut State, site: &Site<'_>, mut pending: Pending<'_>) {
-    grant_ready(state, site, &mut pending);
-    announce(site, &pending);
+pub(crate) fn finish(state: &mut State, op: &Operation<'_>, mut pending: Pending<'_>) {
+    grant_ready(state, op, &mut pending);
+    announce(op, &pending);
 }
 
 /// As [`finish`] for a caller that has been queued. Nothing is granted before
 /// it has been told so: what is ready is left to the timer.
-pub(crate) fn finish_queued(state: &mut State, site: &Site<'_>, pending: &Pending<'_>) {
+pub(crate) fn finish_queued(state: &mut State, op: &Operation<'_>, pending: &Pending<'_>) {
     state.locks.settle_ready_later();
-    announce(site, pending);
+    announce(op, pending);
 }
 
 /// Grants the requests for several keys whose turn has come with each: a lock
 /// that was freed may be one of theirs.
-fn grant_ready(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>) {
+fn grant_ready(state: &mut State, op: &Operation<'_>, pending: &mut Pending<'_>) {
     while !(pending.granted && state.locks.turn_is_over())
-        && let Some(passed_over) = grant_many::grant_next(state, site)
+        && let Some(passed_over) = all::grant_next(state, op)
     {
-        settle_many(state, site, pending, &passed_over);
+        settle_all(state, op, pending, &passed_over);
         pending.granted = true;
     }
     // Each may have a thousand keys: what this turn has no time for comes later.
     state.locks.settle_ready_later();
 }
 
-fn announce(site: &Site<'_>, pending: &Pending<'_>) {
+fn announce(op: &Operation<'_>, pending: &Pending<'_>) {
     for (key, message) in &pending.messages {
-        let taken = || pending.granted && Key::open_to_read(site.ctx, key.text()).is_some();
+        let taken = || pending.granted && Key::open_to_read(op.ctx, key.text()).is_some();
         if *message == Message::Due || (*message == Message::DueWhileFree && !taken()) {
-            delivery::announce(site.ctx, key.text());
+            delivery::announce(op.ctx, key.text());
         }
     }
 }
 
 /// Settles a lock because it was time to, or because its key has changed.
-pub(crate) fn settle(state: &mut State, site: &Site<'_>) {
+pub(crate) fn settle(state: &mut State, op: &Operation<'_>) {
     let mut pending = Pending::default();
-    settle_one(state, site, &mut pending);
-    finish(state, site, pending);
+    settle_one(state, op, &mut pending);
+    finish(state, op, pending);
 }
 
 /// Settles a lock; the rest is left to [`finish`]. A key that holds no lock is
 /// left alone, and its waiters wait on.
-fn settle_one<'a>(state: &mut State, site: &Site<'a>, pending: &mut Pending<'a>) {
-    if state.check_writable(site).is_ok() {
-        Settled::open(state, site).close(state, site, pending);
+fn settle_one<'a>(state: &mut State, op: &Operation<'a>, pending: &mut Pending<'a>) {
+    if state.check_writable(op).is_ok() {
+        Settled::open(state, op).close(state, op, pending);
     }
 }
 
 /// Hands the locks of a request that was passed over to those behind it.
 /// All are due, so what there is no time for is done later.
-fn settle_many(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>, keys: &[OwnedText]) {
+fn settle_all(
+    state: &mut State,
+    op: &Operation<'_>,
+    pending: &mut Pending<'_>,
+    keys: &[OwnedText],
+) {
     let mut more = Pending::default();
     for key in keys {
         if state.locks.turn_is_over() {
             break;
         }
-        let site = Site {
+        let op = Operation {
             caller: None,
             key: key.text(),
-            ..*site
+            ..*op
         };
-        settle_one(state, &site, &mut more);
+        settle_one(state, &op, &mut more);
     }
     let kept = |key: &[u8]| OwnedText::new(key).into();
     let more = more.messages.iter();
@@ -136,24 +147,24 @@ fn settle_many(state: &mut State, site: &Site<'_>, pending: &mut Pending<'_>, ke
 
 /// A lock whose key is open, and that has been settled.
 struct Settled<'a> {
-    opened: Opened<'a>,
+    loaded: Loaded<'a>,
     announce: Announce,
     changing: Changing,
 }
 
 impl<'a> Settled<'a> {
-    fn open(state: &mut State, site: &Site<'a>) -> Self {
-        let changing = Changing::new(&[site.key]);
-        let opened = Opened::new(&mut state.known, site);
+    fn open(state: &mut State, op: &Operation<'a>) -> Self {
+        let changing = Changing::new(&[op.key]);
+        let loaded = Loaded::new(&mut state.known, op);
         let mut settled = Self {
-            opened,
+            loaded,
             announce: Announce::No,
             changing,
         };
-        if state.locks.is_contended(site.name()) {
-            let hold = &mut settled.opened.hold;
-            let step = state.locks.settle(site.now, site.name(), hold);
-            settled.perform(state, site, step.effects, step.announce);
+        if state.locks.is_contended(op.name()) {
+            let hold = &mut settled.loaded.hold;
+            let step = state.locks.settle(op.now, op.name(), hold);
+            settled.perform(state, op, step.effects, step.announce);
         }
         settled
     }
@@ -162,50 +173,21 @@ impl<'a> Settled<'a> {
     fn perform(
         &mut self,
         state: &mut State,
-        site: &Site<'_>,
+        op: &Operation<'_>,
         effects: Vec<Effect>,
         announce: Announce,
     ) {
         let announce = self.announce.max(announce);
-        self.announce = perform(state, site, &mut self.opened.hold, effects, announce);
+        self.announce = perform(state, op, &mut self.loaded.hold, effects, announce);
     }
 
     /// Writes down what has changed.
-    fn close(self, state: &mut State, site: &Site<'a>, pending: &mut Pending<'a>) {
-        let (events, message) = self.opened.save(&mut state.known, self.announce);
+    fn close(self, state: &mut State, op: &Operation<'a>, pending: &mut Pending<'a>) {
+        let (events, message) = self.loaded.save(&mut state.known, self.announce);
         drop(self.changing);
-        events.emit(site.ctx, site.key);
+        events.emit(op.ctx, op.key);
         if message != Message::No {
-            pending.messages.push((site.key.into(), message));
-        }
-    }
-}
-
-/// Opens several locks to change them together, having settled those with
-/// waiters.
-///
-/// # Errors
-///
-/// One of the keys holds no lock; then nothing has changed but what had to
-/// without being asked.
-pub(crate) fn open_many<'a>(
-    state: &mut State,
-    site: &Site<'a>,
-    keys: &[Text<'a>],
-) -> Result<OpenedMany<'a>, Failure> {
-    state.check_writable(site)?;
-    for key in keys {
-        let site = Site { key: *key, ..*site };
-        if state.locks.is_contended(site.name()) {
-            settle(state, &site);
-        }
-    }
-    let opened = OpenedMany::open(state, site, keys);
-    match opened.no_lock() {
-        None => Ok(opened),
-        Some(key) => {
-            opened.save(state);
-            Err(Failure::WrongType { key })
+            pending.messages.push((op.key.into(), message));
         }
     }
 }
@@ -215,7 +197,7 @@ pub(crate) fn open_many<'a>(
 /// is still due.
 fn perform(
     state: &mut State,
-    site: &Site<'_>,
+    op: &Operation<'_>,
     hold: &mut Hold,
     effects: Vec<Effect>,
     mut announce: Announce,
@@ -227,12 +209,12 @@ fn perform(
     while let Some(effect) = effects.pop_front() {
         match effect {
             Effect::HandOff(granted) => {
-                let keys = [site.key.bytes().into()].into();
-                let told = state.deliveries.grant(site.ctx, site.db, keys, &granted);
+                let keys = [op.key.bytes().into()].into();
+                let told = state.deliveries.grant(op.ctx, op.db, keys, &granted);
                 if told == Published::ToSomebody {
                     continue;
                 }
-                let (now, name) = (site.now, site.name());
+                let (now, name) = (op.now, op.name());
                 let step = state.locks.skip(now, name, hold, &granted);
                 effects.extend(step.effects);
                 announce = announce.max(step.announce);
@@ -242,16 +224,16 @@ fn perform(
                 fence,
                 listener,
             } => {
-                delivery::publish_lost(site.ctx, &listener, fence, &owner, site.key.bytes());
+                delivery::publish_lost(op.ctx, &listener, fence, &owner, op.key.bytes());
             }
             Effect::WaitEnded { owner, delivery } => {
                 let deliveries = &mut state.deliveries;
-                deliveries.end_wait(site.ctx, &delivery, &owner, site.key.bytes());
+                deliveries.end_wait(op.ctx, &delivery, &owner, op.key.bytes());
             }
             Effect::Withdrawn(delivery) => state.deliveries.withdraw(&delivery),
             Effect::Offer => {
-                if delivery::announce(site.ctx, site.key) == Published::ToNobody {
-                    let (now, name) = (site.now, site.name());
+                if delivery::announce(op.ctx, op.key) == Published::ToNobody {
+                    let (now, name) = (op.now, op.name());
                     effects.extend(state.locks.nobody_took(now, name, hold).effects);
                 } else {
                     // They have been told.

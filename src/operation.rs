@@ -1,12 +1,12 @@
-//! Where a lock is that is worked on, and why a request for it is refused.
+//! An operation on a lock: where, when and for whom; and why it is refused.
 
 use rlock_core::{Name, Refusal, Timestamp};
 
 use crate::api::{Context, Text};
 
-/// Where, and when, a change is made.
+/// Where, when and for whom a lock is changed.
 #[derive(Clone, Copy)]
-pub(crate) struct Site<'a> {
+pub(crate) struct Operation<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) now: Timestamp,
     pub(crate) db: u32,
@@ -15,7 +15,7 @@ pub(crate) struct Site<'a> {
     pub(crate) caller: Option<Text<'a>>,
 }
 
-impl Site<'_> {
+impl Operation<'_> {
     pub(crate) fn name(&self) -> Name<'_> {
         Name {
             db: self.db,

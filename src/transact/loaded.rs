@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 
 use crate::{
     api::{Context, Key, Text, Word},
+    operation::Operation,
     settings,
-    site::Site,
     store::{self, Before, Diff, Events, Known},
 };
 
@@ -20,20 +20,20 @@ pub(crate) enum Message {
 }
 
 /// A lock that is being changed: its open key, and its hold before and now.
-pub(crate) struct Opened<'a> {
-    site: Site<'a>,
+pub(crate) struct Loaded<'a> {
+    op: Operation<'a>,
     key: Key<'a>,
     before: Before<'a>,
     pub(crate) hold: Hold,
 }
 
-impl<'a> Opened<'a> {
+impl<'a> Loaded<'a> {
     /// Opens a key and reads its hold.
-    pub(crate) fn new(known: &mut Known, site: &Site<'a>) -> Self {
-        let key = Key::open(site.ctx, site.key);
-        let (hold, before) = store::load(&key, site.name(), site.caller, known, site.now);
+    pub(crate) fn new(known: &mut Known, op: &Operation<'a>) -> Self {
+        let key = Key::open(op.ctx, op.key);
+        let (hold, before) = store::load(&key, op.name(), op.caller, known, op.now);
         Self {
-            site: *site,
+            op: *op,
             key,
             before,
             hold,
@@ -44,26 +44,26 @@ impl<'a> Opened<'a> {
     /// key events are due, and whether an unlock message is, and if only as
     /// long as the lock is free.
     pub(crate) fn save(mut self, known: &mut Known, announce: Announce) -> (Events, Message) {
-        let Site {
+        let Operation {
             ctx,
             now,
             key: name,
             caller,
             ..
-        } = self.site;
+        } = self.op;
         let diff = Diff::between(&self.before, &mut self.hold, caller, now);
         diff.write(&self.key);
         let free = self.hold == Hold::Free;
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
             known.keep(
-                self.site.name(),
+                self.op.name(),
                 stamp,
                 shared,
                 settings::shared_holders_kept(),
             );
         } else if !known.is_empty() {
-            known.forget(self.site.name());
+            known.forget(self.op.name());
         }
         drop(self.key);
         let events = diff.replicate(ctx, name);
@@ -79,7 +79,7 @@ impl<'a> Opened<'a> {
 
     /// Where the lock is.
     pub(crate) const fn place(&self) -> (&'a Context, Text<'a>) {
-        (self.site.ctx, self.site.key)
+        (self.op.ctx, self.op.key)
     }
 
     /// Whether the hold ends earlier than before.

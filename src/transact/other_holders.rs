@@ -9,7 +9,7 @@ use rlock_core::{Holders, Name, Timestamp, VisitHolder, syntax::OWNER_LEN_MAX};
 
 use crate::{
     api::{Context, Key, OwnedText},
-    site::Site,
+    operation::Operation,
     store::{self, Known},
 };
 
@@ -26,11 +26,11 @@ pub(crate) struct OtherHolders<'a> {
 }
 
 impl<'a> OtherHolders<'a> {
-    pub(crate) fn new(site: &Site<'a>, known: &'a Known) -> Self {
+    pub(crate) fn new(op: &Operation<'a>, known: &'a Known) -> Self {
         Self {
-            ctx: site.ctx,
-            now: site.now,
-            db: site.db,
+            ctx: op.ctx,
+            now: op.now,
+            db: op.db,
             known,
             began: Cell::new(None),
         }

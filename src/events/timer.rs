@@ -1,4 +1,4 @@
-//! The timer's turn: all that has become due is done here, in pieces.
+//! What the timer does: all that has become due, in pieces.
 
 use std::time::Instant;
 
@@ -7,10 +7,9 @@ use rlock_core::{Due, Effect, Name, Timestamp};
 use crate::{
     api::{Context, OwnedText},
     delivery::Grant,
-    opened::Pending,
-    site::Site,
+    operation::Operation,
     state::{self, State, TURN_MAX},
-    transact::{self, change, transact},
+    transact::{self, Pending, change, transact},
 };
 
 /// How long to wait before trying again while nothing may be written, in
@@ -27,7 +26,7 @@ pub(super) fn ring(ctx: &Context) {
             return state.timer.hold_off(ctx, now, now.plus_millis(PAUSE_MS));
         }
         if flags.is_master() {
-            turn(state, ctx, now);
+            do_all_due(state, ctx, now);
         } else {
             stand_down(state, ctx);
         }
@@ -36,7 +35,7 @@ pub(super) fn ring(ctx: &Context) {
 
 /// Passes on what was not delivered and does what is due, one of each at a
 /// time, so that neither waits for all of the other.
-fn turn(state: &mut State, ctx: &Context, now: Timestamp) {
+fn do_all_due(state: &mut State, ctx: &Context, now: Timestamp) {
     let began = Instant::now();
     while !is_over(state, began) {
         let undelivered = state.deliveries.grants.next_undelivered();
@@ -68,15 +67,15 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
     let (mut taken, mut pending) = (false, Pending::default());
     let mut last = None;
     for key in &keys {
-        let site = Site {
+        let op = Operation {
             ctx,
             now,
             db: grant.db,
             key: key.text(),
             caller: Some(owner.text()),
         };
-        if state.is_ours(&site) {
-            let done = change(state, &site, &mut pending, |locks, name, hold, _| {
+        if state.is_ours(&op) {
+            let done = change(state, &op, &mut pending, |locks, name, hold, _| {
                 let mut step = locks.undeliver(now, name, hold, &grant.owner, grant.fence);
                 if let Some(listener) = grant.listener.clone().filter(|_| step.reply) {
                     // Somebody else may have heard the message.
@@ -92,10 +91,10 @@ fn take_back(state: &mut State, ctx: &Context, now: Timestamp, grant: &Grant) {
             });
             taken |= matches!(done, Ok(true));
         }
-        last = Some(site);
+        last = Some(op);
     }
-    if let Some(site) = last {
-        transact::finish(state, &site, pending);
+    if let Some(op) = last {
+        transact::finish(state, &op, pending);
     }
     if taken {
         state.locks.count_undelivered();
@@ -119,31 +118,31 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
         Due::Withdraw(ended) => state.deliveries.withdraw_by_others(ctx, &ended),
         Due::Unbind { db, key, owner } => {
             let (key, owner) = (OwnedText::new(&key), OwnedText::new(&owner));
-            let site = Site {
+            let op = Operation {
                 ctx,
                 now,
                 db,
                 key: key.text(),
                 caller: Some(owner.text()),
             };
-            if ctx.select_db(db) && state.is_ours(&site) {
+            if ctx.select_db(db) && state.is_ours(&op) {
                 // A key that holds no lock any more has no hold to be cut.
-                let _ = transact(state, &site, |locks, name, hold, _| {
+                let _ = transact(state, &op, |locks, name, hold, _| {
                     Ok(locks.unbind(now, name, hold, owner.bytes()))
                 });
             }
         }
         Due::Settle { db, key } => {
             let key = OwnedText::new(&key);
-            let site = Site {
+            let op = Operation {
                 ctx,
                 now,
                 db,
                 key: key.text(),
                 caller: None,
             };
-            if ctx.select_db(db) && state.is_ours(&site) {
-                transact::settle(state, &site);
+            if ctx.select_db(db) && state.is_ours(&op) {
+                transact::settle(state, &op);
             }
         }
     }

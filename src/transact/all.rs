@@ -1,0 +1,182 @@
+//! Several locks that are changed together: all their keys are open.
+
+use rlock_core::{Announce, Hold, Name, TicketId};
+
+use super::loaded::{Loaded, Message};
+use crate::{
+    api::{Key, OwnedText, Published, Text},
+    delivery,
+    notes::Changing,
+    operation::{Failure, Operation},
+    state::State,
+    store,
+};
+
+/// Several locks that are being changed: all loaded, none written yet.
+pub(crate) struct LoadedAll<'a> {
+    loaded: Vec<Loaded<'a>>,
+    pub(crate) names: Vec<Name<'a>>,
+    pub(crate) holds: Vec<Hold>,
+    /// What those who wait outside the queues are to be told of each.
+    pub(crate) announces: Vec<Announce>,
+    changing: Changing,
+}
+
+impl<'a> LoadedAll<'a> {
+    /// Opens several locks to change them together, having settled those with
+    /// waiters.
+    ///
+    /// # Errors
+    ///
+    /// One of the keys holds no lock; then nothing has changed but what had to
+    /// without being asked.
+    pub(crate) fn load(
+        state: &mut State,
+        op: &Operation<'a>,
+        keys: &'a [Text<'a>],
+    ) -> Result<Self, Failure> {
+        state.check_writable(op)?;
+        for key in keys {
+            let op = Operation { key: *key, ..*op };
+            if state.locks.is_contended(op.name()) {
+                super::settle(state, &op);
+            }
+        }
+        let loaded = Self::as_they_are(state, op, keys);
+        match loaded.holds.iter().position(|hold| *hold == Hold::NoLock) {
+            None => Ok(loaded),
+            Some(key) => {
+                loaded.save(state);
+                Err(Failure::WrongType { key })
+            }
+        }
+    }
+
+    /// Opens all keys as they are.
+    fn as_they_are(state: &mut State, op: &Operation<'a>, keys: &'a [Text<'a>]) -> Self {
+        let changing = Changing::new(keys);
+        let load = |key: &Text<'a>| Loaded::new(&mut state.known, &Operation { key: *key, ..*op });
+        let mut loaded: Vec<_> = keys.iter().map(load).collect();
+        let holds: Vec<_> = loaded.iter_mut().map(|it| it.hold.take()).collect();
+        let names = keys.iter().map(|key| Name {
+            db: op.db,
+            key: key.bytes(),
+        });
+        Self {
+            loaded,
+            names: names.collect(),
+            announces: vec![Announce::No; holds.len()],
+            holds,
+            changing,
+        }
+    }
+
+    /// Writes down what has become of the holds. All keys are closed when the
+    /// first key event is emitted.
+    pub(crate) fn save(self, state: &mut State) {
+        let mut saved = Vec::with_capacity(self.loaded.len());
+        let changed = self.loaded.into_iter().zip(self.holds).zip(self.announces);
+        for ((mut loaded, hold), mut announce) in changed {
+            loaded.hold = hold;
+            if matches!(loaded.hold, Hold::Exclusive { .. }) && loaded.ends_sooner() {
+                announce = Announce::Sooner;
+            }
+            let place = loaded.place();
+            saved.push((place, loaded.save(&mut state.known, announce)));
+        }
+        drop(self.changing);
+        for ((ctx, key), (events, message)) in saved {
+            events.emit(ctx, key);
+            if message == Message::Due {
+                delivery::announce(ctx, key);
+            }
+        }
+    }
+}
+
+/// Checks that every key is free or holds a lock, and may be changed.
+///
+/// # Errors
+///
+/// Which key holds something else.
+pub(crate) fn check_all(
+    state: &mut State,
+    op: &Operation<'_>,
+    keys: &[Text],
+) -> Result<(), Failure> {
+    state.check_writable(op)?;
+    for (index, key) in keys.iter().enumerate() {
+        let op = Operation { key: *key, ..*op };
+        let Some(opened) = Key::open_to_read(op.ctx, *key) else {
+            continue;
+        };
+        let (name, known) = (op.name(), &state.known);
+        if !store::is_lock(&opened, name, op.caller, known, op.now) {
+            // The next one who asks is told the same.
+            state.known.forget(name);
+            return Err(Failure::WrongType { key: index });
+        }
+    }
+    Ok(())
+}
+
+/// Grants the next of the requests for several keys that changes have made
+/// first in all their queues. Answers which locks are to be settled then: those
+/// of a request that nobody heard of. `None` if there is no such request.
+pub(super) fn grant_next(state: &mut State, op: &Operation<'_>) -> Option<Vec<OwnedText>> {
+    let ticket = state.locks.next_ready()?;
+    let keys = state.locks.keys_of(ticket);
+    Some(grant(state, op, ticket, &keys))
+}
+
+fn grant(
+    state: &mut State,
+    op: &Operation<'_>,
+    ticket: TicketId,
+    keys: &[(u32, Box<[u8]>)],
+) -> Vec<OwnedText> {
+    if keys.iter().any(|(db, _)| *db != op.db) {
+        // To be done where that database is selected.
+        for (db, key) in keys {
+            state.locks.settle_later(Name { db: *db, key });
+        }
+        return Vec::new();
+    }
+    let texts: Vec<_> = keys.iter().map(|(_, key)| OwnedText::new(key)).collect();
+    let keys: Vec<_> = texts.iter().map(OwnedText::text).collect();
+    // The server has asked for the keys of the command only.
+    let is_ours = |key: &Text<'_>| state.is_ours(&Operation { key: *key, ..*op });
+    if !keys.iter().all(is_ours) {
+        return Vec::new();
+    }
+    match hand_over(state, op, ticket, &keys) {
+        Some(Published::ToNobody) => texts,
+        Some(Published::ToSomebody) | None => Vec::new(),
+    }
+}
+
+/// Grants a request, if it is granted, and tells its owner.
+fn hand_over(
+    state: &mut State,
+    op: &Operation<'_>,
+    ticket: TicketId,
+    keys: &[Text<'_>],
+) -> Option<Published> {
+    let nobody = Operation {
+        caller: None,
+        ..*op
+    };
+    let mut loaded = LoadedAll::as_they_are(state, &nobody, keys);
+    let (names, holds) = (&loaded.names, &mut loaded.holds);
+    let granted = state.locks.grant_all(op.now, ticket, names, holds);
+    let told = granted.map(|granted| {
+        let named = keys.iter().map(|key| key.bytes().into()).collect();
+        let told = state.deliveries.grant(op.ctx, op.db, named, &granted);
+        if told == Published::ToNobody {
+            state.locks.skip_all(op.now, names, holds, &granted);
+        }
+        told
+    });
+    loaded.save(state);
+    told
+}
