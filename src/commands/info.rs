@@ -1,20 +1,17 @@
-//! `RLOCK.INFO key`
+//! `RLOCK.INFO key` and `RLOCK.LIST [COUNT n]`
 
-use rlock_core::{Fence, Holder, Mode, Name, Timestamp, WaiterView, syntax};
+use rlock_core::{Holding, Locks, Name, Timestamp, ViewFields, ViewValue, syntax};
 
 use super::{Call, reply};
 use crate::{
-    api::{Context, Key},
+    api::{Context, Key, OwnedText},
     clock,
     operation::Failure,
-    state,
-    store::{self, Holding},
+    state::{self, State},
+    store,
 };
 
-/// How many waiters are shown.
-const WAITERS_SHOWN: usize = 100;
-
-pub(super) fn run(call: &Call<'_>) -> Option<()> {
+pub(super) fn info(call: &Call<'_>) -> Option<()> {
     let ctx = call.ctx;
     let key = call.parsed(syntax::key(call.arguments))?;
     let now = clock::now();
@@ -31,83 +28,55 @@ pub(super) fn run(call: &Call<'_>) -> Option<()> {
         db: ctx.db(),
         key: key.bytes(),
     };
-    ctx.reply_map(5);
-    reply_hold(ctx, name, &holding, now);
-    let seen = state::look(|state| {
-        let locks = &state.locks;
-        ctx.reply_bytes(b"queued");
-        ctx.reply_number(locks.queued(name).into());
-        ctx.reply_bytes(b"waiters");
-        let waiters: Vec<_> = locks.waiters(now, name).take(WAITERS_SHOWN).collect();
-        ctx.reply_array(waiters.len());
-        waiters.iter().for_each(|waiter| reply_waiter(ctx, waiter));
-    });
-    if seen.is_none() {
-        ctx.reply_bytes(b"queued");
-        ctx.reply_nil();
-        ctx.reply_bytes(b"waiters");
-        ctx.reply_array(0);
-    }
+    let show = |locks: Option<&Locks>| reply_fields(ctx, holding.fields(now, name, locks));
+    state::look(|state| show(Some(&state.locks))).unwrap_or_else(|| show(None));
     Some(())
 }
 
-fn reply_hold(ctx: &Context, name: Name<'_>, holding: &Holding, now: Timestamp) {
-    let holders = &holding.holders;
-    ctx.reply_bytes(b"mode");
-    ctx.reply_bytes(match (holders.is_empty(), holding.is_shared) {
-        (true, _) => b"free",
-        (false, true) => b"shared",
-        (false, false) => b"exclusive",
+pub(super) fn list(call: &Call<'_>) -> Option<()> {
+    let count = call.parsed(syntax::list(call.arguments))?;
+    let (ctx, now) = (call.ctx, clock::now());
+    let seen = state::look(|state| {
+        let listed = state.locks.most_contended(now, ctx.db()).take(count);
+        let listed: Vec<_> = listed.collect();
+        ctx.reply_array(listed.len());
+        for lock in listed {
+            let (is_shared, holders) = count_holders(ctx, state, now, lock.key);
+            reply_fields(ctx, lock.fields(is_shared, holders));
+        }
     });
-    ctx.reply_bytes(b"fence");
-    let fences = holders.iter().filter_map(|(_, holder)| holder.fence);
-    reply_number_or_nil(ctx, fences.max().map(Fence::get));
-    ctx.reply_bytes(b"holders");
-    ctx.reply_array(holders.len());
-    for (owner, holder) in holders {
-        let bound = state::look(|state| state.locks.is_bound(name, owner));
-        reply_holder(ctx, owner, holder, bound == Some(true), now);
+    if seen.is_none() {
+        reply::busy(ctx);
     }
+    seen
 }
 
-fn reply_holder(ctx: &Context, owner: &[u8], holder: &Holder, bound: bool, now: Timestamp) {
-    ctx.reply_map(6);
-    ctx.reply_bytes(b"owner");
-    ctx.reply_bytes(owner);
-    ctx.reply_bytes(b"count");
-    ctx.reply_number(holder.count.into());
-    ctx.reply_bytes(b"permits");
-    ctx.reply_number(holder.permits.into());
-    ctx.reply_bytes(b"lease-left-ms");
-    ctx.reply_number(holder.deadline.millis_from(now));
-    ctx.reply_bytes(b"fence");
-    reply_number_or_nil(ctx, holder.fence.map(Fence::get));
-    ctx.reply_bytes(b"bound");
-    ctx.reply_number(bound.into());
+/// Whether a lock is held in shared mode, and how many hold it. A key that holds
+/// no lock is shown as free: nobody can be granted it, but nobody holds it.
+fn count_holders(ctx: &Context, state: &State, now: Timestamp, key: &[u8]) -> (bool, usize) {
+    let Some(open) = Key::open_to_read(ctx, OwnedText::new(key).text()) else {
+        return (false, 0);
+    };
+    let name = Name { db: ctx.db(), key };
+    if let Some(shared) = store::known_holders(&open, name, &state.known) {
+        return (true, shared.live(now));
+    }
+    let holding = store::holders(&open, now, &|| false).unwrap_or_default();
+    (holding.is_shared, holding.holders.len())
 }
 
-fn reply_waiter(ctx: &Context, waiter: &WaiterView<'_>) {
-    ctx.reply_map(6);
-    ctx.reply_bytes(b"owner");
-    ctx.reply_bytes(waiter.owner);
-    ctx.reply_bytes(b"mode");
-    ctx.reply_bytes(match waiter.mode {
-        Mode::Exclusive => &b"exclusive"[..],
-        Mode::Shared { .. } => b"shared",
-    });
-    ctx.reply_bytes(b"waited-ms");
-    ctx.reply_number(u64::try_from(waiter.waited.as_millis()).unwrap_or(u64::MAX));
-    ctx.reply_bytes(b"wait-left-ms");
-    reply_number_or_nil(ctx, waiter.wait_left_ms);
-    ctx.reply_bytes(b"client-id");
-    reply_number_or_nil(ctx, waiter.session);
-    ctx.reply_bytes(b"kept-left-ms");
-    reply_number_or_nil(ctx, waiter.kept_left_ms);
-}
-
-fn reply_number_or_nil(ctx: &Context, number: Option<u64>) {
-    match number {
-        Some(number) => ctx.reply_number(number),
-        None => ctx.reply_nil(),
+fn reply_fields(ctx: &Context, fields: ViewFields<'_>) {
+    ctx.reply_map(fields.len());
+    for (name, value) in fields {
+        ctx.reply_bytes(name.as_bytes());
+        match value {
+            ViewValue::Nil => ctx.reply_nil(),
+            ViewValue::Number(number) => ctx.reply_number(number),
+            ViewValue::Text(text) => ctx.reply_bytes(text),
+            ViewValue::List(entries) => {
+                ctx.reply_array(entries.len());
+                entries.for_each(|fields| reply_fields(ctx, fields));
+            }
+        }
     }
 }

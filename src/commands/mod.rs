@@ -6,7 +6,6 @@ mod force;
 mod help;
 mod hold;
 mod info;
-mod list;
 mod register;
 mod reply;
 mod table;
@@ -135,8 +134,8 @@ mod entry_point {
         downgrade = Downgrade, super::hold::downgrade;
         force = Force, super::force::run;
         help = Help, super::help::run;
-        info = Info, super::info::run;
-        list = List, super::list::run;
+        info = Info, super::info::info;
+        list = List, super::info::list;
         release = Release, super::hold::release;
         release_all = ReleaseAll, super::hold::release_all;
         renew = Renew, super::hold::renew;

@@ -12,8 +12,6 @@ mod write;
 
 pub(crate) use before::Before;
 pub(crate) use fields::CONSTANTS;
-pub(crate) use read::{
-    Holding, confirms, exclusive_owner, holders, is_lock, known_holders, load, stamp,
-};
+pub(crate) use read::{confirms, exclusive_owner, holders, is_lock, known_holders, load, stamp};
 pub(crate) use shared_cache::Known;
 pub(crate) use write::{Diff, Events};

@@ -1,9 +1,9 @@
 //! Reads the hold of a key.
 
-use std::{ops::ControlFlow, sync::Arc};
+use std::ops::ControlFlow;
 
 use rlock_core::{
-    Fence, Hold, Holder, Name, Shared, Timestamp, Who,
+    Fence, Hold, Holder, Holding, Name, Shared, Timestamp, Who,
     codec::{self, Field},
     syntax::OWNER_LEN_MAX,
 };
@@ -150,13 +150,6 @@ pub(crate) fn confirms(key: &Key<'_>, name: Name<'_>, known: &Known, now: Timest
     let counted = || count_holders(key, now);
     known_holders(key, name, known)
         .is_some_and(|shared| counted() == Some([shared.len(), shared.live(now)]))
-}
-
-/// Who holds a lock.
-#[derive(Debug, Default)]
-pub(crate) struct Holding {
-    pub(crate) is_shared: bool,
-    pub(crate) holders: Vec<(Arc<[u8]>, Holder)>,
 }
 
 enum Stored<'a> {

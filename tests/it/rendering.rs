@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use redis::Value;
 
 use crate::client::text;
+use crate::script::shown;
 
 /// How far the times in a reply may be from the scenario's.
 const TOLERANCE_MS: u64 = 40;
@@ -49,8 +50,9 @@ impl Rendering {
             ) => {
                 format!("fence {}", self.fence(*real))
             }
-            ("RLOCK.INFO", Value::Array(fields)) => self.info(fields),
-            ("RLOCK.LIST", list) => locks(list),
+            ("RLOCK.LIST", Value::Array(list)) if list.is_empty() => "empty".into(),
+            ("RLOCK.INFO", shown) => self.fields(shown),
+            ("RLOCK.LIST", list) => self.entries("locks", list),
             ("HGETALL", Value::Array(fields)) => self.hash(fields),
             ("PTTL", Value::Int(-1)) => "no ttl".into(),
             ("PTTL", Value::Int(-2)) => "no key".into(),
@@ -103,38 +105,35 @@ impl Rendering {
         format!("( lease-left={left} fence={fence} permits={permits} )")
     }
 
-    fn info(&mut self, fields: &[Value]) -> String {
-        let mut holders = maps(field(fields, "holders"));
-        holders.sort_by_key(|holder| text(field(holder, "owner")));
-        let holders = holders.iter().map(|holder| {
-            let shown = |name| text(field(holder, name));
-            let fence = self.fence_or_nil(field(holder, "fence"));
-            let (owner, count, left) = (shown("owner"), shown("count"), shown("lease-left-ms"));
-            // What is as it mostly is goes without saying.
-            let permits = match shown("permits").as_str() {
-                "1" => String::new(),
-                permits => format!(" permits={permits}"),
+    /// What is shown of something, as a map that RESP2 has flattened.
+    fn fields(&mut self, map: &Value) -> String {
+        let fields = pairs(map).map(|(name, value)| {
+            let value = match value {
+                Value::Int(real) if name == "fence" => self.fence(*real),
+                Value::Array(_) => format!("[{}]", self.entries(&name, value)),
+                other => text(other),
             };
-            let bound = match shown("bound").as_str() {
-                "0" => String::new(),
-                bound => format!(" bound={bound}"),
-            };
-            format!("{owner} count={count}{permits} fence={fence} lease-left={left}{bound}")
+            (name, value)
         });
-        let holders = holders.collect::<Vec<_>>().join("; ");
-        let waiters = each(field(fields, "waiters"), waiter);
-        let mode = text(field(fields, "mode"));
-        let queued = text(field(fields, "queued"));
-        let fence = self.fence_or_nil(field(fields, "fence"));
-        format!("mode={mode} fence={fence} holders=[{holders}] queued={queued} waiters=[{waiters}]")
+        let fields = fields.collect::<Vec<_>>();
+        shown(
+            fields
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.clone())),
+        )
     }
 
-    fn fence_or_nil(&mut self, value: &Value) -> String {
-        if let Value::Int(real) = value {
-            self.fence(*real)
-        } else {
-            text(value)
+    /// The same of each of a list. Shared holders are in no order.
+    fn entries(&mut self, name: &str, list: &Value) -> String {
+        let Value::Array(list) = list else {
+            return text(list);
+        };
+        let mut list = list.iter().collect::<Vec<_>>();
+        if name == "holders" {
+            list.sort_by_key(|map| pairs(map).next().map(|(_, owner)| text(owner)));
         }
+        let entries = list.into_iter().map(|map| self.fields(map));
+        entries.collect::<Vec<_>>().join("; ")
     }
 
     /// A message: `redisson_lock__channel:{k}: 0` and `c: grant 1700000000000000 owner k`.
@@ -163,53 +162,13 @@ impl Rendering {
     }
 }
 
-/// The value of a field of a map that RESP2 has flattened.
-fn field<'a>(map: &'a [Value], name: &str) -> &'a Value {
-    let pair = map.chunks_exact(2).find(|pair| text(&pair[0]) == name);
-    pair.map_or(&Value::Okay, |pair| &pair[1])
-}
-
-/// The maps of a list, each flattened.
-fn maps(list: &Value) -> Vec<&[Value]> {
-    let Value::Array(list) = list else {
-        return Vec::new();
+/// The pairs of a map that RESP2 has flattened.
+fn pairs(map: &Value) -> impl Iterator<Item = (String, &Value)> {
+    let flat = match map {
+        Value::Array(flat) => flat.as_slice(),
+        _ => &[],
     };
-    let maps = list.iter().filter_map(|map| match map {
-        Value::Array(map) => Some(map.as_slice()),
-        _ => None,
-    });
-    maps.collect()
-}
-
-fn each(list: &Value, render: impl Fn(&[Value]) -> String) -> String {
-    let shown = maps(list).into_iter().map(render);
-    shown.collect::<Vec<_>>().join("; ")
-}
-
-/// A place in a queue: of one who waits, or kept for one who may come back.
-fn waiter(waiter: &[Value]) -> String {
-    let shown = |name| text(field(waiter, name));
-    let (owner, mode, waited) = (shown("owner"), shown("mode"), shown("waited-ms"));
-    let (wait_left, kept_left) = (shown("wait-left-ms"), shown("kept-left-ms"));
-    if kept_left == "nil" {
-        return format!("{owner} {mode} waited={waited} wait-left={wait_left}");
-    }
-    format!("{owner} kept {mode} waited={waited} kept-left={kept_left}")
-}
-
-/// A list of contended locks.
-fn locks(list: &Value) -> String {
-    let shown = each(list, |lock| {
-        let shown = |name| text(field(lock, name));
-        let (key, mode, holders) = (shown("key"), shown("mode"), shown("holders"));
-        let (waiters, oldest) = (shown("waiters"), shown("oldest-wait-ms"));
-        format!("{key} mode={mode} holders={holders} waiters={waiters} oldest-wait={oldest}")
-    });
-    if shown.is_empty() {
-        "empty".into()
-    } else {
-        shown
-    }
+    flat.chunks_exact(2).map(|pair| (text(&pair[0]), &pair[1]))
 }
 
 /// Whether the reply, the messages on channels in their order, and all else in any order are as expected: between

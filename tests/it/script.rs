@@ -1,5 +1,4 @@
-//! Reads a scenario file; `tests/scenarios/README.md` describes the form. The tests of the core read it with this file,
-//! too.
+//! The form of scenario files, which `tests/scenarios/README.md` describes. The tests of the core use this file, too.
 
 /// One step of a scenario: what is done, and what is to be seen by then.
 #[derive(Debug)]
@@ -48,4 +47,18 @@ pub(crate) fn steps(text: &str) -> Result<Vec<Step>, String> {
         });
     }
     Ok(steps)
+}
+
+/// What is shown of something as a scenario writes it, from its fields in their order.
+pub(crate) fn shown<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
+    let shown = fields.into_iter().filter_map(|(name, value)| {
+        let name = name.trim_end_matches("-ms");
+        match (name, value.as_str()) {
+            // What is as it mostly is goes without saying, and what is never the same.
+            ("permits", "1") | ("bound", "0") | ("kept-left", "nil") | ("client-id", _) => None,
+            ("owner" | "key", _) => Some(value),
+            _ => Some(format!("{name}={value}")),
+        }
+    });
+    shown.collect::<Vec<_>>().join(" ")
 }

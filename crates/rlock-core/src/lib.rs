@@ -62,6 +62,6 @@ pub use step::{
 };
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::{Grace, Timestamp};
-pub use views::{ContendedView, WaiterView};
+pub use views::{ContendedView, Holding, ViewFields, ViewValue, WaiterView};
 pub use wait_for::{Holders, VisitHolder};
 pub use watch::Binding;

@@ -1,13 +1,144 @@
 //! What an operator sees: who waits for a lock, and which locks are waited for.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::queue::QueueId;
-use crate::{Locks, Mode, Name, Ticket, Timestamp};
+use crate::{Fence, Holder, Locks, Mode, Name, Ticket, Timestamp};
 
 /// How many waiters are looked at to find who has waited for longest.
 const FIRST_MAX: usize = 64;
+
+/// How many waiters of a lock are shown.
+const WAITERS_SHOWN: usize = 100;
+
+/// What is shown of something: its fields in their order, each with its name.
+pub type ViewFields<'a> = Vec<(&'static str, ViewValue<'a>)>;
+
+/// The value of a field that is shown.
+pub enum ViewValue<'a> {
+    /// There is none, or it is not known.
+    Nil,
+    /// A number.
+    Number(u64),
+    /// A text.
+    Text(&'a [u8]),
+    /// Any number of things, each made when it is asked for.
+    List(Box<dyn ExactSizeIterator<Item = ViewFields<'a>> + 'a>),
+}
+
+impl From<u64> for ViewValue<'_> {
+    fn from(number: u64) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl From<Duration> for ViewValue<'_> {
+    fn from(time: Duration) -> Self {
+        Self::Number(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+impl From<Option<u64>> for ViewValue<'_> {
+    fn from(number: Option<u64>) -> Self {
+        number.map_or(Self::Nil, Self::Number)
+    }
+}
+
+impl From<Option<Fence>> for ViewValue<'_> {
+    fn from(fence: Option<Fence>) -> Self {
+        fence.map(Fence::get).into()
+    }
+}
+
+impl<'a> From<&'a [u8]> for ViewValue<'a> {
+    fn from(text: &'a [u8]) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&'static str> for ViewValue<'_> {
+    fn from(text: &'static str) -> Self {
+        Self::Text(text.as_bytes())
+    }
+}
+
+/// Who holds a lock: those whose leases have not ended.
+#[derive(Debug, Default)]
+pub struct Holding {
+    /// Whether it is held in shared mode, if it is held.
+    pub is_shared: bool,
+    /// The holders, each with its owner.
+    pub holders: Vec<(Arc<[u8]>, Holder)>,
+}
+
+impl Holding {
+    /// What `RLOCK.INFO` shows of a lock. Without `locks` it is not known who
+    /// waits.
+    #[must_use]
+    pub fn fields<'a>(
+        &'a self,
+        now: Timestamp,
+        name: Name<'a>,
+        locks: Option<&'a Locks>,
+    ) -> ViewFields<'a> {
+        let waiters = locks.map(|locks| locks.waiters(now, name).take(WAITERS_SHOWN));
+        let waiters: Vec<_> = waiters.into_iter().flatten().collect();
+        let holders = self.holders.iter().map(move |(owner, holder)| {
+            let is_bound = locks.is_some_and(|locks| locks.is_bound(name, owner));
+            holder_fields(now, owner, holder, is_bound)
+        });
+        let fence = self.holders.iter().filter_map(|it| it.1.fence).max();
+        vec![
+            ("mode", mode(self.is_shared, self.holders.len()).into()),
+            ("fence", fence.into()),
+            ("holders", ViewValue::List(Box::new(holders))),
+            ("queued", locks.map(|it| u64::from(it.queued(name))).into()),
+            (
+                "waiters",
+                ViewValue::List(Box::new(waiters.into_iter().map(waiter_fields))),
+            ),
+        ]
+    }
+}
+
+fn holder_fields<'a>(
+    now: Timestamp,
+    owner: &'a [u8],
+    holder: &Holder,
+    is_bound: bool,
+) -> ViewFields<'a> {
+    vec![
+        ("owner", owner.into()),
+        ("count", u64::from(holder.count).into()),
+        ("permits", u64::from(holder.permits).into()),
+        ("lease-left-ms", holder.deadline.millis_from(now).into()),
+        ("fence", holder.fence.into()),
+        ("bound", u64::from(is_bound).into()),
+    ]
+}
+
+fn waiter_fields(waiter: WaiterView<'_>) -> ViewFields<'_> {
+    let is_shared = waiter.mode != Mode::Exclusive;
+    vec![
+        ("owner", waiter.owner.into()),
+        ("mode", mode(is_shared, 1).into()),
+        ("waited-ms", waiter.waited.into()),
+        ("wait-left-ms", waiter.wait_left_ms.into()),
+        ("client-id", waiter.session.into()),
+        ("kept-left-ms", waiter.kept_left_ms.into()),
+    ]
+}
+
+/// The word for a mode. What nobody holds is free.
+const fn mode(is_shared: bool, holders: usize) -> &'static str {
+    match (holders, is_shared) {
+        (0, _) => "free",
+        (_, true) => "shared",
+        (_, false) => "exclusive",
+    }
+}
 
 /// One waiter, as an operator sees it.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +167,20 @@ pub struct ContendedView<'a> {
     pub waiters: u32,
     /// How long ago the first of them was taken.
     pub oldest_wait: Duration,
+}
+
+impl<'a> ContendedView<'a> {
+    /// What `RLOCK.LIST` shows of a lock that has so many holders.
+    #[must_use]
+    pub fn fields(&self, is_shared: bool, holders: usize) -> ViewFields<'a> {
+        vec![
+            ("key", self.key.into()),
+            ("mode", mode(is_shared, holders).into()),
+            ("holders", (holders as u64).into()),
+            ("waiters", u64::from(self.waiters).into()),
+            ("oldest-wait-ms", self.oldest_wait.into()),
+        ]
+    }
 }
 
 impl Locks {

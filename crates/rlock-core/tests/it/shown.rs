@@ -2,72 +2,34 @@
 //! fences counted.
 
 use rlock_core::{
-    ChannelKind, Fence, Holder, Mode, Name,
+    ChannelKind, Fence, Holder, Holding, Name, ViewFields, ViewValue,
     codec::{self, Field},
 };
 
 use crate::{
     driver::text,
+    script,
     stage::{Shown, Stage},
-    store::Stored,
-    stored::Held,
     told::{Outcome, Told, Word},
 };
 
 impl Stage {
     pub(crate) fn info(&self, name: Name<'_>) -> String {
-        let now = self.driver.now;
-        let Ok(held) = self.held(name) else {
+        let Ok(holding) = self.holding(name) else {
             return "error WRONGTYPE".to_owned();
         };
-        let lives: Vec<_> = held.iter().flat_map(|held| held.lives(now)).collect();
-        let mode = mode(held, lives.is_empty());
-        let fence = self.fence_or_nil(lives.iter().filter_map(|it| it.1.fence).max());
-        let holders = lives.iter().map(|(owner, it)| {
-            let mut shown = format!("{owner} count={}", it.count);
-            if it.permits != 1 {
-                shown += &format!(" permits={}", it.permits);
-            }
-            let left = it.deadline.millis_from(now);
-            let fence = self.fence_or_nil(it.fence);
-            shown += &format!(" fence={fence} lease-left={left}");
-            if self.driver.locks.is_bound(name, owner.as_bytes()) {
-                shown += " bound=1";
-            }
-            shown
-        });
-        let holders = holders.collect::<Vec<_>>().join("; ");
-        let waiters: Vec<_> = self.driver.locks.waiters(now, name).collect();
-        let queued = self.driver.locks.queued(name);
-        assert_eq!(queued as usize, waiters.len(), "all are shown");
-        let waiters = waiters.iter().map(|it| {
-            let (owner, waited) = (text(it.owner), it.waited.as_millis());
-            let mode = match it.mode {
-                Mode::Exclusive => "exclusive",
-                Mode::Shared { .. } => "shared",
-            };
-            if let Some(left) = it.kept_left_ms {
-                return format!("{owner} kept {mode} waited={waited} kept-left={left}");
-            }
-            let left = it.wait_left_ms.map(|left| left.to_string());
-            let left = left.unwrap_or_else(|| "nil".to_owned());
-            format!("{owner} {mode} waited={waited} wait-left={left}")
-        });
-        let waiters = waiters.collect::<Vec<_>>().join("; ");
-        format!("mode={mode} fence={fence} holders=[{holders}] queued={queued} waiters=[{waiters}]")
+        let locks = &self.driver.locks;
+        let waiters = locks.waiters(self.driver.now, name).count();
+        assert_eq!(locks.queued(name) as usize, waiters, "all are shown");
+        self.fields(holding.fields(self.driver.now, name, Some(locks)))
     }
 
     pub(crate) fn list(&self, count: usize) -> String {
-        let now = self.driver.now;
-        let locks = self.driver.locks.most_contended(now, 0).take(count);
-        let locks = locks.map(|it| {
+        let locks = self.driver.locks.most_contended(self.driver.now, 0);
+        let locks = locks.take(count).map(|it| {
             let name = Name { db: 0, key: it.key };
-            let held = self.held(name).unwrap_or_default();
-            let holders = held.iter().flat_map(|held| held.lives(now)).count();
-            let mode = mode(held, holders == 0);
-            let (key, waiters) = (text(it.key), it.waiters);
-            let oldest = it.oldest_wait.as_millis();
-            format!("{key} mode={mode} holders={holders} waiters={waiters} oldest-wait={oldest}")
+            let holding = self.holding(name).unwrap_or_default();
+            self.fields(it.fields(holding.is_shared, holding.holders.len()))
         });
         let locks = locks.collect::<Vec<_>>().join("; ");
         if locks.is_empty() {
@@ -77,10 +39,37 @@ impl Stage {
         }
     }
 
-    /// Who holds a lock, if anybody does; `Err` if the key holds no lock.
-    fn held(&self, name: Name<'_>) -> Result<Option<&Held>, ()> {
-        let stored: Option<&Stored> = self.driver.store.get(self.driver.now, name);
-        stored.map(|it| it.held().ok_or(())).transpose()
+    fn fields(&self, fields: ViewFields<'_>) -> String {
+        let fields = fields.into_iter().map(|(name, value)| {
+            let value = match value {
+                ViewValue::Nil => "nil".to_owned(),
+                ViewValue::Number(number) => match Fence::new(number) {
+                    Some(fence) if name == "fence" => self.number(fence).to_string(),
+                    _ => number.to_string(),
+                },
+                ViewValue::Text(it) => text(it),
+                ViewValue::List(entries) => {
+                    let entries = entries.map(|it| self.fields(it));
+                    format!("[{}]", entries.collect::<Vec<_>>().join("; "))
+                }
+            };
+            (name, value)
+        });
+        script::shown(fields)
+    }
+
+    /// Who holds a lock; `Err` if the key holds no lock.
+    fn holding(&self, name: Name<'_>) -> Result<Holding, ()> {
+        let now = self.driver.now;
+        let Some(stored) = self.driver.store.get(now, name) else {
+            return Ok(Holding::default());
+        };
+        let held = stored.held().ok_or(())?;
+        let holders = held.lives(now).map(|it| (it.0.as_bytes().into(), it.1));
+        Ok(Holding {
+            is_shared: held.shared,
+            holders: holders.collect(),
+        })
     }
 
     pub(crate) fn all_fields(&self, name: Name<'_>) -> String {
@@ -167,18 +156,5 @@ impl Stage {
     pub(crate) fn number(&self, fence: Fence) -> usize {
         let at = self.fences.iter().position(|it| *it == fence);
         at.expect("a fence that is shown was given") + 1
-    }
-
-    fn fence_or_nil(&self, fence: Option<Fence>) -> String {
-        let number = fence.map(|fence| self.number(fence).to_string());
-        number.unwrap_or_else(|| "nil".to_owned())
-    }
-}
-
-fn mode(held: Option<&Held>, free: bool) -> &'static str {
-    match held {
-        Some(held) if held.shared && !free => "shared",
-        Some(_) if !free => "exclusive",
-        _ => "free",
     }
 }
