@@ -3,12 +3,11 @@
 
 use std::time::Duration;
 
-use rlock_client::{Client, Mutex};
+use rlock_client::Client;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::cancel::{self, Random};
-use crate::cancel_kinds::{Locks, nothing_is_left};
+use crate::cancel::{Locks, Random, nothing_is_left};
 use crate::proxy::{Proxy, Weather};
 use crate::server::{Admin, BOUND, Server};
 
@@ -44,14 +43,13 @@ async fn drop_later(call: impl Future, random: &mut Random) {
     }
 }
 
-async fn ask_at_random(mutex: &Mutex, locks: &Locks, random: &mut Random) {
+async fn ask_at_random(locks: &Locks, random: &mut Random) {
     match random.below(40) {
-        0 => drop_later(mutex.lock(), random).await,
+        0 => drop_later(locks.mutex.lock(), random).await,
         1 => drop_later(locks.rwlock.read(), random).await,
         2 => drop_later(locks.rwlock.write(), random).await,
         3 => drop_later(locks.semaphore.acquire_many(2), random).await,
         4 => drop_later(locks.multi.lock(), random).await,
-        5..12 => cancel::ask_at_random(mutex, random).await,
         _ => locks.ask_at_random(random).await,
     }
 }
@@ -61,12 +59,11 @@ async fn start(clients: &[Client]) -> Vec<JoinHandle<()>> {
     let owners: Vec<_> = clients.iter().map(Client::owner).collect();
     let task = |seed| {
         let which = seed as usize % clients.len();
-        let mutex = clients[which].mutex(format!("k{}", seed % 11));
         let locks = Locks::of(&clients[which], &owners[which], seed / 8);
         async move {
             let mut random = Random(seed);
             for _ in 0..CALLS / TASKS {
-                ask_at_random(&mutex, &locks, &mut random).await;
+                ask_at_random(&locks, &mut random).await;
             }
         }
     };

@@ -1,6 +1,5 @@
 //! Lost replies, dead connections, silent networks.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,31 +7,9 @@ use futures_util::StreamExt;
 use rlock_client::{Client, Error, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
+use crate::kinds::through;
 use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server, eventually};
-
-/// A client whose traffic goes through a proxy, and gives up soon.
-async fn through(proxy: &Proxy) -> Client {
-    let builder = Client::builder().response_timeout(Duration::from_millis(400));
-    builder.connect(&proxy.url()).await.unwrap()
-}
-
-#[tokio::test]
-async fn a_lost_reply_to_acquire_gives_the_same_grant_once() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
-    let (client, mut admin) = (through(&proxy).await, server.admin().await);
-    proxy.set(Weather::CutReplyTo("RLOCK.ACQUIRE"));
-    let guard = client.mutex("k").lock().await.unwrap();
-    assert_eq!(proxy.weather(), Weather::Fair, "a reply was lost");
-    let info = client.mutex("k").info().await.unwrap();
-    assert_eq!(
-        (info.fence, info.holders[0].count, info.queued),
-        (Some(guard.fence()), 1, 0)
-    );
-    guard.release().await.unwrap();
-    admin.untouched("k").await;
-}
 
 #[tokio::test]
 async fn a_lost_reply_to_a_queued_request_makes_no_second_place() {
@@ -54,51 +31,6 @@ async fn a_lost_reply_to_a_queued_request_makes_no_second_place() {
 }
 
 #[tokio::test]
-async fn a_lost_reply_to_release_is_a_release() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
-    let (client, other) = (through(&proxy).await, server.client().await);
-    let guard = client.mutex("k").lock().await.unwrap();
-    let next = tokio::spawn({
-        let mutex = other.mutex("k");
-        async move { mutex.lock().await.unwrap() }
-    });
-    server.admin().await.queued(1).await;
-    proxy.set(Weather::CutReplyTo("RLOCK.RELEASE"));
-    guard.release().await.unwrap();
-    let next = tokio::time::timeout(BOUND, next).await.unwrap().unwrap();
-    assert_eq!(proxy.weather(), Weather::Fair);
-    assert!(
-        next.is_valid(),
-        "the second release did not touch the next holder"
-    );
-    assert!(other.mutex("k").is_held_by(next.owner()).await.unwrap());
-    next.release().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_call_given_up_while_its_reply_was_lost_leaves_nothing() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
-    let (client, mut admin) = (through(&proxy).await, server.admin().await);
-    for key in ["free", "held"] {
-        let _held = server.client().await.mutex("held").try_lock().await;
-        proxy.set(Weather::CutReplyTo("RLOCK.ACQUIRE"));
-        let mut call = Box::pin(async { client.mutex(key).lock().await });
-        eventually("the reply is lost", async || {
-            let _ = tokio::time::timeout(Duration::from_millis(1), &mut call).await;
-            proxy.weather() == Weather::Fair
-        })
-        .await;
-        drop(call);
-        client.flush().await;
-        admin.queued(0).await;
-        let exists: bool = admin.run("EXISTS free").await;
-        assert!(!exists);
-    }
-}
-
-#[tokio::test]
 async fn a_request_that_outlives_its_connection_is_not_carried_out() {
     let server = Server::start().await;
     let proxy = Proxy::to(server.port).await;
@@ -110,29 +42,6 @@ async fn a_request_that_outlives_its_connection_is_not_carried_out() {
     assert!(!proxy.let_late_request_arrive().await);
     admin.untouched("k").await;
     assert_eq!(admin.gauge("acquires").await, 1);
-}
-
-#[tokio::test]
-async fn a_holder_that_hears_nothing_knows_its_loss_by_its_own_clock() {
-    let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
-    let (client, other) = (through(&proxy).await, server.client().await);
-    let lease = Duration::from_millis(600);
-    let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
-    let guard = Arc::new(mutex.lock().await.unwrap());
-    proxy.set(Weather::Swallow);
-    let next = tokio::spawn({
-        let guard = Arc::clone(&guard);
-        async move {
-            let next = other.mutex("k").lock().await.unwrap();
-            assert!(!guard.is_valid(), "at no moment are there two");
-            next.fence()
-        }
-    });
-    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
-    assert_eq!(loss, Loss::LeaseEnded);
-    let fence = tokio::time::timeout(BOUND, next).await.unwrap().unwrap();
-    assert!(fence > guard.fence());
 }
 
 #[tokio::test]

@@ -9,33 +9,6 @@ use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
 use crate::server::{Admin, BOUND, Server, eventually};
 
-#[tokio::test]
-async fn a_holder_whose_connection_is_killed_keeps_the_lock_as_the_same_owner() {
-    let server = Server::start().await;
-    let (client, mut admin) = (server.client().await, server.admin().await);
-    let mutex = client
-        .mutex("k")
-        .with(Terms::new().lease(Duration::from_secs(2)).unwrap());
-    let guard = mutex.lock().await.unwrap();
-    admin.kill_lock_clients().await;
-    eventually("renewed on a new connection", async || {
-        admin.gauge("renewals").await > 0
-    })
-    .await;
-    let info = mutex.info().await.unwrap();
-    assert_eq!(info.holders[0].owner, guard.owner().as_str());
-    assert_eq!(
-        (info.fence, info.holders[0].count),
-        (Some(guard.fence()), 1)
-    );
-    assert!(guard.is_valid());
-    // The loss notice was asked for again too.
-    eventually("watched again", async || admin.gauge("watches").await == 1).await;
-    let _: u64 = admin.run("RLOCK.FORCE k").await;
-    let loss = tokio::time::timeout(Duration::from_millis(400), guard.loss()).await;
-    assert_eq!(loss, Ok(Loss::EndedByServer));
-}
-
 #[test]
 fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
     on_a_calm_machine(async || {

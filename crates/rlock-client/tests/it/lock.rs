@@ -8,67 +8,6 @@ use rlock_client::{Client, Error, Guard, Loss, Mode};
 use crate::server::{BOUND, Server, eventually};
 
 #[tokio::test]
-async fn a_free_lock_is_granted_and_is_gone_after_its_release() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let guard = client.mutex("k").lock().await.unwrap();
-    assert!(guard.is_valid() && guard.fence() > 0);
-    assert!(guard.remaining() > Duration::from_secs(29));
-    assert!(client.mutex("k").is_locked().await.unwrap());
-    guard.release().await.unwrap();
-    assert!(!client.mutex("k").is_locked().await.unwrap());
-    let exists: bool = server.admin().await.run("EXISTS k").await;
-    assert!(!exists);
-}
-
-#[tokio::test]
-async fn a_try_at_a_held_lock_is_none() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let guard = client.mutex("k").try_lock().await.unwrap().unwrap();
-    assert!(client.mutex("k").try_lock().await.unwrap().is_none());
-    guard.release().await.unwrap();
-    assert!(client.mutex("k").try_lock().await.unwrap().is_some());
-}
-
-#[tokio::test]
-async fn a_wait_of_zero_is_a_try_and_not_without_limit() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let _guard = client.mutex("k").lock().await.unwrap();
-    let begun = Instant::now();
-    assert!(
-        client
-            .mutex("k")
-            .lock_timeout(Duration::ZERO)
-            .await
-            .unwrap()
-            .is_none()
-    );
-    assert!(begun.elapsed() < Duration::from_secs(5));
-}
-
-#[tokio::test]
-async fn a_wait_that_ends_is_none_and_leaves_the_queue() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let guard = client.mutex("k").lock().await.unwrap();
-    let begun = Instant::now();
-    let wait = Duration::from_millis(150);
-    assert!(
-        client
-            .mutex("k")
-            .lock_timeout(wait)
-            .await
-            .unwrap()
-            .is_none()
-    );
-    assert!(begun.elapsed() >= wait && begun.elapsed() < Duration::from_secs(1));
-    guard.release().await.unwrap();
-    server.admin().await.untouched("k").await;
-}
-
-#[tokio::test]
 async fn waiters_of_two_clients_get_the_lock_in_the_order_of_asking() {
     let server = Server::start().await;
     let (clients, mut admin) = (
@@ -128,30 +67,6 @@ async fn a_counter_kept_under_the_lock_is_exact_with_two_clients() {
     }
     let count: u64 = server.admin().await.run("GET counter").await;
     assert_eq!(count, TASKS * ROUNDS);
-}
-
-#[tokio::test]
-async fn a_dropped_guard_is_released_in_the_background() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    drop(client.mutex("k").lock().await.unwrap());
-    client.flush().await;
-    assert!(!client.mutex("k").is_locked().await.unwrap());
-}
-
-#[tokio::test]
-async fn the_lock_of_a_dropped_guard_goes_to_the_next_waiter() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let guard = client.mutex("k").lock().await.unwrap();
-    let next = tokio::spawn({
-        let mutex = client.mutex("k");
-        async move { mutex.lock().await.unwrap().fence() }
-    });
-    server.admin().await.queued(1).await;
-    let fence = guard.fence();
-    drop(guard);
-    assert!(tokio::time::timeout(BOUND, next).await.unwrap().unwrap() > fence);
 }
 
 #[tokio::test]

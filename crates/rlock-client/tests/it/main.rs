@@ -11,7 +11,6 @@ mod bound;
 mod calm;
 mod cancel;
 mod cancel_faults;
-mod cancel_kinds;
 mod certificates;
 mod chaos_checker;
 #[allow(dead_code)]
@@ -23,12 +22,12 @@ mod connecting;
 mod cost;
 mod deadlock;
 mod faults;
-mod faults_kinds;
 #[allow(dead_code)]
 #[path = "../chaos/history.rs"]
 mod history;
 mod kept;
 mod killed;
+mod kinds;
 mod list;
 mod lock;
 mod loss;

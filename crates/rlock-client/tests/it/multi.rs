@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use rlock_client::{Client, Error, Loss, Terms};
+use rlock_client::{Client, Error};
 
-use crate::calm::on_a_calm_machine;
 use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server, eventually};
+use crate::server::{BOUND, Server};
 
 #[tokio::test]
 async fn all_are_held_under_one_fence_by_one_command_each_way() {
@@ -34,71 +33,6 @@ async fn all_are_held_under_one_fence_by_one_command_each_way() {
 }
 
 #[tokio::test]
-async fn nothing_is_held_unless_all_can_be() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let held = client.mutex("b").lock().await.unwrap();
-    let multi = client.multi(["a", "b"]);
-    assert!(multi.try_lock().await.unwrap().is_none());
-    let wait = Duration::from_millis(50);
-    assert!(multi.lock_timeout(wait).await.unwrap().is_none());
-    assert!(!client.mutex("a").is_locked().await.unwrap());
-    let waiting = tokio::spawn({
-        let multi = multi.clone();
-        async move { multi.lock_timeout(BOUND).await.unwrap().unwrap() }
-    });
-    // A place for each key.
-    server.admin().await.queued(2).await;
-    // A free key of a request that waits goes to nobody else.
-    assert!(!client.mutex("a").is_locked().await.unwrap());
-    assert!(client.mutex("a").try_lock().await.unwrap().is_none());
-    let fence = held.fence();
-    held.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
-    assert!(guard.fence() > fence && guard.is_valid());
-    guard.release().await.unwrap();
-    server.admin().await.untouched("a").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_for_the_same_keys_in_any_order_never_wait_in_a_circle() {
-    let server = Server::start().await;
-    let clients = [server.client().await, server.client().await];
-    let mut tasks = Vec::new();
-    for number in 0..12_usize {
-        let mut keys = ["a", "b", "c", "d"];
-        keys.rotate_left(number % 4);
-        let multi = clients[number % 2].multi(&keys[..3]);
-        tasks.push(tokio::spawn(async move {
-            for _ in 0..20 {
-                multi.lock().await.unwrap().release().await.unwrap();
-            }
-        }));
-    }
-    for task in tasks {
-        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
-    }
-    let mut admin = server.admin().await;
-    assert_eq!(admin.gauge("deadlocks").await, 0);
-    admin.untouched("a").await;
-}
-
-#[tokio::test]
-async fn the_loss_of_one_is_the_loss_of_all_and_frees_the_others_with_the_guard() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let guard = client.multi(["a", "b"]).lock().await.unwrap();
-    assert_eq!(client.mutex("b").force_release().await.unwrap(), 1);
-    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
-    assert_eq!(loss, Loss::EndedByServer);
-    assert!(!guard.is_valid() && guard.remaining().is_zero());
-    assert!(client.mutex("a").is_locked().await.unwrap());
-    assert!(matches!(guard.release().await, Err(Error::Lost(_))));
-    client.flush().await;
-    assert!(!client.mutex("a").is_locked().await.unwrap());
-}
-
-#[tokio::test]
 async fn a_key_that_became_something_else_does_not_keep_the_others() {
     let server = Server::start().await;
     let client = server.client().await;
@@ -107,49 +41,6 @@ async fn a_key_that_became_something_else_does_not_keep_the_others() {
     drop(guard);
     client.flush().await;
     assert!(!client.mutex("a").is_locked().await.unwrap());
-}
-
-#[test]
-fn the_watchdog_renews_all_by_one_command() {
-    on_a_calm_machine(async || {
-        let server = Server::start().await;
-        let client = server.client().await;
-        let lease = Duration::from_millis(600);
-        let multi = client.multi(["a", "b"]);
-        let multi = multi.with(Terms::new().lease(lease).unwrap());
-        let guard = multi.lock().await.unwrap();
-        let rival = client.mutex("b").lock_timeout(2 * lease).await.unwrap();
-        assert!(rival.is_none() && guard.is_valid());
-        let calls = server.admin().await.calls().await;
-        assert!(calls["rlock.mrenew"] >= 2 && !calls.contains_key("rlock.renew"));
-        guard.release().await.unwrap();
-    });
-}
-
-#[tokio::test]
-async fn holds_of_several_keys_outlast_their_connection() {
-    let server = Server::start().await;
-    let (client, mut admin) = (server.client().await, server.admin().await);
-    let multi = client.multi(["a", "b"]);
-    let guard = multi.lock().await.unwrap();
-    let waiting = tokio::spawn({
-        let multi = multi.clone();
-        async move { multi.lock().await.unwrap() }
-    });
-    admin.queued(2).await;
-    let waits = admin.gauge("waits").await;
-    admin.kill_lock_clients().await;
-    eventually("queued again", async || admin.gauge("waits").await > waits).await;
-    // The loss notices of both keys are asked for again too.
-    eventually("watched again", async || {
-        admin.gauge("watches").await >= 2 && admin.gauge("renewals").await > 0
-    })
-    .await;
-    assert!(guard.is_valid());
-    guard.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
-    guard.release().await.unwrap();
-    admin.untouched("a").await;
 }
 
 #[tokio::test]

@@ -7,39 +7,6 @@ use rlock_client::{Error, Lease, Terms};
 use crate::server::{BOUND, Server};
 
 #[tokio::test]
-async fn an_owner_enters_again_under_the_same_fence_past_every_waiter() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let (mutex, owner) = (client.mutex("k"), client.owner());
-    let outer = mutex.by(&owner).lock().await.unwrap();
-    let waiter = tokio::spawn({
-        let mutex = mutex.clone();
-        async move { mutex.lock().await.unwrap().fence() }
-    });
-    server.admin().await.queued(1).await;
-    let inner = mutex.by(&owner).try_lock().await.unwrap().unwrap();
-    assert_eq!(inner.fence(), outer.fence());
-    outer.release().await.unwrap();
-    assert!(mutex.is_held_by(&owner).await.unwrap(), "one guard is left");
-    let fence = inner.fence();
-    inner.release().await.unwrap();
-    assert!(tokio::time::timeout(BOUND, waiter).await.unwrap().unwrap() > fence);
-}
-
-#[tokio::test]
-async fn without_an_owner_a_second_lock_waits_for_the_first() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let _guard = client.mutex("k").lock().await.unwrap();
-    let second = client
-        .mutex("k")
-        .lock_timeout(Duration::from_millis(50))
-        .await
-        .unwrap();
-    assert!(second.is_none());
-}
-
-#[tokio::test]
 async fn a_loss_concerns_every_guard_of_the_owner() {
     let server = Server::start().await;
     let client = server.client().await;
@@ -58,31 +25,6 @@ async fn a_loss_concerns_every_guard_of_the_owner() {
     client.flush().await;
     assert!(mutex.is_held_by(&owner).await.unwrap());
     again.release().await.unwrap();
-}
-
-#[tokio::test]
-async fn a_dropped_re_entry_leaves_the_outer_hold() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let (mutex, owner) = (client.mutex("k"), client.owner());
-    let outer = mutex.by(&owner).lock().await.unwrap();
-    for polls in 0..4 {
-        let again = mutex.by(&owner);
-        let mut call = Box::pin(again.lock());
-        for _ in 0..polls {
-            if tokio::time::timeout(Duration::ZERO, &mut call)
-                .await
-                .is_ok()
-            {
-                break;
-            }
-        }
-        drop(call);
-    }
-    client.flush().await;
-    assert!(mutex.is_held_by(&owner).await.unwrap() && outer.is_valid());
-    outer.release().await.unwrap();
-    assert!(!mutex.is_locked().await.unwrap());
 }
 
 #[tokio::test]

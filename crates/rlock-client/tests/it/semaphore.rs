@@ -1,10 +1,8 @@
 //! Permits that many share.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rlock_client::{Error, Lease, Loss, Terms};
+use rlock_client::{Error, Terms};
 
 use crate::calm::on_a_calm_machine;
 use crate::server::{BOUND, Server, eventually};
@@ -58,71 +56,6 @@ async fn numbers_out_of_range_are_refused_before_anything_is_sent() {
     all.release().await.unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn at_most_so_many_are_at_it_together() {
-    const PERMITS: u32 = 4;
-    let server = Server::start().await;
-    let (inside, most) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let mut tasks = Vec::new();
-    for (number, client) in [server.client().await, server.client().await]
-        .into_iter()
-        .cycle()
-        .take(30)
-        .enumerate()
-    {
-        let semaphore = client.semaphore("k", PERMITS);
-        let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
-        tasks.push(tokio::spawn(async move {
-            for round in 0..10 {
-                let permits = 1 + (number as u32 + round) % PERMITS;
-                let guard = semaphore.acquire_many(permits).await.unwrap();
-                let now = inside.fetch_add(permits, Ordering::SeqCst) + permits;
-                most.fetch_max(now, Ordering::SeqCst);
-                tokio::task::yield_now().await;
-                inside.fetch_sub(permits, Ordering::SeqCst);
-                guard.release().await.unwrap();
-            }
-        }));
-    }
-    for task in tasks {
-        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
-    }
-    assert_eq!(most.load(Ordering::SeqCst), PERMITS);
-    server.admin().await.untouched("k").await;
-}
-
-#[test]
-fn permits_are_renewed_and_lost_like_a_mutex() {
-    on_a_calm_machine(async || {
-        let server = Server::start().await;
-        let client = server.client().await;
-        let lease = Duration::from_millis(600);
-        let semaphore = client.semaphore("k", 2);
-        let semaphore = semaphore.with(Terms::new().lease(lease).unwrap());
-        let kept = semaphore.acquire_many(2).await.unwrap();
-        assert!(
-            semaphore
-                .acquire_timeout(2 * lease)
-                .await
-                .unwrap()
-                .is_none()
-        );
-        assert!(kept.is_valid());
-        assert_eq!(semaphore.force_release().await.unwrap(), 1);
-        let loss = tokio::time::timeout(BOUND, kept.loss()).await.unwrap();
-        assert_eq!(loss, Loss::EndedByServer);
-        assert!(matches!(kept.release().await, Err(Error::Lost(_))));
-        let brief = Terms::new()
-            .lease(Lease::Fixed(Duration::from_millis(100)))
-            .unwrap();
-        let brief = semaphore.with(brief);
-        let brief = brief.acquire_many(2).await.unwrap();
-        let next = semaphore.acquire_timeout(BOUND).await.unwrap().unwrap();
-        assert_eq!(brief.loss().now(), Some(Loss::LeaseEnded));
-        next.release().await.unwrap();
-    });
-}
-
 #[test]
 fn permits_that_are_forgotten_come_back_with_the_client() {
     on_a_calm_machine(async || {
@@ -151,21 +84,4 @@ fn permits_that_are_forgotten_come_back_with_the_client() {
             }
         }
     });
-}
-
-#[tokio::test]
-async fn one_who_wants_many_is_not_overtaken_by_those_who_want_few() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let semaphore = client.semaphore("k", 3);
-    let one = semaphore.acquire().await.unwrap();
-    let all = tokio::spawn({
-        let semaphore = semaphore.clone();
-        async move { semaphore.acquire_many(3).await.unwrap() }
-    });
-    server.admin().await.queued(1).await;
-    assert!(semaphore.try_acquire().await.unwrap().is_none());
-    one.release().await.unwrap();
-    let all = tokio::time::timeout(BOUND, all).await.unwrap().unwrap();
-    assert_eq!(all.count(), 3);
 }

@@ -6,6 +6,8 @@ use rlock_client::{ChangeError, Error, Loss, Mode, ReadGuard, RwLock, Terms, Upg
 use tokio::task::JoinHandle;
 
 use crate::calm::on_a_calm_machine;
+use crate::kinds::through;
+use crate::proxy::{Proxy, Weather};
 use crate::server::{BOUND, Server, eventually};
 
 fn in_background(reading: ReadGuard) -> JoinHandle<Result<WriteGuard, ChangeError>> {
@@ -44,27 +46,6 @@ async fn a_lone_reader_is_upgraded_at_once_and_gets_a_new_fence() {
     let reading = writing.downgrade().await.unwrap();
     reading.release().await.unwrap();
     server.admin().await.untouched("k").await;
-}
-
-#[tokio::test]
-async fn an_upgrade_waits_for_the_other_readers_and_passes_the_queue() {
-    let server = Server::start().await;
-    let client = server.client().await;
-    let lock = client.rwlock("k");
-    let (upgraded, other) = (lock.read().await.unwrap(), lock.read().await.unwrap());
-    let writer = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.write().await.unwrap() }
-    });
-    server.admin().await.queued(1).await;
-    let task = in_background(upgraded);
-    server.admin().await.queued(2).await;
-    other.release().await.unwrap();
-    let writing = outcome(task).await.unwrap();
-    assert!(writing.is_unbroken() && !writer.is_finished());
-    let fence = writing.fence();
-    writing.release().await.unwrap();
-    assert!(outcome(writer).await.fence() > fence);
 }
 
 #[tokio::test]
@@ -288,5 +269,33 @@ async fn a_lost_reader_is_not_upgraded() {
     let failed = reading.upgrade().await.unwrap_err();
     assert!(matches!(failed.error, Error::Lost(Loss::EndedByServer)));
     assert!(matches!(Error::from(failed), Error::Lost(_)));
+    server.admin().await.untouched("k").await;
+}
+
+#[tokio::test]
+async fn lost_replies_of_upgrade_and_downgrade_change_nothing_twice() {
+    let server = Server::start().await;
+    let proxy = Proxy::to(server.port).await;
+    let client = through(&proxy).await;
+    let lock = client.rwlock("k");
+    let reading = lock.read().await.unwrap();
+    proxy.set(Weather::CutReplyTo("RLOCK.ACQUIRE"));
+    let writing = reading.upgrade().await.unwrap();
+    assert_eq!(proxy.weather(), Weather::Fair);
+    let info = lock.info().await.unwrap();
+    assert_eq!(
+        (info.mode, info.fence),
+        (Mode::Exclusive, Some(writing.fence()))
+    );
+    proxy.set(Weather::CutReplyTo("RLOCK.DOWNGRADE"));
+    let reading = writing.downgrade().await.unwrap();
+    assert_eq!(proxy.weather(), Weather::Fair);
+    let info = lock.info().await.unwrap();
+    assert_eq!(
+        (info.mode, info.fence),
+        (Mode::Shared, Some(reading.fence()))
+    );
+    assert!(reading.is_valid());
+    reading.release().await.unwrap();
     server.admin().await.untouched("k").await;
 }
