@@ -1,5 +1,7 @@
 //! The form of scenario files, which `tests/scenarios/README.md` describes. The tests of the core use this file, too.
 
+use std::collections::BTreeSet;
+
 /// One step of a scenario: what is done, and what is to be seen by then.
 #[derive(Debug)]
 pub(crate) struct Step {
@@ -13,10 +15,15 @@ pub(crate) struct Step {
     pub(crate) expected: Vec<String>,
 }
 
-/// All steps of a scenario, in order; `Err` names the line that is none.
+/// What a step may be while its client is blocked: it is no command that the client sends.
+const WHILE_BLOCKED: [&str; 4] = ["CLOSE", "LISTEN", "UNLISTEN", "SLISTEN"];
+
+/// All steps of a scenario, in order; `Err` names the line that is none. A client that is blocked can send nothing: a
+/// server would read it only after the answer.
 pub(crate) fn steps(text: &str) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     let mut at_ms = 0;
+    let mut blocked = BTreeSet::new();
     let mut lines = text.lines().enumerate();
     while let Some((line, head)) = lines.next() {
         if head.is_empty() || head.starts_with('#') {
@@ -34,16 +41,29 @@ pub(crate) fn steps(text: &str) -> Result<Vec<Step>, String> {
         let client = words.next_if(|word| word.ends_with(':'));
         let client = client.map_or("x", |word| word.trim_end_matches(':'));
         let command = words.map(|word| if word == "\"\"" { "" } else { word });
-        let expected = lines
-            .by_ref()
-            .map(|(_, line)| line.to_owned())
-            .take_while(|line| !line.is_empty());
+        let command: Vec<_> = command.map(str::to_owned).collect();
+        let sends = |command: &String| !WHILE_BLOCKED.contains(&command.as_str());
+        if blocked.contains(client) && command.first().is_some_and(sends) {
+            return Err(format!(
+                "{number}: {client} is blocked, and can send nothing"
+            ));
+        }
+        let expected = lines.by_ref().map(|(_, line)| line);
+        let expected: Vec<_> = expected.take_while(|line| !line.is_empty()).collect();
+        match (command.first().map(String::as_str), expected.first()) {
+            (Some("CLOSE"), _) => blocked.remove(client),
+            (Some(_), Some(&"blocked")) => blocked.insert(client),
+            _ => false,
+        };
+        for (answered, _) in expected.iter().filter_map(|line| line.split_once(": ")) {
+            blocked.remove(answered);
+        }
         steps.push(Step {
             line: number,
             at_ms,
             client: client.to_owned(),
-            command: command.map(str::to_owned).collect(),
-            expected: expected.collect(),
+            command,
+            expected: expected.into_iter().map(str::to_owned).collect(),
         });
     }
     Ok(steps)

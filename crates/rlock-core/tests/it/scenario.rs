@@ -34,6 +34,25 @@ fn run(file: &Path) -> Result<(), String> {
     Ok(())
 }
 
+#[test]
+fn client_that_is_blocked_sends_nothing() {
+    let script = |last: &str| {
+        let steps = [
+            "a: ACQUIRE k a 1000\n----\nfence 1\n",
+            "b: ACQUIRE k b 1000 WAIT 0\n----\nblocked\n",
+            last,
+        ];
+        script::steps(&steps.join("\n")).map(|steps| steps.len())
+    };
+    let refused = Err("9: b is blocked, and can send nothing".to_owned());
+    assert_eq!(script("b: INFO k\n----\n"), refused);
+    assert_eq!(script("a: INFO k\n----\n"), Ok(3));
+    for ended in ["b: CLOSE\n----\n", "a: DEL k\n----\n1\nb: fence 2\n"] {
+        let then = format!("{ended}\nb: INFO k\n----\n");
+        assert_eq!(script(&then), Ok(4), "{ended}");
+    }
+}
+
 /// Only the messages on channels come in an order that anybody could see: the
 /// unlock messages and the answers to others reach other connections.
 fn differs_in_order_only(got: &[String], expected: &[String]) -> bool {
