@@ -123,6 +123,20 @@ fn malformed_requests_are_not_counted() {
 }
 
 #[test]
+fn requests_for_what_is_no_lock_are_counted() {
+    let server = Server::start();
+    let a = server.client();
+    a.ask("SET text value");
+    for line in [
+        "RLOCK.ACQUIRE text o 1000",
+        "RLOCK.MACQUIRE o 1000 2 k text",
+    ] {
+        assert!(a.ask(line).starts_with("WRONGTYPE "), "{line}");
+    }
+    assert_counted(&server, &[("acquires", 2)]);
+}
+
+#[test]
 fn counters_are_left_by_resetstat() {
     let server = Server::start();
     server.admin().number("RLOCK.ACQUIRE k owner-a 60000");

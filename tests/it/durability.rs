@@ -132,31 +132,6 @@ fn acknowledged_grant_of_a_waiter_survives_a_crash() {
 }
 
 #[test]
-fn hold_comes_back_from_a_dump() {
-    let mut server = Server::start();
-    let contest = Contest::on(&server);
-    contest
-        .holder
-        .number("RLOCK.ACQUIRE k owner-a 60000 REENTER");
-    let end = server.ask("PEXPIRETIME k");
-    assert_eq!(server.ask("SAVE"), "OK");
-    server.kill();
-    server.start_again();
-    assert_eq!(server.ask("PEXPIRETIME k"), end);
-    let info = server.ask("RLOCK.INFO k");
-    assert!(
-        info.contains("queued 0"),
-        "a wait ends with its connection: {info}"
-    );
-    let a = server.client();
-    assert_eq!(a.ask("RLOCK.ACQUIRE k owner-b 60000"), "nil");
-    assert_eq!(a.number("RLOCK.RENEW k owner-a 60000"), contest.fence);
-    assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "1");
-    assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "0");
-    assert!(a.number("RLOCK.ACQUIRE k owner-b 60000") > contest.fence);
-}
-
-#[test]
 fn hold_that_lapsed_while_the_server_was_down_is_over() {
     let mut server = Server::start();
     let a = server.client();

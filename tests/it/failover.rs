@@ -7,48 +7,6 @@ use crate::server::{Server, replicated};
 use crate::setup::{Setup, module};
 
 #[test]
-fn demotion_ends_each_wait_with_a_word() {
-    let (primary, replica) = replicated();
-    let contest = Contest::on(&primary);
-    let mut heard = primary.listen(&["c"]);
-    let n = primary.client();
-    assert_eq!(
-        n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
-        "WAITING"
-    );
-    n.number("RLOCK.ACQUIRE held owner-n 60000 NOTIFY c");
-    await_in_step(&primary, &replica);
-    replica.ask("REPLICAOF NO ONE");
-    primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
-    assert!(contest.waiter.answer().starts_with("UNBLOCKED "));
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
-    eventually("no request is left", || {
-        primary.counter("waiters") == 0 && primary.counter("watches") == 0
-    });
-    assert_eq!(heard.messages(), [""; 0]);
-}
-
-#[test]
-fn promoted_replica_goes_on_with_holds_and_larger_fences() {
-    let (primary, mut replica) = replicated();
-    let a = primary.client();
-    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000");
-    let released = a.number("RLOCK.ACQUIRE free owner-a 60000");
-    a.ask("RLOCK.RELEASE free owner-a");
-    await_in_step(&primary, &replica);
-    primary.signal("STOP");
-    replica.ask("REPLICAOF NO ONE");
-    let b = replica.client();
-    assert_eq!(b.ask("RLOCK.ACQUIRE k owner-b 60000"), "nil");
-    assert_eq!(b.number("RLOCK.RENEW k owner-a 60000"), fence);
-    assert!(b.number("RLOCK.ACQUIRE free owner-b 60000") > released);
-    assert_eq!(b.ask("RLOCK.RELEASE k owner-a"), "0");
-    assert!(b.number("RLOCK.ACQUIRE k owner-b 60000") > fence);
-    replica.assert_well();
-    primary.signal("CONT");
-}
-
-#[test]
 fn waiters_of_a_former_primary_get_nothing_from_it() {
     let (primary, replica) = replicated();
     let contest = Contest::on(&primary);

@@ -3,17 +3,48 @@
 use std::collections::BTreeMap;
 
 use crate::client::{eventually, request};
-use crate::contest::wait_for;
+use crate::contest::{Contest, wait_for};
 use crate::durability::appended;
 use crate::replication::await_in_step;
 use crate::server::{Server, replicated};
 use crate::setup::Setup;
 
-const KEYS: [&str; 5] = ["shared", "upgraded", "downgraded", "m1", "m2"];
+const KEYS: [&str; 7] = [
+    "shared",
+    "upgraded",
+    "downgraded",
+    "m1",
+    "m2",
+    "k",
+    "foreign",
+];
 
 /// Takes locks of all kinds, through everything that changes them, and leaves some held.
-fn exercise(server: &Server) {
+pub(crate) fn exercise(server: &Server) {
     let a = server.client();
+    let contest = Contest::on(server);
+    let next = wait_for(server, "k", "owner-c", 2);
+    a.number("RLOCK.ACQUIRE k owner-a 50000 REENTER");
+    a.number("RLOCK.RENEW k owner-a 70000");
+    a.ask("RLOCK.RELEASE k owner-a");
+    a.ask("RLOCK.RELEASE k owner-a");
+    contest.assert_handed_over();
+    // By the end of a lease, in a timer.
+    a.number("RLOCK.RENEW k owner-b 20");
+    next.fence();
+    let last = wait_for(server, "k", "owner-d", 1);
+    a.ask("RLOCK.FORCE k");
+    last.fence();
+    // By others' doing, after an event.
+    let other = wait_for(server, "k", "owner-e", 1);
+    a.ask("DEL k");
+    other.fence();
+    a.number("RLOCK.ACQUIRE gone owner-a 60000");
+    a.ask("RLOCK.RELEASE gone owner-a");
+    a.ask("HSET foreign 5f0e:1 1");
+    a.ask("PEXPIRE foreign 60000");
+    a.number("RLOCK.RENEW foreign 5f0e:1 50000");
+
     for number in 0..30 {
         a.number(&format!(
             "RLOCK.ACQUIRE shared owner-{number} {} SHARED",
@@ -245,10 +276,16 @@ fn demotion_ends_the_waits_of_all_kinds() {
     let told = "RLOCK.MACQUIRE owner-n 60000 2 k3 k WAIT 0 NOTIFY c";
     assert_eq!(a.ask(told), "WAITING");
     let last = wait_for(&primary, "k", "owner-w", 5);
+    // A kept place goes silently, and so does one whose call waits still.
+    let kept = "RLOCK.ACQUIRE k owner-k 60000 WAIT 1 KEEP 60000";
+    assert_eq!(a.ask(kept), "nil");
+    let keeps = primary.client();
+    keeps.send("RLOCK.ACQUIRE k owner-l2 60000 WAIT 0 KEEP 60000");
+    primary.await_queued("k", 7);
     await_in_step(&primary, &replica);
     replica.ask("REPLICAOF NO ONE");
     primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
-    for client in [&upgrader, &limited, &several, &last] {
+    for client in [&upgrader, &limited, &several, &last, &keeps] {
         let answer = client.answer();
         assert!(answer.starts_with("UNBLOCKED "), "{answer}");
     }

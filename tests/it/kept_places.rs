@@ -2,7 +2,7 @@
 
 use crate::client::{Client, eventually, request, words};
 use crate::contest::{Contest, wait_for};
-use crate::server::{Server, replicated};
+use crate::server::Server;
 
 /// Waits until the place of an owner in the queue of a lock is kept.
 #[track_caller]
@@ -105,26 +105,6 @@ fn end_of_a_call_is_counted_and_so_is_the_wait_that_goes_on() {
     holder.ask("RLOCK.RELEASE k owner-a");
     next.fence();
     assert_eq!(server.counter("handoffs"), 1);
-}
-
-#[test]
-fn places_end_when_the_server_becomes_a_replica() {
-    let (primary, replica) = replicated();
-    let mut heard = primary.listen(&["c"]);
-    let kept = Kept::on(&primary);
-    let waiting = primary.client();
-    waiting.send("RLOCK.ACQUIRE k owner-d 60000 WAIT 0 KEEP 60000");
-    primary.await_queued("k", 3);
-    let n = primary.client();
-    n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 KEEP 60000 NOTIFY c");
-    replica.ask("REPLICAOF NO ONE");
-    primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
-    assert!(waiting.answer().starts_with("UNBLOCKED "));
-    assert_eq!(heard.message(), "withdrawn 0 owner-n k");
-    eventually("no place is left", || primary.counter("waiters") == 0);
-    assert_eq!(primary.counter("places_kept"), 0);
-    assert_eq!(heard.messages(), [""; 0]);
-    drop(kept);
 }
 
 #[test]

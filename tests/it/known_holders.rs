@@ -6,8 +6,8 @@ use redis::Value;
 
 use crate::client::{Client, eventually};
 use crate::contest::wait_for;
-use crate::multi_traffic::Numbers;
 use crate::server::Server;
+use crate::traffic::Numbers;
 
 const FEW: usize = 3;
 const MANY: usize = 40;

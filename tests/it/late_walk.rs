@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use redis::Value;
 
 use crate::client::{Client, eventually, request, text, words};
-use crate::multi_traffic::Numbers;
 use crate::server::Server;
+use crate::traffic::Numbers;
 
 const ACTORS: usize = 8;
 const KEYS: usize = 4;

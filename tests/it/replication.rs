@@ -1,7 +1,7 @@
 //! What replicas get: the plain facts, and the unlock messages.
 
 use crate::client::{Client, Subscriber, eventually, text};
-use crate::contest::{Contest, wait_for};
+use crate::contest::Contest;
 use crate::server::{Server, replicated};
 use crate::setup::Setup;
 
@@ -21,56 +21,6 @@ fn facts(server: &Server, key: &str) -> (String, String) {
         server.ask(&format!("HGETALL {key}")),
         server.ask(&format!("PEXPIRETIME {key}")),
     )
-}
-
-/// Takes locks through everything that changes them.
-fn exercise(server: &Server) {
-    let a = server.client();
-    let contest = Contest::on(server);
-    let next = wait_for(server, "k", "owner-c", 2);
-    a.number("RLOCK.ACQUIRE k owner-a 50000 REENTER");
-    a.number("RLOCK.RENEW k owner-a 70000");
-    a.ask("RLOCK.RELEASE k owner-a");
-    a.ask("RLOCK.RELEASE k owner-a");
-    contest.assert_handed_over();
-    // By the end of a lease, in a timer.
-    a.number("RLOCK.RENEW k owner-b 20");
-    next.fence();
-    let last = wait_for(server, "k", "owner-d", 1);
-    a.ask("RLOCK.FORCE k");
-    last.fence();
-    // By others' doing, after an event.
-    let other = wait_for(server, "k", "owner-e", 1);
-    a.ask("DEL k");
-    other.fence();
-    a.number("RLOCK.ACQUIRE gone owner-a 60000");
-    a.ask("RLOCK.RELEASE gone owner-a");
-    a.ask("HSET foreign 5f0e:1 1");
-    a.ask("PEXPIRE foreign 60000");
-    a.number("RLOCK.RENEW foreign 5f0e:1 50000");
-}
-
-#[test]
-fn replica_has_the_same_hashes_and_ends() {
-    let (primary, replica) = replicated();
-    exercise(&primary);
-    await_in_step(&primary, &replica);
-    for key in ["k", "foreign", "gone"] {
-        assert_eq!(facts(&primary, key), facts(&replica, key));
-    }
-    assert!(facts(&replica, "k").0.contains("owner-e 1"));
-}
-
-#[test]
-fn replica_without_the_module_has_the_same() {
-    let primary = Server::start();
-    let replica = Setup::new().without_module().replica_of(&primary).start();
-    eventually("the replica follows", || {
-        replica.info("replication", "master_link_status") == "up"
-    });
-    exercise(&primary);
-    await_in_step(&primary, &replica);
-    assert_eq!(facts(&primary, "k"), facts(&replica, "k"));
 }
 
 #[test]
@@ -178,10 +128,10 @@ fn replica_of_a_replica_has_the_same() {
         second.info("replication", "master_link_status") == "up"
     });
     let mut heard = second.listen_to_unlocks();
-    exercise(&primary);
+    crate::kept_holds::exercise(&primary);
     await_in_step(&primary, &replica);
     await_in_step(&replica, &second);
-    assert_eq!(facts(&primary, "k"), facts(&second, "k"));
+    assert_eq!(facts(&primary, "shared"), facts(&second, "shared"));
     assert_eq!(heard.message(), "0");
 }
 

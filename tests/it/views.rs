@@ -32,7 +32,6 @@ pub(crate) struct Holder {
 #[derive(Debug)]
 pub(crate) struct Waiter {
     pub(crate) owner: String,
-    pub(crate) mode: String,
     pub(crate) waited_ms: i64,
     /// None for a wait without limit, and for a kept place.
     pub(crate) wait_left_ms: Option<i64>,
@@ -167,7 +166,6 @@ fn waiter(value: &Value) -> Waiter {
     let fields = fields(value);
     Waiter {
         owner: text(&fields["owner"]),
-        mode: text(&fields["mode"]),
         waited_ms: number(&fields["waited-ms"]).expect("it is a number"),
         wait_left_ms: number(&fields["wait-left-ms"]),
         client_id: number(&fields["client-id"]),
