@@ -1,9 +1,10 @@
-//! Which servers a command is about, and how they are called without a password.
+//! Which servers a command is about, how they are called without a password, and
+//! what their errors mean for the user.
 
 use std::time::Duration;
 
 use rlock_client::probe::{self, Master};
-use rlock_client::{Client, ClientBuilder, Error, Quorum, Servers};
+use rlock_client::{Client, ClientBuilder, Error, Quorum, ServerError, Servers};
 
 use crate::failure::{Code, Failure};
 use crate::readable::printable;
@@ -12,6 +13,32 @@ use crate::readable::printable;
 const HOST_MAX: usize = 40;
 /// For how long it is tried again to get an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+const IS_IT_RUNNING: &str = "is it running there, and is the address right? Name another one with \
+     --url or RLOCK_URL";
+const DO_THEY_KNOW: &str = "do Sentinels run there, and do they know a master of this name that \
+     runs? `redis-cli -p 26379 SENTINEL MASTERS` shows their masters";
+const DO_NODES_RUN: &str = "do its nodes run there, and does `redis-cli -c CLUSTER INFO` say \
+     cluster_state:ok? Name other nodes with --url or RLOCK_URL";
+const LOAD_THE_MODULE: &str = "start the server with `redis-server --loadmodule \
+     /path/to/librlock.so`, or put `loadmodule /path/to/librlock.so` into its configuration";
+const CHECK_CREDENTIALS: &str =
+    "put them into the address, as redis://user:password@host:port/, best by RLOCK_URL";
+const CHECK_CREDENTIALS_OF_ALL: &str = "put those of the master into the address, as \
+     redis+sentinel://user:password@host:port/master, and those of the Sentinels at its end, as \
+     ?sentinel_user=user&sentinel_password=password, best by RLOCK_URL";
+const CHECK_CREDENTIALS_OF_NODES: &str = "put those of all nodes into the address, as \
+     redis+cluster://user:password@host:port, best by RLOCK_URL";
+const CHECK_CERTIFICATES: &str = "name the authority that has signed the server's certificate with \
+     --cacert FILE, and your own certificate with --cert FILE --key FILE";
+const CHECK_RIGHTS: &str = "the user needs the commands, the channels rlock:client:* and the keys \
+     that docs/cli.md names under `Access rights`";
+const IS_NO_CLUSTER: &str = "it is a server of its own: name it without --cluster, as \
+     redis://host:port/";
+const IS_A_CLUSTER: &str = "it belongs to a cluster: add --cluster, or name it as \
+     redis+cluster://host:port";
+const CHECK_REPLICAS: &str = "`INFO replication` of the master shows its replicas; ask for fewer \
+     with --replicas";
 
 /// What is at the address.
 #[derive(Clone, Debug)]
@@ -33,19 +60,24 @@ impl Address {
     /// are asked for.
     pub(crate) fn new(url: &str, sentinel: Option<&str>, cluster: bool) -> Result<Self, Failure> {
         let servers = match (sentinel, cluster) {
-            (Some(_), true) => return Err(usage("--sentinel and --cluster exclude each other")),
+            (Some(_), true) => {
+                return Err(Failure::usage(
+                    "--sentinel and --cluster exclude each other",
+                ));
+            }
             (Some(master), false) => Servers::of_sentinels(url, master),
             (None, true) => Servers::of_cluster(url),
             (None, false) => url.parse(),
         };
-        let servers = servers.map_err(|error| Failure::usage(&error))?;
+        let servers = servers.map_err(|error| Failure::unusable(&error))?;
         Ok(Self::at(Place::Servers(servers)))
     }
 
     /// The members of a quorum.
     pub(crate) fn quorum(urls: &[String]) -> Result<Self, Failure> {
         let members = urls.iter().zip(1..).map(|(url, number)| {
-            let unusable = |error: Error| usage(&format!("--quorum: server {number}: {error}"));
+            let unusable =
+                |error: Error| Failure::usage(format!("--quorum: server {number}: {error}"));
             url.parse().map_err(unusable)
         });
         Ok(Self::at(Place::Quorum(members.collect::<Result<_, _>>()?)))
@@ -109,20 +141,112 @@ impl Address {
     fn servers(&self) -> Result<Servers, Failure> {
         match &self.place {
             Place::Servers(servers) => Ok(servers.clone()),
-            Place::Quorum(_) => Err(usage("--quorum is for exec")),
+            Place::Quorum(_) => Err(Failure::usage("--quorum is for exec")),
         }
     }
 
     /// An error of the lock client, for the user.
     pub(crate) fn failure(&self, error: &Error) -> Failure {
-        Failure::client(self, error)
+        match error {
+            Error::Connect(failure)
+            | Error::Unavailable {
+                source: Some(failure),
+                ..
+            } => self.connection(failure),
+            Error::Refused(answer) => self.server(answer, answer),
+            Error::ModuleMissing => self.module_missing(),
+            Error::Unavailable { .. } => {
+                let message = format!("no answer from {}: {error}", self.words());
+                self.unreachable(message)
+            }
+            Error::OutOfRange { .. } => Failure::unusable(error),
+            Error::Lost(_) => Failure::new(Code::Lost, error.to_string()),
+            Error::Closed => Failure::new(Code::Internal, error.to_string()),
+            Error::Denied(_) => self.refused(error).with_hint(CHECK_RIGHTS),
+            Error::NotReplicated { .. } => self.refused(error).with_hint(CHECK_REPLICAS),
+            _ => self.refused(error),
+        }
+    }
+
+    fn unreachable(&self, message: String) -> Failure {
+        Failure::new(Code::Unreachable, message).with_hint(self.is_it_running())
+    }
+
+    fn refused(&self, error: &Error) -> Failure {
+        Failure::new(Code::Refused, format!("{}: {error}", self.words()))
+    }
+
+    fn module_missing(&self) -> Failure {
+        let message = format!(
+            "{} does not have the rlock module, or an older one",
+            self.words()
+        );
+        Failure::new(Code::Unreachable, message).with_hint(LOAD_THE_MODULE)
+    }
+
+    /// An error of a connection.
+    fn connection(&self, failure: &rlock_client::Failure) -> Failure {
+        let reasons = reasons(failure);
+        let answers = reasons.iter().filter_map(|reason| match reason {
+            rlock_client::Failure::Server(error) => Some(error),
+            _ => None,
+        });
+        let answers: Vec<_> = answers.collect();
+        if answers.iter().any(|error| is_about_credentials(error)) {
+            return self.credentials(failure);
+        }
+        if let Some(error) = answers.first().filter(|_| answers.len() == reasons.len()) {
+            return self.server(error, failure);
+        }
+        let message = format!("cannot reach {}: {failure}", self.words());
+        let is_certificate = |it: &&_| matches!(it, rlock_client::Failure::Certificate(_));
+        let hint = match reasons.iter().any(is_certificate) {
+            true => CHECK_CERTIFICATES,
+            false => self.is_it_running(),
+        };
+        Failure::new(Code::Unreachable, message).with_hint(hint)
+    }
+
+    /// An error that a server has answered with, as one of them or alone.
+    fn server(&self, error: &ServerError, all: &dyn std::fmt::Display) -> Failure {
+        if is_about_credentials(error) {
+            return self.credentials(all);
+        }
+        let refused = Failure::new(Code::Refused, format!("{} refused: {all}", self.words()));
+        match (&*error.code, &self.place) {
+            ("MOVED", _) => refused.with_hint(IS_A_CLUSTER),
+            ("NOPERM", _) => refused.with_hint(CHECK_RIGHTS),
+            ("ERR", Place::Servers(Servers::Cluster { .. })) => refused.with_hint(IS_NO_CLUSTER),
+            ("ERR", Place::Servers(Servers::Sentinels { .. })) => refused.with_hint(DO_THEY_KNOW),
+            _ => refused,
+        }
+    }
+
+    fn credentials(&self, error: &dyn std::fmt::Display) -> Failure {
+        let words = self.words();
+        let message = format!("{words} does not accept the user and password: {error}");
+        Failure::new(Code::Refused, message).with_hint(match &self.place {
+            Place::Servers(Servers::One { .. }) => CHECK_CREDENTIALS,
+            Place::Servers(Servers::Sentinels { .. }) => CHECK_CREDENTIALS_OF_ALL,
+            Place::Servers(Servers::Cluster { .. }) | Place::Quorum(_) => {
+                CHECK_CREDENTIALS_OF_NODES
+            }
+        })
+    }
+
+    fn is_it_running(&self) -> &'static str {
+        match &self.place {
+            Place::Servers(Servers::One { .. }) => IS_IT_RUNNING,
+            Place::Servers(Servers::Sentinels { .. }) => DO_THEY_KNOW,
+            Place::Servers(Servers::Cluster { .. }) | Place::Quorum(_) => DO_NODES_RUN,
+        }
     }
 
     /// Nothing was heard of it for so long.
     pub(crate) fn silent(&self, limit: Duration) -> Failure {
         let limit = humantime::format_duration(limit);
         let message = format!("no answer from {} within {limit}", self.words());
-        Failure::unreachable(&self.place, message)
+        self.unreachable(message)
     }
 
     /// What a metric calls the master, until it has been reached: as the client
@@ -174,14 +298,24 @@ impl Address {
     }
 }
 
+/// Why there is no connection, of each server where there are several.
+fn reasons(failure: &rlock_client::Failure) -> Vec<&rlock_client::Failure> {
+    match failure {
+        rlock_client::Failure::NoneOf { failures, .. } => {
+            failures.iter().flat_map(|(_, it)| reasons(it)).collect()
+        }
+        failure => vec![failure],
+    }
+}
+
+fn is_about_credentials(error: &ServerError) -> bool {
+    matches!(&*error.code, "NOAUTH" | "WRONGPASS")
+}
+
 fn addresses(servers: &[Servers]) -> String {
     let addresses = servers.iter().flat_map(Servers::addresses);
     let addresses: Vec<_> = addresses.map(ToString::to_string).collect();
     addresses.join(",")
-}
-
-fn usage(message: &str) -> Failure {
-    Failure::new(Code::Usage, message)
 }
 
 /// Host and process, by which an operator finds who holds a lock.

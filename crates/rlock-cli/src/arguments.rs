@@ -1,13 +1,15 @@
-//! What can be said on the command line.
+//! What can be said on the command line, and what is made from that: manual pages
+//! and completions.
 
 use std::borrow::Cow;
 use std::env;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::address::Address;
 use crate::bench::Bench;
-use crate::completions::Completions;
 use crate::doctor::Doctor;
 use crate::exec::Exec;
 use crate::exporter::Exporter;
@@ -15,11 +17,11 @@ use crate::failure::Failure;
 use crate::force::Force;
 use crate::info::Info;
 use crate::list::List;
-use crate::man::Man;
+use crate::output::Output;
 use crate::top::Top;
 
 /// Shown by `--help` and on the manual pages.
-pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
+const EXIT_CODES: [(&str, &str); 12] = [
     ("0", "done"),
     ("1", "`force`: not confirmed; `doctor`: there is a problem"),
     ("2", "wrong arguments"),
@@ -47,6 +49,24 @@ pub(crate) const EXIT_CODES: [(&str, &str); 12] = [
         "ended by signal n: rlock while it waited, or the command of `exec`",
     ),
     ("other", "`exec`: that of the command"),
+];
+
+/// What is read from the environment, and what a command finds there.
+const ENVIRONMENT: [(&str, &str); 5] = [
+    ("RLOCK_URL", "the server, unless --url is given"),
+    (
+        "REDIS_URL",
+        "the server, if neither --url nor RLOCK_URL is given",
+    ),
+    (
+        "RLOCK_FENCE",
+        "`exec`: for the command, the fencing token of its lock",
+    ),
+    ("RLOCK_KEY", "`exec`: for the command, the key of its lock"),
+    (
+        "RLOCK_OWNER",
+        "`exec`: for the command, the owner of its lock",
+    ),
 ];
 
 /// After the options of the command, which are counted from zero.
@@ -93,7 +113,7 @@ pub(crate) struct Arguments {
 
     #[cfg(feature = "tls-rustls")]
     #[command(flatten)]
-    tls: crate::tls::Tls,
+    tls: Tls,
 
     /// Writes JSON: results to stdout, errors and events to stderr.
     #[arg(long, global = true, display_order = GLOBAL)]
@@ -135,4 +155,128 @@ pub(crate) enum Command {
     Bench(Bench),
     Completions(Completions),
     Man(Man),
+}
+
+/// Files with certificates, all of them PEM.
+#[cfg(feature = "tls-rustls")]
+#[derive(Debug, clap::Args)]
+struct Tls {
+    /// Trusts the authorities in this PEM file, instead of the system's. For
+    /// rediss://, rediss+sentinel:// and rediss+cluster:// only.
+    #[arg(long, global = true, value_name = "FILE")]
+    cacert: Option<std::path::PathBuf>,
+
+    /// Shows the server the certificate in this PEM file. Needs --key.
+    #[arg(long, global = true, value_name = "FILE")]
+    cert: Option<std::path::PathBuf>,
+
+    /// The key of --cert, a PEM file.
+    // Its identifier must not be that of the key of a lock.
+    #[arg(id = "key_of_cert", long = "key", global = true, value_name = "FILE")]
+    key: Option<std::path::PathBuf>,
+}
+
+#[cfg(feature = "tls-rustls")]
+impl Tls {
+    /// What the files hold; `None` if none is named.
+    fn certificates(&self) -> Result<Option<rlock_client::Certificates>, Failure> {
+        let mut certificates = rlock_client::Certificates::new();
+        match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => certificates = certificates.client(read(cert)?, read(key)?),
+            (None, None) if self.cacert.is_none() => return Ok(None),
+            (None, None) => {}
+            _ => return Err(Failure::usage("--cert and --key go together")),
+        }
+        if let Some(cacert) = &self.cacert {
+            certificates = certificates.authorities(read(cacert)?);
+        }
+        Ok(Some(certificates))
+    }
+}
+
+#[cfg(feature = "tls-rustls")]
+fn read(file: &std::path::Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(file)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))
+}
+
+/// Writes the completions of a shell to stdout
+#[derive(Debug, clap::Args)]
+pub(crate) struct Completions {
+    /// The shell.
+    shell: Shell,
+}
+
+pub(crate) fn completions(completions: &Completions, output: Output) -> Result<u8, Failure> {
+    // Written at once, as the generator panics when its reader goes away.
+    let mut script = Vec::new();
+    let mut command = Arguments::command();
+    clap_complete::generate(completions.shell, &mut command, "rlock", &mut script);
+    output.bytes(&script)?;
+    Ok(0)
+}
+
+/// Writes a manual page to stdout, as roff
+///
+/// `rlock man | man -l -` shows it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Man {
+    /// The command that the page is about; without it, the page of rlock.
+    command: Option<String>,
+}
+
+pub(crate) fn man(man: &Man, output: Output) -> Result<u8, Failure> {
+    let mut page = Vec::new();
+    clap_mangen::Man::new(page_of(man.command.as_deref())?)
+        .source(format!("rlock {}", env!("CARGO_PKG_VERSION")))
+        .render(&mut page)
+        .map_err(|error| Failure::internal("cannot write the page", &error))?;
+    page.extend(section("ENVIRONMENT", &ENVIRONMENT));
+    page.extend(section("EXIT STATUS", &EXIT_CODES));
+    output.bytes(&page)?;
+    Ok(0)
+}
+
+/// A section of names and what they mean.
+fn section(title: &str, entries: &[(&str, &str)]) -> Vec<u8> {
+    let mut section = Roff::new();
+    section.control("SH", [title]);
+    for (name, meaning) in entries {
+        section.control("TP", []);
+        section.text([bold(*name)]);
+        section.text([roman(*meaning)]);
+    }
+    section.to_roff().into_bytes()
+}
+
+/// The whole command line, or the part of one command with its full name.
+fn page_of(name: Option<&str>) -> Result<clap::Command, Failure> {
+    // What is left out has a place of its own on the page, or no page.
+    let mut rlock = Arguments::command()
+        .after_long_help(None)
+        .disable_help_subcommand(true);
+    rlock.build();
+    let Some(name) = name else {
+        return Ok(with_usage(rlock.version(None)));
+    };
+    let names: Vec<_> = rlock
+        .get_subcommands()
+        .map(|command| command.get_name().to_owned())
+        .collect();
+    let found = rlock.find_subcommand(name).cloned();
+    found.map(with_usage).ok_or_else(|| {
+        let message = format!(
+            "command is '{name}', it must be one of {}",
+            names.join(", ")
+        );
+        Failure::usage(message)
+    })
+}
+
+/// Has the usage of `--help` on the page, where names are not in brackets; the
+/// page's own one would name every option, and no `--`.
+fn with_usage(mut command: clap::Command) -> clap::Command {
+    let usage = command.render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").replace(['<', '>'], "");
+    command.override_usage(usage)
 }

@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::address::Address;
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::output::Output;
 use crate::signals::Signals;
 use look::Looker;
@@ -82,7 +82,7 @@ pub(crate) async fn run(
 
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let message = format!("--listen {address}: cannot listen there: {error}");
-    Failure::new(Code::Usage, message)
+    Failure::usage(message)
 }
 
 async fn serve(listener: &TcpListener, looker: &Arc<Looker>) -> Infallible {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::address::Address;
 use crate::failure::{Code, Failure};
-use crate::lock_info::LockInfo;
+use crate::info::LockInfo;
 use crate::output::Output;
 use crate::readable::printable;
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Res
     let key = force.key.as_bytes();
     if !force.yes && (!io::stdin().is_terminal() || !io::stderr().is_terminal()) {
         let message = "nobody can be asked without a terminal; `--yes` goes ahead without";
-        return Err(Failure::new(Code::Usage, message));
+        return Err(Failure::usage(message));
     }
     let mutex = address.questioner().await?.mutex(key);
     let failure = |error| address.failure(&error);

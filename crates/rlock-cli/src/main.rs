@@ -2,31 +2,26 @@
 //!
 //! Here a command is chosen and its outcome becomes the exit code. What goes to
 //! which stream is decided in `output`, which failure has which code in
-//! `failure`, where the servers are in `address`. Each command is a module
-//! of its own, named as it is.
+//! `failure`, where the servers are and what their errors mean in `address`. Each
+//! command is a module of its own, named as it is; `man` and `completions` come
+//! from `arguments`.
 
 #![deny(unsafe_code)]
 
 mod address;
 mod arguments;
 mod bench;
-mod completions;
 mod counters;
 mod doctor;
-mod duration;
 mod exec;
 mod exporter;
 mod failure;
 mod force;
 mod info;
 mod list;
-mod lock_info;
-mod man;
 mod output;
 mod readable;
 mod signals;
-#[cfg(feature = "tls-rustls")]
-mod tls;
 mod top;
 
 use std::process::ExitCode;
@@ -62,7 +57,7 @@ async fn run(arguments: &Arguments, output: Output) -> Result<u8, Failure> {
         Command::Doctor(doctor) => doctor::run(doctor, &address()?, output).await,
         Command::Exporter(exporter) => exporter::run(exporter, &address()?, output).await,
         Command::Bench(bench) => bench::run(bench, &address()?, output).await,
-        Command::Completions(completions) => completions::run(completions, output),
-        Command::Man(man) => man::run(man, output),
+        Command::Completions(completions) => arguments::completions(completions, output),
+        Command::Man(man) => arguments::man(man, output),
     }
 }

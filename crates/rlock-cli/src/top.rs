@@ -16,9 +16,9 @@ use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::address::Address;
-use crate::duration;
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::output::Output;
+use crate::readable::interval;
 use crate::signals::Signals;
 
 use keys::{Input, Wish};
@@ -36,7 +36,7 @@ use terminal::Display;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
     /// How often to look, from 100ms to 1h.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::interval)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     interval: Duration,
 
     /// How many locks to show at most, from 1 to 1000.
@@ -52,7 +52,7 @@ pub(crate) struct Top {
 pub(crate) async fn run(top: &Top, address: &Address, output: Output) -> Result<u8, Failure> {
     if !output.is_json() && !io::stdout().is_terminal() {
         let message = "top needs a terminal; `--json` prints lines instead";
-        return Err(Failure::new(Code::Usage, message));
+        return Err(Failure::usage(message));
     }
     let mut signals =
         Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;

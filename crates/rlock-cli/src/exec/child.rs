@@ -27,7 +27,7 @@ use crate::failure::{Code, Failure};
 use crate::readable::printable;
 use crate::signals::{Received, exit_code};
 
-use super::terms::Exec;
+use super::Exec;
 
 /// How often it is looked whether a process group is empty, as nothing tells.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

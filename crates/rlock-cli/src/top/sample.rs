@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::address::Address;
 use crate::counters::{Counters, Rates};
 use crate::failure::Failure;
-use crate::lock_info::LockInfo;
+use crate::info::LockInfo;
 use crate::readable::whole_ms;
 
 /// For how long a master that is away holds up what others show.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rlock_client::Contended;
 
 use crate::failure::Failure;
-use crate::lock_info::LockInfo;
+use crate::info::LockInfo;
 
 use super::keys::Wish;
 use super::sample::{Sample, Sampler};

@@ -10,8 +10,8 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
+use crate::info::{self, HOLDERS, LockInfo, WAITERS};
 use crate::list::{self, LOCKS};
-use crate::lock_info::{self, HOLDERS, LockInfo, WAITERS};
 use crate::readable::{microseconds, printable};
 
 use super::keys::LEGEND;
@@ -195,7 +195,7 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, lock: &LockInfo) {
         Constraint::Length(16),
         Constraint::Length(5),
     ];
-    let rows = info.holders.iter().map(lock_info::holder);
+    let rows = info.holders.iter().map(info::holder);
     frame.render_widget(table(holders, HOLDERS, rows, widths), holders);
     let widths = [
         Constraint::Length(5),
@@ -205,7 +205,7 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, lock: &LockInfo) {
         Constraint::Length(11),
         Constraint::Length(8),
     ];
-    let rows = info.waiters.iter().zip(1..).map(lock_info::waiter);
+    let rows = info.waiters.iter().zip(1..).map(info::waiter);
     frame.render_widget(table(waiters, WAITERS, rows, widths), waiters);
 }
 
