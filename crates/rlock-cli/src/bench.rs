@@ -6,7 +6,6 @@
 
 mod load;
 mod report;
-mod tally;
 
 use std::time::Duration;
 

@@ -1,18 +1,11 @@
 //! `rlock doctor`: what would hurt a lock at these servers.
 //!
-//! `look` asks a master, the checks judge what it has said without asking any
-//! more, and `report` shows their findings.
+//! `facts` asks a master, `checks` judges what it has said without asking any more,
+//! and `report` shows what was found.
 
-mod clock;
-mod connections;
-mod finding;
-mod look;
-mod memory;
-mod persistence;
-mod replicas;
+mod checks;
+mod facts;
 mod report;
-mod rights;
-mod versions;
 
 use futures_util::future::join_all;
 use rlock_client::Error;
@@ -20,9 +13,8 @@ use rlock_client::Error;
 use crate::address::Address;
 use crate::failure::Failure;
 use crate::output::Output;
-use finding::{Finding, Severity};
-use look::Facts;
-use report::{Master, Report};
+use facts::Facts;
+use report::{Finding, Master, Report, Severity};
 
 /// Says what would hurt a lock at these servers, and what to do about it
 ///
@@ -35,7 +27,7 @@ pub(crate) struct Doctor {}
 
 pub(crate) async fn run(_: &Doctor, address: &Address, output: Output) -> Result<u8, Failure> {
     let servers = address.masters().await?;
-    let looks = join_all(servers.iter().map(look::at)).await;
+    let looks = join_all(servers.iter().map(facts::ask)).await;
     if looks.iter().all(Result::is_err)
         && let Some(error) = looks.iter().find_map(|look| look.as_ref().err())
     {
@@ -54,9 +46,9 @@ fn master(address: &str, look: Result<Facts, Error>, has_fail_over: bool) -> Mas
     match look {
         Ok(facts) => Master {
             address,
-            server: versions::server(&facts),
-            module: versions::module(&facts),
-            findings: findings(&facts, has_fail_over),
+            server: facts.server(),
+            module: facts.module(),
+            findings: checks::findings(&facts, has_fail_over),
         },
         Err(error) => Master {
             address,
@@ -72,18 +64,4 @@ fn away(error: &Error) -> Finding {
         .effect("Nothing was looked at here. The locks of this master can be neither taken nor renewed.")
         .remedy("Start it, or have a replica of it promoted.")
         .docs("docs/operating.md#replication-and-fail-over")
-}
-
-/// What all checks find, the worst first.
-fn findings(facts: &Facts, has_fail_over: bool) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    findings.extend(versions::check(facts));
-    findings.extend(memory::check(facts));
-    findings.extend(persistence::check(facts));
-    findings.extend(replicas::check(facts, has_fail_over));
-    findings.extend(clock::check(facts));
-    findings.extend(connections::check(facts));
-    findings.extend(rights::check(facts));
-    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    findings
 }

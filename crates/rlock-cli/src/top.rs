@@ -4,7 +4,6 @@
 //! the list of contended locks, and for one lock more if its queue is shown. A
 //! master that goes away is shown as such and asked again.
 
-mod keys;
 mod sample;
 mod screen;
 mod terminal;
@@ -21,10 +20,9 @@ use crate::output::Output;
 use crate::readable::interval;
 use crate::signals::Signals;
 
-use keys::{Input, Wish};
 use sample::Sampler;
-use screen::Screen;
-use terminal::Display;
+use screen::{Screen, Wish};
+use terminal::{Display, Input};
 
 /// Shows the contended locks of a server live
 ///

@@ -12,6 +12,8 @@ use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
 
 #[doc(inline)]
+pub use rlock_engine::wire::inspect::fields;
+#[doc(inline)]
 pub use rlock_engine::wire::resp::{Command, Frame};
 
 use crate::client_builder::ClientBuilder;

@@ -12,7 +12,7 @@ use crate::address::Address;
 use crate::failure::{Code, Failure};
 
 use super::Bench;
-use super::tally::Tally;
+use super::report::Tally;
 
 /// Of a client that is killed a lock stays for this long.
 const LEASE: Duration = Duration::from_secs(10);

@@ -1,15 +1,73 @@
-//! All findings, as a list to read and as JSON.
+//! What the checks have found: as a list to read, and as JSON.
 
 use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::finding::{Finding, Severity};
 use crate::readable::printable;
 
 /// How wide the column of severities is.
 const INDENT: usize = 9;
 const WIDTH: usize = 100;
+
+/// How bad it is, for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Severity {
+    Ok,
+    /// Good to know.
+    Note,
+    /// A lock may be lost, or held twice, when something else fails.
+    Warning,
+    /// Locks are refused, or may be lost, as things are now.
+    Problem,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) severity: Severity,
+    /// What was looked at, in a word or two.
+    pub(super) check: &'static str,
+    /// How it is at this server.
+    pub(super) found: String,
+    /// What would happen to a lock; none if nothing would.
+    pub(super) effect: Option<&'static str>,
+    /// What to do about it.
+    pub(super) remedy: Option<&'static str>,
+    /// Where more is told, in this project's documents.
+    pub(super) docs: &'static str,
+}
+
+impl Finding {
+    pub(super) fn new(severity: Severity, check: &'static str, found: impl Into<String>) -> Self {
+        Self {
+            severity,
+            check,
+            found: found.into(),
+            effect: None,
+            remedy: None,
+            docs: "",
+        }
+    }
+
+    pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Self {
+        Self::new(Severity::Ok, check, found)
+    }
+
+    pub(super) fn effect(self, effect: &'static str) -> Self {
+        let effect = Some(effect);
+        Self { effect, ..self }
+    }
+
+    pub(super) fn remedy(self, remedy: &'static str) -> Self {
+        let remedy = Some(remedy);
+        Self { remedy, ..self }
+    }
+
+    pub(super) fn docs(self, docs: &'static str) -> Self {
+        Self { docs, ..self }
+    }
+}
 
 #[derive(Debug, Serialize)]
 pub(super) struct Master {
@@ -93,16 +151,62 @@ fn lines(finding: &Finding) -> String {
 
 /// The same in lines that are not too long.
 fn wrapped(text: &str) -> String {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        match lines.last_mut() {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + word.chars().count() < WIDTH - INDENT => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
+    let options = textwrap::Options::new(WIDTH - INDENT)
+        .word_separator(textwrap::WordSeparator::AsciiSpace)
+        .wrap_algorithm(textwrap::WrapAlgorithm::FirstFit)
+        .word_splitter(textwrap::WordSplitter::NoHyphenation)
+        .break_words(false);
+    textwrap::wrap(text, options).join(&format!("\n{:INDENT$}", ""))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    /// The anchor that a page has for a heading.
+    fn anchor(heading: &str) -> String {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading
+            .chars()
+            .filter(|it| it.is_alphanumeric() || " -_".contains(*it));
+        kept.collect::<String>().replace(' ', "-")
     }
-    lines.join(&format!("\n{:INDENT$}", ""))
+
+    fn has_anchor(docs: &str) -> bool {
+        let (page, wanted) = docs.split_once('#').unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let page = fs::read_to_string(root.join(page)).unwrap_or_default();
+        let mut headings = page.lines().filter(|line| line.starts_with('#'));
+        headings.any(|heading| anchor(heading) == wanted)
+    }
+
+    /// All `docs/page.md#anchor` in the sources of the checks.
+    fn named() -> Vec<String> {
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let files = fs::read_dir(sources.join("doctor")).unwrap();
+        let files = files.map(|file| file.unwrap().path());
+        let files = files.filter(|file| !file.ends_with("report.rs"));
+        let mut named = Vec::new();
+        for file in files.chain([sources.join("doctor.rs")]) {
+            let source = fs::read_to_string(file).unwrap();
+            let names = source.split("\"docs/").skip(1);
+            let names = names.filter_map(|rest| rest.split_once('"'));
+            named.extend(names.map(|(page, _)| format!("docs/{page}")));
+        }
+        named
+    }
+
+    #[test]
+    fn every_line_of_docs_that_a_finding_names_exists() {
+        let named = named();
+        assert!(named.len() > 15, "{named:?}");
+        for docs in named {
+            assert!(has_anchor(&docs), "{docs}");
+        }
+        assert!(!has_anchor(&format!(
+            "{}-not",
+            "docs/operating.md#eviction"
+        )));
+    }
 }

@@ -8,7 +8,6 @@ use rlock_client::Contended;
 use crate::failure::Failure;
 use crate::info::LockInfo;
 
-use super::keys::Wish;
 use super::sample::{Sample, Sampler};
 
 /// What the locks are sorted by; numbers with the largest first.
@@ -39,6 +38,26 @@ impl Sort {
             Self::Key => 0,
         })
     }
+}
+
+/// What the user wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// Ends, with this exit code.
+    Quit(u8),
+    /// Asks the server; this is what the clock wants.
+    Look,
+    /// Selects another lock, this many lines up or down.
+    Move(isize),
+    Sort(Sort),
+    /// Shows the queue of the selected lock.
+    Open,
+    /// Hides the queue.
+    Close,
+    /// Stops looking, or goes on.
+    Pause,
+    /// Nothing but drawing again, as after a change of size.
+    Redraw,
 }
 
 pub(super) struct Screen {

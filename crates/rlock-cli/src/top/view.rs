@@ -14,9 +14,9 @@ use crate::info::{self, HOLDERS, LockInfo, WAITERS};
 use crate::list::{self, LOCKS};
 use crate::readable::{microseconds, printable};
 
-use super::keys::LEGEND;
 use super::sample::{Master, Sample};
 use super::screen::Screen;
+use super::terminal::LEGEND;
 
 /// The title, the numbers, and an empty line.
 const HEADER_LINES: u16 = 9;

@@ -13,6 +13,7 @@ use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::error::{Error, Failure};
 use rlock_engine::servers::Servers;
+use rlock_engine::wire::inspect::fields;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
@@ -361,9 +362,8 @@ impl File {
     /// Notes what a member says of itself; why it may not take part.
     fn read(&mut self, now: Instant, said: &Greeting) -> Option<Error> {
         let field = |name: &str| {
-            let mut lines = said.info.lines();
-            let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            value.unwrap_or_default().trim().to_owned()
+            let field = fields(&said.info).find(|(known, _)| *known == name);
+            field.map_or_else(String::new, |(_, value)| value.to_owned())
         };
         let setting = |name: &str| {
             let mut pairs = said.settings.iter().flatten();

@@ -228,8 +228,7 @@ pub fn longest(count: u64, replies: &[Frame]) -> Result<Vec<Contended>, Error> {
 /// [`Error::ModuleMissing`] if there are none, [`Error::Protocol`] if it is no text.
 pub fn counters(reply: &Frame) -> Result<Counters, Error> {
     let text = String::read(reply)?;
-    let fields = text.lines().filter_map(|line| line.split_once(':'));
-    let numbers = fields.filter_map(|(name, value)| {
+    let numbers = fields(&text).filter_map(|(name, value)| {
         let name = name.strip_prefix("rlock_")?;
         Some((name.to_owned(), value.parse().ok()?))
     });
@@ -238,6 +237,12 @@ pub fn counters(reply: &Frame) -> Result<Counters, Error> {
         true => Err(Error::ModuleMissing),
         false => Ok(numbers),
     }
+}
+
+/// The names and values of a reply to `INFO`, or of another one in its form, as
+/// that to `CLUSTER INFO`.
+pub fn fields(info: &str) -> impl Iterator<Item = (&str, &str)> {
+    info.lines().filter_map(|line| line.split_once(':'))
 }
 
 /// What is in a frame.

@@ -1,0 +1,474 @@
+//! What would hurt a lock, judged by what a master has said. Nothing is asked here.
+
+use std::time::Duration;
+
+use indicatif::HumanBytes;
+
+use super::facts::{Facts, OTHERS};
+use super::report::{Finding, Severity};
+use crate::readable::milliseconds;
+
+const DEFECTS: &str = "docs/operating.md#defects-and-limits-of-servers";
+/// What the Rust client and the command line ask for, unless told otherwise.
+const USUAL_LEASE_MS: u64 = 30_000;
+const REPLICATION: &str = "docs/operating.md#replication-and-fail-over";
+/// Seconds without a sign of life, unless `min-replicas-max-lag` is known.
+const LAG_MAX: u64 = 10;
+/// What is more than time daemons leave.
+const DIFFERENCE_MAX: Duration = Duration::from_secs(1);
+const RIGHTS: &str = "docs/operating.md#access-rights";
+
+/// What all checks find, the worst first.
+pub(super) fn findings(facts: &Facts, has_fail_over: bool) -> Vec<Finding> {
+    let mut findings = vec![loaded(facts)];
+    findings.extend(defects(facts));
+    findings.extend(redisson(facts));
+    findings.extend(eviction(facts));
+    findings.extend(memory(facts));
+    findings.extend(crash(facts));
+    findings.extend(grace(facts));
+    findings.extend(replication(facts, has_fail_over));
+    findings.extend(cluster(facts));
+    findings.extend(clock(facts));
+    findings.extend(idle(facts));
+    findings.extend(keepalive(facts));
+    findings.extend(limit(facts));
+    findings.extend(places(facts));
+    findings.extend(own(facts));
+    findings.extend(exposure(facts));
+    findings.extend(unanswered(facts));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings
+}
+
+fn loaded(facts: &Facts) -> Finding {
+    let docs = "docs/operating.md#upgrading-the-module";
+    let own = env!("CARGO_PKG_VERSION");
+    match (facts.has_module(), facts.module()) {
+        (false, _) => Finding::new(Severity::Problem, "module", "rlock is not loaded")
+            .effect("There are no lock commands here: each of them is answered by `ERR unknown command`.")
+            .remedy("Start the server with `loadmodule /path/to/librlock.so`. Replicas that may be promoted need it, too.")
+            .docs("docs/commands.md#settings"),
+        (true, Some(version)) if version != own => {
+            let found = format!("rlock {version}, and this command line is {own}");
+            Finding::new(Severity::Note, "module", found)
+                .effect("The older one of both does not know the options of the newer one, and refuses them.")
+                .remedy("Upgrade the servers first, then the clients.")
+                .docs(docs)
+        }
+        (true, Some(version)) => Finding::ok("module", format!("rlock {version}")).docs(docs),
+        (true, None) => Finding::ok("module", "rlock of an unknown version").docs(docs),
+    }
+}
+
+fn defects(facts: &Facts) -> Vec<Finding> {
+    let Some(redis) = facts.info("redis_version") else {
+        return Vec::new();
+    };
+    let found = facts.server().unwrap_or_default();
+    let Some(valkey) = facts.info("valkey_version") else {
+        return of_redis(&found, numbers(redis));
+    };
+    of_valkey(&found, valkey, numbers(valkey))
+}
+
+fn of_redis(found: &str, version: (u32, u32)) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if version < (7, 4) {
+        let finding = Finding::new(Severity::Note, "CLIENT UNBLOCK", found)
+            .effect("`CLIENT UNBLOCK` answers 0 for a blocked waiter, and the wait goes on.")
+            .remedy("Use `RLOCK.CANCEL` or `CLIENT KILL`.")
+            .docs(DEFECTS);
+        findings.push(finding);
+    }
+    if version < (7, 2) {
+        let finding = Finding::new(Severity::Note, "ACL categories", found)
+            .effect("Commands of modules have no categories: a user with `+@all -@dangerous` or `+@write` has other rights than the same user on a newer server.")
+            .remedy("Name the commands in the rules of users.")
+            .docs(DEFECTS);
+        findings.push(finding);
+    }
+    findings
+}
+
+fn of_valkey(found: &str, version: &str, numbers: (u32, u32)) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if version == "8.1.1" {
+        let finding = Finding::new(Severity::Warning, "MOVE and COPY", found)
+            .effect("After `MOVE` or `COPY … DB` a connection is left in the other database. It then takes and releases its locks there.")
+            .remedy("Upgrade the server, do not use them, or `SELECT` after them.")
+            .docs(DEFECTS);
+        findings.push(finding);
+    }
+    if numbers >= (8, 1) {
+        let finding = Finding::new(Severity::Note, "RESP3", found)
+            .effect("A connection with RESP3 that has subscriptions cannot be blocked: WAIT without NOTIFY is refused there.")
+            .remedy("Use `WAIT … NOTIFY` there, or another connection.")
+            .docs(DEFECTS);
+        findings.push(finding);
+    }
+    findings
+}
+
+/// The first two numbers of a version.
+fn numbers(version: &str) -> (u32, u32) {
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Whether clients that listen to unlock messages hear them.
+fn redisson(facts: &Facts) -> Option<Finding> {
+    let (publish, prefix) = (
+        facts.config("rlock.publish")?,
+        facts.config("rlock.channel-prefix")?,
+    );
+    let found = format!("rlock.publish {publish}, rlock.channel-prefix {prefix}");
+    let docs = "docs/data.md#sharing-locks-with-redisson";
+    if (publish, prefix) == ("auto", "redisson_lock__channel") {
+        return Some(Finding::ok("unlock messages", found).docs(docs));
+    }
+    let finding = Finding::new(Severity::Note, "unlock messages", found)
+        .effect("Redisson listens to the default channel, and in a cluster by SSUBSCRIBE since 3.22. If it is not told of an unlock, its waiters look again only when the lease of the holder would end.")
+        .remedy("If Redisson shares these locks, set what its version listens to. Otherwise this is as good.")
+        .docs("docs/data.md#sharing-locks-with-redisson");
+    Some(finding)
+}
+
+fn eviction(facts: &Facts) -> Option<Finding> {
+    let (limit, policy) = (facts.number("maxmemory")?, facts.info("maxmemory_policy")?);
+    let found = match limit {
+        0 => format!("maxmemory-policy {policy}, no maxmemory"),
+        _ => format!("maxmemory-policy {policy}, maxmemory {}", HumanBytes(limit)),
+    };
+    let severity = match (policy, limit) {
+        ("noeviction", _) => Severity::Ok,
+        (_, 0) => Severity::Note,
+        _ => Severity::Problem,
+    };
+    let finding = Finding::new(severity, "eviction", found).docs("docs/operating.md#eviction");
+    Some(match severity {
+        Severity::Ok => finding,
+        _ => finding
+            .effect("When maxmemory is reached, the key of a held lock may be evicted. Somebody else then gets the lock while its former holder still works.")
+            .remedy("Set `maxmemory-policy noeviction`. If the server is a cache that has to evict, give the locks a server of their own."),
+    })
+}
+
+fn memory(facts: &Facts) -> Option<Finding> {
+    let (limit, used) = (facts.number("maxmemory")?, facts.number("used_memory")?);
+    if limit == 0 {
+        return None;
+    }
+    let found = format!("{} used of {}", HumanBytes(used), HumanBytes(limit));
+    let docs = "docs/operating.md#memory";
+    if used < limit / 10 * 9 {
+        return Some(Finding::ok("memory", found).docs(docs));
+    }
+    let finding = Finding::new(Severity::Warning, "memory", found)
+        .effect("At maxmemory, new locks are refused with OOM. Renewals, releases and hand-offs to waiters go on.")
+        .remedy("Raise `maxmemory`, or delete what is not needed.")
+        .docs("docs/operating.md#memory");
+    Some(finding)
+}
+
+fn crash(facts: &Facts) -> Option<Finding> {
+    let grace = facts.setting("rlock.startup-grace-ms")?;
+    let fsync = facts.config("appendfsync")?;
+    let late = facts.config("no-appendfsync-on-rewrite")? == "yes";
+    let has_aof = facts.info("aof_enabled")? == "1";
+    let mut found = match (has_aof, facts.config("save")) {
+        (true, _) => format!("appendonly yes, appendfsync {fsync}"),
+        (false, Some("")) => "appendonly no, no dumps".to_owned(),
+        (false, _) => "appendonly no, dumps only".to_owned(),
+    };
+    if has_aof && late {
+        found += ", no-appendfsync-on-rewrite yes";
+    }
+    found = format!("{found}, rlock.startup-grace-ms {grace}");
+    let severity = match grace {
+        _ if has_aof && fsync == "always" && !late => Severity::Ok,
+        0 => Severity::Warning,
+        1..USUAL_LEASE_MS => Severity::Note,
+        _ => Severity::Ok,
+    };
+    Some(judged(severity, found))
+}
+
+fn judged(severity: Severity, found: String) -> Finding {
+    let finding = Finding::new(severity, "persistence", found)
+        .docs("docs/operating.md#persistence-and-crashes");
+    match severity {
+        Severity::Ok => finding,
+        Severity::Note => finding
+            .effect("After a crash the grace covers holds that were forgotten only as long as their leases are not longer than it. The usual lease is 30 s.")
+            .remedy("Set `rlock.startup-grace-ms` to at least the longest lease in use."),
+        _ => finding
+            .effect("A crash may make the server forget holds that clients know of. Their locks then go to others while the first holders still work.")
+            .remedy("Set `rlock.startup-grace-ms` to at least the longest lease in use, or `appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no`."),
+    }
+}
+
+/// Only while it runs.
+fn grace(facts: &Facts) -> Option<Finding> {
+    let left = facts
+        .number("rlock_grace_left_ms")
+        .filter(|left| *left > 0)?;
+    let found = format!("it runs for another {}", milliseconds(left));
+    let finding = Finding::new(Severity::Note, "start grace", found)
+        .effect("Until then nothing is granted: a try is refused, and waiters wait. Renewals and releases work.")
+        .remedy("Wait for its end.")
+        .docs("docs/operating.md#persistence-and-crashes");
+    Some(finding)
+}
+
+fn replication(facts: &Facts, has_fail_over: bool) -> Vec<Finding> {
+    let findings = match facts.info("role") {
+        Some("master") => vec![guard(facts, has_fail_over), lag(facts)],
+        Some(_) => vec![Some(replica(facts))],
+        None => Vec::new(),
+    };
+    findings.into_iter().flatten().collect()
+}
+
+fn replica(facts: &Facts) -> Finding {
+    let host = facts.info("master_host").unwrap_or_default();
+    let port = facts.info("master_port").unwrap_or_default();
+    let found = format!("this is a replica of {host}:{port}");
+    Finding::new(Severity::Problem, "role", found)
+        .effect("A replica grants, renews and releases nothing, even with `replica-read-only no`.")
+        .remedy("Name its master, or the Sentinels or the cluster that know it.")
+        .docs(REPLICATION)
+}
+
+/// Whether the master grants only while it has replicas.
+fn guard(facts: &Facts, has_fail_over: bool) -> Option<Finding> {
+    let replicas = facts.number("connected_slaves")?;
+    let wanted = facts.setting("min-replicas-to-write")?;
+    let found = format!("{replicas} replicas, min-replicas-to-write {wanted}");
+    let finding = |severity| Finding::new(severity, "replicas", found.clone()).docs(REPLICATION);
+    // Not there while the setting, or its lag, is 0.
+    let good = facts.number("min_slaves_good_slaves");
+    Some(match (good, replicas) {
+        (Some(good), _) if good < wanted => finding(Severity::Problem)
+            .effect("There are too few good replicas: locks, renewals and releases are refused with NOREPLICAS, and waiters get nothing.")
+            .remedy("Bring the replicas back. `INFO replication` shows them."),
+        (None, 1..) => finding(Severity::Warning)
+            .effect("A master that is cut off goes on granting after its replica was promoted: two holders at once. Fences do not help, as those of the old master may be the larger ones.")
+            .remedy("Set `min-replicas-to-write 1`. For single locks ask for replicas: `rlock exec --replicas 1`, or `Terms::replicas`."),
+        (_, 0) if has_fail_over => finding(Severity::Note)
+            .effect("No replica can be promoted: when this master is away, so are its locks.")
+            .remedy("Add a replica."),
+        _ => finding(Severity::Ok),
+    })
+}
+
+fn lag(facts: &Facts) -> Option<Finding> {
+    let max = facts.setting("min-replicas-max-lag").filter(|max| *max > 0);
+    let max = max.unwrap_or(LAG_MAX);
+    let replicas = facts.replicas().filter_map(Replica::read);
+    let late: Vec<_> = replicas
+        .filter(|it| !it.is_online || it.lag > max)
+        .collect();
+    let words: Vec<_> = late.iter().map(|it| it.words.clone()).collect();
+    if late.is_empty() {
+        return None;
+    }
+    let finding = Finding::new(Severity::Warning, "replica lag", words.join("; "))
+        .effect("What was granted meanwhile is lost if this replica is promoted, and somebody else gets the lock.")
+        .remedy("See what holds the replica up: its network, its disk, or a full synchronization.")
+        .docs(REPLICATION);
+    Some(finding)
+}
+
+/// A value as `ip=10.0.0.7,port=6379,state=online,offset=14,lag=1`.
+struct Replica {
+    is_online: bool,
+    lag: u64,
+    words: String,
+}
+
+impl Replica {
+    fn read(replica: &str) -> Option<Self> {
+        let fields = replica.split(',').filter_map(|field| field.split_once('='));
+        let fields: Vec<_> = fields.collect();
+        let field = |name| fields.iter().find(|it| it.0 == name).map(|it| it.1);
+        let (state, lag) = (field("state")?, field("lag")?.parse().ok()?);
+        let (host, port) = (field("ip")?, field("port")?);
+        Some(Self {
+            is_online: state == "online",
+            lag,
+            words: format!("{host}:{port} is {state}, last heard of {lag} s ago"),
+        })
+    }
+}
+
+fn cluster(facts: &Facts) -> Option<Finding> {
+    let (state, served) = (
+        facts.cluster("cluster_state")?,
+        facts.cluster("cluster_slots_ok")?,
+    );
+    let found = format!("cluster_state {state}, {served} of 16384 slots are served");
+    let severity = match (state, served) {
+        ("ok", "16384") => {
+            return Some(Finding::ok("cluster", found).docs("docs/operating.md#clusters"));
+        }
+        ("ok", _) => Severity::Warning,
+        _ => Severity::Problem,
+    };
+    let finding = Finding::new(severity, "cluster", found)
+        .effect("Locks in slots without a master, or all locks if the state is fail, are refused with CLUSTERDOWN: they can be neither taken nor renewed.")
+        .remedy("`redis-cli --cluster check` tells which master is missing. With `cluster-require-full-coverage no` the other slots go on.")
+        .docs("docs/operating.md#clusters");
+    Some(finding)
+}
+
+fn clock(facts: &Facts) -> Option<Finding> {
+    let clock = facts.clock.as_ref()?;
+    let docs = "docs/operating.md#when-the-servers-clock-jumps";
+    let way = if clock.is_ahead { "ahead of" } else { "behind" };
+    let found = format!(
+        "{:.3} s {way} this machine's clock, give or take {:.3} s",
+        clock.difference.as_secs_f64(),
+        clock.uncertainty.as_secs_f64()
+    );
+    if clock.difference < DIFFERENCE_MAX + clock.uncertainty {
+        return Some(Finding::ok("clock", found).docs(docs));
+    }
+    let finding = Finding::new(Severity::Note, "clock", found)
+        .effect("Leases use the server's clock only, so no hold ends early by it. But if the clocks of servers differ as much, a fail-over makes leases longer or shorter by that, and a fence may be smaller than an earlier one.")
+        .remedy("Keep the clocks of all servers in step by a time daemon that slews them.")
+        .docs(docs);
+    Some(finding)
+}
+
+fn idle(facts: &Facts) -> Option<Finding> {
+    let timeout = facts.setting("timeout")?;
+    let (found, docs) = (format!("timeout {timeout}"), "docs/bound.md#what-is-not");
+    if timeout == 0 {
+        return Some(Finding::ok("idle connections", found).docs(docs));
+    }
+    let finding = Finding::new(Severity::Warning, "idle connections", found)
+        .effect("A connection that sends nothing for so many seconds is closed, unless it is blocked or has subscriptions. Holds with BIND and requests with NOTIFY that were sent by it end with it. The Rust client has a subscription, so its connection stays.")
+        .remedy("Set `timeout 0`, or use BIND and NOTIFY on connections that subscribe or are used more often.")
+        .docs("docs/bound.md#what-is-not");
+    Some(finding)
+}
+
+fn keepalive(facts: &Facts) -> Option<Finding> {
+    let seconds = facts.setting("tcp-keepalive")?;
+    let (found, docs) = (
+        format!("tcp-keepalive {seconds}"),
+        "docs/bound.md#what-is-not",
+    );
+    if seconds > 0 {
+        return Some(Finding::ok("keep-alive", found).docs(docs));
+    }
+    let finding = Finding::new(Severity::Warning, "keep-alive", found)
+        .effect("The server never notices that a client's machine has vanished. A waiter there may be granted the lock, which then stands still for a lease. A hold with BIND ends with its lease only.")
+        .remedy("Set `tcp-keepalive 60`, or leave it at its default of 300.")
+        .docs("docs/bound.md#what-is-not");
+    Some(finding)
+}
+
+/// Each blocked waiter has a connection of its own.
+fn limit(facts: &Facts) -> Option<Finding> {
+    let (most, waiters) = (
+        facts.setting("maxclients")?,
+        facts.setting("rlock.max-waiters")?,
+    );
+    let found = format!("maxclients {most}, rlock.max-waiters {waiters}");
+    let docs = "docs/fair-queue.md#two-ways-to-wait";
+    if most > waiters {
+        return Some(Finding::ok("connections", found).docs(docs));
+    }
+    let finding = Finding::new(Severity::Note, "connections", found)
+        .effect("Each blocked waiter has a connection. So a crowd of them uses up the connections before the queue is full, and holders that have to reconnect are refused.")
+        .remedy("Set `maxclients` above `rlock.max-waiters`, or lower the latter, or wait by NOTIFY, where all waits of a client share a connection.")
+        .docs("docs/fair-queue.md#two-ways-to-wait");
+    Some(finding)
+}
+
+/// Only if they are nearly used up.
+fn places(facts: &Facts) -> Option<Finding> {
+    let (used, most) = (
+        facts.number("connected_clients")?,
+        facts.setting("maxclients")?,
+    );
+    if used < most / 10 * 8 {
+        return None;
+    }
+    let found = format!("{used} of {most} connections are in use");
+    let finding = Finding::new(Severity::Warning, "free connections", found)
+        .effect("When all are in use, a holder whose connection was lost cannot come back to renew, and loses its lock.")
+        .remedy("Raise `maxclients` and the limit of open files, or use fewer connections.")
+        .docs("docs/fair-queue.md#two-ways-to-wait");
+    Some(finding)
+}
+
+fn own(facts: &Facts) -> Option<Finding> {
+    let denied = facts.denied.as_deref()?;
+    let user = facts.user.as_deref().map(|user| format!("user {user}"));
+    let user = user.unwrap_or_else(|| "this user".to_owned());
+    let all = denied.join(", ");
+    let is_other = |right: &&str| OTHERS.iter().any(|(other, _)| other == right);
+    Some(if !denied.iter().all(is_other) {
+        Finding::new(Severity::Warning, "rights", format!("{user} lacks {all}"))
+            .effect("This user cannot lock with the Rust client or by `rlock exec`: it gets NOPERM. Other users may have these rights.")
+            .remedy("Give a user that locks these rights by `ACL SETUSER`. A user that only looks on does not need them.")
+            .docs(RIGHTS)
+    } else if !denied.is_empty() {
+        Finding::new(Severity::Note, "rights", format!("{user} lacks {all}"))
+            .effect("What needs these commands gets NOPERM. All else of locking works.")
+            .remedy("Give them to the user by `ACL SETUSER` if it needs them.")
+            .docs(RIGHTS)
+    } else {
+        Finding::ok("rights", format!("{user} may use all commands")).docs(RIGHTS)
+    })
+}
+
+/// Whether anybody may do anything from another machine.
+fn exposure(facts: &Facts) -> Option<Finding> {
+    let (protected, bind) = (facts.config("protected-mode")?, facts.config("bind")?);
+    let has = |flag: &str| facts.default_user.iter().any(|it| it == flag);
+    if facts.default_user.is_empty() {
+        return None;
+    }
+    let password = if has("nopass") { "without" } else { "with" };
+    let found =
+        format!("user default {password} a password, protected-mode {protected}, bind {bind:?}");
+    let is_local = |address: &str| {
+        let address = address.trim_start_matches('-');
+        address == "::1" || address == "localhost" || address.starts_with("127.")
+    };
+    let is_reachable = bind.is_empty() || !bind.split(' ').all(is_local);
+    if !(is_reachable && protected == "no" && has("on") && has("nopass")) {
+        return Some(Finding::ok("access", found).docs(RIGHTS));
+    }
+    let finding = Finding::new(Severity::Warning, "access", found)
+        .effect("Everybody who can reach the server may end any hold, by RLOCK.FORCE or DEL, and change its settings.")
+        .remedy("Give the user `default` a password or switch it off, set `protected-mode yes`, or bind to addresses that only clients can reach.")
+        .docs(RIGHTS);
+    Some(finding)
+}
+
+fn unanswered(facts: &Facts) -> Option<Finding> {
+    if facts.unanswered.is_empty() {
+        return None;
+    }
+    let questions = facts.unanswered.iter();
+    let refused = questions
+        .clone()
+        .map(|(question, why)| format!("{question} ({why})"));
+    let rights =
+        questions.map(|(question, _)| format!("+{}", question.to_lowercase().replace(' ', "|")));
+    let refused = refused.collect::<Vec<_>>().join(", ");
+    let found = format!(
+        "{refused}; the user needs {}",
+        rights.collect::<Vec<_>>().join(" ")
+    );
+    let finding = Finding::new(Severity::Note, "not looked at", found)
+        .effect("INFO tells of the module, versions, memory and replicas. CONFIG GET tells of persistence, start grace, min-replicas-to-write, connections and unlock messages. ACL GETUSER tells of access by the user default. What depends on the refused ones is left out here.")
+        .remedy("Give the user these rights by `ACL SETUSER`, or look again as a user that has them.")
+        .docs("docs/cli.md#access-rights");
+    Some(finding)
+}
