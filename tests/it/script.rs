@@ -15,6 +15,9 @@ pub(crate) struct Step {
     pub(crate) expected: Vec<String>,
 }
 
+/// What stands before each line that a step expects.
+const INDENT: &str = "  ";
+
 /// What a step may be while its client is blocked: it is no command that the client sends.
 const WHILE_BLOCKED: [&str; 4] = ["CLOSE", "LISTEN", "UNLISTEN", "SLISTEN"];
 
@@ -24,14 +27,14 @@ pub(crate) fn steps(text: &str) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     let mut at_ms = 0;
     let mut blocked = BTreeSet::new();
-    let mut lines = text.lines().enumerate();
+    let mut lines = text.lines().enumerate().peekable();
     while let Some((line, head)) = lines.next() {
         if head.is_empty() || head.starts_with('#') {
             continue;
         }
         let number = line + 1;
-        if lines.next().is_none_or(|(_, rule)| rule != "----") {
-            return Err(format!("{number}: no ---- after {head:?}"));
+        if head.starts_with(INDENT) {
+            return Err(format!("{number}: no step before it"));
         }
         let mut words = head.split(' ').peekable();
         if let Some(time) = words.next_if(|word| word.starts_with('@')) {
@@ -48,8 +51,9 @@ pub(crate) fn steps(text: &str) -> Result<Vec<Step>, String> {
                 "{number}: {client} is blocked, and can send nothing"
             ));
         }
-        let expected = lines.by_ref().map(|(_, line)| line);
-        let expected: Vec<_> = expected.take_while(|line| !line.is_empty()).collect();
+        let indented = || lines.next_if(|(_, line)| line.starts_with(INDENT));
+        let expected = std::iter::from_fn(indented);
+        let expected: Vec<_> = expected.map(|(_, line)| line.trim_start()).collect();
         match (command.first().map(String::as_str), expected.first()) {
             (Some("CLOSE"), _) => blocked.remove(client),
             (Some(_), Some(&"blocked")) => blocked.insert(client),

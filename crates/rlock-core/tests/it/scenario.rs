@@ -38,17 +38,17 @@ fn run(file: &Path) -> Result<(), String> {
 fn client_that_is_blocked_sends_nothing() {
     let script = |last: &str| {
         let steps = [
-            "a: ACQUIRE k a 1000\n----\nfence 1\n",
-            "b: ACQUIRE k b 1000 WAIT 0\n----\nblocked\n",
+            "a: ACQUIRE k a 1000\n  fence 1\n",
+            "b: ACQUIRE k b 1000 WAIT 0\n  blocked\n",
             last,
         ];
         script::steps(&steps.join("\n")).map(|steps| steps.len())
     };
-    let refused = Err("9: b is blocked, and can send nothing".to_owned());
-    assert_eq!(script("b: INFO k\n----\n"), refused);
-    assert_eq!(script("a: INFO k\n----\n"), Ok(3));
-    for ended in ["b: CLOSE\n----\n", "a: DEL k\n----\n1\nb: fence 2\n"] {
-        let then = format!("{ended}\nb: INFO k\n----\n");
+    let refused = Err("7: b is blocked, and can send nothing".to_owned());
+    assert_eq!(script("b: INFO k\n"), refused);
+    assert_eq!(script("a: INFO k\n"), Ok(3));
+    for ended in ["b: CLOSE\n", "a: DEL k\n  1\n  b: fence 2\n"] {
+        let then = format!("{ended}\nb: INFO k\n");
         assert_eq!(script(&then), Ok(4), "{ended}");
     }
 }
