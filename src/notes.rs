@@ -1,9 +1,11 @@
 //! What callbacks have seen while the state was in use, and which keys are
 //! being changed by us.
 
-use std::{cell::RefCell, os::raw::c_void};
-
-use smallvec::SmallVec;
+use std::{
+    cell::{Cell, RefCell},
+    os::raw::c_void,
+    ptr,
+};
 
 use crate::api::{MainThread, Text};
 
@@ -47,10 +49,12 @@ pub(crate) enum KeyChange {
 }
 
 static NOTES: MainThread<RefCell<Vec<Note>>> = MainThread::new(RefCell::new(Vec::new()));
-/// Where the names of the keys are that are being changed by us; events that
-/// name them are our own doing.
-static CHANGING: MainThread<RefCell<SmallVec<[*const c_void; 1]>>> =
-    MainThread::new(RefCell::new(SmallVec::new_const()));
+/// Where the name of the key is that is being changed by us; events that name
+/// it are our own doing.
+static CHANGING: MainThread<Cell<*const c_void>> = MainThread::new(Cell::new(ptr::null()));
+/// The same for several keys at once. One costs no list.
+static CHANGING_ALL: MainThread<RefCell<Vec<*const c_void>>> =
+    MainThread::new(RefCell::new(Vec::new()));
 
 /// Leaves a note.
 pub(crate) fn push(note: Note) {
@@ -64,7 +68,8 @@ pub(crate) fn take() -> Vec<Note> {
 
 /// Whether it is us who are changing a key.
 pub(crate) fn is_changing(key: Text) -> bool {
-    CHANGING.get().borrow().contains(&address(key))
+    let key = address(key);
+    CHANGING.get().get() == key || CHANGING_ALL.get().borrow().contains(&key)
 }
 
 fn address(name: Text) -> *const c_void {
@@ -72,18 +77,28 @@ fn address(name: Text) -> *const c_void {
 }
 
 /// Marks keys as being changed by us until the value is dropped.
-pub(crate) struct Changing(());
+pub(crate) struct Changing {
+    is_list: bool,
+}
 
 impl Changing {
     pub(crate) fn new(names: &[Text]) -> Self {
-        let addresses = names.iter().map(|name| address(*name));
-        CHANGING.get().replace(addresses.collect());
-        Self(())
+        let is_list = names.len() > 1;
+        if let [name] = names {
+            CHANGING.get().set(address(*name));
+        } else {
+            let addresses = names.iter().map(|name| address(*name));
+            CHANGING_ALL.get().replace(addresses.collect());
+        }
+        Self { is_list }
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        CHANGING.get().take();
+        CHANGING.get().set(ptr::null());
+        if self.is_list {
+            CHANGING_ALL.get().take();
+        }
     }
 }

@@ -36,15 +36,19 @@ pub(crate) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// What the arguments come to. `None` if they are refused, and the caller
-    /// has been told why.
+    /// has been told why. Always inlined: otherwise they are copied once more.
+    #[inline(always)]
     fn parsed<T>(&self, parsed: Result<T, ArgError>) -> Option<T> {
-        match parsed {
-            Err(ArgError::Arity) => {
-                // SAFETY: the context is that of the running command.
-                unsafe { raw::wrong_arity(self.ctx.raw()) };
-                None
-            }
-            parsed => self.accepted(parsed.map_err(|error| format!("ERR {error}"))),
+        parsed.inspect_err(|error| self.refuse(error)).ok()
+    }
+
+    #[cold]
+    fn refuse(&self, error: &ArgError) {
+        if *error == ArgError::Arity {
+            // SAFETY: the context is that of the running command.
+            unsafe { raw::wrong_arity(self.ctx.raw()) };
+        } else {
+            self.ctx.reply_error(&format!("ERR {error}"));
         }
     }
 

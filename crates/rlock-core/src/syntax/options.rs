@@ -113,14 +113,21 @@ impl<'a, A: Argument> Options<'a, A> {
         self.value(option).is_some()
     }
 
-    /// The number of an option, if it was given.
+    /// The number of an option, if it was given. Most are not, which costs no
+    /// call.
+    #[inline]
     pub(super) fn number(&self, option: Opt) -> Result<Option<u64>, ArgError> {
-        let (
-            Some(text),
-            Value::Number {
-                argument, min, max, ..
-            },
-        ) = (self.value(option), &option.spec().value)
+        match self.value(option) {
+            None => Ok(None),
+            Some(text) => self.read_number(option, text),
+        }
+    }
+
+    #[inline(never)]
+    fn read_number(&self, option: Opt, text: &A) -> Result<Option<u64>, ArgError> {
+        let Value::Number {
+            argument, min, max, ..
+        } = &option.spec().value
         else {
             return Ok(None);
         };
@@ -133,6 +140,7 @@ impl<'a, A: Argument> Options<'a, A> {
     }
 
     /// The same of an option whose numbers are all small.
+    #[inline]
     pub(super) fn small(&self, option: Opt) -> Result<Option<u32>, ArgError> {
         let number = self.number(option)?;
         Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
