@@ -1,7 +1,7 @@
 //! Asking for a lock: enter, enter again, be upgraded, or queue.
 
 use crate::hold::COUNT_MAX;
-use crate::queue::QueueId;
+use crate::table::QueueId;
 use crate::wait_for::{Place, Target};
 use crate::{
     Admission, Announce, Channel, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name,
@@ -102,7 +102,7 @@ impl Locks {
     }
 
     fn is_upgrade(&self, id: TicketId) -> bool {
-        self.table.tickets.get(&id).is_some_and(|it| it.is_upgrade)
+        self.table.ticket(id).is_some_and(|it| it.is_upgrade)
     }
 
     /// The delivery of a request by messages on a channel. Requests of one
@@ -142,8 +142,7 @@ impl Locks {
     ) -> Result<Step<Admission>, Refusal> {
         let queue = self.table.find(name);
         let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
-        let own_ticket = own.and_then(|id| self.table.tickets.get(&id));
-        let own_ticket = own_ticket.map(|it| &**it);
+        let own_ticket = own.and_then(|id| self.table.ticket(id));
         if !own_ticket.is_some_and(Ticket::is_watched) {
             self.check_watches(queue, &request.beside(), 1, limits.watches_max)?;
         }
@@ -215,7 +214,7 @@ impl Locks {
     fn is_next(&self, queue: Option<QueueId>, request: &Request<'_>) -> bool {
         let Some(queue) = queue else { return true };
         let own = self.table.ticket_of(queue, request.owner);
-        let own = own.and_then(|id| Some((id, self.table.tickets.get(&id)?)));
+        let own = own.and_then(|id| Some((id, self.table.ticket(id)?)));
         let is_try = request.wait == Wait::No;
         match own {
             Some((id, ticket)) if is_same(ticket, request) && !self.is_left(id) => {
@@ -235,7 +234,7 @@ impl Locks {
         limits: &Limits,
     ) -> Result<(), Refusal> {
         let earlier = queue.and_then(|id| self.table.ticket_of(id, request.owner));
-        let earlier = earlier.and_then(|id| Some((id, self.table.tickets.get(&id)?)));
+        let earlier = earlier.and_then(|id| Some((id, self.table.ticket(id)?)));
         let Some((id, earlier)) = earlier else {
             self.check_waiters(1, limits)?;
             self.check_shared(now, hold, request, limits)?;
@@ -292,11 +291,7 @@ impl Locks {
         owner: &[u8],
     ) -> Option<Box<[u8]>> {
         let front = self.table.front(queue?)?;
-        let front = self
-            .table
-            .tickets
-            .get(&front)
-            .filter(|_| !self.is_left(front))?;
+        let front = self.table.ticket(front).filter(|_| !self.is_left(front))?;
         let other = front.is_upgrade && *front.owner != *owner;
         (other && hold.of_caller(&front.owner).is_some()).then(|| front.owner.clone())
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::graph::Verdict;
-use crate::queue::QueueId;
+use crate::table::QueueId;
 use crate::ticket::MultiId;
 use crate::wait_for::{Search, Target};
 use crate::watch::{Binding, Watch};
@@ -142,7 +142,7 @@ impl Locks {
     /// only waits to be withdrawn counts until it is gone, for its user too: it
     /// takes as much memory as any other.
     pub(crate) fn check_waiters(&self, places: u64, limits: &Limits) -> Result<(), Refusal> {
-        let taken = self.table.tickets.len() as u64;
+        let taken = self.table.places_len();
         if taken.saturating_add(places) > limits.waiters_max {
             return Err(Refusal::TooManyWaiters {
                 limit: limits.waiters_max,
@@ -172,12 +172,7 @@ impl Locks {
             self.table.ticket_of(queue, request.owner)
         };
         let of_user = self.table.user(user);
-        let counts = |id: &TicketId| {
-            self.table
-                .tickets
-                .get(id)
-                .is_some_and(|it| it.user == of_user)
-        };
+        let counts = |id: &TicketId| self.table.ticket(*id).is_some_and(|it| it.user == of_user);
         let own = names.first().and_then(place).filter(counts);
         let own = own.map_or(0, |id| self.members_of(id).len());
         let more = names.len().saturating_sub(own) as u64;
@@ -221,7 +216,7 @@ impl Locks {
             Hold::Shared(shared) => shared.live(now) as u64,
             Hold::Free | Hold::Exclusive { .. } | Hold::NoLock => 0,
         };
-        let others = here + self.table.shared_places;
+        let others = here + self.table.shared_places();
         let is_one_too_many = limits.shared_elsewhere.saturating_add(others) >= limits.shared_max;
         if request.options.mode == Mode::Exclusive || !is_one_too_many {
             return Ok(());

@@ -16,7 +16,7 @@
 //! - [`hold`](Hold), [`shared`](Shared), [`fence`](Fence): who holds, and under
 //!   which number;
 //! - [`codec`]: how a hold is kept in a hash;
-//! - [`ticket`](Ticket), `queue`, `table`: who waits; no rules;
+//! - [`ticket`](Ticket), `table`: who waits; no rules;
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
 //! - [`lock`](Locks), `acquire`, `multi`, `grant`: the rules of what is asked;
 //!   `settle`, `watch`, `sweep`: of what follows from it;
@@ -31,11 +31,9 @@ mod fence;
 mod grant;
 mod graph;
 mod hold;
-mod invariants;
 mod lock;
 mod metric;
 mod multi;
-mod queue;
 mod setting;
 mod settle;
 mod shared;

@@ -8,8 +8,8 @@
 use std::collections::VecDeque;
 
 use crate::fence::Fences;
-use crate::queue::QueueId;
 use crate::sweep::{Budget, Sweep};
+use crate::table::QueueId;
 use crate::table::Table;
 use crate::{
     Announce, Counters, Ended, Fence, Gauges, Hold, Holder, Name, Refusal, Renewal, Step, TicketId,
@@ -267,7 +267,7 @@ impl Locks {
     /// False during the grace after a start, and while losses of a lock are
     /// still to be told: they come before its next grant.
     pub(crate) fn is_granting(&self, now: Timestamp, queue: Option<QueueId>) -> bool {
-        let tells = || queue.is_some_and(|id| self.table.searches.contains_key(&id));
+        let tells = || queue.is_some_and(|id| self.table.search(id).is_some());
         self.granting_from.is_none_or(|from| from <= now) && !tells()
     }
 

@@ -83,7 +83,7 @@ impl Locks {
             let ticket = self
                 .table
                 .ticket_of(self.table.find(*name)?, request.owner)?;
-            self.table.tickets.get(&ticket)?.multi
+            self.table.ticket(ticket)?.multi
         });
         let (leader, earlier) = match queued {
             Some(multi) => self.take_over_all(now, names, multi, request, delivery)?,
@@ -175,7 +175,7 @@ impl Locks {
 
     fn place_at(&self, name: Name<'_>, owner: &[u8]) -> Option<&Ticket> {
         let ticket = self.table.ticket_of(self.table.find(name)?, owner)?;
-        self.table.tickets.get(&ticket).map(|it| &**it)
+        self.table.ticket(ticket)
     }
 
     /// As [`Locks::acquire`] asks of one queue: whether nobody waits before the
@@ -192,7 +192,7 @@ impl Locks {
             if members.iter().any(|id| self.is_left(*id)) {
                 return false;
             }
-            let first = members.first().and_then(|id| self.table.tickets.get(id));
+            let first = members.first().and_then(|id| self.table.ticket(*id));
             let is_kept = first.is_some_and(|it| it.is_kept());
             return (is_kept || !is_try) && !members.iter().any(|id| self.table.has_ahead(*id));
         }
@@ -210,7 +210,7 @@ impl Locks {
     /// its place already.
     fn unwatched(&self, names: &[Name<'_>], own: Option<MultiId>) -> u64 {
         let first = own.and_then(|multi| self.table.members(multi).first());
-        let ticket = first.and_then(|id| self.table.tickets.get(id));
+        let ticket = first.and_then(|id| self.table.ticket(*id));
         if ticket.is_some_and(|it| it.is_watched()) {
             0
         } else {

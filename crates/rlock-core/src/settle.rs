@@ -7,7 +7,7 @@
 //! after many hand-offs in a row the lock is left free for a moment.
 
 use crate::grant::Places;
-use crate::queue::{Look, Queue, QueueId};
+use crate::table::{Look, Queue, QueueId, Streak};
 use crate::{
     Announce, Delivery, Effect, Granted, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
 };
@@ -31,7 +31,7 @@ impl Locks {
     /// Whether any lock has waiters or watches.
     #[must_use]
     pub fn has_contended(&self) -> bool {
-        !self.table.queues.is_empty()
+        !self.table.is_empty()
     }
 
     /// Drops what has lapsed and hands the lock to all who fit, from the front.
@@ -127,13 +127,8 @@ impl Locks {
 
     /// Counts a lease that ended unseen: the key is gone, and it was time.
     fn count_unseen_lapse(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
-        let queue = self.table.queues.get(&id);
-        let ended = match queue.map_or(Look::Never, |queue| queue.look()) {
-            Look::LeaseEnd(at) => at.has_passed(now),
-            Look::LeaseEnded => true,
-            Look::Never | Look::Again(_) => false,
-        };
-        if ended && *hold == Hold::Free {
+        let queue = self.table.queue(id);
+        if queue.is_some_and(|it| it.was_lease_due(now)) && *hold == Hold::Free {
             self.counters.lease_expirations += 1;
         }
     }
@@ -151,7 +146,7 @@ impl Locks {
         }
         let mut any = false;
         while let Some(front) = self.table.front(id) {
-            let Some(ticket) = self.table.tickets.get(&front) else {
+            let Some(ticket) = self.table.ticket(front) else {
                 return;
             };
             if !hold.admits(now, &ticket.owner, ticket.options.mode) {
@@ -204,7 +199,7 @@ impl Locks {
 
     /// Ends the call of one ticket, and its place too, unless that is kept.
     fn end_one_call(&mut self, now: Timestamp, id: TicketId) -> Option<(Box<[u8]>, Delivery)> {
-        let ticket = self.table.tickets.get(&id)?;
+        let ticket = self.table.ticket(id)?;
         if let Some(until) = ticket.kept_until(now) {
             let owner = ticket.owner.clone();
             let delivery = self.table.change(id, |it| it.keep_until(until))?;
@@ -262,7 +257,7 @@ impl Locks {
     /// Leaves such requests to [`Locks::next_due`].
     pub fn settle_ready_later(&mut self) {
         while let Some(id) = self.ready.pop_front() {
-            if let Some(ticket) = self.table.tickets.get(&id) {
+            if let Some(ticket) = self.table.ticket(id) {
                 self.table.mark_due(ticket.queue);
             }
         }
@@ -272,9 +267,9 @@ impl Locks {
     #[must_use]
     pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Box<[u8]>)> {
         let key = |id: &TicketId| {
-            let queue = self.table.tickets.get(id)?.queue;
-            let queue = self.table.queues.get(&queue)?;
-            Some((queue.db, queue.key.clone()))
+            let queue = self.table.ticket(*id)?.queue;
+            let queue = self.table.queue(queue)?;
+            Some((queue.name().db, queue.name().key.into()))
         };
         self.members_of(ticket).iter().filter_map(key).collect()
     }
@@ -293,7 +288,7 @@ impl Locks {
         let mut grantable = !holds.is_empty() && members.len() == holds.len();
         for ((member, name), hold) in members.iter().zip(names).zip(&mut *holds) {
             self.view(now, *name, hold, None);
-            let ticket = self.table.tickets.get(member)?;
+            let ticket = self.table.ticket(*member)?;
             let (queue, gone) = (ticket.queue, self.is_gone(ticket) || self.is_left(*member));
             let over = ticket.wait_ends.has_passed(now);
             let front = self.table.front(queue);
@@ -343,10 +338,10 @@ impl Locks {
     /// Takes note that a request for several keys is first for all of them,
     /// and that all locks were free when they were last looked at.
     pub(crate) fn note_if_ready(&mut self, id: TicketId) {
-        let Some(multi) = self.table.tickets.get(&id).and_then(|it| it.multi) else {
+        let Some(multi) = self.table.ticket(id).and_then(|it| it.multi) else {
             return;
         };
-        let Some(request) = self.table.multis.get(&multi) else {
+        let Some(request) = self.table.request(multi) else {
             return;
         };
         let (len, from) = (request.members.len(), request.unready);
@@ -356,11 +351,7 @@ impl Locks {
             member.is_some_and(|member| !self.is_ready(*member, id))
         });
         match (unready, request.members.first().copied()) {
-            (Some(at), _) => {
-                if let Some(request) = self.table.multis.get_mut(&multi) {
-                    request.unready = at;
-                }
-            }
+            (Some(at), _) => self.table.note_unready(multi, at),
             (None, Some(leader)) if !self.ready.contains(&leader) => self.ready.push_back(leader),
             (None, _) => {}
         }
@@ -369,18 +360,17 @@ impl Locks {
     /// Whether a ticket is first for its lock, and that was free when it was
     /// last looked at. Of the lock that is settled `now` it is known.
     fn is_ready(&self, id: TicketId, now: TicketId) -> bool {
-        let Some(ticket) = self.table.tickets.get(&id) else {
+        let Some(ticket) = self.table.ticket(id) else {
             return true;
         };
-        let queue = self.table.queues.get(&ticket.queue);
-        let free = |queue: &Queue| queue.look() == Look::Never && !queue.offered;
+        let queue = self.table.queue(ticket.queue);
         self.table.front(ticket.queue) == Some(id)
-            && (id == now || queue.is_some_and(|it| free(it)))
+            && (id == now || queue.is_some_and(Queue::was_free))
     }
 
     /// All tickets of the request that a ticket belongs to.
     pub(crate) fn members_of(&self, id: TicketId) -> Vec<TicketId> {
-        let multi = self.table.tickets.get(&id).and_then(|it| it.multi);
+        let multi = self.table.ticket(id).and_then(|it| it.multi);
         multi.map_or_else(|| vec![id], |multi| self.table.members(multi).to_vec())
     }
 
@@ -391,7 +381,7 @@ impl Locks {
         names: &[Name<'_>],
         holds: &mut [Hold],
     ) -> Option<Granted> {
-        let first = self.table.tickets.get(members.first()?)?;
+        let first = self.table.ticket(*members.first()?)?;
         let multi = first.multi?;
         let fence = self.fences.next(now, names.iter().copied());
         self.budget.spend(members.len());
@@ -438,19 +428,11 @@ impl Locks {
         if self.is_offered(now, id) {
             return true;
         }
-        let Some(queue) = self.table.queues.get_mut(&id) else {
-            return false;
-        };
-        if queue.offered {
-            // They had their time.
-            queue.offered = false;
+        let yield_after = self.yield_after;
+        let streak = self.table.streak(id);
+        if !streak.is_some_and(|it| it.offers(yield_after)) {
             return false;
         }
-        if self.yield_after == 0 || u64::from(queue.streak) < self.yield_after {
-            return false;
-        }
-        queue.offered = true;
-        queue.streak = 0;
         let until = Look::Again(now.plus_millis(OFFER_MS));
         self.table.look(id, until);
         effects.push(Effect::Offer);
@@ -459,38 +441,37 @@ impl Locks {
 
     /// Whether the lock is left to those who wait outside the queue.
     pub(crate) fn is_offered(&self, now: Timestamp, id: QueueId) -> bool {
-        self.table.queues.get(&id).is_some_and(|queue| {
+        self.table.queue(id).is_some_and(|queue| {
             let until = queue.look().at();
             // The clock may have been set back since.
             let is_on =
                 |until: Timestamp| !until.has_passed(now) && until <= now.plus_millis(OFFER_MS);
-            queue.offered && until.is_some_and(is_on)
+            queue.streak().is_offered() && until.is_some_and(is_on)
         })
     }
 
-    pub(crate) fn end_offer(&mut self, id: QueueId) {
-        if let Some(queue) = self.table.queues.get_mut(&id) {
-            queue.offered = false;
+    fn end_offer(&mut self, id: QueueId) {
+        if let Some(streak) = self.table.streak(id) {
+            streak.end_offer();
         }
     }
 
-    pub(crate) fn end_streak(&mut self, id: QueueId) {
-        if let Some(queue) = self.table.queues.get_mut(&id) {
-            queue.streak = 0;
-            queue.offered = false;
+    fn end_streak(&mut self, id: QueueId) {
+        if let Some(streak) = self.table.streak(id) {
+            *streak = Streak::default();
         }
     }
 
     /// Takes a hand-off back that nobody was there to hear of.
-    pub(crate) fn uncount_in_streak(&mut self, id: QueueId) {
-        if let Some(queue) = self.table.queues.get_mut(&id) {
-            queue.streak = queue.streak.saturating_sub(1);
+    fn uncount_in_streak(&mut self, id: QueueId) {
+        if let Some(streak) = self.table.streak(id) {
+            streak.uncount();
         }
     }
 
-    pub(crate) fn count_in_streak(&mut self, id: QueueId) {
-        if let Some(queue) = self.table.queues.get_mut(&id) {
-            queue.streak = queue.streak.saturating_add(1);
+    fn count_in_streak(&mut self, id: QueueId) {
+        if let Some(streak) = self.table.streak(id) {
+            streak.count();
         }
     }
 }

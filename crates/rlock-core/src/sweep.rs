@@ -14,7 +14,7 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 
 use crate::acquire::withdrawn;
-use crate::queue::{Look, Queue, QueueId};
+use crate::table::{Look, Queue, QueueId};
 use crate::watch::WatchId;
 use crate::{Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp};
 
@@ -148,7 +148,7 @@ impl Locks {
     }
 
     fn recheck(&mut self, db: Option<u32>, grants: bool) {
-        if !self.table.queues.is_empty() {
+        if !self.table.is_empty() {
             self.sweep.rechecks.push_back(Recheck {
                 db,
                 from: QueueId(0),
@@ -207,19 +207,14 @@ impl Locks {
             Source::Unbound => self.next_unbound().into(),
             Source::Closed => self.sweep_closed(),
             Source::Rechecks => self.recheck_one(),
-            Source::Waits => self
-                .table
-                .deadlines
-                .wait_passed(now)
-                .map(Due::WaitEnd)
-                .into(),
+            Source::Waits => self.table.wait_passed(now).map(Due::WaitEnd).into(),
         }
     }
 
     /// The lock that has been to be looked at for longest.
     fn next_look(&mut self, now: Timestamp) -> Option<Due> {
-        let id = self.table.deadlines.look_passed(now)?;
-        let queue = self.table.queues.get(&id)?;
+        let id = self.table.look_passed(now)?;
+        let queue = self.table.queue(id)?;
         let due = to_be_settled(queue);
         let again = matches!(queue.look(), Look::Again(_));
         self.table
@@ -236,13 +231,13 @@ impl Locks {
             || !self.sweep.closed.is_empty()
             || self.sweep.left.is_some()
             || !self.sweep.emptied.is_empty()
-            || self.table.due_now > 0
+            || self.table.has_due()
             || !self.sweep.unbound.is_empty()
         {
             return Some(now);
         }
         // A deadline has passed once its millisecond is over.
-        let first = self.table.deadlines.first().map(|at| at.plus_millis(1));
+        let first = self.table.first_deadline().map(|at| at.plus_millis(1));
         let granting = self.granting_from.filter(|_| self.has_contended());
         let first = first.into_iter().chain(granting).min()?;
         Some(first.max(now))
@@ -251,7 +246,7 @@ impl Locks {
     /// Ends a wait that is over, or the grace of a kept place. Nobody has to be
     /// told of the latter.
     pub fn end_wait(&mut self, now: Timestamp, id: TicketId) -> Option<Ended> {
-        let ticket = self.table.tickets.get(&id)?;
+        let ticket = self.table.ticket(id)?;
         if !ticket.wait_ends.has_passed(now) {
             return None;
         }
@@ -266,7 +261,7 @@ impl Locks {
     /// Ends a request because the blocked call is gone that it was to be
     /// answered through. False if it has another one by now.
     pub fn caller_gone(&mut self, now: Timestamp, id: TicketId, handle: u64) -> bool {
-        let gone = self.table.tickets.get(&id).is_some_and(|ticket| {
+        let gone = self.table.ticket(id).is_some_and(|ticket| {
             matches!(ticket.delivery, Delivery::Blocked { handle: other, .. } if other == handle)
         });
         if gone {
@@ -280,8 +275,7 @@ impl Locks {
     /// withdrawn, and the holds bound to it are cut, one by one, as
     /// [`Locks::next_due`] comes to them; none of them is served any more.
     pub fn session_closed(&mut self, now: Timestamp, session: u64) {
-        let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
-        let has_ticket = self.table.session_tickets.range(tickets).next().is_some();
+        let has_ticket = self.table.ticket_of_session(session).is_some();
         if has_ticket || self.table.watch_of_session(session).is_some() {
             self.sweep.closed.insert(session, now);
         }
@@ -310,7 +304,7 @@ impl Locks {
         };
         self.budget.spend(1);
         let next = self.table.queues_from(recheck.from).next();
-        let Some((id, of)) = next.map(|(id, queue)| (id, queue.db)) else {
+        let Some((id, of)) = next.map(|(id, queue)| (id, queue.name().db)) else {
             self.sweep.rechecks.pop_front();
             return Piece::Done;
         };
@@ -346,11 +340,11 @@ impl Locks {
         let Some(last) = self.sweep.left else {
             return Piece::Nothing;
         };
-        let ticket = self.table.tickets.keys().next().copied();
+        let ticket = self.table.oldest_place();
         if let Some(first) = ticket.filter(|id| id.number() <= last) {
             return self.withdraw(first).map(Due::TurnAway).into();
         }
-        let watch = self.table.watches.keys().next().copied();
+        let watch = self.table.oldest_watch();
         if let Some(first) = watch.filter(|id| self.is_watch_left(*id)) {
             self.budget.spend(1);
             if let Some(watch) = self.table.remove_watch(first) {
@@ -359,7 +353,7 @@ impl Locks {
             return Piece::Done;
         }
         self.sweep.left = None;
-        if self.table.queues.is_empty() {
+        if self.table.is_empty() {
             // So there is nothing that any work could be for.
             self.sweep = Sweep::default();
             self.ready.clear();
@@ -444,7 +438,7 @@ impl Locks {
         if self.sweep.emptied.is_empty() {
             return false;
         }
-        let ticket = self.table.tickets.get(&id);
+        let ticket = self.table.ticket(id);
         let last = ticket.and_then(|it| self.sweep.emptied.get(&it.queue));
         last.is_some_and(|last| id.number() <= *last)
     }
@@ -458,7 +452,7 @@ impl Locks {
         }
         let watch = self.table.watches_of(id).map(|it| it.0).next();
         let watch = self.table.remove_watch(watch?)?;
-        let key = self.table.queues.get(&id)?.key.clone();
+        let key = self.table.queue(id)?.name().key.into();
         self.budget.spend(1);
         self.table.drop_if_idle(id);
         Some(Ended {
@@ -476,11 +470,11 @@ impl Locks {
 
     /// Ends the call of a request, and its place too, unless that is kept.
     fn end_call(&mut self, now: Timestamp, id: TicketId) -> Option<Ended> {
-        let ticket = self.table.tickets.get(&id)?;
+        let ticket = self.table.ticket(id)?;
         let Some(until) = ticket.kept_until(now) else {
             return self.take_out(id);
         };
-        let key = self.table.queues.get(&ticket.queue)?.key.clone();
+        let key = self.table.queue(ticket.queue)?.name().key.into();
         let owner = ticket.owner.clone();
         let multi = ticket.multi;
         let members = self.members_of(id);
@@ -510,7 +504,7 @@ impl Locks {
 
     /// The queue of a ticket that stands at its front.
     fn is_front(&self, id: TicketId) -> Option<QueueId> {
-        let queue = self.table.tickets.get(&id)?.queue;
+        let queue = self.table.ticket(id)?.queue;
         (self.table.front(queue) == Some(id)).then_some(queue)
     }
 
@@ -519,7 +513,7 @@ impl Locks {
     pub(crate) fn take_out(&mut self, id: TicketId) -> Option<Ended> {
         let members = self.members_of(id);
         self.budget.spend(members.len());
-        if let Some(multi) = self.table.tickets.get(&id)?.multi {
+        if let Some(multi) = self.table.ticket(id)?.multi {
             self.table.part(multi);
         }
         let mut first = None;
@@ -533,7 +527,7 @@ impl Locks {
     fn take_one_out(&mut self, id: TicketId) -> Option<Ended> {
         let was_front = self.is_front(id);
         let ticket = *self.table.remove(id)?;
-        let key = self.table.queues.get(&ticket.queue)?.key.clone();
+        let key = self.table.queue(ticket.queue)?.name().key.into();
         if let Some(queue) = was_front.filter(|queue| self.table.front(*queue).is_some()) {
             self.table.mark_due(queue);
         }
@@ -548,15 +542,15 @@ impl Locks {
     /// The next hold that is to be cut as its connection has closed.
     fn next_unbound(&mut self) -> Option<Due> {
         while let Some(id) = self.sweep.unbound.pop_front() {
-            let watch = self.table.watches.get(&id);
+            let watch = self.table.watch(id);
             // It may have been lost or renewed meanwhile.
             let closed = |it: &crate::Binding| it.closed.is_some();
             let watch = watch.filter(|it| it.binding.as_ref().is_some_and(closed));
-            let queue = watch.and_then(|it| self.table.queues.get(&it.queue));
+            let queue = watch.and_then(|it| self.table.queue(it.queue));
             if let (Some(watch), Some(queue)) = (watch, queue) {
                 return Some(Due::Unbind {
-                    db: queue.db,
-                    key: queue.key.clone(),
+                    db: queue.name().db,
+                    key: queue.name().key.into(),
                     owner: watch.owner.clone(),
                 });
             }
@@ -567,9 +561,7 @@ impl Locks {
     /// Withdraws one request or watch of a connection, or marks a hold that is
     /// bound to it; false if it has none.
     fn withdraw_one_of(&mut self, session: u64, closed: Timestamp) -> bool {
-        let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
-        let ticket = self.table.session_tickets.range(tickets).next();
-        if let Some((_, id)) = ticket.copied() {
+        if let Some(id) = self.table.ticket_of_session(session) {
             self.counters.waiters_gone += 1;
             self.end_call(closed, id);
             return true;
@@ -596,10 +588,9 @@ impl Locks {
 }
 
 fn to_be_settled(queue: &Queue) -> Due {
-    Due::Settle {
-        db: queue.db,
-        key: queue.key.clone(),
-    }
+    let Name { db, key } = queue.name();
+    let key = key.into();
+    Due::Settle { db, key }
 }
 
 /// The tickets that may still be handled in this turn.

@@ -1,7 +1,9 @@
 //! All queues and watches, the indices by which a ticket or a watch is found, and
 //! what happens when: the ends of waits, and the times to look at a lock.
 //!
-//! This file keeps things in step and decides nothing. Ordered maps are used
+//! This file keeps things in step and decides nothing. What has to agree with
+//! what is said once more, in another way, in `table/invariants.rs`; and drawn
+//! with an example in ARCHITECTURE.md, "The data of the core". Ordered maps are used
 //! for what grows with the number of waiters: they give their memory back as
 //! they shrink, and never stop to copy themselves. Deadlines are in ordered sets
 //! rather than a heap: an entry is removed when what it stands for is gone, so
@@ -14,10 +16,14 @@ use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::queue::{Look, Queue, QueueId};
 use crate::ticket::{Multi, MultiId, Rank};
 use crate::watch::{Search, Watch, WatchId};
 use crate::{Channel, Delivery, Gauges, Listener, Mode, Name, Ticket, TicketId, Timestamp};
+
+mod invariants;
+mod queue;
+
+pub(crate) use queue::{Look, Queue, QueueId, Streak};
 
 /// The half of an entry that comes from the queue.
 const QUEUE_HALF: u64 = u32::MAX as u64;
@@ -27,40 +33,40 @@ const STALE_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     /// Queues by a hash of their names, which costs less than the names.
-    pub(crate) names: BTreeSet<(u64, QueueId)>,
-    pub(crate) queues: BTreeMap<QueueId, Box<Queue>>,
-    pub(crate) tickets: BTreeMap<TicketId, Box<Ticket>>,
-    pub(crate) multis: BTreeMap<MultiId, Multi>,
-    pub(crate) watches: BTreeMap<WatchId, Watch>,
-    pub(crate) deadlines: Deadlines,
+    names: BTreeSet<(u64, QueueId)>,
+    queues: BTreeMap<QueueId, Box<Queue>>,
+    tickets: BTreeMap<TicketId, Box<Ticket>>,
+    multis: BTreeMap<MultiId, Multi>,
+    watches: BTreeMap<WatchId, Watch>,
+    deadlines: Deadlines,
     /// How far the search for lost holds has come, lock by lock.
-    pub(crate) searches: BTreeMap<QueueId, Search>,
-    pub(crate) due: VecDeque<QueueId>,
+    searches: BTreeMap<QueueId, Search>,
+    due: VecDeque<QueueId>,
     /// How many of those marked as due are still there.
-    pub(crate) due_now: usize,
+    due_now: usize,
     /// Those who wait by owner and queue, see `tickets`.
-    pub(crate) by_owner: BTreeSet<(u64, TicketId)>,
+    by_owner: BTreeSet<(u64, TicketId)>,
     /// Kept places by owner and queue.
-    pub(crate) kept_by_owner: BTreeSet<(u64, TicketId)>,
+    kept_by_owner: BTreeSet<(u64, TicketId)>,
     /// Those who wait, queue by queue, in order.
-    pub(crate) waiting: BTreeSet<(QueueId, Rank)>,
+    waiting: BTreeSet<(QueueId, Rank)>,
     /// Kept places, queue by queue, in order.
-    pub(crate) kept: BTreeSet<(QueueId, Rank)>,
+    kept: BTreeSet<(QueueId, Rank)>,
     /// Of those who wait the ones whose owners wait elsewhere too.
-    pub(crate) linked: BTreeSet<(QueueId, Rank)>,
+    linked: BTreeSet<(QueueId, Rank)>,
     /// Queues with places by database, the longest first.
-    pub(crate) contended: BTreeSet<(u32, Reverse<u32>, QueueId)>,
+    contended: BTreeSet<(u32, Reverse<u32>, QueueId)>,
     /// Requests whose outcome is a message, by connection.
-    pub(crate) session_tickets: BTreeSet<(u64, TicketId)>,
-    pub(crate) session_watches: BTreeSet<(u64, WatchId)>,
-    pub(crate) watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
-    pub(crate) watched_tickets: u64,
+    session_tickets: BTreeSet<(u64, TicketId)>,
+    session_watches: BTreeSet<(u64, WatchId)>,
+    watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
+    watched_tickets: u64,
     /// How many places each user has, by a hash of the name.
-    pub(crate) places_by_user: BTreeMap<NonZeroU64, u64>,
+    places_by_user: BTreeMap<NonZeroU64, u64>,
     /// How many places are asked for in shared mode.
-    pub(crate) shared_places: u64,
-    pub(crate) bound: u64,
-    pub(crate) hasher: RandomState,
+    shared_places: u64,
+    bound: u64,
+    hasher: RandomState,
     last_id: Option<NonZeroU64>,
 }
 
@@ -88,6 +94,115 @@ impl Table {
         let queue = Queue::new(name.db, name.key.into());
         self.queues.insert(id, Box::new(queue));
         id
+    }
+
+    /// Whether there is any queue.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    pub(crate) fn queue(&self, id: QueueId) -> Option<&Queue> {
+        self.queues.get(&id).map(|it| &**it)
+    }
+
+    /// The hand-offs in a row of a queue.
+    pub(crate) fn streak(&mut self, id: QueueId) -> Option<&mut Streak> {
+        self.queues.get_mut(&id).map(|it| &mut it.streak)
+    }
+
+    pub(crate) fn ticket(&self, id: TicketId) -> Option<&Ticket> {
+        self.tickets.get(&id).map(|it| &**it)
+    }
+
+    /// How many places there are in all queues, kept ones too.
+    pub(crate) fn places_len(&self) -> u64 {
+        self.tickets.len() as u64
+    }
+
+    /// How many of them are asked for in shared mode.
+    pub(crate) const fn shared_places(&self) -> u64 {
+        self.shared_places
+    }
+
+    /// The place whose number is the smallest.
+    pub(crate) fn oldest_place(&self) -> Option<TicketId> {
+        self.tickets.keys().next().copied()
+    }
+
+    /// Any request of a connection whose outcome is a message.
+    pub(crate) fn ticket_of_session(&self, session: u64) -> Option<TicketId> {
+        let range = (session, TicketId::MIN)..=(session, TicketId::MAX);
+        self.session_tickets.range(range).next().map(|(_, id)| *id)
+    }
+
+    pub(crate) fn request(&self, multi: MultiId) -> Option<&Multi> {
+        self.multis.get(&multi)
+    }
+
+    /// Takes note which ticket of a request was last seen not to be ready.
+    pub(crate) fn note_unready(&mut self, multi: MultiId, unready: usize) {
+        if let Some(request) = self.multis.get_mut(&multi) {
+            request.unready = unready;
+        }
+    }
+
+    pub(crate) fn watch(&self, id: WatchId) -> Option<&Watch> {
+        self.watches.get(&id)
+    }
+
+    pub(crate) fn has_watches(&self, id: QueueId) -> bool {
+        self.queues.get(&id).is_some_and(|it| it.watches > 0)
+    }
+
+    /// The watch whose number is the smallest.
+    pub(crate) fn oldest_watch(&self) -> Option<WatchId> {
+        self.watches.keys().next().copied()
+    }
+
+    /// How far the search for lost holds of a lock has come, if it goes on.
+    pub(crate) fn search(&self, id: QueueId) -> Option<Search> {
+        self.searches.get(&id).copied()
+    }
+
+    pub(crate) fn set_search(&mut self, id: QueueId, search: Option<Search>) {
+        match search {
+            Some(search) => self.searches.insert(id, search),
+            None => self.searches.remove(&id),
+        };
+    }
+
+    /// The queues of a database with places, the longest first.
+    pub(crate) fn contended(&self, db: u32) -> impl Iterator<Item = (QueueId, &Queue)> {
+        let all = (db, Reverse(u32::MAX), QueueId::MIN)..=(db, Reverse(0), QueueId::MAX);
+        let found = self.contended.range(all);
+        found.filter_map(|(_, _, id)| Some((*id, self.queue(*id)?)))
+    }
+
+    /// Those who wait before a place, and whose owners wait elsewhere too, the
+    /// nearest first.
+    pub(crate) fn linked_ahead(&self, id: QueueId, rank: Rank) -> impl Iterator<Item = TicketId> {
+        let ahead = self.linked.range((id, Rank::MIN)..(id, rank));
+        ahead.rev().map(|(_, rank)| rank.id())
+    }
+
+    /// Whether any lock is marked as due.
+    pub(crate) const fn has_due(&self) -> bool {
+        self.due_now > 0
+    }
+
+    /// The ticket whose wait has been over for longest.
+    pub(crate) fn wait_passed(&self, now: Timestamp) -> Option<TicketId> {
+        self.deadlines.wait_passed(now)
+    }
+
+    /// The queue that has been to be looked at for longest.
+    pub(crate) fn look_passed(&self, now: Timestamp) -> Option<QueueId> {
+        self.deadlines.look_passed(now)
+    }
+
+    /// The first deadline of all.
+    pub(crate) fn first_deadline(&self) -> Option<Timestamp> {
+        self.deadlines.first()
     }
 
     /// Forgets a queue that has neither tickets nor watches.
@@ -273,9 +388,7 @@ impl Table {
 
     /// Puts a ticket where its number says. Its queue has to be there.
     pub(crate) fn insert(&mut self, id: TicketId, ticket: Box<Ticket>) {
-        self.resize(ticket.queue, 1);
-        self.count_of_user(ticket.user, 1);
-        self.shared_places += u64::from(ticket.options.mode != Mode::Exclusive);
+        self.count_place(&ticket, 1);
         self.tickets.insert(id, ticket);
         self.enter_order(id);
     }
@@ -284,14 +397,13 @@ impl Table {
     pub(crate) fn remove(&mut self, id: TicketId) -> Option<Box<Ticket>> {
         self.leave_order(id);
         let ticket = self.tickets.remove(&id)?;
-        self.resize(ticket.queue, -1);
-        self.count_of_user(ticket.user, -1);
-        self.shared_places -= u64::from(ticket.options.mode != Mode::Exclusive);
+        self.count_place(&ticket, -1);
         Some(ticket)
     }
 
-    /// Changes a ticket, also from waiting to kept or back; its place and its
-    /// owner stay.
+    /// Changes a ticket, also from waiting to kept or back; its place, its
+    /// owner and its mode stay. It leaves the orders and enters them again, so
+    /// they cannot tell who has come or gone: that is for `count_place`.
     pub(crate) fn change<R>(
         &mut self,
         id: TicketId,
@@ -430,7 +542,14 @@ impl Table {
         }
     }
 
-    fn resize(&mut self, id: QueueId, by: i32) {
+    /// Takes note that a place has come or gone: the first of its queue, the
+    /// last, or one between. Nothing else sees that.
+    fn count_place(&mut self, ticket: &Ticket, by: i32) {
+        self.count_of_user(ticket.user, by.into());
+        if ticket.options.mode != Mode::Exclusive {
+            self.shared_places = self.shared_places.saturating_add_signed(by.into());
+        }
+        let id = ticket.queue;
         let Some(queue) = self.queues.get_mut(&id) else {
             return;
         };
@@ -602,26 +721,26 @@ impl Table {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Deadlines {
-    pub(crate) waits: BTreeSet<(Timestamp, TicketId)>,
-    pub(crate) looks: BTreeSet<(Timestamp, QueueId)>,
+struct Deadlines {
+    waits: BTreeSet<(Timestamp, TicketId)>,
+    looks: BTreeSet<(Timestamp, QueueId)>,
 }
 
 impl Deadlines {
     /// The ticket whose wait has been over for longest.
-    pub(crate) fn wait_passed(&self, now: Timestamp) -> Option<TicketId> {
+    fn wait_passed(&self, now: Timestamp) -> Option<TicketId> {
         let (at, ticket) = self.waits.first()?;
         at.has_passed(now).then_some(*ticket)
     }
 
     /// The queue that has been to be looked at for longest.
-    pub(crate) fn look_passed(&self, now: Timestamp) -> Option<QueueId> {
+    fn look_passed(&self, now: Timestamp) -> Option<QueueId> {
         let (at, queue) = self.looks.first()?;
         at.has_passed(now).then_some(*queue)
     }
 
     /// The first deadline of all.
-    pub(crate) fn first(&self) -> Option<Timestamp> {
+    fn first(&self) -> Option<Timestamp> {
         let wait = self.waits.first().map(|(at, _)| *at);
         let look = self.looks.first().map(|(at, _)| *at);
         [wait, look].into_iter().flatten().min()

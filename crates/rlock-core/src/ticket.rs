@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use crate::queue::QueueId;
+use crate::table::QueueId;
 use crate::{AcquireOptions, Request, Timestamp};
 
 /// Names a ticket; never used twice by one table, so a stale one finds nothing.

@@ -1,10 +1,9 @@
 //! What an operator sees: who waits for a lock, and which locks are waited for.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::queue::QueueId;
+use crate::table::Queue;
 use crate::{Fence, Holder, Locks, Mode, Name, Ticket, Timestamp};
 
 /// How many waiters are looked at to find who has waited for longest.
@@ -197,8 +196,8 @@ impl Locks {
     #[must_use]
     pub fn queued(&self, name: Name<'_>) -> u32 {
         let queue = self.table.find(name);
-        let queue = queue.and_then(|id| self.table.queues.get(&id));
-        queue.map_or(0, |queue| queue.len)
+        let queue = queue.and_then(|id| self.table.queue(id));
+        queue.map_or(0, Queue::len)
     }
 
     /// The locks of a database with places in their queues, those with the most
@@ -208,10 +207,7 @@ impl Locks {
         now: Timestamp,
         db: u32,
     ) -> impl Iterator<Item = ContendedView<'_>> {
-        let all = (db, Reverse(u32::MAX), QueueId::MIN)..=(db, Reverse(0), QueueId::MAX);
-        let found = self.table.contended.range(all).map(|(_, _, id)| *id);
-        found.filter_map(move |id| {
-            let queue = self.table.queues.get(&id)?;
+        self.table.contended(db).map(move |(id, queue)| {
             // Those who were put first may have come after all others.
             let mut since = Timestamp::NEVER;
             for ticket in self.table.places(id).take(FIRST_MAX) {
@@ -220,11 +216,11 @@ impl Locks {
                     break;
                 }
             }
-            Some(ContendedView {
-                key: &queue.key,
-                waiters: queue.len,
+            ContendedView {
+                key: queue.name().key,
+                waiters: queue.len(),
                 oldest_wait: now.since(since),
-            })
+            }
         })
     }
 }

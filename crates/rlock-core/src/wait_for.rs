@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use crate::graph::{Graph, Verdict};
-use crate::queue::{Queue, QueueId};
+use crate::table::QueueId;
 use crate::table::Table;
 use crate::ticket::Rank;
 use crate::{Hold, Locks, Mode, Name, Ticket, TicketId, Who};
@@ -203,8 +203,8 @@ impl<'a> Search<'a> {
             if self.is_over(id, ticket) {
                 continue;
             }
-            if let Some(queue) = table.queues.get(&ticket.queue) {
-                let holders = self.in_the_way(name_of(queue), Some(ticket.queue), None);
+            if let Some(queue) = table.queue(ticket.queue) {
+                let holders = self.in_the_way(queue.name(), Some(ticket.queue), None);
                 let wait = OneWait {
                     node,
                     queue: Some(ticket.queue),
@@ -251,17 +251,13 @@ impl<'a> Search<'a> {
             let blocked = self.graph.wait(wait.node, 0, wait.is_new || is_new);
             self.graph.in_the_way(blocked, 0, 1);
         }
-        let ahead = self
-            .table
-            .linked
-            .range((queue, Rank::MIN)..(queue, wait.rank));
+        let ahead = self.table.linked_ahead(queue, wait.rank);
         // Of a queue that was emptied, each may have to be passed.
-        for (_, rank) in ahead.rev() {
+        for id in ahead {
             if self.pace.step(self.holders).is_break() {
                 return;
             }
-            let id = rank.id();
-            let ticket = self.table.tickets.get(&id);
+            let ticket = self.table.ticket(id);
             let Some(ticket) = ticket.filter(|it| !self.is_over(id, it)) else {
                 continue;
             };
@@ -389,13 +385,5 @@ fn spare(mode: Mode) -> Option<u64> {
             permits,
             limit: Some(limit),
         } => Some(u64::from(limit.saturating_sub(permits))),
-    }
-}
-
-/// The name of the lock of a queue.
-pub(crate) fn name_of(queue: &Queue) -> Name<'_> {
-    Name {
-        db: queue.db,
-        key: &queue.key,
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::queue::QueueId;
+use crate::table::QueueId;
 use crate::{Announce, Effect, Fence, Grace, Hold, Listener, Locks, Name, Step, Timestamp};
 
 /// Names a watch; never used twice by one table.
@@ -101,15 +101,15 @@ impl Locks {
         hold: &mut Hold,
         step: &mut Step<()>,
     ) {
-        if self.table.queues.get(&id).is_none_or(|it| it.watches == 0) {
-            self.table.searches.remove(&id);
+        if !self.table.has_watches(id) {
+            self.table.set_search(id, None);
             return;
         }
         let ended = match hold {
             Hold::Shared(shared) => shared.take_ended(),
             Hold::Free | Hold::Exclusive { .. } | Hold::NoLock => None,
         };
-        let searching = self.table.searches.get(&id).copied();
+        let searching = self.table.search(id);
         match (ended, searching) {
             (Some(ended), None) if ended.len() <= self.budget.left() => {
                 for owner in &ended {
@@ -139,14 +139,14 @@ impl Locks {
         loop {
             let Some((entry, watch)) = self.table.next_watch(id, search.from) else {
                 if !search.again {
-                    self.table.searches.remove(&id);
+                    self.table.set_search(id, None);
                     return;
                 }
                 search = Search::START;
                 continue;
             };
             if looks == 0 || (self.budget.is_spent() && !step.effects.is_empty()) {
-                self.table.searches.insert(id, search);
+                self.table.set_search(id, Some(search));
                 self.table.mark_due(id);
                 return;
             }

@@ -3,9 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use crate::queue::{Queue, QueueId};
+use super::{Queue, QueueId, Table};
 use crate::ticket::Rank;
-use crate::wait_for::name_of;
 use crate::{Delivery, Hold, Locks, Name, Timestamp};
 
 impl Locks {
@@ -16,7 +15,36 @@ impl Locks {
     /// The first disagreement, in words. Takes time in proportion to
     /// everything there is; meant for tests.
     pub fn check_indices(&self) -> Result<(), String> {
-        let table = &self.table;
+        self.table.check()
+    }
+
+    /// Checks that nobody waits for a lock that it could have.
+    ///
+    /// # Errors
+    ///
+    /// The name of the rule that is broken.
+    pub fn check_front(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> Result<(), String> {
+        let Some(id) = self.table.find(name) else {
+            return Ok(());
+        };
+        let Some(queue) = self.table.queues.get(&id) else {
+            return Ok(());
+        };
+        let front = self.table.front(id);
+        let front = front.and_then(|it| self.table.tickets.get(&it));
+        let admissible = front.is_some_and(|it| {
+            it.multi.is_none()
+                && hold.admits(now, &it.owner, it.options.mode)
+                && self.is_granting(now, Some(id))
+        });
+        let excused = queue.due || self.is_offered(now, id);
+        ensure(!admissible || excused, "the front waiter could be granted")
+    }
+}
+
+impl Table {
+    fn check(&self) -> Result<(), String> {
+        let table = self;
         let mut tickets = 0;
         let mut contended = 0;
         for (id, queue) in &table.queues {
@@ -46,32 +74,9 @@ impl Locks {
         self.check_watches_kept()
     }
 
-    /// Checks that nobody waits for a lock that it could have.
-    ///
-    /// # Errors
-    ///
-    /// The name of the rule that is broken.
-    pub fn check_front(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> Result<(), String> {
-        let Some(id) = self.table.find(name) else {
-            return Ok(());
-        };
-        let Some(queue) = self.table.queues.get(&id) else {
-            return Ok(());
-        };
-        let front = self.table.front(id);
-        let front = front.and_then(|it| self.table.tickets.get(&it));
-        let admissible = front.is_some_and(|it| {
-            it.multi.is_none()
-                && hold.admits(now, &it.owner, it.options.mode)
-                && self.is_granting(now, Some(id))
-        });
-        let excused = queue.due || self.is_offered(now, id);
-        ensure(!admissible || excused, "the front waiter could be granted")
-    }
-
     fn check_queue(&self, id: QueueId, queue: &Queue) -> Result<usize, String> {
-        let table = &self.table;
-        let named = table.find(name_of(queue));
+        let table = self;
+        let named = table.find(queue.name());
         ensure(named == Some(id), "a queue is not found by its name")?;
         ensure(
             !queue.is_idle(),
@@ -112,23 +117,23 @@ impl Locks {
     }
 
     fn check_links(&self) -> Result<(), String> {
-        for (id, ticket) in &self.table.tickets {
-            let several = self.table.waits_of(&ticket.owner).count() > 1;
+        for (id, ticket) in &self.tickets {
+            let several = self.waits_of(&ticket.owner).count() > 1;
             let entry = (ticket.queue, Rank::of(*id, ticket.is_upgrade));
             ensure(
-                self.table.linked.contains(&entry) == (several && !ticket.is_kept()),
+                self.linked.contains(&entry) == (several && !ticket.is_kept()),
                 "an owner's tickets are not linked as they are",
             )?;
         }
-        let known = |it: &(QueueId, Rank)| self.table.tickets.contains_key(&it.1.id());
+        let known = |it: &(QueueId, Rank)| self.tickets.contains_key(&it.1.id());
         ensure(
-            self.table.linked.iter().all(known),
+            self.linked.iter().all(known),
             "a link is left of a ticket that has gone",
         )
     }
 
     fn check_ticket_indices(&self) -> Result<(), String> {
-        let table = &self.table;
+        let table = self;
         let leading = || table.tickets.iter().filter(|(id, _)| table.leads(**id));
         let waits = leading().filter(|it| it.1.wait_ends != Timestamp::NEVER);
         ensure(
@@ -167,7 +172,7 @@ impl Locks {
     }
 
     fn check_multis(&self) -> Result<(), String> {
-        let table = &self.table;
+        let table = self;
         for (multi, request) in &table.multis {
             for member in &request.members {
                 let ticket = table.tickets.get(member);
@@ -181,7 +186,7 @@ impl Locks {
     }
 
     fn check_watches_kept(&self) -> Result<(), String> {
-        let table = &self.table;
+        let table = self;
         let mut sessions = 0;
         let mut bound = 0;
         for (id, watch) in &table.watches {

@@ -1,0 +1,175 @@
+//! What is remembered of one lock beside its hold. Who waits for it is in the
+//! orders of the table.
+
+use crate::{Name, Timestamp};
+
+/// Names a queue; never used twice by one table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct QueueId(pub(crate) u64);
+
+impl QueueId {
+    /// Before every queue.
+    pub(crate) const MIN: Self = Self(0);
+    /// After every queue.
+    pub(crate) const MAX: Self = Self(u64::MAX);
+}
+
+/// When, and why, a lock has to be looked at without anybody asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// Never: whatever concerns it will be told.
+    Never,
+    /// When the first lease of its hold ends.
+    LeaseEnd(Timestamp),
+    /// The lease of its hold, as far as it was known, has ended; the lock is
+    /// marked as due.
+    LeaseEnded,
+    /// Once more, as nothing could be decided.
+    Again(Timestamp),
+}
+
+impl Look {
+    pub(crate) const fn at(self) -> Option<Timestamp> {
+        match self {
+            Self::Never | Self::LeaseEnded => None,
+            Self::LeaseEnd(at) | Self::Again(at) => Some(at),
+        }
+    }
+}
+
+/// A [`Look`] without its time, so that both take nine bytes in a queue: there
+/// may be a million.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    Never,
+    LeaseEnd,
+    LeaseEnded,
+    Again,
+}
+
+/// Hand-offs in a row. After many the lock is offered once to those who wait
+/// outside the queue.
+#[derive(Debug, Default)]
+pub(crate) struct Streak {
+    hand_offs: u32,
+    /// Whether the lock is left to them, until it is looked at again.
+    offered: bool,
+}
+
+impl Streak {
+    pub(crate) const fn count(&mut self) {
+        self.hand_offs = self.hand_offs.saturating_add(1);
+    }
+
+    /// Takes a hand-off back that nobody was there to hear of.
+    pub(crate) const fn uncount(&mut self) {
+        self.hand_offs = self.hand_offs.saturating_sub(1);
+    }
+
+    /// Whether a free lock is to be offered, after so many hand-offs; 0 for
+    /// never. After an offer the streak begins anew.
+    pub(crate) const fn offers(&mut self, after: u64) -> bool {
+        let had_their_time = self.offered;
+        self.offered = !had_their_time && after > 0 && self.hand_offs as u64 >= after;
+        if self.offered {
+            self.hand_offs = 0;
+        }
+        self.offered
+    }
+
+    pub(crate) const fn is_offered(&self) -> bool {
+        self.offered
+    }
+
+    pub(crate) const fn end_offer(&mut self) {
+        self.offered = false;
+    }
+}
+
+/// First come, first served. Exists only while it has tickets or watches. Only
+/// the table changes it.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(super) db: u32,
+    pub(super) key: Box<[u8]>,
+    /// How many places it has, kept ones too.
+    pub(super) len: u32,
+    pub(super) watches: u32,
+    look_at: Timestamp,
+    look_why: Why,
+    pub(super) streak: Streak,
+    pub(super) due: bool,
+}
+
+impl Queue {
+    pub(super) const fn new(db: u32, key: Box<[u8]>) -> Self {
+        Self {
+            db,
+            key,
+            len: 0,
+            watches: 0,
+            look_at: Timestamp::NEVER,
+            look_why: Why::Never,
+            streak: Streak {
+                hand_offs: 0,
+                offered: false,
+            },
+            due: false,
+        }
+    }
+
+    /// The lock that it is for.
+    pub(crate) fn name(&self) -> Name<'_> {
+        Name {
+            db: self.db,
+            key: &self.key,
+        }
+    }
+
+    /// How many places it has, kept ones too.
+    pub(crate) const fn len(&self) -> u32 {
+        self.len
+    }
+
+    pub(crate) const fn streak(&self) -> &Streak {
+        &self.streak
+    }
+
+    /// Whether nobody held the lock when it was last looked at, so that it could
+    /// be granted.
+    pub(crate) const fn was_free(&self) -> bool {
+        matches!(self.look_why, Why::Never) && !self.streak.offered
+    }
+
+    /// Whether the lease that was known of the lock has ended.
+    pub(crate) const fn was_lease_due(&self, now: Timestamp) -> bool {
+        match self.look_why {
+            Why::LeaseEnd => self.look_at.has_passed(now),
+            Why::LeaseEnded => true,
+            Why::Never | Why::Again => false,
+        }
+    }
+
+    /// When, and why, the lock has to be looked at.
+    pub(crate) const fn look(&self) -> Look {
+        match self.look_why {
+            Why::Never => Look::Never,
+            Why::LeaseEnd => Look::LeaseEnd(self.look_at),
+            Why::LeaseEnded => Look::LeaseEnded,
+            Why::Again => Look::Again(self.look_at),
+        }
+    }
+
+    pub(super) const fn set_look(&mut self, look: Look) {
+        (self.look_why, self.look_at) = match look {
+            Look::Never => (Why::Never, Timestamp::NEVER),
+            Look::LeaseEnd(at) => (Why::LeaseEnd, at),
+            Look::LeaseEnded => (Why::LeaseEnded, Timestamp::NEVER),
+            Look::Again(at) => (Why::Again, at),
+        };
+    }
+
+    pub(crate) const fn is_idle(&self) -> bool {
+        self.len == 0 && self.watches == 0
+    }
+}
