@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use rlock_engine::endpoint::{Endpoint, To};
-use rlock_engine::engine::lane::Node;
+use rlock_engine::engine::node::Node;
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
 
@@ -65,7 +65,7 @@ where
     Error: From<S::Error>,
 {
     let client = settings.probe(servers.try_into()?).await?;
-    let masters = client.inner.state.look(|endpoint| {
+    let masters = client.inner.state.read(|endpoint| {
         let of = |node| (node, endpoint.address(node));
         Endpoint::nodes(endpoint).into_iter().map(of).collect()
     });
@@ -91,7 +91,7 @@ impl Master {
     /// # Errors
     ///
     /// - [`Error::Connect`]: no connection, or it ended before the reply;
-    /// - [`Error::Unavailable`]: no reply within the patience of the settings.
+    /// - [`Error::Unavailable`]: no reply within the retry timeout of the settings.
     ///
     /// # Cancel safety
     ///

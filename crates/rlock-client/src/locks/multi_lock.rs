@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::instant::Instant as Moment;
-use rlock_engine::engine::lane::slot_of;
+use rlock_engine::engine::node::slot_of;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::error::Error;

@@ -15,7 +15,7 @@ use rlock_engine::endpoint::{
 };
 use rlock_engine::engine::claims::{Owner, Table};
 use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::lane::Node;
+use rlock_engine::engine::node::Node;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::Queueing;
 use rlock_engine::engine::{self, Id, Metrics};
@@ -114,7 +114,7 @@ impl State {
         };
         let settings = Settings {
             response: limits.response,
-            patience: limits.retry,
+            retry_timeout: limits.retry,
             replication: limits.replication,
             name,
             library: ("rlock-client", env!("CARGO_PKG_VERSION")),
@@ -254,8 +254,8 @@ impl State {
     }
 
     /// Something that is known without asking.
-    pub(crate) fn look<T>(&self, look: impl FnOnce(&Endpoint) -> T) -> T {
-        look(&lock(&self.core).endpoint)
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&Endpoint) -> T) -> T {
+        read(&lock(&self.core).endpoint)
     }
 
     /// Every change between having a connection to the one server and having
@@ -266,23 +266,23 @@ impl State {
     }
 
     pub(crate) fn metrics(&self) -> Metrics {
-        self.look(|endpoint| endpoint.engine().metrics())
+        self.read(|endpoint| endpoint.engine().metrics())
     }
 
     #[cfg(feature = "quorum")]
     pub(crate) fn is_connected(&self) -> bool {
-        self.look(|endpoint| endpoint.is_connected(Node::default()))
+        self.read(|endpoint| endpoint.is_connected(Node::default()))
     }
 
     /// Why there is no connection to some server.
     pub(crate) fn last_failure(&self) -> Option<Failure> {
-        self.look(|endpoint| endpoint.failure().cloned())
+        self.read(|endpoint| endpoint.failure().cloned())
     }
 
     /// When the last request was made that the one server answered.
     #[cfg(feature = "quorum")]
     pub(crate) fn known_good(&self) -> Instant {
-        self.look(|endpoint| endpoint.engine().known_good(Node::default()))
+        self.read(|endpoint| endpoint.engine().known_good(Node::default()))
     }
 
     /// Has the connection be quiet for so long at most while it is needed.
@@ -307,12 +307,12 @@ impl State {
     /// Every loss from now on, of which [`Loss::Released`] is the end of the
     /// client; none if it has ended.
     pub(crate) fn losses(&self) -> Option<watch::Receiver<Loss>> {
-        self.look(|endpoint| (!endpoint.is_closed()).then(|| self.losses.subscribe()))
+        self.read(|endpoint| (!endpoint.is_closed()).then(|| self.losses.subscribe()))
     }
 
     /// Releases what is held, and ends.
     pub(crate) async fn close(self: &Arc<Self>, timeout: Duration) -> Result<(), Error> {
-        if self.look(|it| it.is_closed() && !it.engine().is_leaving()) {
+        if self.read(|it| it.is_closed() && !it.engine().is_leaving()) {
             return Err(Error::Closed);
         }
         let begun = now();
@@ -366,11 +366,11 @@ impl State {
         self: &Arc<Self>,
         command: &Command,
     ) -> Vec<(String, Result<Frame, Error>)> {
-        let nodes = self.look(Endpoint::nodes).into_iter();
+        let nodes = self.read(Endpoint::nodes).into_iter();
         let asked = nodes.map(async |node| {
             let limit = Some(self.limits.retry);
             let answer = ask(self, To::Node(node), (command.clone(), false), limit).await;
-            (self.look(|endpoint| endpoint.address(node)), answer)
+            (self.read(|endpoint| endpoint.address(node)), answer)
         });
         futures_util::future::join_all(asked).await
     }
@@ -378,7 +378,7 @@ impl State {
     /// Whether the server is a node of a cluster. Asked once, by the first who
     /// has keys of different slots.
     pub(crate) async fn is_cluster(self: &Arc<Self>, queueing: Queueing) -> Result<bool, Error> {
-        if self.look(Endpoint::is_cluster) {
+        if self.read(Endpoint::is_cluster) {
             return Ok(true);
         }
         let limit = match queueing {

@@ -20,11 +20,11 @@ use crate::locks::guard::sealed::Grants;
 use crate::locks::guard::{Guard, LossSignal};
 use crate::pump::{lock, now, pause_after, timer};
 use crate::quorum::HoldingMember;
-use crate::quorum::members::{Members, patience};
+use crate::quorum::members::{Members, answer_timeout};
 use crate::quorum::plan::majority;
 use crate::quorum::seats::{Answer, Pending, Seats, poll_next};
 
-/// How often a member that does not hold is looked at, at least and at most.
+/// How often a member that does not hold is asked, at least and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// Who asks, and for which key.
@@ -233,7 +233,7 @@ impl Hold {
         let (begun, loss, members) = (now(), self.proof.loss(now()), &self.turn.members);
         let (mut seats, usable) = (self.end(), members.usable(None));
         let (lease, quorum) = (seats.terms.lease, members.majority());
-        let soon = timer(begun + patience(members.limits, lease));
+        let soon = timer(begun + answer_timeout(members.limits, lease));
         let (mut released, mut silent, mut failure) = (0, 0, None);
         let mut releasing = FuturesUnordered::new();
         // The rest is asked first, and the gate last.

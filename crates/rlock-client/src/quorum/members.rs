@@ -47,12 +47,12 @@ pub(crate) struct Members {
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) client: Client,
-    file: Arc<Mutex<File>>,
+    record: Arc<Mutex<Record>>,
 }
 
 /// What is known of a member, by its last connection.
 #[derive(Debug)]
-struct File {
+struct Record {
     address: String,
     /// What it calls itself since its last start; empty before it was met.
     run_id: String,
@@ -77,16 +77,16 @@ impl Members {
         any_grace: bool,
     ) -> Result<(Self, Vec<JoinHandle<()>>), Error> {
         let addresses = servers.iter().flat_map(Servers::addresses);
-        let files = addresses.map(|address| File::of(address.to_string()));
-        let files: Vec<_> = files.map(|file| Arc::new(Mutex::new(file))).collect();
+        let files = addresses.map(|address| Record::of(address.to_string()));
+        let files: Vec<_> = files.map(|record| Arc::new(Mutex::new(record))).collect();
         let (mut all, mut tasks) = (Vec::new(), Vec::new());
-        for (server, file) in servers.into_iter().zip(&files) {
-            let others = files.iter().filter(|other| !Arc::ptr_eq(other, file));
-            let check = check(Arc::clone(file), others.map(Arc::clone).collect());
+        for (server, record) in servers.into_iter().zip(&files) {
+            let others = files.iter().filter(|other| !Arc::ptr_eq(other, record));
+            let check = check(Arc::clone(record), others.map(Arc::clone).collect());
             let (client, task) = settings.clone().begin(server, check)?;
             client.inner.state.set_quiet(QUIET);
-            let file = Arc::clone(file);
-            all.push(Arc::new(Member { client, file }));
+            let record = Arc::clone(record);
+            all.push(Arc::new(Member { client, record }));
             tasks.push(task);
         }
         let mut members = Self {
@@ -118,7 +118,7 @@ impl Members {
                 Ok(None) | Err(_) => break,
             }
         }
-        let refused = |it: &Arc<Member>| lock(&it.file).refused.clone();
+        let refused = |it: &Arc<Member>| lock(&it.record).refused.clone();
         if let Some(refused) = self.all.iter().find_map(refused) {
             return Err(refused);
         }
@@ -212,7 +212,7 @@ impl Members {
 
 impl Member {
     pub(crate) fn address(&self) -> String {
-        lock(&self.file).address.clone()
+        lock(&self.record).address.clone()
     }
 
     pub(crate) fn is_connected(&self) -> bool {
@@ -221,7 +221,7 @@ impl Member {
 
     /// Whether it will never be connected again, as its runtime is gone.
     pub(crate) fn is_closed(&self) -> bool {
-        self.client.inner.state.look(Endpoint::is_closed)
+        self.client.inner.state.read(Endpoint::is_closed)
     }
 
     /// Why it cannot be asked for a lock with that lease now. A grace that is
@@ -231,13 +231,13 @@ impl Member {
             let why = self.client.inner.state.last_failure();
             return Some(why.map_or("no connection".to_owned(), |why| why.to_string()));
         }
-        let (now, file) = (now(), lock(&self.file));
+        let (now, record) = (now(), lock(&self.record));
         match lease {
-            Some(lease) if file.grace.is_some_and(|grace| grace < lease) => {
+            Some(lease) if record.grace.is_some_and(|grace| grace < lease) => {
                 Some(format!("its grace is below {lease:?}"))
             }
-            _ if now < file.grants_from => {
-                let left = file.grants_from - now;
+            _ if now < record.grants_from => {
+                let left = record.grants_from - now;
                 Some(format!("it grants nothing for {left:?} after its start"))
             }
             _ => None,
@@ -247,45 +247,48 @@ impl Member {
     /// For how long it grants nothing after a start; none if it forgets nothing,
     /// or has not been met.
     fn grace(&self) -> Option<Duration> {
-        let file = lock(&self.file);
-        file.grace.filter(|_| !file.run_id.is_empty())
+        let record = lock(&self.record);
+        record.grace.filter(|_| !record.run_id.is_empty())
     }
 
     /// How long it may take for an answer that others could give.
-    fn patience(&self, lease: Duration) -> Duration {
-        patience(self.client.inner.state.limits, lease)
+    fn answer_timeout(&self, lease: Duration) -> Duration {
+        answer_timeout(self.client.inner.state.limits, lease)
     }
 
     /// Has it left alone for as long as it was waited for; for twice as long as
     /// the last time if it has not answered since, but not beyond the limit of a
     /// response.
     fn is_slow(&self, lease: Duration) {
-        let (now, waited) = (now(), self.patience(lease));
-        let mut file = lock(&self.file);
+        let (now, waited) = (now(), self.answer_timeout(lease));
+        let mut record = lock(&self.record);
         // Several calls may have waited at the same time.
-        if file.slow_until <= now {
-            file.slow_for = (file.slow_for * 2)
+        if record.slow_until <= now {
+            record.slow_for = (record.slow_for * 2)
                 .max(waited)
                 .min(self.client.inner.state.limits.response);
-            file.slow_until = now + file.slow_for;
+            record.slow_until = now + record.slow_for;
         }
     }
 
     /// It has answered in time.
     pub(crate) fn is_quick(&self) {
-        lock(&self.file).slow_for = Duration::ZERO;
+        lock(&self.record).slow_for = Duration::ZERO;
     }
 
     /// Whether it was too slow a short time ago.
     fn was_slow(&self) -> bool {
-        now() < lock(&self.file).slow_until
+        now() < lock(&self.record).slow_until
     }
 
     /// Where it stands among those that are waited for at `key`: the same for
     /// all clients, by whatever name they know it, and another one for each key.
     pub(crate) fn rank(&self, key: &[u8]) -> (bool, u64) {
-        let file = lock(&self.file);
-        (file.run_id.is_empty(), mixed(file.run_id.as_bytes(), key))
+        let record = lock(&self.record);
+        (
+            record.run_id.is_empty(),
+            mixed(record.run_id.as_bytes(), key),
+        )
     }
 
     /// Waits until its connection is gone for more than a moment.
@@ -311,16 +314,16 @@ impl Member {
             biased;
             answer = answer => Some(answer),
             () = self.gone() => None,
-            () = late(self.patience(lease)) => {
+            () = late(self.answer_timeout(lease)) => {
                 self.is_slow(lease);
                 None
             }
         }
     }
 
-    /// Waits until no sign of life that was asked for has come in time.
+    /// Waits until a heartbeat is not answered in time.
     pub(crate) async fn silent(&self, lease: Duration) {
-        let (begun, limit) = (now(), self.patience(lease));
+        let (begun, limit) = (now(), self.answer_timeout(lease));
         loop {
             let last = self.client.inner.state.known_good().max(begun);
             let left = (QUIET + limit).saturating_sub(now() - last);
@@ -344,7 +347,7 @@ impl Member {
     }
 }
 
-impl File {
+impl Record {
     fn of(address: String) -> Self {
         let never = Instant::from_nanos(0);
         Self {
@@ -409,7 +412,7 @@ impl File {
 }
 
 /// Looks at a member by each new connection to it.
-fn check(own: Arc<Mutex<File>>, others: Vec<Arc<Mutex<File>>>) -> Check {
+fn check(own: Arc<Mutex<Record>>, others: Vec<Arc<Mutex<Record>>>) -> Check {
     Arc::new(move |now, said| {
         let mut refused = lock(&own).read(now, said);
         // One at a time is locked: two that are compared with each other at once
@@ -426,7 +429,7 @@ fn check(own: Arc<Mutex<File>>, others: Vec<Arc<Mutex<File>>>) -> Check {
 }
 
 /// How long a member may take for an answer that others could give.
-pub(crate) fn patience(limits: Limits, lease: Duration) -> Duration {
+pub(crate) fn answer_timeout(limits: Limits, lease: Duration) -> Duration {
     let limit = (limits.response / 4).min(lease / 10);
     limit.max(Duration::from_millis(5))
 }

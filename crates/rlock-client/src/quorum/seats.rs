@@ -14,7 +14,7 @@ use rlock_engine::error::Error;
 use crate::locks::guard::Guard;
 use crate::pump::{now, pause_after, timer};
 use crate::quorum::hold::{Hold, Name, Turn};
-use crate::quorum::members::{Member, late, patience};
+use crate::quorum::members::{Member, answer_timeout, late};
 use crate::quorum::plan::{Event, Plan, Seat, Step, majority};
 
 /// How long others that try are given at least to leave.
@@ -91,7 +91,7 @@ pub(crate) async fn acquire(
             Some(Step::Refuse) if wait.queueing != Queueing::Unlimited => return Ok(None),
             None if has_waited && wait.queueing == Queueing::Try => return Ok(None),
             None if has_waited => {
-                let limit = 2 * patience(members.limits, terms.lease);
+                let limit = 2 * answer_timeout(members.limits, terms.lease);
                 wait = Wait::new(Queueing::Try, limit);
                 continue;
             }
@@ -248,7 +248,7 @@ impl Seats {
         self.queued_at = Some(place);
         let left = match wait.queueing {
             Queueing::Try => {
-                let leaving = 2 * patience(self.turn.members.limits, self.terms.lease);
+                let leaving = 2 * answer_timeout(self.turn.members.limits, self.terms.lease);
                 Some(leaving.max(LEAVING_MIN))
             }
             Queueing::AtMost(_) | Queueing::Unlimited => wait.end.map(|end| end - now()),

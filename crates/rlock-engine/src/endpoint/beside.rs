@@ -37,8 +37,8 @@ pub(super) struct Beside {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Waits for that many replicas of the server of a lane.
-    Replicas { lane: ConnectionId, count: u16 },
+    /// Waits for that many replicas of the server of this main connection.
+    Replicas { main: ConnectionId, count: u16 },
     /// Asks the server that a slot is on its way to. It is closed when there is
     /// nothing to ask.
     Asking(Address),
@@ -50,15 +50,15 @@ impl Endpoint {
         &mut self,
         now: Instant,
         id: Id,
-        lane: ConnectionId,
+        main: ConnectionId,
         request: Request,
     ) {
-        let Some(connection) = self.connections.get(&lane) else {
+        let Some(connection) = self.connections.get(&main) else {
             return self.answered(now, id, Err(Fault::Broken(silent())));
         };
         let address = connection.address.clone();
         let count = request.replicas();
-        self.put_beside(now, Kind::Replicas { lane, count }, address, (id, request));
+        self.put_beside(now, Kind::Replicas { main, count }, address, (id, request));
     }
 
     /// Carries out what is about a hold that is on its way to another server,
@@ -211,10 +211,10 @@ impl Endpoint {
         }
     }
 
-    /// The lane is gone that these belong to.
-    pub(super) fn leave_beside(&mut self, now: Instant, lane: ConnectionId, failure: &Failure) {
-        let of_lane = |beside: &mut Beside| matches!(beside.kind, Kind::Replicas { lane: of, .. } if of == lane);
-        let gone: Vec<_> = self.beside.extract_if(.., of_lane).collect();
+    /// The main connection of these is gone.
+    pub(super) fn leave_beside(&mut self, now: Instant, main: ConnectionId, failure: &Failure) {
+        let of_main = |beside: &mut Beside| matches!(beside.kind, Kind::Replicas { main: of, .. } if of == main);
+        let gone: Vec<_> = self.beside.extract_if(.., of_main).collect();
         for beside in gone {
             let connection = beside.connection;
             self.remove_connection(connection);

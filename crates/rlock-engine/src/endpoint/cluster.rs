@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, What};
-use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, silent};
+use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
 use crate::engine;
 use crate::engine::instant::Instant;
-use crate::engine::lane::{Node, Routes, SLOTS};
+use crate::engine::node::{Node, Routes, SLOTS};
 use crate::engine::proof::NODES_MAX;
 use crate::error::{Failure, ServerError};
 use crate::servers::{Address, Tls};
@@ -27,12 +27,12 @@ pub(super) struct Cluster {
     tls: Option<Tls>,
     /// By their numbers.
     addresses: Vec<(String, u16)>,
-    look: Option<Look>,
+    refresh: Option<Refresh>,
     /// How many there have been.
-    looks: u64,
+    refreshes: u64,
     /// Whether the answers that are on their way may be wrong already.
     is_doubted: bool,
-    /// When to look next, and before when not.
+    /// When to refresh next, and before when not.
     next: Instant,
     earliest: Instant,
 }
@@ -40,7 +40,7 @@ pub(super) struct Cluster {
 /// Which server has which slots: those that are connected are asked, and if none
 /// of them can be relied on, one after the other of those that are known. Where
 /// they disagree, the newest word of those that serve is believed.
-struct Look {
+struct Refresh {
     number: u64,
     /// Who is asked, and has answered so far.
     asked: Vec<(ConnectionId, Vec<Frame>)>,
@@ -58,8 +58,8 @@ impl Cluster {
             tls: seeds.first().and_then(Address::tls),
             seeds,
             addresses: Vec::new(),
-            look: None,
-            looks: 0,
+            refresh: None,
+            refreshes: 0,
             is_doubted: false,
             next: Instant::from_nanos(0),
             earliest: Instant::from_nanos(0),
@@ -120,13 +120,13 @@ impl Endpoint {
         let Some(cluster) = self.as_cluster() else {
             return;
         };
-        if cluster.look.is_some() {
+        if cluster.refresh.is_some() {
             cluster.is_doubted = true;
             return;
         }
         let next = cluster.earliest.max(now);
         cluster.next = next;
-        self.agenda.insert((next, Alarm::Cluster));
+        self.timers.insert((next, Timer::Cluster));
     }
 
     /// Takes the word of the server that was asked that another one has a slot,
@@ -171,35 +171,38 @@ impl Endpoint {
         Some(cluster.at(&(host.to_owned(), redirect.port)))
     }
 
-    pub(super) fn look_for_slots(&mut self, now: Instant) {
-        let lanes = self.lanes();
-        let Some(cluster) = self.as_cluster().filter(|cluster| cluster.look.is_none()) else {
+    pub(super) fn refresh_slots(&mut self, now: Instant) {
+        let mains = self.main_connections();
+        let Some(cluster) = self
+            .as_cluster()
+            .filter(|cluster| cluster.refresh.is_none())
+        else {
             return;
         };
         let known = cluster.addresses.iter().map(|known| cluster.at(known));
         let rest = cluster.seeds.iter().cloned().chain(known).collect();
         let until = now + ASKED_EVERY;
-        let asked = lanes.iter().map(|lane| (*lane, Vec::new())).collect();
-        cluster.looks += 1;
-        cluster.look = Some(Look {
-            number: cluster.looks,
+        let asked = mains.iter().map(|main| (*main, Vec::new())).collect();
+        cluster.refreshes += 1;
+        cluster.refresh = Some(Refresh {
+            number: cluster.refreshes,
             asked,
             until,
             best: None,
             failures: Vec::new(),
             rest,
         });
-        self.agenda.insert((until, Alarm::Cluster));
-        if lanes.is_empty() {
-            return self.look_further(now);
+        self.timers.insert((until, Timer::Cluster));
+        if mains.is_empty() {
+            return self.refresh_further(now);
         }
-        for lane in lanes {
-            self.ask_for_slots(now, lane);
+        for main in mains {
+            self.ask_for_slots(now, main);
         }
     }
 
     pub(super) fn ask_for_slots(&mut self, now: Instant, id: ConnectionId) {
-        let Some(number) = self.as_cluster().map(|cluster| cluster.looks) else {
+        let Some(number) = self.as_cluster().map(|cluster| cluster.refreshes) else {
             return;
         };
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -215,13 +218,13 @@ impl Endpoint {
             return;
         };
         let (host, address) = (connection.host().to_owned(), connection.address.to_string());
-        let is_lane = connection.purpose != Purpose::Slots;
-        let look = self.as_cluster().and_then(|it| it.look.as_mut());
+        let is_main = connection.purpose != Purpose::Slots;
+        let refresh = self.as_cluster().and_then(|it| it.refresh.as_mut());
         // What was asked before says less, and maybe a half.
-        let Some(look) = look.filter(|look| look.number == number) else {
+        let Some(refresh) = refresh.filter(|refresh| refresh.number == number) else {
             return;
         };
-        let mut asked = look.asked.iter_mut();
+        let mut asked = refresh.asked.iter_mut();
         let Some((_, frames)) = asked.find(|(asked, _)| *asked == id) else {
             return;
         };
@@ -234,27 +237,27 @@ impl Endpoint {
             Frame::Error(error) => Err(Failure::Server(error.clone())),
             slots => Ok(topology::ranges(slots, &host)),
         };
-        look.asked.retain(|(asked, _)| *asked != id);
+        refresh.asked.retain(|(asked, _)| *asked != id);
         let routes = ranges.and_then(|ranges| {
             let unknown = || Failure::Io("it knows of no slots".to_owned());
             self.read_routes(&ranges).ok_or_else(unknown)
         });
-        if let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) {
+        if let Some(refresh) = self.as_cluster().and_then(|it| it.refresh.as_mut()) {
             match routes {
                 Ok(routes) => {
-                    let best = look.best.as_ref();
+                    let best = refresh.best.as_ref();
                     if best.is_none_or(|(known, _)| standing > *known) {
-                        look.best = Some((standing, routes));
+                        refresh.best = Some((standing, routes));
                     }
                 }
-                Err(failure) if !is_lane => look.failures.push((address, failure)),
+                Err(failure) if !is_main => refresh.failures.push((address, failure)),
                 Err(_) => {}
             }
         }
-        if !is_lane {
+        if !is_main {
             self.give_up(now, id, silent());
         }
-        self.look_goes_on(now);
+        self.refresh_goes_on(now);
     }
 
     /// One of those that were asked does not answer.
@@ -265,48 +268,48 @@ impl Endpoint {
         address: String,
         failure: Failure,
     ) {
-        let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) else {
+        let Some(refresh) = self.as_cluster().and_then(|it| it.refresh.as_mut()) else {
             return;
         };
-        let count = look.asked.len();
-        look.asked.retain(|(asked, _)| *asked != id);
-        if look.asked.len() < count {
-            look.failures.push((address, failure));
-            self.look_goes_on(now);
+        let count = refresh.asked.len();
+        refresh.asked.retain(|(asked, _)| *asked != id);
+        if refresh.asked.len() < count {
+            refresh.failures.push((address, failure));
+            self.refresh_goes_on(now);
         }
     }
 
-    fn look_goes_on(&mut self, now: Instant) {
-        let look = self.as_cluster().and_then(|it| it.look.as_ref());
-        if look.is_some_and(|look| look.asked.is_empty()) {
-            self.look_further(now);
+    fn refresh_goes_on(&mut self, now: Instant) {
+        let refresh = self.as_cluster().and_then(|it| it.refresh.as_ref());
+        if refresh.is_some_and(|refresh| refresh.asked.is_empty()) {
+            self.refresh_further(now);
         }
     }
 
     /// Asks the next server, unless enough is known.
-    fn look_further(&mut self, now: Instant) {
-        let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) else {
+    fn refresh_further(&mut self, now: Instant) {
+        let Some(refresh) = self.as_cluster().and_then(|it| it.refresh.as_mut()) else {
             return;
         };
-        let is_known = look
+        let is_known = refresh
             .best
             .as_ref()
             .is_some_and(|(standing, _)| standing.is_ok);
-        let next = look.rest.pop_front().filter(|_| !is_known);
+        let next = refresh.rest.pop_front().filter(|_| !is_known);
         let Some(address) = next else {
-            return self.look_ends(now);
+            return self.refresh_ends(now);
         };
         let id = self.new_connection(now, Purpose::Slots, address, ASKED_EVERY);
-        if let Some(look) = self.as_cluster().and_then(|it| it.look.as_mut()) {
-            look.asked.push((id, Vec::new()));
+        if let Some(refresh) = self.as_cluster().and_then(|it| it.refresh.as_mut()) {
+            refresh.asked.push((id, Vec::new()));
         }
     }
 
-    fn look_ends(&mut self, now: Instant) {
+    fn refresh_ends(&mut self, now: Instant) {
         let Some(cluster) = self.as_cluster() else {
             return;
         };
-        let Some(look) = cluster.look.take() else {
+        let Some(refresh) = cluster.refresh.take() else {
             return;
         };
         cluster.earliest = now + ASKED_EVERY;
@@ -315,8 +318,8 @@ impl Endpoint {
             false => now + LOOKED_AT_EVERY,
         };
         let next = cluster.next;
-        self.agenda.insert((next, Alarm::Cluster));
-        match look.best {
+        self.timers.insert((next, Timer::Cluster));
+        match refresh.best {
             Some((_, routes)) => {
                 self.engine.handle(now, engine::Event::Routes(routes));
                 self.questions_go_on(now);
@@ -325,7 +328,7 @@ impl Endpoint {
             None => {
                 let failure = Failure::NoneOf {
                     what: "no server tells of the slots",
-                    failures: look.failures,
+                    failures: refresh.failures,
                 };
                 self.start_at_nobody(&failure);
                 self.note(Note::NoRoutes { failure });
@@ -338,17 +341,17 @@ impl Endpoint {
             return;
         };
         let next = cluster.next;
-        match &mut cluster.look {
+        match &mut cluster.refresh {
             // Those that are connected have had their time.
-            Some(look) if look.until <= now => {
+            Some(refresh) if refresh.until <= now => {
                 let connections = &self.connections;
-                look.asked.retain(|(id, _)| {
+                refresh.asked.retain(|(id, _)| {
                     let asked = connections.get(id);
                     asked.is_some_and(|asked| asked.purpose == Purpose::Slots)
                 });
-                self.look_goes_on(now);
+                self.refresh_goes_on(now);
             }
-            None if next <= now => self.look_for_slots(now),
+            None if next <= now => self.refresh_slots(now),
             Some(_) | None => {}
         }
     }

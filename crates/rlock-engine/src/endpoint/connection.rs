@@ -8,9 +8,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Source, silent};
+use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
 use crate::engine::instant::Instant;
-use crate::engine::lane::Node;
+use crate::engine::node::Node;
 use crate::engine::request::{Reply, Request};
 use crate::engine::{self, Id};
 use crate::error::{Failure, Fault};
@@ -27,7 +27,7 @@ const EXPECTED_KEPT: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// All that is asked of a server goes by it.
-    Lane(Node),
+    Main(Node),
     /// Requests that wait for replicas, or go to where a slot is on its way.
     Beside,
     /// The Sentinel of that number.
@@ -65,7 +65,7 @@ pub(super) struct Connection {
     pub(super) identity: Option<Identity>,
     /// How many earlier connections it has closed, and whether all are.
     pub(super) earlier: usize,
-    pub(super) is_sole: bool,
+    pub(super) is_predecessor_gone: bool,
     greeting: Greeting,
     decoder: Decoder,
 }
@@ -112,7 +112,7 @@ pub(super) enum What {
     /// Replies to what goes by a connection of its own.
     Beside,
     Sentinel,
-    /// A reply to `CLUSTER SLOTS` or `CLUSTER INFO`, for the look of that number.
+    /// A reply to `CLUSTER SLOTS` or `CLUSTER INFO`, for the refresh of that number.
     Slots(u64),
 }
 
@@ -137,7 +137,7 @@ impl Connection {
             channel: None,
             identity: None,
             earlier: 0,
-            is_sole: true,
+            is_predecessor_gone: true,
             greeting: Greeting::default(),
             decoder: Decoder::default(),
         }
@@ -190,14 +190,14 @@ impl Connection {
         }
     }
 
-    /// What a lane asks besides. Requests of earlier connections that are still
-    /// on their way would be carried out after those of this one: an `ACQUIRE`
+    /// What a main connection asks besides. Requests of earlier connections that are
+    /// still on their way would be carried out after those of this one: an `ACQUIRE`
     /// after the clean-up that was to undo it, or a `RENEW` that takes a bound
     /// hold back to a connection which is about to end. So the server closes
     /// them before anything is renewed, though the grace of bound holds may
     /// begin with that: it is later than counted here, from when the earlier
     /// connection was last known to be there.
-    fn greet_as_lane(
+    fn greet_as_main(
         &mut self,
         now: Instant,
         earlier: &[Option<Identity>],
@@ -209,7 +209,7 @@ impl Connection {
         for identity in earlier {
             match identity {
                 Some(identity) => self.write(now, &identity.kill(), What::Killed),
-                None => self.is_sole = false,
+                None => self.is_predecessor_gone = false,
             }
         }
         if has_check {
@@ -235,7 +235,7 @@ impl Connection {
             (What::Hello, hello) => self.greeting.is_master = replies::is_master(&hello),
             (What::Identity, frame) => self.identity = Identity::read(&frame),
             // 0 is as good as 1: it is closed already.
-            (What::Killed, frame) => self.is_sole &= matches!(frame, Frame::Integer(_)),
+            (What::Killed, frame) => self.is_predecessor_gone &= matches!(frame, Frame::Integer(_)),
             (What::Info, frame) => {
                 self.greeting.info = frame.into_text().unwrap_or_default();
             }
@@ -264,7 +264,7 @@ impl Endpoint {
         };
         let purpose = connection.purpose.clone();
         let channel = match purpose {
-            Purpose::Lane(node) if !self.settings.is_probe => match self.channel_at(node) {
+            Purpose::Main(node) if !self.settings.is_probe => match self.channel_at(node) {
                 Ok(channel) => Some(channel),
                 Err(failure) => return self.give_up(now, id, failure),
             },
@@ -288,11 +288,11 @@ impl Endpoint {
             (purpose, _) => {
                 let name = self.settings.name.as_deref();
                 connection.greet(now, &self.login, name, self.settings.library);
-                if let (Purpose::Lane(node), Some(channel)) = (purpose, channel) {
+                if let (Purpose::Main(node), Some(channel)) = (purpose, channel) {
                     let keeper = self.keepers.get(&node);
                     let earlier = keeper.map_or(&[][..], |keeper| &keeper.earlier);
                     let has_check = self.settings.check.is_some();
-                    connection.greet_as_lane(now, earlier, has_check, channel);
+                    connection.greet_as_main(now, earlier, has_check, channel);
                 }
             }
         }
@@ -310,11 +310,11 @@ impl Endpoint {
         };
         connection.stage = Stage::Open;
         match connection.purpose {
-            Purpose::Lane(node) => {
+            Purpose::Main(node) => {
                 if let Err(failure) = self.check(now, id) {
                     return self.give_up(now, id, failure);
                 }
-                self.lane_is_up(now, node, id);
+                self.main_is_up(now, node, id);
             }
             Purpose::Beside => self.beside_is_open(now, id),
             Purpose::Sentinel(_) => self.ask_sentinel(now, id),
@@ -407,7 +407,7 @@ impl Endpoint {
             What::Question(call) => self.question_is_answered(now, id, call, frame),
             What::Beside => self.beside_replied(now, id, frame),
             What::Sentinel => self.sentinel_said(now, id, frame),
-            What::Slots(look) => self.slots_said(now, id, look, frame),
+            What::Slots(refresh) => self.slots_said(now, id, refresh, frame),
             what => {
                 let outcome = connection.greeted(&what, frame);
                 self.greeting_goes_on(now, id, outcome);
@@ -490,7 +490,7 @@ impl Endpoint {
             None => connection.alarm = None,
             Some(due) if due > now => {
                 connection.alarm = Some(due);
-                self.agenda.insert((due, Alarm::Connection(id)));
+                self.timers.insert((due, Timer::Connection(id)));
             }
             Some(_) => {
                 let (address, limit) = (&connection.address, connection.limit);
@@ -518,7 +518,7 @@ impl Endpoint {
             return;
         };
         match connection.purpose {
-            Purpose::Lane(node) => self.lane_ended(now, node, id, connection, failure),
+            Purpose::Main(node) => self.main_ended(now, node, id, connection, failure),
             Purpose::Beside => self.beside_ended(now, id, &failure),
             Purpose::Sentinel(number) => self.sentinel_ended(now, number, failure),
             Purpose::Slots => {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::endpoint::connection::{Connection, Expected, Purpose, What};
-use crate::endpoint::{Alarm, ConnectionId, Endpoint, Note, Outcome, Source, To, sentinels};
+use crate::endpoint::{ConnectionId, Endpoint, Note, Outcome, Source, Timer, To, sentinels};
 use crate::engine::instant::Instant;
-use crate::engine::lane::{Node, Routes, slot_of};
+use crate::engine::node::{Node, Routes, slot_of};
 use crate::engine::{self, Id};
 use crate::error::{Error, Failure, Fault};
 use crate::servers::Address;
@@ -40,7 +40,7 @@ enum Stages {
     Finding,
     Connecting(ConnectionId),
     Up {
-        lane: ConnectionId,
+        main: ConnectionId,
         since: Instant,
     },
     /// It is tried again then.
@@ -68,17 +68,19 @@ impl Keeper {
 
 impl Endpoint {
     /// The connection by which a server is asked.
-    pub(super) fn lane(&self, node: Node) -> Option<ConnectionId> {
+    pub(super) fn main_connection(&self, node: Node) -> Option<ConnectionId> {
         match self.keepers.get(&node)?.stage {
-            Stages::Up { lane, .. } => Some(lane),
+            Stages::Up { main, .. } => Some(main),
             _ => None,
         }
     }
 
     /// The servers that are connected, and their connections.
-    pub(super) fn lanes(&self) -> Vec<ConnectionId> {
+    pub(super) fn main_connections(&self) -> Vec<ConnectionId> {
         let nodes = self.keepers.keys();
-        nodes.filter_map(|node| self.lane(*node)).collect()
+        nodes
+            .filter_map(|node| self.main_connection(*node))
+            .collect()
     }
 
     /// Makes a connection to a server that nobody has needed so far.
@@ -105,8 +107,8 @@ impl Endpoint {
 
     fn connect_to(&mut self, now: Instant, node: Node, address: Address) {
         let limit = self.settings.response;
-        let lane = self.new_connection(now, Purpose::Lane(node), address, limit);
-        self.keepers.entry(node).or_default().stage = Stages::Connecting(lane);
+        let main = self.new_connection(now, Purpose::Main(node), address, limit);
+        self.keepers.entry(node).or_default().stage = Stages::Connecting(main);
     }
 
     /// The Sentinels have said where the master is, or why not.
@@ -116,12 +118,12 @@ impl Endpoint {
         match (stage, found) {
             (Some(Stages::Finding), Ok(address)) => self.connect_to(now, node, address),
             (Some(Stages::Finding), Err(failure)) => self.not_connected(now, node, failure),
-            (Some(Stages::Up { lane, .. }), Ok(address)) => {
-                let lane = *lane;
-                let known = self.connections.get(&lane);
+            (Some(Stages::Up { main, .. }), Ok(address)) => {
+                let main = *main;
+                let known = self.connections.get(&main);
                 if known.is_some_and(|known| known.address != address) {
                     self.note(Note::NamedElsewhere);
-                    self.give_up(now, lane, super::silent());
+                    self.give_up(now, main, super::silent());
                 }
             }
             // That no Sentinel answers is no reason to leave a server.
@@ -129,35 +131,35 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn lane_is_up(&mut self, now: Instant, node: Node, lane: ConnectionId) {
-        let Some(connection) = self.connections.get(&lane) else {
+    pub(super) fn main_is_up(&mut self, now: Instant, node: Node, main: ConnectionId) {
+        let Some(connection) = self.connections.get(&main) else {
             return;
         };
-        let (earlier, is_sole) = (connection.earlier, connection.is_sole);
+        let (earlier, is_predecessor_gone) = (connection.earlier, connection.is_predecessor_gone);
         let address = connection.address.to_string();
         let keeper = self.keepers.entry(node).or_default();
-        keeper.stage = Stages::Up { lane, since: now };
+        keeper.stage = Stages::Up { main, since: now };
         keeper.failure = None;
         keeper.earlier.drain(..earlier.min(keeper.earlier.len()));
         self.note(Note::Connected { address });
-        let up = engine::Event::LinkUp {
+        let up = engine::Event::ConnectionUp {
             node,
-            link: lane.0,
-            is_sole,
+            connection: main.0,
+            is_predecessor_gone,
         };
         self.engine.handle(now, up);
         self.questions_go_on(now);
         if matches!(self.source, Source::Sentinels(_)) {
-            self.look_at_sentinels_later(now);
+            self.ask_sentinels_later(now);
         }
         self.check_module(now, node);
     }
 
-    pub(super) fn lane_ended(
+    pub(super) fn main_ended(
         &mut self,
         now: Instant,
         node: Node,
-        lane: ConnectionId,
+        main: ConnectionId,
         connection: Connection,
         failure: Failure,
     ) {
@@ -178,18 +180,18 @@ impl Endpoint {
         });
         let is_left = false;
         self.engine
-            .handle(now, engine::Event::LinkDown { node, is_left });
+            .handle(now, engine::Event::ConnectionDown { node, is_left });
         for Expected { what, .. } in connection.expected {
             match what {
                 What::Request { id, .. } => {
                     self.answered(now, id, Err(Fault::Broken(failure.clone())));
                 }
                 What::Question(call) => self.question_is_lost(now, call, failure.clone()),
-                What::Slots(_) => self.slots_failed(now, lane, address.clone(), failure.clone()),
+                What::Slots(_) => self.slots_failed(now, main, address.clone(), failure.clone()),
                 _ => {}
             }
         }
-        self.leave_beside(now, lane, &failure);
+        self.leave_beside(now, main, &failure);
     }
 
     fn not_connected(&mut self, now: Instant, node: Node, failure: Failure) {
@@ -217,7 +219,7 @@ impl Endpoint {
                 (keeper.stage, keeper.attempts, keeper.failure) = (Stages::Idle, 0, None);
                 let is_left = true;
                 self.engine
-                    .handle(now, engine::Event::LinkDown { node, is_left });
+                    .handle(now, engine::Event::ConnectionDown { node, is_left });
                 return self.start_goes_on(now, node, failure);
             }
         }
@@ -236,7 +238,7 @@ impl Endpoint {
         let keeper = self.keepers.entry(node).or_default();
         keeper.attempts = attempts.saturating_add(1);
         keeper.stage = Stages::Pause(until);
-        self.agenda.insert((until, Alarm::Keeper(node)));
+        self.timers.insert((until, Timer::Keeper(node)));
     }
 
     pub(super) fn keeper_is_due(&mut self, now: Instant, node: Node) {
@@ -283,7 +285,7 @@ impl Endpoint {
             is_checking: false,
         });
         match self.source {
-            Source::Cluster(_) => self.look_for_slots(now),
+            Source::Cluster(_) => self.refresh_slots(now),
             Source::One(_) | Source::Sentinels(_) => {
                 let node = Node::default();
                 self.engine.handle(now, engine::Event::Need { node });

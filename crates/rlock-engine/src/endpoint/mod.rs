@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::instant::Instant;
-use crate::engine::lane::{Node, Routes};
+use crate::engine::node::{Node, Routes};
 use crate::engine::proof::Proof;
 use crate::engine::request::{Reply, Request};
 use crate::engine::{self, Engine, Id};
@@ -59,7 +59,7 @@ pub struct Settings {
     /// How long a server may take to connect, and to answer.
     pub response: Duration,
     /// How long calls go on that do not wait for a lock.
-    pub patience: Duration,
+    pub retry_timeout: Duration,
     /// How long replicas may take to say what they know.
     pub replication: Duration,
     /// What connections are called on the server.
@@ -216,7 +216,7 @@ pub enum Note {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Alarm {
+enum Timer {
     Connection(ConnectionId),
     Keeper(Node),
     Sentinels,
@@ -242,7 +242,7 @@ pub struct Endpoint {
     questions: BTreeMap<Id, Question>,
     beside: Vec<Beside>,
     start: Option<Start>,
-    agenda: BTreeSet<(Instant, Alarm)>,
+    timers: BTreeSet<(Instant, Timer)>,
     actions: VecDeque<Action>,
     is_closed: bool,
     last: u64,
@@ -276,7 +276,7 @@ impl Endpoint {
             Source::One(_) | Source::Sentinels(_) => Routes::One,
             Source::Cluster(_) => Routes::Slots(Box::default()),
         };
-        let limits = (settings.patience, settings.replication);
+        let limits = (settings.retry_timeout, settings.replication);
         Self {
             engine: Engine::new(limits, settings.seed, routes),
             settings,
@@ -287,7 +287,7 @@ impl Endpoint {
             questions: BTreeMap::new(),
             beside: Vec::new(),
             start: None,
-            agenda: BTreeSet::new(),
+            timers: BTreeSet::new(),
             actions: VecDeque::new(),
             is_closed: false,
             last: 0,
@@ -337,7 +337,7 @@ impl Endpoint {
     /// When to be told that time has passed, unless something happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let own = self.agenda.first().map(|(due, _)| *due);
+        let own = self.timers.first().map(|(due, _)| *due);
         own.into_iter().chain(self.engine.next_deadline()).min()
     }
 
@@ -368,7 +368,7 @@ impl Endpoint {
     /// Whether a server can be asked.
     #[must_use]
     pub fn is_connected(&self, node: Node) -> bool {
-        self.lane(node).is_some()
+        self.main_connection(node).is_some()
     }
 
     /// Whether there will be no connection any more.
@@ -392,9 +392,11 @@ impl Endpoint {
     /// Where a server is, as far as is known, for people.
     #[must_use]
     pub fn address(&self, node: Node) -> String {
-        let lane = self.lane(node).and_then(|lane| self.connections.get(&lane));
-        match (lane, &self.source) {
-            (Some(lane), _) => lane.address.to_string(),
+        let main = self
+            .main_connection(node)
+            .and_then(|main| self.connections.get(&main));
+        match (main, &self.source) {
+            (Some(main), _) => main.address.to_string(),
             (None, Source::One(address)) => address.to_string(),
             (None, Source::Sentinels(sentinels)) => sentinels.master().to_owned(),
             (None, Source::Cluster(cluster)) => cluster.address_text(node),
@@ -405,10 +407,10 @@ impl Endpoint {
     fn settle(&mut self, now: Instant) {
         loop {
             self.follow_engine(now);
-            let due = self.agenda.first().copied().filter(|(due, _)| *due <= now);
+            let due = self.timers.first().copied().filter(|(due, _)| *due <= now);
             if let Some(first) = due {
-                self.agenda.remove(&first);
-                self.ring(now, first.1);
+                self.timers.remove(&first);
+                self.fire(now, first.1);
             } else if self.engine.next_deadline().is_some_and(|due| due <= now) {
                 self.engine.handle(now, engine::Event::Tick);
             } else {
@@ -417,13 +419,13 @@ impl Endpoint {
         }
     }
 
-    fn ring(&mut self, now: Instant, alarm: Alarm) {
+    fn fire(&mut self, now: Instant, alarm: Timer) {
         match alarm {
-            Alarm::Connection(connection) => self.connection_is_due(now, connection),
-            Alarm::Keeper(node) => self.keeper_is_due(now, node),
-            Alarm::Sentinels => self.sentinels_are_due(now),
-            Alarm::Cluster => self.cluster_is_due(now),
-            Alarm::Question(call) => self.question_is_due(now, call),
+            Timer::Connection(connection) => self.connection_is_due(now, connection),
+            Timer::Keeper(node) => self.keeper_is_due(now, node),
+            Timer::Sentinels => self.sentinels_are_due(now),
+            Timer::Cluster => self.cluster_is_due(now),
+            Timer::Question(call) => self.question_is_due(now, call),
         }
     }
 
@@ -432,8 +434,11 @@ impl Endpoint {
         while let Some(action) = self.engine.poll_action() {
             match action {
                 engine::Action::Send {
-                    id, link, request, ..
-                } => self.send(now, id, ConnectionId(link), request),
+                    id,
+                    connection,
+                    request,
+                    ..
+                } => self.send(now, id, ConnectionId(connection), request),
                 engine::Action::Resolve { call, outcome } => {
                     let outcome = self.explained(outcome);
                     self.resolve(call, outcome);
@@ -442,9 +447,9 @@ impl Endpoint {
                     self.actions.push_back(Action::Over { proof, why });
                 }
                 engine::Action::Connect { node } => self.keep(now, node),
-                engine::Action::Retire { link } => {
+                engine::Action::Retire { connection } => {
                     self.note(Note::Silent);
-                    self.give_up(now, ConnectionId(link), silent());
+                    self.give_up(now, ConnectionId(connection), silent());
                 }
                 engine::Action::Flushed { flush } => {
                     self.actions.push_back(Action::Flushed { flush });
@@ -473,11 +478,11 @@ impl Endpoint {
 
     /// Sends a request by a connection; one that has ended is as good as one
     /// that ends now.
-    fn send(&mut self, now: Instant, id: Id, lane: ConnectionId, request: Request) {
+    fn send(&mut self, now: Instant, id: Id, main: ConnectionId, request: Request) {
         if request.goes_beside() {
-            return self.send_beside(now, id, lane, request);
+            return self.send_beside(now, id, main, request);
         }
-        let Some(connection) = self.connections.get_mut(&lane) else {
+        let Some(connection) = self.connections.get_mut(&main) else {
             return self.answered(now, id, Err(Fault::Broken(silent())));
         };
         let Some(channel) = &connection.channel else {
@@ -494,7 +499,7 @@ impl Endpoint {
                 replies: Vec::new(),
             },
         });
-        self.has_output(now, lane, was_empty);
+        self.has_output(now, main, was_empty);
     }
 
     /// Has the output of a connection written, and its reply waited for.
@@ -507,7 +512,7 @@ impl Endpoint {
         {
             let due = now + connection.limit;
             connection.alarm = Some(due);
-            self.agenda.insert((due, Alarm::Connection(id)));
+            self.timers.insert((due, Timer::Connection(id)));
         }
     }
 
@@ -533,7 +538,7 @@ impl Endpoint {
         for (connection, _) in std::mem::take(&mut self.connections) {
             self.actions.push_back(Action::Close { connection });
         }
-        self.agenda.clear();
+        self.timers.clear();
         self.beside.clear();
         self.keepers.clear();
         if let Some(start) = self.start.take() {
@@ -559,7 +564,7 @@ impl Endpoint {
             address: address.clone(),
         });
         let until = now + limit;
-        self.agenda.insert((until, Alarm::Connection(id)));
+        self.timers.insert((until, Timer::Connection(id)));
         let connection = Connection::new(purpose, address, now, until, limit);
         self.connections.insert(id, connection);
         id
@@ -569,7 +574,7 @@ impl Endpoint {
     fn remove_connection(&mut self, id: ConnectionId) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
         if let Some(alarm) = connection.alarm {
-            self.agenda.remove(&(alarm, Alarm::Connection(id)));
+            self.timers.remove(&(alarm, Timer::Connection(id)));
         }
         Some(connection)
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoint::connection::What;
-use crate::endpoint::{Alarm, ConnectionId, Endpoint, Outcome};
+use crate::endpoint::{ConnectionId, Endpoint, Outcome, Timer};
 use crate::engine::instant::Instant;
-use crate::engine::lane::Node;
+use crate::engine::node::Node;
 use crate::engine::{self, Id};
 use crate::error::{Error, Failure, Fault};
 use crate::wire::resp::{Command, Frame};
@@ -82,18 +82,18 @@ impl Endpoint {
             To::Node(node) => *node,
         };
         self.engine.handle(now, engine::Event::Need { node });
-        let lane = self.lane(node);
+        let main = self.main_connection(node);
         let Some(question) = self.questions.get_mut(&call) else {
             return;
         };
         question.stage = Stage::Link(node);
-        if let Some(lane) = lane
-            && let Some(connection) = self.connections.get_mut(&lane)
+        if let Some(main) = main
+            && let Some(connection) = self.connections.get_mut(&main)
         {
             question.stage = Stage::Asked(node);
             let was_empty = connection.output.is_empty();
             connection.write(now, &question.command, What::Question(call));
-            self.has_output(now, lane, was_empty);
+            self.has_output(now, main, was_empty);
         }
         self.set_question_alarm(call);
     }
@@ -109,16 +109,16 @@ impl Endpoint {
         let alarm = question.deadline.into_iter().chain(pause).min();
         let before = std::mem::replace(&mut question.alarm, alarm);
         if before != alarm {
-            let entry = |due| (due, Alarm::Question(call));
-            before.map(|due| self.agenda.remove(&entry(due)));
-            self.agenda.extend(alarm.map(entry));
+            let entry = |due| (due, Timer::Question(call));
+            before.map(|due| self.timers.remove(&entry(due)));
+            self.timers.extend(alarm.map(entry));
         }
     }
 
     fn remove_question(&mut self, call: Id) -> Option<Question> {
         let question = self.questions.remove(&call)?;
         if let Some(alarm) = question.alarm {
-            self.agenda.remove(&(alarm, Alarm::Question(call)));
+            self.timers.remove(&(alarm, Timer::Question(call)));
         }
         Some(question)
     }

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::endpoint::connection::{Purpose, Stage, What};
-use crate::endpoint::{Alarm, ConnectionId, Endpoint, Source};
+use crate::endpoint::{ConnectionId, Endpoint, Source, Timer};
 use crate::engine::instant::Instant;
-use crate::engine::lane::Node;
+use crate::engine::node::Node;
 use crate::error::Failure;
 use crate::servers::{Address, Login, Tls};
 use crate::wire::resp::{Command, Frame};
@@ -189,7 +189,7 @@ impl Endpoint {
         }
         let round = sentinels.round.as_ref();
         if let Some(until) = round.and_then(|round| round.until) {
-            self.agenda.insert((until, Alarm::Sentinels));
+            self.timers.insert((until, Timer::Sentinels));
         }
     }
 
@@ -226,15 +226,15 @@ impl Endpoint {
         };
         self.master_is_at(now, found);
         if self.is_connected(Node::default()) {
-            self.look_at_sentinels_later(now);
+            self.ask_sentinels_later(now);
         }
     }
 
-    pub(super) fn look_at_sentinels_later(&mut self, now: Instant) {
+    pub(super) fn ask_sentinels_later(&mut self, now: Instant) {
         if let Source::Sentinels(sentinels) = &mut self.source {
             let next = now + ASKED_EVERY;
             sentinels.next = Some(next);
-            self.agenda.insert((next, Alarm::Sentinels));
+            self.timers.insert((next, Timer::Sentinels));
         }
     }
 

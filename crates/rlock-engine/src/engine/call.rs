@@ -15,15 +15,15 @@ use crate::engine::leaving::CleanUp;
 use crate::engine::request::{By, Reply, Request, Sent};
 use crate::engine::terms::{Ask, Queueing, Terms, validity_end};
 use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
-use crate::engine::{Engine, Id, Link, Outcome};
+use crate::engine::{ConnectionState, Engine, Id, Outcome};
 use crate::error::{Error, Fault};
 
 /// How much later than its wait a request may be told that it ended.
 const NOTICE_GRACE: Duration = Duration::from_secs(1);
-/// When to ask again if a request of an earlier connection, which might still
-/// be open on the server, could have taken the place over to that connection:
-/// doubled each time up to 32 s, as nobody knows how late a request can be.
-const DOUBT: Duration = Duration::from_secs(1);
+/// When to ask again if a stale request may have taken the place over: one of an
+/// earlier connection that may still be open on the server. The pause doubles each
+/// time up to 32 s, as nobody knows how late a request can be.
+const STALE_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(super) struct Call {
@@ -45,13 +45,12 @@ pub(super) struct Call {
     earlier: Option<u64>,
     /// Whether a request was made that may have got a place in the queue.
     has_waited: bool,
-    /// How often it has asked again in case that a request of an earlier
-    /// connection has taken its place over to that connection.
-    doubts: u32,
-    /// Whether it is to do so if it hears nothing.
-    is_in_doubt: bool,
-    /// What the server has said before its reply was here.
-    pub(super) said: Option<Told>,
+    /// How often it has asked again, as a stale request may have its place.
+    stale_retries: u32,
+    /// Whether it asks again if it hears nothing.
+    may_be_stale: bool,
+    /// A notice that came before the reply.
+    pub(super) early_notice: Option<WaitEnd>,
 }
 
 /// What the request is for that is under way, or was last.
@@ -63,11 +62,11 @@ enum Phase {
     /// Having the loss told of what is to be upgraded: it must come before the
     /// grant that an upgrade may still get after it.
     Attaching,
-    Asking,
+    Acquiring,
     /// Asking for what can be had at once, for which the server has to remember
     /// nothing: it can remember no more. A loss is then known by the clock, or
     /// at the next renewal.
-    AskingQuietly {
+    AcquiringUnwatched {
         full: Box<Error>,
     },
     /// Making sure that a grant still stands that a message told of.
@@ -80,9 +79,9 @@ enum Phase {
 
 /// What ends the waiting of a queued request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Told {
+pub(super) enum WaitEnd {
     Grant { fence: u64, not_before: Instant },
-    WaitEnded,
+    TimedOut,
     Withdrawn,
 }
 
@@ -104,7 +103,7 @@ impl Engine {
             return self.resolve(id, Outcome::Refused);
         }
         let deadline = match queueing {
-            Queueing::Try => Some(now + self.patience),
+            Queueing::Try => Some(now + self.retry_timeout),
             Queueing::AtMost(wait) => Some(now + wait),
             Queueing::Unlimited => None,
         };
@@ -114,15 +113,15 @@ impl Engine {
             queueing,
             live: None,
             is_upgrade: false,
-            phase: Phase::Asking,
+            phase: Phase::Acquiring,
             unconfirmed: None,
             replication: self.replication,
             lease: terms.lease,
             earlier: None,
             has_waited: false,
-            doubts: 0,
-            is_in_doubt: false,
-            said: None,
+            stale_retries: 0,
+            may_be_stale: false,
+            early_notice: None,
         };
         self.start(now, Work::new(now, id, claims, Task::Call(call), deadline));
     }
@@ -132,9 +131,9 @@ impl Call {
     pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
             Input::Turn => self.begin(at),
-            Input::Link(link) => self.request(at, link),
+            Input::Connected(connection) => self.request(at, connection),
             Input::Reply(sent, result) => self.reply(at, sent, result),
-            Input::Told(told) => self.wait_is_over(at, told),
+            Input::Notified(end) => self.wait_is_over(at, end),
             Input::Due => self.due(at),
             Input::Abandoned => self.withdraw(at),
         }
@@ -150,7 +149,7 @@ impl Call {
         deadline.map(|deadline| deadline + grace)
     }
 
-    /// Looks at what the owner holds.
+    /// Checks what the owner holds.
     fn begin(&mut self, at: &mut Context<'_>) -> Next {
         let count = at.work.claims.count();
         let (live, hold) = match at.engine.held(at.now, &at.work.claims) {
@@ -177,12 +176,12 @@ impl Call {
         Next::Ask
     }
 
-    fn request(&mut self, at: &mut Context<'_>, link: u64) -> Next {
+    fn request(&mut self, at: &mut Context<'_>, connection: u64) -> Next {
         let live = self.hold(at.engine);
         if let Some(hold) = live
             && self.is_upgrade
             && !matches!(self.phase, Phase::Attaching)
-            && hold.notices_by != link
+            && hold.notices_by != connection
             && let Some(request) = hold.attach_request(at.now)
         {
             self.phase = Phase::Attaching;
@@ -195,8 +194,8 @@ impl Call {
             return Next::Send(Request::Release { claims, fence });
         }
         self.set_lease(at.engine, at.now);
-        (self.phase, self.said) = (Phase::Asking, None);
-        self.earlier = at.work.asked_by.replace(link);
+        (self.phase, self.early_notice) = (Phase::Acquiring, None);
+        self.earlier = at.work.asked_by.replace(connection);
         let left = at.work.deadline.map(|deadline| deadline - at.now);
         let queueing = match (self.queueing, left) {
             // Too late to queue, but an earlier request may have been granted.
@@ -242,17 +241,20 @@ impl Call {
                 Next::Ask
             }
             (Phase::Attaching, result) => self.attached(at, sent, result),
-            (Phase::Asking, result) => self.asked(at, sent, result),
-            (Phase::AskingQuietly { .. }, Ok(Reply::Fence(fence))) => {
+            (Phase::Acquiring, result) => self.asked(at, sent, result),
+            (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
                 // No connection has to tell of its loss.
-                let sent = Sent { link: 0, ..sent };
+                let sent = Sent {
+                    connection: 0,
+                    ..sent
+                };
                 self.granted(at, fence, sent)
             }
-            (Phase::AskingQuietly { full }, Ok(_)) => self.refused(at, *full),
+            (Phase::AcquiringUnwatched { full }, Ok(_)) => self.refused(at, *full),
             (Phase::Confirming, Ok(Reply::Fence(fence))) => {
                 // The connection that it was asked for by tells of its loss.
-                let link = at.work.asked_by.unwrap_or(0);
-                self.granted(at, fence, Sent { link, ..sent })
+                let connection = at.work.asked_by.unwrap_or(0);
+                self.granted(at, fence, Sent { connection, ..sent })
             }
             (Phase::Confirming, Ok(Reply::TooFew(acknowledged))) => {
                 let wanted = self.terms.replicas;
@@ -278,9 +280,10 @@ impl Call {
             }
             // It may have been granted.
             (Phase::Leaving, _) => self.give_up(at, Outcome::Refused),
-            (Phase::Releasing | Phase::AskingQuietly { .. } | Phase::Withdrawn, Err(fault)) => {
-                self.failed(at, sent, fault)
-            }
+            (
+                Phase::Releasing | Phase::AcquiringUnwatched { .. } | Phase::Withdrawn,
+                Err(fault),
+            ) => self.failed(at, sent, fault),
         }
     }
 
@@ -305,7 +308,7 @@ impl Call {
             Ok(_) => self.not_granted(at),
             Err(Fault::Refused(full @ Error::QueueFull(_))) if self.terms.bound.is_none() => {
                 let full = Box::new(full);
-                self.phase = Phase::AskingQuietly { full };
+                self.phase = Phase::AcquiringUnwatched { full };
                 self.acquire(at, Queueing::Try, false)
             }
             Err(Fault::Refused(error)) => self.refused(at, error),
@@ -345,30 +348,35 @@ impl Call {
     }
 
     fn queued(&mut self, at: &mut Context<'_>, sent: Sent) -> Next {
-        let is_sole = match at.engine.link(at.work.node) {
-            Link::Up { number, is_sole } if number == sent.link => is_sole,
+        let is_predecessor_gone = match at.engine.connection(at.work.node) {
+            ConnectionState::Up {
+                number,
+                is_predecessor_gone,
+            } if number == sent.connection => is_predecessor_gone,
             _ => return Next::Ask,
         };
         let deadline = at.work.deadline.map(|deadline| deadline + NOTICE_GRACE);
-        let from_elsewhere = self.earlier.is_some_and(|earlier| earlier != sent.link);
-        self.is_in_doubt = !is_sole && (from_elsewhere || self.doubts > 0);
-        let until = if self.is_in_doubt {
-            let again = at.now + DOUBT * (1 << self.doubts.min(5));
-            self.doubts += 1;
+        let from_elsewhere = self
+            .earlier
+            .is_some_and(|earlier| earlier != sent.connection);
+        self.may_be_stale = !is_predecessor_gone && (from_elsewhere || self.stale_retries > 0);
+        let until = if self.may_be_stale {
+            let again = at.now + STALE_RETRY * (1 << self.stale_retries.min(5));
+            self.stale_retries += 1;
             Some(deadline.map_or(again, |last| last.min(again)))
         } else {
             deadline
         };
         at.engine.metrics.waits += 1;
-        match self.said.take() {
-            Some(told) => self.wait_is_over(at, told),
+        match self.early_notice.take() {
+            Some(end) => self.wait_is_over(at, end),
             None => Next::Wait(Stage::Queued(until)),
         }
     }
 
-    fn wait_is_over(&mut self, at: &mut Context<'_>, told: Told) -> Next {
-        match told {
-            Told::Grant { fence, not_before } => {
+    fn wait_is_over(&mut self, at: &mut Context<'_>, end: WaitEnd) -> Next {
+        match end {
+            WaitEnd::Grant { fence, not_before } => {
                 let is_plain = self.live.is_none()
                     && self.terms.max_hold.is_none()
                     && self.terms.replicas == 0;
@@ -379,13 +387,13 @@ impl Call {
                 let left = |time| validity_end(not_before, time) - at.now >= time / 2;
                 let is_fresh = left(self.lease) && self.terms.bound.is_none_or(left);
                 match at.work.asked_by {
-                    Some(link)
+                    Some(connection)
                         if is_plain && is_fresh && !at.engine.is_lost(&at.work.claims, fence) =>
                     {
                         let sent = Sent {
                             by: By::Work(at.work.id),
                             node: at.work.node,
-                            link,
+                            connection,
                             goes_beside: false,
                             sent: not_before,
                         };
@@ -396,8 +404,8 @@ impl Call {
                     _ => self.confirm(at, fence),
                 }
             }
-            Told::WaitEnded => self.not_granted(at),
-            Told::Withdrawn => {
+            WaitEnd::TimedOut => self.not_granted(at),
+            WaitEnd::Withdrawn => {
                 self.phase = Phase::Withdrawn;
                 let claims = at.work.claims.clone();
                 Next::Send(Request::Cancel { claims })
@@ -429,7 +437,7 @@ impl Call {
             fence,
             sent: sent.sent,
             lease: self.lease,
-            link: sent.link,
+            connection: sent.connection,
         };
         let proof = at
             .engine
@@ -446,25 +454,28 @@ impl Call {
     /// upgrade keeps none.
     fn not_granted(&mut self, at: &mut Context<'_>) -> Next {
         let has_place = self.has_waited && !self.is_upgrade;
-        match at.engine.link(at.work.node) {
-            Link::Up { .. } if has_place => {
+        match at.engine.connection(at.work.node) {
+            ConnectionState::Up { .. } if has_place => {
                 self.phase = Phase::Leaving;
                 let claims = at.work.claims.clone();
                 Next::Send(Request::Cancel { claims })
             }
-            Link::Idle | Link::Down if has_place => self.give_up(at, Outcome::Refused),
-            Link::Up { is_sole: false, .. } if at.work.unanswered.is_some() => {
+            ConnectionState::Idle | ConnectionState::Down if has_place => {
                 self.give_up(at, Outcome::Refused)
             }
+            ConnectionState::Up {
+                is_predecessor_gone: false,
+                ..
+            } if at.work.unanswered.is_some() => self.give_up(at, Outcome::Refused),
             _ => self.leave_nothing(at.engine, Outcome::Refused),
         }
     }
 
     fn due(&mut self, at: &mut Context<'_>) -> Next {
-        let is_in_doubt = std::mem::replace(&mut self.is_in_doubt, false);
+        let may_be_stale = std::mem::replace(&mut self.may_be_stale, false);
         let outcome = match at.work.stage {
-            Stage::Queued(_) if is_in_doubt => return Next::Ask,
-            // Others of this owner were before it for so long.
+            Stage::Queued(_) if may_be_stale => return Next::Ask,
+            // Earlier calls of the same owner used up the time.
             Stage::Turn => Outcome::Refused,
             _ if matches!(self.phase, Phase::Leaving) => Outcome::Refused,
             // The server said nothing, not even that the wait is over.
@@ -493,7 +504,7 @@ impl Call {
             return self.leave_nothing(at.engine, Outcome::Refused);
         }
         // After its lease no grant is left anyway.
-        at.work.deadline = Some(at.now + self.lease.max(at.engine.patience));
+        at.work.deadline = Some(at.now + self.lease.max(at.engine.retry_timeout));
         Next::CleanUp(CleanUp::of(self.live.filter(|_| self.is_upgrade)))
     }
 }

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 use crate::engine::Id;
-use crate::engine::lane::slot_of;
+use crate::engine::node::slot_of;
 use crate::error::Error;
 
 /// One owner at one key: `<owner> <key>`, as messages have it. No owner has a

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::engine::claims::{Claims, Name};
 use crate::engine::instant::Instant;
-use crate::engine::lane::Node;
+use crate::engine::node::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
 use crate::engine::terms::{Ask, Terms, millis, validity_end};
-use crate::engine::{Action, Engine, Id, Link, Timer, in_order};
+use crate::engine::{Action, ConnectionState, Engine, Id, Timer, in_order};
 use crate::error::Loss;
 
 #[derive(Debug)]
@@ -47,17 +47,16 @@ pub(super) struct Hold {
     /// Renewals that failed since the last that did not.
     pub(super) failures: u32,
     pub(super) alarm: Option<Instant>,
-    /// When the last one was to ring.
+    /// When the last one was due.
     pub(super) alarm_was: Option<Instant>,
     /// By when it is to be renewed, if others come first when it is due.
     pub(super) urgent: Option<Instant>,
-    /// Whether its loss has been told.
-    pub(super) is_told: bool,
+    /// Whether its loss has been reported.
+    pub(super) is_reported: bool,
     /// What its fence is to be raised to; the server may have done so already.
     pub(super) raised: Option<u64>,
-    /// Whether a request may have taken it anew, or upgraded it, of which
-    /// nobody has heard the answer.
-    pub(super) is_in_doubt: bool,
+    /// Whether a request without an answer may have taken it anew, or upgraded it.
+    pub(super) is_fence_uncertain: bool,
     /// Until when the server is to have it at least, guards or not.
     pub(super) kept: Option<Instant>,
 }
@@ -70,7 +69,7 @@ pub(super) struct Grant {
     pub(super) sent: Instant,
     pub(super) lease: Duration,
     /// The connection that it came by.
-    pub(super) link: u64,
+    pub(super) connection: u64,
 }
 
 /// What an owner holds of the keys that it asks for.
@@ -92,7 +91,7 @@ impl Hold {
     pub(super) fn certain_fence(&self) -> Option<u64> {
         let fence = self.proof.fence();
         let is_raised = self.raised.is_none_or(|raised| raised <= fence);
-        (is_raised && !self.is_in_doubt && !self.is_upgrading).then_some(fence)
+        (is_raised && !self.is_fence_uncertain && !self.is_upgrading).then_some(fence)
     }
 
     /// The lease with which the server keeps it for as long as it is to, once
@@ -136,8 +135,8 @@ impl Hold {
     }
 
     /// Has its loss told by that connection.
-    pub(super) fn told_by(&mut self, link: u64) {
-        (self.notices_by, self.is_on_its_way) = (link, false);
+    pub(super) fn notified_by(&mut self, connection: u64) {
+        (self.notices_by, self.is_on_its_way) = (connection, false);
         self.proof.set_node(self.node);
     }
 
@@ -245,7 +244,7 @@ impl Engine {
             return false;
         };
         hold.guards += 1;
-        hold.told_by(grant.link);
+        hold.notified_by(grant.connection);
         hold.proof.set_fence(grant.fence);
         if ask.is_exclusive() {
             hold.ask = ask;
@@ -280,7 +279,7 @@ impl Engine {
             writers: u32::from(ask.is_exclusive()),
             upgraded_by: None,
             is_upgrading: false,
-            notices_by: grant.link,
+            notices_by: grant.connection,
             is_on_its_way: false,
             number: self.begun,
             renewing: None,
@@ -288,9 +287,9 @@ impl Engine {
             alarm: None,
             alarm_was: None,
             urgent: None,
-            is_told: false,
+            is_reported: false,
             raised: None,
-            is_in_doubt: false,
+            is_fence_uncertain: false,
             kept: None,
         };
         self.cut_if_over(now, &hold, grant);
@@ -301,19 +300,19 @@ impl Engine {
         }
         self.hold_comes(now, id, node, terms.bound);
         self.schedule_after(now, id, grant.sent, grant.lease);
-        self.look_if_elsewhere(now, id, node, grant.link);
+        self.check_if_elsewhere(now, id, node, grant.connection);
         id
     }
 
     /// By when a grant is read, its connection may have ended, or its key may
     /// have another server, to which there may be no connection.
-    fn look_if_elsewhere(&mut self, now: Instant, id: Id, node: Node, link: u64) {
-        if self.link(node).is(link) {
+    fn check_if_elsewhere(&mut self, now: Instant, id: Id, node: Node, connection: u64) {
+        if self.connection(node).is(connection) {
             return;
         }
         self.connect_if_idle(node);
-        if link != 0 && matches!(self.link(node), Link::Up { .. }) {
-            self.look_later(now, id, Some(now));
+        if connection != 0 && matches!(self.connection(node), ConnectionState::Up { .. }) {
+            self.check_at(now, id, Some(now));
         }
     }
 
@@ -347,18 +346,18 @@ impl Engine {
 
     /// The connection that it came by may have ended before.
     fn cut_if_over(&self, now: Instant, hold: &Hold, grant: Grant) {
-        if !self.link(hold.node).is(grant.link) {
+        if !self.connection(hold.node).is(grant.connection) {
             hold.cut(now, grant.sent);
         }
     }
 
     /// Something was asked for by their owner of which nobody will hear the
     /// answer.
-    pub(super) fn fence_is_in_doubt(&mut self, claims: &Claims) {
+    pub(super) fn fence_is_uncertain(&mut self, claims: &Claims) {
         for name in claims.names() {
             let hold = self.claims.get(name).and_then(|claim| claim.hold);
             if let Some(hold) = hold.and_then(|hold| self.holds.get_mut(&hold)) {
-                hold.is_in_doubt = true;
+                hold.is_fence_uncertain = true;
             }
         }
     }
@@ -430,17 +429,17 @@ impl Engine {
         }
     }
 
-    /// Has `timer` of that hold ring at `alarm`, instead of when it was to.
+    /// Moves the timer of that hold to `alarm`.
     pub(super) fn set_alarm(&mut self, id: Id, alarm: Option<Instant>) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
         let before = std::mem::replace(&mut hold.alarm, alarm);
         if let Some(before) = before {
-            self.agenda.remove(&(before, Timer::Hold(id)));
+            self.timers.remove(&(before, Timer::Hold(id)));
         }
         if let Some(alarm) = alarm {
-            self.agenda.insert((alarm, Timer::Hold(id)));
+            self.timers.insert((alarm, Timer::Hold(id)));
         }
     }
 
@@ -502,7 +501,7 @@ impl Engine {
     pub(super) fn loss(&mut self, now: Instant, id: Id) -> Option<Loss> {
         let hold = self.holds.get_mut(&id)?;
         let loss = hold.proof.loss(now)?;
-        if !std::mem::replace(&mut hold.is_told, true) {
+        if !std::mem::replace(&mut hold.is_reported, true) {
             let proof = Arc::clone(&hold.proof);
             let why = loss;
             self.actions.push_back(Action::Over { proof, why });

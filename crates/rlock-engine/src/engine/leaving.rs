@@ -13,7 +13,7 @@ use crate::engine::instant::Instant;
 use crate::engine::request::{Reply, Request, Sent, Undo};
 use crate::engine::terms::{Ask, Terms};
 use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
-use crate::engine::{Engine, Id, Link, Outcome, in_order};
+use crate::engine::{ConnectionState, Engine, Id, Outcome, in_order};
 use crate::error::{Error, Fault, Loss};
 
 /// How often clean-up is repeated where an earlier connection may still be
@@ -55,7 +55,7 @@ pub(super) struct Downgrade {
 pub(super) struct CleanUp {
     /// The shared hold that the call was to make exclusive.
     upgraded: Option<Id>,
-    is_each: bool,
+    is_one_by_one: bool,
     repeats: usize,
 }
 
@@ -84,7 +84,7 @@ impl Engine {
         }
         let claims = hold.proof.claims.clone();
         let task = Task::Leave(Leaving::of(id, ask, false));
-        let deadline = Some(now + self.patience);
+        let deadline = Some(now + self.retry_timeout);
         self.start(now, Work::new(now, call, claims, task, deadline));
     }
 
@@ -105,7 +105,7 @@ impl Engine {
     fn end_in_background(&mut self, now: Instant, work: Id, id: Id, task: Task) {
         if let Some(hold) = self.holds.get(&id) {
             let claims = hold.proof.claims.clone();
-            let deadline = Some(hold.lease_end.max(now + self.patience));
+            let deadline = Some(hold.lease_end.max(now + self.retry_timeout));
             let work = Work::new(now, work, claims, task, deadline);
             self.start(now, work.in_background());
         }
@@ -158,14 +158,14 @@ impl Engine {
         }
         let claims = hold.proof.claims.clone();
         let task = Task::Downgrade(Downgrade { hold: id });
-        let deadline = Some(now + self.patience);
+        let deadline = Some(now + self.retry_timeout);
         self.start(now, Work::new(now, call, claims, task, deadline));
     }
 
     /// Undoes a grant that nobody waits for.
     pub(super) fn give_back(&mut self, now: Instant, claims: Claims, lease: Duration) {
         let task = Task::CleanUp(CleanUp::of(None));
-        let deadline = Some(now + lease.max(self.patience));
+        let deadline = Some(now + lease.max(self.retry_timeout));
         let work = Work::new(now, self.next_id(), claims, task, deadline);
         self.start(now, work.in_background());
     }
@@ -186,7 +186,7 @@ impl Leaving {
     pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
             Input::Turn => self.begin(at),
-            Input::Link(_) => self.request(at.engine, at.now),
+            Input::Connected(_) => self.request(at.engine, at.now),
             Input::Reply(sent, result) => self.reply(at, sent, result),
             Input::Due if at.work.is_awaited => {
                 let error = at.work.unavailable(at.now);
@@ -196,7 +196,7 @@ impl Leaving {
             // The server has ended it by itself.
             Input::Due => self.end(at.engine, Outcome::Done),
             Input::Abandoned => self.go_on_in_background(at),
-            Input::Told(_) => Next::Stay,
+            Input::Notified(_) => Next::Stay,
         }
     }
 
@@ -296,7 +296,7 @@ impl Leaving {
         let Some(hold) = at.engine.holds.get(&self.hold) else {
             return Next::End(Outcome::Done);
         };
-        at.work.deadline = Some(hold.lease_end.max(at.now + at.engine.patience));
+        at.work.deadline = Some(hold.lease_end.max(at.now + at.engine.retry_timeout));
         Next::Stay
     }
 
@@ -319,7 +319,7 @@ impl Downgrade {
                     None => Outcome::Done,
                 }
             }
-            Input::Link(_) => {
+            Input::Connected(_) => {
                 let claims = at.work.claims.clone();
                 return Next::Send(Request::Downgrade { claims });
             }
@@ -336,7 +336,7 @@ impl Downgrade {
             },
             Input::Due => Outcome::Failed(at.work.unavailable(at.now)),
             // The end of its guard releases what is held.
-            Input::Abandoned | Input::Told(_) => return Next::Stay,
+            Input::Abandoned | Input::Notified(_) => return Next::Stay,
         };
         Next::End(outcome)
     }
@@ -346,7 +346,7 @@ impl CleanUp {
     pub(super) fn of(upgraded: Option<Id>) -> Self {
         Self {
             upgraded,
-            is_each: false,
+            is_one_by_one: false,
             repeats: 0,
         }
     }
@@ -354,10 +354,10 @@ impl CleanUp {
     pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
             Input::Turn => Next::Ask,
-            Input::Link(_) => Next::Send(self.request(at)),
+            Input::Connected(_) => Next::Send(self.request(at)),
             Input::Reply(sent, result) => self.reply(at, sent, result),
             Input::Due => self.end(at.engine),
-            Input::Abandoned | Input::Told(_) => Next::Stay,
+            Input::Abandoned | Input::Notified(_) => Next::Stay,
         }
     }
 
@@ -365,8 +365,8 @@ impl CleanUp {
     /// upgrade it. An upgrade that was granted in the meantime is undone.
     fn request(&self, at: &mut Context<'_>) -> Request {
         let claims = at.work.claims.clone();
-        at.engine.fence_is_in_doubt(&claims);
-        if self.is_each {
+        at.engine.fence_is_uncertain(&claims);
+        if self.is_one_by_one {
             // What it was granted, and under which fence, is not known.
             let fence = None;
             return Request::ReleaseEach { claims, fence };
@@ -381,8 +381,8 @@ impl CleanUp {
 
     fn reply(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         match result {
-            Ok(Reply::Refused) if !at.work.claims.is_single() && !self.is_each => {
-                self.is_each = true;
+            Ok(Reply::Refused) if !at.work.claims.is_single() && !self.is_one_by_one => {
+                self.is_one_by_one = true;
                 return Next::Ask;
             }
             Ok(Reply::Fence(fence)) => {
@@ -398,8 +398,18 @@ impl CleanUp {
         }
         // On the connection that the call was made by, clean-up cannot overtake
         // it. Nor on a later one, if the server closed the earlier.
-        let is_sole = matches!(at.engine.link(sent.node), Link::Up { is_sole: true, .. });
-        let is_certain = is_sole || at.work.unanswered.is_none_or(|link| link == sent.link);
+        let is_predecessor_gone = matches!(
+            at.engine.connection(sent.node),
+            ConnectionState::Up {
+                is_predecessor_gone: true,
+                ..
+            }
+        );
+        let is_certain = is_predecessor_gone
+            || at
+                .work
+                .unanswered
+                .is_none_or(|connection| connection == sent.connection);
         match REPEATS.get(self.repeats) {
             Some(pause) if !is_certain => {
                 self.repeats += 1;

@@ -9,8 +9,8 @@
 //! - `call`: from a call for a lock to a grant, over lost connections too;
 //! - `leaving`: release, at once or later, downgrade, and what is done behind a call;
 //! - `hold`: what is held, by how many guards, and how that ends;
-//! - `watchdog`: renewals, a longer lease at the holder's word, and signs of life;
-//! - `lane`: what is known of each server, and which keys it has;
+//! - `watchdog`: renewals, leases that a holder extends, and heartbeats;
+//! - `node`: what is known of each server, and which keys it has;
 //! - `request`: what a server is asked, and what it answers and says by itself;
 //! - `claims`, `terms`: who asks for which keys, how, for how long;
 //! - `proof`: what guards can tell without the engine.
@@ -25,8 +25,8 @@ mod call;
 pub mod claims;
 mod hold;
 pub mod instant;
-pub mod lane;
 mod leaving;
+pub mod node;
 pub mod proof;
 pub mod request;
 pub mod terms;
@@ -36,7 +36,7 @@ mod work;
 use claims::{Claims, Name, Table};
 use hold::Hold;
 use instant::Instant;
-use lane::{Lane, Node, Routes};
+use node::{Node, NodeState, Routes};
 use proof::{Alive, Proof};
 use request::{Notice, Reply, Request, Sent};
 use terms::{Ask, Queueing, Terms};
@@ -48,7 +48,7 @@ pub struct Id(u64);
 
 /// The connection to a server.
 #[derive(Clone, Copy, Debug)]
-pub enum Link {
+pub enum ConnectionState {
     /// Nobody has needed one.
     Idle,
     /// There is one.
@@ -56,7 +56,7 @@ pub enum Link {
         /// Unique over all servers.
         number: u64,
         /// Whether no request of an earlier one can still be carried out.
-        is_sole: bool,
+        is_predecessor_gone: bool,
     },
     /// There is none now.
     Down,
@@ -64,9 +64,9 @@ pub enum Link {
     Closed,
 }
 
-impl Link {
-    fn is(self, link: u64) -> bool {
-        matches!(self, Self::Up { number, .. } if number == link)
+impl ConnectionState {
+    fn is(self, connection: u64) -> bool {
+        matches!(self, Self::Up { number, .. } if number == connection)
     }
 }
 
@@ -101,24 +101,24 @@ struct Claim {
     fence_lost: u64,
 }
 
-/// What the engine wants to be told that it is time for.
+/// What a deadline of the engine is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Work(Id),
     Hold(Id),
-    Pulse(Node),
+    Heartbeat(Node),
 }
 
 /// All that a client knows and decides; see the documentation of this module.
 #[derive(Debug)]
 pub struct Engine {
     /// How long calls go on that do not wait for a lock.
-    patience: Duration,
+    retry_timeout: Duration,
     /// How long a connection may be quiet at most while it is needed.
     quiet: Option<Duration>,
     /// How long replicas may take to say what they know.
     replication: Duration,
-    lanes: BTreeMap<Node, Lane>,
+    nodes: BTreeMap<Node, NodeState>,
     /// Whether there will be no connection any more, to no server.
     is_closed: bool,
     /// Whether nothing is to be taken any more.
@@ -131,7 +131,7 @@ pub struct Engine {
     works: Table<Id, Box<Work>>,
     holds: Table<Id, Box<Hold>>,
     requests: Table<Id, Sent>,
-    agenda: BTreeSet<(Instant, Timer)>,
+    timers: BTreeSet<(Instant, Timer)>,
     /// Works that may have the turn now.
     next: VecDeque<Id>,
     flushes: Vec<(HashSet<Id>, Id)>,
@@ -146,12 +146,16 @@ pub struct Engine {
 impl Engine {
     /// How long calls go on that do not wait for a lock, how long replicas may
     /// take, and which server has what. `seed` spreads the pauses of many clients.
-    pub fn new((patience, replication): (Duration, Duration), seed: u64, routes: Routes) -> Self {
+    pub fn new(
+        (retry_timeout, replication): (Duration, Duration),
+        seed: u64,
+        routes: Routes,
+    ) -> Self {
         Self {
-            patience,
+            retry_timeout,
             quiet: None,
             replication,
-            lanes: BTreeMap::new(),
+            nodes: BTreeMap::new(),
             is_closed: false,
             is_leaving: false,
             alive: proof::alive(&routes),
@@ -160,7 +164,7 @@ impl Engine {
             works: Table::default(),
             holds: Table::default(),
             requests: Table::default(),
-            agenda: BTreeSet::new(),
+            timers: BTreeSet::new(),
             next: VecDeque::new(),
             flushes: Vec::new(),
             actions: VecDeque::new(),
@@ -202,12 +206,12 @@ impl Engine {
             Event::Untaken { call, hold, ask } => self.untaken(now, call, hold, ask),
             Event::Reply { request, result } => self.answered(now, request, result),
             Event::Notice(notice) => self.notice(now, &notice),
-            Event::LinkUp {
+            Event::ConnectionUp {
                 node,
-                link,
-                is_sole,
-            } => self.link_up(now, node, link, is_sole),
-            Event::LinkDown { node, is_left } => self.link_down(now, node, is_left),
+                connection,
+                is_predecessor_gone,
+            } => self.connection_up(now, node, connection, is_predecessor_gone),
+            Event::ConnectionDown { node, is_left } => self.connection_down(now, node, is_left),
             Event::Need { node } => self.connect_if_idle(node),
             Event::SlotMoved { slot, node } => self.slot_moved(now, slot, node),
             Event::Routes(routes) => self.set_routes(now, routes),
@@ -227,7 +231,7 @@ impl Engine {
 
     /// When to be told that time has passed, unless something happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.agenda.first().map(|(due, _)| *due)
+        self.timers.first().map(|(due, _)| *due)
     }
 
     /// Which server has what.
@@ -256,22 +260,22 @@ impl Engine {
             && self.works.is_empty()
             && self.holds.is_empty()
             && self.requests.is_empty()
-            && self.agenda.is_empty()
-            && self.lanes.values().all(Lane::is_unused)
+            && self.timers.is_empty()
+            && self.nodes.values().all(NodeState::is_unused)
     }
 
     fn do_what_is_due(&mut self, now: Instant) {
-        while let Some((due, timer)) = self.agenda.first().copied() {
+        while let Some((due, timer)) = self.timers.first().copied() {
             if due > now {
                 return;
             }
-            self.agenda.pop_first();
+            self.timers.pop_first();
             match timer {
                 Timer::Work(id) => self.work_is_due(now, id),
                 Timer::Hold(id) => self.hold_is_due(now, id),
-                Timer::Pulse(node) => {
-                    self.lane(node).pulse = None;
-                    self.keep_pulse(now, node);
+                Timer::Heartbeat(node) => {
+                    self.node_state(node).heartbeat = None;
+                    self.keep_heartbeat(now, node);
                 }
             }
             self.pass_turns(now);
@@ -283,7 +287,7 @@ impl Engine {
     fn send(
         &mut self,
         now: Instant,
-        (node, link): (Node, u64),
+        (node, connection): (Node, u64),
         by: request::By,
         call: Option<Id>,
         request: Request,
@@ -292,14 +296,14 @@ impl Engine {
         let row = Sent {
             by,
             node,
-            link,
+            connection,
             goes_beside: request.goes_beside(),
             sent: now,
         };
         self.requests.insert(id, row);
         self.actions.push_back(Action::Send {
             id,
-            link,
+            connection,
             request,
             call,
         });
@@ -311,11 +315,11 @@ impl Engine {
             return;
         };
         let node = sent.node;
-        // A refusal is a sign of life, too; what came by another connection is
-        // none.
-        let came_by_it = self.link(node).is(sent.link) && !sent.goes_beside;
+        // A refusal shows too that the connection is alive. What came by another
+        // connection does not.
+        let came_by_it = self.connection(node).is(sent.connection) && !sent.goes_beside;
         if came_by_it && !matches!(result, Err(Fault::Broken(_))) {
-            let known_good = self.lane(node).known_good.max(sent.sent);
+            let known_good = self.node_state(node).known_good.max(sent.sent);
             self.is_alive(node, known_good, now);
         }
         match sent.by {
@@ -324,17 +328,17 @@ impl Engine {
                 self.renewal_reply(now, sent, renewal, result);
                 self.renew_waiting(now, node);
             }
-            request::By::Ping => self.pulse_reply(now, node),
+            request::By::Ping => self.heartbeat_reply(now, node),
         }
     }
 
     fn closed(&mut self, now: Instant) {
         self.is_closed = true;
-        for lane in self.lanes.values_mut() {
-            lane.link = Link::Closed;
-            lane.works.clear();
+        for state in self.nodes.values_mut() {
+            state.connection = ConnectionState::Closed;
+            state.works.clear();
         }
-        for node in self.lanes.keys() {
+        for node in self.nodes.keys() {
             self.cut_bound(now, *node);
         }
         if self.is_leaving {
@@ -352,7 +356,7 @@ impl Engine {
         for claim in self.claims.values_mut() {
             claim.queue.clear();
         }
-        self.agenda.clear();
+        self.timers.clear();
         self.requests.clear();
     }
 
@@ -485,16 +489,16 @@ pub enum Event {
     /// The server has said something.
     Notice(Notice),
     /// There is a connection to a server.
-    LinkUp {
+    ConnectionUp {
         /// The server.
         node: Node,
         /// The connection's number.
-        link: u64,
+        connection: u64,
         /// Whether no request of an earlier one can still be carried out.
-        is_sole: bool,
+        is_predecessor_gone: bool,
     },
     /// It is gone.
-    LinkDown {
+    ConnectionDown {
         /// The server.
         node: Node,
         /// Whether no other one is made before it is needed.
@@ -538,7 +542,7 @@ pub enum Action {
         /// The request's number.
         id: Id,
         /// The connection's number.
-        link: u64,
+        connection: u64,
         /// What to send.
         request: Request,
         /// The call that waits for it; none if that is the background.
@@ -566,7 +570,7 @@ pub enum Action {
     /// Give the connection up: it is silent.
     Retire {
         /// The connection's number.
-        link: u64,
+        connection: u64,
     },
     /// What was to be cleaned up when this was asked for is.
     Flushed {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::engine::Id;
 use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
-use crate::engine::lane::{Node, Routes};
+use crate::engine::node::{Node, Routes};
 use crate::engine::terms::validity_end;
 use crate::error::Loss;
 
@@ -22,7 +22,7 @@ use crate::error::Loss;
 const LEASE_ENDED: u64 = 1;
 const ENDED_BY_SERVER: u64 = 2;
 const RELEASED: u64 = 3;
-/// The shortest grace for which signs of life come often enough to count by
+/// The shortest grace for which heartbeats come often enough to count by
 /// them.
 const GRACE_MIN: Duration = Duration::from_millis(400);
 
@@ -51,7 +51,7 @@ pub struct Proof {
     fence: AtomicU64,
     /// Until when it counts, or why it does not any more.
     standing: AtomicU64,
-    /// A bound hold counts for its grace from the last sign of life, if no
+    /// A bound hold counts for its grace from the last heartbeat, if no
     /// longer: the server ends it so long after the end of the connection,
     /// which a process that stands still does not see.
     bound: Option<(Duration, Alive)>,

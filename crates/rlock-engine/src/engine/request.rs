@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use crate::engine::call::Told;
+use crate::engine::call::WaitEnd;
 use crate::engine::claims::{Claims, Name};
 use crate::engine::instant::Instant;
-use crate::engine::lane::Node;
+use crate::engine::node::Node;
 use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing, Terms};
 use crate::engine::work::{Input, Stage, Task};
 use crate::engine::{Engine, Id};
@@ -81,7 +81,7 @@ pub enum Request {
         /// What is to be done about a grant.
         undo: Undo,
     },
-    /// Asks for a sign of life.
+    /// A heartbeat: asks whether the server answers.
     Ping,
 }
 
@@ -155,7 +155,7 @@ pub enum Reply {
 pub(super) struct Sent {
     pub(super) by: By,
     pub(super) node: Node,
-    pub(super) link: u64,
+    pub(super) connection: u64,
     pub(super) goes_beside: bool,
     pub(super) sent: Instant,
 }
@@ -180,7 +180,7 @@ pub(super) enum By {
 
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum NoticeKind {
     /// A queued request was granted.
     Grant,
     /// A queued request is over, as its time is.
@@ -195,13 +195,13 @@ pub enum Word {
 #[derive(Clone, Debug)]
 pub struct Notice {
     /// What has happened.
-    pub word: Word,
+    pub kind: NoticeKind,
     /// Of the grant, or of the hold that was lost.
     pub fence: u64,
     /// To whom, and where.
     pub name: Name,
     /// The connection that it came by.
-    pub link: u64,
+    pub connection: u64,
 }
 
 impl Engine {
@@ -210,21 +210,21 @@ impl Engine {
     /// Messages and replies are in one order. So what is said happened after
     /// the last request was made that has been answered by now.
     pub(super) fn notice(&mut self, now: Instant, notice: &Notice) {
-        let told = match notice.word {
-            Word::Lost => return self.told_of_loss(now, notice),
-            Word::Grant => Told::Grant {
+        let end = match notice.kind {
+            NoticeKind::Lost => return self.loss_notified(now, notice),
+            NoticeKind::Grant => WaitEnd::Grant {
                 fence: notice.fence,
-                not_before: self.known_good_of(notice.link),
+                not_before: self.known_good_of(notice.connection),
             },
-            Word::WaitEnded => Told::WaitEnded,
-            Word::Withdrawn => {
+            NoticeKind::WaitEnded => WaitEnd::TimedOut,
+            NoticeKind::Withdrawn => {
                 self.watch_is_over(now, notice);
-                Told::Withdrawn
+                WaitEnd::Withdrawn
             }
         };
         if let Some(call) = self.call_in_turn(&notice.name) {
-            self.tell_call(now, call, notice.link, told);
-        } else if notice.word == Word::Grant && !self.is_known(notice) {
+            self.notify_call(now, call, notice.connection, end);
+        } else if notice.kind == NoticeKind::Grant && !self.is_known(notice) {
             // If nobody waits for a grant, the lock would be held for a lease.
             if let Some(claims) = Claims::named(&notice.name) {
                 self.give_back(now, claims, LEASE_DEFAULT);
@@ -240,17 +240,17 @@ impl Engine {
     }
 
     /// Tells a call what the server says by the connection that it was made by.
-    fn tell_call(&mut self, now: Instant, id: Id, link: u64, told: Told) {
+    fn notify_call(&mut self, now: Instant, id: Id, connection: u64, end: WaitEnd) {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
         // About a request of an earlier connection: the next one finds out.
-        if work.progress.asked_by != Some(link) {
+        if work.progress.asked_by != Some(connection) {
             return;
         }
         match (work.progress.stage, &mut work.task) {
-            (Stage::Queued(_), _) => self.tell(now, id, Input::Told(told)),
-            (Stage::Asked(_), Task::Call(call)) => call.said = Some(told),
+            (Stage::Queued(_), _) => self.tell(now, id, Input::Notified(end)),
+            (Stage::Asked(_), Task::Call(call)) => call.early_notice = Some(end),
             _ => {}
         }
     }
@@ -269,7 +269,7 @@ impl Engine {
             // What was asked by the same connection comes after the grant.
             (Task::CleanUp(_), Stage::Asked(request)) => {
                 let sent = self.requests.get(&request);
-                sent.is_some_and(|sent| sent.link == notice.link)
+                sent.is_some_and(|sent| sent.connection == notice.connection)
             }
             (Task::CleanUp(_), _) => true,
             _ => false,
@@ -283,16 +283,16 @@ impl Engine {
         let Some(hold) = id.and_then(|id| self.holds.get_mut(&id)) else {
             return;
         };
-        if hold.notices_by == notice.link && hold.proof.is_live(now) {
+        if hold.notices_by == notice.connection && hold.proof.is_live(now) {
             hold.notices_by = 0;
             if hold.renewing.is_none() {
                 let id = hold.proof.hold;
-                self.look_later(now, id, Some(now));
+                self.check_at(now, id, Some(now));
             }
         }
     }
 
-    fn told_of_loss(&mut self, now: Instant, notice: &Notice) {
+    fn loss_notified(&mut self, now: Instant, notice: &Notice) {
         let Some(claim) = self.claims.get_mut(&notice.name) else {
             return;
         };

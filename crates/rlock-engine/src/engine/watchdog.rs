@@ -3,8 +3,7 @@
 //!
 //! A renewal that fails is tried again until validity ends, and holds up no
 //! other. A hold that was lost is never renewed. After each new connection
-//! every hold is looked at, as the server forgot what it was to tell by the one
-//! before.
+//! every hold is checked: the server forgot what it was to tell by the one before.
 //!
 //! A second renewal is under way at the same server only if there are more than
 //! 500 holds, a third if more than 1000, and so on: the server and the calls of
@@ -13,15 +12,14 @@
 //! the network is slow, one more may be under way from then on, for as long as
 //! they are needed.
 //!
-//! A grant by message counts from the last sign of life before it. So while
-//! somebody waits, a quiet connection is asked for one four times in the
-//! shortest lease, once for all who wait; and so often that they do not wait
-//! for long at a server that hangs.
+//! A grant by message counts from the last heartbeat before it. So while somebody
+//! waits, a quiet connection has four heartbeats in the shortest lease, once for
+//! all who wait. They also show early enough that a server hangs.
 //!
 //! When a connection ends, a bound hold counts only for its grace from when the
 //! connection was last known to be there. If that were the last renewal, an end
 //! after a quiet time would lose holds that the server still has. So a quiet
-//! connection is asked four times in the shortest grace; and given up if
+//! connection has four heartbeats in the shortest grace. It is given up if
 //! nothing comes for half of it, so that its end is seen here before the grace
 //! can be over on the server.
 
@@ -31,28 +29,28 @@ use std::time::Duration;
 use crate::engine::claims::Numbers;
 use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
-use crate::engine::lane::Node;
+use crate::engine::node::Node;
 use crate::engine::request::{By, Renewal, Reply, Request, Sent};
 use crate::engine::terms::{Terms, validity_end};
 use crate::engine::work::{Context, Input, Next, Task, Work};
-use crate::engine::{Action, Engine, Id, Link, Outcome, Timer};
+use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
 use crate::error::{Error, Fault, Loss};
 
 /// How many holds there are for each that may be renewed at the same time.
 const HOLDS_PER_RENEWAL: usize = 500;
 /// How many may be renewed at the same time at most.
 const RENEWALS_MAX: usize = 256;
-/// How far apart holds are looked at after a new connection, if none is
+/// How far apart holds are checked after a new connection, if none is
 /// urgent: 5000 a second.
 const SPACING: Duration = Duration::from_micros(200);
-/// When to look again at a hold that somebody is at work on.
+/// When to check a hold again whose owner has something under way.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// When to look again at a hold whose slot is on its way to another server.
+/// When to check a hold again whose slot is on its way to another server.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 /// A connection is not taken for silent before.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
-/// This process is slow itself if it comes so much too late to a look, which it
-/// then takes once more as much later: the reply may be here, and not read.
+/// If the check itself ran this late, the process was starved. It waits as long
+/// again before it concludes anything: the reply may be here, unread.
 const STARVED: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -64,7 +62,7 @@ pub(super) struct Renewals {
     more: usize,
     /// Those that are due and wait for others, by when they are urgent.
     waiting: BTreeSet<(Instant, Id)>,
-    /// When a sign of life was asked for that has not come yet.
+    /// When the heartbeat was sent that is not answered yet.
     pub(super) ping: Option<Instant>,
 }
 
@@ -83,17 +81,17 @@ impl Renewals {
 }
 
 impl Engine {
-    /// Has a hold looked at when it is time after a lease that was asked for.
+    /// Has a hold checked when its renewal is due after a lease that was asked for.
     pub(super) fn schedule_after(&mut self, now: Instant, id: Id, sent: Instant, lease: Duration) {
         let Some(hold) = self.holds.get(&id) else {
             return;
         };
         let due = hold.terms.renewal_due(hold.number, hold.taken, sent, lease);
-        self.look_later(now, id, due);
+        self.check_at(now, id, due);
     }
 
-    /// Has a hold looked at when due, and when it ends, to tell that.
-    pub(super) fn look_later(&mut self, now: Instant, id: Id, due: Option<Instant>) {
+    /// Has a hold checked when due, and at its end, to report its loss.
+    pub(super) fn check_at(&mut self, now: Instant, id: Id, due: Option<Instant>) {
         self.wait_no_more(id);
         let until = self
             .holds
@@ -104,7 +102,7 @@ impl Engine {
     }
 
     pub(super) fn wait_for_end(&mut self, now: Instant, id: Id) {
-        self.look_later(now, id, None);
+        self.check_at(now, id, None);
     }
 
     pub(super) fn stop_renewing(&mut self, id: Id) {
@@ -118,7 +116,7 @@ impl Engine {
         };
         let node = hold.node;
         if let Some(urgent) = hold.urgent.take() {
-            self.lane(node).renewals.waiting.remove(&(urgent, id));
+            self.node_state(node).renewals.waiting.remove(&(urgent, id));
         }
     }
 
@@ -127,16 +125,18 @@ impl Engine {
         let Some(node) = self.holds.get(&id).map(|hold| hold.node) else {
             return;
         };
-        let lane = self.lane(node);
-        let (link, heard) = (lane.link, lane.heard);
-        let (underway, at_once) = (lane.renewals.underway, lane.renewals.at_once());
+        let state = self.node_state(node);
+        let (connection, heard) = (state.connection, state.heard);
+        let (underway, at_once) = (state.renewals.underway, state.renewals.at_once());
         let is_busy = self.is_busy(id);
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
         hold.alarm_was = hold.alarm.take();
-        let (true, None, Link::Up { number, .. }) = (hold.proof.is_live(now), loss, link) else {
-            // On the next connection all holds are looked at.
+        let (true, None, ConnectionState::Up { number, .. }) =
+            (hold.proof.is_live(now), loss, connection)
+        else {
+            // On the next connection all holds are checked.
             if loss.is_none() {
                 self.wait_for_end(now, id);
             }
@@ -145,24 +145,25 @@ impl Engine {
         if let Some(sent) = hold.renewing {
             let due = hold.alarm_was.unwrap_or(now);
             if now - due > STARVED {
-                return self.look_later(now, id, Some(now + STARVED));
+                return self.check_at(now, id, Some(now + STARVED));
             }
             // Replicas may be slow where the server is not, and answer by another
             // connection.
             if heard < sent && hold.terms.replicas == 0 {
-                self.actions.push_back(Action::Retire { link: number });
+                self.actions
+                    .push_back(Action::Retire { connection: number });
             }
             self.wait_for_end(now, id);
         } else if !hold.terms.renewed && hold.notices_by == number {
             self.wait_for_end(now, id);
         } else if is_busy {
             // What is left of the lease by now could cut an extension short.
-            self.look_later(now, id, Some(now + BUSY_PAUSE));
+            self.check_at(now, id, Some(now + BUSY_PAUSE));
         } else if let Some(urgent) = hold.urgent {
             // It is renewed as soon as another renewal has ended.
             if underway < RENEWALS_MAX && urgent <= now {
                 self.metrics.late_renewals += 1;
-                let more = &mut self.lane(node).renewals.more;
+                let more = &mut self.node_state(node).renewals.more;
                 *more = (*more + 1).min(RENEWALS_MAX);
                 self.renew(now, id, number);
             }
@@ -175,20 +176,20 @@ impl Engine {
                 .map_or(Duration::ZERO, |end| end - now);
             let urgent = now + (hold.terms.lease / 12).min(left / 4);
             hold.urgent = Some(urgent);
-            self.lane(node).renewals.waiting.insert((urgent, id));
+            self.node_state(node).renewals.waiting.insert((urgent, id));
             self.set_alarm(id, Some(urgent));
         }
     }
 
     /// Renews it. If its loss would be told by an earlier connection, by which
     /// nothing comes any more, the server is asked to tell it by this one.
-    fn renew(&mut self, now: Instant, id: Id, link: u64) {
+    fn renew(&mut self, now: Instant, id: Id, connection: u64) {
         let hold = self.holds.get(&id);
-        let attaches = hold.is_some_and(|hold| hold.notices_by != link);
-        self.ask_to_renew(now, id, link, attaches);
+        let attaches = hold.is_some_and(|hold| hold.notices_by != connection);
+        self.ask_to_renew(now, id, connection, attaches);
     }
 
-    fn ask_to_renew(&mut self, now: Instant, id: Id, link: u64, attaches: bool) {
+    fn ask_to_renew(&mut self, now: Instant, id: Id, connection: u64, attaches: bool) {
         self.wait_no_more(id);
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
@@ -206,15 +207,15 @@ impl Engine {
         let node = hold.node;
         hold.renewing = Some(now);
         let silence = now + (lease / 3).max(SILENCE_MIN);
-        self.lane(node).renewals.underway += 1;
+        self.node_state(node).renewals.underway += 1;
         let by = By::Renewal(Renewal {
             hold: id,
             lease,
             fence,
             attaches,
         });
-        self.send(now, (node, link), by, None, request);
-        self.look_later(now, id, Some(silence));
+        self.send(now, (node, connection), by, None, request);
+        self.check_at(now, id, Some(silence));
     }
 
     pub(super) fn renewal_reply(
@@ -230,7 +231,7 @@ impl Engine {
             fence: asked_under,
             attaches,
         } = renewal;
-        self.lane(sent.node).renewals.has_ended();
+        self.node_state(sent.node).renewals.has_ended();
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
@@ -249,14 +250,14 @@ impl Engine {
             result if attaches => {
                 return match self.attached(now, id, sent, (lease, asked_under), result) {
                     Ok(()) => self.renew_besides(now, id, sent),
-                    Err(fault) => self.look_failed(now, id, &fault),
+                    Err(fault) => self.check_failed(now, id, &fault),
                 };
             }
             Ok(Reply::Fence(fence)) => Some(fence),
             // It counts no longer than they know of.
-            Ok(Reply::TooFew(_)) => return self.look_again(now, id),
+            Ok(Reply::TooFew(_)) => return self.check_again(now, id),
             Ok(_) => None,
-            Err(fault) => return self.look_failed(now, id, &fault),
+            Err(fault) => return self.check_failed(now, id, &fault),
         };
         self.renewed(now, id, sent, (lease, asked_under), fence);
     }
@@ -281,7 +282,7 @@ impl Engine {
         if self.is_confirmed(now, id, fence, asked_under)
             && let Some(hold) = self.holds.get_mut(&id)
         {
-            hold.told_by(sent.link);
+            hold.notified_by(sent.connection);
             // Where replicas are to know of a lease, none has said so of this one.
             if hold.terms.replicas == 0 {
                 self.count(now, id, sent, (lease, asked_under));
@@ -302,10 +303,10 @@ impl Engine {
         let Some(hold) = self.holds.get(&id) else {
             return;
         };
-        let is_counted = hold.notices_by == sent.link && hold.terms.replicas == 0;
+        let is_counted = hold.notices_by == sent.connection && hold.terms.replicas == 0;
         let is_due = hold.terms.renewed && !is_counted && hold.renewing.is_none();
-        match self.link(hold.node) {
-            Link::Up { number, .. } if is_due && hold.proof.is_live(now) => {
+        match self.connection(hold.node) {
+            ConnectionState::Up { number, .. } if is_due && hold.proof.is_live(now) => {
                 self.ask_to_renew(now, id, number, false);
             }
             _ => {}
@@ -330,23 +331,23 @@ impl Engine {
             fence,
             sent: sent.sent,
             lease,
-            link: sent.link,
+            connection: sent.connection,
         };
         if !self.prolong(now, id, grant) {
             return false;
         }
         self.schedule_after(now, id, sent.sent, lease);
         if let Some(hold) = self.holds.get(&id) {
-            let is_watched = self.link(hold.node).is(hold.notices_by);
+            let is_watched = self.connection(hold.node).is(hold.notices_by);
             let soon = match hold.is_on_its_way {
                 true => Some(now + ON_ITS_WAY),
-                // It was extended before it was looked at on a new connection, and
+                // It was extended before it was checked on a new connection, and
                 // its lease is fixed: nothing else has its loss told there.
                 false => (!hold.terms.renewed && !is_watched).then_some(now),
             };
             if let Some(soon) = soon {
                 let due = hold.alarm.map_or(soon, |alarm| alarm.min(soon));
-                self.look_later(now, id, Some(due));
+                self.check_at(now, id, Some(due));
             }
         }
         true
@@ -354,11 +355,11 @@ impl Engine {
 
     /// Those that are due and have waited for others.
     pub(super) fn renew_waiting(&mut self, now: Instant, node: Node) {
-        let Link::Up { number, .. } = self.link(node) else {
+        let ConnectionState::Up { number, .. } = self.connection(node) else {
             return;
         };
         loop {
-            let renewals = &mut self.lane(node).renewals;
+            let renewals = &mut self.node_state(node).renewals;
             let Some((urgent, id)) = renewals.waiting.first().copied() else {
                 return;
             };
@@ -374,14 +375,14 @@ impl Engine {
     }
 
     /// Tries again later what could not be done for a hold.
-    pub(super) fn look_failed(&mut self, now: Instant, id: Id, fault: &Fault) {
+    pub(super) fn check_failed(&mut self, now: Instant, id: Id, fault: &Fault) {
         if matches!(fault, Fault::Refused(Error::NotALock(_))) {
             return self.lose(now, id);
         }
-        self.look_again(now, id);
+        self.check_again(now, id);
     }
 
-    fn look_again(&mut self, now: Instant, id: Id) {
+    fn check_again(&mut self, now: Instant, id: Id) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
         };
@@ -391,13 +392,12 @@ impl Engine {
         let failures = hold.failures;
         hold.failures = failures.saturating_add(1);
         let due = now + self.pause(failures);
-        self.look_later(now, id, Some(due));
+        self.check_at(now, id, Some(due));
     }
 
-    /// Has every hold there looked at soon, as there is a new connection: bound
-    /// holds at once, in the order in which they would be lost, the others after
-    /// them.
-    pub(super) fn look_at_all(&mut self, now: Instant, node: Node) {
+    /// Has every hold there checked soon, as there is a new connection. Bound holds
+    /// come at once, in the order in which they would be lost; the others follow.
+    pub(super) fn check_all(&mut self, now: Instant, node: Node) {
         let live = self.holds_at(node).filter_map(|(id, hold)| {
             let until = hold.proof.valid_until().filter(|until| now < *until)?;
             Some((hold.terms.bound.is_none(), until, id))
@@ -412,86 +412,88 @@ impl Engine {
             if let Some(hold) = self.holds.get_mut(&id) {
                 hold.renewing = None;
             }
-            self.look_later(now, id, Some(due.min(now + (until - now) / 4)));
+            self.check_at(now, id, Some(due.min(now + (until - now) / 4)));
         }
     }
 }
 
-/// At most ten signs of life a second are asked for, and at least one in five
-/// seconds unless more are wanted.
-const PULSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// The shortest and the longest interval of heartbeats, unless shorter ones are
+/// asked for.
+const HEARTBEAT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 impl Engine {
-    /// Has a sign of life asked for at least so often while there is need.
+    /// Sets the longest interval of heartbeats while they are needed.
     pub fn set_quiet(&mut self, quiet: Duration) {
         self.quiet = Some(quiet);
     }
 
     /// When the last request was made that the server answered.
     pub fn known_good(&self, node: Node) -> Instant {
-        let lane = self.lanes.get(&node);
-        lane.map_or(Instant::from_nanos(0), |lane| lane.known_good)
+        let state = self.nodes.get(&node);
+        state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
     pub(super) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
-        if count(&mut self.lane(node).leases, lease) {
-            self.keep_pulse(now, node);
+        if count(&mut self.node_state(node).leases, lease) {
+            self.keep_heartbeat(now, node);
         }
     }
 
     pub(super) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
-        uncount(&mut self.lane(node).leases, lease);
+        uncount(&mut self.node_state(node).leases, lease);
     }
 
     pub(super) fn grace_begins(&mut self, now: Instant, node: Node, grace: Duration) {
-        if !grace.is_zero() && count(&mut self.lane(node).graces, grace) {
-            self.keep_pulse(now, node);
+        if !grace.is_zero() && count(&mut self.node_state(node).graces, grace) {
+            self.keep_heartbeat(now, node);
         }
     }
 
     pub(super) fn grace_ends(&mut self, node: Node, grace: Duration) {
-        uncount(&mut self.lane(node).graces, grace);
+        uncount(&mut self.node_state(node).graces, grace);
     }
 
-    /// Asks for a sign of life if the last is too old.
-    pub(super) fn keep_pulse(&mut self, now: Instant, node: Node) {
-        let quiet = self.quiet.unwrap_or(PULSE.1);
-        let lane = self.lane(node);
-        let grace = lane.graces.keys().next().copied();
-        let lease = lane.leases.keys().next().copied();
+    /// Sends a heartbeat if the last answer is too old.
+    pub(super) fn keep_heartbeat(&mut self, now: Instant, node: Node) {
+        let quiet = self.quiet.unwrap_or(HEARTBEAT.1);
+        let state = self.node_state(node);
+        let grace = state.graces.keys().next().copied();
+        let lease = state.leases.keys().next().copied();
         let shortest = grace.into_iter().chain(lease).min();
-        let interval = shortest.map(|shortest| (shortest / 4).clamp(PULSE.0, quiet));
-        let (Some(interval), Link::Up { number, .. }) = (interval, lane.link) else {
-            return self.set_pulse(node, None);
+        let interval = shortest.map(|shortest| (shortest / 4).clamp(HEARTBEAT.0, quiet));
+        let (Some(interval), ConnectionState::Up { number, .. }) = (interval, state.connection)
+        else {
+            return self.set_heartbeat(node, None);
         };
-        let age = now - lane.known_good;
-        if age < interval && lane.renewals.ping.is_none() {
-            return self.set_pulse(node, Some(now + (interval - age)));
+        let age = now - state.known_good;
+        if age < interval && state.renewals.ping.is_none() {
+            return self.set_heartbeat(node, Some(now + (interval - age)));
         }
-        let is_new = lane.renewals.ping.is_none();
-        let sent = *lane.renewals.ping.get_or_insert(now);
+        let is_new = state.renewals.ping.is_none();
+        let sent = *state.renewals.ping.get_or_insert(now);
         if is_new {
             self.send(now, (node, number), By::Ping, None, Request::Ping);
         }
-        let silence = grace.map(|grace| sent + (grace / 2).max(PULSE.0));
+        let silence = grace.map(|grace| sent + (grace / 2).max(HEARTBEAT.0));
         if silence.is_some_and(|silence| silence <= now) {
-            self.actions.push_back(Action::Retire { link: number });
-            return self.set_pulse(node, None);
+            self.actions
+                .push_back(Action::Retire { connection: number });
+            return self.set_heartbeat(node, None);
         }
-        self.set_pulse(node, silence);
+        self.set_heartbeat(node, silence);
     }
 
-    pub(super) fn pulse_reply(&mut self, now: Instant, node: Node) {
-        self.lane(node).renewals.ping = None;
-        self.keep_pulse(now, node);
+    pub(super) fn heartbeat_reply(&mut self, now: Instant, node: Node) {
+        self.node_state(node).renewals.ping = None;
+        self.keep_heartbeat(now, node);
     }
 
-    pub(super) fn set_pulse(&mut self, node: Node, due: Option<Instant>) {
-        if let Some(before) = std::mem::replace(&mut self.lane(node).pulse, due) {
-            self.agenda.remove(&(before, Timer::Pulse(node)));
+    pub(super) fn set_heartbeat(&mut self, node: Node, due: Option<Instant>) {
+        if let Some(before) = std::mem::replace(&mut self.node_state(node).heartbeat, due) {
+            self.timers.remove(&(before, Timer::Heartbeat(node)));
         }
         if let Some(due) = due {
-            self.agenda.insert((due, Timer::Pulse(node)));
+            self.timers.insert((due, Timer::Heartbeat(node)));
         }
     }
 }
@@ -555,7 +557,7 @@ impl Engine {
                     asked: (lease, hold.proof.fence()),
                 });
                 let claims = hold.proof.claims.clone();
-                let deadline = Some(now + self.patience);
+                let deadline = Some(now + self.retry_timeout);
                 return self.start(now, Work::new(now, call, claims, task, deadline));
             }
         };
@@ -574,11 +576,11 @@ impl Extension {
     pub(super) fn on(&mut self, at: &mut Context<'_>, input: Input) -> Next {
         match input {
             Input::Turn => Next::Ask,
-            Input::Link(_) => self.request(at.engine, at.now),
+            Input::Connected(_) => self.request(at.engine, at.now),
             Input::Reply(sent, result) => self.reply(at, sent, result),
             Input::Due => self.fail(at.engine, at.work.unavailable(at.now)),
             // The end of its guard releases what is held.
-            Input::Abandoned | Input::Told(_) => Next::Stay,
+            Input::Abandoned | Input::Notified(_) => Next::Stay,
         }
     }
 

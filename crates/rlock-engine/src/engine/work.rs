@@ -14,14 +14,14 @@
 
 use std::time::Duration;
 
-use crate::engine::call::{Call, Told};
+use crate::engine::call::{Call, WaitEnd};
 use crate::engine::claims::Claims;
 use crate::engine::instant::Instant;
-use crate::engine::lane::Node;
 use crate::engine::leaving::{CleanUp, Downgrade, Leaving};
+use crate::engine::node::Node;
 use crate::engine::request::{By, Reply, Request, Sent};
 use crate::engine::watchdog::Extension;
-use crate::engine::{Action, Engine, Id, Link, Outcome, Timer};
+use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
 use crate::error::{Error, Failure, Fault};
 
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub(super) enum Stage {
     /// Something else of this owner comes before.
     Turn,
     /// There is no connection.
-    Link,
+    Connection,
     /// It is tried again then.
     Pause(Instant),
     /// A request is under way.
@@ -95,11 +95,11 @@ pub(super) enum Input {
     /// It has the turn.
     Turn,
     /// It can ask, by this connection.
-    Link(u64),
+    Connected(u64),
     /// The answer to its request.
     Reply(Sent, Result<Reply, Fault>),
     /// The server's word while it is queued.
-    Told(Told),
+    Notified(WaitEnd),
     /// Its time is over.
     Due,
     /// Nobody waits for the outcome any more.
@@ -166,7 +166,7 @@ impl Work {
 
     /// Whether those behind it have to wait for no more than a reply.
     fn is_short(&self) -> bool {
-        let waits = matches!(self.progress.stage, Stage::Link | Stage::Pause(_));
+        let waits = matches!(self.progress.stage, Stage::Connection | Stage::Pause(_));
         !matches!(self.task, Task::Call(_)) && !waits
     }
 
@@ -181,7 +181,7 @@ impl Work {
     fn next_alarm(&self) -> Option<Instant> {
         let deadline = self.progress.deadline;
         match (self.progress.stage, &self.task) {
-            (Stage::Turn | Stage::Link, _) => deadline,
+            (Stage::Turn | Stage::Connection, _) => deadline,
             (Stage::Pause(end), _) => Some(deadline.map_or(end, |last| end.min(last))),
             (Stage::Asked(_), Task::Call(call)) => call.last_word(deadline),
             (Stage::Asked(_), _) if self.progress.is_awaited => deadline,
@@ -234,14 +234,15 @@ impl Context<'_> {
             Fault::Moved(error) => self.work.failure = Some(Box::new(error.into())),
         }
         if is_broken {
-            self.work.unanswered = Some(sent.link);
+            self.work.unanswered = Some(sent.connection);
         }
         let attempts = self.work.attempts;
         self.work.attempts = attempts.saturating_add(1);
         // Connections have pauses of their own. Servers that each name the other
         // as a key's are asked with pauses too.
-        let has_other_link = is_broken && !self.engine.link(sent.node).is(sent.link);
-        Ok(match has_other_link || (is_moved && attempts == 0) {
+        let has_other_connection =
+            is_broken && !self.engine.connection(sent.node).is(sent.connection);
+        Ok(match has_other_connection || (is_moved && attempts == 0) {
             true => Next::Ask,
             false => Next::Wait(Stage::Pause(self.now + self.engine.pause(attempts))),
         })
@@ -258,7 +259,7 @@ impl Engine {
             let claim = self.claims.entry(name.clone()).or_default();
             claim.queue.push_back(progress.id);
         }
-        self.lane(progress.node).works.insert(progress.id);
+        self.node_state(progress.node).works.insert(progress.id);
         self.go_on_with(now, Box::new(work), Next::Ask);
     }
 
@@ -289,19 +290,23 @@ impl Engine {
                 }
                 Next::Ask => {
                     self.connect_if_idle(node);
-                    match self.link(node) {
-                        Link::Up { number, .. } => work.on(self, now, Input::Link(number)),
-                        Link::Idle | Link::Down => break Stage::Link,
-                        Link::Closed => Next::End(Outcome::Failed(Error::Closed)),
+                    match self.connection(node) {
+                        ConnectionState::Up { number, .. } => {
+                            work.on(self, now, Input::Connected(number))
+                        }
+                        ConnectionState::Idle | ConnectionState::Down => break Stage::Connection,
+                        ConnectionState::Closed => Next::End(Outcome::Failed(Error::Closed)),
                     }
                 }
-                Next::Send(request) => match self.link(node) {
-                    Link::Up { number, .. } => {
+                Next::Send(request) => match self.connection(node) {
+                    ConnectionState::Up { number, .. } => {
                         let by = By::Work(id);
                         let call = work.progress.is_awaited.then_some(id);
                         break Stage::Asked(self.send(now, (node, number), by, call, request));
                     }
-                    Link::Idle | Link::Down | Link::Closed => Next::Ask,
+                    ConnectionState::Idle | ConnectionState::Down | ConnectionState::Closed => {
+                        Next::Ask
+                    }
                 },
                 Next::Wait(stage) => break stage,
                 Next::Stay => break work.progress.stage,
@@ -323,8 +328,8 @@ impl Engine {
         self.works.insert(id, work);
         if before != alarm {
             let timer = |due| (due, Timer::Work(id));
-            before.map(|before| self.agenda.remove(&timer(before)));
-            self.agenda.extend(alarm.map(timer));
+            before.map(|before| self.timers.remove(&timer(before)));
+            self.timers.extend(alarm.map(timer));
         }
         if let Some((node, lease)) = awaited_before {
             self.lease_is_not_awaited(node, lease);
@@ -339,9 +344,9 @@ impl Engine {
         let mut progress = work.progress;
         let id = progress.id;
         progress.resolve(self, outcome);
-        self.lane(progress.node).works.remove(&id);
+        self.node_state(progress.node).works.remove(&id);
         if let Some(alarm) = progress.alarm {
-            self.agenda.remove(&(alarm, Timer::Work(id)));
+            self.timers.remove(&(alarm, Timer::Work(id)));
         }
         if let Some((node, lease)) = progress.awaited {
             self.lease_is_not_awaited(node, lease);
@@ -439,12 +444,12 @@ impl Engine {
 
     /// All works that wait for that connection go on, in order.
     pub(super) fn go_on(&mut self, now: Instant, node: Node) {
-        self.advance_all(now, node, |stage| stage == Stage::Link);
+        self.advance_all(now, node, |stage| stage == Stage::Connection);
     }
 
     /// What waits in the server's queue will hear no more by this connection.
     /// Requests that are under way have their replies still to come.
-    pub(super) fn lose_link(&mut self, now: Instant, node: Node) {
+    pub(super) fn connection_lost(&mut self, now: Instant, node: Node) {
         self.advance_all(now, node, |stage| matches!(stage, Stage::Queued(_)));
     }
 

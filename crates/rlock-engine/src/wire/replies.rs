@@ -3,7 +3,7 @@
 //! Knows their form only, not what follows from them.
 
 use crate::engine::claims::{Claims, Name};
-use crate::engine::request::{Notice, Reply, Request, Undo, Word};
+use crate::engine::request::{Notice, NoticeKind, Reply, Request, Undo};
 use crate::error::{Error, Fault};
 use crate::wire::resp::{Command, Frame};
 
@@ -106,22 +106,22 @@ pub fn number(reply: &Frame) -> Result<u64, Error> {
 
 /// Reads `<event> <fence> <owner> <key>`, which came by the connection of that
 /// number; `None` for anything else.
-pub fn notice(message: &[u8], link: u64) -> Option<Notice> {
+pub fn notice(message: &[u8], connection: u64) -> Option<Notice> {
     let (word, rest) = split_word(message)?;
     let (fence, name) = split_word(rest)?;
-    let word = match word {
-        b"grant" => Word::Grant,
-        b"timeout" => Word::WaitEnded,
-        b"withdrawn" => Word::Withdrawn,
-        b"lost" => Word::Lost,
+    let kind = match word {
+        b"grant" => NoticeKind::Grant,
+        b"timeout" => NoticeKind::WaitEnded,
+        b"withdrawn" => NoticeKind::Withdrawn,
+        b"lost" => NoticeKind::Lost,
         _ => return None,
     };
     let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
     Some(Notice {
-        word,
+        kind,
         fence,
         name: Name::new(name),
-        link,
+        connection,
     })
 }
 
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn a_key_in_a_notice_may_have_spaces_and_any_bytes() {
         let read = notice(b"grant 17 u:1 a key\xff ", 1).unwrap();
-        assert_eq!((read.word, read.fence), (Word::Grant, 17));
+        assert_eq!((read.kind, read.fence), (NoticeKind::Grant, 17));
         assert!(read.name == Name::new(b"u:1 a key\xff "));
     }
 

@@ -1,7 +1,7 @@
 //! Where a master is, as a Redis Sentinel says; and which of the servers of a cluster
 //! has what, as they say.
 
-use crate::engine::lane::SLOTS;
+use crate::engine::node::SLOTS;
 use crate::error::{Failure, ServerError};
 use crate::wire::resp::{Command, Frame};
 

@@ -8,7 +8,7 @@ use rlock_core::{ChannelKind, Name};
 use rlock_engine::endpoint::{Action, ConnectionId, Endpoint, Event, Outcome, Settings, To};
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::lane::slot_of;
+use rlock_engine::engine::node::slot_of;
 use rlock_engine::engine::proof::Proof;
 use rlock_engine::engine::terms::{Ask, Lease, Queueing, Terms};
 use rlock_engine::engine::{self, Id};
@@ -148,7 +148,7 @@ impl World {
         let clients = (0..CLIENTS).map(|client| {
             let settings = Settings {
                 response: Duration::from_secs(2),
-                patience: PATIENCE,
+                retry_timeout: PATIENCE,
                 replication: Duration::from_millis(300),
                 name: None,
                 library: ("lib", "1"),

@@ -30,7 +30,7 @@ impl Played {
     pub(crate) fn new(url: &str) -> Self {
         let settings = Settings {
             response: Duration::from_millis(RESPONSE),
-            patience: Duration::from_secs(10),
+            retry_timeout: Duration::from_secs(10),
             replication: Duration::from_secs(1),
             name: None,
             library: ("lib", "1"),

@@ -194,7 +194,7 @@ impl World {
             || (this.is_unsure && is_kept(&guard.proof));
         // A request of an earlier connection may take it over to that.
         let is_hindered = link.is_cut
-            || !link.is_sole
+            || !link.is_predecessor_gone
             || there.is_away(self.looked)
             || self.looked < there.refuses_until
             || self.looked < this.stopped_until

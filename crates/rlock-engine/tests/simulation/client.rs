@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
 
 use rlock_engine::engine::claims::Name;
-use rlock_engine::engine::lane::{Node, Routes};
+use rlock_engine::engine::node::{Node, Routes};
 use rlock_engine::engine::request::{Reply, Request};
 use rlock_engine::engine::{Engine, Id};
 use rlock_engine::error::Fault;
@@ -72,7 +72,7 @@ pub(crate) struct Link {
     /// The slot of the channel that it listens to.
     pub(crate) place: usize,
     /// Whether no earlier one is still open there.
-    pub(crate) is_sole: bool,
+    pub(crate) is_predecessor_gone: bool,
     /// Nothing passes it any more.
     pub(crate) is_cut: bool,
     /// The client has seen that, or has had enough of it.

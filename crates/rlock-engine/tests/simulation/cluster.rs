@@ -2,7 +2,7 @@
 
 use rlock_core::{Delivery, Name};
 use rlock_engine::engine::claims::Claims;
-use rlock_engine::engine::lane::{Node, Routes, slot_of};
+use rlock_engine::engine::node::{Node, Routes, slot_of};
 use rlock_engine::engine::request::{Reply, Request};
 use rlock_engine::error::Fault;
 

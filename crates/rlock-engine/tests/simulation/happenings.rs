@@ -1,7 +1,7 @@
 //! What happens next, and what comes of it.
 
 use rlock_engine::engine::claims::Name;
-use rlock_engine::engine::request::{Notice, Reply, Request, Word};
+use rlock_engine::engine::request::{Notice, NoticeKind, Reply, Request};
 use rlock_engine::engine::{Action, Event, Id};
 use rlock_engine::error::Fault;
 
@@ -30,12 +30,17 @@ impl World {
         self.tells(|| format!("    client {client} does {action:?}"));
         match action {
             Action::Send {
-                id, link, request, ..
+                id,
+                connection,
+                request,
+                ..
             } => {
-                self.sends(client, id, link, request);
+                self.sends(client, id, connection, request);
             }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
-            Action::Retire { link } => self.later(0, client, Happening::Breaks { link }),
+            Action::Retire { connection: link } => {
+                self.later(0, client, Happening::Breaks { link });
+            }
             Action::Connect { node } => {
                 let soon = self.delay();
                 self.later(soon, client, Happening::Connects { node });
@@ -105,16 +110,16 @@ impl World {
                 id, moved, result, ..
             } => self.replied(client, id, moved, result),
             Happening::Told { link, message } => {
-                let (word, fence) = (message.word, message.fence);
+                let (kind, fence) = (message.word, message.fence);
                 let name = Name::new(&message.name);
-                if word == Word::Lost {
+                if kind == NoticeKind::Lost {
                     self.clients[client].lost.insert((name.clone(), fence));
                 }
                 let notice = Notice {
-                    word,
+                    kind,
                     fence,
                     name,
-                    link,
+                    connection: link,
                 };
                 self.tell(client, Event::Notice(notice));
             }

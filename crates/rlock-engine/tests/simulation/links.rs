@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
-use rlock_engine::engine::lane::{self, Node, Routes, slot_of};
+use rlock_engine::engine::node::{self, Node, Routes, slot_of};
 use rlock_engine::engine::request::Reply;
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 use rlock_engine::engine::{Action, Engine, Event, Id};
@@ -105,14 +105,14 @@ impl World {
         }
         if self.places_at(client, node).is_empty() {
             let is_left = true;
-            return self.tell(client, Event::LinkDown { node, is_left });
+            return self.tell(client, Event::ConnectionDown { node, is_left });
         }
         let pause = 5 * MS + self.below(300 * MS);
         self.later(pause, client, Happening::Connects { node });
     }
 
     fn is_connected(&mut self, client: usize, node: Node, server: usize, place: usize) {
-        let is_sole = self.below(4) > 0;
+        let is_predecessor_gone = self.below(4) > 0;
         self.last += 1;
         let session = self.last;
         let this = &mut self.clients[client];
@@ -124,21 +124,21 @@ impl World {
         let earlier = there.sessions.iter();
         let earlier = earlier.filter(|(it, of)| of.client == client && !this.asking.contains(it));
         let earlier: Vec<u64> = earlier.map(|(session, _)| *session).collect();
-        let is_sole = is_sole || earlier.is_empty();
+        let is_predecessor_gone = is_predecessor_gone || earlier.is_empty();
         there.open(session, client);
-        if is_sole {
+        if is_predecessor_gone {
             for session in earlier {
                 there.close(session);
             }
         }
-        self.may_leave |= !is_sole;
-        self.clients[client].is_unsure |= !is_sole;
+        self.may_leave |= !is_predecessor_gone;
+        self.clients[client].is_unsure |= !is_predecessor_gone;
         let link = Link {
             number,
             server,
             session,
             place,
-            is_sole,
+            is_predecessor_gone,
             is_cut: false,
             is_given_up: false,
             at_server: 0,
@@ -147,10 +147,10 @@ impl World {
         self.clients[client].links.insert(node.0, link);
         self.reconnects += u64::from(number > 1);
         self.has_acted(server);
-        let up = Event::LinkUp {
+        let up = Event::ConnectionUp {
             node,
-            link: number,
-            is_sole,
+            connection: number,
+            is_predecessor_gone,
         };
         self.tell(client, up);
     }
@@ -181,7 +181,7 @@ impl World {
             self.later(soon, client, Happening::Closes { session });
         }
         let is_left = false;
-        self.tell(client, Event::LinkDown { node, is_left });
+        self.tell(client, Event::ConnectionDown { node, is_left });
         let asked = self.clients[client].asked_by(number).into_iter();
         for id in asked.filter(|id| !read.contains(id)) {
             let soon = self.below(5 * MS);
@@ -322,15 +322,15 @@ impl World {
 
 /// A client of a cluster with so many holds, all of them at the first server.
 fn holder(count: u64) -> Engine {
-    let mut nodes = vec![Node(0); usize::from(lane::SLOTS)];
+    let mut nodes = vec![Node(0); usize::from(node::SLOTS)];
     nodes[1] = Node(1);
     let limits = (Duration::from_secs(10), Duration::from_secs(1));
     let mut engine = Engine::new(limits, 1, Routes::Slots(nodes.into()));
-    let (node, link, is_sole) = (Node(0), 1, true);
-    let up = Event::LinkUp {
+    let (node, link, is_predecessor_gone) = (Node(0), 1, true);
+    let up = Event::ConnectionUp {
         node,
-        link,
-        is_sole,
+        connection: link,
+        is_predecessor_gone,
     };
     engine.handle(START, up);
     let keys = (0..).map(|number| format!("key-{number}"));
@@ -361,16 +361,16 @@ const START: Instant = Instant::from_nanos(1_000_000_000);
 fn time_of_changes_elsewhere(engine: &mut Engine) -> Duration {
     let begun = std::time::Instant::now();
     for number in 0..100 {
-        let (slot, node, is_sole) = (1, Node(1 + number % 2), true);
+        let (slot, node, is_predecessor_gone) = (1, Node(1 + number % 2), true);
         let (link, is_left) = (2 + u64::from(number), false);
         engine.handle(START, Event::SlotMoved { slot, node });
-        let up = Event::LinkUp {
+        let up = Event::ConnectionUp {
             node,
-            link,
-            is_sole,
+            connection: link,
+            is_predecessor_gone,
         };
         engine.handle(START, up);
-        engine.handle(START, Event::LinkDown { node, is_left });
+        engine.handle(START, Event::ConnectionDown { node, is_left });
         while engine.poll_action().is_some() {}
     }
     begun.elapsed()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rlock_core::{ChannelKind, Limits, Timestamp};
 use rlock_engine::engine::claims::Claims;
-use rlock_engine::engine::request::{Reply, Word};
+use rlock_engine::engine::request::{NoticeKind, Reply};
 use rlock_engine::error::{Failure, Fault, ServerError};
 
 use crate::cluster::View;
@@ -44,7 +44,7 @@ pub(crate) struct Peer {
 /// A message to a client.
 pub(crate) struct Message {
     pub(crate) client: usize,
-    pub(crate) word: Word,
+    pub(crate) word: NoticeKind,
     pub(crate) fence: u64,
     pub(crate) name: Vec<u8>,
 }
@@ -186,10 +186,10 @@ impl Server {
                     .parse()
                     .expect("a channel is the number of a client"),
                 word: match word {
-                    told::Word::Grant => Word::Grant,
-                    told::Word::WaitOver => Word::WaitEnded,
-                    told::Word::Withdrawn => Word::Withdrawn,
-                    told::Word::Lost => Word::Lost,
+                    told::Word::Grant => NoticeKind::Grant,
+                    told::Word::WaitOver => NoticeKind::WaitEnded,
+                    told::Word::Withdrawn => NoticeKind::Withdrawn,
+                    told::Word::Lost => NoticeKind::Lost,
                 },
                 fence: fence.map_or(0, rlock_core::Fence::get),
                 name: format!("{owner} {key}").into_bytes(),
@@ -199,12 +199,12 @@ impl Server {
         let messages: Vec<_> = messages.collect();
         for message in &messages {
             match message.word {
-                Word::Grant => {
+                NoticeKind::Grant => {
                     let by = self.queued.remove(&message.name);
                     self.watched.extend(by.map(|by| (message.name.clone(), by)));
                 }
-                Word::Lost => drop(self.watched.remove(&message.name)),
-                Word::WaitEnded | Word::Withdrawn => {}
+                NoticeKind::Lost => drop(self.watched.remove(&message.name)),
+                NoticeKind::WaitEnded | NoticeKind::Withdrawn => {}
             }
         }
         messages

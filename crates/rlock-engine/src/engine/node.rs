@@ -16,7 +16,7 @@ use crate::engine::hold::Hold;
 use crate::engine::instant::Instant;
 use crate::engine::watchdog::Renewals;
 use crate::engine::work::{Stage, Work};
-use crate::engine::{Action, Engine, Id, Link, in_order};
+use crate::engine::{Action, ConnectionState, Engine, Id, in_order};
 
 /// A server, by its number among those that this client has known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,10 +74,10 @@ impl Routes {
 
 /// One server.
 #[derive(Debug)]
-pub(super) struct Lane {
-    pub(super) link: Link,
+pub(super) struct NodeState {
+    pub(super) connection: ConnectionState,
     /// How many connections there have been.
-    links: u64,
+    connections: u64,
     /// When the last request was sent that was answered by this connection, and
     /// when its last answer came.
     pub(super) known_good: Instant,
@@ -89,27 +89,27 @@ pub(super) struct Lane {
     /// how many there are.
     pub(super) graces: BTreeMap<Duration, usize>,
     pub(super) leases: BTreeMap<Duration, usize>,
-    /// When it is time for a sign of life.
-    pub(super) pulse: Option<Instant>,
+    /// When the next heartbeat is due.
+    pub(super) heartbeat: Option<Instant>,
 }
 
-impl Default for Lane {
+impl Default for NodeState {
     fn default() -> Self {
         Self {
-            link: Link::Idle,
-            links: 0,
+            connection: ConnectionState::Idle,
+            connections: 0,
             known_good: Instant::from_nanos(0),
             heard: Instant::from_nanos(0),
             works: Numbers::default(),
             renewals: Renewals::default(),
             graces: BTreeMap::new(),
             leases: BTreeMap::new(),
-            pulse: None,
+            heartbeat: None,
         }
     }
 }
 
-impl Lane {
+impl NodeState {
     /// Whether nothing is awaited or held there.
     pub(super) fn is_unused(&self) -> bool {
         let is_quiet = self.graces.is_empty() && self.leases.is_empty();
@@ -118,33 +118,37 @@ impl Lane {
 }
 
 impl Engine {
-    pub(super) fn lane(&mut self, node: Node) -> &mut Lane {
+    pub(super) fn node_state(&mut self, node: Node) -> &mut NodeState {
         let is_closed = self.is_closed;
-        self.lanes.entry(node).or_insert_with(|| Lane {
-            link: if is_closed { Link::Closed } else { Link::Idle },
-            ..Lane::default()
+        self.nodes.entry(node).or_insert_with(|| NodeState {
+            connection: if is_closed {
+                ConnectionState::Closed
+            } else {
+                ConnectionState::Idle
+            },
+            ..NodeState::default()
         })
     }
 
-    pub(super) fn link(&self, node: Node) -> Link {
-        match self.lanes.get(&node) {
-            Some(lane) => lane.link,
-            None if self.is_closed => Link::Closed,
-            None => Link::Idle,
+    pub(super) fn connection(&self, node: Node) -> ConnectionState {
+        match self.nodes.get(&node) {
+            Some(state) => state.connection,
+            None if self.is_closed => ConnectionState::Closed,
+            None => ConnectionState::Idle,
         }
     }
 
     /// When the last request was made that was answered by that connection; as
     /// good as never if it is not there any more.
-    pub(super) fn known_good_of(&self, link: u64) -> Instant {
-        let mut lanes = self.lanes.values();
-        let lane = lanes.find(|lane| lane.link.is(link));
-        lane.map_or(Instant::from_nanos(0), |lane| lane.known_good)
+    pub(super) fn known_good_of(&self, connection: u64) -> Instant {
+        let mut nodes = self.nodes.values();
+        let state = nodes.find(|state| state.connection.is(connection));
+        state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
     pub(super) fn is_alive(&mut self, node: Node, known_good: Instant, heard: Instant) {
-        let lane = self.lane(node);
-        (lane.known_good, lane.heard) = (known_good, heard);
+        let state = self.node_state(node);
+        (state.known_good, state.heard) = (known_good, heard);
         if let Some(alive) = self.alive.get(usize::from(node.0)) {
             alive.store(known_good.nanos(), Ordering::Release);
         }
@@ -152,42 +156,52 @@ impl Engine {
 
     /// Has a connection made to a server that nobody has needed so far.
     pub(super) fn connect_if_idle(&mut self, node: Node) {
-        let lane = self.lane(node);
-        if matches!(lane.link, Link::Idle) {
-            lane.link = Link::Down;
+        let state = self.node_state(node);
+        if matches!(state.connection, ConnectionState::Idle) {
+            state.connection = ConnectionState::Down;
             self.actions.push_back(Action::Connect { node });
         }
     }
 
-    pub(super) fn link_up(&mut self, now: Instant, node: Node, link: u64, is_sole: bool) {
-        let lane = self.lane(node);
-        lane.links += 1;
-        let is_again = lane.links > 1;
-        lane.link = Link::Up {
-            number: link,
-            is_sole,
+    pub(super) fn connection_up(
+        &mut self,
+        now: Instant,
+        node: Node,
+        connection: u64,
+        is_predecessor_gone: bool,
+    ) {
+        let state = self.node_state(node);
+        state.connections += 1;
+        let is_again = state.connections > 1;
+        state.connection = ConnectionState::Up {
+            number: connection,
+            is_predecessor_gone,
         };
         self.metrics.reconnects += u64::from(is_again);
         self.is_alive(node, now, now);
-        self.look_at_all(now, node);
+        self.check_all(now, node);
         self.go_on(now, node);
-        self.keep_pulse(now, node);
+        self.keep_heartbeat(now, node);
     }
 
     /// A connection is gone. `is_left`: nobody makes another one, unless it is
     /// needed.
-    pub(super) fn link_down(&mut self, now: Instant, node: Node, is_left: bool) {
-        let lane = self.lane(node);
-        lane.link = if is_left { Link::Idle } else { Link::Down };
-        lane.renewals.ping = None;
-        self.set_pulse(node, None);
+    pub(super) fn connection_down(&mut self, now: Instant, node: Node, is_left: bool) {
+        let state = self.node_state(node);
+        state.connection = if is_left {
+            ConnectionState::Idle
+        } else {
+            ConnectionState::Down
+        };
+        state.renewals.ping = None;
+        self.set_heartbeat(node, None);
         self.cut_bound(now, node);
         let holds: Vec<Id> = self.holds_at(node).map(|(id, _)| id).collect();
         let is_needed = !holds.is_empty();
         for hold in holds {
             self.wait_for_end(now, hold);
         }
-        self.lose_link(now, node);
+        self.connection_lost(now, node);
         if is_left {
             self.go_on(now, node);
         }
@@ -198,14 +212,14 @@ impl Engine {
 
     /// The holds of a server, as they were begun.
     pub(super) fn holds_at(&self, node: Node) -> impl Iterator<Item = (Id, &Hold)> {
-        let ids = self.lanes.get(&node).map(|lane| &lane.renewals.holds);
+        let ids = self.nodes.get(&node).map(|state| &state.renewals.holds);
         let ids = ids.into_iter().flatten();
         in_order(ids.filter_map(|id| Some((*id, &**self.holds.get(id)?))))
     }
 
     /// What is under way there, as it was begun.
     pub(super) fn works_at(&self, node: Node) -> impl Iterator<Item = (Id, &Work)> {
-        let ids = self.lanes.get(&node).map(|lane| &lane.works);
+        let ids = self.nodes.get(&node).map(|state| &state.works);
         let ids = ids.into_iter().flatten();
         in_order(ids.filter_map(|id| Some((*id, &**self.works.get(id)?))))
     }
@@ -272,23 +286,25 @@ impl Engine {
         self.hold_comes(now, id, node, grace);
         if is_live {
             self.connect_if_idle(node);
-            match self.link(node) {
-                Link::Up { .. } => self.look_later(now, id, Some(now)),
-                Link::Idle | Link::Down | Link::Closed => self.wait_for_end(now, id),
+            match self.connection(node) {
+                ConnectionState::Up { .. } => self.check_at(now, id, Some(now)),
+                ConnectionState::Idle | ConnectionState::Down | ConnectionState::Closed => {
+                    self.wait_for_end(now, id);
+                }
             }
         }
     }
 
     /// One more hold is there, bound with that grace if there is one.
     pub(super) fn hold_comes(&mut self, now: Instant, id: Id, node: Node, grace: Option<Duration>) {
-        self.lane(node).renewals.holds.insert(id);
+        self.node_state(node).renewals.holds.insert(id);
         if let Some(grace) = grace {
             self.grace_begins(now, node, grace);
         }
     }
 
     pub(super) fn hold_leaves(&mut self, id: Id, node: Node, grace: Option<Duration>) {
-        self.lane(node).renewals.holds.remove(&id);
+        self.node_state(node).renewals.holds.remove(&id);
         if let Some(grace) = grace {
             self.grace_ends(node, grace);
         }
@@ -300,9 +316,9 @@ impl Engine {
             return;
         };
         let before = std::mem::replace(&mut work.progress.node, node);
-        let waits = matches!(work.progress.stage, Stage::Queued(_) | Stage::Link);
-        self.lane(before).works.remove(&id);
-        self.lane(node).works.insert(id);
+        let waits = matches!(work.progress.stage, Stage::Queued(_) | Stage::Connection);
+        self.node_state(before).works.remove(&id);
+        self.node_state(node).works.insert(id);
         if waits {
             self.advance(now, id);
         }
@@ -315,7 +331,7 @@ impl Engine {
 
     /// Whether a server has slots, or is connected to.
     pub fn is_in_use(&self, node: Node) -> bool {
-        !matches!(self.link(node), Link::Idle) || self.routes.has(node)
+        !matches!(self.connection(node), ConnectionState::Idle) || self.routes.has(node)
     }
 }
 
