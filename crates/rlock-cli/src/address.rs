@@ -242,7 +242,7 @@ impl Address {
         }
     }
 
-    /// Nothing was heard of it for so long.
+    /// Nothing was heard of it within `limit`.
     pub(crate) fn silent(&self, limit: Duration) -> Failure {
         let limit = humantime::format_duration(limit);
         let message = format!("no answer from {} within {limit}", self.words());

@@ -245,8 +245,8 @@ impl<K: Kind> Guard<K> {
     ///
     /// For work that turns out to be longer than a
     /// [fixed lease](crate::Lease::Fixed). A lock that the watchdog
-    /// renews has no shorter lease from now on. Nothing is sent if it lasts for
-    /// so long anyway; it never lasts beyond its
+    /// renews has no shorter lease from now on. Nothing is sent if it lasts long
+    /// enough anyway; it never lasts beyond its
     /// [`max_hold`](crate::Terms::max_hold). Range and rounding as for
     /// [`Terms::lease`](crate::Terms::lease).
     ///
@@ -321,7 +321,7 @@ impl<K: Kind> Guard<K> {
     ///
     /// For what must not be done more often than once in `least`, by whomever: a
     /// job that a timer starts on many machines at once, a call that is limited
-    /// to so many in a minute (by [`Permits`](crate::Permits)). Nobody's clock
+    /// to a number per minute (by [`Permits`](crate::Permits)). Nobody's clock
     /// has to agree with another's, and nothing has to be written down.
     ///
     /// The server does it: it is asked once more for a lease, of what is left of

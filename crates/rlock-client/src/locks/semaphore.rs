@@ -174,7 +174,7 @@ impl Semaphore {
         self.try_acquire_many(1).await
     }
 
-    /// Takes `permits` permits if so many are free and nobody waits.
+    /// Takes `permits` permits if that many are free and nobody waits.
     ///
     /// # Errors
     ///

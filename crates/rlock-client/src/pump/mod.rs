@@ -285,7 +285,7 @@ impl State {
         self.read(|endpoint| endpoint.engine().known_good(Node::default()))
     }
 
-    /// Has the connection be quiet for so long at most while it is needed.
+    /// Sets how long a connection may be quiet at most while it is needed.
     #[cfg(feature = "quorum")]
     pub(crate) fn set_quiet(&self, quiet: Duration) {
         lock(&self.core).endpoint.set_quiet(quiet);

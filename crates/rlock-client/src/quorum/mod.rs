@@ -335,9 +335,9 @@ impl QuorumMutex {
         self.ask(Queueing::Try).await
     }
 
-    /// Waits for at most `wait`; `None` if somebody else has held the lock for
-    /// so long. At the end all members are asked once more, as the one that was
-    /// waited at may hang; that is no longer than a slow member is waited for.
+    /// Waits for at most `wait`; `None` if somebody else has held the lock for all
+    /// of it. At the end all members are asked once more, as the one that was waited
+    /// at may hang. That takes no longer than a slow member is waited for.
     ///
     /// # Errors
     ///

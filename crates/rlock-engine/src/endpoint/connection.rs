@@ -20,7 +20,7 @@ use crate::wire::replies::Identity;
 use crate::wire::requests::{self, Channel};
 use crate::wire::resp::{Command, Decoder, Frame};
 
-/// For so many replies there is room also when none is outstanding.
+/// The capacity for outstanding replies that is kept when none is outstanding.
 const EXPECTED_KEPT: usize = 1024;
 
 /// What a connection is for.

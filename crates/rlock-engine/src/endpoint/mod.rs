@@ -354,7 +354,7 @@ impl Endpoint {
         &self.engine
     }
 
-    /// Has the connection be quiet for so long at most while it is needed.
+    /// Sets how long a connection may be quiet at most while it is needed.
     pub fn set_quiet(&mut self, quiet: Duration) {
         self.engine.set_quiet(quiet);
     }

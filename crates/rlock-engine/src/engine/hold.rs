@@ -151,7 +151,7 @@ impl Hold {
         (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
-    /// Renews it for so long, under a fence of at least `raise` if there is one.
+    /// Renews it for `lease`, under a fence of at least `raise` if there is one.
     pub(super) fn renewal(&self, lease: Duration, raise: Option<u64>) -> Request {
         Request::Renew {
             claims: self.proof.claims.clone(),

@@ -83,7 +83,7 @@ pub struct Metrics {
     /// Holds that were lost: by their lease, or ended by the server.
     pub losses: u64,
     /// Renewals that had to wait for others for more than a twelfth of their
-    /// lease: the network is slow for so many holds.
+    /// lease: the network is slow for this number of holds.
     pub late_renewals: u64,
     /// Connections after the first.
     pub reconnects: u64,
@@ -374,7 +374,7 @@ impl Engine {
         }
     }
 
-    /// The pause before the next attempt after so many others.
+    /// The pause before the next attempt, after `attempts` others.
     pub(crate) fn pause(&mut self, attempts: u32) -> Duration {
         // splitmix64
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -390,7 +390,7 @@ fn in_order<T>(table: impl IntoIterator<Item = (Id, T)>) -> impl Iterator<Item =
     rows.into_iter()
 }
 
-/// The pause after so many attempts: 10 ms, doubled up to 1 s, half of it
+/// The pause after `attempts` attempts: 10 ms, doubled up to 1 s, half of it
 /// random so that many clients do not come back in step.
 pub fn pause(attempts: u32, random: u64) -> Duration {
     let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));

@@ -51,9 +51,9 @@ pub struct Proof {
     fence: AtomicU64,
     /// Until when it counts, or why it does not any more.
     standing: AtomicU64,
-    /// A bound hold counts for its grace from the last heartbeat, if no
-    /// longer: the server ends it so long after the end of the connection,
-    /// which a process that stands still does not see.
+    /// The grace of a bound hold, and the last heartbeat that it counts from. The
+    /// server ends the hold one grace after the end of its connection, which a
+    /// stopped process does not see.
     bound: Option<(Duration, Alive)>,
     /// The server that tells of its loss.
     node: AtomicU16,

@@ -171,20 +171,22 @@ impl Terms {
         self.consistent()
     }
 
-    /// Counts a grant, and each renewal, only once so many replicas of the
-    /// server have said that they know it; 0 by default.
+    /// Counts a grant, and each renewal, only once `count` replicas of the server
+    /// have acknowledged it; 0 by default.
     ///
     /// A server that dies right after a grant may not have told its replicas.
     /// The one that becomes the master then grants the lock once more, under a
     /// larger fence. With this nobody relies on such a grant: the client asks
     /// the replicas with `WAIT` before the call ends, for at most
-    /// `ClientBuilder::replication_timeout`. If too
-    /// few answer, what the call has taken is given back, and the call fails
-    /// with [`Error::NotReplicated`]; nothing tries again by itself. So it is,
-    /// with [`Error::Unavailable`], if the connection that they are asked by
-    /// cannot be made for so long. A wait with a limit may end by that much later. A renewal that too few
-    /// know is tried again, and the lock is lost when the last lease ends that
-    /// enough of them knew. Others, without this, are not delayed.
+    /// `ClientBuilder::replication_timeout`. If too few answer, what the call has
+    /// taken is given back, and the call fails with [`Error::NotReplicated`];
+    /// nothing tries again by itself. The call fails in the same way with
+    /// [`Error::Unavailable`] if the connection for these questions cannot be
+    /// made within that time. A wait with a limit may end later by that time.
+    ///
+    /// A renewal that too few replicas acknowledge is tried again. The lock is
+    /// lost at the end of the last lease that enough of them acknowledged. Holds
+    /// without this setting are not delayed.
     ///
     /// It does not choose who becomes the master. So name all replicas; or a
     /// majority of the servers, where those who choose can only choose a

@@ -178,7 +178,7 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
         .into()
 }
 
-/// Waits until so many replicas know what the connection has written, for at
+/// Waits until `replicas` replicas know what the connection has written, for at
 /// most `limit`; answered with how many do.
 pub fn wait(replicas: u16, limit: Duration) -> Command {
     let mut command = Command::new("WAIT");
