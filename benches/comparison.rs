@@ -17,19 +17,6 @@
 //! met. Whatever is compared is measured in turns, so that a noisy machine
 //! falls on both alike; a ratio is worth more than its two times.
 
-#[path = "../tests/it/client.rs"]
-#[allow(dead_code, reason = "shared with the tests, which use all of it")]
-mod client;
-#[path = "../tests/it/questions.rs"]
-#[allow(dead_code, reason = "shared with the tests, which use all of it")]
-mod questions;
-#[path = "../tests/it/server.rs"]
-#[allow(dead_code, reason = "shared with the tests, which use all of it")]
-mod server;
-#[path = "../tests/it/setup.rs"]
-#[allow(dead_code, reason = "shared with the tests, which use all of it")]
-mod setup;
-
 #[path = "comparison/connection.rs"]
 mod connection;
 #[path = "comparison/cost.rs"]
@@ -156,7 +143,8 @@ impl Arguments {
         if !self.server.is_empty() {
             return self.server.clone();
         }
-        self.form().of(machine::servers(), vec![setup::program()])
+        self.form()
+            .of(machine::servers(), vec![rlock_testkit::program()])
     }
 }
 

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 
 use redis::{Parser, Value};
 
-use crate::client::{PATIENCE, request, words};
+use rlock_testkit::client::{PATIENCE, request, words};
 
 /// The request for a round trip.
 pub(crate) const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
@@ -112,7 +112,7 @@ impl Connection {
 /// The text of a message to a channel.
 pub(crate) fn message(reply: &Value) -> String {
     match reply {
-        Value::Array(parts) => crate::client::text(parts.last().unwrap_or(&Value::Nil)),
+        Value::Array(parts) => rlock_testkit::client::text(parts.last().unwrap_or(&Value::Nil)),
         other => panic!("no message: {other:?}"),
     }
 }

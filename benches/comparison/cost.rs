@@ -2,11 +2,11 @@
 
 use redis::Value;
 
-use crate::client::{request, text, words};
 use crate::connection::Connection;
 use crate::report::{Report, Section, Target};
 use crate::rounds::{Rounds, micros, nanos_for_one};
-use crate::server::{Server, replicated};
+use rlock_testkit::client::{request, text, words};
+use rlock_testkit::{Server, replicated};
 
 const LEGEND: &str = "  \
 Processor time of the server's main thread for one pair. One pipelined connection, 500 pairs on 500 keys at a time. All

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::client::{request, words};
 use crate::connection::{Connection, message};
 use crate::report::{Report, Section, Target, grouped, median};
 use crate::rounds::processor_time_at_rest;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{request, words};
 
 const LEGEND: &str = "  \
 As the server itself counts the time of a command (INFO commandstats), median of the rounds; for leases, processor

@@ -5,11 +5,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use crate::client::{request, words};
 use crate::connection::{Connection, message};
 use crate::pinger::Pinger;
 use crate::report::{Report, Target, grouped, median, millis};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{request, words};
 
 const LEGEND: &str = "  \
 The longest PING round trip while all deadlines of the same millisecond are dealt with, each with a message. Worst and

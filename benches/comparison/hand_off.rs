@@ -6,12 +6,12 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use redis::Value;
 
-use crate::client::request;
 use crate::connection::{Connection, PING, message};
 use crate::processors::{Processors, bind};
 use crate::report::{Report, Section, Target, grouped, median_micros, quantiles, record, times};
-use crate::server::Server;
-use crate::setup::Setup;
+use rlock_testkit::Server;
+use rlock_testkit::Setup;
+use rlock_testkit::client::request;
 
 const LEGEND: &str = "  \
 From sending RLOCK.RELEASE on one connection to the arrival, on another one, of the next one's fence: as the reply

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::setup::program;
+use rlock_testkit::program;
 
 /// Enough for the benchmark with the most connections, and everywhere within
 /// what a process may allow itself.

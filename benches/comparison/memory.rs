@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::client::{eventually, request};
 use crate::connection::Connection;
 use crate::report::{Report, Section, Target, grouped};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{eventually, request};
 
 const LEGEND: &str = "  \
 used_memory of the server with NOTIFY waiters of one connection, less that before they queued, when the locks were
@@ -149,7 +149,7 @@ fn each_blocked(server: &Server, count: usize, command: impl Fn(usize) -> String
         .map(|number| {
             let mut connection = Connection::new(server.port());
             let line = command(number);
-            connection.send(&request(&crate::client::words(&line)));
+            connection.send(&request(&rlock_testkit::client::words(&line)));
             connection
         })
         .collect();

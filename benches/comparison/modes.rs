@@ -2,12 +2,12 @@
 
 use redis::Value;
 
-use crate::client::{request, words};
 use crate::connection::Connection;
 use crate::cost::{Kind, OWNER, is_fence, is_zero};
 use crate::report::{Report, Target, median};
 use crate::rounds::{Rounds, micros};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{request, words};
 
 const LEGEND: &str = "  \
 Processor time of the server's main thread for one pair, pipelined, as for the exclusive pair above. Among

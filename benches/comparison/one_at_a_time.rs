@@ -6,7 +6,7 @@ use crate::cost::{CHANNEL, Kind, NATIVE, NOTIFIED, RLOCK, SCRIPTS, kinds};
 use crate::processors::{Processors, bind};
 use crate::report::{Report, Section, Target};
 use crate::rounds::{Rounds, micros};
-use crate::server::Server;
+use rlock_testkit::Server;
 
 const LEGEND: &str = "  \
 Processor time of the server's main thread for one pair, when each command waits for the reply to the one before;

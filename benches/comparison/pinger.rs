@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::client::eventually;
 use crate::connection::Connection;
+use rlock_testkit::client::eventually;
 
 /// Between two PINGs: short beside what is looked for, long enough that the
 /// pinging itself takes no processor away.

@@ -11,7 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::report::{Report, Section, Target, median};
-use crate::server::Server;
+use rlock_testkit::Server;
 
 const LEGEND: &str = "  \
 Three servers, a client for each of the contenders. Uncontended: time of a pair, one after the other, beside a PING to each

@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 
 use crate::report::{Report, Section, Target, median};
-use crate::server::Server;
+use rlock_testkit::Server;
 
 const LEGEND: &str = "  \
 lock().await and release().await, beside awaiting SET NX PX and DEL by a connection of the same redis crate: time of a

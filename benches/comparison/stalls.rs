@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::connection::Connection;
 use crate::pinger::Pinger;
 use crate::report::{Form, Report, Section, Target, millis};
-use crate::server::Server;
+use rlock_testkit::Server;
 
 const LEGEND: &str = "  \
 The longest PING round trip, on a connection of its own, while something big happens: the least of three runs, each

@@ -7,10 +7,10 @@ use rlock_client::{Client, Mutex, Terms};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use crate::client::eventually;
 use crate::report::{Report, Section, Target, median};
 use crate::rounds::processor_time_at_rest;
-use crate::server::{Server, replicated};
+use rlock_testkit::client::eventually;
+use rlock_testkit::{Server, replicated};
 
 const LEGEND: &str = "  \
 A cluster: lock().await and release().await on keys of all masters by 16 tasks for each, beside one server that is no

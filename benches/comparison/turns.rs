@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use redis::Value;
 
-use crate::client::request;
 use crate::connection::Connection;
 use crate::processors::{Processors, bind};
 use crate::report::{Report, Target};
 use crate::rounds::{Rounds, micros, nanos_for_one};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::request;
 
 const LEGEND: &str = "  \
 16 clients take turns: the one that has the lock (the token) gives it to the next one, which is blocked, and queues again.

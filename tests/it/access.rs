@@ -1,9 +1,9 @@
 //! Who may do what.
 
-use crate::client::{Client, text};
 use crate::contest::Contest;
 use crate::documented::{COMMANDS, information};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, text};
 
 /// A connection as a user with these rights.
 fn user(server: &Server, rights: &str) -> Client {

@@ -3,8 +3,8 @@
 use redis::Value;
 use rlock_core::syntax::{Command, Positional};
 
-use crate::client::{Client, text, words};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, text, words};
 
 /// The words of a command on keys that are free, up to its options.
 pub(crate) fn begun(command: Command) -> Vec<&'static str> {

@@ -2,8 +2,8 @@
 
 use redis::Value;
 
-use crate::client::{Client, eventually, request};
-use crate::server::{Server, replicated};
+use rlock_testkit::client::{Client, eventually, request};
+use rlock_testkit::{Server, replicated};
 
 /// Waits until the server has seen the end of a connection.
 #[track_caller]

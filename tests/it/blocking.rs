@@ -1,8 +1,8 @@
 //! What a blocked call meets: commands about its client, and its own end in the turn of a release.
 
-use crate::client::{eventually, request};
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{eventually, request};
 
 #[test]
 fn client_unblock_ends_a_wait_where_the_server_can() {

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tempfile::TempDir;
 
-use crate::client::{Client, PATIENCE, eventually};
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
-use crate::setup::Setup;
+use rlock_testkit::Server;
+use rlock_testkit::Setup;
+use rlock_testkit::client::{Client, PATIENCE, eventually};
 
 const HOUR: Duration = Duration::from_secs(3600);
 

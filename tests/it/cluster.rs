@@ -1,9 +1,9 @@
 //! Locks in a cluster: keys of one slot, and slots that move.
 
-use crate::client::{Client, Subscriber, eventually};
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
-use crate::setup::Setup;
+use rlock_testkit::Server;
+use rlock_testkit::Setup;
+use rlock_testkit::client::{Client, Subscriber, eventually};
 
 /// The slot of `k`.
 pub(crate) const SLOT: u16 = 7629;
@@ -134,7 +134,7 @@ fn keys_of_another_node_are_pointed_to() {
 /// The waiters of a lock that leaves are told so, or at least never granted it here.
 fn assert_not_granted(client: &Client, what: &str) {
     if let Some(answer) = client.reply_by_now() {
-        let answer = crate::client::text(&answer);
+        let answer = rlock_testkit::client::text(&answer);
         let refused = ["MOVED ", "TRYAGAIN ", "UNBLOCKED "];
         assert!(
             refused.iter().any(|word| answer.starts_with(word)),

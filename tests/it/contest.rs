@@ -1,7 +1,7 @@
 //! The situation that most tests start from: one client holds a lock, another waits for it.
 
-use crate::client::Client;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::Client;
 
 /// `owner-a` holds the lock `k` for a minute, and `owner-b` is blocked until it gets it.
 pub(crate) struct Contest {

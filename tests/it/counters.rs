@@ -2,9 +2,9 @@
 
 use rlock_core::{Counters, Gauges};
 
-use crate::client::eventually;
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::eventually;
 
 /// Asserts that these counters have these values, and all other counters zero.
 #[track_caller]
@@ -139,7 +139,7 @@ fn requests_for_what_is_no_lock_are_counted() {
 #[test]
 fn counters_are_left_by_resetstat() {
     let server = Server::start();
-    server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     assert_eq!(server.ask("CONFIG RESETSTAT"), "OK");
     assert_counted(&server, &[("acquires", 1), ("grants", 1)]);
 }

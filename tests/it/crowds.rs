@@ -1,7 +1,7 @@
 //! Many at once. How fast it goes is a matter of the benchmarks.
 
-use crate::client::{Client, eventually, request};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually, request};
 
 const CROWD: usize = 10_000;
 

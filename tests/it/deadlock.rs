@@ -2,8 +2,8 @@
 
 use redis::Value;
 
-use crate::client::{Client, eventually, text};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually, text};
 
 /// A client of each owner who takes part.
 fn clients<const N: usize>(server: &Server) -> [Client; N] {

@@ -2,8 +2,8 @@
 
 use redis::Value;
 
-use crate::client::text;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::text;
 
 pub(crate) const COMMANDS: [&str; 12] = [
     "rlock.acquire",
@@ -22,7 +22,7 @@ pub(crate) const COMMANDS: [&str; 12] = [
 
 /// The fields of `COMMAND INFO`.
 pub(crate) fn information(server: &Server, command: &str) -> Vec<Value> {
-    match server.admin().call(&["COMMAND", "INFO", command]) {
+    match server.connection().call(&["COMMAND", "INFO", command]) {
         Value::Array(mut infos) => match infos.pop() {
             Some(Value::Array(fields)) => fields,
             other => panic!("{command} is not known: {other:?}"),
@@ -156,7 +156,7 @@ fn commands_are_documented_in_the_server() {
 #[test]
 fn help_names_each_command() {
     let server = Server::start();
-    let Value::Array(lines) = server.admin().call(&["RLOCK.HELP"]) else {
+    let Value::Array(lines) = server.connection().call(&["RLOCK.HELP"]) else {
         panic!("a list")
     };
     let lines = lines.iter().map(text).collect::<Vec<_>>();

@@ -14,8 +14,8 @@ use redis::Value;
 use rlock_core::syntax::{Command, Max, Value as OptionValue};
 use rlock_core::{Setting, SettingKind};
 
-use crate::client::{Client, PATIENCE, eventually, request, text};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, PATIENCE, eventually, request, text};
 
 use comparison::{Comparison, lines_of};
 
@@ -99,7 +99,7 @@ fn command_reference_has_every_command_setting_and_field() {
     let reference = document("docs/commands.md");
     let has = |what: &str| assert!(reference.contains(what), "docs/commands.md has no {what}");
     let server = Server::start();
-    let Value::Array(lines) = server.admin().call(&["RLOCK.HELP"]) else {
+    let Value::Array(lines) = server.connection().call(&["RLOCK.HELP"]) else {
         panic!("RLOCK.HELP has lines");
     };
     for line in lines.iter().map(text) {

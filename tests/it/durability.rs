@@ -4,10 +4,10 @@ use std::fs;
 
 use redis::Parser;
 
-use crate::client::{eventually, text};
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
-use crate::setup::Setup;
+use rlock_testkit::Server;
+use rlock_testkit::Setup;
+use rlock_testkit::client::{eventually, text};
 
 /// The commands in the server's append-only files.
 pub(crate) fn appended(server: &Server) -> Vec<String> {
@@ -114,7 +114,12 @@ fn no_acknowledged_lock_is_lost_by_a_crash() {
         .map(|(_, fence)| *fence)
         .max()
         .expect("some were acquired");
-    assert!(server.admin().number("RLOCK.ACQUIRE another owner-a 1000") > largest);
+    assert!(
+        server
+            .connection()
+            .number("RLOCK.ACQUIRE another owner-a 1000")
+            > largest
+    );
 }
 
 #[test]
@@ -126,7 +131,10 @@ fn acknowledged_grant_of_a_waiter_survives_a_crash() {
         let fence = contest.assert_handed_over();
         server.kill();
         server.start_again();
-        assert_eq!(server.admin().number("RLOCK.RENEW k owner-b 60000"), fence);
+        assert_eq!(
+            server.connection().number("RLOCK.RENEW k owner-b 60000"),
+            fence
+        );
         server.ask("RLOCK.FORCE k");
     }
 }
@@ -141,7 +149,7 @@ fn hold_that_lapsed_while_the_server_was_down_is_over() {
     server.kill();
     server.start_again();
     assert_eq!(server.ask("RLOCK.RENEW k owner-a 60000"), "nil");
-    assert!(server.admin().number("RLOCK.ACQUIRE k owner-b 60000") > fence);
+    assert!(server.connection().number("RLOCK.ACQUIRE k owner-b 60000") > fence);
 }
 
 #[test]
@@ -159,7 +167,10 @@ fn rewritten_append_only_file_has_the_holds() {
     server.shut_down();
     server.start_again();
     assert_eq!(server.ask("PEXPIRETIME k"), end);
-    assert_eq!(server.admin().number("RLOCK.RENEW k owner-b 60000"), fence);
+    assert_eq!(
+        server.connection().number("RLOCK.RENEW k owner-b 60000"),
+        fence
+    );
 }
 
 #[test]

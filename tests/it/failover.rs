@@ -1,10 +1,10 @@
 //! A server that changes its role, or stops writing for a while.
 
-use crate::client::eventually;
 use crate::contest::{Contest, wait_for};
 use crate::replication::await_in_step;
-use crate::server::{Server, replicated};
-use crate::setup::{Setup, module};
+use rlock_testkit::client::eventually;
+use rlock_testkit::{Server, replicated};
+use rlock_testkit::{Setup, module};
 
 #[test]
 fn waiters_of_a_former_primary_get_nothing_from_it() {
@@ -19,7 +19,7 @@ fn waiters_of_a_former_primary_get_nothing_from_it() {
     eventually("the lease has ended", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
     });
-    let granted = replica.admin().number("RLOCK.ACQUIRE k owner-c 60000");
+    let granted = replica.connection().number("RLOCK.ACQUIRE k owner-c 60000");
     assert!(granted > contest.fence);
     eventually("the former primary follows", || {
         primary.ask("HGET k owner-c") == "1" && primary.ask("HGET k owner-b") == "nil"
@@ -53,7 +53,7 @@ fn failover_with_waiters_leaves_both_servers_well() {
     eventually("the lease has ended", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
     });
-    assert!(replica.admin().number("RLOCK.ACQUIRE k owner-c 60000") > contest.fence);
+    assert!(replica.connection().number("RLOCK.ACQUIRE k owner-c 60000") > contest.fence);
     await_in_step(&replica, &primary);
 }
 
@@ -132,7 +132,7 @@ fn waiter_that_goes_while_writes_are_paused_leaves_the_queue() {
         server.ask("RLOCK.INFO k").contains("mode free")
     });
     server.ask("CLIENT UNPAUSE");
-    assert!(server.admin().number("RLOCK.ACQUIRE k owner-c 60000") > contest.fence);
+    assert!(server.connection().number("RLOCK.ACQUIRE k owner-c 60000") > contest.fence);
 }
 
 #[test]
@@ -181,7 +181,10 @@ fn replica_that_was_cut_off_is_told_what_it_has_missed() {
     assert_eq!(synchronized("sync_full"), full);
     primary.signal("STOP");
     replica.ask("REPLICAOF NO ONE");
-    assert_eq!(replica.admin().number("RLOCK.RENEW k owner-c 60000"), fence);
+    assert_eq!(
+        replica.connection().number("RLOCK.RENEW k owner-c 60000"),
+        fence
+    );
     replica.assert_well();
     primary.signal("CONT");
 }
@@ -214,7 +217,7 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
         });
         await_in_step(&primary, &replica);
         replica.ask("REPLICAOF NO ONE");
-        let fence = replica.admin().number("RLOCK.RENEW k owner-n 60000");
+        let fence = replica.connection().number("RLOCK.RENEW k owner-n 60000");
         assert_eq!(granted, format!("grant {fence} owner-n k"));
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::client::{Client, PATIENCE, request, text};
 use crate::contest::wait_for;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, PATIENCE, request, text};
 
 /// The unlock channel of `k`.
 const UNLOCKED: &str = "redisson_lock__channel:{k}";
@@ -54,7 +54,7 @@ fn writer_among_a_stream_of_readers_waits_only_for_those_before_it() {
             let mode = ["", " SHARED LIMIT 100 PERMITS 100"][round % 2];
             let acquire = format!("RLOCK.ACQUIRE k writer 60000{mode} WAIT 0");
             let counters = request(&["INFO", "rlock"]);
-            let acquire = request(&crate::client::words(&acquire));
+            let acquire = request(&rlock_testkit::client::words(&acquire));
             // In one turn of the server, so that nobody comes in between; the last when it has the lock.
             writer.send_bytes(&[counters.clone(), acquire, counters].concat());
             let before = grants(&writer.reply());

@@ -2,9 +2,9 @@
 
 use redis::Value;
 
-use crate::client::eventually;
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::eventually;
 
 #[test]
 fn whatever_ends_the_hold_lets_the_next_in() {
@@ -184,7 +184,7 @@ fn lease_set_by_others_is_the_lease() {
     let contest = Contest::on(&server);
     // Longer, and shorter again.
     assert_eq!(server.ask("EXPIRE k 600"), "1");
-    assert!(server.admin().number("PTTL k") > 100_000);
+    assert!(server.connection().number("PTTL k") > 100_000);
     assert_eq!(server.queued("k"), 1);
     assert_eq!(server.ask("PEXPIRE k 40 LT"), "1");
     contest.assert_handed_over();

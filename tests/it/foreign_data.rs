@@ -2,9 +2,9 @@
 
 use redis::Value;
 
-use crate::client::text;
 use crate::contest::Contest;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::text;
 
 #[test]
 fn types_other_than_a_hash_are_never_touched() {

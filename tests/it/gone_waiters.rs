@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::client::{Client, eventually, request, words};
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually, request, words};
 
 #[test]
 fn killed_waiter_leaves_the_queue_at_once() {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::client::{eventually, request};
 use crate::contest::{Contest, wait_for};
 use crate::durability::appended;
 use crate::replication::await_in_step;
-use crate::server::{Server, replicated};
-use crate::setup::Setup;
+use rlock_testkit::Setup;
+use rlock_testkit::client::{eventually, request};
+use rlock_testkit::{Server, replicated};
 
 const KEYS: [&str; 7] = [
     "shared",

@@ -1,8 +1,8 @@
 //! Places in queues that outlive the calls that asked for them: `KEEP`.
 
-use crate::client::{Client, eventually, request, words};
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually, request, words};
 
 /// Waits until the place of an owner in the queue of a lock is kept.
 #[track_caller]

@@ -1,9 +1,9 @@
 //! Kept places when their turn comes: tries, polls, requests for several locks, and grants that reach nobody.
 
-use crate::client::{Client, request, words};
 use crate::contest::wait_for;
 use crate::kept_places::await_kept;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, request, words};
 
 /// A client that holds `k` in the given mode as `owner-a`.
 fn holder(server: &Server, mode: &str) -> Client {
@@ -27,7 +27,7 @@ fn contexts_that_cannot_block_try_from_the_kept_place() {
     assert_eq!(b.ask(wait), "nil");
     let eval = "return redis.call(unpack(ARGV))";
     let in_script =
-        || crate::client::text(&b.call(&[&["EVAL", eval, "0"][..], &words(wait)].concat()));
+        || rlock_testkit::client::text(&b.call(&[&["EVAL", eval, "0"][..], &words(wait)].concat()));
     assert_eq!(in_script(), "nil");
     await_kept(&server, "k", "owner-b");
     a.ask("RLOCK.RELEASE k owner-a");
@@ -87,7 +87,7 @@ fn place_of_one_whose_connection_ends_as_it_is_granted_is_kept() {
         assert_eq!(server.lock("k").waiting(), ["owner-b", "owner-d"]);
         let again = server.client();
         again.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 0");
-        crate::client::eventually("it waits again", || server.counter("places_kept") == 0);
+        rlock_testkit::client::eventually("it waits again", || server.counter("places_kept") == 0);
         assert_eq!(next.ask("RLOCK.RELEASE k owner-c"), "0");
         again.fence();
         assert!(last.reply_by_now().is_none());
@@ -114,7 +114,7 @@ fn places_of_several_locks_are_kept_when_the_grant_reaches_nobody() {
         for key in ["k1", "k2"] {
             await_kept(&server, key, "owner-m");
         }
-        crate::client::eventually("nobody holds them", || server.ask("DBSIZE") == "0");
+        rlock_testkit::client::eventually("nobody holds them", || server.ask("DBSIZE") == "0");
         assert_eq!(server.counter("places_kept"), 2);
         assert_eq!(server.counter("watches"), 0);
         a.number("RLOCK.MACQUIRE owner-m 60000 2 k2 k1 WAIT 0");

@@ -1,7 +1,7 @@
 //! The keyspace notifications of locks, as the native commands would give them.
 
 use crate::contest::Contest;
-use crate::server::Server;
+use rlock_testkit::Server;
 
 fn events(server: &Server, during: impl FnOnce()) -> Vec<String> {
     let mut heard = server.listen(&["__keyspace@0__:k"]);

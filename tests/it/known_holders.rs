@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::Value;
 
-use crate::client::{Client, eventually};
 use crate::contest::wait_for;
-use crate::server::Server;
 use crate::traffic::Numbers;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually};
 
 const FEW: usize = 3;
 const MANY: usize = 40;
@@ -76,7 +76,7 @@ fn everywhere(test: impl Fn(&Server, usize)) {
         test(&server, count);
     }
     server.ask("FLUSHALL");
-    server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     let waiter = wait_for(&server, "k", "owner-b", 1);
     server.ask("RLOCK.FORCE k");
     waiter.fence();
@@ -216,7 +216,7 @@ fn by_hand(client: &Client, line: &str, end: &str) {
         client.ask(line);
         return;
     };
-    let mut words = crate::client::words(before);
+    let mut words = rlock_testkit::client::words(before);
     let terms = format!("{end}{terms}");
     words.push(&terms);
     let Value::Int(_) = client.call(&words) else {

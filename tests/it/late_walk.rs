@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
-use crate::client::{Client, eventually, request, text, words};
-use crate::server::Server;
 use crate::traffic::Numbers;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually, request, text, words};
 
 const ACTORS: usize = 8;
 const KEYS: usize = 4;
@@ -203,7 +203,7 @@ impl Walk<'_> {
             format!("CLIENT KILL ID {}", client.id()),
         ];
         let turn = turn.map(|line| request(&words(&line)));
-        let admin = self.server.admin();
+        let admin = self.server.connection();
         admin.send_bytes(&turn.concat());
         let (info, _, killed) = (admin.answer(), admin.answer(), admin.answer());
         assert_eq!(killed, "1");

@@ -2,8 +2,8 @@
 
 use redis::Value;
 
-use crate::client::{Client, text};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, text};
 
 /// Queues so many requests by a channel for a lock that is held, in the database of the connection.
 fn queue(client: &Client, key: &str, count: usize) {
@@ -98,7 +98,7 @@ fn list_is_made_of_maps_in_resp3() {
     let expected = ["key", "mode", "holders", "waiters", "oldest-wait-ms"];
     assert_eq!(names, expected);
     // In RESP2 the same, flat.
-    let Value::Array(locks) = server.admin().call(&["RLOCK.LIST"]) else {
+    let Value::Array(locks) = server.connection().call(&["RLOCK.LIST"]) else {
         panic!("a list")
     };
     let [Value::Array(flat)] = locks.as_slice() else {

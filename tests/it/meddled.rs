@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::client::eventually;
 use crate::contest::wait_for;
-use crate::server::Server;
-use crate::setup::Setup;
+use rlock_testkit::Server;
+use rlock_testkit::Setup;
+use rlock_testkit::client::eventually;
 
 /// A server with a module that runs a command on a key when it has an event.
 fn meddled(event_and_command: &str) -> Server {

@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use crate::client::{PATIENCE, eventually, request, words};
 use crate::contest::{Contest, wait_for};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{PATIENCE, eventually, request, words};
 
 #[test]
 fn out_of_memory_refuses_new_holds_and_nothing_else() {

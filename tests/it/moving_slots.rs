@@ -1,9 +1,9 @@
 //! While a slot moves from one node to another, no lock has holders at both.
 
-use crate::client::{Client, Subscriber, eventually, text};
 use crate::cluster::{SLOT, begin_move, move_keys, replica_of, tell_nodes, two_nodes};
 use crate::contest::wait_for;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, Subscriber, eventually, text};
 
 /// A request for `{k}held<n>`, which is held, and `{k}free<n>`, with one for the latter alone behind it.
 struct Queue {
@@ -106,7 +106,7 @@ fn lock_that_is_taken_at_the_next_node_is_granted_to_nobody_at_the_last() {
     assert_eq!(told, expected);
     // What is left here can be moved: none of it is there already.
     let keys = first
-        .admin()
+        .connection()
         .call(&["CLUSTER", "GETKEYSINSLOT", &SLOT.to_string(), "99"]);
     assert!(!text(&keys).contains("free"), "{}", text(&keys));
     move_keys(&first, &second);
@@ -131,7 +131,10 @@ fn lock_that_is_still_there_is_handed_over_there() {
     move_keys(&first, &second);
     assert!(last.answer().starts_with("TRYAGAIN "));
     tell_nodes(&first, &second);
-    assert_eq!(second.admin().number("RLOCK.RENEW k owner-b 60000"), handed);
+    assert_eq!(
+        second.connection().number("RLOCK.RENEW k owner-b 60000"),
+        handed
+    );
 }
 
 #[test]
@@ -151,7 +154,10 @@ fn lock_taken_at_the_next_node_is_queued_for_and_settled_there() {
     assert!(handed > fence);
     assert_eq!(first.ask("DBSIZE"), "0");
     tell_nodes(&first, &second);
-    assert_eq!(second.admin().number("RLOCK.RENEW k owner-b 60000"), handed);
+    assert_eq!(
+        second.connection().number("RLOCK.RENEW k owner-b 60000"),
+        handed
+    );
 }
 
 /// A link's own channel may be in the slot that moves; its node hears of it until the end.

@@ -1,8 +1,8 @@
 //! Requests for several locks: how they wait, and how their waits end.
 
-use crate::client::{Client, eventually, request};
 use crate::contest::wait_for;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually, request};
 
 const KEYS: [&str; 3] = ["k1", "k2", "k3"];
 
@@ -103,7 +103,7 @@ fn undelivered_grant_of_several_frees_all_keys_when_nobody_waits() {
     assert_eq!(several.holder.answer(), "0");
     eventually("no ghost holds any of them", || server.ask("DBSIZE") == "0");
     let mut told = (0..3)
-        .map(|_| heard.message_within(crate::client::PATIENCE))
+        .map(|_| heard.message_within(rlock_testkit::client::PATIENCE))
         .map(|it| it.map_or(String::new(), |(channel, _)| channel))
         .collect::<Vec<_>>();
     told.sort();

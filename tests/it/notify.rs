@@ -1,8 +1,8 @@
 //! What is told on channels, to whom, and until when.
 
-use crate::client::{eventually, text};
 use crate::contest::Contest;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{eventually, text};
 
 #[test]
 fn grant_is_skipped_when_its_listener_was_killed() {
@@ -36,7 +36,7 @@ fn listener_cut_off_by_its_output_limit_costs_nobody_the_lock() {
         "WAITING"
     );
     let flood = "x".repeat(1 << 20);
-    server.admin().call(&["PUBLISH", "c", &flood]);
+    server.connection().call(&["PUBLISH", "c", &flood]);
     eventually("the listener is cut off", || {
         server.ask("PUBSUB NUMSUB c") == "[c 0]"
     });
@@ -49,7 +49,8 @@ fn listener_cut_off_by_its_output_limit_costs_nobody_the_lock() {
 #[test]
 fn pattern_subscriber_is_a_listener() {
     let server = Server::start();
-    let mut heard = crate::client::Subscriber::listen(server.port(), "PSUBSCRIBE", &["grants:*"]);
+    let mut heard =
+        rlock_testkit::client::Subscriber::listen(server.port(), "PSUBSCRIBE", &["grants:*"]);
     let a = server.client();
     a.number("RLOCK.ACQUIRE k owner-a 60000");
     assert_eq!(
@@ -94,7 +95,7 @@ fn value_set_over_the_lock_is_a_loss_by_the_end_of_its_lease() {
     let server = Server::start();
     let mut heard = server.listen(&["c"]);
     let fence = server
-        .admin()
+        .connection()
         .number("RLOCK.ACQUIRE k owner-a 200 NOTIFY c");
     server.ask("SET k text");
     assert_eq!(heard.message(), format!("lost {fence} owner-a k"));
@@ -107,7 +108,7 @@ fn messages_of_a_database_name_the_key_alone() {
     let a = server.client();
     a.ask("SELECT 3");
     let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
-    assert_eq!(text(&server.admin().call(&["DEL", "k"])), "0");
+    assert_eq!(text(&server.connection().call(&["DEL", "k"])), "0");
     assert_eq!(heard.messages(), [""; 0]);
     a.ask("DEL k");
     assert_eq!(heard.message(), format!("lost {fence} owner-a k"));

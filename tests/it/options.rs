@@ -3,9 +3,9 @@
 use rlock_core::syntax::{Command, Max, Opt, Value};
 
 use crate::arguments::{begun, nothing_changed, refused};
-use crate::client::{Client, text, words};
 use crate::contest::Contest;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, text, words};
 
 /// A value that an option takes, whatever the settings are.
 fn sample(option: Opt) -> &'static str {
@@ -227,7 +227,7 @@ fn connection_is_needed_for_what_reports_to_it() {
 fn options_in_multi_are_those_of_its_connection() {
     let server = Server::start();
     let contest = Contest::on(&server);
-    let mut heard = crate::client::Subscriber::listen(server.port(), "SSUBSCRIBE", &["c"]);
+    let mut heard = rlock_testkit::client::Subscriber::listen(server.port(), "SSUBSCRIBE", &["c"]);
     let a = server.client();
     let in_multi = |line: &str| {
         a.ask("MULTI");

@@ -1,8 +1,8 @@
 //! A holder that is queued for the same key, because its lock was renamed or its database swapped.
 
-use crate::client::Client;
 use crate::replication::await_in_step;
-use crate::server::{Server, replicated};
+use rlock_testkit::client::Client;
+use rlock_testkit::{Server, replicated};
 
 /// How the next hold comes about of an owner that holds the key already.
 const CHANGES: [&str; 6] = [

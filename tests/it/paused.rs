@@ -1,6 +1,6 @@
 //! Writes that are paused in the very transaction that asks for a lock: the server runs such a command all the same.
 
-use crate::server::Server;
+use rlock_testkit::Server;
 
 /// The lease has ended, but a server that is told not to expire by itself still has the key. While writes are paused it
 /// does not delete it when it is met either, and then an assertion of the server fails if the key is written.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::client::{PATIENCE, request, text, words};
 use crate::contest::Contest;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{PATIENCE, request, text, words};
 
 /// Long enough for an answer that must not come to be noticed.
 const MOMENT: Duration = Duration::from_millis(50);

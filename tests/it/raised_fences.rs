@@ -2,11 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::client::{Client, eventually};
 use crate::contest::wait_for;
 use crate::replication::await_in_step;
-use crate::server::{Server, replicated};
 use crate::stored_fences::somebody;
+use rlock_testkit::client::{Client, eventually};
+use rlock_testkit::{Server, replicated};
 
 /// In microseconds; the servers of the tests have the same clock.
 const MINUTE: i64 = 60_000_000;
@@ -135,8 +135,8 @@ fn fence_of_another_shared_holder_is_refused() {
 fn raised_fence_outlives_fail_over_and_restart() {
     let (primary, replica) = replicated();
     let target = clock() + 30 * MINUTE;
-    primary.admin().number("RLOCK.ACQUIRE k owner-a 60000");
-    raise(primary.admin(), "k", target);
+    primary.connection().number("RLOCK.ACQUIRE k owner-a 60000");
+    raise(primary.connection(), "k", target);
     await_in_step(&primary, &replica);
     replica.ask("REPLICAOF NO ONE");
     let b = replica.client();
@@ -147,8 +147,8 @@ fn raised_fence_outlives_fail_over_and_restart() {
     assert!(b.number("RLOCK.ACQUIRE k owner-b 60000") > target);
 
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
-    server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
-    raise(server.admin(), "k", target);
+    server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
+    raise(server.connection(), "k", target);
     server.kill();
     server.start_again();
     let waiter = wait_for(&server, "k", "owner-b", 1);
@@ -178,7 +178,7 @@ fn fences_of_others_rise_over_a_restart_whatever_one_user_does() {
     let mut server = Server::configured(&["appendonly yes", "appendfsync always"]);
     let eve = somebody(&server);
     let take = |server: &Server| {
-        let fence = server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+        let fence = server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
         assert_eq!(server.ask("RLOCK.RELEASE k owner-a"), "0");
         fence
     };

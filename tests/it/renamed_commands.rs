@@ -1,6 +1,6 @@
 //! Servers on which commands have other names, or none.
 
-use crate::setup::Setup;
+use rlock_testkit::Setup;
 
 #[test]
 fn module_is_not_loaded_where_a_command_that_replicates_has_no_name() {

@@ -4,8 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 
-use crate::client::text;
-use crate::script::shown;
+use rlock_testkit::client::text;
+use rlock_testkit::script::shown;
 
 /// How far the times in a reply may be from the scenario's.
 const TOLERANCE_MS: u64 = 40;

@@ -1,9 +1,9 @@
 //! What replicas get: the plain facts, and the unlock messages.
 
-use crate::client::{Client, Subscriber, eventually, text};
 use crate::contest::Contest;
-use crate::server::{Server, replicated};
-use crate::setup::Setup;
+use rlock_testkit::Setup;
+use rlock_testkit::client::{Client, Subscriber, eventually, text};
+use rlock_testkit::{Server, replicated};
 
 /// Waits until the replica has all that the primary has.
 #[track_caller]
@@ -63,11 +63,11 @@ fn unlock_message_reaches_subscribers_of_the_replica() {
         "SSUBSCRIBE",
         &["redisson_lock__channel:{k}"],
     );
-    primary.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    primary.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     primary.ask("RLOCK.RELEASE k owner-a");
     assert_eq!(heard.message(), "0");
     primary.ask("CONFIG SET rlock.publish spublish");
-    primary.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    primary.connection().number("RLOCK.ACQUIRE k owner-a 60000");
     primary.ask("RLOCK.RELEASE k owner-a");
     assert_eq!(sharded.message(), "0");
 }
@@ -174,7 +174,7 @@ fn lease_that_ends_within_a_script_leaves_both_sides_equal() {
     let script = "redis.call('RLOCK.ACQUIRE', KEYS[1], 'owner-a', '1') local sum = 0 \
         for number = 1, 2000000 do sum = sum + number end \
         return redis.call('RLOCK.ACQUIRE', KEYS[1], 'owner-b', '60000')";
-    let fence = text(&primary.admin().call(&["EVAL", script, "1", "k"]));
+    let fence = text(&primary.connection().call(&["EVAL", script, "1", "k"]));
     await_in_step(&primary, &replica);
     if fence != "nil" {
         assert_eq!(primary.ask("HGET k rlock:fence"), fence);
@@ -203,6 +203,6 @@ fn replica_that_may_be_written_to_grants_no_locks() {
         assert!(answer.starts_with("READONLY "), "{command}: {answer}");
     }
     replica.ask("REPLICAOF NO ONE");
-    assert!(replica.admin().number("RLOCK.ACQUIRE k owner-a 60000") > 0);
+    assert!(replica.connection().number("RLOCK.ACQUIRE k owner-a 60000") > 0);
     drop(primary);
 }

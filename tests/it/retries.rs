@@ -2,10 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::client::{Client, request, words};
 use crate::contest::Contest;
 use crate::scripted::{in_multi, in_script};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, request, words};
 
 /// Most client libraries send a request again when its reply is lost, without being asked to.
 #[test]
@@ -61,7 +61,7 @@ fn fences_rise_over_all_locks_and_restarts() {
     for _ in 0..3 {
         for number in 0..50 {
             let fence = server
-                .admin()
+                .connection()
                 .number(&format!("RLOCK.ACQUIRE k{number} owner-a 60000"));
             assert!(fence > last && fence < 1 << 53);
             last = fence;

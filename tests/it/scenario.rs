@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::client::{Client, PATIENCE, Subscriber, eventually};
 use crate::rendering::{Rendering, agree};
-use crate::script::{Step, steps};
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, PATIENCE, Subscriber, eventually};
+use rlock_testkit::script::{Step, steps};
 
 /// How late a step may be: scenarios leave at least 40 ms around each deadline.
 const LATE: Duration = Duration::from_millis(20);
@@ -154,7 +154,7 @@ impl<'a> Run<'a> {
             return None;
         }
         self.client(&step.client)
-            .send_bytes(&crate::client::request(&arguments));
+            .send_bytes(&rlock_testkit::client::request(&arguments));
         let reply = self.reply_or_block(&step.client);
         Some(reply.map_or_else(
             || "blocked".to_owned(),

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::client::{Client, eventually, text, words};
 use crate::contest::Contest;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually, text, words};
 
 #[test]
 fn wait_in_multi_acts_as_a_try() {
@@ -216,7 +216,7 @@ fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {
     c.ask("RLOCK.RELEASE k owner-a");
     assert_eq!(c.ask("EXEC"), "[OK 0]");
     contest.assert_handed_over();
-    let left = u64::try_from(server.admin().number("PTTL k")).expect("it is held");
+    let left = u64::try_from(server.connection().number("PTTL k")).expect("it is held");
     let since = start.elapsed().saturating_sub(AGE);
     assert!(
         Duration::from_millis(left + 5) + since >= Duration::from_mins(1),

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::client::eventually;
 use crate::cluster::{await_cluster, begin_move, move_keys, tell_nodes, two_nodes};
 use crate::contest::wait_for;
-use crate::server::Server;
-use crate::setup::Setup;
+use rlock_testkit::Server;
+use rlock_testkit::Setup;
+use rlock_testkit::client::eventually;
 
 #[test]
 fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {

@@ -2,10 +2,10 @@
 
 use rlock_core::{Setting, SettingKind};
 
-use crate::client::eventually;
 use crate::contest::Contest;
-use crate::server::Server;
-use crate::setup::Setup;
+use rlock_testkit::Server;
+use rlock_testkit::Setup;
+use rlock_testkit::client::eventually;
 
 /// The values of a setting: its default, good ones, and bad ones.
 fn values(setting: Setting) -> (String, Vec<String>, Vec<String>) {
@@ -189,7 +189,7 @@ fn shorter_longest_lease_leaves_held_locks_alone() {
     let server = Server::start();
     let contest = Contest::on(&server);
     assert_eq!(server.ask("CONFIG SET rlock.max-lease-ms 1000"), "OK");
-    assert!(server.admin().number("PTTL k") > 1000);
+    assert!(server.connection().number("PTTL k") > 1000);
     assert!(
         contest
             .holder
@@ -199,7 +199,7 @@ fn shorter_longest_lease_leaves_held_locks_alone() {
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
     // What was asked for while it was allowed is given.
-    assert!(server.admin().number("PTTL k") > 1000);
+    assert!(server.connection().number("PTTL k") > 1000);
 }
 
 #[test]
@@ -209,5 +209,5 @@ fn grace_set_later_does_not_begin_anew() {
         server.info("server", "uptime_in_seconds") != "0"
     });
     assert_eq!(server.ask("CONFIG SET rlock.startup-grace-ms 1"), "OK");
-    server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+    server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
 }

@@ -1,9 +1,9 @@
 //! Outcomes and losses told on sharded channels: `SNOTIFY`.
 
-use crate::client::{Subscriber, eventually};
 use crate::cluster::{one_node, two_nodes};
 use crate::contest::Contest;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Subscriber, eventually};
 
 fn listen(server: &Server, channel: &str) -> Subscriber {
     Subscriber::listen(server.port(), "SSUBSCRIBE", &[channel])
@@ -143,7 +143,7 @@ fn unlock_message_is_sharded_in_a_cluster_and_plain_elsewhere() {
             server.ask("CONFIG GET rlock.publish"),
             "[rlock.publish auto]"
         );
-        server.admin().number("RLOCK.ACQUIRE k owner-a 60000");
+        server.connection().number("RLOCK.ACQUIRE k owner-a 60000");
         assert_eq!(server.ask("RLOCK.RELEASE k owner-a"), "0");
         let message = format!("{channel}: 0");
         let (heard, silent) = if is_cluster {

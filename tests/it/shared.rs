@@ -1,8 +1,8 @@
 //! Many who hold one lock together, and the hash in which they are kept.
 
-use crate::client::{Client, request, words};
 use crate::contest::wait_for;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, request, words};
 
 const CROWD: usize = 1000;
 

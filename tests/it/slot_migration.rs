@@ -1,9 +1,9 @@
 //! Slots that the servers migrate themselves, as Valkey does from version 9 on.
 
-use crate::client::{Client, Subscriber, eventually};
 use crate::cluster::{SLOT, replica_of, two_nodes};
 use crate::contest::wait_for;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, Subscriber, eventually};
 
 /// Two nodes that can do it, of which the first has all slots.
 fn two_migrating_nodes() -> Option<(Server, Server)> {
@@ -183,7 +183,7 @@ fn lease_that_ends_between_the_two_nodes_is_followed_by_one_grant_only() {
         let answer = blocked.answer();
         assert!(answer.starts_with("TRYAGAIN "), "{answer}");
         await_moved(&first, &second);
-        assert!(second.admin().number("RLOCK.ACQUIRE k owner-b 60000") > fence);
+        assert!(second.connection().number("RLOCK.ACQUIRE k owner-b 60000") > fence);
         assert_eq!(first.ask("DBSIZE"), "0");
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::client::Client;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::Client;
 
 const HOUR_USEC: i64 = 3_600_000_000;
 /// The first number that a client may not be able to keep exactly.

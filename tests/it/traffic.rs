@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::client::{Client, eventually};
-use crate::server::Server;
-use crate::setup::Setup;
+use rlock_testkit::Server;
+use rlock_testkit::Setup;
+use rlock_testkit::client::{Client, eventually};
 
 const CLIENTS: usize = 8;
 const ROUNDS: usize = 150;
@@ -101,7 +101,7 @@ fn lock_stays_exclusive_under_traffic() {
 
 #[test]
 fn traffic_with_a_replica_leaves_both_sides_equal() {
-    let (primary, replica) = crate::server::replicated();
+    let (primary, replica) = rlock_testkit::replicated();
     std::thread::scope(|scope| {
         for number in 0..CLIENTS {
             let port = primary.port();

@@ -1,9 +1,9 @@
 //! Loading and unloading.
 
-use crate::client::{Client, eventually, request, words};
 use crate::contest::Contest;
-use crate::server::Server;
-use crate::setup::{Setup, module};
+use rlock_testkit::Server;
+use rlock_testkit::client::{Client, eventually, request, words};
+use rlock_testkit::{Setup, module};
 
 #[test]
 fn unload_with_waiters_is_refused_and_disturbs_nobody() {

@@ -1,11 +1,11 @@
 //! Messages to those who do not wait in the server: on which channel, of which kind, and when.
 
-use crate::client::Subscriber;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::Subscriber;
 
 fn free_once(server: &Server, key: &str) {
     server
-        .admin()
+        .connection()
         .number(&format!("RLOCK.ACQUIRE {key} owner-a 60000"));
     assert_eq!(server.ask(&format!("RLOCK.RELEASE {key} owner-a")), "0");
 }

@@ -1,8 +1,8 @@
 //! `CANCEL`, and `FORCE` with `QUEUE`: who is told of it.
 
-use crate::client::Client;
 use crate::contest::Contest;
-use crate::server::Server;
+use rlock_testkit::Server;
+use rlock_testkit::client::Client;
 
 /// A connection whose request for `k` waits by the channel `c`, behind two others.
 fn notified(server: &Server) -> (Contest, Client) {
@@ -52,7 +52,7 @@ fn cancel_in_a_script_is_that_of_another() {
     let (_contest, n) = notified(&server);
     let cancel = "return redis.call('RLOCK.CANCEL', KEYS[1], 'owner-n')";
     assert_eq!(
-        crate::client::text(&n.call(&["EVAL", cancel, "1", "k"])),
+        rlock_testkit::client::text(&n.call(&["EVAL", cancel, "1", "k"])),
         "1"
     );
     // A script has no connection of its own: the request is told to be withdrawn.

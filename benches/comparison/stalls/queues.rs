@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::client::eventually;
 use crate::connection::Connection;
 use crate::report::{Form, grouped};
+use rlock_testkit::client::eventually;
 
 use super::{Scene, Stall};
 
@@ -81,7 +81,7 @@ pub(super) fn requests_of_many_keys_end(form: Form) -> Vec<Stall> {
 fn await_no_waiters(control: &mut Connection) {
     eventually("nobody is queued", || {
         let info = control.call("INFO rlock");
-        crate::client::text(&info).contains("rlock_waiters:0\r")
+        rlock_testkit::client::text(&info).contains("rlock_waiters:0\r")
     });
 }
 

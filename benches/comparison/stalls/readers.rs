@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::client::{request, words};
 use crate::connection::{Connection, PING, message};
 use crate::report::{Form, grouped};
+use rlock_testkit::client::{request, words};
 
 use super::{Scene, Stall, as_many_keys};
 
@@ -116,7 +116,7 @@ fn block(scene: &Scene, count: usize, line: impl Fn(usize) -> String) -> Vec<Con
             connection
         })
         .collect();
-    crate::client::eventually("all are blocked", || {
+    rlock_testkit::client::eventually("all are blocked", || {
         scene.server.info("clients", "blocked_clients") == count.to_string()
     });
     connections

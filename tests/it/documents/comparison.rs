@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use crate::client::text;
+use rlock_testkit::client::text;
 
 /// How far a time in a reply may be from the document's.
 const TOLERANCE_MS: u64 = 5000;

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::program::{Running, finished, rlock};
-use super::server::{Server, eventually};
+use super::server::Asks;
+use rlock_testkit::{Server, eventually};
 
 fn bench(server: &Server, options: &[&str]) -> Running {
     Running::start(rlock(server).arg("bench").args(options))

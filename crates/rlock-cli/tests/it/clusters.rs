@@ -5,9 +5,10 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use super::program::{Finished, Running, finished, rlock_at};
-use super::server::{Server, free_port};
+use super::server::Asks;
 use super::several::{Cluster, MASTERS};
 use super::terminal::Terminal;
+use rlock_testkit::{Server, free_port};
 
 fn ask(cluster: &Cluster, arguments: &[&str]) -> Finished {
     let ended = finished(rlock_at(&cluster.url()).args(arguments));
@@ -88,7 +89,7 @@ fn top_shows_the_others_while_a_master_is_away() {
     let mut terminal = Terminal::start_at(100, &url, &["top", "--interval", "100ms"]);
     terminal.until_shows("masters     3");
     let away = cluster.masters.remove(2);
-    let port = away.port;
+    let port = away.port();
     drop(away);
     terminal.until_shows("masters     2 of 3");
     terminal.until_shows(&format!("127.0.0.1:{port}: away"));
@@ -134,7 +135,7 @@ fn a_server_that_is_no_cluster_is_named() {
     let server = Server::start();
     let ended = finished(rlock_at(&server.url()).args(["info", "k", "--cluster"]));
     ended.assert_code(123);
-    ended.assert_says(&format!("127.0.0.1:{}", server.port));
+    ended.assert_says(&format!("127.0.0.1:{}", server.port()));
     ended.assert_says("without --cluster");
 }
 
@@ -152,7 +153,7 @@ fn passwords_and_addresses_that_are_wrong_are_explained() {
     for master in &cluster.masters {
         let _: String = master.admin().run("CONFIG SET requirepass right");
     }
-    let port = cluster.masters[1].port;
+    let port = cluster.masters[1].port();
     for user in ["", ":secret@"] {
         let url = format!("redis+cluster://{user}127.0.0.1:{port}");
         let ended = finished(rlock_at(&url).arg("list"));

@@ -8,18 +8,21 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::program::{Finished, finished, rlock, rlock_at};
-use super::server::{Server, free_port};
+use super::server::Asks;
+use rlock_testkit::{Server, Setup, free_port};
 
 /// What depends on the version of the server alone.
 const VERSIONS: [&str; 4] = ["CLIENT UNBLOCK", "ACL categories", "MOVE and COPY", "RESP3"];
 
 /// A server at which nothing would hurt a lock.
 fn good() -> Server {
-    Server::start_locking(&[
-        ("appendonly", "yes"),
-        ("appendfsync", "always"),
-        ("rlock.max-waiters", "100"),
-    ])
+    Setup::new()
+        .settings(&[
+            ("appendonly", "yes"),
+            ("appendfsync", "always"),
+            ("rlock.max-waiters", "100"),
+        ])
+        .start()
 }
 
 /// What `doctor` says as JSON, with this code.
@@ -125,7 +128,7 @@ fn words_have_the_worst_first_with_what_to_do_and_the_line_of_docs() {
     ended.assert_code(1);
     let lines: Vec<_> = ended.stdout.lines().collect();
     assert!(
-        lines[0].starts_with(&format!("127.0.0.1:{} (", server.port)),
+        lines[0].starts_with(&format!("127.0.0.1:{} (", server.port())),
         "{lines:#?}"
     );
     assert!(lines[0].contains("1 problem, "), "{lines:#?}");
@@ -161,8 +164,8 @@ fn words_have_the_worst_first_with_what_to_do_and_the_line_of_docs() {
 
 #[test]
 fn a_grace_that_runs_and_connections_that_run_out_are_found() {
-    let settings = [("rlock.startup-grace-ms", "3600000"), ("maxclients", "4")];
-    let server = Server::start_locking(&settings);
+    let settings = [("rlock.startup-grace-ms", "3600000"), ("maxclients", "5")];
+    let server = Setup::new().settings(&settings).start();
     let _others = [server.admin(), server.admin()];
     let report = report(&mut rlock(&server), 0);
     assert_eq!(severity(&report, "start grace"), Some("note"));
@@ -177,7 +180,7 @@ fn a_grace_that_runs_and_connections_that_run_out_are_found() {
 
 #[test]
 fn a_server_without_the_module_is_a_problem_and_all_else_is_looked_at() {
-    let server = Server::start_with(&["--timeout", "7"]);
+    let server = Setup::new().without_module().line("timeout 7").start();
     let report = report(&mut rlock(&server), 1);
     assert_eq!(severity(&report, "module"), Some("problem"));
     assert_eq!(severity(&report, "idle connections"), Some("warning"));
@@ -210,7 +213,7 @@ fn a_user_is_told_what_it_may_not_use_and_what_was_not_looked_at() {
     ] {
         let rule = format!("ACL SETUSER {user} on >pw ~job:* resetchannels {rights}");
         let _: () = admin.run(&rule);
-        let url = format!("redis://{user}:pw@127.0.0.1:{}/", server.port);
+        let url = format!("redis://{user}:pw@127.0.0.1:{}/", server.port());
         let ended = finished(rlock_at(&url).arg("doctor"));
         ended.assert_code(0);
         let words = ended
@@ -232,7 +235,7 @@ fn a_user_is_told_what_it_may_not_use_and_what_was_not_looked_at() {
     }
     let rule = "ACL SETUSER sees on >pw allkeys allchannels +@all -config -acl";
     let _: () = admin.run(rule);
-    let url = format!("redis://sees:pw@127.0.0.1:{}/", server.port);
+    let url = format!("redis://sees:pw@127.0.0.1:{}/", server.port());
     let report = report(&mut rlock_at(&url), 0);
     assert_eq!(severity(&report, "eviction"), Some("ok"));
     assert_eq!(severity(&report, "persistence"), None);
@@ -245,7 +248,7 @@ fn a_user_is_told_what_it_may_not_use_and_what_was_not_looked_at() {
 #[test]
 fn anybodys_access_from_elsewhere_is_found() {
     let settings = [("bind", "*"), ("protected-mode", "no")];
-    let server = Server::start_locking(&settings);
+    let server = Setup::new().settings(&settings).start();
     let open = report(&mut rlock(&server), 0);
     assert_eq!(severity(&open, "access"), Some("warning"), "{open}");
     let mut admin = server.admin();
@@ -255,7 +258,7 @@ fn anybodys_access_from_elsewhere_is_found() {
         Some("ok")
     );
     let _: () = admin.run("CONFIG SET protected-mode no requirepass pw");
-    let url = format!("redis://:pw@127.0.0.1:{}/", server.port);
+    let url = format!("redis://:pw@127.0.0.1:{}/", server.port());
     assert_eq!(
         severity(&report(&mut rlock_at(&url), 0), "access"),
         Some("ok")

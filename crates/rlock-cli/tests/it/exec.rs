@@ -4,7 +4,8 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::program::{Running, exec, finished, rlock};
-use super::server::{BOUND, Server, eventually};
+use super::server::Asks;
+use rlock_testkit::{PATIENCE, Server, eventually};
 
 #[test]
 fn the_exit_code_of_the_command_is_passed_on() {
@@ -75,7 +76,7 @@ fn a_wait_ends_with_its_limit() {
     let ended = finished(&mut exec(&server, &["k", "--wait", "300ms"], "echo ran"));
     ended.assert_code(124);
     ended.assert_says("k: not granted within 300ms");
-    assert!(begun.elapsed().as_millis() >= 300 && begun.elapsed() < BOUND);
+    assert!(begun.elapsed().as_millis() >= 300 && begun.elapsed() < PATIENCE);
     server.admin().queued(0);
 }
 
@@ -140,7 +141,7 @@ fn a_lock_stays_taken_for_as_long_as_it_is_to() {
     assert!(begun.elapsed() < least, "the program has not waited");
     finished(&mut exec(&server, &["k", "--try"], "exit 0")).assert_code(124);
     finished(&mut exec(&server, &["k", "--wait", "20s"], "exit 0")).assert_code(0);
-    assert!(begun.elapsed() >= least && begun.elapsed() < BOUND);
+    assert!(begun.elapsed() >= least && begun.elapsed() < PATIENCE);
     // A longer command ends it.
     finished(&mut exec(&server, &options, "sleep 1.2")).assert_code(0);
     assert!(!server.admin().is_held("k"));
@@ -164,7 +165,7 @@ fn it_does_so_if_the_program_is_killed() {
     finished(&mut exec(&server, &["k", "--wait", "20s"], "exit 0")).assert_code(0);
     let elapsed = begun.elapsed();
     assert!(
-        elapsed >= Duration::from_secs(2) && elapsed < BOUND,
+        elapsed >= Duration::from_secs(2) && elapsed < PATIENCE,
         "{elapsed:?}"
     );
 }

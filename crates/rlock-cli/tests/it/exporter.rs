@@ -7,9 +7,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::program::{finished, rlock, rlock_at};
-use super::server::{BOUND, Server, eventually};
+use super::server::Asks;
 use super::several::Cluster;
-use super::signal;
+use rlock_testkit::signal;
+use rlock_testkit::{PATIENCE, Server, eventually};
 
 /// An exporter that runs until the value is dropped.
 pub(crate) struct Exporter {
@@ -30,7 +31,7 @@ impl Exporter {
             let lines = stderr.lines().map_while(Result::ok);
             lines.map(|line| sender.send(line)).all(|sent| sent.is_ok())
         });
-        let line = lines.recv_timeout(BOUND).unwrap();
+        let line = lines.recv_timeout(PATIENCE).unwrap();
         let address = line.strip_prefix("rlock: http://");
         let address = address.and_then(|rest| rest.split_once('/'));
         let address = address
@@ -47,7 +48,7 @@ impl Exporter {
     /// Waits for a line on stderr that has these words.
     pub(crate) fn says(&self, words: &str) {
         let has_them = |line: String| line.contains(words);
-        while !has_them(self.lines.recv_timeout(BOUND).expect(words)) {}
+        while !has_them(self.lines.recv_timeout(PATIENCE).expect(words)) {}
     }
 
     pub(crate) fn metrics(&self) -> String {
@@ -96,7 +97,7 @@ fn every_number_of_the_server_is_shown() {
     let exporter = Exporter::start(&server.url(), &[]);
     server.held_by("k", "ann");
     admin.enqueue("k", "bob", "");
-    let master = format!("{{master=\"127.0.0.1:{}\"}}", server.port);
+    let master = format!("{{master=\"127.0.0.1:{}\"}}", server.port());
     let info: String = admin.run("INFO rlock");
     let metrics = exporter.metrics();
     let names = info.lines().filter_map(|line| line.split_once(':'));
@@ -130,7 +131,7 @@ fn so_many_contended_locks_are_shown_whatever_their_names() {
         }
     }
     let exporter = Exporter::start(&server.url(), &["--locks", "2"]);
-    let master = format!("master=\"127.0.0.1:{}\"", server.port);
+    let master = format!("master=\"127.0.0.1:{}\"", server.port());
     let waiters =
         |key: &str| exporter.value(&format!("rlock_lock_waiters{{key=\"{key}\",{master}}}"));
     assert_eq!(waiters("a\\\"b\\\\c"), Some(2.0));
@@ -145,7 +146,7 @@ fn each_master_of_a_cluster_has_a_label() {
     let cluster = Cluster::start();
     let exporter = Exporter::start(&cluster.url(), &[]);
     for master in &cluster.masters {
-        let up = format!("rlock_up{{master=\"127.0.0.1:{}\"}}", master.port);
+        let up = format!("rlock_up{{master=\"127.0.0.1:{}\"}}", master.port());
         assert_eq!(exporter.value(&up), Some(1.0));
     }
 }
@@ -153,7 +154,7 @@ fn each_master_of_a_cluster_has_a_label() {
 #[test]
 fn a_server_that_is_away_is_shown_and_found_again() {
     let server = Server::start();
-    let up = format!("rlock_up{{master=\"127.0.0.1:{}\"}}", server.port);
+    let up = format!("rlock_up{{master=\"127.0.0.1:{}\"}}", server.port());
     server.signal("STOP");
     // It has never answered yet, and has its name all the same.
     let exporter = Exporter::start(&server.url(), &[]);
@@ -165,7 +166,7 @@ fn a_server_that_is_away_is_shown_and_found_again() {
             "Prometheus waits no longer"
         );
         assert_eq!(exporter.metrics().matches("\nrlock_up{").count(), 1);
-        exporter.says(&format!("rlock_up of 127.0.0.1:{} is 0: ", server.port));
+        exporter.says(&format!("rlock_up of 127.0.0.1:{} is 0: ", server.port()));
         server.signal("CONT");
         eventually("it answers again", || exporter.value(&up) == Some(1.0));
         exporter.says("answers again");
@@ -213,7 +214,7 @@ fn a_signal_ends_the_exporter() {
 #[test]
 fn an_address_that_is_taken_is_named() {
     let server = Server::start();
-    let taken = format!("127.0.0.1:{}", server.port);
+    let taken = format!("127.0.0.1:{}", server.port());
     let mut command = rlock(&server);
     let ended = finished(
         command

@@ -1,7 +1,8 @@
 //! `exec` in a terminal.
 
-use super::server::Server;
+use super::server::Asks;
 use super::terminal::Terminal;
+use rlock_testkit::Server;
 
 const SCRIPT: &str = "trap 'echo interrupted' INT; trap 'exit 3' TERM; echo ready; \
      while [ -d \"$PWD\" ]; do sleep 0.01; done";

@@ -5,7 +5,8 @@ use std::process::Command;
 use tempfile::TempDir;
 
 use super::program::{Running, exec};
-use super::server::{Server, eventually};
+use super::server::Asks;
+use rlock_testkit::{Server, eventually};
 
 #[test]
 fn a_forced_release_ends_the_command_with_121() {
@@ -88,7 +89,7 @@ fn the_command_outlives_the_threads_of_rlock() {
     let mut command = stubborn(&server, &directory);
     // Another thread asks for the address of a name. It ends after some seconds
     // without work.
-    command.env("RLOCK_URL", format!("redis://localhost:{}/", server.port));
+    command.env("RLOCK_URL", format!("redis://localhost:{}/", server.port()));
     let mut running = Running::start(&mut command);
     let child = child_in(&directory);
     let tasks = format!("/proc/{}/task", running.id());

@@ -5,9 +5,6 @@
 //! `RLOCK_MODULE` the module (default: the release build of this workspace).
 
 mod bench;
-#[cfg(feature = "tls-rustls")]
-#[path = "../../../rlock-client/tests/it/certificates.rs"]
-mod certificates;
 mod clusters;
 mod doctor;
 mod exec;
@@ -24,8 +21,6 @@ mod sentinels;
 mod server;
 mod several;
 mod sharing;
-#[path = "../../../../tests/it/signal.rs"]
-mod signal;
 mod signals;
 mod terminal;
 #[cfg(feature = "tls-rustls")]

@@ -3,8 +3,8 @@
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
-use super::server::{Server, eventually};
-use super::signal;
+use rlock_testkit::signal;
+use rlock_testkit::{Server, eventually};
 
 /// The program, without a terminal whatever the tests have, asking `server`.
 pub(crate) fn rlock(server: &Server) -> Command {

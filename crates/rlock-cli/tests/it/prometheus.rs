@@ -11,7 +11,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::exporter::{Exporter, get};
-use super::server::{Server, eventually, free_port};
+use super::server::Asks;
+use rlock_testkit::{Server, eventually, free_port};
 
 fn deployed(path: &str) -> PathBuf {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -3,8 +3,9 @@
 use serde_json::{Value, json};
 
 use super::program::{Finished, finished, rlock};
-use super::server::{Admin, Server, eventually};
+use super::server::{Admin, Asks};
 use super::terminal::Terminal;
+use rlock_testkit::{Server, eventually};
 
 fn ask(server: &Server, arguments: &[&str]) -> Finished {
     let ended = finished(rlock(server).args(arguments));

@@ -3,13 +3,14 @@
 use std::process::{Command, Stdio};
 
 use crate::program::{Running, finished, rlock_at};
-use crate::server::{Server, eventually};
+use crate::server::Asks;
+use rlock_testkit::{Server, Setup, eventually};
 
 /// Masters that forget nothing they have granted.
 fn members(count: usize) -> Vec<Server> {
     let settings = [("appendonly", "yes"), ("appendfsync", "always")];
     (0..count)
-        .map(|_| Server::start_locking(&settings))
+        .map(|_| Setup::new().settings(&settings).start())
         .collect()
 }
 

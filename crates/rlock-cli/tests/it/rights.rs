@@ -9,8 +9,9 @@ use rlock_client::{Client, Terms};
 
 use super::exporter::Exporter;
 use super::program::{Running, finished, rlock_at};
-use super::server::Server;
+use super::server::Asks;
 use super::several::{Cluster, MASTERS, replica_of};
+use rlock_testkit::Server;
 
 const PAGE: &str = include_str!("../../../../docs/operating.md");
 const OTHERS: [&str; 4] = [
@@ -54,7 +55,7 @@ fn assert_nothing_refused(server: &Server) {
 }
 
 fn url(server: &Server, user: &str) -> String {
-    format!("redis://{user}:a-password@127.0.0.1:{}/", server.port)
+    format!("redis://{user}:a-password@127.0.0.1:{}/", server.port())
 }
 
 #[test]
@@ -187,7 +188,7 @@ fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
     let mut waiter = server.admin();
     waiter.enqueue("k", "bob", "");
     let exporter = Exporter::start(&url(&server, "exporter"), &[]);
-    let master = format!("master=\"127.0.0.1:{}\"", server.port);
+    let master = format!("master=\"127.0.0.1:{}\"", server.port());
     let up = format!("rlock_up{{{master}}}");
     let waiters = format!("rlock_lock_waiters{{key=\"k\",{master}}}");
     assert_eq!(exporter.value(&up), Some(1.0));

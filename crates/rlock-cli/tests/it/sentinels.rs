@@ -5,8 +5,9 @@ use std::process::Stdio;
 use serde_json::json;
 
 use super::program::{Finished, Running, finished, rlock_at};
-use super::server::{Server, free_port};
-use super::several::{Sentinel, replica_of};
+use super::server::Asks;
+use super::several::{replica_of, sentinel_of};
+use rlock_testkit::{Server, free_port};
 
 fn asked(url: &str, arguments: &[&str]) -> Finished {
     let ended = finished(rlock_at(url).args(arguments));
@@ -18,8 +19,8 @@ fn asked(url: &str, arguments: &[&str]) -> Finished {
 #[test]
 fn all_commands_find_the_master_though_a_sentinel_is_dead() {
     let master = Server::start();
-    let sentinel = Sentinel::of(&master, "");
-    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", free_port(), sentinel.port);
+    let sentinel = sentinel_of(&master, "");
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", free_port(), sentinel.port());
     let url = format!("redis+sentinel://{hosts}/locks/3");
     let script = ["exec", "k", "-c", "echo ready; read line"];
     let mut first = Running::start(rlock_at(&url).args(script).stdin(Stdio::piped()));
@@ -34,7 +35,7 @@ fn all_commands_find_the_master_though_a_sentinel_is_dead() {
     let arguments = ["top", "--json", "--count", "1", "--interval", "100ms"];
     let sample = asked(&url, &arguments).json();
     assert_eq!(sample["counters"]["waiters"], 1);
-    let address = format!("127.0.0.1:{}", master.port);
+    let address = format!("127.0.0.1:{}", master.port());
     let expected = json!([{"address": address, "error": null}]);
     assert_eq!(sample["masters"], expected);
     first.close_stdin();
@@ -51,12 +52,12 @@ fn all_commands_find_the_master_though_a_sentinel_is_dead() {
 #[test]
 fn a_master_that_no_sentinel_knows_is_named() {
     let master = Server::start();
-    let sentinel = Sentinel::of(&master, "");
-    let url = format!("redis+sentinel://127.0.0.1:{}/other", sentinel.port);
+    let sentinel = sentinel_of(&master, "");
+    let url = format!("redis+sentinel://127.0.0.1:{}/other", sentinel.port());
     for command in [&["list"][..], &["exec", "k", "--", "true"]] {
         let ended = finished(rlock_at(&url).args(command));
         ended.assert_code(122);
-        let port = sentinel.port;
+        let port = sentinel.port();
         ended.assert_says(&format!(
             "the master other of the Sentinels at 127.0.0.1:{port}"
         ));
@@ -81,11 +82,11 @@ fn a_master_that_no_sentinel_knows_is_named() {
 fn master_and_sentinels_have_passwords_of_their_own() {
     let master = Server::start();
     let _: String = master.admin().run("CONFIG SET requirepass p@ss");
-    let sentinel = Sentinel::of(&master, "requirepass s&cret");
+    let sentinel = sentinel_of(&master, "requirepass s&cret");
     let url = |password: &str, own: &str| {
         format!(
             "redis+sentinel://:{password}@127.0.0.1:{}/locks?sentinel_password={own}",
-            sentinel.port
+            sentinel.port()
         )
     };
     asked(&url("p%40ss", "s%26cret"), &["info", "k"]);
@@ -97,7 +98,7 @@ fn master_and_sentinels_have_passwords_of_their_own() {
         let ended = finished(rlock_at(&url).args(["info", "k"]));
         ended.assert_code(123);
         ended.assert_says("does not accept the user and password");
-        ended.assert_says(&format!("127.0.0.1:{}", sentinel.port));
+        ended.assert_says(&format!("127.0.0.1:{}", sentinel.port()));
         ended.assert_says("?sentinel_user=user&sentinel_password=password");
         assert!(!ended.stderr.contains("guessed"), "{ended:?}");
         assert!(!ended.stderr.contains("p@ss"), "{ended:?}");

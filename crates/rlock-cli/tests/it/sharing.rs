@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::program::{Running, exec, finished, rlock};
-use super::server::{Server, eventually};
+use super::server::Asks;
+use rlock_testkit::{Server, eventually};
 
 const UNTIL_OVER: &str = "echo ready; until [ -e over ] || [ ! -d \"$PWD\" ]; do sleep 0.01; done";
 

@@ -3,7 +3,8 @@
 use std::process::Command;
 
 use super::program::{Running, exec, finished};
-use super::server::Server;
+use super::server::Asks;
+use rlock_testkit::Server;
 
 #[test]
 fn signals_are_passed_on_to_the_command() {

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 
-use super::server::{Server, eventually};
-use super::signal;
+use rlock_testkit::signal;
+use rlock_testkit::{Server, eventually};
 
 const SIZE: PtySize = PtySize {
     rows: 30,
@@ -80,7 +80,7 @@ impl Terminal {
     pub(crate) fn until_shows(&self, words: &str) {
         let begun = std::time::Instant::now();
         while !self.shows().contains(words) {
-            let late = begun.elapsed() > super::server::BOUND;
+            let late = begun.elapsed() > rlock_testkit::PATIENCE;
             assert!(!late, "`{words}` is not on\n{}", self.shows());
             std::thread::sleep(std::time::Duration::from_millis(3));
         }

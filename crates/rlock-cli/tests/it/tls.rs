@@ -4,10 +4,11 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::certificates::Authority;
 use super::program::{finished, rlock_at};
-use super::server::{Server, eventually, free_port};
-use super::several::{Sentinel, bus_port};
+use super::server::Asks;
+use rlock_testkit::certificates::Authority;
+use rlock_testkit::sentinel::Sentinel;
+use rlock_testkit::{Server, Setup, eventually, free_port};
 
 /// A server with TLS and the files that it and its clients need.
 struct TlsServer {
@@ -18,11 +19,11 @@ struct TlsServer {
 
 impl TlsServer {
     fn start(asks_clients: &str) -> Self {
-        Self::start_with(asks_clients, &[])
+        Self::start_as(asks_clients, Setup::new())
     }
 
-    fn start_with(asks_clients: &str, settings: &[(&str, &str)]) -> Self {
-        let (files, port) = (tempfile::tempdir().unwrap(), free_port());
+    fn start_as(asks_clients: &str, setup: Setup) -> Self {
+        let files = tempfile::tempdir().unwrap();
         let authority = Authority::new("the authority of this test");
         std::fs::write(files.path().join("ca.pem"), &authority.pem).unwrap();
         for name in ["localhost", "client", "127.0.0.1"] {
@@ -30,20 +31,12 @@ impl TlsServer {
         }
         let other = Authority::new("another").pem;
         std::fs::write(files.path().join("other.pem"), other).unwrap();
-        let file = |name| files.path().join(name).display().to_string();
-        let port_text = port.to_string();
-        let (certificate, key) = (file("localhost.pem"), file("localhost.key"));
-        let authority = file("ca.pem");
-        let tls = [
-            ("tls-port", &*port_text),
-            ("tls-cert-file", &certificate),
-            ("tls-key-file", &key),
-            ("tls-ca-cert-file", &authority),
-            ("tls-auth-clients", asks_clients),
-        ];
-        let server = Server::start_locking(&[&tls, settings].concat());
+        let path = |name| files.path().join(name);
+        let (certificate, key) = (path("localhost.pem"), path("localhost.key"));
+        let setup = setup.tls(&certificate, &key, &path("ca.pem"), asks_clients);
+        let server = setup.start();
         Self {
-            port,
+            port: server.tls_port(),
             files,
             server,
         }
@@ -132,17 +125,12 @@ fn certificates_that_cannot_be_used_are_2() {
 
 #[test]
 fn certificates_are_for_the_nodes_of_a_cluster() {
-    let bus = bus_port().to_string();
-    let server = TlsServer::start_with(
-        "yes",
-        &[
-            ("cluster-enabled", "yes"),
-            ("tls-cluster", "yes"),
-            ("cluster-port", &bus),
-            ("cluster-announce-hostname", "localhost"),
-            ("cluster-preferred-endpoint-type", "hostname"),
-        ],
-    );
+    let node = Setup::new().cluster_node().settings(&[
+        ("tls-cluster", "yes"),
+        ("cluster-announce-hostname", "localhost"),
+        ("cluster-preferred-endpoint-type", "hostname"),
+    ]);
+    let server = TlsServer::start_as("yes", node);
     let mut admin = server.server.admin();
     let _: () = admin.run("CLUSTER ADDSLOTSRANGE 0 16383");
     eventually("the cluster serves all slots", || {
@@ -184,13 +172,18 @@ fn certificates_are_for_sentinels_and_for_their_master() {
     let (certificate, key) = (file("127.0.0.1.pem"), file("127.0.0.1.key"));
     let show = format!("CONFIG SET tls-cert-file {certificate} tls-key-file {key}");
     let _: () = admin.run(&show);
-    let port = free_port();
-    let settings = format!(
-        "port 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\n\
+    let settings = |port| {
+        format!(
+            "port 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\n\
          tls-cert-file {certificate}\ntls-key-file {key}\ntls-ca-cert-file {}",
-        file("ca.pem")
-    );
-    let _sentinel = Sentinel::start(server.port, port, &settings);
+            file("ca.pem")
+        )
+    };
+    let sentinel = std::iter::repeat_with(free_port).find_map(|port| {
+        let lines = settings(port);
+        rlock_testkit::block_on(Sentinel::try_start(server.port, 1, port, &lines))
+    });
+    let port = sentinel.as_ref().unwrap().port();
     let url = format!("rediss+sentinel://127.0.0.1:{port}/locks");
     for command in [&["exec", "k", "--", "true"][..], &["info", "k"], &["list"]] {
         let mut rlock = server.rlock_at(&url);

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::program::{Running, finished, rlock};
-use super::server::{Admin, Server, eventually};
+use super::server::{Admin, Asks};
 use super::terminal::Terminal;
+use rlock_testkit::{Server, eventually};
 
 /// Two locks that are waited for, while the values live.
 fn contended(server: &Server) -> [Admin; 2] {

@@ -1,7 +1,8 @@
 //! Servers that are not there, not right, or not willing; wrong arguments.
 
 use super::program::{finished, rlock, rlock_at};
-use super::server::{Server, free_port};
+use super::server::Asks;
+use rlock_testkit::{Server, Setup, free_port};
 
 const COMMANDS: [&[&str]; 6] = [
     &["info", "k"],
@@ -27,7 +28,7 @@ fn a_server_that_cannot_be_reached_is_named_without_its_password() {
 
 #[test]
 fn a_server_without_the_module_is_122_and_said_to_be() {
-    let server = Server::start_with(&[]);
+    let server = Setup::new().without_module().start();
     for command in COMMANDS {
         let ended = finished(rlock(&server).args(command));
         ended.assert_code(122);
@@ -41,7 +42,7 @@ fn a_wrong_password_is_123_and_not_repeated() {
     let server = Server::start();
     let _: String = server.admin().run("ACL SETUSER ann on >right ~* &* +@all");
     for command in COMMANDS {
-        let url = format!("redis://ann:secret@127.0.0.1:{}/", server.port);
+        let url = format!("redis://ann:secret@127.0.0.1:{}/", server.port());
         let ended = finished(rlock_at(&url).args(command));
         ended.assert_code(123);
         ended.assert_says("does not accept the user and password");
@@ -81,7 +82,7 @@ fn an_operator_needs_the_rights_that_the_documentation_names() {
     let rules = "~* &rlock:client:* +subscribe +client +info +rlock.info +rlock.list +rlock.force";
     let set = format!("ACL SETUSER ops on >secret {rules}");
     let _: String = server.admin().run(&set);
-    let url = format!("redis://ops:secret@127.0.0.1:{}/", server.port);
+    let url = format!("redis://ops:secret@127.0.0.1:{}/", server.port());
     for command in &COMMANDS[..4] {
         finished(rlock_at(&url).args(*command)).assert_code(0);
     }

@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::program::{Running, finished, rlock_at};
-use super::server::{Server, eventually, module};
-use super::several::{Cluster, Sentinel, replica_of};
+use super::server::Asks;
+use super::several::{Cluster, replica_of, sentinel_of};
+use rlock_testkit::{Server, Setup, eventually};
 
 /// The page's command by which a replica is promoted.
 fn command(servers_have: &str) -> &'static str {
@@ -59,8 +60,8 @@ fn assert_goes_on(url: &str, mut holder: Running, key: &str, master: &Server) {
 fn with_sentinels_a_hold_outlives_the_upgrade() {
     let master = Server::start();
     let replica = replica_of(&master);
-    let sentinel = Sentinel::of(&master, "");
-    let url = format!("redis+sentinel://127.0.0.1:{}/locks", sentinel.port);
+    let sentinel = sentinel_of(&master, "");
+    let url = format!("redis+sentinel://127.0.0.1:{}/locks", sentinel.port());
     let holder = holder(&url, "k");
     let order = command("Sentinels");
     eventually("the Sentinel knows the replica, and obeys", || {
@@ -69,7 +70,7 @@ fn with_sentinels_a_hold_outlives_the_upgrade() {
         words.for_each(|word| {
             command.arg(word);
         });
-        let sentinel = redis::Client::open(format!("redis://127.0.0.1:{}", sentinel.port));
+        let sentinel = redis::Client::open(format!("redis://127.0.0.1:{}", sentinel.port()));
         let mut connection = sentinel.unwrap().get_connection().unwrap();
         command.query::<String>(&mut connection).is_ok()
     });
@@ -78,8 +79,8 @@ fn with_sentinels_a_hold_outlives_the_upgrade() {
 
 #[test]
 fn in_a_cluster_a_hold_outlives_the_upgrade() {
-    let cluster = Cluster::start();
-    let replica = cluster.replica();
+    let cluster = Cluster::replicated(1);
+    let replica = &cluster.replicas[0];
     let key = cluster.keys()[0];
     let holder = holder(&cluster.url(), key);
     eventually("the replica knows the hold", || {
@@ -93,9 +94,9 @@ fn in_a_cluster_a_hold_outlives_the_upgrade() {
             asked = Some(Instant::now());
             let _: String = replica.admin().run(command("a cluster"));
         }
-        is_master(&replica)
+        is_master(replica)
     });
-    assert_goes_on(&cluster.url(), holder, key, &replica);
+    assert_goes_on(&cluster.url(), holder, key, replica);
 }
 
 #[test]
@@ -104,7 +105,9 @@ fn with_a_fixed_url_a_hold_outlives_the_upgrade_if_the_master_comes_back() {
     let replica = replica_of(&master);
     let holder = holder(&master.url(), "k");
     let _: String = master.admin().run(command("neither"));
-    master.until_linked();
+    eventually("the old master has caught up", || {
+        master.info("replication", "master_link_status") == "up"
+    });
     let mut refused = redis::cmd("RLOCK.ACQUIRE");
     let refused = master.query(refused.arg(&["other", "ann", "1000"]));
     assert_eq!(refused.unwrap_err().code(), Some("READONLY"));
@@ -139,8 +142,8 @@ fn a_backup_brings_back_released_holds_and_forgets_those_since() {
         .arg(copy.path())
         .status();
     assert!(copied.unwrap().success());
-    let (module, copy) = (module(), copy.path().to_str().unwrap().to_owned());
-    let restored = Server::start_with(&["--dir", &copy, "--loadmodule", module.to_str().unwrap()]);
+    let restored = Setup::new().line(&format!("dir {}", copy.path().display()));
+    let restored = restored.start();
     let mut admin = restored.admin();
     assert_eq!(admin.run::<Option<u64>>("RLOCK.RENEW k bob 60000"), None);
     assert_eq!(

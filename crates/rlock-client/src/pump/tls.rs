@@ -249,11 +249,6 @@ impl ServerCertVerifier for Anybody {
 }
 
 #[cfg(test)]
-#[allow(dead_code)]
-#[path = "../../tests/it/certificates.rs"]
-mod authority;
-
-#[cfg(test)]
 mod tests {
     use std::time::Duration;
 
@@ -267,7 +262,7 @@ mod tests {
 
     use super::*;
     use crate::pump::dial::{dial, failure};
-    use crate::pump::tls::authority::{Authority, Certified};
+    use rlock_testkit::certificates::{Authority, Certified};
 
     /// A server at 127.0.0.1 that shows a certificate, and perhaps asks its
     /// clients for one of this authority.

@@ -8,7 +8,7 @@ use rlock_client::{
     Client, Error, Guard, Loss, Owner, Quorum, QuorumGuard, ReadGuard, Terms, WriteGuard,
 };
 
-use crate::server::together;
+use rlock_testkit::asynchronous::together;
 
 /// How long calls that do not wait go on.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(4);

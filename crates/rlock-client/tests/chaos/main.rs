@@ -5,9 +5,6 @@
 //! A seed decides what is done to whom, but not when each machine gets to it.
 
 mod checker;
-#[allow(dead_code, unused_imports)]
-#[path = "../it/cluster_servers.rs"]
-mod cluster_servers;
 mod contender;
 mod end;
 mod history;
@@ -18,11 +15,6 @@ mod network;
 mod picture;
 mod random;
 mod report;
-#[allow(dead_code)]
-#[path = "../it/server.rs"]
-mod server;
-#[path = "../../../../tests/it/signal.rs"]
-mod signal;
 mod world;
 mod worlds;
 
@@ -132,7 +124,10 @@ async fn run_all(world: Worlds, seconds: u64, seed: u64) -> bool {
 async fn run<W: World>(length: Duration, seed: u64) -> bool {
     println!("chaos: {}, {length:?}, seed {seed}", W::NAME);
     let mut world = W::start().await;
-    server::eventually("the servers are well", async || world.is_whole().await).await;
+    rlock_testkit::asynchronous::eventually("the servers are well", async || {
+        world.is_whole().await
+    })
+    .await;
     let network = Network::of(GROUPS, &world.ports()).await;
     let log = Log::new();
     log::watch_the_machine(log.clone());

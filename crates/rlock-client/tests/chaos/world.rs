@@ -8,7 +8,7 @@ use crate::history::Loses;
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
-use crate::server::Server;
+use rlock_testkit::asynchronous::Server;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use rlock_client::{Client, Error, Terms, blocking};
 
-use crate::cluster_servers::Cluster;
-use crate::server::{Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Server, eventually};
+use rlock_testkit::cluster::Cluster;
 
 /// The address of the cluster, by two of its servers.
 fn url(cluster: &Cluster) -> String {
-    let hosts = [0, 1].map(|node| format!("127.0.0.1:{}", cluster.server(node).port));
+    let hosts = [0, 1].map(|node| format!("127.0.0.1:{}", cluster.server(node).port()));
     format!("redis+cluster://{}", hosts.join(","))
 }
 
@@ -26,7 +27,7 @@ async fn counters_are_those_of_the_server() {
         .await
         .unwrap();
     let [master] = client.counters().await.try_into().unwrap();
-    assert_eq!(master.address, format!("127.0.0.1:{}", server.port));
+    assert_eq!(master.address, format!("127.0.0.1:{}", server.port()));
     let numbers = master.answer.unwrap();
     assert_eq!((numbers["grants"], numbers["releases"]), (1, 1));
     assert_eq!(numbers["waiters"], 0);
@@ -50,7 +51,7 @@ async fn masters_answer_each_for_itself() {
         async move { mutex.lock().await }
     });
     cluster.admin(0).await.queued(1).await;
-    let address = |node| format!("127.0.0.1:{}", cluster.server(node).port);
+    let address = |node| format!("127.0.0.1:{}", cluster.server(node).port());
     let addresses = [address(0), address(1), address(2)];
     let masters = client.counters().await;
     let waiters = |address: &str| {

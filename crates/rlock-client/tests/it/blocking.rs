@@ -7,8 +7,9 @@ use rlock_client::blocking::Client;
 use rlock_client::{Error, Lease, Loss, Terms};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server, eventually};
+use rlock_testkit::Setup;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 pub(crate) fn with_server() -> (Runtime, Server) {
     let runtime = Builder::new_multi_thread()
@@ -78,14 +79,14 @@ fn a_loss_is_waited_for() {
         .mutex("k")
         .with(Terms::new().lease(Lease::Fixed(lease)).unwrap());
     assert_eq!(brief.lock().unwrap().loss().wait(), Loss::LeaseEnded);
-    assert!(client.mutex("k").lock_timeout(BOUND).unwrap().is_some());
+    assert!(client.mutex("k").lock_timeout(PATIENCE).unwrap().is_some());
 }
 
 /// The timers of those who wait end with the client's thread.
 #[test]
 fn who_waits_for_a_loss_hears_that_the_client_was_closed() {
     let (tests, server) = with_server();
-    let proxy = tests.block_on(Proxy::to(server.port));
+    let proxy = tests.block_on(Proxy::to(server.port()));
     let client = Client::connect(proxy.url()).unwrap();
     let guard = client.mutex("k").lock().unwrap();
     let loss = guard.loss();
@@ -132,7 +133,7 @@ fn it_may_be_used_and_dropped_where_async_code_runs() {
 #[test]
 fn errors_are_the_same() {
     let (tests, server) = with_server();
-    let bare = tests.block_on(Server::start_with(&[]));
+    let bare = tests.block_on(Setup::new().without_module().start_async());
     assert!(matches!(
         Client::connect(bare.url()),
         Err(Error::ModuleMissing)

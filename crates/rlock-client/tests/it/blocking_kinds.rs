@@ -7,7 +7,7 @@ use rlock_client::{Error, Lease, Loss, Terms};
 use tokio::runtime::Runtime;
 
 use crate::blocking::with_server;
-use crate::server::Server;
+use rlock_testkit::asynchronous::Server;
 
 const LEASE: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_millis(20);

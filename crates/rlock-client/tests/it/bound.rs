@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Error, Lease, Loss, Mutex, Terms};
 
 use crate::calm::on_a_calm_machine;
-use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 fn bound(client: &Client, key: &str, grace: Duration) -> Mutex {
     client.mutex(key).with(Terms::new().bound(grace).unwrap())
@@ -15,7 +16,7 @@ fn bound(client: &Client, key: &str, grace: Duration) -> Mutex {
 #[tokio::test]
 async fn a_bound_hold_is_free_soon_after_its_process_has_died() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let gone = Client::connect(&proxy.url()).await.unwrap();
     let grace = Duration::from_millis(300);
     let guard = bound(&gone, "k", grace).lock().await.unwrap();
@@ -27,7 +28,12 @@ async fn a_bound_hold_is_free_soon_after_its_process_has_died() {
     let mut admin = server.admin().await;
     let ids = admin.lock_clients().await;
     let _: u64 = admin.run(&format!("CLIENT KILL ID {}", ids[0])).await;
-    let next = other.mutex("k").lock_timeout(BOUND).await.unwrap().unwrap();
+    let next = other
+        .mutex("k")
+        .lock_timeout(PATIENCE)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(begun.elapsed() >= grace - Duration::from_millis(5));
     assert!(
         begun.elapsed() < Duration::from_secs(10),
@@ -53,7 +59,7 @@ async fn a_bound_hold_follows_its_client_to_the_next_connection() {
     let reading = lock.read().await.unwrap();
     let permits = semaphore.acquire_many(2).await.unwrap();
     let fixed = Terms::new()
-        .lease(Lease::Fixed(BOUND))
+        .lease(Lease::Fixed(PATIENCE))
         .unwrap()
         .bound(grace)
         .unwrap();
@@ -91,7 +97,7 @@ async fn a_hold_bound_without_grace_is_lost_with_its_connection() {
     let guard = bound(&client, "k", Duration::ZERO).lock().await.unwrap();
     let kept = client.mutex("other").lock().await.unwrap();
     admin.kill_lock_clients().await;
-    tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
+    tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
     admin.untouched("k").await;
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));
     assert!(kept.is_valid());
@@ -101,7 +107,7 @@ async fn a_hold_bound_without_grace_is_lost_with_its_connection() {
 fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
     on_a_calm_machine(async || {
         let server = Server::start().await;
-        let proxy = Proxy::to(server.port).await;
+        let proxy = Proxy::to(server.port()).await;
         // Longer than the grace, the client would wait for a reply otherwise.
         let builder = Client::builder().response_timeout(Duration::from_secs(10));
         let client = builder.connect(&proxy.url()).await.unwrap();
@@ -110,7 +116,7 @@ fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
         let kept = client.mutex("other").lock().await.unwrap();
         let silent = Instant::now();
         proxy.set(Weather::Swallow);
-        let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
+        let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
         assert_eq!(loss, Loss::LeaseEnded);
         // It was lost before, by the clock; and is told as soon as a thread runs.
         let late = Duration::from_millis(100);
@@ -118,7 +124,13 @@ fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
         assert!(kept.is_valid(), "what is not bound counts on");
         proxy.set(Weather::Fair);
         let next = server.client().await;
-        assert!(next.mutex("k").lock_timeout(BOUND).await.unwrap().is_some());
+        assert!(
+            next.mutex("k")
+                .lock_timeout(PATIENCE)
+                .await
+                .unwrap()
+                .is_some()
+        );
     });
 }
 

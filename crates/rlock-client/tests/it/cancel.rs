@@ -7,7 +7,8 @@ use std::time::Duration;
 use rlock_client::{Client, MultiLock, Mutex, Owner, RwLock, Semaphore, Terms, Upgrade};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::server::{Admin, Server};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, Server};
 
 /// A sequence of numbers that look random, the same in every run.
 pub(crate) struct Random(pub(crate) u64);
@@ -359,7 +360,8 @@ async fn a_call_dropped_after_its_reply_arrived_gives_the_lock_back() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(call.as_mut().poll(&mut context).is_pending());
     // The reply is there, but the call is never polled again.
-    crate::server::eventually("granted", async || admin.gauge("grants").await == 1).await;
+    rlock_testkit::asynchronous::eventually("granted", async || admin.gauge("grants").await == 1)
+        .await;
     drop(call);
     client.flush().await;
     assert!(!mutex.is_locked().await.unwrap());

@@ -8,8 +8,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 use crate::cancel::{Locks, Random, nothing_is_left};
-use crate::proxy::{Proxy, Weather};
-use crate::server::{Admin, BOUND, Server};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 const TASKS: u64 = 120;
 const CALLS: u64 = 100_000;
@@ -105,7 +106,7 @@ async fn weather(proxy: &Proxy, admin: &mut Admin, random: &mut Random) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_dropped_beside_faults_leave_nothing() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (mut admin, mut random) = (server.admin().await, Random(CALLS));
     let through = async || {
         let builder = Client::builder().response_timeout(LIMIT);
@@ -132,7 +133,7 @@ async fn calls_dropped_beside_faults_leave_nothing() {
     let connections: u64 = clients.iter().map(|it| it.metrics().reconnects).sum();
     proxy.set(Weather::Fair);
     for client in &clients {
-        timeout(BOUND, client.flush())
+        timeout(PATIENCE, client.flush())
             .await
             .expect("all is cleaned up");
     }

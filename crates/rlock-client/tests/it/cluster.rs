@@ -4,34 +4,27 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Address, Client, Error, Guard, Login, Loss, Servers, Terms};
 
-use crate::cluster_servers::Cluster;
-use crate::server::{BOUND, Server, eventually, free_port, together, url};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually, free_port, together, url};
+use rlock_testkit::cluster::Cluster;
 
-impl Cluster {
-    pub(crate) async fn client(&self) -> Client {
-        Client::connect(together("cluster", &self.urls()))
-            .await
-            .unwrap()
+/// How often the nodes have sent somebody elsewhere.
+async fn redirections(cluster: &Cluster) -> u64 {
+    let mut count = 0;
+    for node in 0..cluster.urls().len() {
+        let info: String = cluster.admin(node).await.run("INFO errorstats").await;
+        let moved = info.lines().filter_map(|line| {
+            let (error, rest) = line.strip_prefix("errorstat_")?.split_once(":count=")?;
+            (error == "MOVED").then(|| rest.trim().parse::<u64>().unwrap())
+        });
+        count += moved.sum::<u64>();
     }
-
-    /// How often the nodes have sent somebody elsewhere.
-    async fn redirections(&self) -> u64 {
-        let mut count = 0;
-        for node in 0..self.urls().len() {
-            let info: String = self.admin(node).await.run("INFO errorstats").await;
-            let moved = info.lines().filter_map(|line| {
-                let (error, rest) = line.strip_prefix("errorstat_")?.split_once(":count=")?;
-                (error == "MOVED").then(|| rest.trim().parse::<u64>().unwrap())
-            });
-            count += moved.sum::<u64>();
-        }
-        count
-    }
+    count
 }
 
 async fn lock(client: &Client, key: &str) -> Guard {
     let lock = client.mutex(key);
-    let guard = tokio::time::timeout(BOUND, lock.lock());
+    let guard = tokio::time::timeout(PATIENCE, lock.lock());
     guard.await.unwrap_or_else(|_| panic!("`{key}`")).unwrap()
 }
 
@@ -45,7 +38,10 @@ async fn waiter(cluster: &Cluster, node: usize, key: &str) -> tokio::task::JoinH
 }
 
 async fn granted(waiter: tokio::task::JoinHandle<Guard>) -> Guard {
-    tokio::time::timeout(BOUND, waiter).await.unwrap().unwrap()
+    tokio::time::timeout(PATIENCE, waiter)
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 #[tokio::test]
@@ -64,7 +60,7 @@ async fn every_master_is_asked_for_its_own_keys_and_by_one_connection() {
         // Of this client and of the one that waits; the latter may be gone already.
         assert!((1..=2).contains(&mine), "{mine}");
     }
-    assert_eq!(cluster.redirections().await, 0);
+    assert_eq!(redirections(&cluster).await, 0);
     assert_eq!(client.metrics().reconnects, 0);
 }
 
@@ -121,7 +117,7 @@ async fn a_master_that_has_a_successor_is_asked_no_more() {
         .await
         .run("CLUSTER FAILOVER TAKEOVER")
         .await;
-    let (renew, port) = (format!("RLOCK.RENEW {key} a 1"), cluster.server(3).port);
+    let (renew, port) = (format!("RLOCK.RENEW {key} a 1"), cluster.server(3).port());
     eventually("the others know the successor", async || {
         let moved = cluster.admin(1).await.ask::<u64>(&renew).await;
         moved.unwrap_err().to_string().contains(&port.to_string())
@@ -240,7 +236,7 @@ async fn what_is_on_its_way_to_another_master_is_renewed_and_released_there() {
     })
     .await;
     // It is free, and an acquire waits until the slot has settled.
-    let waits = mutex.lock_timeout(BOUND);
+    let waits = mutex.lock_timeout(PATIENCE);
     let settles = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         cluster.finish_move(slot, 0, 1).await;
@@ -382,7 +378,7 @@ async fn what_is_no_cluster_is_said_with_its_address() {
         .unwrap_err();
     let text = error.to_string();
     assert!(
-        text.contains(&format!("127.0.0.1:{}", server.port)),
+        text.contains(&format!("127.0.0.1:{}", server.port())),
         "{text}"
     );
     assert!(text.contains("cluster support disabled"), "{text}");
@@ -454,7 +450,7 @@ async fn masters_that_name_each_other_are_asked_with_pauses_and_no_longer_than_t
         "{:?}",
         begun.elapsed()
     );
-    let asked = cluster.redirections().await;
+    let asked = redirections(&cluster).await;
     assert!((2..100).contains(&asked), "{asked} times");
     let waiting = tokio::spawn({
         let client = client.clone();

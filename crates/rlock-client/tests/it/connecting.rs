@@ -4,7 +4,7 @@
 use rlock_client::{Client, Error, Guard};
 use tokio::task::JoinHandle;
 
-use crate::server::{Admin, BOUND, Server, eventually};
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server, eventually};
 
 fn wait(client: &Client) -> JoinHandle<Guard> {
     let mutex = client.mutex("k");
@@ -12,7 +12,10 @@ fn wait(client: &Client) -> JoinHandle<Guard> {
 }
 
 async fn granted(waiting: JoinHandle<Guard>) -> Guard {
-    tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap()
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap()
 }
 
 /// A lock, a hand-off, and another one after the connection was killed. The
@@ -39,7 +42,7 @@ pub(crate) async fn locks_waits_and_comes_back(client: &Client, admin: &mut Admi
 
 /// A server with a socket at a path that has a space in it.
 async fn with_socket() -> (Server, String) {
-    let server = Server::start_locking(&[("unixsocket", "a socket")]).await;
+    let server = Server::start_locking(&[("unixsocket", "\"a socket\"")]).await;
     let path = server.file("a socket").display().to_string();
     (server, path.replace(' ', "%20"))
 }
@@ -86,7 +89,7 @@ async fn at_a_unix_socket_nobody_else_is_disconnected() {
     }
     leads_to(&second);
     admin.kill_lock_clients().await;
-    let guard = client.mutex("k").lock_timeout(BOUND).await.unwrap();
+    let guard = client.mutex("k").lock_timeout(PATIENCE).await.unwrap();
     assert!(guard.is_some() && client.metrics().reconnects == 1);
     assert_eq!(other.calls().await.get("client|kill"), None);
     for stranger in &mut strangers {
@@ -115,7 +118,7 @@ async fn a_user_with_a_password_locks_and_comes_back() {
     let mut admin = server.admin().await;
     let rules = "ACL SETUSER ann on >p@ss:wo/rd? ~k &rlock:client:* +@all -@admin +client";
     let _: () = admin.run(rules).await;
-    let url = |user: &str| format!("redis://{user}@127.0.0.1:{}/", server.port);
+    let url = |user: &str| format!("redis://{user}@127.0.0.1:{}/", server.port());
     let client = Client::connect(&url("ann:p%40ss%3Awo%2Frd%3F"))
         .await
         .unwrap();

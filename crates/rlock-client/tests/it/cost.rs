@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Lease, Terms};
 
 use crate::calm::on_a_calm_machine;
+use crate::connects::Connects;
 #[cfg(feature = "quorum")]
 use crate::quorum::{Members, mutex};
-use crate::server::{BOUND, Server};
+use rlock_testkit::asynchronous::{PATIENCE, Server};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -138,7 +139,7 @@ fn a_grant_after_a_long_wait_needs_no_confirmation() {
                 .mutex("k")
                 .with(Terms::new().lease(Lease::Fixed(lease)).unwrap())
         };
-        let held = fixed(&other, BOUND).lock().await.unwrap();
+        let held = fixed(&other, PATIENCE).lock().await.unwrap();
         let mutex = fixed(&client, lease);
         let waiting = tokio::spawn(async move { mutex.lock().await.unwrap() });
         admin.queued(1).await;

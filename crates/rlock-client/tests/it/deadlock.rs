@@ -2,7 +2,8 @@
 
 use rlock_client::Error;
 
-use crate::server::{BOUND, Server};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server};
 
 #[tokio::test]
 async fn a_deadlock_names_the_owners_of_the_cycle_in_their_order() {
@@ -32,10 +33,16 @@ async fn a_deadlock_names_the_owners_of_the_cycle_in_their_order() {
     // The one who was refused gives way, and the others go on.
     guards.pop().unwrap().release().await.unwrap();
     let guard = waiting.pop().unwrap();
-    let guard = tokio::time::timeout(BOUND, guard).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, guard)
+        .await
+        .unwrap()
+        .unwrap();
     drop((guard.unwrap(), guards.pop()));
     let guard = waiting.pop().unwrap();
-    let guard = tokio::time::timeout(BOUND, guard).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, guard)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.unwrap().is_valid());
     assert_eq!(server.admin().await.gauge("deadlocks").await, 1);
 }
@@ -59,6 +66,9 @@ async fn a_request_refused_as_a_deadlock_leaves_nothing() {
     );
     assert_eq!(server.admin().await.gauge("waiters").await, 2);
     second.release().await.unwrap();
-    let both = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    let both = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(both.is_valid() && first.is_valid());
 }

@@ -7,21 +7,22 @@ use futures_util::StreamExt;
 use rlock_client::{Client, Error, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
+use crate::connects::Connects;
 use crate::kinds::through;
-use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server, eventually};
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 #[tokio::test]
 async fn a_lost_reply_to_a_queued_request_makes_no_second_place() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (client, holder) = (through(&proxy).await, server.client().await);
     let mut admin = server.admin().await;
     let held = holder.mutex("k").lock().await.unwrap();
     proxy.set(Weather::CutReplyTo("RLOCK.ACQUIRE"));
     let waiting = tokio::spawn({
         let mutex = client.mutex("k");
-        async move { mutex.lock_timeout(BOUND).await.unwrap().unwrap() }
+        async move { mutex.lock_timeout(PATIENCE).await.unwrap().unwrap() }
     });
     eventually("asked again", async || admin.gauge("acquires").await >= 3).await;
     admin.queued(1).await;
@@ -33,7 +34,7 @@ async fn a_lost_reply_to_a_queued_request_makes_no_second_place() {
 #[tokio::test]
 async fn a_request_that_outlives_its_connection_is_not_carried_out() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (client, mut admin) = (through(&proxy).await, server.admin().await);
     proxy.set(Weather::DelayRequest("RLOCK.ACQUIRE"));
     // Asks on its way; gives that connection up, and asks on a new one.
@@ -47,7 +48,7 @@ async fn a_request_that_outlives_its_connection_is_not_carried_out() {
 #[tokio::test]
 async fn a_grant_that_is_heard_of_too_late_is_not_taken_for_a_hold() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (client, other) = (through(&proxy).await, server.client().await);
     let mut admin = server.admin().await;
     let first = other.mutex("k").lock().await.unwrap();
@@ -64,14 +65,14 @@ async fn a_grant_that_is_heard_of_too_late_is_not_taken_for_a_hold() {
     assert!(second.is_valid() && !late.is_finished());
     let fence = second.fence();
     second.release().await.unwrap();
-    let late = tokio::time::timeout(BOUND, late).await.unwrap().unwrap();
+    let late = tokio::time::timeout(PATIENCE, late).await.unwrap().unwrap();
     assert!(late.is_valid() && late.fence() > fence);
 }
 
 #[tokio::test]
 async fn calls_end_within_their_bound_when_the_network_is_silent() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let builder = Client::builder().response_timeout(Duration::from_millis(200));
     let builder = builder.retry_timeout(Duration::from_millis(500));
     let client = builder.connect(&proxy.url()).await.unwrap();
@@ -106,14 +107,14 @@ async fn calls_end_within_their_bound_when_the_network_is_silent() {
 #[tokio::test]
 async fn a_client_cut_off_for_reading_too_slowly_loses_neither_hold_nor_wait() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (client, mut admin) = (through(&proxy).await, server.admin().await);
     let guard = client.mutex("held").lock().await.unwrap();
     let other = server.client().await;
     let held = other.mutex("k").lock().await.unwrap();
     let waiting = tokio::spawn({
         let mutex = client.mutex("k");
-        async move { mutex.lock_timeout(BOUND).await.unwrap().unwrap() }
+        async move { mutex.lock_timeout(PATIENCE).await.unwrap().unwrap() }
     });
     admin.queued(1).await;
     let limit = "pubsub 1 1 1";
@@ -121,14 +122,17 @@ async fn a_client_cut_off_for_reading_too_slowly_loses_neither_hold_nor_wait() {
     set.arg("SET").arg("client-output-buffer-limit").arg(limit);
     let _: () = set.query_async(&mut admin.0).await.unwrap();
     held.release().await.unwrap();
-    let next = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    let next = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(next.is_valid() && guard.is_valid());
 }
 
 #[tokio::test]
 async fn no_command_carries_a_time_of_this_machine() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let client = through(&proxy).await;
     let mutex = client
         .mutex("k")
@@ -161,7 +165,7 @@ async fn no_command_carries_a_time_of_this_machine() {
 fn a_burst_of_calls_does_not_give_the_connection_up() {
     on_a_calm_machine(async || {
         let server = Server::start().await;
-        let proxy = Proxy::to(server.port).await;
+        let proxy = Proxy::to(server.port()).await;
         let builder = Client::builder().response_timeout(Duration::from_secs(1));
         let client = builder.connect(&proxy.url()).await.unwrap();
         let mut admin = server.admin().await;
@@ -211,7 +215,7 @@ async fn session(server: &Server, other: &Client, cut: Weather) -> bool {
     let [free, bound, held] = &keys;
     let run = async {
         let first = other.mutex(held).lock().await.unwrap();
-        let proxy = Proxy::to(server.port).await;
+        let proxy = Proxy::to(server.port()).await;
         proxy.set(cut.clone());
         let client = match Client::connect(&proxy.url()).await {
             Ok(client) => client,
@@ -247,7 +251,7 @@ async fn session(server: &Server, other: &Client, cut: Weather) -> bool {
         }
         proxy.weather() == Weather::Fair
     };
-    let run = tokio::time::timeout(BOUND, run).await;
+    let run = tokio::time::timeout(PATIENCE, run).await;
     run.unwrap_or_else(|_| panic!("{cut:?}: it hangs"))
 }
 
@@ -255,7 +259,7 @@ async fn session(server: &Server, other: &Client, cut: Weather) -> bool {
 #[tokio::test]
 async fn a_forced_release_without_an_answer_is_not_repeated() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let operator = Client::connect(proxy.url()).await.unwrap();
     let client = server.client().await;
     let mutex = client.mutex("k");

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Error, Guard, Kind, Lease, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
-use crate::proxy::{Proxy, Weather};
-use crate::server::{Admin, BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 const LEAST: Duration = Duration::from_millis(600);
 const LATE: Duration = Duration::from_millis(300);
@@ -18,7 +19,7 @@ fn terms(lease: Duration) -> Terms {
 /// When `key` is free, counted from `begun`.
 async fn free_after(client: &Client, key: &str, begun: Instant) -> Duration {
     let mutex = client.mutex(key);
-    let next = mutex.lock_timeout(BOUND).await.unwrap().unwrap();
+    let next = mutex.lock_timeout(PATIENCE).await.unwrap().unwrap();
     let elapsed = begun.elapsed();
     next.release().await.unwrap();
     elapsed
@@ -118,12 +119,12 @@ async fn it_stays_whatever_becomes_of_its_client() {
     drop(guard.release_after(hour));
     client.flush().await;
     admin.kill_lock_clients().await;
-    client.close(BOUND).await.unwrap();
+    client.close(PATIENCE).await.unwrap();
     eventually("it is gone", async || admin.lock_clients().await.is_empty()).await;
     for key in ["plain", "bound", "dropped"] {
         let left = left(&mut admin, key).await;
-        assert!(left > hour - BOUND, "{key}: {left:?}");
-        assert!(left < hour + BOUND, "{key}: {left:?}");
+        assert!(left > hour - PATIENCE, "{key}: {left:?}");
+        assert!(left < hour + PATIENCE, "{key}: {left:?}");
     }
 }
 
@@ -180,7 +181,7 @@ async fn what_was_lost_is_not_kept() {
 #[tokio::test]
 async fn the_background_goes_on_where_nobody_answers() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let builder = Client::builder()
         .response_timeout(Duration::from_millis(200))
         .retry_timeout(Duration::from_millis(400));

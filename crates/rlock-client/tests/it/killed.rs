@@ -6,8 +6,9 @@ use rlock_client::{Client, Error, Guard, Lease, Loss, Terms};
 use tokio::task::JoinHandle;
 
 use crate::calm::on_a_calm_machine;
-use crate::proxy::{Proxy, Weather};
-use crate::server::{Admin, BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 #[test]
 fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
@@ -24,7 +25,7 @@ fn a_fixed_lease_is_not_prolonged_by_a_new_connection() {
         eventually("watched again", async || admin.gauge("watches").await == 1).await;
         let next = client
             .mutex("k")
-            .lock_timeout(BOUND)
+            .lock_timeout(PATIENCE)
             .await
             .unwrap()
             .unwrap();
@@ -77,7 +78,7 @@ async fn waiters_go_on_waiting_in_their_order_on_a_new_connection() {
         let mutex = client.mutex("k");
         waiting.push(tokio::spawn(async move {
             mutex
-                .lock_timeout(BOUND)
+                .lock_timeout(PATIENCE)
                 .await
                 .unwrap()
                 .unwrap()
@@ -99,7 +100,7 @@ async fn waiters_go_on_waiting_in_their_order_on_a_new_connection() {
     }
     held.release().await.unwrap();
     for task in waiting {
-        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
     }
     admin.untouched("k").await;
 }
@@ -132,7 +133,7 @@ async fn cut_off(
 #[tokio::test]
 async fn a_waiter_that_reconnects_is_granted_before_those_who_came_later() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (other, mut admin) = (server.client().await, server.admin().await);
     let held = other.mutex("k").lock().await.unwrap();
     let (_client, waiting) = cut_off(&server, &proxy, &mut admin).await;
@@ -153,19 +154,25 @@ async fn a_waiter_that_reconnects_is_granted_before_those_who_came_later() {
     .await;
     admin.queued(2).await;
     held.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
     let guard = guard.unwrap();
     assert!(!later.is_finished());
     let fence = guard.fence();
     guard.release().await.unwrap();
-    let later = tokio::time::timeout(BOUND, later).await.unwrap().unwrap();
+    let later = tokio::time::timeout(PATIENCE, later)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(later.unwrap().fence() > fence);
 }
 
 #[tokio::test]
 async fn a_kept_place_holds_up_nobody() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (other, mut admin) = (server.client().await, server.admin().await);
     let held = other.mutex("k").lock().await.unwrap();
     let (_client, waiting) = cut_off(&server, &proxy, &mut admin).await;
@@ -174,14 +181,17 @@ async fn a_kept_place_holds_up_nobody() {
     assert_eq!(admin.gauge("places_kept").await, 1);
     proxy.set(Weather::Fair);
     next.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.unwrap().is_valid());
 }
 
 #[tokio::test]
 async fn a_call_dropped_while_its_place_is_kept_leaves_none() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (other, mut admin) = (server.client().await, server.admin().await);
     let held = other.mutex("k").lock().await.unwrap();
     let (client, waiting) = cut_off(&server, &proxy, &mut admin).await;

@@ -8,8 +8,9 @@ use rlock_client::{
 };
 use tokio::task::JoinHandle;
 
-use crate::proxy::{Proxy, Weather};
-use crate::server::{Admin, BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 /// How a test asks for locks of one kind: always for all that a writer would keep from others.
 trait Contender: Clone + Send + Sync + 'static {
@@ -121,7 +122,7 @@ fn usual<C: Contender>(client: &Client) -> C {
 /// Somebody who wants the first of the keys, and waits for it.
 async fn rival(client: &Client, admin: &mut Admin) -> JoinHandle<Guard> {
     let mutex = client.mutex("k");
-    let waiting = tokio::spawn(async move { mutex.lock_timeout(BOUND).await.unwrap().unwrap() });
+    let waiting = tokio::spawn(async move { mutex.lock_timeout(PATIENCE).await.unwrap().unwrap() });
     eventually("the rival waits", async || {
         client.mutex("k").info().await.unwrap().queued > 0
     })
@@ -165,7 +166,10 @@ async fn the_lock_is_waited_for_and_handed_on<C: Contender>() {
     let fence = held.fence();
     // What was dropped goes on to the next.
     drop(held);
-    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.fence() > fence && guard.is_valid());
     assert!(guard.remaining() > Duration::from_secs(29));
     assert!(mutex.try_lock().await.unwrap().is_none());
@@ -193,7 +197,7 @@ async fn a_hold_ended_by_others_is_lost_at_once<C: Contender>() {
         let guard = lock.try_take().await.unwrap().unwrap();
         let begun = Instant::now();
         let _: redis::Value = admin.run(command).await;
-        let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
+        let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
         assert_eq!(loss, Loss::EndedByServer, "{command}");
         let elapsed = begun.elapsed();
         assert!(elapsed < Duration::from_secs(5), "long before a renewal");
@@ -214,9 +218,9 @@ async fn a_fixed_lease_ends_and_the_holder_knows_first<C: Contender>() {
     let lease = Lease::Fixed(Duration::from_millis(300));
     let lock = C::of(&client, Terms::new().lease(lease).unwrap());
     let guard = lock.take().await.unwrap();
-    let next = client.mutex("k").lock_timeout(BOUND).await.unwrap();
+    let next = client.mutex("k").lock_timeout(PATIENCE).await.unwrap();
     assert!(!guard.is_valid(), "at no moment are there two");
-    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
+    let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::LeaseEnded);
     assert!(guard.remaining().is_zero());
     assert!(next.unwrap().fence() > guard.fence());
@@ -244,7 +248,7 @@ async fn the_watchdog_keeps_a_lock_for_longer_than_its_lease<C: Contender>() {
 
 async fn lost_replies_give_the_same_grant_once_and_one_release<C: Contender>() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (client, other) = (through(&proxy).await, server.client().await);
     let mut admin = server.admin().await;
     proxy.set(Weather::CutReplyTo("ACQUIRE"));
@@ -270,7 +274,7 @@ async fn lost_replies_give_the_same_grant_once_and_one_release<C: Contender>() {
 
 async fn calls_given_up_while_their_replies_were_lost_leave_nothing<C: Contender>() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (client, mut admin) = (through(&proxy).await, server.admin().await);
     let lock = usual::<C>(&client);
     for is_held in [false, true] {
@@ -299,13 +303,13 @@ async fn calls_given_up_while_their_replies_were_lost_leave_nothing<C: Contender
 
 async fn a_holder_that_hears_nothing_knows_its_loss_before_others_can_have_it<C: Contender>() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let (client, other) = (through(&proxy).await, server.client().await);
     let lease = Duration::from_millis(600);
     let lock = C::of(&client, Terms::new().lease(lease).unwrap());
     let guard = lock.take().await.unwrap();
     proxy.set(Weather::Swallow);
-    let next = other.mutex("k").lock_timeout(BOUND).await.unwrap();
+    let next = other.mutex("k").lock_timeout(PATIENCE).await.unwrap();
     assert!(!guard.is_valid(), "at no moment are there two");
     assert_eq!(guard.loss().now(), Some(Loss::LeaseEnded));
     assert!(next.unwrap().fence() > guard.fence());

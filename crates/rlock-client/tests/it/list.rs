@@ -5,7 +5,8 @@ use std::time::Duration;
 use rlock_client::{Client, Error, Mode, Terms};
 use tokio::task::JoinHandle;
 
-use crate::server::Server;
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::Server;
 
 fn wait_for(client: &Client, key: &str) -> JoinHandle<()> {
     let mutex = client.mutex(key);

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Error, Guard, Loss, Mode};
 
-use crate::server::{BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
 
 #[tokio::test]
 async fn waiters_of_two_clients_get_the_lock_in_the_order_of_asking() {
@@ -110,7 +111,10 @@ async fn keys_may_have_spaces_and_any_bytes() {
         });
         server.admin().await.queued(1).await;
         guard.release().await.unwrap();
-        tokio::time::timeout(BOUND, waiter).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, waiter)
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -233,7 +237,7 @@ async fn a_client_that_is_closed_leaves_nothing() {
     let mut admin = server.admin().await;
     admin.queued(1).await;
     let losses = (guard.loss(), client.loss());
-    client.close(BOUND).await.unwrap();
+    client.close(PATIENCE).await.unwrap();
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
     assert_eq!(
         (losses.0.await, losses.1.await),
@@ -243,7 +247,7 @@ async fn a_client_that_is_closed_leaves_nothing() {
     assert!(matches!(mutex.lock().await, Err(Error::Closed)));
     assert!(matches!(mutex.info().await, Err(Error::Closed)));
     assert!(guard.release().await.is_err());
-    let loss = tokio::time::timeout(BOUND, client.loss()).await;
+    let loss = tokio::time::timeout(PATIENCE, client.loss()).await;
     assert_eq!(loss.unwrap(), Loss::Released, "the end is over");
     client.close(Duration::MAX).await.unwrap();
     drop(again);

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use rlock_client::{Error, Guard, Lease, Loss, Terms};
 
 use crate::calm::on_a_calm_machine;
-use crate::server::{BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
 
 async fn lost(guard: &Guard) -> Loss {
-    tokio::time::timeout(BOUND, guard.loss()).await.unwrap()
+    tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap()
 }
 
 #[tokio::test]
@@ -23,7 +24,7 @@ async fn max_hold_ends_a_hold_that_the_watchdog_would_keep() {
     let guard = mutex.lock().await.unwrap();
     let next = client
         .mutex("k")
-        .lock_timeout(BOUND)
+        .lock_timeout(PATIENCE)
         .await
         .unwrap()
         .unwrap();
@@ -88,7 +89,7 @@ async fn a_starved_runtime_cannot_make_a_lost_lock_look_valid() {
     let guard = mutex.lock().await.unwrap();
     let held = Instant::now();
     while guard.is_valid() {
-        assert!(held.elapsed() < BOUND);
+        assert!(held.elapsed() < PATIENCE);
         std::hint::spin_loop();
     }
     // Nothing is renewed after that, though the client can run again.
@@ -131,7 +132,10 @@ async fn what_waits_for_a_loss_outlives_the_guard_and_ends_with_it() {
         tokio::spawn(async move { (loss.await, also.await) })
     };
     let ended = async |waits: tokio::task::JoinHandle<(Loss, Loss)>| {
-        tokio::time::timeout(BOUND, waits).await.unwrap().unwrap()
+        tokio::time::timeout(PATIENCE, waits)
+            .await
+            .unwrap()
+            .unwrap()
     };
     let mutex = client.mutex("k");
     let guard = mutex.lock().await.unwrap();

@@ -11,14 +11,13 @@ mod bound;
 mod calm;
 mod cancel;
 mod cancel_faults;
-mod certificates;
 mod chaos_checker;
 #[allow(dead_code)]
 #[path = "../chaos/checker.rs"]
 mod checker;
 mod cluster;
-mod cluster_servers;
 mod connecting;
+mod connects;
 mod cost;
 mod deadlock;
 mod faults;
@@ -35,7 +34,6 @@ mod messages;
 mod multi;
 mod multi_cluster;
 mod probe;
-mod proxy;
 #[cfg(feature = "quorum")]
 mod quorum;
 #[cfg(feature = "quorum")]
@@ -49,9 +47,6 @@ mod runtime;
 mod rwlock;
 mod semaphore;
 mod sentinel;
-mod server;
-#[path = "../../../../tests/it/signal.rs"]
-mod signal;
 mod stopped;
 mod tls;
 mod upgrade;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rlock_client::{Client, Guard};
 
-use crate::server::{Admin, BOUND, Server};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server};
 
 /// The channel of the only client there is.
 async fn channel(admin: &mut Admin) -> String {
@@ -49,11 +50,11 @@ async fn a_timeout_that_was_none_leaves_no_place_and_no_hold() {
     let owner = client.owner();
     let waiting = tokio::spawn({
         let (mutex, owner) = (client.mutex("k"), owner.clone());
-        async move { mutex.by(&owner).lock_timeout(BOUND).await }
+        async move { mutex.by(&owner).lock_timeout(PATIENCE).await }
     });
     admin.queued(1).await;
     say(&mut admin, &channel, &format!("timeout 0 {owner} k")).await;
-    let refused = tokio::time::timeout(BOUND, waiting).await.unwrap();
+    let refused = tokio::time::timeout(PATIENCE, waiting).await.unwrap();
     assert!(refused.unwrap().unwrap().is_none());
     admin.queued(0).await;
     held.release().await.unwrap();

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use rlock_client::{Client, Error};
 
-use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 #[tokio::test]
 async fn all_are_held_under_one_fence_by_one_command_each_way() {
@@ -58,7 +59,7 @@ async fn the_same_owner_enters_the_same_keys_again_but_no_others() {
     };
     assert_eq!((who, keys.as_str()), (owner.clone(), "a and 1 more"));
     let more = client.multi(["a", "b", "c"]);
-    let more = more.by(&owner).lock_timeout(BOUND).await;
+    let more = more.by(&owner).lock_timeout(PATIENCE).await;
     assert!(matches!(more, Err(Error::HeldOtherwise { .. })));
     outer.release().await.unwrap();
     assert!(inner.is_valid());
@@ -108,7 +109,7 @@ async fn keys_are_checked_before_anything_is_sent() {
 #[tokio::test]
 async fn what_a_server_is_asked_first_is_a_part_of_the_wait() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let client = Client::connect(proxy.url()).await.unwrap();
     let held = server.client().await.mutex("a").lock().await.unwrap();
     proxy.set(Weather::Slow(Duration::from_millis(300)));

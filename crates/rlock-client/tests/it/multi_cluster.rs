@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rlock_client::{Error, Loss, Terms};
 
-use crate::server::{BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
 
 #[tokio::test]
 async fn keys_of_one_slot_are_taken_in_one_step() {
@@ -71,12 +72,15 @@ async fn one_that_is_lost_while_the_next_is_waited_for_is_taken_again() {
     let client = server.client().await;
     let held = client.mutex("b").lock().await.unwrap();
     let multi = client.multi(["a", "b"]);
-    let waiting = tokio::spawn(async move { multi.lock_timeout(BOUND).await });
+    let waiting = tokio::spawn(async move { multi.lock_timeout(PATIENCE).await });
     let mut admin = server.admin().await;
     admin.queued(1).await;
     assert_eq!(client.mutex("a").force_release().await.unwrap(), 1);
     held.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
     let guard = guard.unwrap().unwrap();
     assert!(guard.is_valid());
     for key in ["a", "b"] {
@@ -102,7 +106,7 @@ async fn the_loss_of_one_is_the_loss_of_all() {
     let client = server.client().await;
     let guard = client.multi(["a", "b"]).lock().await.unwrap();
     assert_eq!(client.mutex("b").force_release().await.unwrap(), 1);
-    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
+    let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
     assert!(!guard.is_valid() && guard.remaining().is_zero());
     assert!(matches!(guard.release().await, Err(Error::Lost(_))));

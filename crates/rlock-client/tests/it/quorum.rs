@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 use rlock_client::{Error, Loss, Quorum, QuorumGuard, QuorumMutex, Terms};
 
 use crate::calm::on_a_calm_machine;
-use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server, eventually, free_port, url};
+use crate::connects::Connects;
+use rlock_testkit::Setup;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually, free_port, url};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 /// The startup grace of members, which is the longest lease.
 pub(crate) const GRACE_MS: u64 = 700;
@@ -14,20 +16,20 @@ pub(crate) const GRACE_MS: u64 = 700;
 /// Members that grant already.
 pub(crate) struct Members(pub(crate) Vec<Server>);
 
+/// What a member is started with: this grace.
+pub(crate) fn with_grace(grace_ms: u64) -> Setup {
+    Setup::new().module_arguments(&format!("startup-grace-ms {grace_ms}"))
+}
+
+/// A member without a grace, which forgets nothing.
+fn durable() -> Setup {
+    let appends = [("appendonly", "yes"), ("appendfsync", "always")];
+    with_grace(0).settings(&appends)
+}
+
 /// A server with the grace of members.
 pub(crate) async fn member() -> Server {
-    start(&GRACE_MS.to_string(), &[]).await
-}
-
-pub(crate) async fn start(grace: &str, options: &[&str]) -> Server {
-    Server::start_with(&[options, &load(grace)].concat()).await
-}
-
-/// What has a server load the module, with this grace.
-pub(crate) fn load(grace: &str) -> [&str; 4] {
-    static MODULE: std::sync::LazyLock<String> =
-        std::sync::LazyLock::new(|| crate::server::module().display().to_string());
-    ["--loadmodule", &MODULE, "startup-grace-ms", grace]
+    with_grace(GRACE_MS).start_async().await
 }
 
 impl Members {
@@ -45,7 +47,7 @@ impl Members {
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
-        self.0.iter().map(Server::url).collect()
+        self.0.iter().map(|server| server.url()).collect()
     }
 
     pub(crate) async fn quorum(&self) -> Quorum {
@@ -151,7 +153,7 @@ async fn contenders_of_a_quorum_lock_exclude_each_other_and_fences_rise() {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
     }
     let mut seen = std::mem::take(&mut *seen.lock().unwrap());
     seen.sort_unstable();
@@ -170,7 +172,7 @@ async fn of_several_that_try_a_free_quorum_lock_at_once_one_gets_it() {
     for near in 0..3 {
         let mut urls = Vec::new();
         for (number, server) in members.0.iter().enumerate() {
-            let proxy = Proxy::to(server.port).await;
+            let proxy = Proxy::to(server.port()).await;
             urls.push(proxy.url());
             proxies.push((number == near, proxy));
         }
@@ -234,7 +236,7 @@ async fn a_quorum_that_would_protect_nothing_is_refused() {
         let refused = Quorum::connect(urls).await.unwrap_err();
         assert!(matches!(refused, Error::OutOfRange { .. }), "{refused}");
     }
-    let port = members.0[0].port;
+    let port = members.0[0].port();
     let twice = [
         urls[0].clone(),
         format!("redis://localhost:{port}/"),
@@ -252,11 +254,11 @@ async fn a_quorum_that_would_protect_nothing_is_refused() {
     let refused = Quorum::connect(with_replica).await.unwrap_err().to_string();
     assert!(refused.contains("it is a replica"), "{refused}");
     assert!(
-        refused.starts_with(&format!("127.0.0.1:{}", replica.port)),
+        refused.starts_with(&format!("127.0.0.1:{}", replica.port())),
         "{refused}"
     );
 
-    let bare = Server::start_with(&[]).await;
+    let bare = Setup::new().without_module().start_async().await;
     let with_bare = [urls[0].clone(), urls[1].clone(), bare.url()];
     let refused = Quorum::connect(with_bare).await.unwrap_err().to_string();
     assert!(
@@ -286,12 +288,12 @@ async fn an_address_that_is_not_of_one_server_is_refused_as_that_member() {
 #[tokio::test]
 async fn a_lease_above_the_grace_of_a_member_is_refused() {
     let members = Members::start(2).await;
-    let forgetful = start("0", &[]).await;
+    let forgetful = with_grace(0).start_async().await;
     let urls = [members.urls(), vec![forgetful.url()]].concat();
     let quorum = Quorum::connect(&urls).await.unwrap();
     let refused = quorum.mutex("k").lock().await.unwrap_err().to_string();
     assert!(
-        refused.starts_with(&format!("127.0.0.1:{}", forgetful.port)),
+        refused.starts_with(&format!("127.0.0.1:{}", forgetful.port())),
         "{refused}"
     );
     assert!(refused.contains("startup-grace-ms"), "{refused}");
@@ -299,13 +301,12 @@ async fn a_lease_above_the_grace_of_a_member_is_refused() {
     let any = Quorum::builder().any_grace().connect(&urls).await.unwrap();
     let guard = any.mutex("k").lock().await.unwrap();
     guard.release().await.unwrap();
-    let durable = ["--appendonly", "yes", "--appendfsync", "always"];
-    let late = [&durable[..], &["--no-appendfsync-on-rewrite", "yes"]].concat();
-    let late = start("0", &late).await;
+    let late = durable().line("no-appendfsync-on-rewrite yes");
+    let late = late.start_async().await;
     let urls = [members.urls(), vec![late.url()]].concat();
     let quorum = Quorum::connect(&urls).await.unwrap();
     assert!(mutex(&quorum).try_lock().await.is_err());
-    let safe = start("0", &durable).await;
+    let safe = durable().start_async().await;
     let urls = [members.urls(), vec![safe.url()]].concat();
     let quorum = Quorum::connect(&urls).await.unwrap();
     quorum
@@ -339,12 +340,11 @@ async fn a_quorum_lock_is_not_extended_beyond_the_grace_of_a_member() {
 /// It would grant again what it forgets, while it is held here.
 #[tokio::test]
 async fn entering_again_extends_nothing_beyond_the_grace_of_a_member_that_came_late() {
-    let durable = ["--appendonly", "yes", "--appendfsync", "always"];
-    let (one, other) = (start("0", &durable).await, start("0", &durable).await);
+    let (one, other) = (durable().start_async().await, durable().start_async().await);
     let port = free_port();
     let quorum = Quorum::connect([one.url(), other.url(), url(port)]);
     let quorum = quorum.await.unwrap();
-    let late = Server::start_at(port, &load(&GRACE_MS.to_string())).await;
+    let late = with_grace(GRACE_MS).at(port).start_async().await;
     let (owner, mut admin) = (quorum.owner(), late.admin().await);
     // Each key has another order of the members.
     for key in ["a", "b", "c", "d", "e", "f"] {
@@ -417,7 +417,7 @@ fn a_quorum_leaves_a_lock_taken_until_then_and_no_longer() {
         let guard = one.with(lease).lock().await.unwrap();
         guard.release_after(least).await.unwrap();
         assert!(other.try_lock().await.unwrap().is_none());
-        let next = other.lock_timeout(BOUND).await.unwrap().unwrap();
+        let next = other.lock_timeout(PATIENCE).await.unwrap().unwrap();
         let free = begun.elapsed();
         assert!((least..least + late).contains(&free), "{free:?}");
         next.release().await.unwrap();

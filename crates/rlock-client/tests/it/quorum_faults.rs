@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Error, Loss, Quorum, QuorumMutex};
 
 use crate::calm::on_a_calm_machine;
-use crate::proxy::{Proxy, Weather};
-use crate::quorum::{GRACE_MS, Members, all_hold, load, mutex};
-use crate::server::{BOUND, Server, eventually, url};
+use crate::connects::Connects;
+use crate::quorum::{GRACE_MS, Members, all_hold, mutex, with_grace};
+use rlock_testkit::asynchronous::{PATIENCE, eventually, url};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 type Seen = Arc<Mutex<Vec<(Instant, Instant, u64)>>>;
 
@@ -58,7 +59,7 @@ async fn contenders_are_all_served_though_any_one_member_is_killed_midway() {
         .await;
         members.0[killed].signal("-KILL");
         for task in tasks {
-            tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+            tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
         }
         assert!(
             seen.lock().unwrap().len() >= 158,
@@ -77,7 +78,7 @@ async fn clients_that_see_different_members_exclude_each_other() {
     for cut in 0..3 {
         let mut urls = Vec::new();
         for (number, server) in members.0.iter().enumerate() {
-            let proxy = Proxy::to(server.port).await;
+            let proxy = Proxy::to(server.port()).await;
             urls.push(proxy.url());
             proxies.push((number == cut, proxy));
         }
@@ -90,7 +91,7 @@ async fn clients_that_see_different_members_exclude_each_other() {
         proxy.set(Weather::Swallow);
     }
     for task in tasks {
-        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
     }
     check(&seen);
 }
@@ -123,7 +124,7 @@ fn the_loss_of_a_majority_is_told_in_time() {
             server.signal("-STOP");
         }
         assert_eq!(
-            tokio::time::timeout(BOUND, loss).await.unwrap(),
+            tokio::time::timeout(PATIENCE, loss).await.unwrap(),
             Loss::LeaseEnded
         );
         assert!(begun.elapsed() < Duration::from_millis(GRACE_MS));
@@ -184,7 +185,7 @@ async fn the_release_of_a_quorum_lock_says_what_became_of_it() {
         members.untouched("k").await;
     }
     // Two have ended it, and it is released before they have told that.
-    let proxies = members.0.iter().map(|server| Proxy::to(server.port));
+    let proxies = members.0.iter().map(|server| Proxy::to(server.port()));
     let proxies = futures_util::future::join_all(proxies).await;
     let late = builder().connect(proxies.iter().map(Proxy::url)).await;
     let guard = late.unwrap().mutex("k").lock().await.unwrap();
@@ -202,7 +203,7 @@ async fn the_release_of_a_quorum_lock_says_what_became_of_it() {
     members.untouched("k").await;
     // Nobody is there.
     let guard = held().await;
-    members.0.iter_mut().for_each(Server::kill);
+    members.0.iter_mut().for_each(|server| server.kill());
     let released = guard.release().await;
     assert!(
         matches!(released, Err(Error::Unavailable { .. })),
@@ -278,7 +279,7 @@ async fn a_wait_goes_on_while_a_majority_may_come_back() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!locking.is_finished());
     members.0[2].restart().await;
-    let guard = tokio::time::timeout(BOUND, locking)
+    let guard = tokio::time::timeout(PATIENCE, locking)
         .await
         .unwrap()
         .unwrap()
@@ -309,7 +310,7 @@ async fn a_member_without_room_for_waiters_is_not_waited_at() {
         let waits = mutex(&waiter);
         let waiting = tokio::spawn(async move { waits.lock().await });
         guard.release().await.unwrap();
-        let waited = tokio::time::timeout(BOUND, waiting).await;
+        let waited = tokio::time::timeout(PATIENCE, waiting).await;
         drop(waited.unwrap().unwrap().unwrap());
     }
 }
@@ -399,13 +400,13 @@ async fn a_gate_that_hangs_keeps_nobody_waiting_for_long() {
 #[tokio::test]
 async fn a_member_that_is_down_joins_later() {
     let members = Members::start(2).await;
-    let port = crate::server::free_port();
+    let port = rlock_testkit::asynchronous::free_port();
     let urls = [members.urls(), vec![url(port)]].concat();
     let quorum = brief().connect(&urls).await.unwrap();
     let guard = mutex(&quorum).lock().await.unwrap();
     assert_eq!(guard.members().len(), 2);
     let begun = Instant::now();
-    let late = Server::start_at(port, &load(&GRACE_MS.to_string())).await;
+    let late = with_grace(GRACE_MS).at(port).start_async().await;
     eventually("it takes part", async || guard.members().len() == 3).await;
     assert!(
         begun.elapsed() > Duration::from_millis(GRACE_MS / 2),
@@ -444,7 +445,7 @@ async fn fences_rise_though_the_clocks_of_members_are_an_hour_apart() {
     }
     for away in [0, 1, 2, 0] {
         members.0[away].signal("-STOP");
-        let guard = tokio::time::timeout(BOUND, mutex.lock())
+        let guard = tokio::time::timeout(PATIENCE, mutex.lock())
             .await
             .unwrap()
             .unwrap();
@@ -471,7 +472,8 @@ async fn a_member_whose_clock_is_hours_ahead_keeps_nobody_from_a_lock() {
     assert!(compiler.args([source, "-ldl"]).status().unwrap().success());
     std::fs::write(&offset, i64::to_ne_bytes(2 * 3_600_000_000)).unwrap();
     ahead.kill();
-    ahead.environment = vec![("LD_PRELOAD", library), ("RLOCK_CLOCK", offset)];
+    ahead.set_environment("LD_PRELOAD", library.as_os_str());
+    ahead.set_environment("RLOCK_CLOCK", offset.as_os_str());
     ahead.restart().await;
     let mut admin = ahead.admin().await;
     eventually("it grants", async || {
@@ -508,7 +510,7 @@ async fn of_five_members_two_may_die() {
         members.0[killed].kill();
     }
     for task in tasks {
-        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
     }
     check(&seen);
 }
@@ -534,7 +536,7 @@ async fn a_member_that_restarts_empty_while_others_contend_grants_nothing_twice(
         eventually("it grants again", async || admin.gauge("grants").await > 0).await;
     }
     for task in tasks {
-        tokio::time::timeout(3 * BOUND, task)
+        tokio::time::timeout(3 * PATIENCE, task)
             .await
             .unwrap()
             .unwrap();

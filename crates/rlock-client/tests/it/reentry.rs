@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use rlock_client::{Error, Lease, Terms};
 
-use crate::server::{BOUND, Server};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server};
 
 #[tokio::test]
 async fn a_loss_concerns_every_guard_of_the_owner() {
@@ -15,7 +16,7 @@ async fn a_loss_concerns_every_guard_of_the_owner() {
     let inner = mutex.by(&owner).lock().await.unwrap();
     assert_eq!(mutex.force_release().await.unwrap(), 1);
     let lost = async { (outer.loss().await, inner.loss().await) };
-    tokio::time::timeout(BOUND, lost).await.unwrap();
+    tokio::time::timeout(PATIENCE, lost).await.unwrap();
     // Locking again is a new hold; the old guards stay lost and do no harm.
     let again = mutex.by(&owner).lock().await.unwrap();
     assert!(again.fence() > inner.fence());
@@ -65,7 +66,7 @@ async fn calls_and_releases_of_one_owner_may_come_from_many_tasks() {
         }));
     }
     for task in tasks {
-        tokio::time::timeout(BOUND, task).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap();
     }
     client.flush().await;
     server.admin().await.untouched("k").await;
@@ -88,7 +89,7 @@ async fn a_second_call_of_a_waiting_owner_gets_the_same_hold() {
     first.release().await.unwrap();
     let mut guards = Vec::new();
     for call in calls {
-        guards.push(tokio::time::timeout(BOUND, call).await.unwrap().unwrap());
+        guards.push(tokio::time::timeout(PATIENCE, call).await.unwrap().unwrap());
     }
     assert!(
         guards

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rlock_client::{Client, Error, Owner, Terms};
 
-use crate::server::{BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::Setup;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
 
 #[tokio::test]
 async fn a_key_that_holds_something_else_is_no_lock() {
@@ -66,7 +68,7 @@ async fn a_wait_that_an_operator_cancels_ends_with_an_error_of_its_own() {
             async move {
                 match several {
                     false => one.by(&owner).lock().await.err(),
-                    true => both.by(&owner).lock_timeout(BOUND).await.err(),
+                    true => both.by(&owner).lock_timeout(PATIENCE).await.err(),
                 }
             }
         });
@@ -75,14 +77,20 @@ async fn a_wait_that_an_operator_cancels_ends_with_an_error_of_its_own() {
             found == 1
         })
         .await;
-        let error = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+        let error = tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .unwrap()
+            .unwrap();
         assert!(matches!(error, Some(Error::Cancelled)), "{error:?}");
     }
     // Nobody else was disturbed.
     assert_eq!(admin.lock_clients().await, connections);
     admin.queued(1).await;
     guard.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, others).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, others)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.unwrap().is_valid());
 }
 
@@ -128,7 +136,7 @@ async fn owners_are_checked() {
 
 #[tokio::test]
 async fn a_server_without_the_module_is_told_how_to_load_it() {
-    let server = Server::start_with(&[]).await;
+    let server = Setup::new().without_module().start_async().await;
     let error = Client::connect(&server.url()).await.unwrap_err();
     assert!(matches!(error, Error::ModuleMissing));
     assert!(error.to_string().contains("--loadmodule"), "{error}");
@@ -136,7 +144,7 @@ async fn a_server_without_the_module_is_told_how_to_load_it() {
 
 #[tokio::test]
 async fn no_server_is_an_error_and_no_hang() {
-    let server = Server::start_with(&[]).await;
+    let server = Setup::new().without_module().start_async().await;
     let url = server.url();
     drop(server);
     let error = Client::connect(&url).await.unwrap_err();
@@ -152,7 +160,11 @@ async fn as_locker(server: &Server, channels: &str) -> Result<Client, Error> {
     let commands = "+rlock.acquire +rlock.renew +rlock.release +rlock.cancel +rlock.info";
     let rules = format!("ACL SETUSER locker on >secret ~k {channels} -@all {commands} +subscribe");
     let _: () = server.admin().await.run(&rules).await;
-    Client::connect(&format!("redis://locker:secret@127.0.0.1:{}/", server.port)).await
+    Client::connect(&format!(
+        "redis://locker:secret@127.0.0.1:{}/",
+        server.port()
+    ))
+    .await
 }
 
 #[tokio::test]
@@ -171,7 +183,10 @@ async fn a_user_needs_no_rights_but_to_the_lock_and_the_channel() {
     let _: u64 = admin.run("CLIENT KILL USER locker").await;
     eventually("queued again", async || admin.gauge("waits").await > waits).await;
     guard.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
     guard.release().await.unwrap();
     let forced = client.mutex("k").force_release().await;
     assert!(matches!(forced, Err(Error::Denied(_))), "{forced:?}");
@@ -206,7 +221,7 @@ async fn a_release_outlasts_a_server_that_refuses_writes() {
     })
     .await;
     let _: () = admin.run("CONFIG SET min-replicas-to-write 0").await;
-    tokio::time::timeout(BOUND, releasing)
+    tokio::time::timeout(PATIENCE, releasing)
         .await
         .unwrap()
         .unwrap()

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Guard, Terms};
 
 use crate::calm::on_a_calm_machine;
-use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 /// Takes `count` locks as fast as that goes, as `terms` has it.
 async fn hold_many(client: &Client, name: &str, count: usize, terms: Terms) -> Vec<Guard> {
@@ -38,7 +39,7 @@ fn renewals_of_holds_taken_together_are_even_and_few_at_a_time() {
         const LEASE: Duration = Duration::from_secs(6);
         const SLICE: Duration = Duration::from_millis(200);
         let server = Server::start().await;
-        let proxy = Proxy::to(server.port).await;
+        let proxy = Proxy::to(server.port()).await;
         let client = Client::connect(&proxy.url()).await.unwrap();
         let mut admin = server.admin().await;
         let guards = hold_many(&client, "k", HOLDS, Terms::new().lease(LEASE).unwrap()).await;
@@ -76,7 +77,7 @@ fn renewals_of_holds_taken_together_are_even_and_few_at_a_time() {
 fn after_a_new_connection_bound_holds_come_first_and_few_at_a_time() {
     on_a_calm_machine(async || {
         let server = Server::start().await;
-        let proxy = Proxy::to(server.port).await;
+        let proxy = Proxy::to(server.port()).await;
         let client = Client::connect(&proxy.url()).await.unwrap();
         let mut admin = server.admin().await;
         let (free, bound) = (1000, 50);
@@ -115,7 +116,7 @@ fn renewals_that_fail_do_not_delay_the_others() {
         let mut admin = server.admin().await;
         let rules = "on >secret ~* &* -@all +@all";
         let _: () = admin.run(&format!("ACL SETUSER locker {rules}")).await;
-        let url = format!("redis://locker:secret@127.0.0.1:{}/", server.port);
+        let url = format!("redis://locker:secret@127.0.0.1:{}/", server.port());
         let client = Client::connect(&url).await.unwrap();
         let good = hold_many(&client, "good", 300, Terms::new().lease(LEASE).unwrap()).await;
         let bad = hold_many(&client, "bad", 300, Terms::new().lease(LEASE).unwrap()).await;
@@ -146,7 +147,7 @@ fn a_slow_network_lets_more_renewals_be_under_way_rather_than_lose_holds() {
     on_a_calm_machine(async || {
         const LEASE: Duration = Duration::from_millis(1500);
         let server = Server::start().await;
-        let proxy = Proxy::to(server.port).await;
+        let proxy = Proxy::to(server.port()).await;
         let client = Client::connect(&proxy.url()).await.unwrap();
         let guards = hold_many(&client, "k", 150, Terms::new().lease(LEASE).unwrap()).await;
         proxy.set(Weather::Slow(Duration::from_millis(50)));
@@ -169,7 +170,7 @@ fn a_lock_that_is_held_for_long_costs_three_renewals_a_lease() {
         assert!(mutex.lock_timeout(4 * lease).await.unwrap().is_none());
         let renewals = admin.gauge("renewals").await;
         assert!((11..=13).contains(&renewals), "{renewals}");
-        let wait = tokio::time::timeout(BOUND, guard.release()).await;
+        let wait = tokio::time::timeout(PATIENCE, guard.release()).await;
         wait.unwrap().unwrap();
     });
 }
@@ -179,7 +180,7 @@ fn a_lock_that_is_held_for_long_costs_three_renewals_a_lease() {
 fn a_short_lease_is_kept_among_many_at_a_slow_network() {
     on_a_calm_machine(async || {
         let server = Server::start().await;
-        let proxy = Proxy::to(server.port).await;
+        let proxy = Proxy::to(server.port()).await;
         let client = Client::connect(&proxy.url()).await.unwrap();
         let long = Duration::from_secs(12);
         let default = hold_many(&client, "default", 300, Terms::new().lease(long).unwrap()).await;

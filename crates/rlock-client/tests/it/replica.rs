@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Error};
 
-use crate::server::{Admin, BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server, eventually};
 
 #[tokio::test]
 async fn waiters_outlast_a_change_of_role() {
@@ -13,11 +14,11 @@ async fn waiters_outlast_a_change_of_role() {
     let held = client.mutex("k").lock().await.unwrap();
     let waiting = tokio::spawn({
         let mutex = client.mutex("k");
-        async move { mutex.lock_timeout(BOUND).await }
+        async move { mutex.lock_timeout(PATIENCE).await }
     });
     admin.queued(1).await;
     let _: () = admin
-        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port))
+        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()))
         .await;
     admin.queued(0).await;
     // It can tell this from being cancelled, as a replica refuses everything.
@@ -29,7 +30,7 @@ async fn waiters_outlast_a_change_of_role() {
     assert!(!waiting.is_finished());
     let _: () = admin.run("REPLICAOF NO ONE").await;
     let _ = held.release().await;
-    let guard = tokio::time::timeout(BOUND, waiting)
+    let guard = tokio::time::timeout(PATIENCE, waiting)
         .await
         .unwrap()
         .unwrap()
@@ -51,7 +52,7 @@ async fn a_replica_is_asked_until_the_wait_is_over() {
     let _: () = server
         .admin()
         .await
-        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port))
+        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()))
         .await;
     let begun = Instant::now();
     let error = client.mutex("k").try_lock().await.unwrap_err();
@@ -80,7 +81,7 @@ async fn a_wait_without_limit_outlasts_a_server_that_is_gone() {
     assert!(!waiting.is_finished());
     server.signal("-CONT");
     held.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, waiting)
+    let guard = tokio::time::timeout(PATIENCE, waiting)
         .await
         .unwrap()
         .unwrap()
@@ -94,7 +95,7 @@ async fn a_demoted_server_is_not_connected_to_in_a_storm() {
     let (server, primary) = (Server::start().await, Server::start().await);
     let (client, mut admin) = (server.client().await, server.admin().await);
     let _: () = admin
-        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port))
+        .run(&format!("REPLICAOF 127.0.0.1 {}", primary.port()))
         .await;
     let before = received(&mut admin).await;
     let mutex = client.mutex("k");

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use rlock_client::{Client, Error, Guard, Loss, Mutex, Terms};
 
 use crate::calm::on_a_calm_machine;
-use crate::server::{Admin, BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server};
+use rlock_testkit::sentinel::replica_of;
 
 /// A master and its replica, which has the module too.
 struct Pair {
@@ -15,23 +17,8 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
-        let no_delay = ("repl-diskless-sync-delay", "0");
-        let master = Server::start_locking(&[no_delay]).await;
-        let of = format!("127.0.0.1 {}", master.port);
-        let replica = Server::start_locking(&[("replicaof", &of)]).await;
-        let mut admins = (master.admin().await, replica.admin().await);
-        // The master may count it as there while it still loads, and says nothing.
-        eventually("the replica follows", async || {
-            let of_master: String = admins.0.run("INFO replication").await;
-            let of_replica: String = admins.1.run("INFO replication").await;
-            of_master.contains("state=online") && of_replica.contains("master_link_status:up")
-        })
-        .await;
-        let _: () = admins.0.run("SET first write").await;
-        eventually("the replica acknowledges", async || {
-            admins.0.run::<u64>("WAIT 1 1000").await == 1
-        })
-        .await;
+        let master = Server::start().await;
+        let replica = replica_of(&master).await;
         Self { master, replica }
     }
 }
@@ -133,7 +120,7 @@ async fn without_its_replica_a_call_fails_and_nothing_stays_held() {
     admin.queued(2).await;
     held.release().await.unwrap();
     assert!(is_too_few(waiting.await.unwrap().unwrap_err()));
-    let next = tokio::time::timeout(BOUND, next).await.unwrap();
+    let next = tokio::time::timeout(PATIENCE, next).await.unwrap();
     next.unwrap().unwrap().release().await.unwrap();
     admin.untouched("k").await;
     pair.replica.signal("-CONT");
@@ -194,7 +181,7 @@ fn a_hold_ends_with_the_last_lease_that_its_replica_knew() {
         assert!(guard.is_valid(), "renewed with its replica");
         pair.replica.signal("-STOP");
         let begun = Instant::now();
-        let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
+        let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
         assert_eq!(loss, Loss::LeaseEnded);
         assert!(
             begun.elapsed() < Duration::from_secs(3),
@@ -266,7 +253,7 @@ async fn what_the_server_refuses_is_told_as_without_replicas() {
     let mut admin = pair.master.admin().await;
     let rules = "ACL SETUSER u on >p ~* &* +@all -rlock.renew";
     let _: () = admin.run(rules).await;
-    let url = format!("redis://u:p@127.0.0.1:{}/", pair.master.port);
+    let url = format!("redis://u:p@127.0.0.1:{}/", pair.master.port());
     let client = Client::connect(&url).await.unwrap();
     let error = mutex(&client, "k", Duration::from_secs(9)).lock().await;
     let error = error.unwrap_err();
@@ -281,7 +268,7 @@ async fn what_the_server_refuses_is_told_as_without_replicas() {
     let guard = mutex(&client, "k", Duration::from_secs(3)).lock().await;
     let guard = guard.unwrap();
     let _: () = admin.run("SET k something").await;
-    let loss = tokio::time::timeout(BOUND, guard.loss()).await.unwrap();
+    let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
 }
 

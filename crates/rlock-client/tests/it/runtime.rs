@@ -8,8 +8,9 @@ use std::time::Duration;
 use rlock_client::{Client, Error, Loss, Terms};
 use tokio::sync::oneshot;
 
-use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 fn run<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -50,13 +51,13 @@ async fn a_waiting_call_ends_with_its_client_s_runtime() {
     });
     admin.queued(1).await;
     end();
-    let outcome = tokio::time::timeout(BOUND, waiting).await.unwrap();
+    let outcome = tokio::time::timeout(PATIENCE, waiting).await.unwrap();
     assert!(matches!(outcome.unwrap(), Err(Error::Closed)));
     for loss in [loss, client.loss()] {
-        let loss = tokio::time::timeout(BOUND, loss).await;
+        let loss = tokio::time::timeout(PATIENCE, loss).await;
         assert_eq!(loss.unwrap(), Loss::Released);
     }
-    assert!(matches!(client.close(BOUND).await, Err(Error::Closed)));
+    assert!(matches!(client.close(PATIENCE).await, Err(Error::Closed)));
     assert!(matches!(
         client.mutex("k").try_lock().await,
         Err(Error::Closed)
@@ -67,7 +68,7 @@ async fn a_waiting_call_ends_with_its_client_s_runtime() {
 #[tokio::test]
 async fn a_call_ends_behind_a_release_that_its_client_s_runtime_has_ended_before() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let url = proxy.url();
     let (client, end) = elsewhere(async move || Client::connect(&url).await.unwrap()).await;
     let lock = client.rwlock("k").by(&client.owner());
@@ -81,7 +82,7 @@ async fn a_call_ends_behind_a_release_that_its_client_s_runtime_has_ended_before
     // A thread that never ends its call would keep this one from ending the test.
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(run(lock.try_read()).map(drop)));
-    let outcome = told.recv_timeout(BOUND);
+    let outcome = told.recv_timeout(PATIENCE);
     assert!(matches!(outcome, Ok(Err(Error::Closed))), "{outcome:?}");
 }
 
@@ -100,9 +101,9 @@ async fn the_calls_of_a_quorum_end_with_its_runtime() {
     });
     tokio::time::sleep(Duration::from_millis(100)).await;
     end();
-    let waited = tokio::time::timeout(BOUND, waiting).await.unwrap();
+    let waited = tokio::time::timeout(PATIENCE, waiting).await.unwrap();
     assert!(matches!(waited.unwrap(), Err(Error::Closed)));
-    let late = tokio::time::timeout(BOUND, quorum.mutex("free").lock()).await;
+    let late = tokio::time::timeout(PATIENCE, quorum.mutex("free").lock()).await;
     assert!(matches!(late.unwrap(), Err(Error::Closed)));
     held.release().await.unwrap();
 }
@@ -133,7 +134,7 @@ async fn a_client_is_not_closed_before_others_have_released() {
     let outcomes = tokio::join!(
         one.release(),
         other.release_after(minute),
-        client.close(BOUND),
+        client.close(PATIENCE),
     );
     outcomes.0.unwrap();
     outcomes.1.unwrap();
@@ -146,7 +147,7 @@ async fn a_client_is_not_closed_before_others_have_released() {
 #[tokio::test]
 async fn whoever_closes_a_client_hears_that_it_was_not_in_time() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let client = Client::connect(proxy.url()).await.unwrap();
     let (guard, busy) = (client.mutex("k"), client.mutex("busy"));
     let (guard, busy) = (guard.lock().await.unwrap(), busy.lock().await.unwrap());
@@ -155,13 +156,13 @@ async fn whoever_closes_a_client_hears_that_it_was_not_in_time() {
     let extending = busy.extend(Duration::from_secs(60));
     let (extended, one, other) = tokio::join!(
         extending,
-        client.close(BOUND),
+        client.close(PATIENCE),
         client.close(Duration::from_millis(20)),
     );
     assert!(matches!(extended, Err(Error::Closed)), "{extended:?}");
     for outcome in [one, other] {
         assert!(
-            matches!(&outcome, Err(Error::Unavailable { waited, .. }) if *waited < BOUND),
+            matches!(&outcome, Err(Error::Unavailable { waited, .. }) if *waited < PATIENCE),
             "{outcome:?}"
         );
     }
@@ -180,7 +181,7 @@ async fn works(client: Client, way: u32) -> Error {
         match way {
             0 => {
                 let guard = lock.write_timeout(brief).await?;
-                let longer = guard.as_ref().map(|it| it.extend(2 * BOUND));
+                let longer = guard.as_ref().map(|it| it.extend(2 * PATIENCE));
                 drop(tokio::time::timeout(brief / 10, async { longer?.await.ok() }).await);
                 drop(guard);
             }
@@ -225,9 +226,9 @@ async fn a_client_that_is_closed_at_any_moment_leaves_nothing() {
         if round % 2 == 0 {
             admin.kill_lock_clients().await;
         }
-        client.close(BOUND).await.unwrap();
+        client.close(PATIENCE).await.unwrap();
         for task in tasks {
-            let ended = tokio::time::timeout(BOUND, task).await;
+            let ended = tokio::time::timeout(PATIENCE, task).await;
             ended.expect("the call ends").unwrap();
         }
         let keys: u64 = admin.run("DBSIZE").await;

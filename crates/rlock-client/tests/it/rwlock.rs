@@ -2,7 +2,8 @@
 
 use rlock_client::{Error, Loss, Mode};
 
-use crate::server::{BOUND, Server};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server};
 
 #[tokio::test]
 async fn readers_share_the_lock_and_a_writer_waits_for_all_of_them() {
@@ -17,14 +18,17 @@ async fn readers_share_the_lock_and_a_writer_waits_for_all_of_them() {
     assert_eq!((info.mode, info.holders.len()), (Mode::Shared, 2));
     let writing = tokio::spawn({
         let lock = lock.clone();
-        async move { lock.write_timeout(BOUND).await.unwrap().unwrap() }
+        async move { lock.write_timeout(PATIENCE).await.unwrap().unwrap() }
     });
     server.admin().await.queued(1).await;
     first.release().await.unwrap();
     assert!(!writing.is_finished() && second.is_valid());
     let fence = second.fence();
     second.release().await.unwrap();
-    let writing = tokio::time::timeout(BOUND, writing).await.unwrap().unwrap();
+    let writing = tokio::time::timeout(PATIENCE, writing)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(writing.fence() > fence && writing.is_unbroken());
     assert!(lock.try_read().await.unwrap().is_none());
     writing.release().await.unwrap();
@@ -37,7 +41,12 @@ async fn a_writer_may_read_as_well_and_stays_alone() {
     let client = server.client().await;
     let (lock, owner) = (client.rwlock("k"), client.owner());
     let writing = lock.by(&owner).write().await.unwrap();
-    let reading = lock.by(&owner).read_timeout(BOUND).await.unwrap().unwrap();
+    let reading = lock
+        .by(&owner)
+        .read_timeout(PATIENCE)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(reading.fence(), writing.fence());
     writing.release().await.unwrap();
     assert!(reading.is_valid());
@@ -63,7 +72,10 @@ async fn a_writer_goes_on_reading_under_the_same_fence_and_others_join() {
     let fence = writing.fence();
     let reading = writing.downgrade().await.unwrap();
     assert_eq!(reading.fence(), fence);
-    let other = tokio::time::timeout(BOUND, reader).await.unwrap().unwrap();
+    let other = tokio::time::timeout(PATIENCE, reader)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(reading.is_valid() && other.is_valid() && other.fence() > fence);
     assert_eq!(lock.info().await.unwrap().mode, Mode::Shared);
     reading.release().await.unwrap();

@@ -5,7 +5,8 @@ use std::time::Duration;
 use rlock_client::{Error, Terms};
 
 use crate::calm::on_a_calm_machine;
-use crate::server::{BOUND, Server, eventually};
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
 
 #[tokio::test]
 async fn no_more_permits_are_held_than_there_are() {
@@ -75,11 +76,11 @@ fn permits_that_are_forgotten_come_back_with_the_client() {
             assert_eq!(semaphore.available_permits().await.unwrap(), 1);
             drop(permits);
             if is_closed {
-                client.close(BOUND).await.unwrap();
+                client.close(PATIENCE).await.unwrap();
                 assert_eq!(semaphore.available_permits().await.unwrap(), 3);
             } else {
                 drop(client);
-                let all = semaphore.acquire_many_timeout(3, BOUND).await.unwrap();
+                let all = semaphore.acquire_many_timeout(3, PATIENCE).await.unwrap();
                 all.unwrap().release().await.unwrap();
             }
         }

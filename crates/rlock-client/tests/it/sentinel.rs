@@ -1,108 +1,18 @@
 //! A client that follows Redis Sentinel from one master to the next.
 
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rlock_client::{Client, Error, Login, Servers};
-use tempfile::TempDir;
 
 use crate::calm::on_a_calm_machine;
-use crate::server::{Admin, BOUND, Server, eventually, free_port, together, url};
-
-/// One Sentinel, which decides alone. It is stopped by its process id.
-struct Sentinel {
-    process: Child,
-    port: u16,
-    _directory: TempDir,
-}
-
-impl Sentinel {
-    /// One that watches `master` as `locks`, and knows its replica.
-    async fn of(master: &Server) -> Self {
-        let sentinel = Self::of_port(master.port).await;
-        let port = sentinel.port;
-        eventually("the Sentinel knows the replica", async || {
-            let Ok(mut admin) = Admin::connect(&url(port)).await else {
-                return false;
-            };
-            let replicas: Vec<redis::Value> = admin.run("SENTINEL REPLICAS locks").await;
-            !replicas.is_empty()
-        })
-        .await;
-        sentinel
-    }
-
-    /// One that takes the server at that port for the master.
-    async fn of_port(master: u16) -> Self {
-        let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
-        let settings = format!(
-            "port {port}\nbind 127.0.0.1\ndir {directory}\nlogfile log\n\
-             sentinel monitor locks 127.0.0.1 {master} 1\n\
-             sentinel down-after-milliseconds locks 1500\n\
-             sentinel failover-timeout locks 5000\n",
-            directory = directory.path().display(),
-        );
-        let file = directory.path().join("sentinel.conf");
-        std::fs::write(&file, settings).unwrap();
-        let program = std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let process = Command::new(program)
-            .arg(&file)
-            .arg("--sentinel")
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let sentinel = Self {
-            process,
-            port,
-            _directory: directory,
-        };
-        eventually("the Sentinel answers", async || {
-            Admin::connect(&url(port)).await.is_ok()
-        })
-        .await;
-        sentinel
-    }
-
-    async fn client(&self) -> Client {
-        let client =
-            Client::connect(format!("{}/locks", together("sentinel", &[url(self.port)]))).await;
-        client.unwrap()
-    }
-
-    /// Waits until the master is the one at `port`.
-    async fn names(&self, port: u16) {
-        let mut admin = Admin::connect(&url(self.port)).await.unwrap();
-        eventually("the Sentinel names the new master", async || {
-            let (_, named): (String, u16) =
-                admin.run("SENTINEL GET-MASTER-ADDR-BY-NAME locks").await;
-            named == port
-        })
-        .await;
-    }
-}
-
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{Admin, PATIENCE, Server, eventually, free_port, together, url};
+use rlock_testkit::sentinel::{Sentinel, replica_of};
 
 /// A master and its replica, which has all that the master has.
 async fn pair() -> (Server, Server) {
-    let soon = [("repl-diskless-sync-delay", "0")];
-    let (master, replica) = (
-        Server::start_locking(&soon).await,
-        Server::start_locking(&soon).await,
-    );
-    let mut admin = replica.admin().await;
-    let command = format!("REPLICAOF 127.0.0.1 {}", master.port);
-    let _: () = admin.run(&command).await;
-    eventually("the replica is there", async || {
-        let info: String = admin.run("INFO replication").await;
-        info.contains("master_link_status:up")
-    })
-    .await;
+    let master = Server::start().await;
+    let replica = replica_of(&master).await;
     (master, replica)
 }
 
@@ -128,12 +38,12 @@ async fn holds_and_waits_go_on_at_the_next_master() {
     });
     master.admin().await.queued(1).await;
     knows(&replica, "k").await;
-    let mut admin = Admin::connect(&url(sentinel.port)).await.unwrap();
+    let mut admin = Admin::connect(&url(sentinel.port())).await.unwrap();
     eventually("the fail-over begins", async || {
         admin.ask::<()>("SENTINEL FAILOVER locks").await.is_ok()
     })
     .await;
-    sentinel.names(replica.port).await;
+    sentinel.names(replica.port()).await;
     let mut next = replica.admin().await;
     next.queued(1).await;
     // What the old master is still told, it forgets when it becomes a replica.
@@ -143,7 +53,10 @@ async fn holds_and_waits_go_on_at_the_next_master() {
     .await;
     assert!(guard.is_valid() && guard.fence() == fence && !waiting.is_finished());
     guard.release().await.unwrap();
-    let guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+    let guard = tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap()
+        .unwrap();
     assert!(guard.is_valid() && guard.fence() > fence);
     assert!(next.run::<bool>("EXISTS k").await);
 }
@@ -156,10 +69,10 @@ async fn a_server_that_sentinels_do_not_name_any_more_is_asked_for_nothing() {
     let kept = client.mutex("kept").lock().await.unwrap();
     knows(&replica, "kept").await;
     master.signal("-STOP");
-    sentinel.names(replica.port).await;
+    sentinel.names(replica.port()).await;
     // Asked for while the old master stands still, and granted by the new one.
     let mutex = client.mutex("k");
-    let guard = tokio::time::timeout(BOUND, mutex.lock()).await;
+    let guard = tokio::time::timeout(PATIENCE, mutex.lock()).await;
     let guard = guard.unwrap().unwrap();
     assert!(kept.is_valid());
     master.signal("-CONT");
@@ -186,7 +99,7 @@ async fn a_server_that_sentinels_do_not_name_any_more_is_asked_for_nothing() {
 async fn one_sentinel_that_knows_the_master_is_enough() {
     let (master, _replica) = pair().await;
     let sentinel = Sentinel::of(&master).await;
-    let (nobody, known) = (url(free_port()), url(sentinel.port));
+    let (nobody, known) = (url(free_port()), url(sentinel.port()));
     let both = together("sentinel", &[&nobody, &known]);
     let connect = |path: &str| {
         let builder = Client::builder().response_timeout(Duration::from_millis(500));
@@ -224,10 +137,10 @@ async fn the_newest_word_counts_where_sentinels_disagree() {
     let (master, replica) = pair().await;
     let sentinel = Sentinel::of(&master).await;
     master.signal("-KILL");
-    sentinel.names(replica.port).await;
+    sentinel.names(replica.port()).await;
     // It has not heard of the fail-over, and nobody can tell it.
-    let stale = Sentinel::of_port(master.port).await;
-    let sentinels = [url(stale.port), url(sentinel.port)];
+    let stale = Sentinel::start(master.port(), 1, "").await;
+    let sentinels = [url(stale.port()), url(sentinel.port())];
     let client = Client::connect(format!("{}/locks", together("sentinel", &sentinels))).await;
     let guard = client.unwrap().mutex("k").lock().await.unwrap();
     assert!(replica.admin().await.run::<bool>("EXISTS k").await);
@@ -247,7 +160,7 @@ fn waits_go_on_within_a_second_of_the_next_masters_being_named() {
         master.admin().await.queued(1).await;
         knows(&replica, "k").await;
         master.signal("-KILL");
-        sentinel.names(replica.port).await;
+        sentinel.names(replica.port()).await;
         let named = Instant::now();
         // The Sentinel ends the connections to it once more.
         eventually("the wait goes on there", async || {
@@ -263,7 +176,10 @@ fn waits_go_on_within_a_second_of_the_next_masters_being_named() {
         let late = named.elapsed();
         assert!(late < Duration::from_secs(1), "{late:?}");
         guard.release().await.unwrap();
-        let _guard = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap();
+        let _guard = tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .unwrap()
+            .unwrap();
     });
 }
 
@@ -272,12 +188,12 @@ async fn what_is_wrong_is_said_with_the_sentinels_addresses() {
     let (master, _replica) = pair().await;
     let sentinel = Sentinel::of(&master).await;
     let nobody = free_port();
-    let sentinels = [url(nobody), url(sentinel.port)];
+    let sentinels = [url(nobody), url(sentinel.port())];
     let error = Client::connect(format!("{}/other", together("sentinel", &sentinels))).await;
     let said = error.unwrap_err().to_string();
     let (one, two) = (
         format!("127.0.0.1:{nobody}: "),
-        format!("127.0.0.1:{}: ", sentinel.port),
+        format!("127.0.0.1:{}: ", sentinel.port()),
     );
     assert!(said.contains(&one) && said.contains(&two), "{said}");
     assert!(

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use rlock_client::Terms;
 
-use crate::server::{BOUND, Server};
-use crate::signal;
+use crate::connects::Connects;
+use rlock_testkit::asynchronous::{PATIENCE, Server};
+use rlock_testkit::signal;
 
 const URL: &str = "RLOCK_TEST_HOLDER_URL";
 const LEASE: Duration = Duration::from_millis(500);
@@ -64,7 +65,7 @@ async fn a_holder_stopped_past_its_lease_finds_its_guard_lost() {
     let client = server.client().await;
     let next = client
         .mutex("k")
-        .lock_timeout(BOUND)
+        .lock_timeout(PATIENCE)
         .await
         .unwrap()
         .unwrap();

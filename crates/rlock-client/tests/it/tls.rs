@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use rlock_client::{Certificates, Client, Error};
 use tempfile::TempDir;
 
-use crate::certificates::{Authority, Certified};
 use crate::connecting::locks_waits_and_comes_back;
-use crate::server::{Admin, Server, eventually, free_port};
+use rlock_testkit::Setup;
+use rlock_testkit::asynchronous::{Admin, Server, eventually};
+use rlock_testkit::certificates::{Authority, Certified};
 
 /// A server with two doors: one with TLS, and one without for the test itself.
 struct TlsServer {
@@ -20,24 +21,18 @@ struct TlsServer {
 impl TlsServer {
     /// One that asks clients for certificates: `yes`, `no` or `optional`.
     async fn start(asks_clients: &str) -> Self {
-        let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
+        let directory = tempfile::tempdir().unwrap();
         let authority = Authority::new("the authority of this test");
         let (certificate, key) = authority
             .certify("localhost")
             .write(directory.path(), "server");
         let authorities = directory.path().join("authority.pem");
         std::fs::write(&authorities, &authority.pem).unwrap();
-        let server = Server::start_locking(&[
-            ("tls-port", &port.to_string()),
-            ("tls-cert-file", certificate.to_str().unwrap()),
-            ("tls-key-file", key.to_str().unwrap()),
-            ("tls-ca-cert-file", authorities.to_str().unwrap()),
-            ("tls-auth-clients", asks_clients),
-        ])
-        .await;
+        let setup = Setup::new().tls(&certificate, &key, &authorities, asks_clients);
+        let server = setup.start_async().await;
         Self {
+            port: server.tls_port(),
             server,
-            port,
             authority,
             directory,
         }
@@ -128,7 +123,7 @@ async fn a_certificate_for_another_name_is_refused() {
 #[tokio::test]
 async fn a_server_without_tls_is_an_error_and_no_hang() {
     let server = Server::start().await;
-    let url = format!("rediss://localhost:{}/", server.port);
+    let url = format!("rediss://localhost:{}/", server.port());
     let builder = Client::builder().response_timeout(Duration::from_millis(300));
     let error = builder.connect(&url).await.unwrap_err();
     assert!(matches!(error, Error::Connect(_)), "{error:?}");

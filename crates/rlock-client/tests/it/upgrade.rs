@@ -6,16 +6,17 @@ use rlock_client::{ChangeError, Error, Loss, Mode, ReadGuard, RwLock, Terms, Upg
 use tokio::task::JoinHandle;
 
 use crate::calm::on_a_calm_machine;
+use crate::connects::Connects;
 use crate::kinds::through;
-use crate::proxy::{Proxy, Weather};
-use crate::server::{BOUND, Server, eventually};
+use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
+use rlock_testkit::proxy::{Proxy, Weather};
 
 fn in_background(reading: ReadGuard) -> JoinHandle<Result<WriteGuard, ChangeError>> {
     tokio::spawn(async move { reading.upgrade().await })
 }
 
 async fn outcome<T>(task: JoinHandle<T>) -> T {
-    tokio::time::timeout(BOUND, task).await.unwrap().unwrap()
+    tokio::time::timeout(PATIENCE, task).await.unwrap().unwrap()
 }
 
 /// Two readers, the first of which waits for its upgrade.
@@ -130,7 +131,7 @@ async fn an_upgrade_whose_reader_was_lost_is_granted_but_not_unbroken() {
     // A writer holds the lock between the reader and its upgrade.
     let removed: u64 = admin.run("RLOCK.FORCE k").await;
     assert_eq!(removed, 2);
-    let loss = tokio::time::timeout(BOUND, other.loss()).await.unwrap();
+    let loss = tokio::time::timeout(PATIENCE, other.loss()).await.unwrap();
     assert_eq!(loss, Loss::EndedByServer);
     let writing = outcome(task).await.unwrap();
     assert!(writing.is_valid() && !writing.is_unbroken());
@@ -212,7 +213,9 @@ async fn a_write_that_is_dropped_leaves_the_same_owners_readers() {
     }
     // A loss is told by the fence that it has now.
     assert_eq!(lock.force_release().await.unwrap(), 1);
-    let loss = tokio::time::timeout(BOUND, reading.loss()).await.unwrap();
+    let loss = tokio::time::timeout(PATIENCE, reading.loss())
+        .await
+        .unwrap();
     assert_eq!(loss, Loss::EndedByServer);
 }
 
@@ -265,7 +268,9 @@ async fn a_lost_reader_is_not_upgraded() {
     let lock = client.rwlock("k");
     let reading = lock.read().await.unwrap();
     lock.force_release().await.unwrap();
-    tokio::time::timeout(BOUND, reading.loss()).await.unwrap();
+    tokio::time::timeout(PATIENCE, reading.loss())
+        .await
+        .unwrap();
     let failed = reading.upgrade().await.unwrap_err();
     assert!(matches!(failed.error, Error::Lost(Loss::EndedByServer)));
     assert!(matches!(Error::from(failed), Error::Lost(_)));
@@ -275,7 +280,7 @@ async fn a_lost_reader_is_not_upgraded() {
 #[tokio::test]
 async fn lost_replies_of_upgrade_and_downgrade_change_nothing_twice() {
     let server = Server::start().await;
-    let proxy = Proxy::to(server.port).await;
+    let proxy = Proxy::to(server.port()).await;
     let client = through(&proxy).await;
     let lock = client.rwlock("k");
     let reading = lock.read().await.unwrap();

@@ -20,8 +20,6 @@ mod properties;
 mod reached;
 mod requests;
 mod scenario;
-#[path = "../../../../tests/it/script.rs"]
-mod script;
 mod seen;
 mod sessions;
 mod several;

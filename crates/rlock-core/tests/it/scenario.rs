@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path};
 
-use crate::{script, stage::Stage};
+use rlock_testkit::script;
+
+use crate::stage::Stage;
 
 #[test]
 fn core_does_what_the_scenarios_say() {

@@ -6,9 +6,10 @@ use rlock_core::{
     codec::{self, Field},
 };
 
+use rlock_testkit::script;
+
 use crate::{
     driver::text,
-    script,
     stage::{Shown, Stage},
     told::{Outcome, Told, Word},
 };

@@ -8,9 +8,10 @@ use rlock_core::{
     syntax::{self, Acquire, ArgError},
 };
 
+use rlock_testkit::script::Step;
+
 use crate::{
     driver::Driver,
-    script::Step,
     told::{Ask, Error, Reply},
 };
 

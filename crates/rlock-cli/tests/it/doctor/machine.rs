@@ -4,6 +4,7 @@ use std::process::Command;
 
 use super::{VERSIONS, found, good, report, severity};
 use crate::program::rlock;
+use crate::server::Asks;
 
 #[test]
 fn known_defects_are_those_of_the_servers_version() {

@@ -4,8 +4,9 @@ use serde_json::Value;
 
 use super::{findings, found, good, report, severity};
 use crate::program::{finished, rlock, rlock_at};
-use crate::server::eventually;
-use crate::several::{Cluster, MASTERS, Sentinel, replica_of};
+use crate::server::Asks;
+use crate::several::{Cluster, MASTERS, replica_of, sentinel_of};
+use rlock_testkit::eventually;
 
 #[test]
 fn replicas_that_do_not_guard_or_lag_are_found_and_a_replica_is_a_problem() {
@@ -22,7 +23,7 @@ fn replicas_that_do_not_guard_or_lag_are_found_and_a_replica_is_a_problem() {
     assert_eq!(severity(&report_of(0), "replica lag"), None);
     let report = report(&mut rlock(&replica), 1);
     assert_eq!(severity(&report, "role"), Some("problem"));
-    assert!(found(&report, "role").contains(&master.port.to_string()));
+    assert!(found(&report, "role").contains(&master.port().to_string()));
     let _: () = admin.run("CONFIG SET min-replicas-max-lag 1");
     replica.signal("STOP");
     eventually("the replica lags", || {
@@ -54,7 +55,7 @@ fn all_masters_of_a_cluster_are_looked_at_though_one_is_away() {
             .map(|it| it["check"].as_str().unwrap().to_owned())
     };
     for master in masters {
-        let is_bad = master["address"] == format!("127.0.0.1:{}", bad.port);
+        let is_bad = master["address"] == format!("127.0.0.1:{}", bad.port());
         assert_eq!(problem(master).as_deref(), is_bad.then_some("eviction"));
         assert!(
             findings(master)
@@ -79,10 +80,10 @@ fn report_at(url: &str) -> Value {
 #[test]
 fn the_master_that_sentinels_name_is_looked_at() {
     let master = good();
-    let sentinel = Sentinel::of(&master, "");
-    let url = format!("redis+sentinel://127.0.0.1:{}/locks", sentinel.port);
+    let sentinel = sentinel_of(&master, "");
+    let url = format!("redis+sentinel://127.0.0.1:{}/locks", sentinel.port());
     let report = report(&mut rlock_at(&url), 0);
-    let address = format!("127.0.0.1:{}", master.port);
+    let address = format!("127.0.0.1:{}", master.port());
     assert_eq!(report["masters"][0]["address"], address);
     assert_eq!(severity(&report, "replicas"), Some("note"));
     finished(rlock_at(&format!("{url}-not")).arg("doctor")).assert_code(122);

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::cluster_servers::Cluster;
 use crate::history::Loses;
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
-use crate::server::{Server, eventually};
 use crate::world::{Act, Plan, World, plan};
+use rlock_testkit::asynchronous::{Server, eventually};
+use rlock_testkit::cluster::Cluster;
 
 const MASTERS: usize = 3;
 
@@ -35,7 +35,7 @@ impl Shards {
     /// A server with this master, or the other way round.
     async fn partner(&self, server: usize) -> usize {
         let masters = self.masters().await;
-        let port = self.cluster.server(server).port;
+        let port = self.cluster.server(server).port();
         for other in 0..self.servers().len() {
             let info: String = self
                 .cluster
@@ -100,7 +100,7 @@ impl World for Shards {
     }
 
     fn ports(&self) -> Vec<u16> {
-        self.servers().iter().map(|server| server.port).collect()
+        self.servers().iter().map(|server| server.port()).collect()
     }
 
     fn address(&self, network: &Network, group: usize) -> Address {

@@ -5,8 +5,9 @@ use crate::history::Loses;
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
-use crate::server::{Server, module};
 use crate::world::{Act, Plan, World, plan};
+use rlock_testkit::Setup;
+use rlock_testkit::asynchronous::Server;
 
 const MEMBERS: usize = 3;
 /// More than the longest lease.
@@ -27,16 +28,16 @@ impl World for Members {
     ];
 
     async fn start() -> Self {
-        let (module, mut servers) = (module().display().to_string(), Vec::new());
-        let options = ["--loadmodule", &module, "startup-grace-ms", GRACE_MS];
+        let mut servers = Vec::new();
         for _ in 0..MEMBERS {
-            servers.push(Server::start_with(&options).await);
+            let setup = Setup::new().module_arguments(&format!("startup-grace-ms {GRACE_MS}"));
+            servers.push(setup.start_async().await);
         }
         Self { servers }
     }
 
     fn ports(&self) -> Vec<u16> {
-        self.servers.iter().map(|server| server.port).collect()
+        self.servers.iter().map(|server| server.port()).collect()
     }
 
     fn address(&self, network: &Network, group: usize) -> Address {

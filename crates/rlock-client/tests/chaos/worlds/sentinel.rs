@@ -1,84 +1,33 @@
 //! A master with two replicas, and three Sentinels that watch them.
 
-use std::process::{Child, Command, Stdio};
-
-use tempfile::TempDir;
 use tokio::time::sleep;
 
 use crate::history::Loses;
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
-use crate::server::{Admin, Server, eventually, free_port, url};
 use crate::world::{Act, Plan, World, plan};
+use rlock_testkit::asynchronous::{Admin, Server, eventually, url};
+use rlock_testkit::sentinel::Sentinel;
 
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
 
-/// Stopped by its process id.
-struct Sentinel {
-    process: Child,
-    port: u16,
-    _directory: TempDir,
+/// Asks servers every 2 s rather than every 10 s who they are, so that more fits into a run.
+async fn look_often(sentinel: &Sentinel) {
+    let mut admin = Admin::connect(&sentinel.url()).await.unwrap();
+    let _: () = admin.run("SENTINEL DEBUG info-period 2000").await;
 }
 
-impl Sentinel {
-    /// One that watches the server at `master` as `locks`.
-    fn of(master: u16) -> Self {
-        let (directory, port) = (tempfile::tempdir().unwrap(), free_port());
-        let settings = format!(
-            "port {port}\nbind 127.0.0.1\ndir {directory}\nlogfile log\n\
-             sentinel monitor locks 127.0.0.1 {master} 2\n\
-             sentinel down-after-milliseconds locks 1500\n\
-             sentinel failover-timeout locks 5000\n\
-             sentinel parallel-syncs locks 2\n",
-            directory = directory.path().display(),
-        );
-        let file = directory.path().join("sentinel.conf");
-        std::fs::write(&file, settings).unwrap();
-        let program = std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into());
-        let mut command = Command::new(program);
-        command.arg(&file).arg("--sentinel").stdout(Stdio::null());
-        Self {
-            process: command.spawn().unwrap(),
-            port,
-            _directory: directory,
-        }
-    }
-
-    /// Asks servers every 2 s rather than every 10 s who they are, so that more fits into a run.
-    async fn look_often(&self) {
-        eventually("the Sentinel listens", async || {
-            let Ok(mut admin) = Admin::connect(&url(self.port)).await else {
-                return false;
-            };
-            admin
-                .ask::<()>("SENTINEL DEBUG info-period 2000")
-                .await
-                .is_ok()
-        })
-        .await;
-    }
-
-    async fn master(&self) -> Option<u16> {
-        let mut admin = Admin::connect(&url(self.port)).await.ok()?;
-        let named: (String, u16) = admin
-            .ask("SENTINEL GET-MASTER-ADDR-BY-NAME locks")
-            .await
-            .ok()?;
-        Some(named.1)
-    }
-
-    /// Whether it sees the master, both replicas and the others in good health.
-    async fn is_content(&self) -> Option<bool> {
-        let mut admin = Admin::connect(&url(self.port)).await.ok()?;
-        let masters: Vec<Fields> = admin.ask("SENTINEL MASTERS").await.ok()?;
-        let replicas: Vec<Fields> = admin.ask("SENTINEL REPLICAS locks").await.ok()?;
-        let others: Vec<Fields> = admin.ask("SENTINEL SENTINELS locks").await.ok()?;
-        let are_there = replicas.len() == SERVERS - 1 && others.len() == SENTINELS - 1;
-        let mut all = masters.iter().chain(&replicas).chain(&others);
-        Some(are_there && all.all(is_well))
-    }
+/// Whether it sees the master, both replicas and the others in good health.
+async fn is_content(sentinel: &Sentinel) -> Option<bool> {
+    let mut admin = Admin::connect(&sentinel.url()).await.ok()?;
+    let masters: Vec<Fields> = admin.ask("SENTINEL MASTERS").await.ok()?;
+    let replicas: Vec<Fields> = admin.ask("SENTINEL REPLICAS locks").await.ok()?;
+    let others: Vec<Fields> = admin.ask("SENTINEL SENTINELS locks").await.ok()?;
+    let are_there = replicas.len() == SERVERS - 1 && others.len() == SENTINELS - 1;
+    let mut all = masters.iter().chain(&replicas).chain(&others);
+    Some(are_there && all.all(is_well))
 }
 
 /// What a Sentinel believed of the last master (`master_down`) may stay for long.
@@ -96,13 +45,6 @@ fn is_well(fields: &Fields) -> bool {
 
 type Fields = std::collections::HashMap<String, String>;
 
-impl Drop for Sentinel {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
 pub(crate) struct Watched {
     servers: Vec<Server>,
     sentinels: Vec<Sentinel>,
@@ -110,7 +52,7 @@ pub(crate) struct Watched {
 
 impl Watched {
     fn index(&self, port: u16) -> Option<usize> {
-        self.servers.iter().position(|server| server.port == port)
+        self.servers.iter().position(|server| server.port() == port)
     }
 
     async fn master(&self) -> usize {
@@ -120,7 +62,7 @@ impl Watched {
 
     /// Waits until all Sentinels name another.
     async fn is_succeeded(&self, old: usize) {
-        let old = self.servers[old].port;
+        let old = self.servers[old].port();
         eventually("the Sentinels name another master", async || {
             let mut are_new = true;
             for sentinel in &self.sentinels {
@@ -132,7 +74,7 @@ impl Watched {
     }
 
     async fn fail_over(&self) {
-        let (old, port) = (self.master().await, self.sentinels[1].port);
+        let (old, port) = (self.master().await, self.sentinels[1].port());
         let mut admin = Admin::connect(&url(port)).await.unwrap();
         eventually("the fail-over begins", async || {
             admin.ask::<()>("SENTINEL FAILOVER locks").await.is_ok()
@@ -142,7 +84,7 @@ impl Watched {
     }
 
     async fn replicates(&self) -> bool {
-        let master = self.servers[self.master().await].port;
+        let master = self.servers[self.master().await].port();
         for server in &self.servers {
             let Ok(mut admin) = Admin::connect(&server.url()).await else {
                 return false;
@@ -152,7 +94,7 @@ impl Watched {
                 info.contains("role:master") && info.matches("state=online").count() == SERVERS - 1;
             let is_replica = info.contains(&format!("master_port:{master}\r"))
                 && info.contains("master_link_status:up");
-            if !if server.port == master {
+            if !if server.port() == master {
                 is_master
             } else {
                 is_replica
@@ -179,24 +121,26 @@ impl World for Watched {
     async fn start() -> Self {
         let mut servers = Vec::new();
         for _ in 0..SERVERS {
-            servers.push(Server::start_locking(&[("repl-diskless-sync-delay", "0")]).await);
+            servers.push(Server::start().await);
         }
-        let master = servers[0].port;
+        let master = servers[0].port();
         for replica in &servers[1..] {
             let command = format!("REPLICAOF 127.0.0.1 {master}");
             let _: () = replica.admin().await.run(&command).await;
         }
-        let sentinels: Vec<_> = (0..SENTINELS).map(|_| Sentinel::of(master)).collect();
-        for sentinel in &sentinels {
-            sentinel.look_often().await;
+        let mut sentinels = Vec::new();
+        for _ in 0..SENTINELS {
+            let sentinel = Sentinel::start(master, 2, "").await;
+            look_often(&sentinel).await;
+            sentinels.push(sentinel);
         }
         Self { servers, sentinels }
     }
 
     fn ports(&self) -> Vec<u16> {
-        let servers = self.servers.iter().map(|server| server.port);
+        let servers = self.servers.iter().map(|server| server.port());
         servers
-            .chain(self.sentinels.iter().map(|sentinel| sentinel.port))
+            .chain(self.sentinels.iter().map(|sentinel| sentinel.port()))
             .collect()
     }
 
@@ -204,7 +148,7 @@ impl World for Watched {
         let urls = self
             .sentinels
             .iter()
-            .map(|sentinel| network.url(group, sentinel.port));
+            .map(|sentinel| network.url(group, sentinel.port()));
         Address::Sentinels(urls.collect())
     }
 
@@ -219,7 +163,7 @@ impl World for Watched {
     async fn is_whole(&self) -> bool {
         let first = self.sentinels[0].master().await;
         for sentinel in &self.sentinels {
-            let is_content = sentinel.is_content().await.unwrap_or(false);
+            let is_content = is_content(sentinel).await.unwrap_or(false);
             if !is_content || sentinel.master().await != first {
                 return false;
             }

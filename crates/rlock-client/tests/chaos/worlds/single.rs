@@ -3,8 +3,8 @@
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
-use crate::server::Server;
 use crate::world::{Act, Plan, World, plan};
+use rlock_testkit::asynchronous::Server;
 
 pub(crate) struct Single {
     server: Server,
@@ -28,11 +28,11 @@ impl World for Single {
     }
 
     fn ports(&self) -> Vec<u16> {
-        vec![self.server.port]
+        vec![self.server.port()]
     }
 
     fn address(&self, network: &Network, group: usize) -> Address {
-        Address::Server(network.url(group, self.server.port))
+        Address::Server(network.url(group, self.server.port()))
     }
 
     fn servers(&self) -> Vec<&Server> {

@@ -1,20 +1,19 @@
 //! A cluster of servers for one test: masters, their replicas, and slots that move.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::server::{Admin, BOUND, Server, eventually};
+use crate::asynchronous::{Admin, Server, eventually, together};
+use crate::{PATIENCE, Setup};
 
 /// How many slots a cluster has.
 const SLOTS: u16 = 16_384;
 
 /// Masters first; then the replicas of the first master, those of the second, and so on.
-pub(crate) struct Cluster {
+pub struct Cluster {
     nodes: Vec<Node>,
     masters: usize,
 }
@@ -23,22 +22,12 @@ pub(crate) struct Cluster {
 struct Node {
     server: Server,
     id: String,
-    bus: u16,
     is_dead: bool,
 }
 
 impl Node {
     async fn start(number: usize) -> Self {
-        let bus = bus_port();
-        let server = Server::start_locking(&[
-            ("cluster-enabled", "yes"),
-            ("cluster-port", &bus.to_string()),
-            ("cluster-announce-ip", "127.0.0.1"),
-            ("cluster-node-timeout", "2000"),
-            ("enable-debug-command", "local"),
-            ("repl-diskless-sync-delay", "0"),
-        ])
-        .await;
+        let server = Setup::new().cluster_node().start_async().await;
         let mut admin = server.admin().await;
         // Epochs that differ from the start on need no agreement later.
         let epoch = format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1);
@@ -46,26 +35,14 @@ impl Node {
         Self {
             id: admin.run("CLUSTER MYID").await,
             server,
-            bus,
             is_dead: false,
         }
     }
 }
 
-/// A free port that no outgoing connection gets: a cluster's bus is bound once, when its server starts.
-fn bus_port() -> u16 {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let ports = std::iter::repeat_with(|| {
-        let number = std::process::id() * 97 + COUNT.fetch_add(1, Ordering::Relaxed);
-        u16::try_from(10_000 + number % 22_000).unwrap()
-    });
-    ports.take(1_000).find(is_free).expect("a free port")
-}
-
 impl Cluster {
     /// A cluster whose masters have equal shares of the slots. All nodes agree on it.
-    pub(crate) async fn start(masters: usize, replicas_per_master: usize) -> Self {
+    pub async fn start(masters: usize, replicas_per_master: usize) -> Self {
         let mut nodes = Vec::new();
         for number in 0..masters * (1 + replicas_per_master) {
             nodes.push(Node::start(number).await);
@@ -96,22 +73,41 @@ impl Cluster {
     async fn introduce(&self) {
         let mut admin = self.admin(0).await;
         for other in &self.nodes[1..] {
-            let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", other.server.port, other.bus);
+            let bus: (String, u16) = other
+                .server
+                .admin()
+                .await
+                .run("CONFIG GET cluster-port")
+                .await;
+            let meet = format!("CLUSTER MEET 127.0.0.1 {} {}", other.server.port(), bus.1);
             let _: () = admin.run(&meet).await;
         }
         self.agreed().await;
     }
 
-    pub(crate) fn urls(&self) -> Vec<String> {
+    /// The address of all nodes together, as `redis+cluster://…`.
+    pub fn url(&self) -> String {
+        together("cluster", &self.urls())
+    }
+
+    pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(|node| node.server.url()).collect()
     }
 
-    pub(crate) fn server(&self, node: usize) -> &Server {
+    /// Its servers, each to be dropped alone: masters first.
+    pub fn into_servers(self) -> Vec<crate::Server> {
+        self.nodes
+            .into_iter()
+            .map(|node| node.server.into_inner())
+            .collect()
+    }
+
+    pub fn server(&self, node: usize) -> &Server {
         &self.nodes[node].server
     }
 
     /// A connection to one node for the test itself.
-    pub(crate) async fn admin(&self, node: usize) -> Admin {
+    pub async fn admin(&self, node: usize) -> Admin {
         self.server(node).admin().await
     }
 
@@ -120,14 +116,14 @@ impl Cluster {
     }
 
     /// Waits until all nodes that live say the same of all nodes, serve all slots, and replicate.
-    pub(crate) async fn agreed(&self) {
+    pub async fn agreed(&self) {
         eventually("the nodes of the cluster agree", async || {
             self.is_agreed().await
         })
         .await;
     }
 
-    pub(crate) async fn is_agreed(&self) -> bool {
+    pub async fn is_agreed(&self) -> bool {
         let first = self.alive().next().expect("a node that lives");
         let expected = view(&mut self.admin(first).await).await;
         let mut is_agreed = expected.len() == self.nodes.len();
@@ -139,14 +135,14 @@ impl Cluster {
         is_agreed
     }
 
-    pub(crate) async fn slot_of(&self, key: &str) -> u16 {
+    pub async fn slot_of(&self, key: &str) -> u16 {
         let first = self.alive().next().expect("a node that lives");
         let mut admin = self.admin(first).await;
         admin.run(&format!("CLUSTER KEYSLOT {key}")).await
     }
 
     /// The master that has this slot.
-    pub(crate) async fn index_of_slot(&self, slot: u16) -> usize {
+    pub async fn index_of_slot(&self, slot: u16) -> usize {
         for node in self.alive() {
             let nodes: String = self.admin(node).await.run("CLUSTER NODES").await;
             let mine = nodes.lines().find(|line| line.contains("myself"));
@@ -159,12 +155,12 @@ impl Cluster {
     }
 
     /// The master that has the slot of this key.
-    pub(crate) async fn node_of(&self, key: &str) -> usize {
+    pub async fn node_of(&self, key: &str) -> usize {
         self.index_of_slot(self.slot_of(key).await).await
     }
 
     /// A key whose slot is served by this master.
-    pub(crate) async fn key_at(&self, node: usize) -> String {
+    pub async fn key_at(&self, node: usize) -> String {
         for number in 0..1_000 {
             let key = format!("key-{number}");
             if self.node_of(&key).await == node {
@@ -175,7 +171,7 @@ impl Cluster {
     }
 
     /// The slot is about to move: a key that is not there any more is asked for at its next node.
-    pub(crate) async fn begin_move(&self, slot: u16, from: usize, to: usize) {
+    pub async fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.nodes[from].id);
         let _: () = self.admin(to).await.run(&importing).await;
         let migrating = format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.nodes[to].id);
@@ -183,8 +179,8 @@ impl Cluster {
     }
 
     /// Moves the keys of the slot that are there now.
-    pub(crate) async fn move_keys(&self, slot: u16, from: usize, to: usize) {
-        let (mut admin, port) = (self.admin(from).await, self.server(to).port);
+    pub async fn move_keys(&self, slot: u16, from: usize, to: usize) {
+        let (mut admin, port) = (self.admin(from).await, self.server(to).port());
         let here = format!("CLUSTER GETKEYSINSLOT {slot} 1000");
         let keys: Vec<String> = admin.run(&here).await;
         for key in keys {
@@ -195,7 +191,7 @@ impl Cluster {
     }
 
     /// Tells the nodes where the slot is now, and waits until all agree.
-    pub(crate) async fn finish_move(&self, slot: u16, from: usize, to: usize) {
+    pub async fn finish_move(&self, slot: u16, from: usize, to: usize) {
         let owner = format!("CLUSTER SETSLOT {slot} NODE {}", self.nodes[to].id);
         for node in [to, from] {
             let _: () = self.admin(node).await.run(&owner).await;
@@ -204,14 +200,14 @@ impl Cluster {
     }
 
     /// Moves a slot as the tools of a cluster do.
-    pub(crate) async fn move_slot(&self, slot: u16, from: usize, to: usize) {
+    pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
         self.begin_move(slot, from, to).await;
         self.move_keys(slot, from, to).await;
         self.finish_move(slot, from, to).await;
     }
 
     /// Whether the servers can move slots themselves.
-    pub(crate) async fn can_migrate_slots(&self) -> bool {
+    pub async fn can_migrate_slots(&self) -> bool {
         let first = self.alive().next().expect("a node that lives");
         let mut admin = self.admin(first).await;
         let known: Value = admin.run("COMMAND INFO CLUSTER|MIGRATESLOTS").await;
@@ -219,12 +215,7 @@ impl Cluster {
     }
 
     /// Lets the servers move these slots themselves. `false` if they cannot: only Valkey 9 can.
-    pub(crate) async fn migrate_slots(
-        &self,
-        slots: RangeInclusive<u16>,
-        from: usize,
-        to: usize,
-    ) -> bool {
+    pub async fn migrate_slots(&self, slots: RangeInclusive<u16>, from: usize, to: usize) -> bool {
         if !self.can_migrate_slots().await {
             return false;
         }
@@ -242,8 +233,7 @@ impl Cluster {
     }
 
     /// A node hears of no other any more, and they know that.
-    #[allow(dead_code, reason = "`chaos` cuts clients off")]
-    pub(crate) async fn is_cut_off(&self, node: usize) {
+    pub async fn is_cut_off(&self, node: usize) {
         let mut admin = self.admin(node).await;
         let server: String = admin.run("INFO server").await;
         if server.contains("valkey_version") {
@@ -263,11 +253,14 @@ impl Cluster {
     }
 
     /// Makes the replica the master of its shard.
-    pub(crate) async fn fail_over(&self, replica: usize) {
+    pub async fn fail_over(&self, replica: usize) {
         let (mut admin, begun) = (self.admin(replica).await, Instant::now());
         let mut is_master = false;
         while !is_master {
-            assert!(begun.elapsed() < BOUND, "node {replica} is no master yet");
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "node {replica} is no master yet"
+            );
             // An attempt that nobody voted for is over after five seconds.
             let asked = admin.ask::<()>("CLUSTER FAILOVER").await;
             let limit = Duration::from_secs(if asked.is_ok() { 6 } else { 0 });
@@ -277,19 +270,15 @@ impl Cluster {
     }
 
     /// Starts a node again that was killed, without what it held.
-    #[allow(dead_code, reason = "`chaos` restarts servers")]
-    pub(crate) async fn restart(&mut self, node: usize) {
+    pub async fn restart(&mut self, node: usize) {
         let node = &mut self.nodes[node];
-        if node.is_dead {
-            node.server.kill();
-        }
         node.server.restart().await;
         node.is_dead = false;
     }
 
     /// Ends a node at once. Its replica takes over; `agreed` waits for that.
-    pub(crate) fn kill(&mut self, node: usize) {
-        self.nodes[node].server.signal("-KILL");
+    pub fn kill(&mut self, node: usize) {
+        self.nodes[node].server.kill();
         self.nodes[node].is_dead = true;
     }
 }
@@ -336,58 +325,4 @@ async fn view(admin: &mut Admin) -> BTreeSet<String> {
 fn range(word: &str) -> Option<RangeInclusive<u16>> {
     let (start, end) = word.split_once('-').unwrap_or((word, word));
     Some(start.parse().ok()?..=end.parse().ok()?)
-}
-
-#[tokio::test]
-async fn hold_is_at_the_next_node_after_its_slot_has_moved() {
-    let cluster = Cluster::start(3, 0).await;
-    assert_eq!(cluster.urls().len(), 3);
-    for is_atomic in [false, true] {
-        let (from, to) = if is_atomic { (2, 0) } else { (0, 1) };
-        let key = cluster.key_at(from).await;
-        let slot = cluster.slot_of(&key).await;
-        let (mut here, mut there) = (cluster.admin(from).await, cluster.admin(to).await);
-        let fence: u64 = here.run(&format!("RLOCK.ACQUIRE {key} a 60000")).await;
-        let end = format!("PEXPIRETIME {key}");
-        let lease_end: u64 = here.run(&end).await;
-        if is_atomic && !cluster.migrate_slots(slot..=slot, from, to).await {
-            return;
-        }
-        if !is_atomic {
-            cluster.move_slot(slot, from, to).await;
-        }
-        assert_eq!(cluster.index_of_slot(slot).await, to);
-        // `MIGRATE` sends the time left: the end is later by the way there.
-        let delay = there.run::<u64>(&end).await.abs_diff(lease_end);
-        assert!(delay <= if is_atomic { 0 } else { 20_000 }, "{delay} ms");
-        let renewed: u64 = there.run(&format!("RLOCK.RENEW {key} a 60000")).await;
-        assert_eq!(renewed, fence);
-        let moved = here.ask::<u64>(&format!("RLOCK.RENEW {key} a 60000")).await;
-        assert_eq!(moved.unwrap_err().code(), Some("MOVED"));
-    }
-}
-
-#[tokio::test]
-async fn replica_that_takes_over_knows_the_holds() {
-    let mut cluster = Cluster::start(3, 1).await;
-    let key = cluster.key_at(0).await;
-    let (acquire, renew) = (
-        format!("RLOCK.ACQUIRE {key} a 60000"),
-        format!("RLOCK.RENEW {key} a 60000"),
-    );
-    let fence: u64 = cluster.admin(0).await.run(&acquire).await;
-    cluster.fail_over(3).await;
-    assert_eq!(cluster.node_of(&key).await, 3);
-    let mut promoted = cluster.admin(3).await;
-    assert_eq!(promoted.run::<u64>(&renew).await, fence);
-    let copies: u64 = promoted.run("WAIT 1 20000").await;
-    assert_eq!(copies, 1);
-    cluster.kill(3);
-    eventually("the first one is master again", async || {
-        let info: String = cluster.admin(0).await.run("INFO replication").await;
-        info.contains("role:master")
-    })
-    .await;
-    cluster.agreed().await;
-    assert_eq!(cluster.admin(0).await.run::<u64>(&renew).await, fence);
 }

@@ -3,7 +3,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Sends a signal by its name, such as `STOP` or `-STOP`.
-pub(crate) fn send(process: u32, name: &str) {
+pub fn send(process: u32, name: &str) {
     let signal = match name.trim_start_matches('-') {
         "CONT" => Signal::CONT,
         "HUP" => Signal::HUP,

@@ -4,59 +4,59 @@ use std::collections::BTreeMap;
 
 use redis::Value;
 
+use crate::Server;
 use crate::client::{Client, text};
-use crate::server::Server;
 
 /// A lock as `RLOCK.INFO` shows it.
 #[derive(Debug)]
-pub(crate) struct Lock {
-    pub(crate) mode: String,
-    pub(crate) fence: Option<i64>,
-    pub(crate) holders: Vec<Holder>,
-    pub(crate) queued: i64,
-    pub(crate) waiters: Vec<Waiter>,
+pub struct Lock {
+    pub mode: String,
+    pub fence: Option<i64>,
+    pub holders: Vec<Holder>,
+    pub queued: i64,
+    pub waiters: Vec<Waiter>,
 }
 
 /// One of its holders.
 #[derive(Debug)]
-pub(crate) struct Holder {
-    pub(crate) owner: String,
-    pub(crate) count: i64,
-    pub(crate) permits: i64,
-    pub(crate) lease_left_ms: i64,
-    pub(crate) fence: Option<i64>,
-    pub(crate) is_bound: bool,
+pub struct Holder {
+    pub owner: String,
+    pub count: i64,
+    pub permits: i64,
+    pub lease_left_ms: i64,
+    pub fence: Option<i64>,
+    pub is_bound: bool,
 }
 
 /// One of its waiters.
 #[derive(Debug)]
-pub(crate) struct Waiter {
-    pub(crate) owner: String,
-    pub(crate) waited_ms: i64,
+pub struct Waiter {
+    pub owner: String,
+    pub waited_ms: i64,
     /// None for a wait without limit, and for a kept place.
-    pub(crate) wait_left_ms: Option<i64>,
+    pub wait_left_ms: Option<i64>,
     /// The connection that waits; none for a kept place.
-    pub(crate) client_id: Option<i64>,
+    pub client_id: Option<i64>,
     /// None while somebody waits in the place.
-    pub(crate) kept_left_ms: Option<i64>,
+    pub kept_left_ms: Option<i64>,
 }
 
 impl Lock {
-    pub(crate) fn owners(&self) -> Vec<&str> {
+    pub fn owners(&self) -> Vec<&str> {
         let mut owners: Vec<_> = self.holders.iter().map(|it| it.owner.as_str()).collect();
         owners.sort_unstable();
         owners
     }
 
-    pub(crate) fn waiting(&self) -> Vec<&str> {
+    pub fn waiting(&self) -> Vec<&str> {
         self.waiters.iter().map(|it| it.owner.as_str()).collect()
     }
 
-    pub(crate) fn waiter(&self, owner: &str) -> Option<&Waiter> {
+    pub fn waiter(&self, owner: &str) -> Option<&Waiter> {
         self.waiters.iter().find(|it| it.owner == owner)
     }
 
-    pub(crate) fn holder(&self, owner: &str) -> Option<&Holder> {
+    pub fn holder(&self, owner: &str) -> Option<&Holder> {
         self.holders.iter().find(|it| it.owner == owner)
     }
 }
@@ -64,7 +64,7 @@ impl Lock {
 impl Client {
     /// A lock of the database that is selected.
     #[track_caller]
-    pub(crate) fn lock(&self, key: &str) -> Lock {
+    pub fn lock(&self, key: &str) -> Lock {
         let answer = self.call(&["RLOCK.INFO", key]);
         let fields = fields(&answer);
         Lock {
@@ -78,7 +78,7 @@ impl Client {
 
     /// The fields of a hash.
     #[track_caller]
-    pub(crate) fn hash(&self, key: &str) -> BTreeMap<String, String> {
+    pub fn hash(&self, key: &str) -> BTreeMap<String, String> {
         let answer = self.call(&["HGETALL", key]);
         let fields = fields(&answer).into_iter();
         fields.map(|(name, value)| (name, text(&value))).collect()
@@ -86,7 +86,7 @@ impl Client {
 
     /// What `RLOCK.LIST` shows, each as `key mode holders waiters`.
     #[track_caller]
-    pub(crate) fn listed(&self, line: &str) -> Vec<String> {
+    pub fn listed(&self, line: &str) -> Vec<String> {
         let shown = |lock: &Value| {
             let fields = fields(lock);
             let field = |name: &str| text(&fields[name]);
@@ -102,26 +102,26 @@ impl Client {
 impl Server {
     /// A lock of database 0.
     #[track_caller]
-    pub(crate) fn lock(&self, key: &str) -> Lock {
-        self.admin().lock(key)
+    pub fn lock(&self, key: &str) -> Lock {
+        self.connection().lock(key)
     }
 
     /// Who holds a lock of database 0, in the order of their names.
     #[track_caller]
-    pub(crate) fn owners(&self, key: &str) -> Vec<String> {
+    pub fn owners(&self, key: &str) -> Vec<String> {
         let lock = self.lock(key);
         lock.owners().into_iter().map(str::to_owned).collect()
     }
 
     /// The fields of a hash of database 0.
     #[track_caller]
-    pub(crate) fn hash(&self, key: &str) -> BTreeMap<String, String> {
-        self.admin().hash(key)
+    pub fn hash(&self, key: &str) -> BTreeMap<String, String> {
+        self.connection().hash(key)
     }
 }
 
 /// The pairs of a map, whichever protocol it came by.
-pub(crate) fn fields(value: &Value) -> BTreeMap<String, Value> {
+pub fn fields(value: &Value) -> BTreeMap<String, Value> {
     match value {
         Value::Map(pairs) => pairs
             .iter()

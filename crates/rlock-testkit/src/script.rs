@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 
 /// One step of a scenario: what is done, and what is to be seen by then.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub struct Step {
     /// Where it stands in its file.
-    pub(crate) line: usize,
+    pub line: usize,
     /// Milliseconds since the start of the scenario.
-    pub(crate) at_ms: u64,
-    pub(crate) client: String,
+    pub at_ms: u64,
+    pub client: String,
     /// The command with its arguments; empty when only time passes.
-    pub(crate) command: Vec<String>,
-    pub(crate) expected: Vec<String>,
+    pub command: Vec<String>,
+    pub expected: Vec<String>,
 }
 
 /// What stands before each line that a step expects.
@@ -23,7 +23,7 @@ const WHILE_BLOCKED: [&str; 4] = ["CLOSE", "LISTEN", "UNLISTEN", "SLISTEN"];
 
 /// All steps of a scenario, in order; `Err` names the line that is none. A client that is blocked can send nothing: a
 /// server would read it only after the answer.
-pub(crate) fn steps(text: &str) -> Result<Vec<Step>, String> {
+pub fn steps(text: &str) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     let mut at_ms = 0;
     let mut blocked = BTreeSet::new();
@@ -74,7 +74,7 @@ pub(crate) fn steps(text: &str) -> Result<Vec<Step>, String> {
 }
 
 /// What is shown of something as a scenario writes it, from its fields in their order.
-pub(crate) fn shown<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
+pub fn shown<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let shown = fields.into_iter().filter_map(|(name, value)| {
         let name = name.trim_end_matches("-ms");
         match (name, value.as_str()) {

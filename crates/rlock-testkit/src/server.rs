@@ -5,38 +5,40 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::client::{Client, PATIENCE, Subscriber, eventually, text};
 use crate::setup::{Setup, program};
-
-// By its path, since the benchmarks have this file among their modules, too.
-#[path = "signal.rs"]
-mod signal;
+use crate::signal;
 
 /// A running server.
-pub(crate) struct Server {
+pub struct Server {
     directory: TempDir,
     setup: Setup,
     port: u16,
+    /// Its port for TLS; 0 if it has none.
+    tls_port: u16,
     process: Option<Child>,
-    admin: Option<Client>,
+    connection: Option<Client>,
+    /// Whether it was sent a signal that ends it.
+    was_killed: AtomicBool,
 }
 
 impl Server {
     /// Starts a server with the module and nothing special.
     #[track_caller]
-    pub(crate) fn start() -> Self {
+    pub fn start() -> Self {
         Setup::new().start()
     }
 
     /// Starts a server with the module and these lines of configuration.
     #[track_caller]
-    pub(crate) fn configured(lines: &[&str]) -> Self {
+    pub fn configured(lines: &[&str]) -> Self {
         lines
             .iter()
             .fold(Setup::new(), |setup, line| setup.line(line))
@@ -44,16 +46,23 @@ impl Server {
     }
 
     /// Starts a server on a port that is free.
-    pub(crate) fn launched(setup: Setup) -> Result<Self, String> {
+    pub fn launched(setup: Setup) -> Result<Self, String> {
         let mut server = Self {
             directory: tempfile::tempdir().expect("a directory can be made"),
-            setup,
             port: 0,
+            tls_port: 0,
             process: None,
-            admin: None,
+            connection: None,
+            was_killed: AtomicBool::new(false),
+            setup,
         };
         for _ in 0..10 {
-            server.port = free_port();
+            server.port = server.setup.port().unwrap_or_else(free_port);
+            server.tls_port = if server.setup.has_tls() {
+                free_port()
+            } else {
+                0
+            };
             match server.launch() {
                 // Somebody else was faster in taking the port.
                 Err(log) if log.contains("Address already in use") => {}
@@ -64,103 +73,128 @@ impl Server {
         Err("no port is free".into())
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    pub fn port(&self) -> u16 {
         self.port
     }
 
-    pub(crate) fn process_id(&self) -> u32 {
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
+    }
+
+    pub fn process_id(&self) -> u32 {
         self.process.as_ref().expect("the server runs").id()
     }
 
-    pub(crate) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    pub(crate) fn log(&self) -> String {
+    /// The URL of the server.
+    pub fn url(&self) -> String {
+        url(self.port)
+    }
+
+    /// A file in its directory.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.directory().join(name)
+    }
+
+    pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.directory().join("log")).unwrap_or_default())
             .into_owned()
     }
 
     /// A new connection.
-    pub(crate) fn client(&self) -> Client {
+    pub fn client(&self) -> Client {
         Client::connect(self.port)
     }
 
     /// A new connection with RESP3.
-    pub(crate) fn client_resp3(&self) -> Client {
+    pub fn client_resp3(&self) -> Client {
         Client::connect_resp3(self.port)
     }
 
     /// A new connection that listens to these channels.
-    pub(crate) fn listen(&self, channels: &[&str]) -> Subscriber {
+    pub fn listen(&self, channels: &[&str]) -> Subscriber {
         Subscriber::listen(self.port, "SUBSCRIBE", channels)
     }
 
     /// A new connection that hears when a lock becomes free.
-    pub(crate) fn listen_to_unlocks(&self) -> Subscriber {
+    pub fn listen_to_unlocks(&self) -> Subscriber {
         Subscriber::listen(self.port, "PSUBSCRIBE", &["redisson_lock__channel:*"])
     }
 
     /// The reply to a command on a connection that is kept for questions.
     #[track_caller]
-    pub(crate) fn ask(&self, line: &str) -> String {
-        self.admin().ask(line)
+    pub fn ask(&self, line: &str) -> String {
+        self.connection().ask(line)
     }
 
     /// The connection that is kept for questions.
-    pub(crate) fn admin(&self) -> &Client {
-        self.admin.as_ref().expect("the server runs")
+    pub fn connection(&self) -> &Client {
+        self.connection.as_ref().expect("the server runs")
     }
 
     /// Sends a signal to the server, and to nobody else.
-    pub(crate) fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
+        if name.ends_with("KILL") {
+            self.was_killed.store(true, Ordering::Relaxed);
+        }
         signal::send(self.process_id(), name);
     }
 
     /// Ends the server as a power failure would.
-    pub(crate) fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let ended = self.process.as_mut().map(Child::try_wait);
         assert!(
-            matches!(ended, Some(Ok(None))),
+            matches!(ended, Some(Ok(None))) || *self.was_killed.get_mut(),
             "the server was alive: {ended:?}"
         );
         self.end();
     }
 
     /// Lets the server end in order.
-    pub(crate) fn shut_down(&mut self) {
+    pub fn shut_down(&mut self) {
         self.assert_well();
         self.signal("TERM");
         let mut process = self.process.take().expect("the server runs");
         eventually("the server ends", || {
             matches!(process.try_wait(), Ok(Some(_)))
         });
-        self.admin = None;
+        self.connection = None;
     }
 
     /// Starts the server again after its end, on the data it left.
     #[track_caller]
-    pub(crate) fn start_again(&mut self) {
+    pub fn start_again(&mut self) {
         self.try_start_again()
             .unwrap_or_else(|log| panic!("the server did not start again:\n{log}"));
     }
 
     /// Starts the server again; its log is the error.
-    pub(crate) fn try_start_again(&mut self) -> Result<(), String> {
+    pub fn try_start_again(&mut self) -> Result<(), String> {
         assert!(self.process.is_none(), "the server has ended");
         self.launch()
     }
 
     /// From the next start on, the server is one without the module.
-    pub(crate) fn forget_module(&mut self) {
+    pub fn forget_module(&mut self) {
         self.setup = self.setup.clone().without_module();
+    }
+
+    /// From the next start on, the server has this variable in its environment.
+    pub fn set_environment(&mut self, name: &str, value: &std::ffi::OsStr) {
+        self.setup = self.setup.clone().environment(name, value);
     }
 
     fn launch(&mut self) -> Result<(), String> {
         let directory = self.directory.path();
         let conf = directory.join("server.conf");
-        fs::write(&conf, self.setup.configuration(directory, self.port))
-            .expect("the configuration can be written");
+        let mut lines = self.setup.configuration(directory, self.port);
+        if self.tls_port != 0 {
+            lines += &format!("tls-port {}\n", self.tls_port);
+        }
+        fs::write(&conf, lines).expect("the configuration can be written");
         let process = Command::new(program())
             .arg(&conf)
             .current_dir(directory)
@@ -176,24 +210,19 @@ impl Server {
     }
 
     fn await_ready(&mut self) -> Result<(), String> {
+        *self.was_killed.get_mut() = false;
         let start = Instant::now();
         loop {
             let process = self.process.as_mut().expect("it was started");
             if let Ok(Some(_)) = process.try_wait() {
                 self.process = None;
-                let stderr =
-                    fs::read_to_string(self.directory().join("stderr")).unwrap_or_default();
+                let stderr = fs::read_to_string(self.file("stderr")).unwrap_or_default();
                 return Err(self.log() + &stderr);
             }
             if let Ok(admin) = Client::try_connect(self.port)
-                && admin.id() > 0
-                && let Ok(pong) = admin.try_call("PING")
-                && !text(&pong).starts_with("LOADING")
-                // Another process may have been given the port, and may end.
-                && let Ok(info) = admin.try_call("INFO server")
-                && text(&info).contains(&format!("process_id:{}\r", self.process_id()))
+                && self.is_served_by(&admin)
             {
-                self.admin = Some(admin);
+                self.connection = Some(admin);
                 return Ok(());
             }
             if start.elapsed() > PATIENCE {
@@ -204,9 +233,30 @@ impl Server {
         }
     }
 
+    /// Whether the connection leads to this server, and it serves: another process may have been given the port, and this
+    /// one may be about to end.
+    fn is_served_by(&self, admin: &Client) -> bool {
+        let ask = |line| {
+            admin
+                .try_call(line)
+                .map(|reply| text(&reply))
+                .unwrap_or_default()
+        };
+        let pong = ask("PING");
+        // One that asks for a password says no more.
+        pong.starts_with("NOAUTH")
+            || pong == "PONG"
+                && ask("INFO server").contains(&format!("process_id:{}\r", self.process_id()))
+    }
+
     /// Asserts that the server runs, and has met nothing that it ought not to.
     #[track_caller]
-    pub(crate) fn assert_well(&mut self) {
+    pub fn assert_well(&mut self) {
+        if self.process.is_none() || *self.was_killed.get_mut() {
+            return;
+        }
+        // It may stand still.
+        self.signal("CONT");
         let Some(process) = self.process.as_mut() else {
             return;
         };
@@ -217,16 +267,25 @@ impl Server {
             assert!(!log.contains(sign), "the server's log has \"{sign}\"");
         }
         if self.setup.has_module() {
-            assert_eq!(
-                self.info("rlock", "rlock_panics"),
-                "0",
-                "the module has caught no panic"
+            let info = self.last_info();
+            assert!(
+                info.contains("rlock_panics:0\r") || info.starts_with("NO"),
+                "the module has caught no panic, and the server answers: {info}"
             );
         }
     }
 
+    /// What the server says of the module in the end, or that it does not say so to anybody (`NOAUTH`). It may have ended
+    /// the connection that is kept, as Sentinels have a new master do.
+    fn last_info(&self) -> String {
+        let ask = |client: &Client| client.try_call("INFO rlock").map(|reply| text(&reply));
+        let info = self.connection.as_ref().and_then(|kept| ask(kept).ok());
+        let info = info.or_else(|| ask(&Client::try_connect(self.port).ok()?).ok());
+        info.unwrap_or_default()
+    }
+
     fn end(&mut self) {
-        self.admin = None;
+        self.connection = None;
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
             let _ = process.wait();
@@ -260,8 +319,13 @@ impl Drop for Server {
     }
 }
 
+/// The URL of the server at a port.
+pub fn url(port: u16) -> String {
+    format!("redis://127.0.0.1:{port}/")
+}
+
 /// A port that is free, and small enough for a node of a cluster: its bus has the port 10,000 above.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
@@ -273,7 +337,7 @@ fn free_port() -> u16 {
 
 /// A server, and a replica that follows it.
 #[track_caller]
-pub(crate) fn replicated() -> (Server, Server) {
+pub fn replicated() -> (Server, Server) {
     let primary = Server::start();
     let replica = Setup::new().replica_of(&primary).start();
     let is_up = || replica.info("replication", "master_link_status") == "up";

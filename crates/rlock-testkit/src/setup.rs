@@ -4,75 +4,127 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
 use crate::server::Server;
 
 /// What a server is started with.
 #[derive(Clone, Default)]
-pub(crate) struct Setup {
+pub struct Setup {
     lines: Vec<String>,
     module_arguments: String,
     environment: Vec<(String, OsString)>,
     without_module: bool,
+    port: Option<u16>,
+    has_tls: bool,
 }
 
 impl Setup {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a line of configuration.
-    pub(crate) fn line(mut self, line: &str) -> Self {
+    pub fn line(mut self, line: &str) -> Self {
         self.lines.push(line.into());
         self
     }
 
+    /// Adds lines of configuration, each of a name and a value.
+    pub fn settings(self, settings: &[(&str, &str)]) -> Self {
+        let line =
+            |setup: Self, (name, value): &(&str, &str)| setup.line(&format!("{name} {value}"));
+        settings.iter().fold(self, line)
+    }
+
+    /// The port, if it may not be any that is free.
+    pub fn at(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// A node of a cluster, which has no slots yet. Its bus has a port that no outgoing connection gets: it is bound once,
+    /// when the server starts.
+    pub fn cluster_node(self) -> Self {
+        self.settings(&[
+            ("cluster-enabled", "yes"),
+            ("cluster-port", &bus_port().to_string()),
+            ("cluster-announce-ip", "127.0.0.1"),
+            ("cluster-node-timeout", "2000"),
+        ])
+    }
+
+    /// Also speaks TLS, on a port of its own: shows this certificate, and asks clients for one of this authority (`yes`,
+    /// `no` or `optional`).
+    pub fn tls(
+        mut self,
+        certificate: &Path,
+        key: &Path,
+        authority: &Path,
+        asks_clients: &str,
+    ) -> Self {
+        self.has_tls = true;
+        self.line(&format!("tls-cert-file {}", certificate.display()))
+            .line(&format!("tls-key-file {}", key.display()))
+            .line(&format!("tls-ca-cert-file {}", authority.display()))
+            .line(&format!("tls-auth-clients {asks_clients}"))
+    }
+
+    pub(crate) fn has_tls(&self) -> bool {
+        self.has_tls
+    }
+
+    pub(crate) fn port(&self) -> Option<u16> {
+        self.port
+    }
+
     /// What follows the module's path on the `loadmodule` line.
-    pub(crate) fn module_arguments(mut self, arguments: &str) -> Self {
+    pub fn module_arguments(mut self, arguments: &str) -> Self {
         self.module_arguments = arguments.into();
         self
     }
 
     /// Adds a variable to the environment that the server inherits.
-    pub(crate) fn environment(mut self, name: &str, value: &OsStr) -> Self {
+    pub fn environment(mut self, name: &str, value: &OsStr) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
     /// What the server's environment has beside that of the tests.
-    pub(crate) fn own_environment(&self) -> impl Iterator<Item = (&String, &OsString)> {
+    pub fn own_environment(&self) -> impl Iterator<Item = (&String, &OsString)> {
         self.environment.iter().map(|(name, value)| (name, value))
     }
 
-    pub(crate) fn without_module(mut self) -> Self {
+    pub fn without_module(mut self) -> Self {
         self.without_module = true;
         self
     }
 
-    pub(crate) fn replica_of(self, primary: &Server) -> Self {
+    pub fn replica_of(self, primary: &Server) -> Self {
         self.line(&format!("replicaof 127.0.0.1 {}", primary.port()))
     }
 
     #[track_caller]
-    pub(crate) fn start(self) -> Server {
+    pub fn start(self) -> Server {
         self.try_start()
             .unwrap_or_else(|log| panic!("the server did not start:\n{log}"))
     }
 
-    pub(crate) fn has_module(&self) -> bool {
+    pub fn has_module(&self) -> bool {
         !self.without_module
     }
 
     /// Starts a server that may refuse to start: then its log is the error.
-    pub(crate) fn try_start(self) -> Result<Server, String> {
+    pub fn try_start(self) -> Result<Server, String> {
         Server::launched(self)
     }
 
     /// The configuration file.
-    pub(crate) fn configuration(&self, directory: &Path, port: u16) -> String {
+    pub fn configuration(&self, directory: &Path, port: u16) -> String {
         let mut lines = vec![
             "bind 127.0.0.1".to_owned(),
             format!("port {}", port),
@@ -95,8 +147,19 @@ impl Setup {
     }
 }
 
+/// A free port that no outgoing connection gets.
+fn bus_port() -> u16 {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let ports = std::iter::repeat_with(|| {
+        let number = std::process::id().wrapping_mul(97) + COUNT.fetch_add(1, Ordering::Relaxed);
+        10_000 + (number % 22_000) as u16
+    });
+    ports.take(1_000).find(is_free).expect("a free port")
+}
+
 /// The server program.
-pub(crate) fn program() -> String {
+pub fn program() -> String {
     std::env::var("RLOCK_SERVER").unwrap_or_else(|_| "redis-server".into())
 }
 
@@ -105,10 +168,10 @@ pub(crate) fn program() -> String {
 /// # Panics
 ///
 /// When it was not built, or not from the present source.
-pub(crate) fn module() -> &'static Path {
+pub fn module() -> &'static Path {
     static MODULE: OnceLock<PathBuf> = OnceLock::new();
     MODULE.get_or_init(|| {
-        let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         if let Some(path) = std::env::var_os("RLOCK_MODULE") {
             let path = PathBuf::from(path);
             assert!(

@@ -6,12 +6,13 @@
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::{Parser, Value};
 
 /// How long anything may take that ought to happen at once; only a failing test waits for so long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `condition` holds.
 ///
@@ -19,7 +20,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 ///
 /// When it does not hold for [`PATIENCE`].
 #[track_caller]
-pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
         assert!(
@@ -31,14 +32,14 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The words of a command line; `""` is the empty one.
-pub(crate) fn words(line: &str) -> Vec<&str> {
+pub fn words(line: &str) -> Vec<&str> {
     line.split_whitespace()
         .map(|word| if word == "\"\"" { "" } else { word })
         .collect()
 }
 
 /// The bytes of a request.
-pub(crate) fn request<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
+pub fn request<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut command = redis::Cmd::new();
     for argument in arguments {
         command.arg(argument.as_ref());
@@ -47,20 +48,20 @@ pub(crate) fn request<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
 }
 
 /// A connection to a server.
-pub(crate) struct Client {
+pub struct Client {
     stream: TcpStream,
-    replies: Receiver<Value>,
+    replies: Mutex<Receiver<Value>>,
     id: i64,
 }
 
 impl Client {
     /// Connects, with RESP2.
-    pub(crate) fn connect(port: u16) -> Self {
+    pub fn connect(port: u16) -> Self {
         Self::try_connect(port).expect("the server takes connections")
     }
 
     /// Connects, with RESP2, to a server that may not be there.
-    pub(crate) fn try_connect(port: u16) -> std::io::Result<Self> {
+    pub fn try_connect(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -76,7 +77,7 @@ impl Client {
         });
         let mut client = Self {
             stream,
-            replies,
+            replies: Mutex::new(replies),
             id: 0,
         };
         if let Value::Int(id) = client.try_call("CLIENT ID")? {
@@ -86,14 +87,14 @@ impl Client {
     }
 
     /// The reply to a command of a server that may end meanwhile.
-    pub(crate) fn try_call(&self, line: &str) -> std::io::Result<Value> {
+    pub fn try_call(&self, line: &str) -> std::io::Result<Value> {
         (&self.stream).write_all(&request(&words(line)))?;
         let reply = self.reply_within(PATIENCE);
         reply.ok_or_else(|| std::io::ErrorKind::ConnectionReset.into())
     }
 
     /// Connects, with RESP3.
-    pub(crate) fn connect_resp3(port: u16) -> Self {
+    pub fn connect_resp3(port: u16) -> Self {
         let client = Self::connect(port);
         assert!(
             matches!(client.call(&["HELLO", "3"]), Value::Map(_)),
@@ -103,58 +104,62 @@ impl Client {
     }
 
     /// The connection's id on its server.
-    pub(crate) fn id(&self) -> i64 {
+    pub fn id(&self) -> i64 {
         self.id
     }
 
     /// Sends bytes as they are.
-    pub(crate) fn send_bytes(&self, bytes: &[u8]) {
+    pub fn send_bytes(&self, bytes: &[u8]) {
         (&self.stream).write_all(bytes).expect("the server reads");
     }
 
     /// Sends a command, given as words in a line, and does not wait for its reply.
-    pub(crate) fn send(&self, line: &str) {
+    pub fn send(&self, line: &str) {
         self.send_bytes(&request(&words(line)));
     }
 
+    fn received(&self) -> MutexGuard<'_, Receiver<Value>> {
+        self.replies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The next reply, if there is one by then.
-    pub(crate) fn reply_within(&self, bound: Duration) -> Option<Value> {
-        self.replies.recv_timeout(bound).ok()
+    pub fn reply_within(&self, bound: Duration) -> Option<Value> {
+        self.received().recv_timeout(bound).ok()
     }
 
     /// The next reply, if it has arrived.
-    pub(crate) fn reply_by_now(&self) -> Option<Value> {
-        self.replies.try_recv().ok()
+    pub fn reply_by_now(&self) -> Option<Value> {
+        self.received().try_recv().ok()
     }
 
     /// The next reply.
     #[track_caller]
-    pub(crate) fn reply(&self) -> Value {
+    pub fn reply(&self) -> Value {
         self.reply_within(PATIENCE).expect("the server replies")
     }
 
     /// The next reply, as text.
     #[track_caller]
-    pub(crate) fn answer(&self) -> String {
+    pub fn answer(&self) -> String {
         text(&self.reply())
     }
 
     /// The reply to a command, given by its arguments.
     #[track_caller]
-    pub(crate) fn call<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Value {
+    pub fn call<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Value {
         self.send_bytes(&request(arguments));
         self.reply()
     }
 
     /// The reply to a command, given as words in a line, as text.
     #[track_caller]
-    pub(crate) fn ask(&self, line: &str) -> String {
+    pub fn ask(&self, line: &str) -> String {
         text(&self.call(&words(line)))
     }
 
     /// The reply to a command that answers with a positive number, such as a fence.
     #[track_caller]
-    pub(crate) fn number(&self, line: &str) -> i64 {
+    pub fn number(&self, line: &str) -> i64 {
         match self.call(&words(line)) {
             Value::Int(number) => number,
             other => panic!("{line} was answered by {}", text(&other)),
@@ -163,7 +168,7 @@ impl Client {
 
     /// The fence by which a blocked call is answered.
     #[track_caller]
-    pub(crate) fn fence(&self) -> i64 {
+    pub fn fence(&self) -> i64 {
         match self.reply() {
             Value::Int(fence) => fence,
             other => panic!("no fence, but {}", text(&other)),
@@ -171,7 +176,7 @@ impl Client {
     }
 
     /// Leaves the server without a word.
-    pub(crate) fn close(self) {}
+    pub fn close(self) {}
 }
 
 impl Drop for Client {
@@ -182,7 +187,7 @@ impl Drop for Client {
 }
 
 /// A reply as a person would write it: `nil`, `5`, `OK`, `[a 1 [b 2]]`, `ERR it went wrong`.
-pub(crate) fn text(value: &Value) -> String {
+pub fn text(value: &Value) -> String {
     let list = |values: &[Value]| values.iter().map(text).collect::<Vec<_>>().join(" ");
     match value {
         Value::Nil => "nil".into(),
@@ -205,14 +210,14 @@ pub(crate) fn text(value: &Value) -> String {
 }
 
 /// A connection that listens to channels.
-pub(crate) struct Subscriber {
+pub struct Subscriber {
     client: Client,
     early: std::collections::VecDeque<(String, String)>,
 }
 
 impl Subscriber {
     /// Subscribes by `SUBSCRIBE`, `PSUBSCRIBE` or `SSUBSCRIBE`.
-    pub(crate) fn listen(port: u16, how: &str, channels: &[&str]) -> Self {
+    pub fn listen(port: u16, how: &str, channels: &[&str]) -> Self {
         let mut subscriber = Self {
             client: Client::connect(port),
             early: std::collections::VecDeque::new(),
@@ -224,20 +229,20 @@ impl Subscriber {
     }
 
     /// Subscribes to one more channel, or leaves it, and waits until that has happened.
-    pub(crate) fn change(&mut self, how: &str, channel: &str) {
+    pub fn change(&mut self, how: &str, channel: &str) {
         self.client.send_bytes(&request(&[how, channel]));
         let confirmed = how.to_lowercase();
         self.until(|first| first == confirmed);
     }
 
     /// Waits until all messages that were published before have arrived.
-    pub(crate) fn catch_up(&mut self) {
+    pub fn catch_up(&mut self) {
         self.client.send("PING");
         self.until(|first| first == "pong");
     }
 
     /// The next message, as its channel and its text, if there is one by then.
-    pub(crate) fn message_within(&mut self, bound: Duration) -> Option<(String, String)> {
+    pub fn message_within(&mut self, bound: Duration) -> Option<(String, String)> {
         let early = self.early.pop_front();
         early.or_else(|| {
             self.client
@@ -248,14 +253,14 @@ impl Subscriber {
 
     /// The text of the next message.
     #[track_caller]
-    pub(crate) fn message(&mut self) -> String {
+    pub fn message(&mut self) -> String {
         self.message_within(PATIENCE)
             .expect("a message is published")
             .1
     }
 
     /// All messages published up to now that were not taken yet, each as `channel: text`.
-    pub(crate) fn messages(&mut self) -> Vec<String> {
+    pub fn messages(&mut self) -> Vec<String> {
         self.catch_up();
         self.early
             .drain(..)

@@ -5,19 +5,19 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 /// An authority, whose word is taken for who somebody is.
-pub(crate) struct Authority {
+pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
-    pub(crate) pem: String,
+    pub pem: String,
 }
 
 /// A certificate and its key, each as PEM.
-pub(crate) struct Certified {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
+pub struct Certified {
+    pub certificate: String,
+    pub key: String,
 }
 
 impl Authority {
-    pub(crate) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -28,7 +28,7 @@ impl Authority {
     }
 
     /// A certificate for who is called so, by name or by address.
-    pub(crate) fn certify(&self, name: &str) -> Certified {
+    pub fn certify(&self, name: &str) -> Certified {
         let params = CertificateParams::new([name.to_owned()]).unwrap();
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
@@ -41,7 +41,7 @@ impl Authority {
 
 impl Certified {
     /// Writes `<name>.pem` and `<name>.key` into a directory.
-    pub(crate) fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
+    pub fn write(&self, directory: &Path, name: &str) -> (PathBuf, PathBuf) {
         let file = |ending: &str| directory.join(format!("{name}.{ending}"));
         std::fs::write(file("pem"), &self.certificate).unwrap();
         std::fs::write(file("key"), &self.key).unwrap();

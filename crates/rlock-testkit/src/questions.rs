@@ -5,7 +5,7 @@ use crate::server::Server;
 
 impl Server {
     /// A field of `INFO section`, empty when there is none.
-    pub(crate) fn info(&self, section: &str, field: &str) -> String {
+    pub fn info(&self, section: &str, field: &str) -> String {
         let info = self.ask(&format!("INFO {section}"));
         let found = info
             .lines()
@@ -15,7 +15,7 @@ impl Server {
 
     /// A counter or gauge of `INFO rlock`.
     #[track_caller]
-    pub(crate) fn counter(&self, name: &str) -> u64 {
+    pub fn counter(&self, name: &str) -> u64 {
         let value = self.info("rlock", &format!("rlock_{name}"));
         value
             .parse()
@@ -24,7 +24,7 @@ impl Server {
 
     /// How many requests are queued for a lock of database 0.
     #[track_caller]
-    pub(crate) fn queued(&self, key: &str) -> usize {
+    pub fn queued(&self, key: &str) -> usize {
         let info = self.ask(&format!("RLOCK.INFO {key}"));
         let mut fields = info.split(' ').skip_while(|field| *field != "queued");
         fields
@@ -35,14 +35,14 @@ impl Server {
 
     /// Waits until so many requests are queued for a lock of database 0.
     #[track_caller]
-    pub(crate) fn await_queued(&self, key: &str, count: usize) {
+    pub fn await_queued(&self, key: &str, count: usize) {
         eventually(&format!("{count} queued for {key}"), || {
             self.queued(key) == count
         });
     }
 
     /// Whether the connection waits for the answer to a blocking command.
-    pub(crate) fn is_blocked(&self, client: i64) -> bool {
+    pub fn is_blocked(&self, client: i64) -> bool {
         let list = self.ask(&format!("CLIENT LIST ID {client}"));
         let flags = list
             .split(' ')
@@ -51,7 +51,7 @@ impl Server {
     }
 
     /// Whether the server is at least of this version: Redis's, or Valkey's.
-    pub(crate) fn is_at_least(&self, redis: (u32, u32), valkey: (u32, u32)) -> bool {
+    pub fn is_at_least(&self, redis: (u32, u32), valkey: (u32, u32)) -> bool {
         let valkey_version = self.info("server", "valkey_version");
         if valkey_version.is_empty() {
             version(&self.info("server", "redis_version")) >= redis
@@ -60,7 +60,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn is_valkey(&self) -> bool {
+    pub fn is_valkey(&self) -> bool {
         !self.info("server", "valkey_version").is_empty()
     }
 }

@@ -9,10 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use crate::server::url;
+use crate::asynchronous::url;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Weather {
+pub enum Weather {
     /// Everything arrives.
     Fair,
     /// The next request with these bytes is carried out, but its connection
@@ -96,14 +96,14 @@ impl Renewals {
     }
 }
 
-pub(crate) struct Proxy {
+pub struct Proxy {
     sky: Arc<Sky>,
     port: u16,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    pub(crate) async fn to(server_port: u16) -> Self {
+    pub async fn to(server_port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let sky = Arc::new(Sky {
@@ -127,20 +127,20 @@ impl Proxy {
         Self { sky, port, task }
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         url(self.port)
     }
 
-    pub(crate) fn set(&self, weather: Weather) {
+    pub fn set(&self, weather: Weather) {
         *self.sky.weather.lock().unwrap() = weather;
     }
 
-    pub(crate) fn weather(&self) -> Weather {
+    pub fn weather(&self) -> Weather {
         self.sky.weather.lock().unwrap().clone()
     }
 
     /// Lets the delayed request arrive; whether the server carried it out.
-    pub(crate) async fn let_late_request_arrive(&self) -> bool {
+    pub async fn let_late_request_arrive(&self) -> bool {
         self.sky.late.arrive.notify_one();
         tokio::select! {
             () = self.sky.late.carried_out.notified() => true,
@@ -149,17 +149,17 @@ impl Proxy {
     }
 
     /// Forgets what was seen so far.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.sky.requests.lock().unwrap().clear();
         self.sky.most_renewals.store(0, Ordering::SeqCst);
     }
 
-    pub(crate) fn most_renewals(&self) -> usize {
+    pub fn most_renewals(&self) -> usize {
         self.sky.most_renewals.load(Ordering::SeqCst)
     }
 
     /// Every byte that clients have sent.
-    pub(crate) fn requests(&self) -> Vec<u8> {
+    pub fn requests(&self) -> Vec<u8> {
         self.sky.requests.lock().unwrap().clone()
     }
 }
