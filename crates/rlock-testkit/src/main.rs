@@ -1,0 +1,205 @@
+//! Starts servers with the module for tests in any language, and prints one line of JSON with their addresses. They end
+//! when its standard input closes, and nothing of them is left.
+//!
+//! `RLOCK_SERVER` names the server program (`redis-server`), `RLOCK_MODULE` the module (`target/release/librlock.so`).
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::sync::mpsc::channel;
+
+use clap::{Args, Parser, Subcommand};
+use rlock_testkit::certificates::Authority;
+use rlock_testkit::cluster::Cluster;
+use rlock_testkit::sentinel::{Sentinel, replica_of};
+use rlock_testkit::{Server, Setup, block_on};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+#[derive(Parser)]
+#[command(
+    name = "rlock-testserver",
+    about = "Servers with the module, until standard input closes"
+)]
+struct Cli {
+    #[command(subcommand)]
+    kind: Kind,
+}
+
+#[derive(Subcommand)]
+enum Kind {
+    /// One server
+    One(One),
+    /// A master and its replica, which has all that the master has
+    Replica,
+    /// A cluster of masters with equal shares of the slots
+    Cluster {
+        /// How many masters
+        #[arg(long, default_value_t = 3)]
+        nodes: usize,
+        /// How many replicas each of them has
+        #[arg(long, default_value_t = 0)]
+        replicas: usize,
+    },
+    /// A master, its replica, and Sentinels that know the master as `locks`
+    Sentinel {
+        /// How many Sentinels
+        #[arg(long, default_value_t = 1)]
+        sentinels: usize,
+    },
+}
+
+#[derive(Args)]
+struct One {
+    /// A line of configuration, such as `appendonly yes`
+    #[arg(long = "set", value_name = "LINE")]
+    lines: Vec<String>,
+    /// What the module is loaded with, such as `max-waiters 10`
+    #[arg(long, default_value = "")]
+    module_arguments: String,
+    /// A server without the module
+    #[arg(long)]
+    without_module: bool,
+    /// Also speaks TLS on a port of its own, as `localhost`
+    #[arg(long)]
+    tls: bool,
+    /// So many servers more, for a quorum: after a crash each grants nothing for two seconds
+    #[arg(long, default_value_t = 0)]
+    members: usize,
+    /// Runs while the servers do, with RLOCK_URL, RLOCK_PORT, RLOCK_MEMBERS and RLOCK_LOG in its environment, instead of
+    /// waiting for standard input
+    #[arg(last = true)]
+    command: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().kind {
+        Kind::One(one) => return one.run(),
+        Kind::Replica => {
+            let master = Server::start();
+            let replica = block_on(replica_of(&master)).into_inner();
+            until_end(json!({"url": master.url(), "servers": servers([&master, &replica])}));
+        }
+        Kind::Cluster { nodes, replicas } => {
+            let cluster = block_on(Cluster::start(nodes, replicas));
+            let url = cluster.url();
+            let all = cluster.into_servers();
+            until_end(json!({"url": url, "servers": servers(&all)}));
+        }
+        Kind::Sentinel { sentinels } => {
+            let master = Server::start();
+            let replica = block_on(replica_of(&master)).into_inner();
+            let watch = |_| block_on(Sentinel::start(master.port(), sentinels / 2 + 1, ""));
+            let watching: Vec<_> = (0..sentinels).map(watch).collect();
+            let urls: Vec<_> = watching.iter().map(Sentinel::url).collect();
+            let url = rlock_testkit::asynchronous::together("sentinel", &urls) + "/locks";
+            let servers = servers([&master, &replica]);
+            until_end(json!({"url": url, "servers": servers, "sentinels": urls}));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+impl One {
+    fn run(self) -> ExitCode {
+        let setup = Setup::new().module_arguments(&self.module_arguments);
+        let setup = self
+            .lines
+            .iter()
+            .fold(setup, |setup, line| setup.line(line));
+        let setup = if self.without_module {
+            setup.without_module()
+        } else {
+            setup
+        };
+        let files = tempfile::tempdir().expect("a directory can be made");
+        let (setup, authority) = if self.tls {
+            let (setup, authority) = with_tls(setup, &files);
+            (setup, Some(authority))
+        } else {
+            (setup, None)
+        };
+        let server = setup.start();
+        let member = |_| {
+            Setup::new()
+                .module_arguments("startup-grace-ms 2000")
+                .start()
+        };
+        let members: Vec<_> = (0..self.members).map(member).collect();
+        let urls: Vec<_> = members.iter().map(Server::url).collect();
+        if let [program, arguments @ ..] = &self.command[..] {
+            let mut command = Command::new(program);
+            let plain = |url: &str| url.trim_end_matches('/').to_owned();
+            command
+                .args(arguments)
+                .env("RLOCK_URL", plain(&server.url()));
+            command.env("RLOCK_PORT", server.port().to_string());
+            let urls: Vec<_> = urls.iter().map(|url| plain(url)).collect();
+            command.env("RLOCK_MEMBERS", urls.join(","));
+            command.env("RLOCK_LOG", server.file("log"));
+            return run(command);
+        }
+        let tls = authority.map(|authority| {
+            let url = format!("rediss://localhost:{}/", server.tls_port());
+            json!({"url": url, "port": server.tls_port(), "authority": authority})
+        });
+        until_end(json!({
+            "url": server.url(), "servers": servers([&server]), "members": urls, "tls": tls,
+        }));
+        ExitCode::SUCCESS
+    }
+}
+
+/// The setup of a server that speaks TLS, too, and the certificate of the authority that vouches for it.
+fn with_tls(setup: Setup, files: &tempfile::TempDir) -> (Setup, PathBuf) {
+    let authority = Authority::new("the authority of this test");
+    let file = files.path().join("authority.pem");
+    std::fs::write(&file, &authority.pem).expect("a file can be written");
+    let (certificate, key) = authority.certify("localhost").write(files.path(), "server");
+    (setup.tls(&certificate, &key, &file, "no"), file)
+}
+
+fn servers<'a>(servers: impl IntoIterator<Item = &'a Server>) -> Vec<Value> {
+    let one = |server: &Server| json!({"url": server.url(), "port": server.port(), "pid": server.process_id(), "log": server.file("log")});
+    servers.into_iter().map(one).collect()
+}
+
+/// Prints where the servers are, and waits until standard input closes or somebody asks this program to end.
+fn until_end(addresses: Value) {
+    println!("{addresses}");
+    let (tell, ended) = channel();
+    std::thread::spawn({
+        let tell = tell.clone();
+        move || {
+            let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+            let _ = tell.send(());
+        }
+    });
+    let mut signals = Signals::new([SIGINT, SIGTERM]).expect("signals can be waited for");
+    std::thread::spawn(move || {
+        signals.wait();
+        let _ = tell.send(());
+    });
+    let _ = ended.recv();
+}
+
+/// Runs a command to its end, whose code is this program's. What asks this program to end is passed on.
+fn run(mut command: Command) -> ExitCode {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).expect("signals can be waited for");
+    let child = command.spawn();
+    let mut child = child.unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+    let process = child.id();
+    std::thread::spawn(move || {
+        for signal in &mut signals {
+            // A terminal sends SIGINT to both.
+            if signal == SIGTERM {
+                rlock_testkit::signal::send(process, "TERM");
+            }
+        }
+    });
+    let status = child.wait().expect("a child can be waited for");
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}
