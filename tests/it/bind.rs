@@ -1,8 +1,6 @@
 //! Holds that belong to a connection.
 
-use redis::Value;
-
-use rlock_testkit::client::{Client, eventually, request};
+use rlock_testkit::client::{eventually, request};
 use rlock_testkit::{Server, replicated};
 
 /// Waits until the server has seen the end of a connection.
@@ -92,25 +90,4 @@ fn bound_hold_is_an_ordinary_one_after_a_restart_or_fail_over() {
     b.close();
     await_end(&server, id);
     assert_eq!(server.ask("HGET k owner-a"), "1");
-}
-
-#[test]
-fn bound_holds_count_as_watches_up_to_their_limit() {
-    let server = Server::start();
-    server.ask("CONFIG SET rlock.max-watches 2");
-    let a: Client = server.client();
-    a.number("RLOCK.ACQUIRE k1 owner-a 60000 BIND 5000");
-    a.number("RLOCK.ACQUIRE k2 owner-a 60000 BIND 5000 NOTIFY c");
-    let full = a.ask("RLOCK.ACQUIRE k3 owner-a 60000 BIND 5000");
-    assert!(full.starts_with("QUEUEFULL "), "{full}");
-    assert_eq!(server.ask("EXISTS k3"), "0");
-    a.number("RLOCK.ACQUIRE k3 owner-a 60000");
-    a.number("RLOCK.ACQUIRE k1 owner-a 60000 NOTIFY c");
-    assert_eq!(server.counter("watches"), 2);
-    assert_eq!(a.ask("RLOCK.RELEASE k1 owner-a ALL"), "0");
-    assert!(matches!(
-        a.call(&["RLOCK.ACQUIRE", "k3", "owner-a", "60000", "BIND", "0"]),
-        Value::Int(_)
-    ));
-    assert_eq!(server.counter("bound_holds"), 2);
 }

@@ -7,7 +7,7 @@ use redis::Value;
 
 use crate::contest::wait_for;
 use rlock_testkit::Server;
-use rlock_testkit::client::{Client, PATIENCE, request, text};
+use rlock_testkit::client::{Client, PATIENCE, request};
 
 /// The unlock channel of `k`.
 const UNLOCKED: &str = "redisson_lock__channel:{k}";
@@ -16,55 +16,6 @@ const UNLOCKED: &str = "redisson_lock__channel:{k}";
 const TAKE: &str = "if redis.call('exists', KEYS[1]) == 0 then \
     redis.call('hincrby', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], 60000) return nil end \
     return redis.call('pttl', KEYS[1])";
-
-/// What `rlock_grants` is in a reply to `INFO rlock`.
-fn grants(info: &Value) -> u64 {
-    let info = text(info);
-    let grants = info
-        .lines()
-        .find_map(|line| line.strip_prefix("rlock_grants:"));
-    grants
-        .and_then(|it| it.trim().parse().ok())
-        .expect("a number")
-}
-
-/// Takes `k` in shared mode again and again.
-fn read_all_the_time(port: u16, number: usize, stop: &AtomicBool) {
-    let client = Client::connect(port);
-    let acquire =
-        format!("RLOCK.ACQUIRE k reader-{number} 60000 SHARED LIMIT 100 PERMITS 7 WAIT 0");
-    while !stop.load(Ordering::SeqCst) {
-        client.number(&acquire);
-        std::thread::yield_now();
-        assert_eq!(client.ask(&format!("RLOCK.RELEASE k reader-{number}")), "0");
-    }
-}
-
-#[test]
-fn writer_among_a_stream_of_readers_waits_only_for_those_before_it() {
-    let server = Server::start();
-    let stop = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for number in 0..6 {
-            let (port, stop) = (server.port(), &stop);
-            scope.spawn(move || read_all_the_time(port, number, stop));
-        }
-        let writer = server.client();
-        for round in 0..30 {
-            let mode = ["", " SHARED LIMIT 100 PERMITS 100"][round % 2];
-            let acquire = format!("RLOCK.ACQUIRE k writer 60000{mode} WAIT 0");
-            let counters = request(&["INFO", "rlock"]);
-            let acquire = request(&rlock_testkit::client::words(&acquire));
-            // In one turn of the server, so that nobody comes in between; the last when it has the lock.
-            writer.send_bytes(&[counters.clone(), acquire, counters].concat());
-            let before = grants(&writer.reply());
-            writer.fence();
-            assert_eq!(grants(&writer.reply()), before + 1);
-            assert_eq!(writer.ask("RLOCK.RELEASE k writer"), "0");
-        }
-        stop.store(true, Ordering::SeqCst);
-    });
-}
 
 /// `count` requests that wait by the channel `c` for the lock that `owner-a` holds.
 fn queue(server: &Server, client: &Client, count: usize) {

@@ -177,23 +177,3 @@ fn swapped_databases_keep_each_queue_with_its_database() {
     assert_eq!(c.ask("RLOCK.RELEASE k owner-a"), "0");
     d.fence();
 }
-
-#[test]
-fn lease_set_by_others_is_the_lease() {
-    let server = Server::start();
-    let contest = Contest::on(&server);
-    // Longer, and shorter again.
-    assert_eq!(server.ask("EXPIRE k 600"), "1");
-    assert!(server.connection().number("PTTL k") > 100_000);
-    assert_eq!(server.queued("k"), 1);
-    assert_eq!(server.ask("PEXPIRE k 40 LT"), "1");
-    contest.assert_handed_over();
-    // A Redisson watchdog prolongs a hold that was taken here.
-    let next = wait_for(&server, "k", "owner-c", 1);
-    let a = server.client();
-    a.number("RLOCK.RENEW k owner-b 40");
-    server.ask("PEXPIRE k 300");
-    let left = a.number("PTTL k");
-    assert!(left > 40 && server.queued("k") == 1, "{left}");
-    next.fence();
-}

@@ -73,28 +73,6 @@ fn copy_of_a_lock_is_another_lock() {
 }
 
 #[test]
-fn count_goes_up_to_its_limit_and_not_past_it() {
-    let server = Server::start();
-    let a = server.client();
-    a.ask("HSET k owner-a 2147483646");
-    a.ask("PEXPIRE k 60000");
-    a.number("RLOCK.ACQUIRE k owner-a 60000 REENTER");
-    assert_eq!(a.ask("HGET k owner-a"), "2147483647");
-    let full = a.ask("RLOCK.ACQUIRE k owner-a 30000 REENTER");
-    assert!(
-        full.starts_with("ERR ") && full.contains("2147483647"),
-        "{full}"
-    );
-    assert_eq!(a.ask("HGET k owner-a"), "2147483647");
-    assert!(a.number("PTTL k") > 30_000, "nothing has changed");
-    // What raises nothing is fine.
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
-    a.number("RLOCK.RENEW k owner-a 60000");
-    assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "2147483646");
-    assert_eq!(a.ask("RLOCK.RELEASE k owner-a ALL"), "0");
-}
-
-#[test]
 fn fields_of_the_module_name_no_owner() {
     let server = Server::start();
     let a = server.client();

@@ -150,41 +150,6 @@ fn one_waiter_more_than_the_limit_is_refused() {
 }
 
 #[test]
-fn one_watch_more_than_the_limit_is_refused() {
-    let server = Server::start();
-    let contest = Contest::on(&server);
-    let _heard = server.listen(&["c"]);
-    assert_eq!(server.ask("CONFIG SET rlock.max-watches 2"), "OK");
-    let n = server.client();
-    n.number("RLOCK.ACQUIRE k1 owner-n 60000 NOTIFY c");
-    assert_eq!(
-        n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY c"),
-        "WAITING"
-    );
-    for line in [
-        "RLOCK.ACQUIRE k2 owner-n 60000 NOTIFY c",
-        "RLOCK.ACQUIRE k owner-m 60000 WAIT 0 NOTIFY c",
-    ] {
-        assert!(n.ask(line).starts_with("QUEUEFULL "), "{line}");
-    }
-    assert_eq!(server.ask("EXISTS k2"), "0");
-    assert_eq!(server.queued("k"), 2);
-    assert_eq!(server.counter("watches"), 2);
-    n.number("RLOCK.ACQUIRE k2 owner-n 60000");
-    // Replacing a channel needs no other.
-    n.number("RLOCK.ACQUIRE k1 owner-n 60000 NOTIFY d");
-    assert_eq!(n.ask("RLOCK.RELEASE k1 owner-n ALL"), "0");
-    n.number("RLOCK.ACQUIRE k3 owner-n 60000 NOTIFY c");
-    assert_eq!(server.ask("CONFIG SET rlock.max-watches 0"), "OK");
-    assert_eq!(server.counter("watches"), 2);
-    assert!(
-        n.ask("RLOCK.ACQUIRE k4 owner-n 60000 NOTIFY c")
-            .starts_with("QUEUEFULL ")
-    );
-    drop(contest);
-}
-
-#[test]
 fn shorter_longest_lease_leaves_held_locks_alone() {
     let server = Server::start();
     let contest = Contest::on(&server);

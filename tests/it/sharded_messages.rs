@@ -10,53 +10,6 @@ fn listen(server: &Server, channel: &str) -> Subscriber {
 }
 
 #[test]
-fn outcomes_are_told_on_the_sharded_channel_alone() {
-    let server = Server::start();
-    let mut plain = server.listen(&["c"]);
-    let mut sharded = listen(&server, "c");
-    let (a, b) = (server.client(), server.client());
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
-    let wait = "RLOCK.ACQUIRE k owner-b 60000 WAIT 0 SNOTIFY c";
-    assert_eq!(b.ask(wait), "WAITING");
-    assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "0");
-    let granted = sharded.message();
-    assert!(granted.starts_with("grant ") && granted.ends_with(" owner-b k"));
-    let fence = b.number("RLOCK.RENEW k owner-b 60000");
-    assert_eq!(granted, format!("grant {fence} owner-b k"));
-    // The loss as well; and so the other outcomes.
-    assert_eq!(server.ask("RLOCK.FORCE k"), "1");
-    assert_eq!(sharded.message(), format!("lost {fence} owner-b k"));
-    a.number("RLOCK.ACQUIRE k owner-a 60000");
-    b.ask("RLOCK.ACQUIRE k owner-b 60000 WAIT 1 SNOTIFY c");
-    assert_eq!(sharded.message(), "timeout 0 owner-b k");
-    assert_eq!(b.ask(wait), "WAITING");
-    assert_eq!(a.ask("RLOCK.CANCEL k owner-b"), "1");
-    assert_eq!(sharded.message(), "withdrawn 0 owner-b k");
-    assert_eq!(plain.messages(), [""; 0]);
-}
-
-#[test]
-fn loss_notice_may_be_asked_for_alone_and_move_between_kinds_of_channel() {
-    let server = Server::start();
-    let mut plain = server.listen(&["c"]);
-    let mut sharded = listen(&server, "c");
-    let a = server.client();
-    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 SNOTIFY c");
-    server.ask("DEL k");
-    assert_eq!(sharded.message(), format!("lost {fence} owner-a k"));
-    // The last one asked for counts.
-    a.number("RLOCK.ACQUIRE k owner-a 60000 SNOTIFY c");
-    let fence = a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
-    server.ask("DEL k");
-    assert_eq!(plain.message(), format!("lost {fence} owner-a k"));
-    let fence = a.number("RLOCK.MACQUIRE owner-a 60000 2 k k2 SNOTIFY c");
-    server.ask("DEL k2");
-    assert_eq!(sharded.message(), format!("lost {fence} owner-a k2"));
-    assert_eq!(sharded.messages(), [""; 0]);
-    assert_eq!(plain.messages(), [""; 0]);
-}
-
-#[test]
 fn request_that_only_plain_subscribers_could_hear_of_is_skipped() {
     let server = Server::start();
     let contest = Contest::on(&server);

@@ -1,9 +1,9 @@
-//! The face for code without async.
+//! Every kind of lock without async.
 
 use std::thread;
 use std::time::Duration;
 
-use rlock_client::blocking::Client;
+use rlock_client::blocking::{Client, Upgrade};
 use rlock_client::{Error, Lease, Loss, Terms};
 use tokio::runtime::{Builder, Runtime};
 
@@ -11,7 +11,10 @@ use rlock_testkit::Setup;
 use rlock_testkit::asynchronous::{PATIENCE, Server, eventually};
 use rlock_testkit::proxy::{Proxy, Weather};
 
-pub(crate) fn with_server() -> (Runtime, Server) {
+const LEASE: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_millis(20);
+
+fn with_server() -> (Runtime, Server) {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -21,10 +24,15 @@ pub(crate) fn with_server() -> (Runtime, Server) {
     (runtime, server)
 }
 
+fn connected() -> (Runtime, Server, Client) {
+    let (runtime, server) = with_server();
+    let client = Client::connect(server.url()).unwrap();
+    (runtime, server, client)
+}
+
 #[test]
 fn the_same_verbs_work_without_async() {
-    let (_tests, server) = with_server();
-    let client = Client::connect(server.url()).unwrap();
+    let (_tests, _server, client) = connected();
     let (mutex, owner) = (client.mutex("k"), client.owner());
     let guard = mutex.by(&owner).lock().unwrap();
     let again = mutex.by(&owner).try_lock().unwrap().unwrap();
@@ -50,8 +58,7 @@ fn the_same_verbs_work_without_async() {
 
 #[test]
 fn threads_wait_for_each_other() {
-    let (tests, server) = with_server();
-    let client = Client::connect(server.url()).unwrap();
+    let (tests, server, client) = connected();
     let guard = client.mutex("k").lock().unwrap();
     let threads: Vec<_> = (0..4)
         .map(|_| {
@@ -68,8 +75,7 @@ fn threads_wait_for_each_other() {
 
 #[test]
 fn a_loss_is_waited_for() {
-    let (_tests, server) = with_server();
-    let client = Client::connect(server.url()).unwrap();
+    let (_tests, _server, client) = connected();
     let guard = client.mutex("k").lock().unwrap();
     assert_eq!(client.mutex("k").force_release().unwrap(), 1);
     assert_eq!(guard.loss().wait(), Loss::EndedByServer);
@@ -107,8 +113,7 @@ fn who_waits_for_a_loss_hears_that_the_client_was_closed() {
 
 #[test]
 fn a_guard_that_outlives_its_client_is_released_all_the_same() {
-    let (tests, server) = with_server();
-    let client = Client::connect(server.url()).unwrap();
+    let (tests, server, client) = connected();
     let guard = client.mutex("k").lock().unwrap();
     drop(client);
     assert!(guard.is_valid());
@@ -141,4 +146,110 @@ fn errors_are_the_same() {
     let client = Client::connect(server.url()).unwrap();
     let long = client.mutex("k").lock_timeout(Duration::MAX);
     assert!(matches!(long, Err(Error::OutOfRange { .. })));
+}
+
+#[test]
+fn readers_and_writers_work_without_async() {
+    let (_tests, _server, client) = connected();
+    let (lock, owner) = (client.rwlock("k"), client.owner());
+    let reading = lock.read().unwrap();
+    let again = lock.by(&owner).read().unwrap();
+    assert!(lock.try_read().unwrap().is_some() && lock.try_write().unwrap().is_none());
+    assert!(lock.write_timeout(WAIT).unwrap().is_none());
+    assert!(lock.is_held_by(&owner).unwrap() && lock.info().unwrap().holders.len() >= 2);
+    let Upgrade::Refused(reading) = reading.upgrade_timeout(WAIT).unwrap() else {
+        panic!("two readers");
+    };
+    again.release().unwrap();
+    client.flush();
+    let writing = reading.upgrade().unwrap();
+    assert!(writing.is_unbroken() && lock.by(&owner).try_read().unwrap().is_none());
+    let reading = writing.downgrade().unwrap();
+    let Upgrade::Granted(writing) = reading.try_upgrade().unwrap() else {
+        panic!("alone");
+    };
+    assert_eq!(lock.force_release().unwrap(), 1);
+    assert_eq!(writing.loss().wait(), Loss::EndedByServer);
+    let failed = writing.downgrade().unwrap_err();
+    assert!(matches!(failed.error, Error::Lost(_)) && !failed.guard.is_valid());
+    let writing = lock.by(&owner).write().unwrap();
+    assert!(lock.by(&owner).try_write().unwrap().is_some());
+    assert!(lock.by(&owner).write_timeout(WAIT).unwrap().is_some());
+    assert!(lock.by(&owner).read_timeout(WAIT).unwrap().is_some());
+    writing.release().unwrap();
+}
+
+#[test]
+fn permits_work_without_async() {
+    let (_tests, _server, client) = connected();
+    let semaphore = client.semaphore("k", 3);
+    let two = semaphore.acquire_many(2).unwrap();
+    let one = semaphore.acquire().unwrap();
+    assert_eq!((two.count(), one.count(), semaphore.permits()), (2, 1, 3));
+    assert!(semaphore.try_acquire().unwrap().is_none());
+    assert!(semaphore.acquire_many_timeout(2, WAIT).unwrap().is_none());
+    assert_eq!(semaphore.available_permits().unwrap(), 0);
+    assert!(semaphore.is_held_by(one.owner()).unwrap());
+    one.release().unwrap();
+    assert_eq!(semaphore.available_permits().unwrap(), 1);
+    let until = std::time::Instant::now() + WAIT;
+    assert!(semaphore.acquire_many_until(2, until).unwrap().is_none());
+    assert!(until <= std::time::Instant::now());
+    assert!(semaphore.acquire_until(until).unwrap().is_some());
+    client.flush();
+    assert!(semaphore.acquire_timeout(WAIT).unwrap().is_some());
+    assert_eq!(semaphore.info().unwrap().holders[0].permits, 2);
+    assert!(semaphore.force_release().unwrap() >= 1);
+    assert_eq!(two.loss().wait(), Loss::EndedByServer);
+    semaphore.acquire().unwrap().forget();
+    assert_eq!(semaphore.available_permits().unwrap(), 2);
+    assert!(matches!(
+        client.semaphore("k", 0).acquire(),
+        Err(Error::OutOfRange { .. })
+    ));
+}
+
+#[test]
+fn several_locks_work_without_async() {
+    let (_tests, _server, client) = connected();
+    let (multi, owner) = (client.multi(["b", "a"]), client.owner());
+    let guard = multi.by(&owner).lock().unwrap();
+    let again = multi.by(&owner).try_lock().unwrap().unwrap();
+    assert_eq!(guard.fence_of("a"), Some(again.fence()));
+    assert!(multi.keys().eq(guard.keys()) && guard.owner() == &owner);
+    assert!(multi.try_lock().unwrap().is_none());
+    assert!(multi.lock_timeout(WAIT).unwrap().is_none());
+    let until = std::time::Instant::now() + WAIT;
+    assert!(multi.lock_until(until).unwrap().is_none());
+    let infos = multi.info().unwrap();
+    assert!(infos.len() == 2 && infos.iter().all(|info| info.holders.len() == 1));
+    assert!(guard.is_valid() && !guard.remaining().is_zero());
+    guard.extend(2 * LEASE).unwrap();
+    assert!(again.remaining() > LEASE);
+    again.release().unwrap();
+    assert_eq!(client.mutex("a").force_release().unwrap(), 1);
+    assert_eq!(guard.loss().wait(), Loss::EndedByServer);
+    assert!(matches!(guard.release(), Err(Error::Lost(_))));
+    client.flush();
+    drop(multi.lock().unwrap());
+    client.flush();
+    assert!(!client.mutex("b").is_locked().unwrap());
+}
+
+#[test]
+fn terms_and_lists_work_without_async() {
+    let (tests, server, client) = connected();
+    let grace = Duration::from_secs(5);
+    let lock = client.rwlock("k").with(Terms::new().bound(grace).unwrap());
+    let reading = lock.read().unwrap();
+    assert!(lock.info().unwrap().holders[0].is_bound);
+    let brief = Terms::new().lease(Lease::Fixed(WAIT)).unwrap();
+    let multi = client.multi(["a"]).with(brief);
+    assert_eq!(multi.lock().unwrap().loss().wait(), Loss::LeaseEnded);
+    let waiting = std::thread::spawn(move || lock.write().unwrap().release().unwrap());
+    tests.block_on(async { server.admin().await.queued(1).await });
+    let list = client.list(5).unwrap();
+    assert_eq!((list.len(), list[0].key.as_slice()), (1, &b"k"[..]));
+    reading.release().unwrap();
+    waiting.join().unwrap();
 }

@@ -6,7 +6,6 @@
 
 mod address;
 mod blocking;
-mod blocking_kinds;
 mod bound;
 mod calm;
 mod cancel;
