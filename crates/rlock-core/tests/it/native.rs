@@ -2,7 +2,8 @@
 
 use rlock_core::{Name, syntax};
 
-use crate::{stage::Stage, store::Value};
+use crate::stage::Stage;
+use rlock_testkit::core::store::Value;
 
 impl Stage {
     /// The reply of a command that is not the module's; `None` if it is.

@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
 
 use rlock_core::{AcquireOptions, Grace, Mode, Wait};
 
-use crate::{
+use rlock_testkit::core::{
     operation::{Asked, Foreign, Operation, Pass},
     pair::{Pair, START_MS, Setup},
 };

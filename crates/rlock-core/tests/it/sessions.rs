@@ -5,11 +5,11 @@ use rlock_core::{
     Mode, Name, Refusal, Renewal, Request, VisitHolder, Wait, Who,
 };
 
-use crate::driver::text;
 use crate::requests::{
     CHANNEL, KEY, NO_LIMITS, Nobody, OPTIONS, RENEWAL, at, call, notified, of_somebody_else,
     request, taken,
 };
+use rlock_testkit::core::driver::text;
 
 const OTHER: Name<'static> = Name {
     db: 0,

@@ -2,7 +2,7 @@
 
 use rlock_core::{AcquireOptions, Grace, Mode, Wait};
 
-use crate::{
+use rlock_testkit::core::{
     operation::{Asked, Foreign, Operation, Pass, SHARED as TOGETHER},
     pair::{Pair, Setup},
 };

@@ -8,9 +8,9 @@ use rlock_core::{
 
 use rlock_testkit::script;
 
-use crate::{
+use crate::stage::{Shown, Stage};
+use rlock_testkit::core::{
     driver::text,
-    stage::{Shown, Stage},
     told::{Outcome, Told, Word},
 };
 

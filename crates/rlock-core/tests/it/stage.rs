@@ -10,7 +10,7 @@ use rlock_core::{
 
 use rlock_testkit::script::Step;
 
-use crate::{
+use rlock_testkit::core::{
     driver::Driver,
     told::{Ask, Error, Reply},
 };

@@ -5,12 +5,11 @@ use rlock_core::{
     Timestamp, Wait,
 };
 
-use crate::{
+use crate::requests::{
+    CHANNEL, KEY, NO_LIMITS, Nobody, OPTIONS, at, call, notified, of_somebody_else, request, taken,
+};
+use rlock_testkit::core::{
     driver::{Driver, text},
-    requests::{
-        CHANNEL, KEY, NO_LIMITS, Nobody, OPTIONS, at, call, notified, of_somebody_else, request,
-        taken,
-    },
     told::{Ask, Outcome, Told},
 };
 

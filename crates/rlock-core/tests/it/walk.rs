@@ -1,6 +1,6 @@
 //! Long random walks.
 
-use crate::{
+use rlock_testkit::core::{
     operation::Operation,
     pair::{Pair, Setup},
     reached::Reached,

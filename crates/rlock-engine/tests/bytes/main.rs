@@ -5,28 +5,6 @@
 //! `tests/simulation` plays the decisions about locks by themselves, with more
 //! that goes wrong. Here what stands between them and the wire is played too.
 
-// The core with a keyspace around it, as its own tests have it.
-#[path = "../../../rlock-core/tests/it/driver.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod driver;
-#[path = "../../../rlock-core/tests/it/perform.rs"]
-mod perform;
-#[path = "../../../rlock-core/tests/it/several.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod several;
-#[path = "../../../rlock-core/tests/it/store.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod store;
-#[path = "../../../rlock-core/tests/it/stored.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod stored;
-#[path = "../../../rlock-core/tests/it/told.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod told;
-#[path = "../../../rlock-core/tests/it/transact.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod transact;
-
 mod server;
 mod world;
 

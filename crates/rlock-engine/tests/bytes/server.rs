@@ -6,8 +6,8 @@ use rlock_core::syntax::{self, ArgError};
 use rlock_core::{ChannelKind, Delivery, Fence, Limits, Name, Renewal, Request, Timestamp};
 use rlock_engine::wire::resp::{Decoder, Frame};
 
-use crate::driver::Driver;
-use crate::told;
+use rlock_testkit::core::driver::Driver;
+use rlock_testkit::core::told;
 
 const START: u64 = 1_700_000_000_000_000;
 const LEASE_MAX_MS: u64 = 86_400_000;
@@ -75,7 +75,7 @@ impl Server {
     }
 
     /// It forgets everything but its keys, which it is given.
-    pub(crate) fn becomes(&mut self, is_master: bool, keys: crate::store::Store) {
+    pub(crate) fn becomes(&mut self, is_master: bool, keys: rlock_testkit::core::store::Store) {
         let sessions = std::mem::take(&mut self.sessions);
         let (now, listened) = (self.core.now, std::mem::take(&mut self.core.listened));
         *self = Self::new(is_master);

@@ -17,7 +17,7 @@ use rlock_engine::servers::Address;
 use rlock_engine::wire::resp::{Command, Decoder};
 
 use crate::server::{Server, Session, bulk, commands, push};
-use crate::store::Store;
+use rlock_testkit::core::store::Store;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;

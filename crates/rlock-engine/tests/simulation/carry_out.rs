@@ -11,7 +11,7 @@ use rlock_engine::engine::terms::{Ask, Queueing};
 use rlock_engine::error::{Error, Fault};
 
 use crate::server::{Server, failure};
-use crate::told;
+use rlock_testkit::core::told;
 
 /// What a server keeps a place for at most, as the client asks.
 const KEPT_MAX: Duration = Duration::from_secs(10);

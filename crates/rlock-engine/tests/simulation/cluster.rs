@@ -10,8 +10,8 @@ use crate::carry_out::claims_of;
 use crate::client::Happening;
 use crate::operation::KEYS;
 use crate::server::{Server, failure};
-use crate::told;
 use crate::world::{SECOND, World};
+use rlock_testkit::core::told;
 
 /// One server, known as one; or two of them with half of the slots each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use crate::client::Happening;
 use crate::cluster::Kind;
 use crate::operation::Fall;
 use crate::server::{START, Server};
-use crate::store::{Store, Stored};
 use crate::world::{MS, SECOND, World};
+use rlock_testkit::core::store::{Store, Stored};
 
 pub(crate) type Keys = BTreeMap<(u32, Vec<u8>), Stored>;
 

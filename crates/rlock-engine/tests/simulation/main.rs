@@ -5,28 +5,6 @@
 //! repeated. What fails shrinks to the fewest operations that show it, which
 //! are printed as a script.
 
-// The core with a keyspace around it, as its own tests have it.
-#[path = "../../../rlock-core/tests/it/driver.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod driver;
-#[path = "../../../rlock-core/tests/it/perform.rs"]
-mod perform;
-#[path = "../../../rlock-core/tests/it/several.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod several;
-#[path = "../../../rlock-core/tests/it/store.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod store;
-#[path = "../../../rlock-core/tests/it/stored.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod stored;
-#[path = "../../../rlock-core/tests/it/told.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod told;
-#[path = "../../../rlock-core/tests/it/transact.rs"]
-#[allow(dead_code, reason = "shared with the core's tests")]
-mod transact;
-
 mod actor;
 mod carry_out;
 mod checks;

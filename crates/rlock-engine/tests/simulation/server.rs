@@ -8,8 +8,8 @@ use rlock_engine::engine::request::{NoticeKind, Reply};
 use rlock_engine::error::{Failure, Fault, ServerError};
 
 use crate::cluster::View;
-use crate::driver::Driver;
-use crate::told;
+use rlock_testkit::core::driver::Driver;
+use rlock_testkit::core::told;
 
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 

@@ -13,7 +13,7 @@ use crate::cluster::{Kind, Place, Shard, View};
 use crate::fail_over::Unreplicated;
 use crate::operation::{ACTORS, CLIENTS, Operation};
 use crate::server::Server;
-use crate::store::Stored;
+use rlock_testkit::core::store::Stored;
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;

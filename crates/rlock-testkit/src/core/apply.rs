@@ -1,0 +1,368 @@
+//! Each operation, done to the core and to the naive model.
+
+use rlock_core::{AcquireOptions, Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
+
+use crate::core::{
+    driver::text,
+    foreign::{name, poison},
+    model::{Renewed, Via},
+    operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, USERS, Under},
+    pair::{NOTHING, Pair},
+    told::{Ask, Reply},
+};
+
+impl Pair {
+    /// Does one operation on both, and answers both replies.
+    pub fn apply(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
+        match operation {
+            Operation::Acquire { key, asked } => self.acquire(key, asked),
+            Operation::AcquireAll { set, asked } => self.acquire_all(set, asked),
+            Operation::Renew { .. }
+            | Operation::RenewAll { .. }
+            | Operation::Release { .. }
+            | Operation::ReleaseAll { .. } => self.keep_or_give_up(operation),
+            Operation::Downgrade { key, owner } => {
+                let reply = self.driver.downgrade(name(key), OWNERS[owner]);
+                (reply, self.model.downgrade(key, OWNERS[owner]))
+            }
+            Operation::Cancel {
+                key,
+                owner,
+                connection,
+            } => {
+                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let reply = self.driver.cancel(name(key), owner, session);
+                (reply, self.model.cancel(key, owner, session))
+            }
+            Operation::Force { key, queue } => {
+                let reply = self.driver.force(name(key), queue);
+                let expected = self.model.force(key, queue);
+                // Other keys of requests that have ended are left to the timer.
+                if queue {
+                    self.driver.turn();
+                    self.model.turn();
+                }
+                (reply, expected)
+            }
+            Operation::Undeliver { recent } => self.undeliver(recent),
+            Operation::HangUp { recent } => self.hang_up(recent),
+            Operation::Close { connection } => self.close(connection),
+            Operation::Listen { channel, on } => self.listen(channel, on),
+            Operation::Overhear { on } => {
+                (self.driver.overheard, self.model.overheard) = (on, on);
+                NOTHING
+            }
+            Operation::Restart { ms } => self.restart(ms),
+            Operation::Foreign { change, settled } => {
+                if let Foreign::Poison { ahead_ms, .. } = change {
+                    let fence = poison(self.model.now, ahead_ms);
+                    self.fences.extend(Fence::new(fence).map(|it| (fence, it)));
+                }
+                self.driver.change(change);
+                self.model.change(change);
+                if settled {
+                    self.driver.turn();
+                    self.model.turn();
+                }
+                self.settled = settled;
+                NOTHING
+            }
+            Operation::Pass { time, punctual } => self.pass(time, punctual),
+        }
+    }
+
+    fn acquire(&mut self, key: usize, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
+        let ask = self.ask(asked);
+        let reply = self.driver.acquire(name(key), &ask);
+        (reply, self.model.acquire(key, &ask))
+    }
+
+    fn acquire_all(&mut self, set: usize, asked: Asked) -> (Reply<Fence>, Reply<u64>) {
+        let asked = Asked {
+            options: AcquireOptions {
+                mode: Mode::Exclusive,
+                bind: None,
+                ..asked.options
+            },
+            ..asked
+        };
+        let ask = self.ask(asked);
+        let reply = self.driver.acquire_all(&names(set), &ask);
+        (reply, self.model.acquire_all(SETS[set], &ask))
+    }
+
+    fn ask(&mut self, asked: Asked) -> Ask<'static> {
+        let session = if let Some(connection) = asked.connection {
+            self.sessions[connection]
+        } else {
+            self.last_session += 1;
+            self.last_session
+        };
+        self.last_call += 1;
+        let call = self.last_call;
+        if asked.channel.is_none() && (asked.wait != Wait::No || asked.options.bind.is_some()) {
+            self.calls.push_front((call, session));
+            self.calls.truncate(6);
+        }
+        let request = Request {
+            owner: OWNERS[asked.owner].as_bytes(),
+            options: asked.options,
+            wait: asked.wait,
+            session: Some(session),
+            user: Some(USERS[usize::from(session % 3 == 0)].as_bytes()),
+            channel: asked.channel.map(|channel| CHANNELS[channel]),
+        };
+        Ask { request, call }
+    }
+
+    fn keep_or_give_up(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
+        let (driver, model) = (&mut self.driver, &mut self.model);
+        match operation {
+            Operation::Renew {
+                key,
+                owner,
+                lease_ms,
+                raise,
+                connection,
+                channel,
+                bind,
+            } => {
+                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let (fence, expected) = raise.map(|it| self.raise_to(it, key, owner)).unzip();
+                let renewal = Renewal {
+                    lease_ms,
+                    fence,
+                    session: Some(session),
+                    channel: channel.map(|channel| CHANNELS[channel]),
+                    bind,
+                };
+                let reply = self.driver.renew(name(key), owner, &renewal);
+                let model = &mut self.model;
+                let answer = model.renew(key, owner, &renewed(&renewal, expected));
+                if let (Some(fence), Some(expected)) = (fence, expected)
+                    && answer == Reply::Fence(expected)
+                {
+                    self.fences.entry(expected).or_insert(fence);
+                }
+                (reply, answer)
+            }
+            Operation::RenewAll {
+                set,
+                owner,
+                lease_ms,
+                connection,
+                channel,
+            } => {
+                let (owner, session) = (OWNERS[owner], self.sessions[connection]);
+                let renewal = Renewal {
+                    lease_ms,
+                    fence: None,
+                    session: Some(session),
+                    channel: channel.map(|channel| CHANNELS[channel]),
+                    bind: None,
+                };
+                let reply = driver.renew_all(&names(set), owner, &renewal);
+                (
+                    reply,
+                    model.renew_all(SETS[set], owner, &renewed(&renewal, None)),
+                )
+            }
+            Operation::Release {
+                key,
+                owner,
+                all,
+                under,
+            } => {
+                let owner = OWNERS[owner];
+                let (fence, expected) = under.map(|it| self.under(it, key, owner)).unzip();
+                let reply = self.driver.release(name(key), owner, all, fence);
+                (reply, self.model.release(key, owner, all, expected))
+            }
+            Operation::ReleaseAll {
+                set,
+                owner,
+                all,
+                under,
+            } => {
+                let owner = OWNERS[owner];
+                let fences = under.map(|it| self.under(it, SETS[set][0], owner));
+                let (fence, expected) = fences.unzip();
+                let reply = self.driver.release_all(&names(set), owner, all, fence);
+                let model = &mut self.model;
+                (reply, model.release_all(SETS[set], owner, all, expected))
+            }
+            _ => NOTHING,
+        }
+    }
+
+    /// A fence under which alone to release, in the driver and in the model.
+    fn under(&self, under: Under, key: usize, owner: &str) -> (Fence, u64) {
+        let expected = match under {
+            Under::Its => self.model.locks[key]
+                .data
+                .holder(owner)
+                .and_then(|it| it.fence),
+            Under::Recent(recent) => self.granted.get(recent).map(|it| it.fence),
+            Under::Nobodys => None,
+        };
+        let both = expected.and_then(|it| Some((self.fence(it)?, it)));
+        both.unwrap_or((Fence::new(3).expect("it is in range"), 3))
+    }
+
+    /// The number that a fence is to be raised to, in the driver and in the
+    /// model. What is not a fence of theirs is the same in both.
+    fn raise_to(&self, raise: Raise, key: usize, owner: &str) -> (Fence, u64) {
+        let clock = self.model.now * 1000;
+        let number = match raise {
+            Raise::Least => 1,
+            Raise::OfAnother => {
+                if let Some(both) = self.fence_of_another(key, owner) {
+                    return both;
+                }
+                1
+            }
+            // By an odd number, so that it is nobody's fence already.
+            Raise::Ahead => clock + 20_000_567,
+            Raise::Most if self.is_other_elsewhere(self.model.highest_fence()) => 1,
+            Raise::Most => self.model.highest_fence(),
+            Raise::TooFar => self.model.highest_fence() + 1,
+        };
+        let fence = Fence::new(number).expect("it is in range");
+        (fence, number)
+    }
+
+    /// Whether one has given a fence below this number where the other has not:
+    /// by a fence far ahead each is raised as far as may be, but at times that
+    /// differ by how often it looks at a lock.
+    fn is_other_elsewhere(&self, number: u64) -> bool {
+        let mut fences = self.fences.iter();
+        fences.any(|(model, core)| model.cmp(&number) != core.get().cmp(&number))
+    }
+
+    /// The fence of another holder, unless it is just about too large.
+    fn fence_of_another(&self, key: usize, owner: &str) -> Option<(Fence, u64)> {
+        let mut others = self.model.locks[key].data.holders().iter();
+        let expected = others.find(|it| it.owner != owner)?.fence?;
+        let fence = self.fence(expected)?;
+        let highest = self.model.highest_fence();
+        ((fence.get() > highest) == (expected > highest)).then_some((fence, expected))
+    }
+
+    fn undeliver(&mut self, recent: usize) -> (Reply<Fence>, Reply<u64>) {
+        let Some(granted) = self.granted.get(recent).cloned() else {
+            return NOTHING;
+        };
+        let Some(fence) = self.fence(granted.fence) else {
+            return NOTHING;
+        };
+        let owner = OWNERS[granted.owner];
+        let names: Vec<_> = granted.keys.iter().map(|at| name(*at)).collect();
+        let reply = self.driver.undeliver(&names, owner, fence);
+        let expected = self.model.undeliver(&granted.keys, owner, granted.fence);
+        (reply, expected)
+    }
+
+    fn hang_up(&mut self, recent: usize) -> (Reply<Fence>, Reply<u64>) {
+        let Some((call, session)) = self.calls.get(recent).copied() else {
+            return NOTHING;
+        };
+        let gone = self.driver.hang_up(call);
+        self.open_calls.remove(&call);
+        let expected = self.model.hang_up(call);
+        if !self.sessions.contains(&session) {
+            self.end_session(session);
+        }
+        (Reply::Number(gone.into()), Reply::Number(expected.into()))
+    }
+
+    fn close(&mut self, connection: usize) -> (Reply<Fence>, Reply<u64>) {
+        self.last_session += 1;
+        let session = std::mem::replace(&mut self.sessions[connection], self.last_session);
+        let calls = self.model.calls().filter(|it| it.0 == session);
+        for (_, call) in calls.collect::<Vec<_>>() {
+            self.open_calls.remove(&call);
+            self.driver.hang_up(call);
+            self.model.hang_up(call);
+        }
+        self.end_session(session);
+        NOTHING
+    }
+
+    /// What the end of a connection leaves to do is done in the same turn.
+    fn end_session(&mut self, session: u64) {
+        self.driver.close(session);
+        self.model.close(session);
+        self.driver.turn();
+        self.model.turn();
+    }
+
+    pub fn listen(&mut self, channel: usize, on: bool) -> (Reply<Fence>, Reply<u64>) {
+        let channel = (CHANNELS[channel].kind, text(CHANNELS[channel].name));
+        self.model.listened.retain(|it| *it != channel);
+        self.driver.listened.remove(&channel);
+        if on {
+            self.model.listened.push(channel.clone());
+            self.driver.listened.insert(channel);
+        }
+        NOTHING
+    }
+
+    /// A server that is stopped loses all connections, and what it remembers.
+    /// The fences that its clock has passed stay below all that follow.
+    fn restart(&mut self, ms: u64) -> (Reply<Fence>, Reply<u64>) {
+        self.model.now += ms;
+        self.driver.now = Timestamp::from_millis(self.model.now);
+        self.driver.restart();
+        self.driver.locks.yield_after(self.model.limits.yield_after);
+        self.model.restart();
+        self.open_calls.clear();
+        self.granted.clear();
+        self.calls.clear();
+        for session in &mut self.sessions {
+            self.last_session += 1;
+            *session = self.last_session;
+        }
+        let passed = self.driver.now.micros() - 1;
+        for known in &mut self.known {
+            known.given = known.given.min(passed);
+        }
+        self.settled = true;
+        NOTHING
+    }
+
+    fn pass(&mut self, time: Pass, punctual: bool) -> (Reply<Fence>, Reply<u64>) {
+        let now = self.model.now;
+        let next = self.model.next_turn();
+        let to = match time {
+            Pass::Millis(millis) => now + millis,
+            Pass::ToNextEnd => next.map_or(now, |next| next - 1),
+            Pass::PastNextEnd => next.unwrap_or(now),
+        };
+        let until = Timestamp::from_millis(to);
+        if punctual {
+            self.driver.advance(until);
+            self.model.advance(to);
+            self.settled = true;
+        } else {
+            self.driver.now = until;
+            self.model.now = to;
+            self.settled &= to == now;
+        }
+        NOTHING
+    }
+}
+
+/// A renewal, as the model has it.
+fn renewed(renewal: &Renewal<'_>, raise_to: Option<u64>) -> Renewed {
+    let session = renewal.session.expect("a connection asks");
+    Renewed {
+        lease_ms: renewal.lease_ms,
+        raise_to,
+        via: Via::of(session, renewal.channel, 0),
+        grace: renewal.bind.map(|it| it.millis().into()),
+    }
+}
+
+fn names(set: usize) -> Vec<Name<'static>> {
+    SETS[set].iter().map(|at| name(*at)).collect()
+}

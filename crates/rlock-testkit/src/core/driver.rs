@@ -1,0 +1,325 @@
+//! The core with everything around it that it needs: a keyspace, a clock,
+//! connections and channels. This is what the shell does on a server, done
+//! here with plain data.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rlock_core::{
+    Admission, Announce, Delivery, Effect, Ended, Fence, Hold, KeptPlace, Limits, Locks, Name,
+    Refusal, Renewal, Step, TicketId, Timestamp,
+};
+
+use crate::core::{
+    store::Store,
+    stored::Others,
+    told::{Ask, Error, OnChannel, Outcome, Reply, Told, Word},
+};
+
+/// The place of a hand-off that may yet turn out not to have arrived.
+pub struct HandedOff {
+    owner: String,
+    fence: Fence,
+    keys: Vec<(u32, Box<[u8]>)>,
+    place: Box<KeptPlace>,
+}
+
+pub struct Driver {
+    pub locks: Locks,
+    pub store: Store,
+    pub now: Timestamp,
+    pub limits: Limits,
+    /// The most places of each user; 0 for any number.
+    pub places_per_user: u64,
+    pub listened: BTreeSet<OnChannel>,
+    /// Whether somebody listens on the unlock channels.
+    pub overheard: bool,
+    /// What others were told since somebody looked.
+    pub told: Vec<Told<Fence>>,
+    /// Locks that a command has left free.
+    pub freed: Vec<(u32, Box<[u8]>)>,
+    /// The owners of the last refusal that was a cycle.
+    pub cycle: Vec<String>,
+    /// Blocked calls, those that have been answered too, and their tickets.
+    pub calls: BTreeMap<u64, TicketId>,
+    /// The hand-offs whose places are to be kept.
+    handed_off: Vec<HandedOff>,
+}
+
+impl Driver {
+    pub fn new(now: Timestamp, limits: Limits) -> Self {
+        Self {
+            locks: Locks::default(),
+            store: Store::default(),
+            now,
+            limits,
+            places_per_user: 0,
+            listened: BTreeSet::new(),
+            overheard: true,
+            told: Vec::new(),
+            freed: Vec::new(),
+            cycle: Vec::new(),
+            calls: BTreeMap::new(),
+            handed_off: Vec::new(),
+        }
+    }
+
+    pub fn acquire(&mut self, name: Name<'_>, ask: &Ask<'_>) -> Reply<Fence> {
+        self.command(name, Some(ask.owner()), |driver, hold| {
+            let others = Others {
+                store: &driver.store,
+                now: driver.now,
+            };
+            let (now, request) = (driver.now, &ask.request);
+            let limits = Limits {
+                shared_elsewhere: others.shared_elsewhere(name),
+                ..driver.limits
+            };
+            let step = driver
+                .locks
+                .acquire(now, name, hold, request, &limits, &others);
+            let step = match step {
+                Ok(step) => step,
+                Err(refusal) => return (driver.refused(refusal), Announce::No),
+            };
+            let announce = driver.perform(name, hold, step.effects, step.announce);
+            let reply = match step.reply {
+                Admission::Granted(fence) => Reply::Fence(fence),
+                Admission::Busy => Reply::Nil,
+                Admission::MustWait => {
+                    let most = driver.places_per_user;
+                    if let Err(refusal) = driver.locks.check_user(&[name], request, most) {
+                        return (driver.refused(refusal), announce);
+                    }
+                    let delivery = driver.delivery(ask);
+                    let placed = driver.locks.enqueue(now, name, hold, request, delivery);
+                    driver.place(name, ask, placed)
+                }
+            };
+            (reply, announce)
+        })
+    }
+
+    pub fn delivery(&self, ask: &Ask<'_>) -> Delivery {
+        let (session, handle) = (ask.session(), ask.call);
+        match ask.request.channel {
+            Some(channel) => self.locks.by_message(session, channel),
+            None => Delivery::Blocked { session, handle },
+        }
+    }
+
+    /// Takes note of a place in a queue, and answers the call that had it.
+    pub fn place(
+        &mut self,
+        name: Name<'_>,
+        ask: &Ask<'_>,
+        (ticket, effects): (TicketId, impl IntoIterator<Item = Effect>),
+    ) -> Reply<Fence> {
+        for effect in effects {
+            if let Effect::Withdrawn(earlier) = effect {
+                self.answer(name, &earlier, Outcome::Superseded);
+            }
+        }
+        if ask.request.channel.is_some() {
+            return Reply::Waiting;
+        }
+        self.calls.insert(ask.call, ticket);
+        Reply::Blocked
+    }
+
+    pub fn renew(&mut self, name: Name<'_>, owner: &str, renewal: &Renewal<'_>) -> Reply<Fence> {
+        self.command(name, Some(owner), |driver, hold| {
+            let (now, most) = (driver.now, driver.limits.watches_max);
+            let step = driver
+                .locks
+                .renew(now, name, hold, owner.as_bytes(), renewal, most);
+            match step {
+                Ok(step) => {
+                    let announce = driver.perform(name, hold, step.effects, step.announce);
+                    (step.reply.map_or(Reply::Nil, Reply::Fence), announce)
+                }
+                Err(refusal) => (driver.refused(refusal), Announce::No),
+            }
+        })
+    }
+
+    pub fn release(
+        &mut self,
+        name: Name<'_>,
+        owner: &str,
+        all: bool,
+        fence: Option<Fence>,
+    ) -> Reply<Fence> {
+        self.step(name, Some(owner), |locks, now, hold| {
+            let step = locks.release(now, name, hold, owner.as_bytes(), all, fence);
+            let left = step.reply;
+            step.with(left.map_or(Reply::Nil, |it| Reply::Number(it.into())))
+        })
+    }
+
+    pub fn downgrade(&mut self, name: Name<'_>, owner: &str) -> Reply<Fence> {
+        self.step(name, Some(owner), |locks, now, hold| {
+            let step = locks.downgrade(now, name, hold, owner.as_bytes());
+            let fence = step.reply;
+            step.with(fence.map_or(Reply::Nil, Reply::Fence))
+        })
+    }
+
+    pub fn force(&mut self, name: Name<'_>, queue: bool) -> Reply<Fence> {
+        if queue {
+            if self.store.load(self.now, name, None) == Hold::NoLock {
+                return Reply::WRONG_TYPE;
+            }
+            for ended in self.locks.empty_queue(name) {
+                self.withdraw(&ended, None);
+            }
+        }
+        self.step(name, None, |locks, now, hold| {
+            let step = locks.force(now, name, hold);
+            let removed = step.reply;
+            step.with(Reply::Number(removed))
+        })
+    }
+
+    /// Takes note of a hand-off whose place is to be kept if it does not
+    /// arrive.
+    pub fn may_come_back(
+        &mut self,
+        names: &[Name<'_>],
+        owner: &[u8],
+        fence: Fence,
+        place: Option<Box<KeptPlace>>,
+    ) {
+        if let Some(place) = place {
+            let keys = names.iter().map(|it| (it.db, it.key.into())).collect();
+            self.handed_off.push(HandedOff {
+                owner: text(owner),
+                fence,
+                keys,
+                place,
+            });
+        }
+    }
+
+    /// What the shell does when the reply of a grant could not be written.
+    pub fn undeliver(&mut self, names: &[Name<'_>], owner: &str, fence: Fence) -> Reply<Fence> {
+        let mut taken = false;
+        for name in names {
+            let mut opened = self.open(*name, Some(owner));
+            let (now, hold) = (self.now, &mut opened.hold);
+            if *hold != Hold::NoLock {
+                let owner = owner.as_bytes();
+                let step = self.locks.undeliver(now, *name, hold, owner, fence);
+                taken |= step.reply;
+                self.carry_on(*name, &mut opened, step.with(()));
+            }
+            self.close_up(*name, Some(owner), opened);
+        }
+        self.finish();
+        if taken {
+            self.locks.count_undelivered();
+            if let Some(HandedOff { keys, place, .. }) =
+                self.take_handed_off(names[0], owner, fence)
+            {
+                let names = keys.iter().map(|(db, key)| Name { db: *db, key });
+                let names: Vec<_> = names.collect();
+                self.locks.keep_place(self.now, &names, &place);
+            }
+        }
+        Reply::Number(taken.into())
+    }
+
+    /// Of two that the owner has under one fence, as may be if their keys are
+    /// ahead of the clock, that of the key.
+    fn take_handed_off(&mut self, name: Name<'_>, owner: &str, fence: Fence) -> Option<HandedOff> {
+        let handed_off = &mut self.handed_off;
+        let is_of = |it: &HandedOff| it.fence == fence && it.owner == owner;
+        let is_at = |it: &HandedOff| it.keys.iter().any(|of| *of.1 == *name.key);
+        let first = handed_off.iter().position(|it| is_of(it) && is_at(it));
+        // A hold may have gone elsewhere by a rename.
+        let at = first.or_else(|| handed_off.iter().position(is_of))?;
+        Some(handed_off.swap_remove(at))
+    }
+
+    /// The server starts again, with nothing but its keys.
+    pub fn restart(&mut self) {
+        let store = std::mem::take(&mut self.store);
+        let before = std::mem::replace(self, Self::new(self.now, self.limits));
+        self.store.keys = store.keys;
+        (self.listened, self.overheard) = (before.listened, before.overheard);
+        self.places_per_user = before.places_per_user;
+    }
+
+    /// Looks at no hold, so that it works whatever the key holds.
+    pub fn cancel(&mut self, name: Name<'_>, owner: &str, session: u64) -> Reply<Fence> {
+        let cancelled = self.locks.cancel(name, owner.as_bytes());
+        self.locks.settle_later(name);
+        let Some(ended) = cancelled else {
+            return Reply::Number(0);
+        };
+        self.withdraw(&ended, Some(session));
+        Reply::Number(1)
+    }
+
+    /// Tells a request that it is withdrawn, by that connection or by somebody
+    /// else.
+    pub fn withdraw(&mut self, ended: &Ended, by: Option<u64>) {
+        let (db, key) = (0, &*ended.key);
+        let name = Name { db, key };
+        match &ended.delivery {
+            Delivery::Notify(listener) if Some(listener.session) != by => {
+                self.publish(name, listener, Word::Withdrawn, &ended.owner, None);
+            }
+            delivery => self.answer(name, delivery, Outcome::Cancelled),
+        }
+    }
+
+    /// The end of the connection of a blocked call; false if the call was
+    /// answered before.
+    pub fn hang_up(&mut self, handle: u64) -> bool {
+        let ticket = self.calls.get(&handle).copied();
+        ticket.is_some_and(|ticket| self.locks.caller_gone(self.now, ticket, handle))
+    }
+
+    /// The end of a connection, and of what it asked for.
+    pub fn close(&mut self, session: u64) {
+        self.locks.session_closed(self.now, session);
+    }
+
+    pub fn refused(&mut self, refusal: Refusal) -> Reply<Fence> {
+        Reply::Error(match refusal {
+            Refusal::TooManyOfUser { .. }
+            | Refusal::TooManyWaiters { .. }
+            | Refusal::TooManyWatches { .. }
+            | Refusal::TooManyShared { .. } => Error::QueueFull,
+            Refusal::CountOverflow => Error::CountFull,
+            Refusal::OtherRequest { .. } => Error::OtherRequest,
+            Refusal::PartlyHeld { .. } => Error::HeldInPart,
+            Refusal::FenceTooLarge { .. } => Error::FenceTooLarge,
+            Refusal::FenceTaken { .. } => Error::FenceTaken,
+            Refusal::Deadlock { owners } => {
+                self.cycle = owners.iter().map(|it| text(it)).collect();
+                Error::Deadlock
+            }
+            Refusal::UpgradeDeadlock { owners } => {
+                self.cycle = owners.iter().map(|it| text(it)).collect();
+                Error::SecondUpgrade
+            }
+        })
+    }
+
+    /// Does what a step that concerns nobody else but its lock asks for.
+    pub fn carry_on<R>(
+        &mut self,
+        name: Name<'_>,
+        opened: &mut crate::core::transact::Opened,
+        step: Step<R>,
+    ) -> R {
+        let announce = self.perform(name, &mut opened.hold, step.effects, step.announce);
+        opened.announce = opened.announce.max(announce);
+        step.reply
+    }
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

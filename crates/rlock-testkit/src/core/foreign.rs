@@ -1,0 +1,187 @@
+//! What others do to keys, done to the driver's keyspace and to the naive
+//! model's, each in its own way.
+
+use rlock_core::{Name, codec};
+
+use crate::core::{
+    driver::Driver,
+    model::{Data, Hash, HashMode, Holder, Model},
+    operation::{Foreign, KEYS, OWNERS},
+    store::Value,
+};
+
+pub fn name(key: usize) -> Name<'static> {
+    let (db, key) = KEYS[key];
+    let key = key.as_bytes();
+    Name { db, key }
+}
+
+impl Driver {
+    /// Changes a key behind the module's back; the server's event about it
+    /// only has the lock settled later.
+    pub fn change(&mut self, change: Foreign) {
+        let now = self.now;
+        match change {
+            Foreign::Del { key } => {
+                self.store.delete(now, name(key));
+            }
+            Foreign::Pexpire { key, ms } => {
+                let stored = self.store.get_mut(now, name(key));
+                // The end of a text is told by an event of its own, which
+                // stands for nothing that a lock does.
+                if let Some(stored) = stored.filter(|it| matches!(it.value, Value::Hash(_))) {
+                    stored.ends_ms = Some(now.millis() + u64::from(ms));
+                }
+            }
+            Foreign::Persist { key } => {
+                if let Some(stored) = self.store.get_mut(now, name(key)) {
+                    stored.ends_ms = None;
+                }
+            }
+            Foreign::Set { key } => {
+                let value = Value::Text("hello".to_owned());
+                self.store.put(name(key), value, None);
+            }
+            Foreign::Take { key, owner, ms } => {
+                if self.store.get(now, name(key)).is_none() {
+                    self.store.set_field(now, name(key), OWNERS[owner], "1");
+                    if let Some(stored) = self.store.get_mut(now, name(key)) {
+                        stored.ends_ms = Some(now.millis() + u64::from(ms));
+                    }
+                }
+            }
+            Foreign::DropCount { key, owner } => {
+                self.store.delete_field(now, name(key), OWNERS[owner]);
+            }
+            Foreign::Rename { from } => {
+                self.store.rename(now, name(from), name(1 - from));
+                self.locks.settle_later(name(1 - from));
+            }
+            Foreign::Poison { key, ahead_ms } => {
+                let fence = poison(now.millis(), ahead_ms).to_string();
+                self.store.set_field(now, name(key), codec::FENCE, &fence);
+            }
+            Foreign::Flush { db } => {
+                self.store.flush(db);
+                self.locks.settle_all_later(db);
+            }
+        }
+        if let Some(key) = change.key() {
+            self.locks.settle_later(name(key));
+        }
+    }
+}
+
+impl Foreign {
+    const fn key(self) -> Option<usize> {
+        match self {
+            Self::Del { key }
+            | Self::Pexpire { key, .. }
+            | Self::Persist { key }
+            | Self::Set { key }
+            | Self::Take { key, .. }
+            | Self::DropCount { key, .. }
+            | Self::Rename { from: key }
+            | Self::Poison { key, .. } => Some(key),
+            Self::Flush { .. } => None,
+        }
+    }
+}
+
+impl Model {
+    pub fn change(&mut self, change: Foreign) {
+        for at in 0..self.locks.len() {
+            self.expire_key(at);
+        }
+        let now = self.now;
+        match change {
+            Foreign::Del { key } => self.locks[key].data = Data::Absent,
+            Foreign::Pexpire { key, ms } => {
+                if let Data::Hash(hash) = &mut self.locks[key].data {
+                    hash.ends = Some(now + u64::from(ms));
+                }
+            }
+            Foreign::Persist { key } => {
+                if let Data::Hash(hash) = &mut self.locks[key].data {
+                    hash.ends = None;
+                }
+            }
+            Foreign::Set { key } => self.locks[key].data = Data::Text,
+            Foreign::Take { key, owner, ms } => {
+                if self.locks[key].data == Data::Absent {
+                    self.locks[key].data = taken(OWNERS[owner], now + u64::from(ms));
+                }
+            }
+            Foreign::DropCount { key, owner } => {
+                let data = &mut self.locks[key].data;
+                if let Data::Hash(hash) = data {
+                    hash.holders.retain(|it| it.owner != OWNERS[owner]);
+                    let bare = hash.mode == HashMode::Exclusive && hash.fence.is_none();
+                    if bare && hash.holders.is_empty() {
+                        *data = Data::Absent;
+                    }
+                }
+            }
+            Foreign::Rename { from } => {
+                if self.locks[from].data != Data::Absent {
+                    let data = std::mem::replace(&mut self.locks[from].data, Data::Absent);
+                    self.locks[1 - from].data = data;
+                }
+            }
+            Foreign::Poison { key, ahead_ms } => {
+                self.locks[key].data.poison(poison(now, ahead_ms));
+            }
+            Foreign::Flush { db } => {
+                for lock in &mut self.locks {
+                    if db.is_none_or(|db| db == lock.db) {
+                        lock.data = Data::Absent;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A fence that somebody writes: by an odd number ahead of the clock, so that it
+/// is nobody's already.
+pub fn poison(now: u64, ahead_ms: u32) -> u64 {
+    (now + u64::from(ahead_ms)) * 1000 + 789
+}
+
+impl Data {
+    fn poison(&mut self, fence: u64) {
+        if *self == Self::Absent {
+            *self = Self::Hash(Hash {
+                mode: HashMode::Exclusive,
+                holders: Vec::new(),
+                fence: None,
+                ends: None,
+            });
+        }
+        if let Self::Hash(hash) = self {
+            hash.fence = Some(fence);
+            if hash.mode == HashMode::Exclusive {
+                // It is that of the hold, too.
+                for holder in &mut hash.holders {
+                    holder.fence = hash.fence;
+                }
+            }
+        }
+    }
+}
+
+/// A lock as Redisson takes it.
+fn taken(owner: &str, ends: u64) -> Data {
+    Data::Hash(Hash {
+        mode: HashMode::Exclusive,
+        holders: vec![Holder {
+            owner: owner.to_owned(),
+            count: 1,
+            permits: 1,
+            fence: None,
+            ends,
+        }],
+        fence: None,
+        ends: Some(ends),
+    })
+}

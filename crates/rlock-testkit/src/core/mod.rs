@@ -1,0 +1,20 @@
+//! The core with a keyspace in memory instead of a server, in virtual time, and beside it a naive second model of the
+//! contract. Operations are random, decoded from bytes, or written down.
+
+pub mod apply;
+pub mod decode;
+pub mod driver;
+pub mod foreign;
+pub mod in_order;
+pub mod model;
+pub mod operation;
+pub mod pair;
+pub mod pair_checks;
+pub mod perform;
+pub mod reached;
+pub mod seen;
+pub mod several;
+pub mod store;
+pub mod stored;
+pub mod told;
+pub mod transact;

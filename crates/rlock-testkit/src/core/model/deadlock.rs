@@ -1,0 +1,122 @@
+//! Who could never go on if a request were to wait.
+//!
+//! At first everybody who waits is taken to be stuck. Then those are let go
+//! whom nobody stuck is in the way of, in any of their waits, until nobody is
+//! left to be let go. What remains is a knot: even if everybody else gave back
+//! all they hold, none of those in it could go on.
+
+use rlock_core::Mode;
+
+use super::{Kind, Model, Waiting};
+
+impl Model {
+    /// Whether the one who asks would become part of a knot by waiting. An old
+    /// knot does not count: nobody has looked for those, or others have
+    /// changed keys.
+    pub(super) fn closes_cycle(&self, asked: &Waiting) -> bool {
+        if !self.limits.detects_deadlocks {
+            return false;
+        }
+        let others = self.requests.iter().filter(|it| it.id != asked.id);
+        let mut waiting: Vec<_> = others.filter(|it| !it.is_kept()).collect();
+        let old = self.stuck_of(&waiting, &[]);
+        waiting.push(asked);
+        let stuck = self.stuck_of(&waiting, &old);
+        stuck.contains(&asked.owner.as_str())
+    }
+
+    /// The owners who can never go on as things are, whatever becomes of those
+    /// who are `free`.
+    pub fn stuck(&self, free: &[&str]) -> Vec<&str> {
+        let waiting = self.requests.iter().filter(|it| !it.is_kept());
+        self.stuck_of(&waiting.collect::<Vec<_>>(), free)
+    }
+
+    fn stuck_of<'a>(&self, waiting: &[&'a Waiting], free: &[&str]) -> Vec<&'a str> {
+        if waiting.len() < 2 {
+            return Vec::new();
+        }
+        let owners = waiting.iter().map(|it| it.owner.as_str());
+        let mut stuck: Vec<_> = owners.filter(|it| !free.contains(it)).collect();
+        loop {
+            let goes_on = |owner: &&str| {
+                let mut own = waiting.iter().filter(|it| it.owner == **owner);
+                !own.any(|it| self.is_blocked(it, waiting, &stuck))
+            };
+            let Some(gone) = stuck.iter().copied().find(goes_on) else {
+                return stuck;
+            };
+            stuck.retain(|it| *it != gone);
+        }
+    }
+
+    /// Whether somebody stuck is in the way of a request at any of its keys.
+    fn is_blocked(&self, request: &Waiting, waiting: &[&Waiting], stuck: &[&str]) -> bool {
+        request.keys.iter().any(|at| {
+            let mut up_to = self.in_order(*at, waiting).into_iter();
+            let mut found = false;
+            while let Some(it) = up_to.next().filter(|_| !found) {
+                let ahead = it.owner != request.owner && stuck.contains(&it.owner.as_str());
+                found = ahead || self.holders_block(*at, it.wanted.mode, &request.owner, stuck);
+                if it.id == request.id {
+                    break;
+                }
+            }
+            found
+        })
+    }
+
+    /// Those of them who wait for a lock in the order of their places; one
+    /// that has none yet comes last, or first to be upgraded.
+    fn in_order<'a>(&self, at: usize, waiting: &[&'a Waiting]) -> Vec<&'a Waiting> {
+        let queue = &self.locks[at].queue;
+        let place = |it: &&Waiting| {
+            let known = self.requests.iter().find(|old| old.id == it.id);
+            let moves = known.is_none_or(|old| old.kind != it.kind);
+            match queue.iter().position(|id| *id == it.id) {
+                Some(place) if !moves => (1, place),
+                _ if it.kind == Kind::Upgrade => (0, 0),
+                _ => (2, 0),
+            }
+        };
+        let here = waiting.iter().filter(|it| it.keys.contains(&at));
+        let mut here: Vec<_> = here.copied().collect();
+        here.sort_by_key(place);
+        here
+    }
+
+    /// Whether those holders that are stuck keep others than `owner` from
+    /// holding in this mode.
+    fn holders_block(&self, at: usize, mode: Mode, owner: &str, stuck: &[&str]) -> bool {
+        let data = &self.locks[at].data;
+        let Some(hash) = data.lock() else {
+            return false;
+        };
+        let lives = hash.holders.iter().filter(|it| hash.end_of(it) >= self.now);
+        let others = lives.filter(|it| it.owner != owner);
+        let mut others = others.filter(|it| stuck.contains(&it.owner.as_str()));
+        match mode {
+            Mode::Shared { permits, limit } if data.is_shared() => {
+                let held: u32 = others.map(|it| it.permits).sum();
+                held > 0 && limit.is_some_and(|limit| held + permits > limit)
+            }
+            _ => others.next().is_some(),
+        }
+    }
+
+    /// Whether one of those who are waited for by `waiter`, which asks for
+    /// `keys` or waits for others, is `other`.
+    pub fn may_wait_for(&self, waiter: &str, keys: &[usize], other: &str) -> bool {
+        let own = self.requests.iter().filter(|it| it.owner == waiter);
+        let mut all = own.flat_map(|it| &it.keys).chain(keys);
+        all.any(|at| {
+            let holds = self.locks[*at].data.holder(other).is_some();
+            holds || self.place(*at, other).is_some()
+        })
+    }
+
+    /// Whether somebody waits for one of these keys.
+    pub fn may_wait_at(&self, waiter: &str, keys: &[usize]) -> bool {
+        keys.iter().any(|at| self.place(*at, waiter).is_some())
+    }
+}

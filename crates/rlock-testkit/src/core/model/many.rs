@@ -1,0 +1,99 @@
+//! Several locks at once: all or none.
+
+use super::{Kind, Model, Renewed};
+use crate::core::told::{Ask, Error, Reply};
+
+impl Model {
+    pub fn acquire_all(&mut self, keys: &[usize], ask: &Ask<'static>) -> Reply<u64> {
+        if !self.are_locks(keys) {
+            return Reply::WRONG_TYPE;
+        }
+        self.counters.acquires += 1;
+        let reply = match self.odd_one(keys, ask.owner()) {
+            Some(_) => Reply::Error(Error::HeldInPart),
+            None if self.holds(keys[0], ask.owner()) => self.enter_again(keys, ask),
+            None => self.enter(keys, ask, Kind::Many),
+        };
+        self.settle_all();
+        reply
+    }
+
+    /// Settles all of them, unless one is no lock.
+    fn are_locks(&mut self, keys: &[usize]) -> bool {
+        for at in keys {
+            self.expire_key(*at);
+            if self.locks[*at].is_contended() {
+                self.settle(*at);
+            }
+        }
+        let other = keys.iter().any(|at| self.locks[*at].data.is_other());
+        if !other {
+            for at in keys {
+                self.settle(*at);
+            }
+        }
+        !other
+    }
+
+    fn holds(&self, at: usize, owner: &str) -> bool {
+        self.locks[at].data.holder(owner).is_some()
+    }
+
+    /// The key that keeps the owner from holding all of them exclusively by
+    /// one grant, or none of them.
+    fn odd_one(&self, keys: &[usize], owner: &str) -> Option<usize> {
+        let fence = |at: usize| {
+            let data = &self.locks[at].data;
+            let holder = data.holder(owner).filter(|_| data.is_exclusive());
+            holder.and_then(|it| it.fence)
+        };
+        let held: Vec<usize> = keys
+            .iter()
+            .copied()
+            .filter(|at| self.holds(*at, owner))
+            .collect();
+        let first = *held.first()?;
+        let alike = |at: &usize| fence(*at).is_some() && fence(*at) == fence(first);
+        keys.iter().copied().find(|at| !alike(at))
+    }
+
+    pub fn renew_all(&mut self, keys: &[usize], owner: &str, renewed: &Renewed) -> Reply<u64> {
+        if !self.are_locks(keys) {
+            return Reply::WRONG_TYPE;
+        }
+        if self.lacks_watches_to_renew(keys, owner, renewed) {
+            return self.done(Reply::QUEUE_FULL);
+        }
+        let mut held = 0;
+        for at in keys {
+            if self.holds(*at, owner) {
+                self.renew_held(*at, owner, renewed);
+                held += 1;
+            }
+        }
+        self.settle_all();
+        Reply::Number(held)
+    }
+
+    pub fn release_all(
+        &mut self,
+        keys: &[usize],
+        owner: &str,
+        all: bool,
+        fence: Option<u64>,
+    ) -> Reply<u64> {
+        let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
+        if !self.are_locks(keys) {
+            return Reply::WRONG_TYPE;
+        }
+        let mut released = 0;
+        for (at, held) in keys.iter().zip(held) {
+            if self.holds_under(*at, owner, fence) {
+                self.release_held(*at, owner, all, held);
+                released += 1;
+            }
+        }
+        self.settle_all();
+        Reply::Number(released)
+    }
+}

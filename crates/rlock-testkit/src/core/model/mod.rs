@@ -1,0 +1,332 @@
+//! The contract of the locks once more, as simply as it can be said.
+//!
+//! Written from the contract alone, and meant to be read beside it: everything
+//! is a plain list and is searched from its start, nothing is kept that can be
+//! worked out anew, and time is a number of milliseconds. Fast it is not.
+
+mod acquire;
+mod bind;
+mod deadlock;
+mod grant;
+mod hash;
+mod keep;
+mod many;
+mod queue;
+mod release;
+mod settle;
+mod tell;
+mod turn;
+mod upgrade;
+mod views;
+
+pub use hash::{Data, Hash, HashMode, Holder};
+use rlock_core::{Channel, Counters, Mode};
+pub use views::Contended;
+
+use crate::core::told::{Ask, OnChannel, Told};
+
+/// A request with a place in the queue of each of its keys.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    pub id: u64,
+    pub owner: String,
+    pub keys: Vec<usize>,
+    pub kind: Kind,
+    pub wanted: Wanted,
+    pub since: u64,
+    /// When the wait ends, or, of a kept place, its grace.
+    pub ends: Option<u64>,
+    pub via: Via,
+    /// Who asked last.
+    pub user: Vec<u8>,
+}
+
+/// What a request asks for, until it is granted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub mode: Mode,
+    pub reenter: bool,
+    pub lease: u64,
+    /// For how long its place is kept.
+    pub keep: Option<u64>,
+    /// For how long its hold outlives the connection.
+    pub grace: Option<u64>,
+}
+
+impl Wanted {
+    pub fn asked(ask: &Ask<'_>) -> Self {
+        let it = &ask.request.options;
+        Self {
+            mode: it.mode,
+            reenter: it.reenter,
+            lease: it.lease_ms.into(),
+            keep: it.keep.map(|keep| keep.millis().into()),
+            grace: it.bind.map(|bind| bind.millis().into()),
+        }
+    }
+}
+
+/// Through what a request is to be answered.
+#[derive(Clone, Debug)]
+pub enum Via {
+    Call {
+        session: u64,
+        handle: u64,
+    },
+    Channel {
+        session: u64,
+        channel: OnChannel,
+    },
+    /// Its call is over, and its place is kept.
+    Kept,
+}
+
+impl Via {
+    fn asked(ask: &Ask<'_>) -> Self {
+        Self::of(ask.session(), ask.request.channel, ask.call)
+    }
+
+    pub fn of(session: u64, channel: Option<Channel<'_>>, handle: u64) -> Self {
+        match channel {
+            None => Self::Call { session, handle },
+            Some(it) => Self::Channel {
+                session,
+                channel: (it.kind, crate::core::driver::text(it.name)),
+            },
+        }
+    }
+}
+
+/// What a renewal asks for.
+#[derive(Clone, Debug)]
+pub struct Renewed {
+    pub lease_ms: u32,
+    pub raise_to: Option<u64>,
+    /// The connection that asks, and the channel if there is one.
+    pub via: Via,
+    pub grace: Option<u64>,
+}
+
+impl Renewed {
+    pub const fn watches(&self) -> bool {
+        self.via.is_channel() || self.grace.is_some()
+    }
+}
+
+impl Waiting {
+    pub const fn is_kept(&self) -> bool {
+        matches!(self.via, Via::Kept)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    One,
+    /// It held the lock in shared mode as it asked for more.
+    Upgrade,
+    /// It asked for several keys, be it one alone.
+    Many,
+}
+
+/// A hold whose end somebody wants to be told of, or that a connection's end
+/// cuts.
+#[derive(Clone, Debug)]
+pub struct Watching {
+    pub owner: String,
+    pub fence: u64,
+    /// Connection and channel.
+    pub channel: Option<(u64, OnChannel)>,
+    pub bind: Option<Bind>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bind {
+    pub session: u64,
+    pub grace: u64,
+    /// When the connection was closed, once it was.
+    pub closed: Option<u64>,
+}
+
+#[derive(Debug)]
+pub struct Lock {
+    pub db: u32,
+    pub key: &'static str,
+    pub data: Data,
+    /// Numbers of requests, first the one that is next.
+    pub queue: Vec<u64>,
+    pub watching: Vec<Watching>,
+    /// The first end of a lease as this server last saw it, while somebody
+    /// waits or watches: what counts a lease end is that it was seen.
+    pub seen_end: Option<u64>,
+    /// Whether those who only listen are to be told if nobody takes it.
+    pub owes_message: bool,
+    /// Whether it has to be settled before the command is over.
+    pub touched: bool,
+    /// Hand-offs since somebody else had a chance.
+    pub in_a_row: u64,
+    /// Until when the queue waits for a taker from elsewhere.
+    pub yields_until: Option<u64>,
+    /// The largest fence that was given or met here, as far as it is believed.
+    pub met: u64,
+}
+
+#[derive(Debug)]
+pub struct Model {
+    pub now: u64,
+    pub locks: Vec<Lock>,
+    pub requests: Vec<Waiting>,
+    pub listened: Vec<OnChannel>,
+    /// Whether somebody listens on the unlock channels.
+    pub overheard: bool,
+    pub counters: Counters,
+    pub told: Vec<Told<u64>>,
+    /// The keys that went to requests for several since somebody looked.
+    pub given_together: Vec<&'static str>,
+    pub limits: Limits,
+    /// Before this nothing is granted.
+    pub grants_from: u64,
+    /// The largest fence that was given by the clock.
+    pub last_fence: u64,
+    /// How many were given.
+    pub fences_given: u64,
+    pub last_request: u64,
+    /// The hand-offs whose places are to be kept, by their fences.
+    pub handed_off: Vec<(u64, Waiting)>,
+    /// Whether somebody was let in from a kept place before others who wait
+    /// since somebody looked.
+    pub passed_others: bool,
+    /// What has become of kept places, and of fences, since somebody looked.
+    pub events: Vec<(&'static str, &'static str)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    pub waiters_max: usize,
+    pub places_per_user: usize,
+    pub watches_max: usize,
+    pub shared_max: usize,
+    pub detects_deadlocks: bool,
+    pub yield_after: u64,
+}
+
+impl Lock {
+    pub fn new(db: u32, key: &'static str) -> Self {
+        Self {
+            db,
+            key,
+            data: Data::Absent,
+            queue: Vec::new(),
+            watching: Vec::new(),
+            seen_end: None,
+            owes_message: false,
+            touched: false,
+            in_a_row: 0,
+            yields_until: None,
+            met: 0,
+        }
+    }
+
+    pub fn is_contended(&self) -> bool {
+        !self.queue.is_empty() || !self.watching.is_empty()
+    }
+}
+
+impl Model {
+    pub fn new(now: u64, locks: Vec<Lock>, limits: Limits, grants_from: u64) -> Self {
+        Self {
+            now,
+            locks,
+            requests: Vec::new(),
+            listened: Vec::new(),
+            overheard: true,
+            counters: Counters::default(),
+            told: Vec::new(),
+            given_together: Vec::new(),
+            limits,
+            grants_from,
+            last_fence: 0,
+            fences_given: 0,
+            last_request: 0,
+            handed_off: Vec::new(),
+            passed_others: false,
+            events: Vec::new(),
+        }
+    }
+
+    pub fn request(&self, id: u64) -> &Waiting {
+        let found = self.requests.iter().find(|it| it.id == id);
+        found.expect("who is in a queue has asked")
+    }
+
+    /// The request by which the owner has a place in the queue of the key.
+    pub fn place(&self, at: usize, owner: &str) -> Option<&Waiting> {
+        let mut requests = self.requests.iter();
+        requests.find(|it| it.owner == owner && it.keys.contains(&at))
+    }
+
+    /// The same for the first of the keys for which it has one.
+    pub fn place_of_any(&self, keys: &[usize], owner: &str) -> Option<&Waiting> {
+        keys.iter().find_map(|at| self.place(*at, owner))
+    }
+
+    /// Those who wait for a lock, in order. Nobody waits in a kept place.
+    pub fn waiting_at(&self, at: usize) -> Vec<&Waiting> {
+        let queue = self.locks[at].queue.iter().map(|id| self.request(*id));
+        queue.filter(|it| !it.is_kept()).collect()
+    }
+
+    /// Those of them who stand before a request.
+    pub fn ahead_of(&self, at: usize, id: u64) -> Vec<&Waiting> {
+        let queue = self.locks[at].queue.iter();
+        let ahead = queue
+            .take_while(|it| **it != id)
+            .map(|id| self.request(*id));
+        ahead.filter(|it| !it.is_kept()).collect()
+    }
+
+    /// Above all that were given or met in the keys, and never behind the clock
+    /// in microseconds.
+    pub fn next_fence(&mut self, keys: &[usize]) -> u64 {
+        self.fences_given += 1;
+        let by_clock = (self.last_fence + 1).max(self.now * 1000);
+        let met = keys.iter().map(|at| self.locks[*at].met).max();
+        let fence = by_clock.max(met.map_or(0, |met| met + 1));
+        if fence == by_clock {
+            self.last_fence = fence;
+        } else {
+            self.event("fence", "ahead of the clock");
+        }
+        for at in keys {
+            self.locks[*at].met = fence;
+        }
+        fence
+    }
+
+    /// A fence was met in a key: what is given there later is above it, as far
+    /// as it is to be believed.
+    pub fn believe(&mut self, at: usize, fence: u64) {
+        let fence = fence.min(self.highest_fence());
+        self.locks[at].met = self.locks[at].met.max(fence);
+    }
+
+    /// The server starts again, with nothing but its keys.
+    pub fn restart(&mut self) {
+        let locks = self.locks.drain(..).map(|lock| Lock {
+            data: lock.data,
+            ..Lock::new(lock.db, lock.key)
+        });
+        let locks = locks.collect();
+        let before = std::mem::replace(self, Self::new(self.now, locks, self.limits, self.now));
+        self.last_request = before.last_request;
+        (self.listened, self.overheard) = (before.listened, before.overheard);
+    }
+
+    /// One hour ahead of the clock.
+    pub const fn highest_fence(&self) -> u64 {
+        (self.now + 3_600_000) * 1000
+    }
+
+    pub fn event(&mut self, of: &'static str, what: &'static str) {
+        self.events.push((of, what));
+    }
+}

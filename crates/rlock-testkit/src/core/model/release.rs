@@ -1,0 +1,158 @@
+//! Keeping a hold, and giving it up.
+
+use super::{Data, Model, Renewed};
+use crate::core::told::{Error, Reply};
+
+impl Model {
+    pub fn renew(&mut self, at: usize, owner: &str, renewed: &Renewed) -> Reply<u64> {
+        let raise_to = renewed.raise_to;
+        self.settle(at);
+        let data = &self.locks[at].data;
+        if data.is_other() {
+            return Reply::WRONG_TYPE;
+        }
+        if raise_to.is_some_and(|to| to > self.highest_fence()) {
+            return self.done(Reply::Error(Error::FenceTooLarge));
+        }
+        if data.holder(owner).is_none() {
+            return self.done(Reply::Nil);
+        }
+        let mut others = data.holders().iter().filter(|it| it.owner != owner);
+        if raise_to.is_some() && others.any(|it| it.fence == raise_to) {
+            return self.done(Reply::Error(Error::FenceTaken));
+        }
+        let before = data.holder(owner).and_then(|it| it.fence);
+        if self.lacks_watches_to_renew(&[at], owner, renewed) {
+            return self.done(Reply::QUEUE_FULL);
+        }
+        let fence = self.renew_held(at, owner, renewed);
+        if raise_to == Some(fence) && before < raise_to {
+            self.event("fence", "raised");
+        }
+        self.settle_all();
+        Reply::Fence(fence)
+    }
+
+    pub(super) fn renew_held(&mut self, at: usize, owner: &str, renewed: &Renewed) -> u64 {
+        self.counters.renewals += 1;
+        let fence = self.set_lease(at, owner, renewed.lease_ms, renewed.raise_to);
+        self.watch_as(at, owner, fence, &renewed.via, renewed.grace);
+        if renewed.watches() {
+            self.event("renewal", "watched");
+        }
+        fence
+    }
+
+    /// With a fence, only a hold of that fence counts.
+    pub(super) fn holds_under(&self, at: usize, owner: &str, fence: Option<u64>) -> bool {
+        let holder = self.locks[at].data.holder(owner);
+        holder.is_some_and(|it| fence.is_none() || it.fence == fence)
+    }
+
+    pub fn release(&mut self, at: usize, owner: &str, all: bool, fence: Option<u64>) -> Reply<u64> {
+        let held = self.is_held(at);
+        self.settle(at);
+        let data = &self.locks[at].data;
+        if data.is_other() {
+            return Reply::WRONG_TYPE;
+        }
+        if data.holder(owner).is_none() {
+            return self.done(Reply::Nil);
+        }
+        if !self.holds_under(at, owner, fence) {
+            self.event("release", "of another fence");
+            return self.done(Reply::Nil);
+        }
+        if fence.is_some() {
+            self.event("release", "of this fence");
+        }
+        let left = self.release_held(at, owner, all, held);
+        self.settle_all();
+        Reply::Number(left.into())
+    }
+
+    /// The count that is left.
+    pub(super) fn release_held(&mut self, at: usize, owner: &str, all: bool, held: bool) -> u32 {
+        let holder = self.locks[at].data.holder_mut(owner).expect("it holds");
+        if holder.count > 1 && !all {
+            holder.count -= 1;
+            return holder.count;
+        }
+        self.counters.releases += 1;
+        self.give_back(at, owner, held);
+        0
+    }
+
+    /// A hold ends by its owner, who wants no message for that.
+    pub(super) fn give_back(&mut self, at: usize, owner: &str, held: bool) {
+        let lock = &mut self.locks[at];
+        lock.watching.retain(|it| it.owner != owner);
+        self.end_hold(at, owner);
+        self.locks[at].owes_message |= held;
+    }
+
+    pub(super) fn end_hold(&mut self, at: usize, owner: &str) {
+        let lock = &mut self.locks[at];
+        lock.seen_end = None;
+        let hash = lock.data.lock_mut().expect("it holds");
+        hash.holders.retain(|it| it.owner != owner);
+        if hash.holders.is_empty() {
+            lock.data = Data::Absent;
+        } else {
+            hash.end_with_the_last();
+        }
+    }
+
+    /// A grant from the queue did not reach its owner: all of it is passed on.
+    pub fn undeliver(&mut self, keys: &[usize], owner: &str, undone: u64) -> Reply<u64> {
+        let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
+        let mut taken = 0;
+        for at in keys {
+            self.settle(*at);
+        }
+        for (at, held) in keys.iter().zip(held) {
+            let holder = self.locks[*at].data.holder(owner);
+            if holder.is_some_and(|it| it.fence == Some(undone)) {
+                self.end_hold(*at, owner);
+                self.locks[*at].owes_message |= held;
+                taken = 1;
+            }
+        }
+        self.counters.undelivered_grants += taken;
+        self.counters.waiters_gone += taken;
+        self.settle_all();
+        if taken > 0 {
+            self.give_place_back(keys[0], owner, undone);
+        }
+        Reply::Number(taken)
+    }
+
+    pub fn force(&mut self, at: usize, queue: bool) -> Reply<u64> {
+        let held = self.is_held(at);
+        if queue {
+            if self.locks[at].data.is_other() {
+                return Reply::WRONG_TYPE;
+            }
+            self.empty_queue(at);
+        }
+        self.settle(at);
+        let data = &self.locks[at].data;
+        if data.is_other() {
+            return Reply::WRONG_TYPE;
+        }
+        let removed = data.holders().len() as u64;
+        if removed > 0 {
+            self.counters.force_releases += removed;
+            self.locks[at].seen_end = None;
+            self.locks[at].data = Data::Absent;
+            self.locks[at].owes_message |= held;
+        }
+        self.settle_all();
+        Reply::Number(removed)
+    }
+
+    pub(super) fn is_held(&mut self, at: usize) -> bool {
+        self.expire_key(at);
+        self.locks[at].data.lock().is_some()
+    }
+}

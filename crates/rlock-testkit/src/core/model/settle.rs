@@ -1,0 +1,160 @@
+//! What happens without being asked for: ends of leases, losses, hand-offs.
+
+use super::{Data, Model, Watching};
+use crate::core::told::{Reply, Word};
+
+impl Model {
+    /// The server takes away a key that is past its end.
+    pub fn expire_key(&mut self, at: usize) {
+        if self.locks[at].data.ends().is_some_and(|it| it < self.now) {
+            self.locks[at].data = Data::Absent;
+        }
+    }
+
+    /// Holders that are past their end hold no more.
+    fn drop_lapsed(&mut self, at: usize) {
+        let now = self.now;
+        let data = &mut self.locks[at].data;
+        let Some(hash) = data.lock_mut() else {
+            return;
+        };
+        if hash.holders.iter().all(|it| hash.end_of(it) >= now) {
+            return;
+        }
+        let before = hash.clone();
+        hash.holders.retain(|it| before.end_of(it) >= now);
+        let lapsed = before.holders.len() - hash.holders.len();
+        if hash.holders.is_empty() {
+            *data = Data::Absent;
+        }
+        self.counters.lease_expirations += lapsed as u64;
+        if lapsed > 0 {
+            self.locks[at].seen_end = None;
+        }
+    }
+
+    /// Losses are told; then the lock goes to the one who has waited longest,
+    /// and to the next, until one has to wait on.
+    pub fn settle(&mut self, at: usize) {
+        self.locks[at].touched = true;
+        self.forget_idle();
+        self.lose(at);
+        while self.serve_front(at) {}
+        let nobody_waits = self.waiting_at(at).is_empty();
+        let lock = &mut self.locks[at];
+        if nobody_waits && self.now >= self.grants_from {
+            (lock.in_a_row, lock.yields_until) = (0, None);
+        }
+        self.see(at);
+    }
+
+    /// Settles what was touched until nothing happens any more: a request for
+    /// several keys that ends gives way in all of their queues.
+    pub fn settle_all(&mut self) {
+        loop {
+            let before = (self.requests.len(), self.places_kept(), self.fences_given);
+            for at in 0..self.locks.len() {
+                if self.locks[at].touched {
+                    self.settle(at);
+                }
+            }
+            let after = (self.requests.len(), self.places_kept(), self.fences_given);
+            if before == after {
+                break;
+            }
+        }
+        for at in 0..self.locks.len() {
+            let lock = &mut self.locks[at];
+            lock.touched = false;
+            if std::mem::take(&mut lock.owes_message) && lock.data == Data::Absent {
+                self.unlock(at);
+            }
+        }
+    }
+
+    /// The end of a command that has come to nothing more.
+    pub(super) fn done(&mut self, reply: Reply<u64>) -> Reply<u64> {
+        self.settle_all();
+        reply
+    }
+
+    /// Drops those whose lease is over, and tells those who asked for it.
+    pub(super) fn lose(&mut self, at: usize) {
+        self.expire_key(at);
+        let hash = self.locks[at].data.lock();
+        let holders = hash.iter().flat_map(|it| &it.holders);
+        let fences = holders.map(|it| it.fence).chain(hash.map(|it| it.fence));
+        if let Some(fence) = fences.max().flatten() {
+            self.believe(at, fence);
+        }
+        self.drop_lapsed(at);
+        self.cut_by_key(at);
+        let now = self.now;
+        let seen_end = self.locks[at].seen_end.take();
+        let watching = std::mem::take(&mut self.locks[at].watching);
+        let lock = &self.locks[at];
+        if lock.data == Data::Absent && seen_end.is_some_and(|end| end < now) {
+            self.counters.lease_expirations += 1;
+        }
+        // An exclusive hold is known by its fence: one of somebody else, with
+        // the same fence by chance, may have come here by a rename.
+        let exclusive = lock.data.lock().filter(|_| lock.data.is_exclusive());
+        let holds = |it: &Watching| {
+            let shared = || lock.data.holder(&it.owner)?.fence;
+            exclusive.map_or_else(shared, |hash| hash.fence) == Some(it.fence)
+        };
+        let (kept, lost): (_, Vec<_>) = watching.into_iter().partition(holds);
+        self.locks[at].watching = kept;
+        for it in lost {
+            let closed = it.bind.as_ref().and_then(|it| Some(it.closed? + it.grace));
+            if closed.is_some_and(|end| end < now) {
+                self.locks[at].owes_message = true;
+            }
+            if let Some((_, channel)) = &it.channel {
+                self.publish(at, channel, Word::Lost, &it.owner, Some(it.fence));
+            }
+        }
+        self.see(at);
+    }
+
+    /// The key's end cuts longer leases, and is that of the longest again.
+    fn cut_by_key(&mut self, at: usize) {
+        if let Some(hash) = self.locks[at].data.lock_mut()
+            && hash.holders.iter().any(|it| Some(it.ends) != hash.ends)
+        {
+            let before = hash.clone();
+            for holder in &mut hash.holders {
+                holder.ends = before.end_of(holder);
+            }
+            hash.end_with_the_last();
+        }
+    }
+
+    /// A command or a turn has looked at the key.
+    pub(super) fn see(&mut self, at: usize) {
+        let (now, grants_from) = (self.now, self.grants_from);
+        let lock = &mut self.locks[at];
+        lock.seen_end = lock.data.lock().and_then(|hash| {
+            let ends = hash.holders.iter().map(|it| hash.end_of(it));
+            ends.min()
+        });
+        // Until nothing is granted it is looked at for that, not for its end.
+        lock.seen_end = lock
+            .seen_end
+            .filter(|end| now >= grants_from || *end < grants_from);
+        if lock.data != Data::Absent {
+            lock.yields_until = None;
+        }
+        self.forget_idle();
+    }
+
+    /// Nothing is remembered of a lock that nobody waits for or watches.
+    fn forget_idle(&mut self) {
+        for lock in &mut self.locks {
+            if !lock.is_contended() {
+                lock.seen_end = None;
+                (lock.in_a_row, lock.yields_until) = (0, None);
+            }
+        }
+    }
+}

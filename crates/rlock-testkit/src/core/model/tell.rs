@@ -1,0 +1,55 @@
+//! Answers to blocked calls, and messages on channels.
+
+use super::{Model, Via};
+use crate::core::told::{OnChannel, Outcome, Told, Word};
+
+impl Model {
+    pub(super) fn answer(&mut self, at: usize, via: &Via, outcome: Outcome<u64>) {
+        if let Via::Call { session, handle } = via {
+            self.told.push(Told::Answer {
+                key: self.locks[at].key.to_owned(),
+                session: *session,
+                handle: *handle,
+                outcome,
+            });
+        }
+    }
+
+    pub(super) fn publish_to(
+        &mut self,
+        at: usize,
+        via: &Via,
+        word: Word,
+        owner: &str,
+        fence: Option<u64>,
+    ) {
+        if let Via::Channel { channel, .. } = via {
+            self.publish(at, channel, word, owner, fence);
+        }
+    }
+
+    pub(super) fn publish(
+        &mut self,
+        at: usize,
+        channel: &OnChannel,
+        word: Word,
+        owner: &str,
+        fence: Option<u64>,
+    ) {
+        if self.listened.iter().any(|it| it == channel) {
+            self.told.push(Told::Message {
+                key: self.locks[at].key.to_owned(),
+                channel: channel.clone(),
+                word,
+                owner: owner.to_owned(),
+                fence,
+            });
+        }
+    }
+
+    /// Those who only listen are to look again.
+    pub(super) fn unlock(&mut self, at: usize) {
+        let key = self.locks[at].key.to_owned();
+        self.told.push(Told::Unlock { key });
+    }
+}

@@ -1,0 +1,224 @@
+//! What may happen to locks.
+
+use rlock_core::{AcquireOptions, Channel, ChannelKind, Grace, Mode, Wait};
+
+pub const KEYS: [(u32, &str); 4] = [(0, "k0"), (0, "k1"), (0, "k2"), (1, "k3")];
+pub const OWNERS: [&str; 5] = ["ann", "bob", "cid", "dee", "eve"];
+/// Who asks by some of the connections, and by the others.
+pub const USERS: [&str; 2] = ["default", "shop"];
+/// Two of them have the same name, and nothing else in common.
+pub const CHANNELS: [Channel<'static>; 3] = [
+    channel(ChannelKind::Plain, "c0"),
+    channel(ChannelKind::Plain, "c1"),
+    channel(ChannelKind::Sharded, "c0"),
+];
+/// Connections on which several requests are made.
+pub const CONNECTIONS: usize = 3;
+/// What is asked for at once, all of it in one database.
+pub const SETS: [&[usize]; 8] = [
+    &[0, 1],
+    &[1, 0],
+    &[0, 2],
+    &[2, 1, 0],
+    &[1],
+    &[1, 2],
+    &[0, 1, 2],
+    &[2],
+];
+
+pub const SHARED: Mode = Mode::Shared {
+    permits: 1,
+    limit: None,
+};
+
+const fn channel(kind: ChannelKind, name: &'static str) -> Channel<'static> {
+    let name = name.as_bytes();
+    Channel { kind, name }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Acquire {
+        key: usize,
+        asked: Asked,
+    },
+    AcquireAll {
+        set: usize,
+        asked: Asked,
+    },
+    Renew {
+        key: usize,
+        owner: usize,
+        lease_ms: u32,
+        raise: Option<Raise>,
+        connection: usize,
+        channel: Option<usize>,
+        bind: Option<Grace>,
+    },
+    RenewAll {
+        set: usize,
+        owner: usize,
+        lease_ms: u32,
+        connection: usize,
+        channel: Option<usize>,
+    },
+    Release {
+        key: usize,
+        owner: usize,
+        all: bool,
+        under: Option<Under>,
+    },
+    ReleaseAll {
+        set: usize,
+        owner: usize,
+        all: bool,
+        under: Option<Under>,
+    },
+    Downgrade {
+        key: usize,
+        owner: usize,
+    },
+    Cancel {
+        key: usize,
+        owner: usize,
+        connection: usize,
+    },
+    Force {
+        key: usize,
+        queue: bool,
+    },
+    /// The reply of a recent grant could not be written.
+    Undeliver {
+        recent: usize,
+    },
+    /// The connection of a recent call ends, answered or not.
+    HangUp {
+        recent: usize,
+    },
+    /// A connection ends on which several requests were made.
+    Close {
+        connection: usize,
+    },
+    Listen {
+        channel: usize,
+        on: bool,
+    },
+    /// Somebody listens on the unlock channels, or nobody does.
+    Overhear {
+        on: bool,
+    },
+    Foreign {
+        change: Foreign,
+        /// Whether the locks are settled before the next command.
+        settled: bool,
+    },
+    /// The server stops, and is there again a little later.
+    Restart {
+        ms: u64,
+    },
+    Pass {
+        time: Pass,
+        /// Whether the timer fires on the way, or the server is too busy.
+        punctual: bool,
+    },
+}
+
+/// What requests for one key and for several have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    pub owner: usize,
+    /// Of several keys exclusive, and unbound.
+    pub options: AcquireOptions,
+    pub wait: Wait,
+    /// One of several connections; `None` for one of its own.
+    pub connection: Option<usize>,
+    /// Needs one of the connections.
+    pub channel: Option<usize>,
+}
+
+impl Asked {
+    /// A request without an option.
+    pub const fn plain(owner: usize, mode: Mode, lease_ms: u32, wait: Wait) -> Self {
+        Self {
+            owner,
+            options: AcquireOptions::new(mode, lease_ms),
+            wait,
+            connection: None,
+            channel: None,
+        }
+    }
+}
+
+/// Under which fence alone a hold is to be released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// The one that it has now.
+    Its,
+    /// That of a recent grant.
+    Recent(usize),
+    /// One that nobody has.
+    Nobodys,
+}
+
+/// What a fence is to be raised to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Raise {
+    /// The smallest there is.
+    Least,
+    /// That of another holder of the key, if there is one.
+    OfAnother,
+    /// Some seconds ahead of the clock.
+    Ahead,
+    /// As far ahead of the clock as may be.
+    Most,
+    TooFar,
+}
+
+/// What others do to keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreign {
+    Del {
+        key: usize,
+    },
+    Pexpire {
+        key: usize,
+        ms: u32,
+    },
+    Persist {
+        key: usize,
+    },
+    Set {
+        key: usize,
+    },
+    /// A free lock is taken, as Redisson does it.
+    Take {
+        key: usize,
+        owner: usize,
+        ms: u32,
+    },
+    /// A holder's count is taken away.
+    DropCount {
+        key: usize,
+        owner: usize,
+    },
+    Rename {
+        from: usize,
+    },
+    /// A fence is written beside whatever is there.
+    Poison {
+        key: usize,
+        /// How far it is ahead of the clock.
+        ahead_ms: u32,
+    },
+    Flush {
+        db: Option<u32>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    Millis(u64),
+    /// To the last millisecond of what ends next.
+    ToNextEnd,
+    PastNextEnd,
+}

@@ -1,0 +1,246 @@
+//! What must be the same in the core and in the naive model after each step,
+//! and what must hold in the core whatever the model says.
+
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
+
+use rlock_core::Fence;
+
+use crate::core::{
+    foreign::name,
+    in_order::in_order_of_keys,
+    operation::{KEYS, OWNERS, Operation, SETS},
+    pair::{Granted, Pair},
+    store::Stored,
+    told::{Error, Reply, Told},
+};
+
+/// More grants than there are in one walk: by that many microseconds fences may
+/// be ahead of the clock of which no other was.
+const MANY_GRANTS: u64 = 1_000_000;
+
+impl Pair {
+    pub fn compare(
+        &mut self,
+        operation: Operation,
+        (reply, expected): (Reply<Fence>, Reply<u64>),
+    ) -> Result<(), String> {
+        let mut told = std::mem::take(&mut self.driver.told);
+        let mut foretold = std::mem::take(&mut self.model.told);
+        let together = std::mem::take(&mut self.model.given_together);
+        if operation.is_several_things() {
+            // A lock may be free until the other has been looked at.
+            told.retain(|it| !is_unlock(it, &together));
+            foretold.retain(|it| !is_unlock(it, &together));
+        }
+        let answered = self.check_calls(reply, &told);
+        self.tally(operation, reply, &told);
+        let told = in_order_of_keys(told);
+        let foretold = in_order_of_keys(foretold);
+        for (told, foretold) in told.iter().zip(&foretold) {
+            if let (Some(fence), Some(expected)) = (told.granted(), foretold.granted()) {
+                self.fences.entry(*expected).or_insert(*fence);
+            }
+        }
+        if let (Reply::Fence(fence), Reply::Fence(grant)) = (reply, expected) {
+            self.fences.entry(grant).or_insert(fence);
+        }
+        if matches!(operation, Operation::RenewAll { .. }) {
+            self.match_silent_grants();
+        }
+        let told: Vec<_> = told.into_iter().map(|it| it.map(Some)).collect();
+        let foretold = foretold.into_iter();
+        let foretold: Vec<_> = foretold.map(|it| it.map(|it| self.fence(it))).collect();
+        let expected = expected.map(|grant| self.fence(grant));
+        same("the reply", &reply.map(Some), &expected)?;
+        same("what is told", &told, &foretold)?;
+        answered?;
+        let locks = &self.driver.locks;
+        same("the counters", locks.counters(), &self.model.counters)?;
+        same("the gauges", &locks.gauges(), &self.model.gauges())
+    }
+
+    /// Compares all that is to be seen.
+    pub fn compare_all(&mut self) -> Result<(), String> {
+        for key in 0..KEYS.len() {
+            self.compare_lock(key)?;
+        }
+        for db in 0..2 {
+            self.compare_list(db)?;
+        }
+        self.driver.locks.check_indices()
+    }
+
+    /// Each blocked call is answered once, unless its connection ends before.
+    fn check_calls(&mut self, reply: Reply<Fence>, told: &[Told<Fence>]) -> Result<(), String> {
+        if reply == Reply::Blocked {
+            self.open_calls.insert(self.last_call);
+        }
+        for told in told {
+            if let Told::Answer { handle, .. } = told {
+                let first = self.open_calls.remove(handle);
+                same("a call is answered once", &first, &true)?;
+            }
+        }
+        let waiting = self.model.calls().map(|it| it.1).collect();
+        same("who waits is not answered", &self.open_calls, &waiting)
+    }
+
+    /// The owners that a refusal names: the asker first, each waiting for the
+    /// next, and the last for the first.
+    pub fn check_cycle(&self, operation: Operation, reply: Reply<Fence>) -> Result<(), String> {
+        let (keys, asker) = match operation {
+            Operation::Acquire { key, asked, .. } => (vec![key], asked.owner),
+            Operation::AcquireAll { set, asked } => (SETS[set].to_vec(), asked.owner),
+            _ => return Ok(()),
+        };
+        if !matches!(reply, Reply::Error(Error::Deadlock | Error::SecondUpgrade)) {
+            return Ok(());
+        }
+        let cycle = &self.driver.cycle;
+        same(
+            "the asker",
+            &cycle.first().map(String::as_str),
+            &Some(OWNERS[asker]),
+        )?;
+        let next = cycle.iter().cycle().skip(1);
+        for (waiter, other) in cycle.iter().zip(next) {
+            let asked: &[usize] = if waiter == OWNERS[asker] { &keys } else { &[] };
+            // An upgrade waits ahead of those who are queued there.
+            let waits = self.model.may_wait_for(waiter, asked, other)
+                || (other == OWNERS[asker] && self.model.may_wait_at(waiter, &keys));
+            same("the cycle is one", &(waits && waiter != other), &true)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody ties a knot but those who change keys from outside, and those
+    /// who are let in from a kept place before others who wait.
+    pub fn check_knots(&mut self, operation: Operation) -> Result<(), String> {
+        let passed = std::mem::take(&mut self.model.passed_others);
+        let foreign = matches!(operation, Operation::Foreign { .. });
+        let old: Vec<_> = self.stuck.iter().map(String::as_str).collect();
+        let new = !self.model.stuck(&old).is_empty();
+        if self.model.limits.detects_deadlocks && !passed && !foreign {
+            same("who can never go on", &new, &false)?;
+        }
+        self.stuck = self
+            .model
+            .stuck(&[])
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
+        if passed && new {
+            self.model.event("place", "left into a knot");
+        }
+        Ok(())
+    }
+
+    /// Each grant of a lock has a larger fence than all before it, and none is
+    /// ahead of the clock because of what lies in other keys.
+    pub fn check_fences(&mut self, operation: Operation) -> Result<(), String> {
+        let clock = self.driver.now.micros();
+        let is_foreign = matches!(operation, Operation::Foreign { .. });
+        let held = [0, 1, 2, 3].map(|key| self.fences_of(key));
+        let mut fresh = BTreeMap::<_, Vec<usize>>::new();
+        for (key, held) in held.iter().enumerate() {
+            let is_fresh = |it: &(&Arc<[u8]>, &Fence)| self.known[key].held.get(it.0) != Some(it.1);
+            for (owner, fence) in held.iter().filter(is_fresh) {
+                let raised = matches!(operation, Operation::Renew { key: of, .. } if of == key);
+                let given = if raised || is_foreign {
+                    0
+                } else {
+                    self.known[key].given
+                };
+                let larger = fence.get() > given;
+                same("the fence is larger than those before", &larger, &true)?;
+                let keys = fresh.entry((fence.get(), owner.clone())).or_default();
+                keys.push(key);
+            }
+        }
+        for ((fence, _), keys) in &fresh {
+            let raised = matches!(operation, Operation::Renew { .. });
+            let met = keys.iter().map(|key| self.model.locks[*key].met).max();
+            let highest = met.map_or(clock, |met| met.max(clock)) + MANY_GRANTS;
+            let is_own = raised || is_foreign || *fence <= highest;
+            same("the fence is the clock's, or its keys'", &is_own, &true)?;
+        }
+        for ((fence, _), keys) in fresh {
+            for key in keys {
+                let known = &mut self.known[key];
+                if !is_foreign {
+                    known.given = known.given.max(fence);
+                }
+            }
+        }
+        for (known, held) in self.known.iter_mut().zip(held) {
+            known.held = held;
+        }
+        Ok(())
+    }
+
+    /// The fences that lie in a key, by their holders.
+    pub fn fences_of(&self, key: usize) -> BTreeMap<Arc<[u8]>, Fence> {
+        let stored = self.driver.store.get(self.driver.now, name(key));
+        let held = stored.and_then(Stored::held).into_iter();
+        let fences = held.flat_map(|held| {
+            let holders = held.holders.iter();
+            let own = holders.filter_map(|(owner, it)| Some((owner.as_bytes().into(), it.fence?)));
+            // It need not be one of its holders'.
+            own.chain(held.fence.map(|fence| (Arc::from(&b""[..]), fence)))
+        });
+        fences.collect()
+    }
+
+    /// The renewal of several holds may give fences without showing them.
+    fn match_silent_grants(&mut self) {
+        for key in 0..KEYS.len() {
+            let stored = self.driver.store.get(self.driver.now, name(key));
+            let holders = stored.and_then(Stored::held).map(|it| it.holders.clone());
+            for (owner, it) in holders.into_iter().flatten() {
+                let expected = self.model.locks[key].data.holder(&owner);
+                let expected = expected.and_then(|it| it.fence);
+                if let (Some(fence), Some(expected)) = (it.fence, expected) {
+                    self.fences.entry(expected).or_insert(fence);
+                }
+            }
+        }
+    }
+
+    /// Keeps the latest grants, whose replies may yet turn out to be lost.
+    pub fn remember(&mut self, key: usize) {
+        for holder in self.model.locks[key].data.holders() {
+            let owner = OWNERS.iter().position(|it| *it == holder.owner);
+            let (Some(owner), Some(fence)) = (owner, holder.fence) else {
+                continue;
+            };
+            let known = self
+                .granted
+                .iter()
+                .position(|it| it.fence == fence && it.owner == owner);
+            if let Some(known) = known {
+                let keys = &mut self.granted[known].keys;
+                if !keys.contains(&key) && KEYS[keys[0]].0 == KEYS[key].0 {
+                    keys.push(key);
+                }
+            } else {
+                let keys = vec![key];
+                self.granted.push_front(Granted { keys, owner, fence });
+                self.granted.truncate(4);
+            }
+        }
+    }
+}
+
+fn is_unlock<F>(told: &Told<F>, keys: &[&str]) -> bool {
+    matches!(told, Told::Unlock { key } if keys.contains(&&**key))
+}
+
+pub fn same<T: PartialEq + Debug>(what: &str, got: &T, expected: &T) -> Result<(), String> {
+    if got == expected {
+        Ok(())
+    } else {
+        Err(format!(
+            "{what} differs\n     got {got:?}\nexpected {expected:?}"
+        ))
+    }
+}

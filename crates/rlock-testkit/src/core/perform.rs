@@ -1,0 +1,117 @@
+//! Telling others: answers to blocked calls, and messages on channels.
+
+use std::collections::VecDeque;
+
+use rlock_core::{Announce, Delivery, Effect, Fence, Granted, Hold, Listener, Name};
+
+use crate::core::{
+    driver::{Driver, text},
+    told::{OnChannel, Outcome, Told, Word},
+};
+
+impl Driver {
+    /// Does what a step asks for, in its order. A grant on a channel to which
+    /// nobody listens is taken back and given to the next. Answers which
+    /// unlock message is still due.
+    pub fn perform(
+        &mut self,
+        name: Name<'_>,
+        hold: &mut Hold,
+        effects: Vec<Effect>,
+        mut announce: Announce,
+    ) -> Announce {
+        let mut effects = VecDeque::from(effects);
+        while let Some(effect) = effects.pop_front() {
+            match effect {
+                Effect::HandOff(granted) if self.is_heard(&granted.ticket.delivery) => {
+                    self.tell_grant(&[name], &granted);
+                }
+                Effect::HandOff(granted) => {
+                    let step = self.locks.skip(self.now, name, hold, &granted);
+                    announce = announce.max(step.announce);
+                    effects.extend(step.effects);
+                }
+                Effect::Lost {
+                    owner,
+                    fence,
+                    listener,
+                } => self.publish(name, &listener, Word::Lost, &owner, Some(fence)),
+                Effect::WaitEnded { owner, delivery } => {
+                    self.tell_wait_over(name, &owner, &delivery);
+                }
+                Effect::Withdrawn(delivery) => self.answer(name, &delivery, Outcome::Superseded),
+                Effect::Offer if self.overheard => {
+                    self.unlocked(name);
+                    announce = Announce::No;
+                }
+                Effect::Offer => {
+                    let step = self.locks.nobody_took(self.now, name, hold);
+                    effects.extend(step.effects);
+                }
+            }
+        }
+        announce
+    }
+
+    /// Whether a waiter would hear of its grant.
+    pub fn is_heard(&self, delivery: &Delivery) -> bool {
+        match delivery {
+            Delivery::Blocked { .. } => true,
+            Delivery::Notify(listener) => self.listened.contains(&on_channel(listener)),
+            Delivery::Kept => panic!("a kept place is granted nothing"),
+        }
+    }
+
+    pub fn tell_grant(&mut self, names: &[Name<'_>], granted: &Granted) {
+        let owner = &granted.ticket.owner;
+        self.may_come_back(names, owner, granted.fence, granted.kept_place());
+        let (owner, fence) = (&granted.ticket.owner, granted.fence);
+        let delivery = &granted.ticket.delivery;
+        if let Some(listener) = delivery.listener() {
+            self.publish(names[0], listener, Word::Grant, owner, Some(fence));
+        }
+        self.answer(names[0], delivery, Outcome::Granted(fence));
+    }
+
+    pub fn tell_wait_over(&mut self, name: Name<'_>, owner: &[u8], delivery: &Delivery) {
+        if let Some(listener) = delivery.listener() {
+            self.publish(name, listener, Word::WaitOver, owner, None);
+        }
+        self.answer(name, delivery, Outcome::WaitOver);
+    }
+
+    pub fn answer(&mut self, name: Name<'_>, delivery: &Delivery, outcome: Outcome<Fence>) {
+        if let Delivery::Blocked { session, handle } = delivery {
+            self.told.push(Told::Answer {
+                key: text(name.key),
+                session: *session,
+                handle: *handle,
+                outcome,
+            });
+        }
+    }
+
+    pub fn publish(
+        &mut self,
+        name: Name<'_>,
+        listener: &Listener,
+        word: Word,
+        owner: &[u8],
+        fence: Option<Fence>,
+    ) {
+        let channel = on_channel(listener);
+        if self.listened.contains(&channel) {
+            self.told.push(Told::Message {
+                key: text(name.key),
+                channel,
+                word,
+                owner: text(owner),
+                fence,
+            });
+        }
+    }
+}
+
+fn on_channel(listener: &Listener) -> OnChannel {
+    (listener.kind, text(&listener.channel))
+}

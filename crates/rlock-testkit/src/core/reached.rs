@@ -1,0 +1,101 @@
+//! What has been reached: how often each kind of operation had each kind of
+//! outcome, as a walk that never gets anywhere shows nothing.
+
+use std::collections::BTreeMap;
+
+use rlock_core::{ChannelKind, Fence};
+
+use crate::core::{
+    operation::Operation,
+    pair::Pair,
+    told::{Error, Outcome, Reply, Told, Word},
+};
+
+/// By the names of operation and outcome.
+pub type Reached = BTreeMap<(&'static str, &'static str), u64>;
+
+impl Pair {
+    pub fn tally(&mut self, operation: Operation, reply: Reply<Fence>, told: &[Told<Fence>]) {
+        let own = (operation.name(), reply.name());
+        let others = told.iter().map(|it| ("others", it.name()));
+        let sharded = told.iter().filter(|it| it.is_sharded());
+        let others = others.chain(sharded.map(|_| ("others", "told on a sharded channel")));
+        let events = std::mem::take(&mut self.model.events);
+        for what in others.chain([own]).chain(events) {
+            *self.reached.entry(what).or_default() += 1;
+        }
+    }
+}
+
+impl Operation {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Acquire { .. } => "ACQUIRE",
+            Self::AcquireAll { .. } => "MACQUIRE",
+            Self::Renew { .. } => "RENEW",
+            Self::RenewAll { .. } => "MRENEW",
+            Self::Release { .. } => "RELEASE",
+            Self::ReleaseAll { .. } => "MRELEASE",
+            Self::Downgrade { .. } => "DOWNGRADE",
+            Self::Cancel { .. } => "CANCEL",
+            Self::Force { queue: false, .. } => "FORCE",
+            Self::Force { .. } => "FORCE QUEUE",
+            Self::Undeliver { .. } => "undelivered",
+            Self::HangUp { .. } => "hang up",
+            Self::Close { .. } => "close",
+            Self::Listen { .. } | Self::Overhear { .. } => "listen",
+            Self::Foreign { .. } => "foreign",
+            Self::Restart { .. } => "restart",
+            Self::Pass { .. } => "pass",
+        }
+    }
+}
+
+impl Reply<Fence> {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Fence(_) => "fence",
+            Self::Nil => "nil",
+            Self::Blocked => "blocked",
+            Self::Waiting => "waiting",
+            Self::Number(0) => "0",
+            Self::Number(1) => "1",
+            Self::Number(_) => "more",
+            Self::Error(error) => match error {
+                Error::WrongType => "wrong type",
+                Error::QueueFull => "queue full",
+                Error::CountFull => "count full",
+                Error::OtherRequest => "other request",
+                Error::HeldInPart => "held in part",
+                Error::FenceTooLarge => "fence too large",
+                Error::FenceTaken => "fence taken",
+                Error::Deadlock => "deadlock",
+                Error::SecondUpgrade => "second upgrade",
+            },
+        }
+    }
+}
+
+impl Told<Fence> {
+    const fn is_sharded(&self) -> bool {
+        matches!(self, Self::Message { channel, .. } if matches!(channel.0, ChannelKind::Sharded))
+    }
+
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Answer { outcome, .. } => match outcome {
+                Outcome::Granted(_) => "call granted",
+                Outcome::WaitOver => "call over",
+                Outcome::Superseded => "call superseded",
+                Outcome::Cancelled => "call cancelled",
+            },
+            Self::Message { word, .. } => match word {
+                Word::Grant => "told of a grant",
+                Word::WaitOver => "told of the end of a wait",
+                Word::Withdrawn => "told of a withdrawal",
+                Word::Lost => "told of a loss",
+            },
+            Self::Unlock { .. } => "unlock",
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The keyspace, as far as locks are concerned: hashes and texts with a TTL.
+//!
+//! A key is gone once the clock is past its deadline, as in Redis.
+
+use std::{cell::OnceCell, collections::BTreeMap};
+
+use rlock_core::{Name, Shared, Timestamp};
+
+use crate::core::stored::Held;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    Hash(BTreeMap<String, String>),
+    Text(String),
+}
+
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub value: Value,
+    pub ends_ms: Option<u64>,
+    /// What was read of it, once it was.
+    pub read: OnceCell<Option<Held>>,
+}
+
+#[derive(Debug, Default)]
+pub struct Store {
+    pub keys: BTreeMap<(u32, Vec<u8>), Stored>,
+    /// The holders of shared locks as they were written last.
+    pub known: BTreeMap<(u32, Vec<u8>), Known>,
+}
+
+/// The holders of a shared lock, and what it is recognised by.
+#[derive(Debug)]
+pub struct Known {
+    pub fields: usize,
+    pub fence: Option<String>,
+    pub shared: Shared,
+}
+
+impl Store {
+    pub fn get(&self, now: Timestamp, name: Name<'_>) -> Option<&Stored> {
+        let stored = self.keys.get(&(name.db, name.key.to_vec()))?;
+        let gone = stored.ends_ms.is_some_and(|ends| now.millis() > ends);
+        (!gone).then_some(stored)
+    }
+
+    /// To be changed.
+    pub fn get_mut(&mut self, now: Timestamp, name: Name<'_>) -> Option<&mut Stored> {
+        self.get(now, name)?;
+        let stored = self.keys.get_mut(&(name.db, name.key.to_vec()))?;
+        stored.read.take();
+        Some(stored)
+    }
+
+    /// The fields of a hash; none if the key holds anything else.
+    pub fn fields(&self, now: Timestamp, name: Name<'_>) -> BTreeMap<String, String> {
+        match self.get(now, name).map(|it| &it.value) {
+            Some(Value::Hash(fields)) => fields.clone(),
+            _ => BTreeMap::new(),
+        }
+    }
+
+    pub fn put(&mut self, name: Name<'_>, value: Value, ends_ms: Option<u64>) {
+        let key = (name.db, name.key.to_vec());
+        let read = OnceCell::new();
+        let stored = Stored {
+            value,
+            ends_ms,
+            read,
+        };
+        self.keys.insert(key, stored);
+    }
+
+    /// Sets a field of a hash, which is made if there is no such key. True if
+    /// the field is new, `None` if the key holds something else.
+    pub fn set_field(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        field: &str,
+        value: &str,
+    ) -> Option<bool> {
+        if self.get(now, name).is_none() {
+            self.put(name, Value::Hash(BTreeMap::new()), None);
+        }
+        match &mut self.get_mut(now, name)?.value {
+            Value::Hash(fields) => {
+                Some(fields.insert(field.to_owned(), value.to_owned()).is_none())
+            }
+            Value::Text(_) => None,
+        }
+    }
+
+    /// Takes a field away; a hash without fields is none. True if there was
+    /// one, `None` if the key holds something else.
+    pub fn delete_field(&mut self, now: Timestamp, name: Name<'_>, field: &str) -> Option<bool> {
+        let Some(stored) = self.get_mut(now, name) else {
+            return Some(false);
+        };
+        let Value::Hash(fields) = &mut stored.value else {
+            return None;
+        };
+        let was_there = fields.remove(field).is_some();
+        if fields.is_empty() {
+            self.delete(now, name);
+        }
+        Some(was_there)
+    }
+
+    pub fn delete(&mut self, now: Timestamp, name: Name<'_>) -> bool {
+        let there = self.get(now, name).is_some();
+        self.keys.remove(&(name.db, name.key.to_vec()));
+        there
+    }
+
+    pub fn rename(&mut self, now: Timestamp, from: Name<'_>, to: Name<'_>) -> bool {
+        let Some(stored) = self.get(now, from).cloned() else {
+            return false;
+        };
+        self.keys.remove(&(from.db, from.key.to_vec()));
+        self.keys.insert((to.db, to.key.to_vec()), stored);
+        self.known.clear();
+        true
+    }
+
+    pub fn flush(&mut self, db: Option<u32>) {
+        self.keys
+            .retain(|(of, _), _| db.is_some_and(|db| db != *of));
+        self.known.clear();
+    }
+}

@@ -1,0 +1,177 @@
+//! What is asked, what a command answers and what others are told, in a form
+//! that the driver and the naive model share.
+
+use rlock_core::{ChannelKind, Request};
+
+/// A request to acquire, and what a call that it blocks is known by.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    pub request: Request<'a>,
+    pub call: u64,
+}
+
+impl<'a> Ask<'a> {
+    pub fn owner(&self) -> &'a str {
+        std::str::from_utf8(self.request.owner).expect("owners are texts here")
+    }
+
+    /// The connection that asks.
+    pub fn session(&self) -> u64 {
+        self.request.session.expect("no script asks here")
+    }
+}
+
+/// Where a message is published.
+pub type OnChannel = (ChannelKind, String);
+
+/// What became of a blocked call. On the wire all but a grant are nil; they
+/// are kept apart here to see that each place in a queue ends only once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome<F> {
+    Granted(F),
+    WaitOver,
+    Superseded,
+    Cancelled,
+}
+
+impl<F> Outcome<F> {
+    fn map<G>(self, with: impl FnOnce(F) -> G) -> Outcome<G> {
+        match self {
+            Self::Granted(fence) => Outcome::Granted(with(fence)),
+            Self::WaitOver => Outcome::WaitOver,
+            Self::Superseded => Outcome::Superseded,
+            Self::Cancelled => Outcome::Cancelled,
+        }
+    }
+}
+
+/// The first word of a message on a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    Grant,
+    WaitOver,
+    Withdrawn,
+    Lost,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told<F> {
+    /// The answer to a blocked call.
+    Answer {
+        key: String,
+        session: u64,
+        handle: u64,
+        outcome: Outcome<F>,
+    },
+    /// A message that somebody listened to.
+    Message {
+        key: String,
+        channel: OnChannel,
+        word: Word,
+        owner: String,
+        fence: Option<F>,
+    },
+    /// The unlock message.
+    Unlock { key: String },
+}
+
+impl<F> Told<F> {
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Answer { key, .. } | Self::Message { key, .. } | Self::Unlock { key } => key,
+        }
+    }
+
+    pub fn map<G>(self, with: impl FnOnce(F) -> G) -> Told<G> {
+        match self {
+            Self::Answer {
+                key,
+                session,
+                handle,
+                outcome,
+            } => Told::Answer {
+                key,
+                session,
+                handle,
+                outcome: outcome.map(with),
+            },
+            Self::Message {
+                key,
+                channel,
+                word,
+                owner,
+                fence,
+            } => Told::Message {
+                key,
+                channel,
+                word,
+                owner,
+                fence: fence.map(with),
+            },
+            Self::Unlock { key } => Told::Unlock { key },
+        }
+    }
+
+    /// The fence of a grant.
+    pub fn granted(&self) -> Option<&F> {
+        match self {
+            Self::Answer {
+                outcome: Outcome::Granted(fence),
+                ..
+            } => Some(fence),
+            Self::Message {
+                word: Word::Grant,
+                fence,
+                ..
+            } => fence.as_ref(),
+            _ => None,
+        }
+    }
+}
+
+/// The reply of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply<F> {
+    Fence(F),
+    Nil,
+    Blocked,
+    Waiting,
+    Number(u64),
+    /// An error, by what it is about.
+    Error(Error),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    WrongType,
+    QueueFull,
+    /// The hold count is at its largest.
+    CountFull,
+    /// The owner waits with another request.
+    OtherRequest,
+    /// The owner holds a part of several keys, or not all as one.
+    HeldInPart,
+    /// The fence to be set is too far ahead of the clock.
+    FenceTooLarge,
+    /// The fence to be set is that of another holder.
+    FenceTaken,
+    Deadlock,
+    /// Another holder waits to be upgraded.
+    SecondUpgrade,
+}
+
+impl<F> Reply<F> {
+    pub const QUEUE_FULL: Self = Self::Error(Error::QueueFull);
+    pub const WRONG_TYPE: Self = Self::Error(Error::WrongType);
+
+    pub fn map<G>(self, with: impl FnOnce(F) -> G) -> Reply<G> {
+        match self {
+            Self::Fence(fence) => Reply::Fence(with(fence)),
+            Self::Nil => Reply::Nil,
+            Self::Blocked => Reply::Blocked,
+            Self::Waiting => Reply::Waiting,
+            Self::Number(number) => Reply::Number(number),
+            Self::Error(error) => Reply::Error(error),
+        }
+    }
+}
