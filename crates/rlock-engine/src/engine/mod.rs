@@ -282,14 +282,12 @@ impl Engine {
         }
     }
 
-    /// Sends a request to a server by the connection of that number; `call` waits
-    /// for what comes of it.
+    /// Sends a request to a server by the connection of that number.
     fn send(
         &mut self,
         now: Instant,
         (node, connection): (Node, u64),
         by: request::By,
-        call: Option<Id>,
         request: Request,
     ) -> Id {
         let id = self.next_id();
@@ -305,7 +303,6 @@ impl Engine {
             id,
             connection,
             request,
-            call,
         });
         id
     }
@@ -545,8 +542,6 @@ pub enum Action {
         connection: u64,
         /// What to send.
         request: Request,
-        /// The call that waits for it; none if that is the background.
-        call: Option<Id>,
     },
     /// The call is over.
     Resolve {

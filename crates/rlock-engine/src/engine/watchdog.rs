@@ -214,7 +214,7 @@ impl Engine {
             fence,
             attaches,
         });
-        self.send(now, (node, connection), by, None, request);
+        self.send(now, (node, connection), by, request);
         self.check_at(now, id, Some(silence));
     }
 
@@ -472,7 +472,7 @@ impl Engine {
         let is_new = state.renewals.ping.is_none();
         let sent = *state.renewals.ping.get_or_insert(now);
         if is_new {
-            self.send(now, (node, number), By::Ping, None, Request::Ping);
+            self.send(now, (node, number), By::Ping, Request::Ping);
         }
         let silence = grace.map(|grace| sent + (grace / 2).max(HEARTBEAT.0));
         if silence.is_some_and(|silence| silence <= now) {

@@ -301,8 +301,7 @@ impl Engine {
                 Next::Send(request) => match self.connection(node) {
                     ConnectionState::Up { number, .. } => {
                         let by = By::Work(id);
-                        let call = work.progress.is_awaited.then_some(id);
-                        break Stage::Asked(self.send(now, (node, number), by, call, request));
+                        break Stage::Asked(self.send(now, (node, number), by, request));
                     }
                     ConnectionState::Idle | ConnectionState::Down | ConnectionState::Closed => {
                         Next::Ask
