@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos compare fencing fresh fuzz help install lint module package run sanitize server servers test
+.PHONY: bench build chaos compare fencing fresh fuzz help install lint module package run sanitize server servers soak test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -20,8 +20,9 @@ package: build ## Debian packages, an archive for other systems, and checksums, 
 run: ## Build all, start servers of its own and run the demonstration on them
 	tests/install-needs
 	tests/list-servers >/dev/null
-	cargo build --release --lib --example stock
-	tests/with-server --members 3 sh -c 'cargo run --release --quiet --example stock -- --server "$$RLOCK_URL" --members "$$RLOCK_MEMBERS"'
+	cargo build --release --package rlock --lib --example stock --package rlock-testkit --bins
+	RLOCK_TESTSERVER=$${CARGO_TARGET_DIR:-target}/release/rlock-testserver tests/with-server --members 3 \
+	  sh -c '$${CARGO_TARGET_DIR:-target}/release/examples/stock --server "$$RLOCK_URL" --members "$$RLOCK_MEMBERS"'
 
 server: module ## A server with the module in the foreground, for redis-cli
 	tests/with-server
@@ -34,7 +35,7 @@ fencing: module ## A holder is stopped past its lease: its late write is refused
 	tests/with-server examples/fencing/run
 
 chaos: module ## Locks of real servers amid faults for five minutes, then what holders saw is checked; ARGS=--seconds=60
-	cargo test --package rlock-client --package rlock-cli --test chaos -- --world all --seconds 300 $(ARGS)
+	cargo test --workspace --test chaos -- --world all --seconds 300 $(ARGS)
 
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
 	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)
@@ -53,6 +54,14 @@ sanitize: ## The module's tests with every check: assertions, overflow, and valg
 
 fresh: ## `make run` and `make test` on new Debian machines (as root; takes long)
 	tests/fresh
+
+soak: ## What takes too long for each change (as root; about two hours): before a release, and after changes of what it tries
+	tests/fresh
+	tests/run-fuzz
+	tests/run-sanitize
+	$(MAKE) bench compare ARGS=--quick
+	$(MAKE) chaos
+	tests/run-all --everywhere
 
 lint: ## Formatting, clippy, rustdoc and shellcheck, warnings are errors
 	tests/run-lint

@@ -1,7 +1,7 @@
 //! Clients that contend for a few locks of real servers, for minutes of faults;
 //! then the history of what they saw is checked.
 //!
-//! `make chaos`, or `cargo test --package rlock-client --test chaos -- --world sentinel --seconds 60 --seed 7`.
+//! `make chaos`, or `cargo test --workspace --test chaos -- --world sentinel --seconds 60 --seed 7`.
 //! A seed decides what is done to whom, but not when each machine gets to it.
 
 mod checker;

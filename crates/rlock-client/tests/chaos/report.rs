@@ -35,7 +35,7 @@ impl Report {
             Err(error) => eprintln!("  no picture at {}: {error}", file.display()),
         }
         println!(
-            "  again: cargo test --package rlock-client --test chaos -- --world {} --seconds {} --seed {}",
+            "  again: cargo test --workspace --test chaos -- --world {} --seconds {} --seed {}",
             self.world,
             self.length.as_secs(),
             self.seed
