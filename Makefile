@@ -55,13 +55,14 @@ sanitize: ## The module's tests with every check: assertions, overflow, and valg
 fresh: ## `make run` and `make test` on new Debian machines (as root; takes long)
 	tests/fresh
 
-soak: ## What takes too long for each change (as root; about two hours): before a release, and after changes of what it tries
+soak: ## What takes too long for each change (as root; about three hours): before a release, and after changes of what it tries
 	tests/fresh
 	tests/run-fuzz
 	tests/run-sanitize
 	$(MAKE) bench compare ARGS=--quick
 	$(MAKE) chaos
 	tests/run-all --everywhere
+	tests/mutants
 
 lint: ## Formatting, clippy, rustdoc and shellcheck, warnings are errors
 	tests/run-lint

@@ -36,7 +36,10 @@ fn known_defects_are_those_of_the_servers_version() {
 #[test]
 fn a_clock_that_differs_is_found() {
     let (server, directory) = (good(), tempfile::tempdir().unwrap());
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/it/wall_clock.c");
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/module/wall_clock.c"
+    );
     let (library, offset) = (
         directory.path().join("clock.so"),
         directory.path().join("offset"),

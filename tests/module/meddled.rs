@@ -15,7 +15,10 @@ fn meddled(event_and_command: &str) -> Server {
     let built = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/meddler.c"))
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/module/meddler.c"
+        ))
         .status();
     assert!(
         built.is_ok_and(|status| status.success()),

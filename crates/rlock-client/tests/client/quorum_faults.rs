@@ -466,7 +466,10 @@ async fn a_member_whose_clock_is_hours_ahead_keeps_nobody_from_a_lock() {
     let mut members = Members::start(3).await;
     let ahead = &mut members.0[0];
     let (library, offset) = (ahead.file("clock.so"), ahead.file("offset"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/it/wall_clock.c");
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/module/wall_clock.c"
+    );
     let mut compiler = std::process::Command::new("cc");
     compiler.args(["-shared", "-fPIC", "-o"]).arg(&library);
     assert!(compiler.args([source, "-ldl"]).status().unwrap().success());
