@@ -15,42 +15,10 @@
 //!
 //! The program `rlock-testserver` starts the same for tests in other languages.
 
-#[cfg(feature = "servers")]
-pub mod asynchronous;
-#[cfg(feature = "servers")]
-pub mod certificates;
-#[cfg(feature = "servers")]
-pub mod client;
-#[cfg(feature = "servers")]
-pub mod cluster;
 pub mod core;
-#[cfg(feature = "servers")]
-pub mod proxy;
-#[cfg(feature = "servers")]
-mod questions;
 pub mod script;
 #[cfg(feature = "servers")]
-pub mod sentinel;
-#[cfg(feature = "servers")]
-mod server;
-#[cfg(feature = "servers")]
-mod setup;
-#[cfg(feature = "servers")]
-pub mod signal;
-#[cfg(feature = "servers")]
-pub mod views;
+mod servers;
 
 #[cfg(feature = "servers")]
-pub use client::{Client, PATIENCE, Subscriber, eventually};
-#[cfg(feature = "servers")]
-pub use server::{Server, free_port, replicated};
-#[cfg(feature = "servers")]
-pub use setup::{Setup, module, program};
-
-#[cfg(feature = "servers")]
-/// Runs what is asynchronous in a test, or a program, that is not.
-pub fn block_on<T>(future: impl Future<Output = T>) -> T {
-    static RUNTIME: std::sync::LazyLock<tokio::runtime::Runtime> =
-        std::sync::LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime can be made"));
-    RUNTIME.block_on(future)
-}
+pub use servers::*;

@@ -48,6 +48,9 @@ enum Kind {
         /// How many Sentinels
         #[arg(long, default_value_t = 1)]
         sentinels: usize,
+        /// The port of a master that is there already, instead of one of their own
+        #[arg(long, value_name = "PORT")]
+        of: Option<u16>,
     },
 }
 
@@ -78,25 +81,35 @@ fn main() -> ExitCode {
     match Cli::parse().kind {
         Kind::One(one) => return one.run(),
         Kind::Replica => {
-            let master = Server::start();
+            let master = started(Setup::new());
             let replica = block_on(replica_of(&master)).into_inner();
+            replica.may_end();
             until_end(json!({"url": master.url(), "servers": servers([&master, &replica])}));
         }
         Kind::Cluster { nodes, replicas } => {
             let cluster = block_on(Cluster::start(nodes, replicas));
             let url = cluster.url();
             let all = cluster.into_servers();
+            all.iter().for_each(Server::may_end);
             until_end(json!({"url": url, "servers": servers(&all)}));
         }
-        Kind::Sentinel { sentinels } => {
-            let master = Server::start();
-            let replica = block_on(replica_of(&master)).into_inner();
-            let watch = |_| block_on(Sentinel::start(master.port(), sentinels / 2 + 1, ""));
+        Kind::Sentinel { sentinels, of } => {
+            let pair = of.is_none().then(|| {
+                let master = started(Setup::new());
+                let replica = block_on(replica_of(&master)).into_inner();
+                replica.may_end();
+                [master, replica]
+            });
+            let pair = pair.as_ref().map_or(&[][..], |pair| pair);
+            let master = of.unwrap_or_else(|| pair[0].port());
+            let watch = |_| block_on(Sentinel::start(master, sentinels / 2 + 1, ""));
             let watching: Vec<_> = (0..sentinels).map(watch).collect();
             let urls: Vec<_> = watching.iter().map(Sentinel::url).collect();
             let url = rlock_testkit::asynchronous::together("sentinel", &urls) + "/locks";
-            let servers = servers([&master, &replica]);
-            until_end(json!({"url": url, "servers": servers, "sentinels": urls}));
+            let sentinels = watching.iter();
+            let sentinels = sentinels.map(|it| json!({"url": it.url(), "port": it.port()}));
+            let sentinels: Vec<_> = sentinels.collect();
+            until_end(json!({"url": url, "servers": servers(pair), "sentinels": sentinels}));
         }
     }
     ExitCode::SUCCESS
@@ -121,12 +134,8 @@ impl One {
         } else {
             (setup, None)
         };
-        let server = setup.start();
-        let member = |_| {
-            Setup::new()
-                .module_arguments("startup-grace-ms 2000")
-                .start()
-        };
+        let server = started(setup);
+        let member = |_| started(Setup::new().module_arguments("startup-grace-ms 2000"));
         let members: Vec<_> = (0..self.members).map(member).collect();
         let urls: Vec<_> = members.iter().map(Server::url).collect();
         if let [program, arguments @ ..] = &self.command[..] {
@@ -150,6 +159,13 @@ impl One {
         }));
         ExitCode::SUCCESS
     }
+}
+
+/// A server that whoever has its process id may end.
+fn started(setup: Setup) -> Server {
+    let server = setup.start();
+    server.may_end();
+    server
 }
 
 /// The setup of a server that speaks TLS, too, and the certificate of the authority that vouches for it.

@@ -83,9 +83,8 @@ fn clusters_and_sentinels_are_whole_when_they_are_named() {
     assert!(cluster.wait().unwrap().success());
     assert_nothing_is_left(&addresses);
     let (mut watched, addresses) = start(&["sentinel", "--sentinels", "1"]);
-    let url = addresses["sentinels"][0].as_str().unwrap();
-    let port = url.trim_end_matches('/').rsplit(':').next().unwrap();
-    let sentinel = Client::connect(port.parse().unwrap());
+    let port = addresses["sentinels"][0]["port"].as_u64().unwrap();
+    let sentinel = Client::connect(u16::try_from(port).unwrap());
     let master = sentinel.ask("SENTINEL GET-MASTER-ADDR-BY-NAME locks");
     assert_eq!(master, format!("[127.0.0.1 {}]", ports(&addresses)[0]));
     drop(watched.stdin.take());
@@ -95,7 +94,8 @@ fn clusters_and_sentinels_are_whole_when_they_are_named() {
 
 #[test]
 fn a_command_runs_while_the_servers_do_and_its_code_is_the_programs() {
-    let script = "echo $RLOCK_URL; exit 7";
+    // It may end servers, too.
+    let script = "echo $RLOCK_URL; kill -9 $(redis-cli -p $RLOCK_PORT info server | sed -n 's/^process_id:\\([0-9]*\\).*/\\1/p'); exit 7";
     let mut command = Command::new(PROGRAM);
     let command = command.args(["one", "--tls", "--", "sh", "-c", script]);
     let mut program = command.stdout(Stdio::piped()).spawn().unwrap();

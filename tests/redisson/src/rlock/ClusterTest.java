@@ -24,20 +24,8 @@ class ClusterTest {
 
     @BeforeAll
     static void start() {
-        for (int each = 0; each < 3; each++) {
-            var bus = Server.freePort();
-            servers.add(Server.start("--cluster-enabled", "yes", "--cluster-port", "" + bus));
-            clients.add(servers.get(each).connect());
-            clients.get(each).call("CLUSTER", "ADDSLOTSRANGE", first(each), first(each + 1) - 1);
-            clients.get(0).call("CLUSTER", "MEET", "127.0.0.1", servers.get(each).port, bus);
-        }
-        for (var client : clients) {
-            Deadline.until("a cluster", () -> {
-                var info = client.call("CLUSTER", "INFO").toString();
-                return info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
-                        && ((List<?>) client.call("CLUSTER", "SLOTS")).size() == 3;
-            });
-        }
+        servers.addAll(Server.cluster(3));
+        servers.forEach(server -> clients.add(server.connect()));
         redisson = World.redisson(World.LEASE, config -> config.useClusterServers()
                 .addNodeAddress(servers.stream().map(Server::address).toArray(String[]::new))
                 .setMasterConnectionMinimumIdleSize(1)

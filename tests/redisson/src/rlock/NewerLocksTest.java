@@ -23,7 +23,7 @@ class NewerLocksTest {
 
     @BeforeAll
     static void start() {
-        world = new World("--notify-keyspace-events", "Egx");
+        world = new World("notify-keyspace-events Egx");
     }
 
     @AfterAll

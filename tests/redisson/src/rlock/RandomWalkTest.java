@@ -52,7 +52,7 @@ class RandomWalkTest {
         }
     }
 
-    private final World world = new World("--rlock.yield-after", "4");
+    private final World world = new World("rlock.yield-after 4");
     private final AtomicReference<Throwable> failure = new AtomicReference<>();
     private final List<Guarded> locks = List.of(new Guarded(), new Guarded());
 

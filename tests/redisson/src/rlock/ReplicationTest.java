@@ -29,7 +29,7 @@ class ReplicationTest {
 
     @BeforeEach
     void start() {
-        master = Server.start("--repl-diskless-sync-delay", "0");
+        master = Server.start();
         replica = master.replica();
         client = master.connect();
         successor = replica.connect();
@@ -142,10 +142,10 @@ class ReplicationTest {
     void bothKindsOfHoldsOutliveTheDeathOfTheirServer() throws Exception {
         try (var sentinel = master.sentinel()) {
             try (var asks = sentinel.connect()) {
-                Deadline.until("a replica", () -> asks.call("SENTINEL", "REPLICAS", "main").toString().contains("ip, 127"));
+                Deadline.until("a replica", () -> asks.call("SENTINEL", "REPLICAS", "locks").toString().contains("ip, 127"));
             }
             program(config -> config.useSentinelServers()
-                    .setMasterName("main")
+                    .setMasterName("locks")
                     .addSentinelAddress(sentinel.address())
                     .setCheckSentinelsList(false)
                     .setScanInterval(500)
@@ -175,7 +175,7 @@ class ReplicationTest {
                 .setSlaveConnectionMinimumIdleSize(1));
         var both = new Both();
         successor.call("REPLICAOF", "NO", "ONE");
-        client.call("REPLICAOF", "127.0.0.1", replica.port);
+        client.call("REPLICAOF", "127.0.0.1", replica.port());
         var failure = assertThrows(ExecutionException.class, both.granted::get);
         assertEquals(JedisDataException.class, failure.getCause().getClass());
         assertTrue(failure.getCause().getMessage().startsWith("UNBLOCKED"), failure::toString);

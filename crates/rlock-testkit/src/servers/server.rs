@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 use crate::client::{Client, PATIENCE, Subscriber, eventually, text};
-use crate::setup::{Setup, program};
+use crate::servers::setup::{Setup, program};
 use crate::signal;
 
 /// A running server.
@@ -25,7 +25,7 @@ pub struct Server {
     tls_port: u16,
     process: Option<Child>,
     connection: Option<Client>,
-    /// Whether it was sent a signal that ends it.
+    /// Whether a signal was sent that ends it, or may have been.
     was_killed: AtomicBool,
 }
 
@@ -138,7 +138,7 @@ impl Server {
     /// Sends a signal to the server, and to nobody else.
     pub fn signal(&self, name: &str) {
         if name.ends_with("KILL") {
-            self.was_killed.store(true, Ordering::Relaxed);
+            self.may_end();
         }
         signal::send(self.process_id(), name);
     }
@@ -151,6 +151,11 @@ impl Server {
             "the server was alive: {ended:?}"
         );
         self.end();
+    }
+
+    /// From here on it may have ended: those who know its process id may end it.
+    pub fn may_end(&self) {
+        self.was_killed.store(true, Ordering::Relaxed);
     }
 
     /// Lets the server end in order.

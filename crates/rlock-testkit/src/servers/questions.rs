@@ -1,7 +1,7 @@
 //! What a server says about itself.
 
 use crate::client::eventually;
-use crate::server::Server;
+use crate::servers::server::Server;
 
 impl Server {
     /// A field of `INFO section`, empty when there is none.

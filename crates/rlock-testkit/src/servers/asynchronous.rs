@@ -9,7 +9,7 @@ use redis::{AsyncConnectionConfig, FromRedisValue};
 
 pub use crate::PATIENCE;
 use crate::Setup;
-pub use crate::server::{free_port, url};
+pub use crate::servers::server::{free_port, url};
 
 /// A server that is waited for without holding up others on the runtime.
 pub struct Server(Option<crate::Server>);

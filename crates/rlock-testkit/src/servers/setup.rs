@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::SystemTime;
 
-use crate::server::Server;
+use crate::servers::server::Server;
 
 /// What a server is started with.
 #[derive(Clone, Default)]
