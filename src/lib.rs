@@ -37,7 +37,9 @@ use std::os::raw::c_int;
 
 use api::{Context, Text, entry, raw};
 
-/// The server's own memory, so that its limits and statistics count ours.
+/// The server's own memory, so that its limits and statistics count ours. A
+/// test program has no server.
+#[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAlloc;
 
