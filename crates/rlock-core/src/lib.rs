@@ -16,41 +16,37 @@
 //! - [`hold`](Hold), [`shared`](Shared), [`fence`](Fence): who holds, and under
 //!   which number;
 //! - [`codec`]: how a hold is kept in a hash;
-//! - [`ticket`](Ticket), `table`: who waits; no rules;
+//! - [`ticket`](Ticket), `table`, [`watch`](Binding): who waits, and who is
+//!   to be told; no rules;
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
-//! - [`lock`](Locks), `acquire`, `multi`, `grant`: the rules of what is asked;
-//!   `settle`, `watch`, `sweep`: of what follows from it;
-//! - `wait_for`, `graph`: deadlocks; `views`: what an operator sees;
+//! - [`locks`](Locks): the rules, which alone see queues, fences and the work
+//!   that is left. `acquire`, `multi`, `grant` have those of what is asked,
+//!   `settle`, `watches`, `sweep` those of what follows from it, `wait_for` and
+//!   `graph` those of deadlocks; `views` shows an operator the rest;
 //! - [`syntax`]: from the words of a command to a request; [`setting`](Setting),
 //!   [`metric`](Metric): what a server can be told, and what it tells of itself.
 #![forbid(unsafe_code)]
 
-mod acquire;
 pub mod codec;
 mod fence;
-mod grant;
-mod graph;
 mod hold;
-mod lock;
+mod locks;
 mod metric;
-mod multi;
 mod setting;
-mod settle;
 mod shared;
 mod step;
-mod sweep;
 pub mod syntax;
 mod table;
 mod ticket;
 mod time;
-mod views;
-mod wait_for;
 mod watch;
 
 pub use fence::Fence;
-pub use grant::{Granted, KeptPlace};
 pub use hold::{Hold, Mode, Who};
-pub use lock::Locks;
+pub use locks::{
+    ContendedView, Granted, Holders, Holding, KeptPlace, Locks, ViewFields, ViewValue, VisitHolder,
+    WaiterView,
+};
 pub use metric::{Counters, Gauges, Metric, MetricKind};
 pub use setting::{Setting, SettingKind};
 pub use shared::{Change, Holder, Shared};
@@ -60,6 +56,4 @@ pub use step::{
 };
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::{Grace, Timestamp};
-pub use views::{ContendedView, Holding, ViewFields, ViewValue, WaiterView};
-pub use wait_for::{Holders, VisitHolder};
 pub use watch::Binding;

@@ -5,45 +5,11 @@ use std::collections::BTreeSet;
 
 use super::{Queue, QueueId, Table};
 use crate::ticket::Rank;
-use crate::{Delivery, Hold, Locks, Name, Timestamp};
-
-impl Locks {
-    /// Checks that queues, tickets, watches and indices agree with one another.
-    ///
-    /// # Errors
-    ///
-    /// The first disagreement, in words. Takes time in proportion to
-    /// everything there is; meant for tests.
-    pub fn check_indices(&self) -> Result<(), String> {
-        self.table.check()
-    }
-
-    /// Checks that nobody waits for a lock that it could have.
-    ///
-    /// # Errors
-    ///
-    /// The name of the rule that is broken.
-    pub fn check_front(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> Result<(), String> {
-        let Some(id) = self.table.find(name) else {
-            return Ok(());
-        };
-        let Some(queue) = self.table.queues.get(&id) else {
-            return Ok(());
-        };
-        let front = self.table.front(id);
-        let front = front.and_then(|it| self.table.tickets.get(&it));
-        let admissible = front.is_some_and(|it| {
-            it.multi.is_none()
-                && hold.admits(now, &it.owner, it.options.mode)
-                && self.is_granting(now, Some(id))
-        });
-        let excused = queue.due || self.is_offered(now, id);
-        ensure(!admissible || excused, "the front waiter could be granted")
-    }
-}
+use crate::{Delivery, Timestamp};
 
 impl Table {
-    fn check(&self) -> Result<(), String> {
+    /// Checks that queues, tickets, watches and indices agree with one another.
+    pub(crate) fn check(&self) -> Result<(), String> {
         let table = self;
         let mut tickets = 0;
         let mut contended = 0;

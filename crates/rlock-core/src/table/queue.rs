@@ -135,6 +135,11 @@ impl Queue {
         &self.streak
     }
 
+    /// Whether it is to be settled by and by.
+    pub(crate) const fn is_due(&self) -> bool {
+        self.due
+    }
+
     /// Whether nobody held the lock when it was last looked at, so that it could
     /// be granted.
     pub(crate) const fn was_free(&self) -> bool {

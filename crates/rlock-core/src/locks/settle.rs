@@ -6,7 +6,7 @@
 //! Fairness towards those who wait outside the queue, as clients of Redisson do:
 //! after many hand-offs in a row the lock is left free for a moment.
 
-use crate::grant::Places;
+use super::grant::Places;
 use crate::table::{Look, Queue, QueueId, Streak};
 use crate::{
     Announce, Delivery, Effect, Granted, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
@@ -109,7 +109,7 @@ impl Locks {
     }
 
     /// Sets when the lock has to be looked at, given its hold.
-    pub(crate) fn look_at(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
+    pub(super) fn look_at(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
         let look = match hold {
             Hold::Exclusive { .. } | Hold::Shared(_) => {
                 self.end_offer(id);
@@ -235,7 +235,7 @@ impl Locks {
         }
     }
 
-    pub(crate) fn is_gone(&self, ticket: &Ticket) -> bool {
+    pub(super) fn is_gone(&self, ticket: &Ticket) -> bool {
         match &ticket.delivery {
             Delivery::Notify(listener) => self.sweep.closed.contains_key(&listener.session),
             Delivery::Blocked { .. } | Delivery::Kept => false,
@@ -337,7 +337,7 @@ impl Locks {
 
     /// Takes note that a request for several keys is first for all of them,
     /// and that all locks were free when they were last looked at.
-    pub(crate) fn note_if_ready(&mut self, id: TicketId) {
+    pub(super) fn note_if_ready(&mut self, id: TicketId) {
         let Some(multi) = self.table.ticket(id).and_then(|it| it.multi) else {
             return;
         };
@@ -369,7 +369,7 @@ impl Locks {
     }
 
     /// All tickets of the request that a ticket belongs to.
-    pub(crate) fn members_of(&self, id: TicketId) -> Vec<TicketId> {
+    pub(super) fn members_of(&self, id: TicketId) -> Vec<TicketId> {
         let multi = self.table.ticket(id).and_then(|it| it.multi);
         multi.map_or_else(|| vec![id], |multi| self.table.members(multi).to_vec())
     }
@@ -419,7 +419,7 @@ impl Locks {
 
     /// Leaves a free lock to those who wait outside the queue for a moment, if
     /// that is their turn. True while it is.
-    pub(crate) fn offers(
+    pub(super) fn offers(
         &mut self,
         now: Timestamp,
         id: QueueId,
@@ -440,7 +440,7 @@ impl Locks {
     }
 
     /// Whether the lock is left to those who wait outside the queue.
-    pub(crate) fn is_offered(&self, now: Timestamp, id: QueueId) -> bool {
+    pub(super) fn is_offered(&self, now: Timestamp, id: QueueId) -> bool {
         self.table.queue(id).is_some_and(|queue| {
             let until = queue.look().at();
             // The clock may have been set back since.
@@ -473,5 +473,27 @@ impl Locks {
         if let Some(streak) = self.table.streak(id) {
             streak.count();
         }
+    }
+
+    /// Checks that nobody waits for a lock that it could have; for tests.
+    ///
+    /// # Errors
+    ///
+    /// The name of the rule that is broken.
+    pub fn check_front(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> Result<(), String> {
+        let id = self.table.find(name);
+        let Some((id, queue)) = id.and_then(|id| Some((id, self.table.queue(id)?))) else {
+            return Ok(());
+        };
+        let front = self.table.front(id).and_then(|it| self.table.ticket(it));
+        let admissible = front.is_some_and(|it| {
+            it.multi.is_none()
+                && hold.admits(now, &it.owner, it.options.mode)
+                && self.is_granting(now, Some(id))
+        });
+        if admissible && !queue.is_due() && !self.is_offered(now, id) {
+            return Err("the front waiter could be granted".into());
+        }
+        Ok(())
     }
 }

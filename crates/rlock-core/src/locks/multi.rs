@@ -5,10 +5,10 @@
 //! share. It is granted when it is first in all of them and all are free. What
 //! concerns the request as a whole is kept with the ticket of its first key.
 
-use crate::acquire::withdrawn;
+use super::acquire::withdrawn;
+use super::wait_for::{Place, Target};
 use crate::hold::COUNT_MAX;
 use crate::ticket::MultiId;
-use crate::wait_for::{Place, Target};
 use crate::{
     Admission, Delivery, Effect, Fence, Hold, Holders, Limits, Locks, Name, Refusal, Renewal,
     Request, Step, Ticket, TicketId, Timestamp, Wait,

@@ -16,7 +16,7 @@ use std::rc::Rc;
 
 /// Owners as nodes, of whom the first is the asker, and their waits.
 #[derive(Debug)]
-pub(crate) struct Graph {
+pub(super) struct Graph {
     owners: Vec<Rc<[u8]>>,
     nodes: BTreeMap<Rc<[u8]>, usize>,
     waits: Vec<Blocked>,
@@ -43,7 +43,7 @@ struct Edge {
 
 /// What a graph says of an asker.
 #[derive(Debug)]
-pub(crate) enum Verdict {
+pub(super) enum Verdict {
     /// It may wait.
     NoCycle,
     /// It would close this cycle: the asker first, each waiting for the next,
@@ -57,7 +57,7 @@ pub(crate) enum Verdict {
 struct OldKnot;
 
 impl Graph {
-    pub(crate) fn new(asker: &[u8]) -> Self {
+    pub(super) fn new(asker: &[u8]) -> Self {
         let asker: Rc<[u8]> = asker.into();
         Self {
             owners: vec![Rc::clone(&asker)],
@@ -67,15 +67,15 @@ impl Graph {
         }
     }
 
-    pub(crate) fn owner(&self, node: usize) -> Option<Rc<[u8]>> {
+    pub(super) fn owner(&self, node: usize) -> Option<Rc<[u8]>> {
         self.owners.get(node).cloned()
     }
 
-    pub(crate) fn has(&self, owner: &[u8]) -> bool {
+    pub(super) fn has(&self, owner: &[u8]) -> bool {
         self.nodes.contains_key(owner)
     }
 
-    pub(crate) fn node(&mut self, owner: &[u8]) -> usize {
+    pub(super) fn node(&mut self, owner: &[u8]) -> usize {
         if let Some(node) = self.nodes.get(owner) {
             return *node;
         }
@@ -88,7 +88,7 @@ impl Graph {
 
     /// Adds a wait of `waiter`, of which as many permits as `spare` may be
     /// missing.
-    pub(crate) fn wait(&mut self, waiter: usize, spare: u64, is_new: bool) -> usize {
+    pub(super) fn wait(&mut self, waiter: usize, spare: u64, is_new: bool) -> usize {
         self.waits.push(Blocked {
             waiter,
             spare,
@@ -99,14 +99,14 @@ impl Graph {
 
     /// Adds somebody who is in the way of a wait with some permits. Nobody is
     /// in its own way.
-    pub(crate) fn in_the_way(&mut self, wait: usize, by: usize, permits: u32) {
+    pub(super) fn in_the_way(&mut self, wait: usize, by: usize, permits: u32) {
         if self.waits.get(wait).is_some_and(|it| it.waiter != by) {
             self.edges.push(Edge { wait, by, permits });
         }
     }
 
     /// A cycle that the asker would close by waiting, if it would.
-    pub(crate) fn verdict(self, is_whole: bool) -> Verdict {
+    pub(super) fn verdict(self, is_whole: bool) -> Verdict {
         match self.cycle(is_whole) {
             Ok(None) => Verdict::NoCycle,
             Ok(Some(owners)) => Verdict::Cycle(owners),

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 
-use crate::graph::{Graph, Verdict};
+use super::graph::{Graph, Verdict};
 use crate::table::QueueId;
 use crate::table::Table;
 use crate::ticket::Rank;
@@ -65,7 +65,7 @@ impl Pace {
 
 /// Where in the queue of a lock somebody would wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(super) enum Place {
     First,
     Last,
     At(TicketId),
@@ -73,11 +73,11 @@ pub(crate) enum Place {
 
 /// One of the locks that an owner is about to wait for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Target<'a> {
-    pub(crate) name: Name<'a>,
-    pub(crate) hold: &'a Hold,
-    pub(crate) queue: Option<QueueId>,
-    pub(crate) place: Place,
+pub(super) struct Target<'a> {
+    pub(super) name: Name<'a>,
+    pub(super) hold: &'a Hold,
+    pub(super) queue: Option<QueueId>,
+    pub(super) place: Place,
 }
 
 /// Those holders of a lock who may be stuck.
@@ -108,7 +108,7 @@ struct OneWait {
 }
 
 /// The search for a cycle that an asker would close.
-pub(crate) struct Search<'a> {
+pub(super) struct Search<'a> {
     locks: &'a Locks,
     table: &'a Table,
     holders: &'a dyn Holders,
@@ -126,7 +126,7 @@ pub(crate) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(
+    pub(super) fn new(
         locks: &'a Locks,
         holders: &'a dyn Holders,
         asker: &'a [u8],
@@ -159,7 +159,7 @@ impl<'a> Search<'a> {
     }
 
     /// The same search, in which nobody stands for others.
-    pub(crate) fn whole(self) -> Self {
+    pub(super) fn whole(self) -> Self {
         Self {
             is_whole: true,
             ..self
@@ -167,7 +167,7 @@ impl<'a> Search<'a> {
     }
 
     /// Whether waiting would close a cycle.
-    pub(crate) fn verdict(mut self) -> Verdict {
+    pub(super) fn verdict(mut self) -> Verdict {
         for target in self.targets {
             if self.pace.is_over {
                 break;

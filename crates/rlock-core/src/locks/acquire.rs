@@ -1,8 +1,8 @@
 //! Asking for a lock: enter, enter again, be upgraded, or queue.
 
+use super::wait_for::{Place, Target};
 use crate::hold::COUNT_MAX;
 use crate::table::QueueId;
-use crate::wait_for::{Place, Target};
 use crate::{
     Admission, Announce, Channel, Delivery, Effect, Hold, Holders, Limits, Locks, Mode, Name,
     Refusal, Request, Step, Ticket, TicketId, Timestamp, Wait,
@@ -114,7 +114,7 @@ impl Locks {
 
     /// Gives a ticket to a later request of the same owner; through what the
     /// earlier one was to be answered comes back.
-    pub(crate) fn take_over(
+    pub(super) fn take_over(
         &mut self,
         now: Timestamp,
         id: TicketId,
@@ -172,7 +172,7 @@ impl Locks {
         Ok(step)
     }
 
-    pub(crate) fn enter_again(
+    pub(super) fn enter_again(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
@@ -308,6 +308,6 @@ fn is_same(ticket: &Ticket, request: &Request<'_>) -> bool {
 }
 
 /// The end of a call, if there is one that waits.
-pub(crate) fn withdrawn(delivery: Delivery) -> Option<Effect> {
+pub(super) fn withdrawn(delivery: Delivery) -> Option<Effect> {
     (delivery != Delivery::Kept).then_some(Effect::Withdrawn(delivery))
 }

@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::graph::Verdict;
+use super::graph::Verdict;
+use super::wait_for::{Search, Target};
 use crate::table::QueueId;
 use crate::ticket::MultiId;
-use crate::wait_for::{Search, Target};
 use crate::watch::{Binding, Watch};
 use crate::{
     Channel, Fence, Grace, Hold, Holders, Limits, Listener, Locks, Mode, Name, Refusal, Renewal,
@@ -17,8 +17,8 @@ use crate::{
 
 /// What is to be remembered of a hold beside the store.
 #[derive(Clone, Copy)]
-pub(crate) struct Beside<'a> {
-    pub(crate) owner: &'a [u8],
+pub(super) struct Beside<'a> {
+    pub(super) owner: &'a [u8],
     session: Option<u64>,
     channel: Option<Channel<'a>>,
     bind: Option<Grace>,
@@ -32,7 +32,7 @@ impl Beside<'_> {
 }
 
 impl<'a> Request<'a> {
-    pub(crate) const fn beside(&self) -> Beside<'a> {
+    pub(super) const fn beside(&self) -> Beside<'a> {
         Beside {
             owner: self.owner,
             session: self.session,
@@ -43,7 +43,7 @@ impl<'a> Request<'a> {
 }
 
 impl<'a> Renewal<'a> {
-    pub(crate) const fn beside(&self, owner: &'a [u8]) -> Beside<'a> {
+    pub(super) const fn beside(&self, owner: &'a [u8]) -> Beside<'a> {
         Beside {
             owner,
             session: self.session,
@@ -57,7 +57,7 @@ impl Locks {
     /// Remembers what a request or a renewal asks for beside its hold. What it
     /// does not mention stays; but a bound hold belongs to the connection that
     /// asked last.
-    pub(crate) fn remember(
+    pub(super) fn remember(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
@@ -76,7 +76,7 @@ impl Locks {
     }
 
     /// Remembers what a ticket asked for.
-    pub(crate) fn remember_ticket(&mut self, queue: QueueId, ticket: &Ticket, fence: Fence) {
+    pub(super) fn remember_ticket(&mut self, queue: QueueId, ticket: &Ticket, fence: Fence) {
         let notice = ticket.delivery.listener().cloned();
         let session = ticket.delivery.session();
         let bind = ticket.options.bind;
@@ -141,7 +141,7 @@ impl Locks {
     /// Whether there may be as many more places as a request needs. One that
     /// only waits to be withdrawn counts until it is gone, for its user too: it
     /// takes as much memory as any other.
-    pub(crate) fn check_waiters(&self, places: u64, limits: &Limits) -> Result<(), Refusal> {
+    pub(super) fn check_waiters(&self, places: u64, limits: &Limits) -> Result<(), Refusal> {
         let taken = self.table.places_len();
         if taken.saturating_add(places) > limits.waiters_max {
             return Err(Refusal::TooManyWaiters {
@@ -185,7 +185,7 @@ impl Locks {
 
     /// Whether as many more watches may be kept as a request for `keys` keys
     /// needs; one that replaces another always.
-    pub(crate) fn check_watches(
+    pub(super) fn check_watches(
         &self,
         queue: Option<QueueId>,
         beside: &Beside<'_>,
@@ -205,7 +205,7 @@ impl Locks {
     /// Whether there may be one more shared holder, now or when its turn comes:
     /// those who are queued are counted as if it had. So nobody who has waited
     /// is refused.
-    pub(crate) fn check_shared(
+    pub(super) fn check_shared(
         &self,
         now: Timestamp,
         hold: &Hold,
@@ -227,7 +227,7 @@ impl Locks {
     }
 
     /// Refuses a request that would wait for itself.
-    pub(crate) fn search(
+    pub(super) fn search(
         &mut self,
         request: &Request<'_>,
         targets: &[Target<'_>],
@@ -269,14 +269,14 @@ pub struct Granted {
     /// How long it has waited.
     pub waited: Duration,
     /// Whether it held the lock already, and has been upgraded.
-    pub(crate) was_upgraded: bool,
+    pub(super) was_upgraded: bool,
     /// The numbers of its places, in the order of the keys.
-    pub(crate) places: Places,
+    pub(super) places: Places,
 }
 
 /// The numbers of the places of one request.
 #[derive(Clone, Debug)]
-pub(crate) enum Places {
+pub(super) enum Places {
     One(TicketId),
     Several(Box<[TicketId]>),
 }
@@ -315,7 +315,7 @@ impl Locks {
         self.restore(now, names, &place.ticket, place.places.as_slice());
     }
 
-    pub(crate) fn keep_granted(&mut self, now: Timestamp, names: &[Name<'_>], granted: &Granted) {
+    pub(super) fn keep_granted(&mut self, now: Timestamp, names: &[Name<'_>], granted: &Granted) {
         self.restore(now, names, &granted.ticket, granted.places.as_slice());
     }
 

@@ -13,14 +13,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 use std::ops::Bound;
 
-use crate::acquire::withdrawn;
+use super::acquire::withdrawn;
 use crate::table::{Look, Queue, QueueId};
 use crate::watch::WatchId;
 use crate::{Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp};
 
 /// Work over many queues or tickets, of which each call does a piece.
 #[derive(Debug, Default)]
-pub(crate) struct Sweep {
+pub(super) struct Sweep {
     turns: Turns,
     /// The number of the last ticket or watch from before this server became a
     /// replica, as long as any of these may be left.
@@ -30,11 +30,11 @@ pub(crate) struct Sweep {
     emptied: BTreeMap<QueueId, NonZeroU64>,
     /// Connections that have closed and still have requests or watches, and
     /// when they did.
-    pub(crate) closed: BTreeMap<u64, Timestamp>,
+    pub(super) closed: BTreeMap<u64, Timestamp>,
     /// Which of them was looked at last.
     last_closed: u64,
     /// Bound holds whose connections have closed, to be cut.
-    pub(crate) unbound: VecDeque<WatchId>,
+    pub(super) unbound: VecDeque<WatchId>,
     /// Databases of which every queue has to be settled.
     rechecks: VecDeque<Recheck>,
 }
@@ -404,7 +404,7 @@ impl Locks {
     /// Whether a ticket only waits to be withdrawn: it is left from before this
     /// server became a replica, or from before its queue was emptied. Its
     /// owner, if it asks again, is one that asks for the first time.
-    pub(crate) fn is_left(&self, id: TicketId) -> bool {
+    pub(super) fn is_left(&self, id: TicketId) -> bool {
         self.sweep.left.is_some_and(|last| id.number() <= last) || self.is_emptied(id)
     }
 
@@ -414,13 +414,13 @@ impl Locks {
 
     /// Whether any ticket of a request only waits to be withdrawn, so that the
     /// whole request does.
-    pub(crate) fn is_request_left(&self, id: TicketId) -> bool {
+    pub(super) fn is_request_left(&self, id: TicketId) -> bool {
         self.has_left() && self.members_of(id).iter().any(|it| self.is_left(*it))
     }
 
     /// Ends the request of an owner that has asked again, if it only waits to
     /// be withdrawn, and says whose call that ends.
-    pub(crate) fn withdraw_left(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Effect> {
+    pub(super) fn withdraw_left(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Effect> {
         if !self.has_left() {
             return None;
         }
@@ -430,7 +430,7 @@ impl Locks {
     }
 
     /// Whether a watch is left from before this server became a replica.
-    pub(crate) fn is_watch_left(&self, id: WatchId) -> bool {
+    pub(super) fn is_watch_left(&self, id: WatchId) -> bool {
         self.sweep.left.is_some_and(|last| id.0 <= last.get())
     }
 
@@ -510,7 +510,7 @@ impl Locks {
 
     /// Takes a request out of its queues, and the queues away if they are idle
     /// then. Somebody behind it may fit now, so those locks become due.
-    pub(crate) fn take_out(&mut self, id: TicketId) -> Option<Ended> {
+    pub(super) fn take_out(&mut self, id: TicketId) -> Option<Ended> {
         let members = self.members_of(id);
         self.budget.spend(members.len());
         if let Some(multi) = self.table.ticket(id)?.multi {
@@ -595,7 +595,7 @@ fn to_be_settled(queue: &Queue) -> Due {
 
 /// The tickets that may still be handled in this turn.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(super) struct Budget {
     left: usize,
 }
 
@@ -606,20 +606,20 @@ impl Default for Budget {
 }
 
 impl Budget {
-    pub(crate) const fn of(tickets: usize) -> Self {
+    pub(super) const fn of(tickets: usize) -> Self {
         Self { left: tickets }
     }
 
     /// Takes that many tickets from the budget, or all that are left.
-    pub(crate) const fn spend(&mut self, tickets: usize) {
+    pub(super) const fn spend(&mut self, tickets: usize) {
         self.left = self.left.saturating_sub(tickets);
     }
 
-    pub(crate) const fn left(&self) -> usize {
+    pub(super) const fn left(&self) -> usize {
         self.left
     }
 
-    pub(crate) const fn is_spent(&self) -> bool {
+    pub(super) const fn is_spent(&self) -> bool {
         self.left == 0
     }
 }

@@ -8,26 +8,40 @@
 use std::collections::VecDeque;
 
 use crate::fence::Fences;
-use crate::sweep::{Budget, Sweep};
-use crate::table::QueueId;
-use crate::table::Table;
+use crate::table::{QueueId, Table};
 use crate::{
     Announce, Counters, Ended, Fence, Gauges, Hold, Holder, Name, Refusal, Renewal, Step, TicketId,
     Timestamp,
 };
 
+mod acquire;
+mod grant;
+mod graph;
+mod multi;
+mod settle;
+mod sweep;
+mod views;
+mod wait_for;
+mod watches;
+
+use sweep::{Budget, Sweep};
+
+pub use grant::{Granted, KeptPlace};
+pub use views::{ContendedView, Holding, ViewFields, ViewValue, WaiterView};
+pub use wait_for::{Holders, VisitHolder};
+
 /// All locks of a server: their queues, and their fences.
 #[derive(Debug, Default)]
 pub struct Locks {
-    pub(crate) table: Table,
-    pub(crate) fences: Fences,
-    pub(crate) counters: Counters,
-    pub(crate) sweep: Sweep,
-    pub(crate) granting_from: Option<Timestamp>,
-    pub(crate) yield_after: u64,
+    table: Table,
+    fences: Fences,
+    counters: Counters,
+    sweep: Sweep,
+    granting_from: Option<Timestamp>,
+    yield_after: u64,
     /// Requests for several keys whose turn has come with each.
-    pub(crate) ready: VecDeque<TicketId>,
-    pub(crate) budget: Budget,
+    ready: VecDeque<TicketId>,
+    budget: Budget,
 }
 
 impl Locks {
@@ -225,7 +239,7 @@ impl Locks {
     /// What every operation does first: meets the fence of the hold, drops
     /// what has ended of it, and sees it from the owner who asks.
     /// True if any has ended.
-    pub(crate) fn view(
+    fn view(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
@@ -247,7 +261,7 @@ impl Locks {
     }
 
     /// Ends the caller's hold and settles; its watch ends with it, silently.
-    pub(crate) fn end_hold(
+    fn end_hold(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
@@ -266,15 +280,25 @@ impl Locks {
 
     /// False during the grace after a start, and while losses of a lock are
     /// still to be told: they come before its next grant.
-    pub(crate) fn is_granting(&self, now: Timestamp, queue: Option<QueueId>) -> bool {
+    fn is_granting(&self, now: Timestamp, queue: Option<QueueId>) -> bool {
         let tells = || queue.is_some_and(|id| self.table.search(id).is_some());
         self.granting_from.is_none_or(|from| from <= now) && !tells()
     }
 
-    pub(crate) fn hold_changed(&mut self, now: Timestamp, name: Name<'_>, hold: &Hold) {
+    fn hold_changed(&mut self, now: Timestamp, name: Name<'_>, hold: &Hold) {
         if let Some(id) = self.table.find(name) {
             self.look_at(now, id, hold);
         }
+    }
+
+    /// Checks that queues, tickets, watches and indices agree with one another;
+    /// for tests. Takes time in proportion to everything there is.
+    ///
+    /// # Errors
+    ///
+    /// The first disagreement, in words.
+    pub fn check_indices(&self) -> Result<(), String> {
+        self.table.check()
     }
 }
 
