@@ -4,7 +4,7 @@
 //! view, and the store writes down what changed. Which modes go together is
 //! decided here, in [`Hold::admits`], and nowhere else.
 
-use crate::{AcquireOptions, Fence, Holder, Shared, Timestamp};
+use crate::{Fence, Grace, Shared, Timestamp};
 
 /// The largest hold count.
 pub(crate) const COUNT_MAX: u32 = i32::MAX as u32;
@@ -30,6 +30,65 @@ impl Mode {
             (self, other),
             (Self::Exclusive, Self::Exclusive) | (Self::Shared { .. }, Self::Shared { .. })
         )
+    }
+}
+
+/// What a request asks for: its lease and its options, whoever asks and however
+/// the outcome reaches it. They are carried whole from the words of a command to
+/// the ticket and to the grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AcquireOptions {
+    /// How the lock is asked for.
+    pub mode: Mode,
+    /// The lease, in milliseconds, counted from the grant.
+    pub lease_ms: u32,
+    /// Whether a holder asks for one more entry; else asking again changes
+    /// nothing but the lease.
+    pub reenter: bool,
+    /// How long the place in the queue outlives the call, if it is to be kept.
+    pub keep: Option<Grace>,
+    /// How long the hold outlives its connection, if it is to be bound to one.
+    /// Needs a connection.
+    pub bind: Option<Grace>,
+}
+
+impl AcquireOptions {
+    /// A lease without any other option.
+    #[must_use]
+    pub const fn new(mode: Mode, lease_ms: u32) -> Self {
+        Self {
+            mode,
+            lease_ms,
+            reenter: false,
+            keep: None,
+            bind: None,
+        }
+    }
+}
+
+/// One of the holders of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The hold count, from 1.
+    pub count: u32,
+    /// How many permits the hold takes, from 1.
+    pub permits: u32,
+    /// The fence it was granted under; `None` if it was not granted here.
+    pub fence: Option<Fence>,
+    /// When the lease ends.
+    pub deadline: Timestamp,
+}
+
+impl Holder {
+    /// One who has entered once, with one permit.
+    #[must_use]
+    pub const fn new(fence: Option<Fence>, deadline: Timestamp) -> Self {
+        Self {
+            count: 1,
+            permits: 1,
+            fence,
+            deadline,
+        }
     }
 }
 

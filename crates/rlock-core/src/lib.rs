@@ -42,17 +42,16 @@ mod time;
 mod watch;
 
 pub use fence::Fence;
-pub use hold::{Hold, Mode, Who};
+pub use hold::{AcquireOptions, Hold, Holder, Mode, Who};
 pub use locks::{
     ContendedView, Granted, Holders, Holding, KeptPlace, Locks, ViewFields, ViewValue, VisitHolder,
     WaiterView,
 };
 pub use metric::{Counters, Gauges, Metric, MetricKind};
 pub use setting::{Setting, SettingKind};
-pub use shared::{Change, Holder, Shared};
+pub use shared::{Change, Shared};
 pub use step::{
-    AcquireOptions, Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal,
-    Request, Step, Wait,
+    Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal, Request, Step, Wait,
 };
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::{Grace, Timestamp};

@@ -10,33 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 use std::sync::Arc;
 
-use crate::{Fence, Timestamp};
-
-/// One of the holders of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// The hold count, from 1.
-    pub count: u32,
-    /// How many permits the hold takes, from 1.
-    pub permits: u32,
-    /// The fence it was granted under; `None` if it was not granted here.
-    pub fence: Option<Fence>,
-    /// When the lease ends.
-    pub deadline: Timestamp,
-}
-
-impl Holder {
-    /// One who has entered once, with one permit.
-    #[must_use]
-    pub const fn new(fence: Option<Fence>, deadline: Timestamp) -> Self {
-        Self {
-            count: 1,
-            permits: 1,
-            fence,
-            deadline,
-        }
-    }
-}
+use crate::{Fence, Holder, Timestamp};
 
 /// The holders of a lock in shared mode.
 #[derive(Clone, Debug, Default)]

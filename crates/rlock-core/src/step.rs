@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{Channel, Delivery, Fence, Grace, Granted, Listener, Mode, TicketId, Timestamp};
+use crate::{
+    AcquireOptions, Channel, Delivery, Fence, Grace, Granted, Listener, TicketId, Timestamp,
+};
 
 /// The name of a lock: a key in a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,39 +33,6 @@ impl Wait {
             Self::No => now,
             Self::Millis(millis) => now.plus_millis(millis),
             Self::Forever => Timestamp::NEVER,
-        }
-    }
-}
-
-/// What a request asks for: its lease and its options, whoever asks and however
-/// the outcome reaches it. They are carried whole from the words of a command to
-/// the ticket and to the grant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AcquireOptions {
-    /// How the lock is asked for.
-    pub mode: Mode,
-    /// The lease, in milliseconds, counted from the grant.
-    pub lease_ms: u32,
-    /// Whether a holder asks for one more entry; else asking again changes
-    /// nothing but the lease.
-    pub reenter: bool,
-    /// How long the place in the queue outlives the call, if it is to be kept.
-    pub keep: Option<Grace>,
-    /// How long the hold outlives its connection, if it is to be bound to one.
-    /// Needs a connection.
-    pub bind: Option<Grace>,
-}
-
-impl AcquireOptions {
-    /// A lease without any other option.
-    #[must_use]
-    pub const fn new(mode: Mode, lease_ms: u32) -> Self {
-        Self {
-            mode,
-            lease_ms,
-            reenter: false,
-            keep: None,
-            bind: None,
         }
     }
 }
