@@ -66,7 +66,7 @@ fn count_holders(ctx: &Context, state: &State, now: Timestamp, key: &[u8]) -> (b
 }
 
 fn reply_fields(ctx: &Context, fields: ViewFields<'_>) {
-    ctx.reply_map(fields.len());
+    ctx.reply_map(fields.count());
     for (name, value) in fields {
         ctx.reply_bytes(name.as_bytes());
         match value {

@@ -251,3 +251,17 @@ fn count_of_each_of_several_locks_goes_up_to_its_limit() {
     );
     assert_eq!(server.lock("k3").mode, "shared");
 }
+
+#[test]
+fn what_is_wrong_with_owner_and_lease_is_said_before_what_does_not_go_together() {
+    let server = Server::start();
+    let client = server.client();
+    for (line, named) in [
+        ("RLOCK.ACQUIRE k rlock:o 1000 KEEP 5", "owner "),
+        ("RLOCK.ACQUIRE k o 0 LIMIT 2", "lease-ms "),
+        ("RLOCK.MACQUIRE rlock:o 1000 1 k KEEP 5", "owner "),
+        ("RLOCK.RENEW k o 1000 FENCE 0 NOTIFY a SNOTIFY b", "FENCE "),
+    ] {
+        refused(&client, &words(line), &[named]);
+    }
+}

@@ -113,3 +113,23 @@ fn undelivered_grant_of_several_frees_all_keys_when_nobody_waits() {
     );
     assert_eq!(heard.messages(), [""; 0]);
 }
+
+#[test]
+fn who_is_behind_a_request_for_several_that_nobody_hears_of_is_served_at_once() {
+    let server = Server::start();
+    let mut heard = server.listen_to_unlocks();
+    let (a, m, b) = (server.client(), server.client(), server.client());
+    a.number("RLOCK.ACQUIRE k1 owner-a 60000");
+    let queue = "RLOCK.MACQUIRE owner-m 60000 2 k1 k2 WAIT 0 NOTIFY nobody";
+    assert_eq!(m.ask(queue), "WAITING");
+    b.send("RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
+    server.await_queued("k1", 2);
+    // In one turn: nobody else can come in between.
+    for line in ["MULTI", "RLOCK.RELEASE k1 owner-a", "RLOCK.INFO k1"] {
+        a.ask(line);
+    }
+    let done = a.ask("EXEC");
+    assert!(done.contains("mode exclusive"), "{done}");
+    b.fence();
+    assert_eq!(heard.messages(), [""; 0]);
+}

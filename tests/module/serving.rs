@@ -202,3 +202,17 @@ fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
         assert!(waiter.fence() > 0);
     }
 }
+
+#[test]
+fn replicas_that_are_needed_since_the_server_runs_are_needed_by_its_queue_too() {
+    let server = Server::start();
+    server.client().number("RLOCK.ACQUIRE k owner-a 500");
+    let b = wait_for(&server, "k", "owner-b", 1);
+    server.ask("CONFIG SET min-replicas-to-write 1");
+    eventually("the lease has ended", || {
+        server.counter("lease_expirations") == 1
+    });
+    assert!(b.reply_by_now().is_none());
+    server.ask("CONFIG SET min-replicas-to-write 0");
+    assert!(b.fence() > 0);
+}

@@ -1,5 +1,7 @@
 //! What an operator sees: who waits for a lock, and which locks are waited for.
 
+use std::array;
+use std::iter::Flatten;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +14,38 @@ const FIRST_MAX: usize = 64;
 /// How many waiters of a lock are shown.
 const WAITERS_SHOWN: usize = 100;
 
+/// The most fields of one thing.
+const FIELDS_MAX: usize = 6;
+
 /// What is shown of something: its fields in their order, each with its name.
-pub type ViewFields<'a> = Vec<(&'static str, ViewValue<'a>)>;
+/// Nothing is allocated for them, as thousands of holders may be shown.
+pub struct ViewFields<'a>([Option<(&'static str, ViewValue<'a>)>; FIELDS_MAX]);
+
+impl<'a> ViewFields<'a> {
+    fn of<const N: usize>(fields: [(&'static str, ViewValue<'a>); N]) -> Self {
+        const { assert!(N <= FIELDS_MAX) };
+        let mut all = [const { None }; FIELDS_MAX];
+        for (room, field) in all.iter_mut().zip(fields) {
+            *room = Some(field);
+        }
+        Self(all)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+}
+
+impl<'a> IntoIterator for ViewFields<'a> {
+    type Item = (&'static str, ViewValue<'a>);
+    type IntoIter = Flatten<array::IntoIter<Option<Self::Item>, FIELDS_MAX>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter().flatten()
+    }
+}
 
 /// The value of a field that is shown.
 pub enum ViewValue<'a> {
@@ -89,7 +121,7 @@ impl Holding {
             holder_fields(now, owner, holder, is_bound)
         });
         let fence = self.holders.iter().filter_map(|it| it.1.fence).max();
-        vec![
+        ViewFields::of([
             ("mode", mode(self.is_shared, self.holders.len()).into()),
             ("fence", fence.into()),
             ("holders", ViewValue::List(Box::new(holders))),
@@ -98,7 +130,7 @@ impl Holding {
                 "waiters",
                 ViewValue::List(Box::new(waiters.into_iter().map(waiter_fields))),
             ),
-        ]
+        ])
     }
 }
 
@@ -108,26 +140,26 @@ fn holder_fields<'a>(
     holder: &Holder,
     is_bound: bool,
 ) -> ViewFields<'a> {
-    vec![
+    ViewFields::of([
         ("owner", owner.into()),
         ("count", u64::from(holder.count).into()),
         ("permits", u64::from(holder.permits).into()),
         ("lease-left-ms", holder.deadline.millis_from(now).into()),
         ("fence", holder.fence.into()),
         ("bound", u64::from(is_bound).into()),
-    ]
+    ])
 }
 
 fn waiter_fields(waiter: WaiterView<'_>) -> ViewFields<'_> {
     let is_shared = waiter.mode != Mode::Exclusive;
-    vec![
+    ViewFields::of([
         ("owner", waiter.owner.into()),
         ("mode", mode(is_shared, 1).into()),
         ("waited-ms", waiter.waited.into()),
         ("wait-left-ms", waiter.wait_left_ms.into()),
         ("client-id", waiter.session.into()),
         ("kept-left-ms", waiter.kept_left_ms.into()),
-    ]
+    ])
 }
 
 /// The word for a mode. What nobody holds is free.
@@ -172,13 +204,13 @@ impl<'a> ContendedView<'a> {
     /// What `RLOCK.LIST` shows of a lock that has so many holders.
     #[must_use]
     pub fn fields(&self, is_shared: bool, holders: usize) -> ViewFields<'a> {
-        vec![
+        ViewFields::of([
             ("key", self.key.into()),
             ("mode", mode(is_shared, holders).into()),
             ("holders", (holders as u64).into()),
             ("waiters", u64::from(self.waiters).into()),
             ("oldest-wait-ms", self.oldest_wait.into()),
-        ]
+        ])
     }
 }
 

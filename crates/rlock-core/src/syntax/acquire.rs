@@ -51,9 +51,10 @@ impl<'a, A: Argument> Options<'a, A> {
     ) -> Result<Acquire<'a, A>, ArgError> {
         let owner = args::owner(owner)?;
         let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
-        let channel = self.channel()?;
-        let mode = self.mode()?;
-        let wait = match self.number(Opt::Wait)? {
+        let options = self.checked()?;
+        let channel = options.channel()?;
+        let mode = options.mode()?;
+        let wait = match options.number(Opt::Wait)? {
             None => Wait::No,
             Some(0) => Wait::Forever,
             Some(millis) => Wait::Millis(millis),
@@ -67,9 +68,9 @@ impl<'a, A: Argument> Options<'a, A> {
                 options: AcquireOptions {
                     mode,
                     lease_ms,
-                    reenter: self.has(Opt::Reenter),
-                    keep: self.grace(Opt::Keep)?,
-                    bind: self.grace(Opt::Bind)?,
+                    reenter: options.has(Opt::Reenter),
+                    keep: options.grace(Opt::Keep)?,
+                    bind: options.grace(Opt::Bind)?,
                 },
                 wait,
                 session: None,

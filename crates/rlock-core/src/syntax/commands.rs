@@ -72,11 +72,13 @@ pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<Renew<'_, A>
     let owner = args::owner(owner)?;
     let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
     let options = Options::read(Command::Renew, options, lease_max_ms)?;
+    let fence = options.fence()?;
+    let options = options.checked()?;
     Ok(Renew {
         key,
         owner,
         lease_ms,
-        fence: options.fence()?,
+        fence,
         channel: options.channel()?,
         bind: options.grace(Opt::Bind)?,
     })
@@ -88,7 +90,7 @@ pub fn release<A: Argument>(words: &[A]) -> Result<Release<'_, A>, ArgError> {
         return Err(ArgError::Arity);
     };
     let owner = args::owner(owner)?;
-    let options = Options::read(Command::Release, options, 0)?;
+    let options = Options::read(Command::Release, options, 0)?.checked()?;
     Ok(Release {
         key,
         owner,
@@ -103,7 +105,7 @@ pub fn force<A: Argument>(words: &[A]) -> Result<(&A, bool), ArgError> {
     let [_, key, options @ ..] = words else {
         return Err(ArgError::Arity);
     };
-    let options = Options::read(Command::Force, options, 0)?;
+    let options = Options::read(Command::Force, options, 0)?.checked()?;
     Ok((key, options.has(Opt::Queue)))
 }
 
@@ -137,7 +139,7 @@ pub fn list<A: Argument>(words: &[A]) -> Result<usize, ArgError> {
     let [_, options @ ..] = words else {
         return Err(ArgError::Arity);
     };
-    let options = Options::read(Command::List, options, 0)?;
+    let options = Options::read(Command::List, options, 0)?.checked()?;
     let count = options.small(Opt::Count)?.unwrap_or(LIST_DEFAULT);
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
@@ -150,7 +152,7 @@ pub fn renew_all<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<RenewAll
     let owner = args::owner(owner)?;
     let lease_ms = args::millis("lease-ms", lease, 1, lease_max_ms)?;
     let (keys, rest) = keys(numkeys, rest)?;
-    let options = Options::read(Command::RenewAll, rest, lease_max_ms)?;
+    let options = Options::read(Command::RenewAll, rest, lease_max_ms)?.checked()?;
     Ok(RenewAll {
         owner,
         lease_ms,

@@ -11,6 +11,8 @@ pub(super) struct Options<'a, A> {
     /// The value of each that was given, by its number; of one that has none,
     /// its token.
     given: [Option<&'a A>; Opt::ALL.len()],
+    /// Whether any was.
+    are_any: bool,
     lease_max_ms: u64,
 }
 
@@ -43,7 +45,8 @@ impl<'a, A: Argument> NamedChannel<'a, A> {
 impl<'a, A: Argument> Options<'a, A> {
     /// Reads the options of a command, in any order. No number of milliseconds
     /// may be larger than `lease_max_ms`, but where an option has a limit of its
-    /// own.
+    /// own. Whether they go together is not [`checked`](Self::checked) yet: what
+    /// is wrong with owner and lease is said first.
     pub(super) fn read(
         command: Command,
         words: &'a [A],
@@ -51,6 +54,7 @@ impl<'a, A: Argument> Options<'a, A> {
     ) -> Result<Self, ArgError> {
         let mut it = Self {
             given: [None; Opt::ALL.len()],
+            are_any: false,
             lease_max_ms,
         };
         let mut rest = words.iter();
@@ -78,14 +82,15 @@ impl<'a, A: Argument> Options<'a, A> {
                 return Err(ArgError::RepeatedOption { option: token });
             }
         }
-        if !words.is_empty() {
-            it.check_together()?;
-        }
+        it.are_any = !words.is_empty();
         Ok(it)
     }
 
     /// Checks that each has what it needs, and nothing that it excludes.
-    fn check_together(&self) -> Result<(), ArgError> {
+    pub(super) fn checked(self) -> Result<Self, ArgError> {
+        if !self.are_any {
+            return Ok(self);
+        }
         for option in Opt::ALL.into_iter().filter(|it| self.has(*it)) {
             let spec = option.spec();
             if let Some(needs) = spec.needs.filter(|it| !self.has(*it)) {
@@ -101,7 +106,7 @@ impl<'a, A: Argument> Options<'a, A> {
                 });
             }
         }
-        Ok(())
+        Ok(self)
     }
 
     fn value(&self, option: Opt) -> Option<&'a A> {
