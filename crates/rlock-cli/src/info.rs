@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::address::Address;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::readable::{duration, printable, table};
+use crate::readable::{Column, FILL, duration, printable, table};
 
 /// Shows who holds a lock and who waits for it
 ///
@@ -31,9 +31,35 @@ pub(crate) async fn run(info: &Info, address: &Address, output: Output) -> Resul
     Ok(0)
 }
 
-pub(crate) const HOLDERS: [&str; 6] =
-    ["HOLDER", "COUNT", "PERMITS", "LEASE LEFT", "FENCE", "BOUND"];
-pub(crate) const WAITERS: [&str; 6] = ["PLACE", "WAITER", "MODE", "WAITED", "WAIT LEFT", "CLIENT"];
+pub(crate) const HOLDERS: &[Column<Holder>] = &[
+    Column::text("HOLDER", FILL, |it, _| printable(&it.owner)),
+    Column::number("COUNT", 5, |it, _| it.count.to_string()),
+    Column::number("PERMITS", 7, |it, _| it.permits.to_string()),
+    Column::number("LEASE LEFT", 11, |it, _| duration(it.lease_left)),
+    Column::text("FENCE", 16, |it, _| number_or_none(it.fence)),
+    Column::text("BOUND", 5, |it, _| {
+        if it.is_bound { "yes" } else { "no" }.to_owned()
+    }),
+];
+
+pub(crate) const WAITERS: &[Column<Waiter>] = &[
+    Column::number("PLACE", 5, |_, before| (before + 1).to_string()),
+    Column::text("WAITER", FILL, |it, _| printable(&it.owner)),
+    Column::text("MODE", 9, |it, _| it.mode.to_string()),
+    Column::text("WAITED", 11, |it, _| duration(it.waited)),
+    Column::text("WAIT LEFT", 11, |it, _| {
+        match (it.kept_left, it.wait_left) {
+            (Some(left), _) => format!("kept {}", duration(left)),
+            (None, Some(left)) => duration(left),
+            (None, None) => "no limit".to_owned(),
+        }
+    }),
+    Column::number("CLIENT", 8, |it, _| number_or_none(it.client_id)),
+];
+
+fn number_or_none(number: Option<u64>) -> String {
+    number.map_or_else(|| "none".to_owned(), |number| number.to_string())
+}
 
 /// What the server says about a lock, in the words of the JSON output.
 #[derive(Clone, Debug, Serialize)]
@@ -58,46 +84,11 @@ impl LockInfo {
         }
         words.push_str(&format!(", {} queued\n", info.queued));
         if !info.holders.is_empty() {
-            let mut holders = table(&HOLDERS, &[1, 2, 3]);
-            holders.add_rows(info.holders.iter().map(holder));
-            words.push_str(&format!("\n{}\n", holders.trim_fmt()));
+            words.push_str(&format!("\n{}\n", table(HOLDERS, &info.holders)));
         }
         if !info.waiters.is_empty() {
-            let mut waiters = table(&WAITERS, &[0, 5]);
-            waiters.add_rows(info.waiters.iter().zip(1..).map(waiter));
-            words.push_str(&format!("\n{}\n", waiters.trim_fmt()));
+            words.push_str(&format!("\n{}\n", table(WAITERS, &info.waiters)));
         }
         words
     }
-}
-
-/// A row below [`HOLDERS`].
-pub(crate) fn holder(holder: &Holder) -> [String; 6] {
-    let fence = holder.fence.map(|fence| fence.to_string());
-    [
-        printable(&holder.owner),
-        holder.count.to_string(),
-        holder.permits.to_string(),
-        duration(holder.lease_left),
-        fence.unwrap_or_else(|| "none".to_owned()),
-        if holder.is_bound { "yes" } else { "no" }.to_owned(),
-    ]
-}
-
-/// A row below [`WAITERS`], with its place in the queue.
-pub(crate) fn waiter((waiter, place): (&Waiter, u64)) -> [String; 6] {
-    let wait_left = match (waiter.kept_left, waiter.wait_left) {
-        (Some(left), _) => format!("kept {}", duration(left)),
-        (None, Some(left)) => duration(left),
-        (None, None) => "no limit".to_owned(),
-    };
-    let client = waiter.client_id.map(|id| id.to_string());
-    [
-        place.to_string(),
-        printable(&waiter.owner),
-        waiter.mode.to_string(),
-        duration(waiter.waited),
-        wait_left,
-        client.unwrap_or_else(|| "none".to_owned()),
-    ]
 }

@@ -5,9 +5,17 @@ use rlock_client::Contended;
 use crate::address::Address;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::readable::{duration, printable, table};
+use crate::readable::{Column, FILL, duration, printable, table};
 
-pub(crate) const LOCKS: [&str; 5] = ["KEY", "MODE", "HOLDERS", "WAITERS", "OLDEST WAIT"];
+pub(crate) const LOCKS: &[Column<Contended>] = &[
+    Column::text("KEY", FILL, |it, _| {
+        printable(&String::from_utf8_lossy(&it.key))
+    }),
+    Column::text("MODE", 9, |it, _| it.mode.to_string()),
+    Column::number("HOLDERS", 7, |it, _| it.holders.to_string()),
+    Column::number("WAITERS", 7, |it, _| it.waiters.to_string()),
+    Column::number("OLDEST WAIT", 13, |it, _| duration(it.oldest_wait)),
+];
 
 /// Lists the locks that are waited for, the most contended first
 ///
@@ -34,18 +42,5 @@ fn words(locks: &[Contended]) -> String {
     if locks.is_empty() {
         return "nobody waits for any lock".to_owned();
     }
-    let mut rows = table(&LOCKS, &[2, 3, 4]);
-    rows.add_rows(locks.iter().map(row));
-    rows.trim_fmt()
-}
-
-/// A row below [`LOCKS`].
-pub(crate) fn row(lock: &Contended) -> [String; 5] {
-    [
-        printable(&String::from_utf8_lossy(&lock.key)),
-        lock.mode.to_string(),
-        lock.holders.to_string(),
-        lock.waiters.to_string(),
-        duration(lock.oldest_wait),
-    ]
+    table(LOCKS, locks)
 }

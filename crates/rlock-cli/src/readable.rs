@@ -89,18 +89,64 @@ fn seconds(text: &str) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// An empty table in which the columns numbered in `right` hold numbers.
-pub(crate) fn table(header: &[&str], right: &[usize]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(header.iter().copied());
-    for (number, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if right.contains(&number) {
-            column.set_cell_alignment(CellAlignment::Right);
+/// A column of a table, here and on the screen of `rlock top`.
+pub(crate) struct Column<T> {
+    pub(crate) title: &'static str,
+    /// How wide it is on a screen.
+    pub(crate) width: u16,
+    is_number: bool,
+    /// What is in it, given the thing and how many come before it.
+    pub(crate) cell: fn(&T, usize) -> String,
+}
+
+/// The width of a column that takes what the others leave.
+pub(crate) const FILL: u16 = 0;
+
+impl<T> Column<T> {
+    pub(crate) const fn text(
+        title: &'static str,
+        width: u16,
+        cell: fn(&T, usize) -> String,
+    ) -> Self {
+        let is_number = false;
+        Self {
+            title,
+            width,
+            is_number,
+            cell,
         }
     }
-    table
+
+    /// One whose cells are on the right of a table.
+    pub(crate) const fn number(
+        title: &'static str,
+        width: u16,
+        cell: fn(&T, usize) -> String,
+    ) -> Self {
+        let is_number = true;
+        Self {
+            is_number,
+            ..Self::text(title, width, cell)
+        }
+    }
+}
+
+/// A table with a row for each thing.
+pub(crate) fn table<T>(columns: &[Column<T>], things: &[T]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(columns.iter().map(|it| it.title));
+    for (drawn, column) in table.column_iter_mut().zip(columns) {
+        drawn.set_padding((0, 2));
+        if column.is_number {
+            drawn.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.add_rows(things.iter().enumerate().map(|(before, thing)| {
+        let cells = columns.iter();
+        cells.map(move |column| (column.cell)(thing, before))
+    }));
+    table.trim_fmt()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
 
-use crate::readable::{microseconds, table};
+use crate::readable::{Column, FILL, microseconds, table};
 
 use super::Bench;
 
@@ -62,13 +62,21 @@ pub(super) struct Report {
 }
 
 /// In microseconds.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Latency {
     p50: u64,
     p90: u64,
     p99: u64,
     max: u64,
 }
+
+const TIMES: &[Column<(&str, Latency)>] = &[
+    Column::text("", FILL, |it, _| it.0.to_owned()),
+    Column::number("P50", FILL, |it, _| microseconds(it.1.p50)),
+    Column::number("P90", FILL, |it, _| microseconds(it.1.p90)),
+    Column::number("P99", FILL, |it, _| microseconds(it.1.p99)),
+    Column::number("MAX", FILL, |it, _| microseconds(it.1.max)),
+];
 
 impl Report {
     pub(super) fn new(bench: &Bench, tally: Tally) -> Self {
@@ -86,9 +94,10 @@ impl Report {
     }
 
     pub(super) fn words(&self) -> String {
-        let mut times = table(&["", "P50", "P90", "P99", "MAX"], &[1, 2, 3, 4]);
-        times.add_row(self.acquire_usec.row("acquire"));
-        times.add_row(self.release_usec.row("release"));
+        let times = [
+            ("acquire", self.acquire_usec),
+            ("release", self.release_usec),
+        ];
         format!(
             "{} clients, {} locks: {} acquired and released in {} ms, {:.0} per second\n\n{}",
             self.clients,
@@ -96,7 +105,7 @@ impl Report {
             self.ops,
             self.elapsed_ms,
             self.ops_per_second,
-            times.trim_fmt()
+            table(TIMES, &times)
         )
     }
 }
@@ -110,11 +119,6 @@ impl Latency {
             p99: at(0.99),
             max: times.max(),
         }
-    }
-
-    fn row(&self, name: &str) -> [String; 5] {
-        let [p50, p90, p99, max] = [self.p50, self.p90, self.p99, self.max].map(microseconds);
-        [name.to_owned(), p50, p90, p99, max]
     }
 }
 

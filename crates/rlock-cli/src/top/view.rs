@@ -10,9 +10,9 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
-use crate::info::{self, HOLDERS, LockInfo, WAITERS};
-use crate::list::{self, LOCKS};
-use crate::readable::{microseconds, printable};
+use crate::info::{HOLDERS, LockInfo, WAITERS};
+use crate::list::LOCKS;
+use crate::readable::{Column, FILL, microseconds, printable};
 
 use super::sample::{Master, Sample};
 use super::screen::Screen;
@@ -160,15 +160,7 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
     if screen.locks().is_empty() && screen.sample.is_some() {
         return frame.render_widget(Paragraph::new("nobody waits for any lock"), area);
     }
-    let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(9),
-        Constraint::Length(7),
-        Constraint::Length(7),
-        Constraint::Length(13),
-    ];
-    let rows = screen.locks().iter().map(list::row);
-    let table = table(area, LOCKS, rows, widths)
+    let table = table(area, LOCKS, screen.locks())
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
     let mut state = TableState::new().with_selected(screen.place());
     frame.render_stateful_widget(table, area, &mut state);
@@ -187,44 +179,27 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, lock: &LockInfo) {
     let room = usize::from(area.width).saturating_sub(rest.len());
     let words = format!("\n{}{rest}", cut(&printable(&lock.key), room));
     frame.render_widget(Paragraph::new(words).style(bold()), title);
-    let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(5),
-        Constraint::Length(7),
-        Constraint::Length(11),
-        Constraint::Length(16),
-        Constraint::Length(5),
-    ];
-    let rows = info.holders.iter().map(info::holder);
-    frame.render_widget(table(holders, HOLDERS, rows, widths), holders);
-    let widths = [
-        Constraint::Length(5),
-        Constraint::Fill(1),
-        Constraint::Length(9),
-        Constraint::Length(11),
-        Constraint::Length(11),
-        Constraint::Length(8),
-    ];
-    let rows = info.waiters.iter().zip(1..).map(info::waiter);
-    frame.render_widget(table(waiters, WAITERS, rows, widths), waiters);
+    frame.render_widget(table(holders, HOLDERS, &info.holders), holders);
+    frame.render_widget(table(waiters, WAITERS, &info.waiters), waiters);
 }
 
 /// A table whose cells are cut where they do not fit.
-fn table<const N: usize>(
-    area: Rect,
-    header: [&'static str; N],
-    rows: impl Iterator<Item = [String; N]>,
-    widths: [Constraint; N],
-) -> Table<'static> {
+fn table<T>(area: Rect, columns: &[Column<T>], things: &[T]) -> Table<'static> {
     const SPACING: u16 = 1;
-    let columns: [Rect; N] = Layout::horizontal(widths).spacing(SPACING).areas(area);
-    let cells = |row: [String; N]| {
-        let cells = row.into_iter().zip(columns);
-        Row::new(cells.map(|(cell, column)| cut(&cell, column.width.into())))
+    let width = |it: &Column<T>| match it.width {
+        FILL => Constraint::Fill(1),
+        width => Constraint::Length(width),
     };
-    Table::new(rows.map(cells), widths)
+    let widths: Vec<_> = columns.iter().map(width).collect();
+    let areas = Layout::horizontal(&widths).spacing(SPACING).split(area);
+    let row = |(before, thing): (usize, &T)| {
+        let cells = columns.iter().zip(areas.iter());
+        Row::new(cells.map(|(column, area)| cut(&(column.cell)(thing, before), area.width.into())))
+    };
+    let header = Row::new(columns.iter().map(|it| it.title)).style(bold());
+    Table::new(things.iter().enumerate().map(row), widths)
         .column_spacing(SPACING)
-        .header(Row::new(header).style(bold()))
+        .header(header)
 }
 
 /// At most `columns` columns of it, the last a mark if there is more.
