@@ -168,12 +168,7 @@ fn ended_lease_is_never_revived_however_little_a_turn_may_do() {
 
 #[test]
 fn forgetting_holders_ends_when_none_is_left_however_many_it_may_forget() {
-    let holder = Holder {
-        count: 1,
-        permits: 1,
-        fence: None,
-        deadline: at(1000),
-    };
+    let holder = Holder::new(None, at(1000));
     let owners = (0..MANY).map(|n| (format!("r{n}").into_bytes().into(), holder));
     let mut shared = Shared::stored(owners, None);
     assert_eq!(shared.shed(PIECE), PIECE);

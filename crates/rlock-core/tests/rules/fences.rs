@@ -247,12 +247,7 @@ fn renewal_raises_the_fence_and_all_that_come_after_it_for_its_lock() {
 fn fence_of_another_holder_is_taken_whatever_the_store_says_was_granted_last() {
     let mut locks = Locks::default();
     let fence = Fence::new(at(0).micros()).expect("a fence");
-    let holder = |fence| Holder {
-        count: 1,
-        permits: 1,
-        fence,
-        deadline: at(1000),
-    };
+    let holder = |fence| Holder::new(fence, at(1000));
     let holders = [("ann", Fence::new(fence.get() - 1)), ("bob", Some(fence))];
     let holders = holders.map(|(owner, fence)| (owner.as_bytes().into(), holder(fence)));
     // Somebody has set it to less than the holders have.
