@@ -8,6 +8,7 @@
 //! - [`Proxy`](proxy::Proxy) is a network that can be told to fail;
 //! - [`certificates`] are made for one test;
 //! - [`core`] is the core without a server, in virtual time, and beside it a naive second model of the contract;
+//! - [`history`] is what happened in a run amid faults, and a checker of what must not have happened;
 //! - [`script`] reads the scenarios, which are played on both.
 //!
 //! Each server has a directory of its own, ends with the value that stands for it, and has to be well until then: alive,
@@ -16,6 +17,7 @@
 //! The program `rlock-testserver` starts the same for tests in other languages.
 
 pub mod core;
+pub mod history;
 pub mod script;
 #[cfg(feature = "servers")]
 mod servers;

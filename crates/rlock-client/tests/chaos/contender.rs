@@ -8,10 +8,10 @@ use rlock_client::{Error, Lease, Owner, Terms};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::history::{Hold, micros};
 use crate::locks::{Address, Door, Held, Mode, PATIENCE, REPLICATION_LIMIT, Waiting, Wish};
 use crate::log::Log;
 use crate::random::Random;
+use rlock_testkit::history::{Hold, micros};
 
 pub(crate) const PROCESSES: usize = 4;
 /// Odd and even processes.

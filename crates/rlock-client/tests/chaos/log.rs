@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::history::{Call, Fault, History, Hold, Loses, Moment, Standstill, micros};
+use rlock_testkit::history::{Call, Fault, History, Hold, Loses, Moment, Standstill, micros};
 
 #[derive(Clone)]
 pub(crate) struct Log {
@@ -13,7 +13,7 @@ pub(crate) struct Log {
 
 impl Log {
     pub(crate) fn new() -> Self {
-        let history = History::new();
+        let history = History::default();
         Self {
             start: history.start(),
             history: Arc::new(Mutex::new(history)),

@@ -4,10 +4,8 @@
 //! `make chaos`, or `cargo test --workspace --test chaos -- --world sentinel --seconds 60 --seed 7`.
 //! A seed decides what is done to whom, but not when each machine gets to it.
 
-mod checker;
 mod contender;
 mod end;
-mod history;
 mod locks;
 mod log;
 mod nemesis;

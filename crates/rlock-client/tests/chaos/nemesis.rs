@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::contender::{GROUPS, Process};
-use crate::history::Loses;
 use crate::log::Log;
 use crate::network::{Network, Weather};
 use crate::random::Random;
 use crate::world::{Act, Plan, World};
+use rlock_testkit::history::Loses;
 
 /// What may happen in every world.
 const EVERYWHERE: [Act; 7] = [

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::checker::Violation;
 use crate::contender;
-use crate::history::{History, Hold, Moment, seconds};
+use rlock_testkit::history::checker::Violation;
+use rlock_testkit::history::{History, Hold, Moment, seconds};
 
 const ROW: usize = 16;
 const LEFT: f64 = 150.0;

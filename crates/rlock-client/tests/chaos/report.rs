@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::checker::{self, Violation};
-use crate::history::{History, Moment, micros, seconds};
 use crate::picture;
+use rlock_testkit::history::checker::{self, Violation};
+use rlock_testkit::history::{History, Moment, micros, seconds};
 
 pub(crate) struct Report {
     pub(crate) world: &'static str,
@@ -65,7 +65,7 @@ fn counted<'a>(words: impl Iterator<Item = &'a str>) -> String {
 }
 
 fn operations(history: &History) -> String {
-    let took = |call: &crate::history::Call| call.ended.map(|ended| ended - call.asked);
+    let took = |call: &rlock_testkit::history::Call| call.ended.map(|ended| ended - call.asked);
     let longest = history
         .calls
         .iter()
@@ -82,7 +82,7 @@ fn operations(history: &History) -> String {
 }
 
 fn grants(history: &History) -> String {
-    let kind = |hold: &crate::history::Hold| match (hold.is_shared, hold.is_replicated) {
+    let kind = |hold: &rlock_testkit::history::Hold| match (hold.is_shared, hold.is_replicated) {
         (true, _) => "shared",
         (false, true) => "replicated",
         (false, false) => "exclusive",

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use crate::history::Loses;
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
 use rlock_testkit::asynchronous::Server;
+use rlock_testkit::history::Loses;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {

@@ -10,19 +10,12 @@ mod bound;
 mod calm;
 mod cancel;
 mod cancel_faults;
-mod chaos_checker;
-#[allow(dead_code)]
-#[path = "../chaos/checker.rs"]
-mod checker;
 mod cluster;
 mod connecting;
 mod connects;
 mod cost;
 mod deadlock;
 mod faults;
-#[allow(dead_code)]
-#[path = "../chaos/history.rs"]
-mod history;
 mod kept;
 mod killed;
 mod kinds;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::history::Loses;
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
 use crate::world::{Act, Plan, World, plan};
 use rlock_testkit::asynchronous::{Server, eventually};
 use rlock_testkit::cluster::Cluster;
+use rlock_testkit::history::Loses;
 
 const MASTERS: usize = 3;
 

@@ -1,13 +1,13 @@
 //! Three servers that know nothing of each other, and keep nothing on disk: a
 //! majority of them holds a lock.
 
-use crate::history::Loses;
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
 use crate::world::{Act, Plan, World, plan};
 use rlock_testkit::Setup;
 use rlock_testkit::asynchronous::Server;
+use rlock_testkit::history::Loses;
 
 const MEMBERS: usize = 3;
 /// More than the longest lease.

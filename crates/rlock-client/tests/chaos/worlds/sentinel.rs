@@ -2,12 +2,12 @@
 
 use tokio::time::sleep;
 
-use crate::history::Loses;
 use crate::locks::Address;
 use crate::network::Network;
 use crate::random::Random;
 use crate::world::{Act, Plan, World, plan};
 use rlock_testkit::asynchronous::{Admin, Server, eventually, url};
+use rlock_testkit::history::Loses;
 use rlock_testkit::sentinel::Sentinel;
 
 const SERVERS: usize = 3;

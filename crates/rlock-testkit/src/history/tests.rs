@@ -1,8 +1,8 @@
 //! What the checker of `make chaos` finds in made-up histories, one for each
 //! thing that must not happen, and what it lets pass.
 
-use crate::checker::{Rule, check};
-use crate::history::{Call, Fault, History, Hold, Loses, Moment, Standstill};
+use super::checker::{Rule, check};
+use super::{Call, Fault, History, Hold, Loses, Moment, Standstill};
 
 const SECOND: Moment = 1_000_000;
 
@@ -48,7 +48,7 @@ fn call(limit: Option<u64>, asked: Moment, ended: Option<Moment>) -> Call {
 }
 
 fn history(holds: &[Hold], faults: &[Fault]) -> History {
-    let mut history = History::new();
+    let mut history = History::default();
     history.holds.extend_from_slice(holds);
     history.faults.extend_from_slice(faults);
     history

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::history::{Call, Fault, History, Hold, Loses, Moment, seconds};
+use super::{Call, Fault, History, Hold, Loses, Moment, seconds};
 
 /// What a loaded machine may add to any delay.
 const SLACK: u64 = 1_500_000;
@@ -17,7 +17,7 @@ const SLACK: u64 = 1_500_000;
 const SETTLED: u64 = 4_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rule {
+pub enum Rule {
     /// One owner at a time believes to hold an exclusive lock.
     Exclusion,
     /// The later grant has the larger fence.
@@ -35,15 +35,15 @@ pub(crate) enum Rule {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Violation {
-    pub(crate) rule: Rule,
-    pub(crate) key: &'static str,
-    pub(crate) moment: Moment,
-    pub(crate) text: String,
+pub struct Violation {
+    pub rule: Rule,
+    pub key: &'static str,
+    pub moment: Moment,
+    pub text: String,
 }
 
 /// All that is wrong with it, in order of time.
-pub(crate) fn check(history: &History) -> Vec<Violation> {
+pub fn check(history: &History) -> Vec<Violation> {
     let mut found: Vec<_> = overlaps(history)
         .into_iter()
         .filter(|(one, other)| !is_allowed(history, one, other))
@@ -103,7 +103,7 @@ fn describe(hold: &Hold) -> String {
 }
 
 /// Holds of different owners that were believed valid at one moment, though not both shared.
-pub(crate) fn overlaps(history: &History) -> Vec<(&Hold, &Hold)> {
+pub fn overlaps(history: &History) -> Vec<(&Hold, &Hold)> {
     let mut found = Vec::new();
     for holds in history.holds_by_key().into_values() {
         let believed = |hold: usize| {
@@ -282,7 +282,7 @@ fn bounds(history: &History, found: &mut Vec<Violation>) {
 }
 
 /// The times between faults, each with all being well.
-pub(crate) fn calm_times(history: &History) -> Vec<(Moment, Moment)> {
+pub fn calm_times(history: &History) -> Vec<(Moment, Moment)> {
     let (mut calm, mut since) = (Vec::new(), 0);
     for fault in &history.faults {
         calm.push((since, fault.begun));
