@@ -15,7 +15,7 @@ use rlock_testkit::cluster::Cluster;
 use rlock_testkit::sentinel::{Sentinel, replica_of};
 use rlock_testkit::{Server, Setup, block_on};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 #[derive(Parser)]
@@ -71,52 +71,71 @@ struct One {
     /// So many servers more, for a quorum: after a crash each grants nothing for two seconds
     #[arg(long, default_value_t = 0)]
     members: usize,
-    /// Runs while the servers do, with RLOCK_URL, RLOCK_PORT, RLOCK_MEMBERS and RLOCK_LOG in its environment, instead of
+    /// Runs while the servers do, with RLOCK_URL, RLOCK_PORT, RLOCK_PID, RLOCK_MEMBERS and RLOCK_LOG in its environment, instead of
     /// waiting for standard input
     #[arg(last = true)]
     command: Vec<String>,
 }
 
 fn main() -> ExitCode {
-    match Cli::parse().kind {
-        Kind::One(one) => return one.run(),
-        Kind::Replica => {
-            let master = started(Setup::new());
-            let replica = block_on(replica_of(&master)).into_inner();
-            replica.may_end();
-            until_end(json!({"url": master.url(), "servers": servers([&master, &replica])}));
-        }
-        Kind::Cluster { nodes, replicas } => {
-            let cluster = block_on(Cluster::start(nodes, replicas));
-            let url = cluster.url();
-            let all = cluster.into_servers();
-            all.iter().for_each(Server::may_end);
-            until_end(json!({"url": url, "servers": servers(&all)}));
-        }
-        Kind::Sentinel { sentinels, of } => {
-            let pair = of.is_none().then(|| {
-                let master = started(Setup::new());
+    let kind = Cli::parse().kind;
+    // Before anything is started, so that nothing is left whenever this program is asked to end.
+    let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
+    kind.run(signals.expect("signals can be waited for"))
+        .unwrap_or_else(|error| {
+            eprintln!("rlock-testserver: {error}");
+            ExitCode::FAILURE
+        })
+}
+
+impl Kind {
+    fn run(self, signals: Signals) -> Result<ExitCode, String> {
+        match self {
+            Self::One(one) => return one.run(signals),
+            Self::Replica => {
+                let master = started(Setup::new())?;
                 let replica = block_on(replica_of(&master)).into_inner();
                 replica.may_end();
-                [master, replica]
-            });
-            let pair = pair.as_ref().map_or(&[][..], |pair| pair);
-            let master = of.unwrap_or_else(|| pair[0].port());
-            let watch = |_| block_on(Sentinel::start(master, sentinels / 2 + 1, ""));
-            let watching: Vec<_> = (0..sentinels).map(watch).collect();
-            let urls: Vec<_> = watching.iter().map(Sentinel::url).collect();
-            let url = rlock_testkit::asynchronous::together("sentinel", &urls) + "/locks";
-            let sentinels = watching.iter();
-            let sentinels = sentinels.map(|it| json!({"url": it.url(), "port": it.port()}));
-            let sentinels: Vec<_> = sentinels.collect();
-            until_end(json!({"url": url, "servers": servers(pair), "sentinels": sentinels}));
+                until_end(
+                    signals,
+                    json!({"url": master.url(), "servers": servers([&master, &replica])}),
+                );
+            }
+            Self::Cluster { nodes, replicas } => {
+                let cluster = block_on(Cluster::start(nodes, replicas));
+                let url = cluster.url();
+                let all = cluster.into_servers();
+                all.iter().for_each(Server::may_end);
+                until_end(signals, json!({"url": url, "servers": servers(&all)}));
+            }
+            Self::Sentinel { sentinels, of } => {
+                let mut pair = Vec::new();
+                if of.is_none() {
+                    let master = started(Setup::new())?;
+                    let replica = block_on(replica_of(&master)).into_inner();
+                    replica.may_end();
+                    pair.extend([master, replica]);
+                }
+                let master = of.unwrap_or_else(|| pair[0].port());
+                let watch = |_| block_on(Sentinel::start(master, sentinels / 2 + 1, ""));
+                let watching: Vec<_> = (0..sentinels).map(watch).collect();
+                let urls: Vec<_> = watching.iter().map(Sentinel::url).collect();
+                let url = rlock_testkit::asynchronous::together("sentinel", &urls) + "/locks";
+                let sentinels = watching.iter();
+                let sentinels = sentinels.map(|it| json!({"url": it.url(), "port": it.port()}));
+                let sentinels: Vec<_> = sentinels.collect();
+                until_end(
+                    signals,
+                    json!({"url": url, "servers": servers(&pair), "sentinels": sentinels}),
+                );
+            }
         }
+        Ok(ExitCode::SUCCESS)
     }
-    ExitCode::SUCCESS
 }
 
 impl One {
-    fn run(self) -> ExitCode {
+    fn run(self, signals: Signals) -> Result<ExitCode, String> {
         let setup = Setup::new().module_arguments(&self.module_arguments);
         let setup = self
             .lines
@@ -134,9 +153,11 @@ impl One {
         } else {
             (setup, None)
         };
-        let server = started(setup);
+        let server = started(setup)?;
         let member = |_| started(Setup::new().module_arguments("startup-grace-ms 2000"));
-        let members: Vec<_> = (0..self.members).map(member).collect();
+        let members = (0..self.members)
+            .map(member)
+            .collect::<Result<Vec<_>, _>>()?;
         let urls: Vec<_> = members.iter().map(Server::url).collect();
         if let [program, arguments @ ..] = &self.command[..] {
             let mut command = Command::new(program);
@@ -148,24 +169,27 @@ impl One {
             let urls: Vec<_> = urls.iter().map(|url| plain(url)).collect();
             command.env("RLOCK_MEMBERS", urls.join(","));
             command.env("RLOCK_LOG", server.file("log"));
-            return run(command);
+            command.env("RLOCK_PID", server.process_id().to_string());
+            return Ok(run(command, signals));
         }
         let tls = authority.map(|authority| {
             let url = format!("rediss://localhost:{}/", server.tls_port());
             json!({"url": url, "port": server.tls_port(), "authority": authority})
         });
-        until_end(json!({
-            "url": server.url(), "servers": servers([&server]), "members": urls, "tls": tls,
-        }));
-        ExitCode::SUCCESS
+        let servers = servers([&server]);
+        let addresses =
+            json!({"url": server.url(), "servers": servers, "members": urls, "tls": tls});
+        until_end(signals, addresses);
+        Ok(ExitCode::SUCCESS)
     }
 }
 
 /// A server that whoever has its process id may end.
-fn started(setup: Setup) -> Server {
-    let server = setup.start();
+fn started(setup: Setup) -> Result<Server, String> {
+    let server = setup.try_start();
+    let server = server.map_err(|log| format!("the server did not start:\n{log}"))?;
     server.may_end();
-    server
+    Ok(server)
 }
 
 /// The setup of a server that speaks TLS, too, and the certificate of the authority that vouches for it.
@@ -183,7 +207,7 @@ fn servers<'a>(servers: impl IntoIterator<Item = &'a Server>) -> Vec<Value> {
 }
 
 /// Prints where the servers are, and waits until standard input closes or somebody asks this program to end.
-fn until_end(addresses: Value) {
+fn until_end(mut signals: Signals, addresses: Value) {
     println!("{addresses}");
     let (tell, ended) = channel();
     std::thread::spawn({
@@ -193,7 +217,6 @@ fn until_end(addresses: Value) {
             let _ = tell.send(());
         }
     });
-    let mut signals = Signals::new([SIGINT, SIGTERM]).expect("signals can be waited for");
     std::thread::spawn(move || {
         signals.wait();
         let _ = tell.send(());
@@ -202,16 +225,24 @@ fn until_end(addresses: Value) {
 }
 
 /// Runs a command to its end, whose code is this program's. What asks this program to end is passed on.
-fn run(mut command: Command) -> ExitCode {
-    let mut signals = Signals::new([SIGINT, SIGTERM]).expect("signals can be waited for");
-    let child = command.spawn();
-    let mut child = child.unwrap_or_else(|error| panic!("{command:?} cannot be started: {error}"));
+fn run(mut command: Command, mut signals: Signals) -> ExitCode {
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let program = command.get_program().display();
+            eprintln!("rlock-testserver: {program} cannot be started: {error}");
+            // As a shell says it.
+            return ExitCode::from(127);
+        }
+    };
     let process = child.id();
     std::thread::spawn(move || {
         for signal in &mut signals {
-            // A terminal sends SIGINT to both.
+            // What a terminal sends goes to both.
             if signal == SIGTERM {
                 rlock_testkit::signal::send(process, "TERM");
+            } else if signal == SIGHUP {
+                rlock_testkit::signal::send(process, "HUP");
             }
         }
     });

@@ -58,15 +58,49 @@ fn servers_end_when_standard_input_closes() {
 
 #[test]
 fn servers_end_with_a_program_that_is_asked_to_end() {
-    let (mut program, addresses) = start(&["replica"]);
-    let [master, replica] = ports(&addresses)[..] else {
-        panic!("{addresses}");
-    };
-    assert!(Client::connect(master).ask("ROLE").starts_with("[master"));
-    assert!(Client::connect(replica).ask("ROLE").starts_with("[slave"));
+    // As by a user, by a terminal that is closed, and by the end of a session.
+    for signal in ["INT", "HUP", "TERM"] {
+        let (mut program, addresses) = start(&["replica"]);
+        let [master, replica] = ports(&addresses)[..] else {
+            panic!("{addresses}");
+        };
+        assert!(Client::connect(master).ask("ROLE").starts_with("[master"));
+        assert!(Client::connect(replica).ask("ROLE").starts_with("[slave"));
+        signal::send(program.id(), signal);
+        assert!(program.wait().unwrap().success());
+        assert_nothing_is_left(&addresses);
+    }
+}
+
+#[test]
+fn a_program_that_is_asked_to_end_while_it_starts_servers_leaves_none() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command
+        .args(["one", "--members", "3"])
+        .stdin(Stdio::piped());
+    let mut program = command.env("TMPDIR", directory.path()).spawn().unwrap();
+    let made = || std::fs::read_dir(directory.path()).unwrap().count();
+    eventually("one is started", || made() > 0);
     signal::send(program.id(), "TERM");
     assert!(program.wait().unwrap().success());
-    assert_nothing_is_left(&addresses);
+    assert_eq!(made(), 0);
+}
+
+#[test]
+fn what_cannot_be_started_is_said() {
+    let failed = |arguments: &[&str]| {
+        let output = Command::new(PROGRAM).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    let (code, said) = failed(&["one", "--set", "no-such-line yes"]);
+    assert!(code == Some(1) && said.contains("no-such-line"), "{said}");
+    let (code, said) = failed(&["one", "--", "no-such-program"]);
+    assert!(
+        code == Some(127) && said.contains("no-such-program"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -104,7 +104,7 @@ async fn a_master_that_has_a_successor_is_asked_no_more() {
     let cluster = Cluster::start(3, 1).await;
     let client = cluster.client().await;
     let (key, other) = (cluster.key_at(0).await, cluster.key_at(1).await);
-    let terms = Terms::new().lease(Duration::from_secs(12)).unwrap();
+    let terms = Terms::new().lease(Duration::from_secs(20)).unwrap();
     let guard = client.mutex(&key).with(terms);
     let guard = guard.lock().await.unwrap();
     let waiter = waiter(&cluster, 0, &key).await;
