@@ -85,6 +85,7 @@ fn dependencies_that_are_drawn_are_those_of_the_crates() {
         "rlock-cli",
         "rlock-client",
         "rlock-core",
+        "rlock-embed",
         "rlock-engine",
     ] {
         let manifest = match name {

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rlock_engine::endpoint::Check;
-use rlock_engine::engine::claims::Owner;
-use rlock_engine::engine::terms::whole_ms;
+use rlock_engine::endpoint::{Check, Limits, Settings};
 use rlock_engine::error::Error;
 use rlock_engine::servers::Servers;
 use tokio::runtime::{Builder, Handle};
@@ -16,10 +14,7 @@ use crate::client::Client;
 use crate::pump::dial::TlsConfig;
 #[cfg(feature = "tls-rustls")]
 use crate::pump::tls::Certificates;
-use crate::pump::{Inner, Limits, State, call};
-
-/// The longest name of a client, in bytes.
-const NAME_LEN_MAX: usize = 64;
+use crate::pump::{Inner, State, call};
 
 /// Settings of a [`Client`], from [`Client::builder`].
 ///
@@ -35,7 +30,7 @@ const NAME_LEN_MAX: usize = 64;
 ///     .await?;
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct ClientBuilder {
     pub(crate) limits: Limits,
@@ -43,23 +38,6 @@ pub struct ClientBuilder {
     pub(crate) has_thread: bool,
     #[cfg(feature = "tls-rustls")]
     pub(crate) certificates: Option<Certificates>,
-}
-
-impl Default for ClientBuilder {
-    fn default() -> Self {
-        let limits = Limits {
-            response: Duration::from_secs(5),
-            retry: Duration::from_secs(10),
-            replication: Duration::from_secs(1),
-        };
-        Self {
-            limits,
-            name: None,
-            has_thread: false,
-            #[cfg(feature = "tls-rustls")]
-            certificates: None,
-        }
-    }
 }
 
 impl ClientBuilder {
@@ -216,15 +194,17 @@ impl ClientBuilder {
         check: Option<Check>,
         is_probe: bool,
     ) -> Result<(Client, JoinHandle<()>), Error> {
-        whole_ms("response_timeout", self.limits.response)?;
-        whole_ms("retry_timeout", self.limits.retry)?;
-        whole_ms("replication_timeout", self.limits.replication)?;
-        if let Some(name) = &self.name {
-            check_name(name)?;
-        }
+        let tls = self.tls(&servers);
+        let settings = Settings {
+            limits: self.limits,
+            name: self.name,
+            check,
+            is_probe,
+            ..Settings::default()
+        };
+        settings.check()?;
         servers.check()?;
-        let tls = self.tls(&servers)?;
-        let state = State::new(servers, tls, self.limits, self.name, check, is_probe);
+        let state = State::new(servers, tls?, settings);
         let state = Arc::new(state);
         let task = tokio::spawn(Arc::clone(&state).drive());
         Ok((Client::new(Inner { state }), task))
@@ -282,16 +262,4 @@ pub(crate) fn on_thread<T: Send + 'static>(
         .map_err(|error| Error::Connect((&error).into()))?;
     let outcome = async { outcome.await.map_err(|_| Error::Closed)? };
     Ok((handle, outcome))
-}
-
-fn check_name(name: &str) -> Result<(), Error> {
-    if name.len() <= NAME_LEN_MAX && Owner::new(name).is_ok() {
-        return Ok(());
-    }
-    Err(Error::OutOfRange {
-        argument: "name",
-        value: format!("{name:?}"),
-        limit: format!("1 to {NAME_LEN_MAX} bytes without spaces, not starting with `rlock:`")
-            .into(),
-    })
 }

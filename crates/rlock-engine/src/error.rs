@@ -217,6 +217,31 @@ pub enum Error {
 }
 
 impl Error {
+    /// What it is called in every language, such as `Lost`: the variant's name.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::OutOfRange { .. } => "OutOfRange",
+            Self::Connect(_) => "Connect",
+            Self::Member { .. } => "Member",
+            Self::ModuleMissing => "ModuleMissing",
+            Self::Unavailable { .. } => "Unavailable",
+            Self::NotReplicated { .. } => "NotReplicated",
+            Self::Lost(_) => "Lost",
+            Self::QueueFull(_) => "QueueFull",
+            Self::Cancelled => "Cancelled",
+            Self::Deadlock { .. } => "Deadlock",
+            Self::HeldOtherwise { .. } => "HeldOtherwise",
+            Self::Denied(_) => "Denied",
+            Self::NotALock(_) => "NotALock",
+            Self::OutOfMemory(_) => "OutOfMemory",
+            Self::Refused(_) => "Refused",
+            Self::Protocol(_) => "Protocol",
+            Self::Closed => "Closed",
+        }
+    }
+
     /// Whether the same call may succeed later, without anybody changing
     /// anything: the server was away, full, or out of memory. An address that
     /// cannot be read, a wrong password or a certificate that is not trusted

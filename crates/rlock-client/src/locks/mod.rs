@@ -161,17 +161,6 @@ pub(crate) fn ask_for(
         Outcome::Refused | Outcome::Done => Ok(None),
     })
 }
-
-/// A limited wait; none at all if it is zero, which on the wire would be one
-/// without limit.
-pub(crate) fn at_most(wait: Duration) -> Result<Queueing, Error> {
-    if wait.is_zero() {
-        Ok(Queueing::Try)
-    } else {
-        Ok(Queueing::AtMost(whole_ms("wait", wait)?))
-    }
-}
-
 /// What is left until `deadline`.
 pub(crate) fn left(deadline: std::time::Instant) -> Duration {
     deadline.saturating_duration_since(std::time::Instant::now())

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use rlock_engine::engine::claims::Owner;
+use rlock_engine::engine::claims::{Owner, check_keys};
 use rlock_engine::engine::instant::Instant as Moment;
 use rlock_engine::engine::node::slot_of;
 use rlock_engine::engine::proof::Proof;
@@ -18,12 +18,8 @@ use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind};
-use crate::locks::{Lock, Single, at_most, left};
+use crate::locks::{Lock, Single, left};
 use crate::pump::{Inner, now, pause_after};
-
-/// The most keys that one request may have.
-const KEYS_MAX: usize = 1024;
-const KEYS: &str = "1 to 1024 different keys";
 
 /// Several locks that are held together or not at all.
 ///
@@ -145,21 +141,13 @@ impl Guard<Several> {
     }
 }
 
-fn out_of_range(argument: &'static str, value: String, limit: &'static str) -> Error {
-    Error::OutOfRange {
-        argument,
-        value,
-        limit: limit.into(),
-    }
-}
-
 /// How to wait until `deadline`, if there is one; none if it is over.
 fn rest_of(queueing: Queueing, deadline: Option<Moment>) -> Result<Option<Queueing>, Error> {
     let left = deadline.map(|deadline| deadline - now());
     match left {
         None => Ok(Some(queueing)),
         Some(Duration::ZERO) => Ok(None),
-        Some(left) => at_most(left).map(Some),
+        Some(left) => Queueing::at_most(left).map(Some),
     }
 }
 
@@ -180,18 +168,7 @@ impl MultiLock {
 
     /// What can be asked for together.
     fn check(&self) -> Result<(), Error> {
-        if !(1..=KEYS_MAX).contains(&self.keys.len()) {
-            return Err(out_of_range(
-                "keys",
-                format!("{} keys", self.keys.len()),
-                KEYS,
-            ));
-        }
-        let mut neighbours = self.keys.iter().zip(self.keys.iter().skip(1));
-        if let Some((key, _)) = neighbours.find(|(one, other)| one == other) {
-            let twice = format!("`{}` more than once", String::from_utf8_lossy(key));
-            return Err(out_of_range("keys", twice, KEYS));
-        }
+        check_keys(&self.keys)?;
         self.lock.terms.check_for_several()
     }
 
@@ -278,7 +255,7 @@ impl MultiLock {
     ///
     /// As for [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.ask(&self.lock.owner(), at_most(wait)?).await
+        self.ask(&self.lock.owner(), Queueing::at_most(wait)?).await
     }
 
     /// Waits for all of them until `deadline`; `None` if that was not enough. See
@@ -331,7 +308,7 @@ impl MultiLock {
             let mut held = held.into_iter();
             let first = held
                 .next()
-                .ok_or_else(|| out_of_range("keys", "no keys".to_owned(), KEYS))?;
+                .ok_or_else(|| Error::Protocol("no grant of any key".to_owned()))?;
             let rest = held.collect();
             let guard = Guard::new(All { first, rest });
             // The first may have been lost while the last was waited for.

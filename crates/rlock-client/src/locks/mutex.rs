@@ -8,7 +8,7 @@ use rlock_engine::error::Error;
 use rlock_engine::wire::inspect::{Info, Mode};
 
 use crate::locks::guard::Guard;
-use crate::locks::{Lock, at_most, left};
+use crate::locks::{Lock, left};
 
 /// A lock that one owner at a time can hold, in the order of asking.
 ///
@@ -170,7 +170,7 @@ impl Mutex {
     /// # Ok(()) }
     /// ```
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.ask(at_most(wait)?).await
+        self.ask(Queueing::at_most(wait)?).await
     }
 
     /// Waits for the lock until `deadline`; `None` if that was not enough. See

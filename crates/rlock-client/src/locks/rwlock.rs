@@ -12,7 +12,7 @@ use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind, OneKey};
-use crate::locks::{Lock, Single, at_most, left};
+use crate::locks::{Lock, Single, left};
 
 /// A lock that any number of readers can hold together, or one writer alone.
 ///
@@ -117,7 +117,7 @@ impl RwLock {
     ///
     /// As for [`read`](Self::read).
     pub async fn read_timeout(&self, wait: Duration) -> Result<Option<ReadGuard>, Error> {
-        self.ask_to_read(at_most(wait)?).await
+        self.ask_to_read(Queueing::at_most(wait)?).await
     }
 
     /// Waits to read until `deadline`; `None` if that was not enough. See
@@ -171,7 +171,7 @@ impl RwLock {
     ///
     /// As for [`read`](Self::read).
     pub async fn write_timeout(&self, wait: Duration) -> Result<Option<WriteGuard>, Error> {
-        self.ask_to_write(at_most(wait)?).await
+        self.ask_to_write(Queueing::at_most(wait)?).await
     }
 
     /// Waits to write until `deadline`; `None` if that was not enough. See
@@ -401,7 +401,7 @@ impl Guard<Shared> {
     ///
     /// As for [`upgrade`](Self::upgrade).
     pub async fn upgrade_timeout(self, wait: Duration) -> Result<Upgrade, ChangeError> {
-        match at_most(wait) {
+        match Queueing::at_most(wait) {
             Ok(queueing) => self.ask(queueing).await,
             Err(error) => Err(ChangeError::new(self, error)),
         }

@@ -8,10 +8,7 @@ use rlock_engine::error::Error;
 use rlock_engine::wire::inspect::Info;
 
 use crate::locks::guard::{Guard, Kind, OneKey, sealed};
-use crate::locks::{Lock, Single, at_most, left};
-
-/// The most permits that a semaphore may have.
-const PERMITS_MAX: u32 = 1_000_000;
+use crate::locks::{Lock, Single, left};
 
 /// A number of permits that many can share: at most that number is held at a time.
 ///
@@ -230,7 +227,7 @@ impl Semaphore {
         permits: u32,
         wait: Duration,
     ) -> Result<Option<Permits>, Error> {
-        self.ask(permits, at_most(wait)?).await
+        self.ask(permits, Queueing::at_most(wait)?).await
     }
 
     /// Waits for one permit until `deadline`; `None` if that was not enough. See
@@ -317,20 +314,6 @@ impl Semaphore {
     }
 
     fn ask_for(&self, permits: u32) -> Result<Ask, Error> {
-        let limit = self.limit;
-        in_range("permits", limit, PERMITS_MAX)?;
-        in_range("permits", permits, limit)?;
-        Ok(Ask::Permits { limit, permits })
+        Ask::of_permits(permits, self.limit)
     }
-}
-
-fn in_range(argument: &'static str, permits: u32, most: u32) -> Result<(), Error> {
-    if (1..=most).contains(&permits) {
-        return Ok(());
-    }
-    Err(Error::OutOfRange {
-        argument,
-        value: permits.to_string(),
-        limit: format!("from 1 to {most}").into(),
-    })
 }

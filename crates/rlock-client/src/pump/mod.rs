@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use rlock_engine::endpoint::{
-    Action, Check, ConnectionId, Endpoint, Event, Note, Outcome, Settings, To,
+    Action, ConnectionId, Endpoint, Event, Limits, Note, Outcome, Settings, To,
 };
 use rlock_engine::engine::claims::{Owner, Table};
 use rlock_engine::engine::instant::Instant;
@@ -35,14 +35,6 @@ mod connection;
 pub(crate) mod dial;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
-
-/// How long a client goes on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) response: Duration,
-    pub(crate) retry: Duration,
-    pub(crate) replication: Duration,
-}
 
 pub(crate) struct State {
     pub(crate) limits: Limits,
@@ -99,30 +91,21 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    pub(crate) fn new(
-        servers: Servers,
-        tls: TlsConfig,
-        limits: Limits,
-        name: Option<String>,
-        check: Option<Check>,
-        is_probe: bool,
-    ) -> Self {
+    /// A client that does nothing yet; its name and its limits are in `settings`,
+    /// which must have been [checked](Settings::check).
+    pub(crate) fn new(servers: Servers, tls: TlsConfig, settings: Settings) -> Self {
         let uuid = uuid::Uuid::new_v4();
-        let id = match &name {
+        let id = match &settings.name {
             Some(name) => format!("{name}:{uuid}"),
             None => uuid.to_string(),
         };
+        let limits = settings.limits;
         let settings = Settings {
-            response: limits.response,
-            retry_timeout: limits.retry,
-            replication: limits.replication,
-            name,
-            library: ("rlock-client", env!("CARGO_PKG_VERSION")),
+            library: ("rlock-client".into(), env!("CARGO_PKG_VERSION").into()),
             // No owner shows it, so nobody else can speak on it by knowing one.
             channel: uuid::Uuid::new_v4().to_string(),
             seed: uuid.as_u64_pair().0,
-            check,
-            is_probe,
+            ..settings
         };
         Self {
             limits,

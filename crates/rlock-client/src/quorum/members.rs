@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use rlock_engine::endpoint::{Check, Endpoint, Greeting};
+use rlock_engine::endpoint::{Check, Endpoint, Greeting, Limits};
 use rlock_engine::engine::claims::Owner;
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::error::{Error, Failure};
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::client::Client;
 use crate::client_builder::ClientBuilder;
-use crate::pump::{Limits, lock, now};
+use crate::pump::{lock, now};
 use crate::quorum::hold::{Name, Turn};
 use crate::quorum::plan::majority;
 

@@ -20,7 +20,7 @@ use rlock_engine::servers::Servers;
 use crate::client_builder::{ClientBuilder, Started, on_thread};
 use crate::locks::guard::sealed::{self, Grants};
 use crate::locks::guard::{Guard, Kind, OneKey};
-use crate::locks::{at_most, left};
+use crate::locks::left;
 
 mod hold;
 mod members;
@@ -348,7 +348,7 @@ impl QuorumMutex {
     ///
     /// As for [`lock`](Self::lock).
     pub async fn lock_timeout(&self, wait: Duration) -> Result<Option<QuorumGuard>, Error> {
-        self.ask(at_most(wait)?).await
+        self.ask(Queueing::at_most(wait)?).await
     }
 
     /// Waits for the lock until `deadline`; `None` if that was not enough. See

@@ -91,7 +91,7 @@ impl Endpoint {
             return self.send_together(now, connection);
         }
         let limit = match kind {
-            Kind::Replicas { .. } => self.settings.response,
+            Kind::Replicas { .. } => self.settings.limits.response,
             Kind::Asking(_) => ASKED_EVERY,
         };
         let connection = self.new_connection(now, Purpose::Beside, address, limit);
@@ -111,7 +111,7 @@ impl Endpoint {
         if beside.is_some_and(|beside| matches!(beside.kind, Kind::Replicas { .. }))
             && let Some(connection) = self.connections.get_mut(&id)
         {
-            connection.limit += self.settings.replication;
+            connection.limit += self.settings.limits.replication;
         }
         self.send_together(now, id);
     }
@@ -150,7 +150,7 @@ impl Endpoint {
             beside.sent.push((request_id, request, commands.len()));
         }
         if let (Kind::Replicas { count, .. }, false) = (&beside.kind, beside.sent.is_empty()) {
-            let wait = requests::wait(*count, self.settings.replication);
+            let wait = requests::wait(*count, self.settings.limits.replication);
             connection.write(now, &wait, What::Beside);
             beside.expected += 1;
         }

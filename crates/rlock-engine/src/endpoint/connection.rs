@@ -164,7 +164,13 @@ impl Connection {
     }
 
     /// The first commands, all written at once.
-    fn greet(&mut self, now: Instant, login: &Login, name: Option<&str>, library: (&str, &str)) {
+    fn greet(
+        &mut self,
+        now: Instant,
+        login: &Login,
+        name: Option<&str>,
+        library: &(String, String),
+    ) {
         let mut hello = Command::new("HELLO");
         hello.arg("3");
         if let Some(password) = &login.password {
@@ -183,7 +189,7 @@ impl Connection {
             client.arg("SETNAME").arg(name);
             self.write(now, &client, What::Ignored);
         }
-        for (what, value) in [("LIB-NAME", library.0), ("LIB-VER", library.1)] {
+        for (what, value) in [("LIB-NAME", &library.0), ("LIB-VER", &library.1)] {
             let mut client = Command::new("CLIENT");
             client.arg("SETINFO").arg(what).arg(value);
             self.write(now, &client, What::Ignored);
@@ -287,7 +293,7 @@ impl Endpoint {
             }
             (purpose, _) => {
                 let name = self.settings.name.as_deref();
-                connection.greet(now, &self.login, name, self.settings.library);
+                connection.greet(now, &self.login, name, &self.settings.library);
                 if let (Purpose::Main(node), Some(channel)) = (purpose, channel) {
                     let keeper = self.keepers.get(&node);
                     let earlier = keeper.map_or(&[][..], |keeper| &keeper.earlier);

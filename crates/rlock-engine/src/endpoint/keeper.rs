@@ -106,7 +106,7 @@ impl Endpoint {
     }
 
     fn connect_to(&mut self, now: Instant, node: Node, address: Address) {
-        let limit = self.settings.response;
+        let limit = self.settings.limits.response;
         let main = self.new_connection(now, Purpose::Main(node), address, limit);
         self.keepers.entry(node).or_default().stage = Stages::Connecting(main);
     }
@@ -361,7 +361,7 @@ impl Endpoint {
         let call = start.call;
         let mut help = crate::wire::resp::Command::new("RLOCK.HELP");
         help.arg("?");
-        let limit = Some(self.settings.response);
+        let limit = Some(self.settings.limits.response);
         self.question(now, call, To::Node(node), (help, false), limit);
     }
 

@@ -20,10 +20,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::engine::claims::Owner;
 use crate::engine::instant::Instant;
 use crate::engine::node::{Node, Routes};
 use crate::engine::proof::Proof;
 use crate::engine::request::{Reply, Request};
+use crate::engine::terms::whole_ms;
 use crate::engine::{self, Engine, Id};
 use crate::error::{Error, Failure, Fault, Loss};
 use crate::servers::{Address, Login, Servers};
@@ -46,26 +48,60 @@ use questions::Question;
 pub use questions::To;
 use sentinels::Sentinels;
 
+/// The longest name of a client, which its connections and owners begin with.
+const NAME_LEN_MAX: usize = 64;
+
 /// A connection, by its number; none is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(u64);
 
+impl ConnectionId {
+    /// The connection of that [`number`](Self::number).
+    #[must_use]
+    pub const fn of_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// Its number, for a pump that is not written in Rust.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Whether a server may be used, by what it says of itself; why not.
 pub type Check = Arc<dyn Fn(Instant, &Greeting) -> Result<(), String> + Send + Sync>;
+
+/// How long a client goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// How long a server may take to connect, and to answer.
+    pub response: Duration,
+    /// How long calls go on that do not wait for a lock.
+    pub retry: Duration,
+    /// How long replicas may take to say what they know.
+    pub replication: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            response: Duration::from_secs(5),
+            retry: Duration::from_secs(10),
+            replication: Duration::from_secs(1),
+        }
+    }
+}
 
 /// How a client behaves.
 #[derive(Clone)]
 pub struct Settings {
-    /// How long a server may take to connect, and to answer.
-    pub response: Duration,
-    /// How long calls go on that do not wait for a lock.
-    pub retry_timeout: Duration,
-    /// How long replicas may take to say what they know.
-    pub replication: Duration,
+    /// How long it goes on.
+    pub limits: Limits,
     /// What connections are called on the server.
     pub name: Option<String>,
     /// What the library is called there, and its version.
-    pub library: (&'static str, &'static str),
+    pub library: (String, String),
     /// The name of this client's channels. Who knows it can speak on them, so
     /// it must not be guessed.
     pub channel: String,
@@ -77,6 +113,50 @@ pub struct Settings {
     /// the module, be masters, or let the user subscribe. Each question is asked
     /// once, and an error that a server answers with is an answer, too.
     pub is_probe: bool,
+}
+
+impl Default for Settings {
+    /// Those of a client without a name that asks any server.
+    fn default() -> Self {
+        Self {
+            limits: Limits::default(),
+            name: None,
+            library: (
+                env!("CARGO_PKG_NAME").into(),
+                env!("CARGO_PKG_VERSION").into(),
+            ),
+            channel: String::new(),
+            seed: 0,
+            check: None,
+            is_probe: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Checks what users choose.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a limit of zero or above 30 days, and for a name
+    /// that no owner can begin with, or of more than 64 bytes.
+    pub fn check(&self) -> Result<(), Error> {
+        whole_ms("response_timeout", self.limits.response)?;
+        whole_ms("retry_timeout", self.limits.retry)?;
+        whole_ms("replication_timeout", self.limits.replication)?;
+        let is_name = |name: &String| name.len() <= NAME_LEN_MAX && Owner::new(name).is_ok();
+        match &self.name {
+            Some(name) if !is_name(name) => Err(Error::OutOfRange {
+                argument: "name",
+                value: format!("{name:?}"),
+                limit: format!(
+                    "1 to {NAME_LEN_MAX} bytes without spaces, not starting with `rlock:`"
+                )
+                .into(),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// What happens.
@@ -276,7 +356,7 @@ impl Endpoint {
             Source::One(_) | Source::Sentinels(_) => Routes::One,
             Source::Cluster(_) => Routes::Slots(Box::default()),
         };
-        let limits = (settings.retry_timeout, settings.replication);
+        let limits = (settings.limits.retry, settings.limits.replication);
         Self {
             engine: Engine::new(limits, settings.seed, routes),
             settings,

@@ -10,6 +10,28 @@ use crate::engine::Id;
 use crate::engine::node::slot_of;
 use crate::error::Error;
 
+/// The most keys of one request.
+const KEYS_MAX: usize = 1024;
+
+/// Checks what can be asked for together; `keys` are in their order.
+///
+/// # Errors
+///
+/// [`Error::OutOfRange`] for no keys, for more than 1024, and for one key twice.
+pub fn check_keys(keys: &[Arc<[u8]>]) -> Result<(), Error> {
+    let twice = keys.windows(2).find(|pair| pair.first() == pair.last());
+    let value = match twice.and_then(<[_]>::first) {
+        Some(key) => format!("`{}` more than once", String::from_utf8_lossy(key)),
+        None if (1..=KEYS_MAX).contains(&keys.len()) => return Ok(()),
+        None => format!("{} keys", keys.len()),
+    };
+    Err(Error::OutOfRange {
+        argument: "keys",
+        value,
+        limit: format!("1 to {KEYS_MAX} different keys").into(),
+    })
+}
+
 /// One owner at one key: `<owner> <key>`, as messages have it. No owner has a
 /// space, so this names both.
 #[derive(Clone, PartialEq, Eq)]

@@ -344,6 +344,34 @@ pub enum Ask {
 }
 
 impl Ask {
+    /// `permits` of `limit`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for a limit of zero or above 1,000,000 and for no permits, or
+    /// more than there are.
+    pub fn of_permits(permits: u32, limit: u32) -> Result<Self, Error> {
+        in_range("permits", limit, PERMITS_MAX)?;
+        in_range("permits", permits, limit)?;
+        Ok(Self::Permits { limit, permits })
+    }
+
+    /// Checks that one request for several keys can ask like this.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for anything but exclusive mode.
+    pub fn check_for_several(self) -> Result<(), Error> {
+        match self {
+            Self::Exclusive => Ok(()),
+            Self::Shared | Self::Permits { .. } => Err(Error::OutOfRange {
+                argument: "mode",
+                value: format!("{self:?}"),
+                limit: "exclusive for several keys".into(),
+            }),
+        }
+    }
+
     /// Whether nobody else can hold it then.
     pub fn is_exclusive(self) -> bool {
         self == Self::Exclusive
@@ -358,6 +386,20 @@ impl Ask {
     }
 }
 
+/// The most permits of a semaphore.
+const PERMITS_MAX: u32 = 1_000_000;
+
+fn in_range(argument: &'static str, permits: u32, most: u32) -> Result<(), Error> {
+    if (1..=most).contains(&permits) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        argument,
+        value: permits.to_string(),
+        limit: format!("from 1 to {most}").into(),
+    })
+}
+
 /// How a request for a lock is told its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queueing {
@@ -367,6 +409,20 @@ pub enum Queueing {
     AtMost(Duration),
     /// Waits in the server's queue without limit.
     Unlimited,
+}
+
+impl Queueing {
+    /// Waits for that long; not at all for zero.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] above 30 days.
+    pub fn at_most(wait: Duration) -> Result<Self, Error> {
+        match wait.is_zero() {
+            true => Ok(Self::Try),
+            false => Ok(Self::AtMost(whole_ms("wait", wait)?)),
+        }
+    }
 }
 
 #[cfg(test)]

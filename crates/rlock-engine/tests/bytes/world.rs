@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_core::{ChannelKind, Name};
-use rlock_engine::endpoint::{Action, ConnectionId, Endpoint, Event, Outcome, Settings, To};
+use rlock_engine::endpoint::{
+    Action, ConnectionId, Endpoint, Event, Limits, Outcome, Settings, To,
+};
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::node::slot_of;
@@ -147,15 +149,14 @@ impl World {
         };
         let clients = (0..CLIENTS).map(|client| {
             let settings = Settings {
-                response: Duration::from_secs(2),
-                retry_timeout: PATIENCE,
-                replication: Duration::from_millis(300),
-                name: None,
-                library: ("lib", "1"),
+                limits: Limits {
+                    response: Duration::from_secs(2),
+                    retry: PATIENCE,
+                    replication: Duration::from_millis(300),
+                },
                 channel: format!("c{client}"),
                 seed: seed + client as u64,
-                check: None,
-                is_probe: false,
+                ..Settings::default()
             };
             Client {
                 endpoint: Endpoint::new(url.parse().unwrap(), settings),

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rlock_engine::endpoint::{Action, ConnectionId, Endpoint, Event, Note, Outcome, Settings, To};
+use rlock_engine::endpoint::{
+    Action, ConnectionId, Endpoint, Event, Limits, Note, Outcome, Settings, To,
+};
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
@@ -29,15 +31,14 @@ pub(crate) const RESPONSE: u64 = 5000;
 impl Played {
     pub(crate) fn new(url: &str) -> Self {
         let settings = Settings {
-            response: Duration::from_millis(RESPONSE),
-            retry_timeout: Duration::from_secs(10),
-            replication: Duration::from_secs(1),
-            name: None,
-            library: ("lib", "1"),
+            limits: Limits {
+                response: Duration::from_millis(RESPONSE),
+                ..Limits::default()
+            },
+            library: ("lib".to_owned(), "1".to_owned()),
             channel: "c".to_owned(),
             seed: 1,
-            check: None,
-            is_probe: false,
+            ..Settings::default()
         };
         Self {
             endpoint: Endpoint::new(url.parse().unwrap(), settings),

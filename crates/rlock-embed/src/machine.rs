@@ -1,0 +1,942 @@
+//! Calls and guards, by the numbers that their host gives them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rlock_engine::endpoint::{
+    Action, ConnectionId, Endpoint, Event, Limits, Note, Outcome as Resolved, Settings, To,
+};
+use rlock_engine::engine::claims::{self, Claims, Owner};
+use rlock_engine::engine::instant::Instant;
+use rlock_engine::engine::node::{Node, slot_of};
+use rlock_engine::engine::proof::Proof;
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, whole_ms};
+use rlock_engine::engine::{self, Event as Engine, Id, Outcome, pause};
+use rlock_engine::error::{Error, Loss};
+use rlock_engine::servers::Servers;
+use rlock_engine::wire::resp::{Command, Frame};
+use rlock_engine::wire::{replies, requests};
+
+use crate::format::{Malformed, Reader, VERSION, Writer};
+
+/// A client but for its sockets and its clock.
+pub struct Machine {
+    endpoint: Endpoint,
+    /// How long questions are asked.
+    retry: Duration,
+    /// What owners begin with that are made here.
+    id: String,
+    owners: u64,
+    /// Whether the one server is a node of a cluster, once it has said so.
+    is_cluster: Option<bool>,
+    calls: BTreeMap<u64, Call>,
+    /// Which call each part is of that is under way.
+    parts: BTreeMap<Id, u64>,
+    guards: BTreeMap<u64, Guard>,
+    /// The guards of each hold. Those of one owner may have one together.
+    of_holds: BTreeMap<Id, Vec<u64>>,
+    /// Calls that go on then.
+    pauses: BTreeSet<(Instant, u64)>,
+    random: u64,
+}
+
+/// What somebody waits for.
+enum Call {
+    Lock(Box<Locking>),
+    /// A guard is to become exclusive.
+    Upgrade {
+        guard: u64,
+        queueing: Queueing,
+    },
+    /// Several answers make one: their number, and the first that is bad.
+    Done {
+        left: usize,
+        error: Option<Error>,
+    },
+    Question {
+        left: usize,
+        answers: Vec<Frame>,
+    },
+}
+
+/// A call for one lock or several.
+struct Locking {
+    owner: Owner,
+    /// In their order.
+    keys: Vec<Arc<[u8]>>,
+    ask: Ask,
+    terms: Terms,
+    queueing: Queueing,
+    deadline: Option<Instant>,
+    /// Whether one request can have them all; not known before the server has
+    /// said whether it is in a cluster.
+    is_one_request: Option<bool>,
+    grants: Vec<Grant>,
+    attempts: u32,
+}
+
+/// What one request was granted.
+struct Grant {
+    proof: Arc<Proof>,
+    ask: Ask,
+    /// The request.
+    part: Id,
+}
+
+/// What a caller holds.
+struct Guard {
+    grants: Vec<Grant>,
+    is_over: bool,
+}
+
+impl Machine {
+    /// A client as `configuration` has it. Nothing is sent before it is told to
+    /// do something.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, as a text for the user.
+    pub fn new(configuration: &[u8]) -> Result<Self, String> {
+        let reader = &mut Reader::new(configuration);
+        Self::configured(reader)
+            .map_err(|malformed| malformed.to_string())?
+            .map_err(|error| error.to_string())
+    }
+
+    fn configured(reader: &mut Reader<'_>) -> Result<Result<Self, Error>, Malformed> {
+        if reader.u32()? != VERSION {
+            return Err(Malformed("it is of another version"));
+        }
+        let (url, name) = (reader.text()?, reader.text()?);
+        let library = (reader.text()?.to_owned(), reader.text()?.to_owned());
+        let limits = [reader.millis()?, reader.millis()?, reader.millis()?];
+        let seed = reader.seed()?;
+        reader.end()?;
+        Ok(Self::with(url, name, library, limits, &seed))
+    }
+
+    fn with(
+        url: &str,
+        name: &str,
+        library: (String, String),
+        [response, retry, replication]: [Option<Duration>; 3],
+        seed: &[u8; 32],
+    ) -> Result<Self, Error> {
+        let servers: Servers = url.parse()?;
+        servers.check()?;
+        let hex = |bytes: &[u8]| {
+            bytes.iter().fold(String::new(), |mut text, byte| {
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
+        };
+        let (first, second) = seed.split_at(16);
+        let id = match name {
+            "" => hex(first),
+            name => format!("{name}:{}", hex(first)),
+        };
+        let random = first.first_chunk().copied().map_or(0, u64::from_le_bytes);
+        let defaults = Limits::default();
+        let limits = Limits {
+            response: response.unwrap_or(defaults.response),
+            retry: retry.unwrap_or(defaults.retry),
+            replication: replication.unwrap_or(defaults.replication),
+        };
+        let settings = Settings {
+            limits,
+            name: (!name.is_empty()).then(|| name.to_owned()),
+            library,
+            channel: hex(second),
+            seed: random,
+            ..Settings::default()
+        };
+        settings.check()?;
+        Ok(Self {
+            retry: limits.retry,
+            endpoint: Endpoint::new(servers, settings),
+            id,
+            owners: 0,
+            is_cluster: None,
+            calls: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            guards: BTreeMap::new(),
+            of_holds: BTreeMap::new(),
+            pauses: BTreeSet::new(),
+            random,
+        })
+    }
+
+    /// Takes an event, and says what is to be done, in `buffer`: the next
+    /// deadline, and actions. `now` is in nanoseconds of a clock that never goes
+    /// back, and that goes on while the machine is suspended if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if the host has made a mistake. Nothing has changed then.
+    pub fn handle(
+        &mut self,
+        now: u64,
+        event: &[u8],
+        buffer: Vec<u8>,
+    ) -> Result<Vec<u8>, Malformed> {
+        let now = Instant::from_nanos(now);
+        let mut output = Writer::new(buffer);
+        self.take(now, Reader::new(event), &mut output)?;
+        loop {
+            while let Some(action) = self.endpoint.poll_action() {
+                self.carry_out(now, action, &mut output);
+            }
+            match self.pauses.first().copied() {
+                Some(first) if first.0 <= now => {
+                    self.pauses.remove(&first);
+                    self.go_on(now, first.1, &mut output);
+                }
+                _ => break,
+            }
+        }
+        let pause = self.pauses.first().map(|(due, _)| *due);
+        let deadlines = self.endpoint.next_deadline().into_iter().chain(pause);
+        Ok(output.finish(deadlines.min()))
+    }
+
+    /// For how many nanoseconds from `now` a guard still counts, if nothing is
+    /// heard any more; zero if it is over.
+    #[must_use]
+    pub fn remaining(&self, guard: u64, now: u64) -> u64 {
+        let now = Instant::from_nanos(now);
+        let left = |grant: &Grant| match (grant.proof.loss(now), grant.proof.valid_until()) {
+            (None, Some(until)) => u64::try_from((until - now).as_nanos()).unwrap_or(u64::MAX),
+            _ => 0,
+        };
+        let grants = self.guards.get(&guard).map(|guard| &guard.grants);
+        let left = grants.and_then(|grants| grants.iter().map(left).min());
+        left.unwrap_or(0)
+    }
+
+    fn take(
+        &mut self,
+        now: Instant,
+        mut reader: Reader<'_>,
+        output: &mut Writer,
+    ) -> Result<(), Malformed> {
+        let kind = reader.u8()?;
+        match kind {
+            1..=7 | 9 | 13 => {
+                let call = reader.u64()?;
+                if self.calls.contains_key(&call) || self.guards.contains_key(&call) {
+                    return Err(Malformed("a number is used twice"));
+                }
+                self.begin(now, kind, call, &mut reader, output)
+            }
+            8 | 18 => {
+                let number = reader.u64()?;
+                reader.end()?;
+                match kind {
+                    8 => self.abandon(now, number),
+                    _ => self.leave(now, number, true),
+                }
+                Ok(())
+            }
+            _ => self.tell(now, kind, &mut reader),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Instant,
+        kind: u8,
+        call: u64,
+        reader: &mut Reader<'_>,
+        output: &mut Writer,
+    ) -> Result<(), Malformed> {
+        match kind {
+            1 => {
+                reader.end()?;
+                let part = self.part(call);
+                self.await_done(call, 1);
+                self.endpoint.handle(now, Event::Start { call: part });
+            }
+            2 => {
+                let locking = self.locking(now, reader)?;
+                match locking {
+                    Ok(locking) => {
+                        self.calls.insert(call, Call::Lock(Box::new(locking)));
+                        self.go_on(now, call, output);
+                    }
+                    Err(error) => output.failed(call, &error),
+                }
+            }
+            3 => {
+                let (guard, least) = (reader.u64()?, reader.millis()?);
+                reader.end()?;
+                self.release(now, call, guard, least, output);
+            }
+            4 => {
+                let (guard, queueing) = (reader.u64()?, reader.queueing()?);
+                reader.end()?;
+                self.upgrade(now, call, guard, queueing, output);
+            }
+            5 => {
+                let (guard, lease) = (reader.u64()?, Duration::from_millis(reader.u64()?));
+                reader.end()?;
+                self.change(now, call, guard, output, |part, hold| {
+                    let lease = whole_ms("lease", lease)?;
+                    let call = part;
+                    Ok(Engine::Extend { call, hold, lease })
+                });
+            }
+            6 => {
+                let guard = reader.u64()?;
+                reader.end()?;
+                for grant in self
+                    .guards
+                    .get_mut(&guard)
+                    .into_iter()
+                    .flat_map(|it| &mut it.grants)
+                {
+                    grant.ask = Ask::Shared;
+                }
+                self.change(now, call, guard, output, |call, hold| {
+                    Ok(Engine::Downgrade { call, hold })
+                });
+            }
+            7 => {
+                let (key, words) = (reader.bytes()?, reader.list()?);
+                let (changes, limit) = (reader.flag()?, reader.millis()?);
+                reader.end()?;
+                self.question(now, call, key, &words, (changes, limit), output)?;
+            }
+            9 => {
+                reader.end()?;
+                let metrics = self.endpoint.engine().metrics();
+                let numbers = [
+                    metrics.grants,
+                    metrics.waits,
+                    metrics.losses,
+                    metrics.late_renewals,
+                    metrics.reconnects,
+                ];
+                let frame = |it| Frame::Integer(i64::try_from(it).unwrap_or(i64::MAX));
+                output.answered(call, &numbers.map(frame));
+            }
+            _ => {
+                reader.end()?;
+                let flush = self.part(call);
+                self.await_done(call, 1);
+                let event = Event::Call(Engine::Flush { flush });
+                self.endpoint.handle(now, event);
+            }
+        }
+        Ok(())
+    }
+
+    /// What concerns no call.
+    fn tell(&mut self, now: Instant, kind: u8, reader: &mut Reader<'_>) -> Result<(), Malformed> {
+        let event = match kind {
+            10 => Event::Opened {
+                connection: ConnectionId::of_number(reader.u64()?),
+            },
+            11 => Event::Received {
+                connection: ConnectionId::of_number(reader.u64()?),
+                bytes: reader.bytes()?,
+            },
+            12 => Event::Ended {
+                connection: ConnectionId::of_number(reader.u64()?),
+                failure: reader.failure()?,
+            },
+            14 => Event::Call(Engine::LeaveAll),
+            15 => Event::Closed,
+            16 => Event::Tick,
+            17 => {
+                let guard = reader.u64()?;
+                reader.end()?;
+                self.leave(now, guard, false);
+                return Ok(());
+            }
+            _ => return Err(Malformed("there is no such event")),
+        };
+        reader.end()?;
+        self.endpoint.handle(now, event);
+        Ok(())
+    }
+
+    fn locking(
+        &mut self,
+        now: Instant,
+        reader: &mut Reader<'_>,
+    ) -> Result<Result<Locking, Error>, Malformed> {
+        let (kind, activity, name) = (reader.u8()?, reader.u64()?, reader.text()?);
+        let keys = reader.list()?;
+        let (ask, queueing, terms) = (reader.ask()?, reader.queueing()?, reader.terms()?);
+        if kind > 2 {
+            return Err(Malformed("there is no such owner"));
+        }
+        reader.end()?;
+        let mut keys: Vec<Arc<[u8]>> = keys.into_iter().map(Arc::from).collect();
+        keys.sort_unstable();
+        let locking = || {
+            let owner = match kind {
+                0 => {
+                    self.owners += 1;
+                    Owner::numbered(&self.id, self.owners)
+                }
+                1 => Owner::new(format!("{}:a{activity}", self.id))?,
+                _ => Owner::new(name)?,
+            };
+            let (ask, queueing, terms) = (ask?, queueing?, terms?);
+            claims::check_keys(&keys)?;
+            if keys.len() > 1 {
+                terms.check_for_several()?;
+                ask.check_for_several()?;
+            }
+            let slot = |key: &Arc<[u8]>| slot_of(key);
+            let is_one_slot = keys.iter().map(slot).max() == keys.iter().map(slot).min();
+            Ok(Locking {
+                owner,
+                keys,
+                ask,
+                terms,
+                queueing,
+                deadline: match queueing {
+                    Queueing::AtMost(wait) => Some(now + wait),
+                    Queueing::Try | Queueing::Unlimited => None,
+                },
+                is_one_request: is_one_slot.then_some(true),
+                grants: Vec::new(),
+                attempts: 0,
+            })
+        };
+        Ok(locking())
+    }
+
+    /// The number of one part of a call.
+    fn part(&mut self, call: u64) -> Id {
+        let part = self.endpoint.next_id();
+        self.parts.insert(part, call);
+        part
+    }
+
+    fn await_done(&mut self, call: u64, left: usize) {
+        let error = None;
+        self.calls.insert(call, Call::Done { left, error });
+    }
+
+    /// Takes the next step of a call for locks.
+    fn go_on(&mut self, now: Instant, call: u64, output: &mut Writer) {
+        let Some(Call::Lock(locking)) = self.calls.get_mut(&call) else {
+            return;
+        };
+        if self.endpoint.is_cluster() {
+            self.is_cluster = Some(true);
+        }
+        let known = self.is_cluster.map(|it| !it);
+        let is_one_request = locking.is_one_request.or(known);
+        let Some(queueing) = locking.rest(now) else {
+            return self.refuse(now, call, output);
+        };
+        let Some(is_one_request) = is_one_request else {
+            let limit = match queueing {
+                Queueing::Try => Some(self.retry),
+                Queueing::AtMost(wait) => Some(wait),
+                Queueing::Unlimited => None,
+            };
+            let part = self.part(call);
+            // Every user may say hello.
+            let event = Event::Question {
+                call: part,
+                to: To::Node(Node::default()),
+                command: requests::hello(),
+                changes: false,
+                limit,
+            };
+            return self.endpoint.handle(now, event);
+        };
+        locking.is_one_request = Some(is_one_request);
+        let Some(claims) = locking.next_claims(is_one_request) else {
+            return self.grant(now, call, output);
+        };
+        let (ask, terms) = (locking.ask, locking.terms);
+        let part = self.part(call);
+        let event = Engine::Ask {
+            call: part,
+            claims,
+            ask,
+            terms,
+            queueing,
+        };
+        self.endpoint.handle(now, Event::Call(event));
+    }
+
+    /// Everything is granted, if the first of it was not lost meanwhile.
+    fn grant(&mut self, now: Instant, call: u64, output: &mut Writer) {
+        let Some(Call::Lock(mut locking)) = self.calls.remove(&call) else {
+            return;
+        };
+        let grants = std::mem::take(&mut locking.grants);
+        if grants.len() == 1 || grants.iter().all(|it| it.proof.is_live(now)) {
+            let guard = Guard {
+                grants,
+                is_over: false,
+            };
+            guard.show(call, call, output);
+            self.keep_guard(call, guard);
+            return;
+        }
+        self.give_back(now, grants);
+        let is_over = locking.deadline.is_some_and(|deadline| deadline <= now);
+        if locking.queueing == Queueing::Try || is_over {
+            return output.refused(call);
+        }
+        // The lease may be shorter than it takes to take them all.
+        self.random = self
+            .random
+            .wrapping_mul(0x5851_F42D_4C95_7F2D)
+            .wrapping_add(1);
+        let due = now + pause(locking.attempts, self.random >> 33);
+        locking.attempts += 1;
+        self.calls.insert(call, Call::Lock(locking));
+        self.pauses.insert((due, call));
+    }
+
+    fn refuse(&mut self, now: Instant, call: u64, output: &mut Writer) {
+        if let Some(Call::Lock(locking)) = self.calls.remove(&call) {
+            self.give_back(now, locking.grants);
+            output.refused(call);
+        }
+    }
+
+    fn give_back(&mut self, now: Instant, grants: Vec<Grant>) {
+        for Grant { proof, ask, .. } in grants {
+            let hold = proof.hold;
+            let event = Engine::Leave { hold, ask };
+            self.endpoint.handle(now, Event::Call(event));
+        }
+    }
+
+    fn keep_guard(&mut self, number: u64, guard: Guard) {
+        for grant in &guard.grants {
+            let guards = self.of_holds.entry(grant.proof.hold).or_default();
+            guards.push(number);
+        }
+        self.guards.insert(number, guard);
+    }
+
+    fn remove_guard(&mut self, number: u64) -> Option<Guard> {
+        let guard = self.guards.remove(&number)?;
+        for grant in &guard.grants {
+            if let Some(guards) = self.of_holds.get_mut(&grant.proof.hold) {
+                guards.retain(|it| *it != number);
+                if guards.is_empty() {
+                    self.of_holds.remove(&grant.proof.hold);
+                }
+            }
+        }
+        Some(guard)
+    }
+
+    /// A guard ends, and nobody wants to know how; or its caller never knew of it.
+    fn leave(&mut self, now: Instant, guard: u64, is_untaken: bool) {
+        let Some(guard) = self.remove_guard(guard) else {
+            return;
+        };
+        for Grant { proof, ask, part } in guard.grants {
+            let (hold, call) = (proof.hold, part);
+            let event = match is_untaken {
+                true => Engine::Untaken { call, hold, ask },
+                false => Engine::Leave { hold, ask },
+            };
+            self.endpoint.handle(now, Event::Call(event));
+        }
+    }
+
+    fn release(
+        &mut self,
+        now: Instant,
+        call: u64,
+        guard: u64,
+        least: Option<Duration>,
+        output: &mut Writer,
+    ) {
+        let Some(guard) = self.remove_guard(guard) else {
+            return output.failed(call, &Error::Lost(Loss::Released));
+        };
+        self.await_done(call, guard.grants.len());
+        let granted = guard.grants.iter().map(|it| it.proof.granted).max();
+        for Grant { proof, ask, .. } in guard.grants {
+            let (hold, part) = (proof.hold, self.part(call));
+            if let Some(least) = least {
+                let until = granted.unwrap_or(now) + least;
+                let keep = Engine::Keep { hold, until };
+                self.endpoint.handle(now, Event::Call(keep));
+            }
+            let call = part;
+            let release = Engine::Release { call, hold, ask };
+            self.endpoint.handle(now, Event::Call(release));
+        }
+    }
+
+    fn change(
+        &mut self,
+        now: Instant,
+        call: u64,
+        guard: u64,
+        output: &mut Writer,
+        event: impl Fn(Id, Id) -> Result<engine::Event, Error>,
+    ) {
+        let Some(guard) = self.guards.get(&guard) else {
+            return output.failed(call, &Error::Lost(Loss::Released));
+        };
+        let holds: Vec<Id> = guard.grants.iter().map(|it| it.proof.hold).collect();
+        self.await_done(call, holds.len());
+        for hold in holds {
+            let part = self.part(call);
+            match event(part, hold) {
+                Ok(event) => self.endpoint.handle(now, Event::Call(event)),
+                Err(error) => self.part_is_done(part, Some(error), output),
+            }
+        }
+    }
+
+    fn upgrade(
+        &mut self,
+        now: Instant,
+        call: u64,
+        guard: u64,
+        queueing: Result<Queueing, Error>,
+        output: &mut Writer,
+    ) {
+        let grant = self.guards.get(&guard).and_then(|it| it.grants.first());
+        let loss = grant.map_or(Some(Loss::Released), |it| it.proof.end_of(now));
+        let (grant, queueing) = match (grant, loss, queueing) {
+            (Some(grant), None, Ok(queueing)) => (grant, queueing),
+            (_, _, Err(error)) => return output.failed(call, &error),
+            (_, loss, Ok(_)) => {
+                let loss = loss.unwrap_or(Loss::Released);
+                return output.failed(call, &Error::Lost(loss));
+            }
+        };
+        let claims = grant.proof.claims.clone();
+        self.calls.insert(call, Call::Upgrade { guard, queueing });
+        let part = self.part(call);
+        let event = Engine::Ask {
+            call: part,
+            claims,
+            ask: Ask::Exclusive,
+            // The engine goes by the terms of the hold that is there.
+            terms: Terms::default(),
+            queueing,
+        };
+        self.endpoint.handle(now, Event::Call(event));
+    }
+
+    /// Asks the server of a key, or each server if the key is empty.
+    fn question(
+        &mut self,
+        now: Instant,
+        call: u64,
+        key: &[u8],
+        words: &[&[u8]],
+        (changes, limit): (bool, Option<Duration>),
+        output: &mut Writer,
+    ) -> Result<(), Malformed> {
+        let (name, rest) = words.split_first().ok_or(Malformed("it has no command"))?;
+        let name = std::str::from_utf8(name).map_err(|_| Malformed("it has no command"))?;
+        let mut command = Command::new(name);
+        for word in rest {
+            command.arg(word);
+        }
+        let servers: Vec<To> = match key {
+            [] => self.endpoint.nodes().into_iter().map(To::Node).collect(),
+            key => vec![To::Key(key.into())],
+        };
+        if servers.is_empty() {
+            output.answered(call, &[]);
+            return Ok(());
+        }
+        let (left, answers) = (servers.len(), Vec::new());
+        self.calls.insert(call, Call::Question { left, answers });
+        for to in servers {
+            let part = self.part(call);
+            let event = Event::Question {
+                call: part,
+                to,
+                command: command.clone(),
+                changes,
+                limit: Some(limit.unwrap_or(self.retry)),
+            };
+            self.endpoint.handle(now, event);
+        }
+        Ok(())
+    }
+
+    /// Nobody waits for a call any more.
+    fn abandon(&mut self, now: Instant, call: u64) {
+        let Some(call_ended) = self.calls.remove(&call) else {
+            return;
+        };
+        self.pauses.retain(|(_, paused)| *paused != call);
+        let parts: Vec<Id> = self
+            .parts
+            .iter()
+            .filter(|it| *it.1 == call)
+            .map(|it| *it.0)
+            .collect();
+        for part in parts {
+            self.parts.remove(&part);
+            let event = Event::Call(Engine::Abandon { call: part });
+            self.endpoint.handle(now, event);
+        }
+        if let Call::Lock(locking) = call_ended {
+            self.give_back(now, locking.grants);
+        }
+    }
+
+    fn carry_out(&mut self, now: Instant, action: Action, output: &mut Writer) {
+        match action {
+            Action::Connect {
+                connection,
+                address,
+            } => output.connect(connection, &address),
+            Action::Write { connection } => {
+                let mut bytes = Vec::new();
+                self.endpoint.take_output(connection, &mut bytes);
+                if !bytes.is_empty() {
+                    output.write(connection, &bytes);
+                }
+            }
+            Action::Close { connection } => output.close(connection),
+            Action::Resolve { call, outcome } => self.resolved(now, call, outcome, output),
+            Action::Over { proof, why } => self.over(&proof, why, output),
+            Action::Flushed { flush } => self.part_is_done(flush, None, output),
+            Action::Note(note) => {
+                let (level, text) = described(&note);
+                output.note(level, &text);
+            }
+        }
+    }
+
+    fn over(&mut self, proof: &Proof, why: Loss, output: &mut Writer) {
+        for number in self.of_holds.get(&proof.hold).into_iter().flatten() {
+            if let Some(guard) = self.guards.get_mut(number).filter(|it| !it.is_over) {
+                guard.is_over = true;
+                output.over(*number, why);
+            }
+        }
+    }
+
+    /// A part of a call has an outcome.
+    fn resolved(&mut self, now: Instant, part: Id, outcome: Resolved, output: &mut Writer) {
+        let Some(call) = self.parts.get(&part).copied() else {
+            return;
+        };
+        let is_of_locks = matches!(
+            self.calls.get(&call),
+            Some(Call::Lock(_) | Call::Upgrade { .. })
+        );
+        match outcome {
+            Resolved::Answer(frame) if is_of_locks => {
+                self.parts.remove(&part);
+                self.greeted(now, call, &frame, output);
+            }
+            Resolved::Answer(frame) => self.answered(part, call, frame, output),
+            Resolved::Lock(Outcome::Granted(proof)) => {
+                self.parts.remove(&part);
+                self.granted(now, part, call, proof, output);
+            }
+            Resolved::Lock(Outcome::Refused) if is_of_locks => {
+                self.parts.remove(&part);
+                self.refused(now, call, output);
+            }
+            Resolved::Failed(error) | Resolved::Lock(Outcome::Failed(error)) if is_of_locks => {
+                self.parts.remove(&part);
+                self.fail(now, call, &error, output);
+            }
+            Resolved::Failed(error) | Resolved::Lock(Outcome::Failed(error)) => {
+                self.part_is_done(part, Some(error), output);
+            }
+            Resolved::Lock(Outcome::Done | Outcome::Refused) => {
+                self.part_is_done(part, None, output);
+            }
+        }
+    }
+
+    /// The server has said whether it is in a cluster.
+    fn greeted(&mut self, now: Instant, call: u64, hello: &Frame, output: &mut Writer) {
+        match replies::is_cluster(hello) {
+            Ok(is_cluster) => {
+                self.is_cluster = Some(is_cluster);
+                self.go_on(now, call, output);
+            }
+            Err(error) => self.fail(now, call, &error, output),
+        }
+    }
+
+    fn answered(&mut self, part: Id, call: u64, frame: Frame, output: &mut Writer) {
+        self.parts.remove(&part);
+        let Some(Call::Question { left, answers }) = self.calls.get_mut(&call) else {
+            return;
+        };
+        answers.push(frame);
+        *left -= 1;
+        if *left == 0 {
+            output.answered(call, answers);
+            self.calls.remove(&call);
+        }
+    }
+
+    fn granted(
+        &mut self,
+        now: Instant,
+        part: Id,
+        call: u64,
+        proof: Arc<Proof>,
+        output: &mut Writer,
+    ) {
+        match self.calls.get_mut(&call) {
+            Some(Call::Lock(locking)) => {
+                let ask = locking.ask;
+                locking.grants.push(Grant { proof, ask, part });
+                self.go_on(now, call, output);
+            }
+            Some(Call::Upgrade { guard, .. }) => {
+                let guard = *guard;
+                self.calls.remove(&call);
+                let ask = Ask::Exclusive;
+                self.upgraded(now, call, guard, Grant { proof, ask, part }, output);
+            }
+            _ => {}
+        }
+    }
+
+    /// The guard has the new grant in place of the shared one.
+    fn upgraded(
+        &mut self,
+        now: Instant,
+        call: u64,
+        number: u64,
+        grant: Grant,
+        output: &mut Writer,
+    ) {
+        let Some(before) = self.remove_guard(number) else {
+            // It was left meanwhile.
+            let (hold, ask, call) = (grant.proof.hold, grant.ask, grant.part);
+            let event = Engine::Untaken { call, hold, ask };
+            return self.endpoint.handle(now, Event::Call(event));
+        };
+        self.give_back(now, before.grants);
+        let guard = Guard {
+            grants: vec![grant],
+            is_over: false,
+        };
+        guard.show(call, number, output);
+        self.keep_guard(number, guard);
+    }
+
+    /// Not granted in time.
+    fn refused(&mut self, now: Instant, call: u64, output: &mut Writer) {
+        match self.calls.get(&call) {
+            // The server never says so to a request without limit.
+            Some(Call::Lock(it)) if it.queueing == Queueing::Unlimited => {
+                self.go_on(now, call, output);
+            }
+            Some(Call::Upgrade { guard, queueing }) => {
+                let (guard, queueing) = (*guard, *queueing);
+                self.calls.remove(&call);
+                match queueing {
+                    Queueing::Unlimited => self.upgrade(now, call, guard, Ok(queueing), output),
+                    Queueing::Try | Queueing::AtMost(_) => output.refused(call),
+                }
+            }
+            _ => self.refuse(now, call, output),
+        }
+    }
+
+    fn fail(&mut self, now: Instant, call: u64, error: &Error, output: &mut Writer) {
+        if let Some(Call::Lock(locking)) = self.calls.remove(&call) {
+            self.give_back(now, locking.grants);
+        }
+        output.failed(call, error);
+    }
+
+    /// A part is over of a call that is done when all are.
+    fn part_is_done(&mut self, part: Id, failed: Option<Error>, output: &mut Writer) {
+        let Some(call) = self.parts.remove(&part) else {
+            return;
+        };
+        let left = match self.calls.get_mut(&call) {
+            Some(Call::Done { left, error }) => {
+                *error = error.take().or(failed);
+                *left -= 1;
+                *left
+            }
+            Some(Call::Question { .. }) => {
+                self.calls.remove(&call);
+                return output.failed(call, &failed.unwrap_or(Error::Closed));
+            }
+            _ => return,
+        };
+        if left == 0
+            && let Some(Call::Done { error, .. }) = self.calls.remove(&call)
+        {
+            match error {
+                None => output.done(call),
+                Some(error) => output.failed(call, &error),
+            }
+        }
+    }
+}
+
+impl Locking {
+    /// How the next request waits; none if there is no time left.
+    fn rest(&self, now: Instant) -> Option<Queueing> {
+        match self.deadline.map(|deadline| deadline - now) {
+            None => Some(self.queueing),
+            Some(Duration::ZERO) => None,
+            Some(left) => Queueing::at_most(left).ok(),
+        }
+    }
+
+    /// What is asked for next; none if everything is granted.
+    fn next_claims(&self, is_one_request: bool) -> Option<Claims> {
+        let (key, rest) = self.keys.get(self.grants.len()..)?.split_first()?;
+        match is_one_request {
+            true if self.grants.is_empty() => Some(Claims::new(self.owner.clone(), key, rest)),
+            true => None,
+            false => Some(Claims::new(self.owner.clone(), key, &[])),
+        }
+    }
+}
+
+impl Guard {
+    fn show(&self, call: u64, number: u64, output: &mut Writer) {
+        let mut fences = Vec::new();
+        for grant in &self.grants {
+            let fence = grant.proof.fence();
+            fences.extend(grant.proof.claims.keys().map(|key| (key, fence)));
+        }
+        let owner = self.grants.first().map(|it| it.proof.claims.owner());
+        let owner = owner.map_or("", Owner::as_str);
+        output.granted(call, number, owner, &fences);
+    }
+}
+
+/// What happened to a connection, for a log: 0 is for debugging, 1 for
+/// information, 2 a warning.
+fn described(note: &Note) -> (u8, String) {
+    match note {
+        Note::Connected { address } => (1, format!("connected to the server at {address}")),
+        Note::NotConnected { failure } => {
+            (0, format!("no connection to the server yet: {failure}"))
+        }
+        Note::Lost { address } => (2, format!("connection to the server at {address} lost")),
+        Note::Silent => (2, "the connection is silent".to_owned()),
+        Note::NamedElsewhere => (1, "the Sentinels name another server".to_owned()),
+        Note::UnknownMessage(message) => {
+            let message = String::from_utf8_lossy(message);
+            (2, format!("unknown message: {message}"))
+        }
+        Note::NoRoutes { failure } => (0, format!("no server tells of the slots: {failure}")),
+    }
+}

@@ -1,0 +1,274 @@
+//! A machine with a host in Rust, on a real server; and runs that are recorded, by which every host is checked.
+
+mod host;
+
+use std::path::PathBuf;
+
+use host::{Action, Event, Host, NONE, configuration, read};
+use rlock_embed::{Machine, Malformed};
+use rlock_testkit::{Server, eventually};
+use serde_json::{Value, json};
+
+const EXCLUSIVE: (u8, u32, u32) = (0, 1, 0);
+const SHARED: (u8, u32, u32) = (1, 1, 0);
+
+fn is_over(guard: u64) -> impl Fn(&Action) -> bool {
+    move |it| matches!(it, Action::Over { guard: told, .. } if *told == guard)
+}
+
+/// A run of one client beside another one, in which most of what there is happens.
+fn run(server: &Server) -> Host {
+    let (url, mut other) = (server.url(), Host::new(&server.url(), "other"));
+    let mut host = Host::new(&url, "host");
+    let connect = host.call(1, |event| event);
+    assert_eq!(host.end(connect), "done");
+
+    let first = host.lock(&["k"], EXCLUSIVE);
+    let tried = other.ask(&["k"], EXCLUSIVE, 0);
+    assert_eq!(other.end(tried), "refused");
+    let waits = other.ask(&["k"], EXCLUSIVE, 5_000);
+    eventually("it waits", || {
+        other.look();
+        server.queued("k") == 1
+    });
+    assert_eq!(host.release(first), "done");
+    let fences = other.granted(waits);
+    assert_eq!(fences.len(), 1);
+    assert_eq!(other.release(waits), "done");
+
+    let all = host.lock(&["b", "a"], EXCLUSIVE);
+    assert_eq!(host.release(all), "done");
+    let permits = host.lock(&["p"], (2, 2, 3));
+    assert_eq!(host.release(permits), "done");
+
+    let reads = host.lock(&["r"], SHARED);
+    let upgrade = host.call(4, |event| event.u64("guard", reads).u64("wait", 0));
+    assert_eq!(host.granted(upgrade).len(), 1);
+    let extend = host.call(5, |event| event.u64("guard", reads).u64("lease", 60_000));
+    assert_eq!(host.end(extend), "done");
+    let downgrade = host.call(6, |event| event.u64("guard", reads));
+    assert_eq!(host.end(downgrade), "done");
+    assert_eq!(host.release(reads), "done");
+
+    let question = host.call(7, |event| {
+        let event = event.bytes("key", b"k").list("words", &["RLOCK.INFO", "k"]);
+        event.u8("changes", 0).u64("limit", NONE)
+    });
+    let is_answer = |it: &Action| matches!(it, Action::Answered { call, .. } if *call == question);
+    let Action::Answered { answers, .. } = host.told("an answer", is_answer) else {
+        panic!("no answer");
+    };
+    assert_eq!(answers[0]["mode"], "free");
+
+    let lost = host.lock(&["lost"], EXCLUSIVE);
+    assert!(host.is_valid(lost));
+    server.ask("RLOCK.FORCE lost");
+    assert_eq!(
+        host.told("the loss", is_over(lost)),
+        Action::Over {
+            guard: lost,
+            why: 1
+        }
+    );
+    assert!(!host.is_valid(lost));
+    assert_eq!(host.release(lost), "Lost");
+
+    let held = host.lock(&["held"], EXCLUSIVE);
+    host.cut();
+    assert!(host.is_valid(held));
+    assert_eq!(host.release(held), "done");
+
+    host.handle(Event::of(14));
+    let flush = host.call(13, |event| event);
+    assert_eq!(host.end(flush), "done");
+    host.handle(Event::of(15));
+    host
+}
+
+#[test]
+fn a_machine_with_a_host_is_a_client() {
+    let server = Server::start();
+    let host = run(&server);
+    if std::env::var_os("RLOCK_RECORD").is_some() {
+        let record = serde_json::to_string_pretty(&recorded(&host)).unwrap();
+        std::fs::write(recording(), record + "\n").unwrap();
+    }
+}
+
+#[test]
+fn a_wait_that_is_given_up_leaves_nothing() {
+    let server = Server::start();
+    let (mut host, mut other) = (
+        Host::new(&server.url(), "host"),
+        Host::new(&server.url(), "o"),
+    );
+    let held = other.lock(&["k"], EXCLUSIVE);
+    let waits = host.ask(&["k"], EXCLUSIVE, NONE);
+    eventually("it waits", || {
+        host.look();
+        server.queued("k") == 1
+    });
+    host.handle(Event::of(8).u64("call", waits));
+    eventually("it has left", || {
+        host.look();
+        server.queued("k") == 0
+    });
+    assert_eq!(other.release(held), "done");
+    // Nobody was there to take this one.
+    let untaken = host.lock(&["k"], EXCLUSIVE);
+    host.handle(Event::of(18).u64("guard", untaken));
+    eventually("it is free", || {
+        host.look();
+        server.ask("EXISTS k") == "0"
+    });
+}
+
+#[test]
+fn bad_arguments_are_named() {
+    for url in ["http://x", "redis://", ""] {
+        let wrong = Machine::new(&configuration(url, "").bytes).err().unwrap();
+        assert!(wrong.starts_with("url is "), "{url}: {wrong}");
+    }
+    let wrong = Machine::new(&configuration("redis://x", "a b").bytes)
+        .err()
+        .unwrap();
+    assert!(wrong.contains("name"), "{wrong}");
+    assert!(
+        Machine::new(&[2, 0, 0, 0])
+            .err()
+            .unwrap()
+            .contains("version")
+    );
+    let mut host = Host::new("redis://127.0.0.1:1", "");
+    for (keys, mode) in [
+        (&[][..], EXCLUSIVE),
+        (&["a", "a"], EXCLUSIVE),
+        (&["a", "b"], SHARED),
+        (&["a"], (2, 2, 1)),
+        (&["a"], (2, 0, 1)),
+    ] {
+        let call = host.ask(keys, mode, 0);
+        assert_eq!(host.end(call), "OutOfRange", "{keys:?} {mode:?}");
+    }
+}
+
+#[test]
+fn what_is_no_event_changes_nothing() {
+    let record = record();
+    let mut machine = begun(&record);
+    for step in record["steps"].as_array().unwrap() {
+        let (now, event) = (step["now"].as_u64().unwrap(), unhex(&step["event"]));
+        for end in 0..event.len() {
+            let cut = machine.handle(now, &event[..end], Vec::new());
+            assert!(cut.is_err(), "{end} bytes of {}", step["fields"]);
+        }
+        let longer = [&event[..], &[0]].concat();
+        assert!(machine.handle(now, &longer, Vec::new()).is_err());
+        let output = machine.handle(now, &event, Vec::new()).unwrap();
+        assert_eq!(output, unhex(&step["output"]), "{}", step["fields"]);
+    }
+    let wrong = machine.handle(NONE, &[99], Vec::new());
+    assert_eq!(wrong, Err(Malformed("there is no such event")));
+}
+
+#[test]
+fn what_is_recorded_is_what_hosts_write_and_read() {
+    let record = record();
+    let mut seen = std::collections::BTreeSet::new();
+    for step in record["steps"].as_array().unwrap() {
+        let (deadline, actions) = read(&unhex(&step["output"]));
+        assert_eq!(
+            json!((deadline != NONE).then_some(deadline)),
+            step["deadline"]
+        );
+        let shown: Vec<_> = actions.iter().map(shown).collect();
+        assert_eq!(json!(shown), step["actions"]);
+        seen.insert(step["fields"][0][2].as_u64().unwrap());
+    }
+    let rest = seen.iter().copied().collect::<Vec<_>>();
+    assert_eq!(rest, [1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16]);
+}
+
+/// The run that was recorded; `RLOCK_RECORD=1` records it anew.
+fn recording() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/host/run.json")
+}
+
+fn record() -> Value {
+    let text = std::fs::read_to_string(recording()).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn begun(record: &Value) -> Machine {
+    Machine::new(&unhex(&record["configuration"]["bytes"])).unwrap()
+}
+
+fn recorded(host: &Host) -> Value {
+    let steps = host.steps.iter().map(|step| {
+        let (deadline, actions) = read(&step.output);
+        json!({
+            "now": step.now,
+            "fields": step.event.fields,
+            "event": hex(&step.event.bytes),
+            "output": hex(&step.output),
+            "deadline": (deadline != NONE).then_some(deadline),
+            "actions": actions.iter().map(shown).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "configuration": {
+            "fields": host.configuration.fields,
+            "bytes": hex(&host.configuration.bytes),
+        },
+        "steps": steps.collect::<Vec<_>>(),
+    })
+}
+
+/// An action by the names of its fields.
+fn shown(action: &Action) -> Value {
+    match action {
+        Action::Connect {
+            connection,
+            how,
+            host,
+            port,
+        } => {
+            json!({ "connect": connection, "how": how, "host": host, "port": port })
+        }
+        Action::Write { connection, bytes } => {
+            json!({ "write": connection, "bytes": String::from_utf8_lossy(bytes) })
+        }
+        Action::Close { connection } => json!({ "close": connection }),
+        Action::Granted {
+            call,
+            guard,
+            owner,
+            fences,
+        } => {
+            json!({ "granted": call, "guard": guard, "owner": owner, "fences": fences })
+        }
+        Action::Refused { call } => json!({ "refused": call }),
+        Action::Done { call } => json!({ "done": call }),
+        Action::Failed {
+            call,
+            code,
+            text,
+            is_transient,
+        } => {
+            json!({ "failed": call, "code": code, "text": text, "transient": is_transient })
+        }
+        Action::Answered { call, answers } => json!({ "answered": call, "answers": answers }),
+        Action::Over { guard, why } => json!({ "over": guard, "why": why }),
+        Action::Note { level, text } => json!({ "note": level, "text": text }),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unhex(text: &Value) -> Vec<u8> {
+    let (pairs, _) = text.as_str().unwrap().as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16);
+    pairs.iter().map(|pair| byte(pair).unwrap()).collect()
+}
