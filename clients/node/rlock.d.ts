@@ -1,76 +1,138 @@
-/** All times are whole milliseconds. */
-export interface Options {
-  /** How long the hold lasts unless it is renewed, 1 to 86,400,000. Default 30,000. Renewed every third of it. */
-  lease?: number;
-  /** Left out: until the lock is acquired or `signal` aborts. 0: one try. Else at most so long, to 86,400,000. */
+import type { ConnectionOptions } from 'node:tls';
+
+/** The name of a lock: text, or any bytes. */
+export type Key = string | Uint8Array;
+
+/** What went wrong, in the same words in every language. */
+export type Code =
+  | 'OutOfRange' | 'Connect' | 'ModuleMissing' | 'Unavailable' | 'NotReplicated' | 'Lost' | 'QueueFull' | 'Cancelled'
+  | 'Deadlock' | 'HeldOtherwise' | 'Denied' | 'NotALock' | 'OutOfMemory' | 'Refused' | 'Protocol' | 'Closed'
+  | 'NotAcquired';
+
+export class RlockError extends Error {
+  /** What went wrong; `name` is the same with `Error` behind it, such as `LostError`. */
+  readonly code: Code;
+  /** Whether to try again may help. */
+  readonly transient: boolean;
+}
+
+/** Times are in milliseconds; parts of one are rounded up. */
+export interface ClientOptions {
+  /** What connections and owners begin with, for those who look for them on the server: 1 to 64 bytes without spaces. */
+  name?: string;
+  /** How long the server may take for one reply. Default 5000. */
+  responseTimeout?: number;
+  /** How long calls that do not wait for a lock go on when servers cannot be reached. Default 10,000. */
+  retryTimeout?: number;
+  /** How long replicas may take to say that they know of a grant; see `replicas`. Default 1000. */
+  replicationTimeout?: number;
+  /** For `rediss://`: as of `tls.connect`, such as `ca`, `cert`, `key`. Default: Node's own roots. */
+  tls?: ConnectionOptions;
+  /** Told what happens to connections. Default: nobody is. */
+  log?: (level: 'debug' | 'info' | 'warn', text: string) => void;
+}
+
+/** Times are in milliseconds; parts of one are rounded up. */
+export interface LockOptions {
+  /** How long to wait. Left out: without limit. */
   wait?: number;
-  /** Together with other readers. Default false. */
-  shared?: boolean;
-  /** Units in all, 1 to 1,000,000: a semaphore. */
-  limit?: number;
-  /** Units to take, 1 to `limit`, default 1. */
-  permits?: number;
-  /** 1 to 256 bytes; one activity at a time. Default: a new one, `<host>:<pid>:<random>`. */
-  owner?: string;
-  /** Ends the wait. The request is withdrawn before `lock` rejects with the signal's reason. */
+  /** Ends the wait: the call rejects with its reason at once, and the request is withdrawn. */
   signal?: AbortSignal;
-  /** Called once if the lock is lost, with the hold. */
-  onLoss?: (held: Held) => void;
+  /** How long others wait after this process has died; 1 ms to 30 days, at most what the server allows. Default 30,000. */
+  lease?: number;
+  /** Whether the lease is renewed, every third of it. Default true. Otherwise the lock is lost at its end. */
+  renew?: boolean;
+  /** For how long the lease is renewed at most, from the grant: then the lock is lost. Default without limit. */
+  maxHold?: number;
+  /** Ends the hold this much after the end of its connection. Default: the connection does not matter. One key only. */
+  bound?: number;
+  /** Counts a grant and each renewal only once this many replicas know of it. Default 0. Not together with `bound`. */
+  replicas?: number;
+  /** What the lock belongs to, instead of an owner of its own. See `Client.activity`. */
+  activity?: Activity;
 }
 
-export class Locks {
-  /**
-   * Takes locks through connections of its own, made as those of `client`: a `Redis` of ioredis or a client of
-   * node-redis's `createClient`. They end with `client`.
-   *
-   * `askEvery`: 100 to 600,000, default 10,000. How often a waiter asks again, in its place in the queue. It is the
-   * time within which a waiter sees that a connection hangs.
-   * @throws TypeError for another kind of client, RangeError for `askEvery`
-   */
-  constructor(client: unknown, options?: { askEvery?: number });
-
-  /**
-   * Waits in the server's queue. Several keys are acquired all or none.
-   *
-   * Rejects with NotAcquired when the wait is over, Refused when the server refuses, RangeError or TypeError for a
-   * bad argument, the reason of `signal` when it aborts, and the library's error when the server cannot be reached
-   * to begin with. Before that the request is withdrawn, and a grant that came meanwhile is released.
-   */
-  lock(key: string | Buffer | (string | Buffer)[], options?: Options): Promise<Held>;
-
-  /** Runs `work` under the lock and releases it, whatever happens. Returns what `work` returns. */
-  using<T>(key: string | Buffer | (string | Buffer)[], options: Options, work: (held: Held) => Promise<T> | T): Promise<T>;
-
-  /** Closes the idle connections, as the end of the client does. Holds are renewed and released all the same. */
-  close(): void;
+/** Calls of one activity enter again what it holds; two activities that wait for each other are refused with `Deadlock`. */
+export interface Activity {
+  readonly number: number;
 }
 
-export class Held {
-  /** The fencing token. */
-  readonly fence: number;
-  readonly key: string | Buffer;
-  readonly keys: readonly (string | Buffer)[];
-  readonly owner: string;
-  /** True from the moment at which the server may have granted the lock to somebody else, or earlier. */
-  readonly lost: boolean;
-  /** Aborts with a `Lost` when the lock is lost. */
-  readonly signal: AbortSignal;
-  /** @throws Lost if the lock is lost */
-  check(): void;
+export interface Metrics {
+  grants: number;
+  waits: number;
+  losses: number;
+  lateRenewals: number;
+  reconnects: number;
+}
+
+/**
+ * Locks of one server, of a master that Sentinels name, or of a cluster: one connection for each server, for any number
+ * of locks and waits.
+ */
+export class Client {
   /**
-   * Gives the lock to the next waiter. Harmless when it is lost, or a second time. True if the server confirms that
-   * the lock was held until now; false if not, or if that is not known as a reply was lost. Rejects with the library's
-   * error if the server cannot be reached with three tries: the lock is then free when its lease ends.
+   * Connects at the first call. `redis://`, `rediss://`, `redis+unix://`, `redis+sentinel://`, `redis+cluster://`, and the
+   * last two with `rediss`; default `redis://127.0.0.1:6379`.
+   * @throws RangeError if the address or an option is bad
    */
-  release(): Promise<boolean>;
-  /** `await using` */
+  constructor(url?: string, options?: ClientOptions);
+  /** Connects. Not needed: the first call does. */
+  connect(options?: { signal?: AbortSignal }): Promise<void>;
+  /** Waits for the lock. Rejects with `NotAcquired` if `wait` was not enough. */
+  lock(key: Key, options?: LockOptions): Promise<Guard>;
+  /** The lock if it is free, otherwise `null`. */
+  tryLock(key: Key, options?: LockOptions): Promise<Guard | null>;
+  /** All of 1 to 1024 locks or none. */
+  lockAll(keys: readonly Key[], options?: LockOptions): Promise<Guard>;
+  tryLockAll(keys: readonly Key[], options?: LockOptions): Promise<Guard | null>;
+  /** The lock together with other readers. `lock` of the same key is the writer's. */
+  read(key: Key, options?: LockOptions): Promise<Guard>;
+  tryRead(key: Key, options?: LockOptions): Promise<Guard | null>;
+  /** Permits of a semaphore with `limit` of them, 1 to 1,000,000. */
+  acquire(key: Key, limit: number, options?: LockOptions & { permits?: number }): Promise<Guard>;
+  tryAcquire(key: Key, limit: number, options?: LockOptions & { permits?: number }): Promise<Guard | null>;
+  /** Runs `work` while the locks are held. Rejects with `Lost` if they were lost, also if `work` did not notice. */
+  using<T>(keys: Key | readonly Key[], work: (signal: AbortSignal, guard: Guard) => Promise<T> | T): Promise<T>;
+  using<T>(
+    keys: Key | readonly Key[], options: LockOptions, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T,
+  ): Promise<T>;
+  activity(): Activity;
+  /** What `RLOCK.INFO` says of a lock. */
+  info(key: Key): Promise<Record<string, unknown>>;
+  /** Ends every hold of a lock; how many there were. */
+  force(key: Key): Promise<number>;
+  /** What this client has counted. */
+  metrics(): Promise<Metrics>;
+  /** Ends what waits with `Closed`, releases what is held, and closes the connections; within `timeout`, 5000 by default. */
+  close(options?: { timeout?: number }): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-export class LockError extends Error {}
-export class NotAcquired extends LockError {}
-export class Lost extends LockError {}
-export class Refused extends LockError {
-  /** DEADLOCK, QUEUEFULL, WRONGTYPE, NOPERM, ERR, …, or NOMODULE where the module is not loaded. */
-  readonly code: string;
+export class Guard {
+  private constructor();
+  readonly key: string;
+  readonly keys: readonly string[];
+  readonly owner: string;
+  /** Larger than that of every earlier holder: send it along with each write. */
+  readonly fence: bigint;
+  /** That of each key. */
+  readonly fences: Readonly<Record<string, bigint>>;
+  /** Aborts when the lock is lost, with `Lost` as its reason. */
+  readonly signal: AbortSignal;
+  /** For how many milliseconds it counts, if nothing is heard any more; 0 if it is lost or released. */
+  readonly remaining: number;
+  readonly isValid: boolean;
+  /** Throws `Lost` unless the lock is held, judged now. */
+  check(): void;
+  /** Gives the lock back. Rejects with `Lost` if it was lost before. */
+  release(): Promise<void>;
+  /** The same, but the server keeps it until so many milliseconds after the grant. */
+  releaseAfter(least: number): Promise<void>;
+  /** Has the lock last for at least `lease` milliseconds from now. */
+  extend(lease: number): Promise<void>;
+  /** From shared to exclusive; false if `wait` was not enough, and then it is shared still. */
+  upgrade(options?: { wait?: number; signal?: AbortSignal }): Promise<boolean>;
+  /** From exclusive to shared. */
+  downgrade(): Promise<void>;
+  [Symbol.asyncDispose](): Promise<void>;
 }

@@ -5,7 +5,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Redis from 'ioredis'
 import Redlock from 'redlock'
-import { Locks } from '#rlock'
+import { Client } from '#rlock'
 
 /** Its package.json: not every library lets itself be asked for it. */
 const versionOf = (file) => JSON.parse(readFileSync(file, 'utf8')).version.replace(/^v/, '')
@@ -42,13 +42,14 @@ const rlock = {
   title: 'rlock, clients/node',
   version: versionOf(join(import.meta.dirname, 'rlock', 'package.json')),
   waits: 'server queue',
-  settings: 'one ioredis client, one Locks for all callers; lease from the workload (30 s), renewed',
+  settings: 'one Client for all callers; lease from the workload (30 s), renewed',
   async open(url, leaseMs) {
-    const locks = new Locks(await connect(url))
+    const client = new Client(url)
+    await client.connect()
     return () => {
       let held
       return {
-        acquire: async (key) => (held = await locks.lock(key, { lease: leaseMs })),
+        acquire: async (key) => (held = await client.lock(key, { lease: leaseMs })),
         release: () => held.release(),
       }
     }

@@ -1,152 +1,185 @@
-/** Whatever breaks, no hold and no place is left behind. */
+// Networks, servers and callers that fail.
+
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
-import { NotAcquired } from '../rlock.mjs';
-import { suite } from './suite.mjs';
-import { pairs, SOON, until } from './world.mjs';
+import { Client } from '../rlock.mjs';
+import { ask, connect, connections, eventually, isFree, network, queued, start } from './servers.mjs';
 
-const isPending = async promise => (await Promise.race([promise, pause(0, 'pending')])) === 'pending';
+test('a thousand holds and a thousand waits go by one connection', async t => {
+  const { url, servers: [{ port }] } = await start(t);
+  const client = connect(t, url);
+  const holds = await Promise.all(Array.from({ length: 1000 }, (_, i) => client.lock(`k${i}`, { lease: 1500 })));
+  const waits = holds.map(guard => client.lock(guard.key, { lease: 1500 }));
+  await eventually('they wait', async () => await queued(port, 'k999') === 1);
+  await pause(2500);
+  assert.ok(holds.every(guard => guard.isValid));
+  assert.equal(await connections(port), 1);
+  await Promise.all(holds.map(guard => guard.release()));
+  const granted = await Promise.all(waits);
+  await Promise.all(granted.map(guard => guard.release()));
+  const { losses, reconnects } = await client.metrics();
+  assert.deepEqual([losses, reconnects], [0, 0]);
+});
 
-suite((test, world) => {
-  for (const how of ['close', 'hang']) {
-    for (const wait of [0, 5_000]) {
-      test(`a grant whose reply is lost is asked for again, and counts once (${how}, wait ${wait})`, async () => {
-        const proxy = await world.proxy(), key = world.key();
-        const locks = await world.locks(proxy.port, { limit: 300, askEvery: 300 });
-        proxy.lose = { word: 'RLOCK.ACQUIRE', how };
-        await locks.using(key, { wait }, async held => {
-          assert.equal(proxy.lost, 1);
-          const holders = (await world.server.info(key)).holders.map(pairs);
-          assert.deepEqual(holders.map(each => [each.fence, each.count]), [[held.fence, 1]]);
-        });
-        assert(await world.server.isFree(key));
-      });
+test('ten thousand waits that are given up leave nothing', async t => {
+  const warnings = [];
+  process.on('warning', warning => warnings.push(warning.message));
+  const { url, servers: [{ port }] } = await start(t);
+  const [holder, client] = [connect(t, url), connect(t, url)];
+  const guard = await holder.lock('k');
+  for (let round = 0; round < 10; round++) {
+    const given = new AbortController();
+    const waits = Array.from({ length: 1000 }, (_, i) => client.lock(i % 2 ? 'k' : 'l', { signal: given.signal }));
+    // Some before they are connected or sent, some as they are granted, the others while they wait.
+    if (round % 3) await pause(round);
+    given.abort();
+    const ends = await Promise.allSettled(waits);
+    for (const { status, value, reason } of ends) {
+      if (status === 'rejected') assert.equal(reason.name, 'AbortError');
+      else await value.release();
     }
-
-    test(`a waiter whose connection breaks keeps its place (${how})`, async () => {
-      const proxy = await world.proxy(), key = world.key();
-      const held = await (await world.locks()).lock(key);
-      const locks = await world.locks(proxy.port, { limit: 300, askEvery: 1_000 });
-      if (how === 'hang') proxy.lose = { word: 'WAIT', how };
-      const waiter = locks.lock(key);
-      await until(async () => (await world.server.queued(key)) === 1, 'the waiter stands in the queue');
-      const behind = (await world.locks()).lock(key);
-      await until(async () => (await world.server.queued(key)) === 2, 'another stands behind it');
-      const before = await world.server.count();
-      if (how === 'close') proxy.cut();
-      await until(async () => (await world.server.count()) > before, 'the waiter has asked again');
-      await held.release();
-      const first = await waiter;
-      assert(await isPending(behind));
-      await first.release();
-      await (await behind).release();
-    });
-
-    test(`a release whose reply is lost is repeated (${how})`, async () => {
-      const proxy = await world.proxy(), key = world.key();
-      const held = await (await world.locks(proxy.port, { limit: 300 })).lock(key);
-      proxy.lose = { word: 'RLOCK.RELEASE', how };
-      assert.equal(await held.release(), false); // Released, but by which of the two requests is not known.
-      assert.equal(proxy.lost, 1);
-      assert(await world.server.isFree(key));
-    });
   }
+  await eventually('nothing is left', async () => await queued(port, 'k') === 0 && await isFree(port, 'l'));
+  assert.equal(await connections(port), 2);
+  await guard.release();
+  assert.deepEqual(warnings, []);
+});
 
-  test('a limit of the client that is shorter than the wait does not end it', async () => {
-    const locks = await world.locks(undefined, { limit: 200 }), key = world.key();
-    const held = await locks.lock(key);
-    const waiter = locks.lock(key, { wait: SOON });
-    await until(async () => (await world.server.queued(key)) === 1, 'the waiter stands in the queue');
-    const before = await world.server.count();
-    await pause(800);
-    assert.equal(await world.server.count(), before);
-    await held.release();
-    await (await waiter).release();
-  });
+test('waits that are given up while a connection opens leave no connection', async t => {
+  const { servers: [{ port }] } = await start(t);
+  const net = await network(t, port);
+  net.delay = 20;
+  for (let i = 0; i < 30; i++) {
+    const client = new Client(net.url);
+    await assert.rejects(client.lock('k', { signal: AbortSignal.timeout(i) }), { name: 'TimeoutError' });
+    await client.close();
+  }
+  await eventually('none is open', () => net.pairs.size === 0);
+  await eventually('it is free', () => isFree(port, 'k'));
+});
 
-  test('waiters do not block the holder', async () => {
-    const locks = await world.locks(), key = world.key();
-    const held = await locks.lock(key, { lease: 600 });
-    let done = 0;
-    const waiters = Array.from({ length: 5 }, async () => {
-      await (await locks.lock(key)).release();
-      done += 1;
-    });
-    await until(async () => (await world.server.queued(key)) === 5, 'five wait');
-    await pause(1_000);
-    held.check();
-    assert.equal(done, 0);
-    assert.equal(await held.release(), true);
-    await Promise.all(waiters);
-  });
+test('lost replies and connections that end cost no lock and leave none', async t => {
+  const { servers: [{ port }] } = await start(t);
+  const net = await network(t, port);
+  const client = connect(t, net.url, { responseTimeout: 200 });
+  const held = await client.lock('held', { lease: 4000 });
+  let last = 0n;
+  for (let round = 0; round < 12; round++) {
+    const fault = setTimeout(() => {
+      if (round % 2) return net.cut();
+      net.mute = true;
+      setTimeout(() => { net.mute = false; }, 250);
+    }, round % 3);
+    const guard = await client.lock('k', { lease: 4000 });
+    assert.ok(guard.fence > last && guard.isValid);
+    last = guard.fence;
+    await guard.release();
+    clearTimeout(fault);
+    net.mute = false;
+  }
+  assert.ok(held.isValid);
+  await held.release();
+  await eventually('all are free', async () => await isFree(port, 'k') && await isFree(port, 'held'));
+});
 
-  test('connections that the server closed are replaced', async () => {
-    const server = await world.ownServer(), key = world.key();
-    const locks = await world.locks(server.port);
-    const held = await locks.lock(key);
-    await server.ask('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
-    assert.equal(await held.release(), true);
-    await (await locks.lock(key)).release();
-  });
-
-  test('a signal that aborts ends the wait, and no place is left when it is told', async () => {
-    const locks = await world.locks(), key = world.key();
-    await locks.using(key, {}, async () => {
-      await assert.rejects(locks.lock(key, { signal: AbortSignal.timeout(200) }), { name: 'TimeoutError' });
-      assert.equal(await world.server.queued(key), 0);
-      await assert.rejects(locks.lock(key, { signal: AbortSignal.abort() }), { name: 'AbortError' });
-    });
-    assert(await world.server.isFree(key));
-  });
-
-  test('aborted in the moment of the grant, the lock is free', async () => {
-    const locks = await world.locks(), key = world.key();
-    let granted = 0;
-    for (let turn = 0; turn < 150; turn++) {
-      const held = await locks.lock(key);
-      const aborter = new AbortController();
-      const waiter = locks.lock(key, { signal: aborter.signal });
-      await until(async () => (await world.server.queued(key)) === 1, 'it waits');
-      const release = held.release();
-      const end = performance.now() + Math.random();
-      while (performance.now() < end) await new Promise(setImmediate);
-      aborter.abort();
-      await waiter.then(later => ((granted += 1), later.release()), () => {});
-      await release;
-      assert(await world.server.isFree(key));
+test('two clients behind a bad network never hold at once', async t => {
+  const { servers: [{ port }] } = await start(t);
+  const net = await network(t, port);
+  const clients = Array.from({ length: 2 }, () => connect(t, net.url, { responseTimeout: 300 }));
+  const fault = setInterval(net.cut, 120);
+  let [inside, grants, fence] = [0, 0, 0n];
+  await Promise.all(clients.flatMap(client => Array.from({ length: 4 }, async () => {
+    const until = Date.now() + 2000;
+    while (Date.now() < until) {
+      const guard = await client.lock('k', { lease: 5000 });
+      assert.equal(++inside, 1);
+      assert.ok(guard.fence > fence);
+      fence = guard.fence;
+      grants += 1;
+      await pause(1);
+      if (guard.isValid) inside -= 1;
+      else inside = 0;
+      await guard.release().catch(error => assert.equal(error.code, 'Lost'));
     }
-    assert(granted > 0 && granted < 150, `both endings are met: ${granted}`);
-  });
+  })));
+  clearInterval(fault);
+  assert.ok(grants > 20, `${grants}`);
+});
 
-  test('aborted at any step, nothing is left', async () => {
-    const locks = await world.locks(), key = world.key();
-    for (let turn = 0; turn < 150; turn++) {
-      const aborter = new AbortController();
-      const asked = locks.lock(key, { wait: turn % 2 ? 0 : 1_000, signal: aborter.signal });
-      const end = performance.now() + Math.random();
-      while (performance.now() < end) await new Promise(setImmediate);
-      aborter.abort();
-      await asked.then(held => held.release(), () => {});
-      assert(await world.server.isFree(key));
-    }
-  });
+test('a server that stands still ends no wait late, and what was asked of it leaves nothing', async t => {
+  const { url, servers: [{ port, pid }] } = await start(t);
+  const client = connect(t, url, { responseTimeout: 500, retryTimeout: 1000 });
+  const guard = await client.lock('k', { lease: 1000 });
+  process.kill(pid, 'SIGSTOP');
+  const begun = Date.now();
+  try {
+    await assert.rejects(client.lock('l', { wait: 500 }));
+    assert.ok(Date.now() - begun < 2500, `${Date.now() - begun} ms`);
+    await pause(Math.max(0, 1100 - (Date.now() - begun)));
+    assert.ok(!guard.isValid && guard.signal.aborted);
+  } finally {
+    process.kill(pid, 'SIGCONT');
+  }
+  await eventually('nothing is left', async () => await isFree(port, 'k') && await isFree(port, 'l'), 15_000);
+});
 
-  test('a server that is gone after a lost reply is an error of a try, at once', async () => {
-    const proxy = await world.proxy(), locks = await world.locks(proxy.port, { limit: 300 });
-    proxy.lose = { word: 'RLOCK.ACQUIRE', how: 'hang' };
-    const asked = assert.rejects(locks.lock(world.key(), { wait: 0 }), error => !(error instanceof NotAcquired));
-    await until(() => proxy.lost, 'the request meets its fate');
-    proxy.refuse();
-    await asked;
-  });
+test('a loop that is blocked beyond the lease knows of the loss at its first look', async t => {
+  const { url } = await start(t);
+  const guard = await connect(t, url).lock('k', { lease: 200 });
+  const until = Date.now() + 400;
+  while (Date.now() < until);
+  assert.throws(() => guard.check(), { code: 'Lost' });
+  await assert.rejects(guard.release(), { code: 'Lost' });
+});
 
-  test('a wait through an outage is over in time', async () => {
-    const server = await world.ownServer(), key = world.key();
-    const locks = await world.locks(server.port);
-    await locks.lock(key, { lease: 60_000 });
-    const waiter = assert.rejects(locks.lock(key, { wait: 1_500 }), error => error instanceof NotAcquired && error.cause instanceof Error);
-    await until(async () => (await server.queued(key)) === 1, 'the waiter stands in the queue');
-    await server.kill();
-    await waiter;
-  });
+test('a fail-over behind Sentinels, and behind one address', async t => {
+  const { url, servers } = await start(t, 'sentinel', '--sentinels', '1');
+  const net = await network(t, servers[0].port);
+  const [watched, single] = [connect(t, url), connect(t, net.url, { responseTimeout: 500 })];
+  const guard = await watched.lock('k', { lease: 60_000 });
+  const other = await single.lock('l', { lease: 60_000 });
+  await eventually('the replica knows', async () => !await isFree(servers[1].port, 'l'));
+  // The address goes on to a server that is a replica, which becomes the master.
+  await ask(servers[0].port, 'REPLICAOF', '127.0.0.1', `${servers[1].port}`);
+  await pause(50);
+  await ask(servers[1].port, 'REPLICAOF', 'NO', 'ONE');
+  await ask(servers[0].port, 'REPLICAOF', 'NO', 'ONE');
+  await other.release();
+  assert.ok(guard.isValid);
+});
+
+test('a cluster, over all of its slots', async t => {
+  const { url, servers } = await start(t, 'cluster', '--nodes', '3');
+  const client = connect(t, url);
+  const keys = Array.from({ length: 30 }, (_, i) => `key:${i}`);
+  const guards = await Promise.all(keys.map(key => client.lock(key)));
+  await assert.rejects(client.lockAll(['key:1', 'key:2'], { wait: 50 }), { code: 'NotAcquired' });
+  await Promise.all(guards.map(guard => guard.release()));
+  const all = await client.lockAll(keys);
+  assert.equal(Object.keys(all.fences).length, 30);
+  await ask(servers[0].port, 'PING');
+  await all.release();
+});
+
+test('by TLS, with the certificates that one names', async t => {
+  const { tls: { url, authority } } = await start(t, 'one', '--tls');
+  await assert.rejects(connect(t, url, { retryTimeout: 300 }).lock('k', { wait: 300 }), /certificate/);
+  const guard = await connect(t, url, { tls: { ca: readFileSync(authority) } }).lock('k');
+  await guard.release();
+});
+
+test('a client that is closed ends what waits, and releases what is held', async t => {
+  const { url, servers: [{ port }] } = await start(t);
+  const client = new Client(url);
+  const guard = await client.lock('k');
+  const waits = client.lock('k');
+  await client.metrics();
+  const closed = client.close();
+  await assert.rejects(waits, { code: 'Closed' });
+  await closed;
+  assert.ok(!guard.isValid && await isFree(port, 'k'));
+  await assert.rejects(client.lock('k'), { code: 'Closed' });
+  await eventually('no connection', async () => await connections(port) === 0);
 });

@@ -1,339 +1,239 @@
-/** What a user sees while nothing breaks. */
+// What users call, on real servers.
+
 import assert from 'node:assert/strict';
-import { readFileSync } from 'node:fs';
+import { execFile } from 'node:child_process';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { describe, test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
-import { Redis } from 'ioredis';
-import { createClientPool, createCluster, createSentinel } from 'redis';
-import { Held, Locks, NotAcquired, Refused } from '../rlock.mjs';
-import { suite } from './suite.mjs';
-import { pairs, SOON, until } from './world.mjs';
+import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
+import { Worker } from 'node:worker_threads';
+import { Client, RlockError } from '../rlock.mjs';
+import { ask, connect, eventually, isFree, queued, start } from './servers.mjs';
 
-const isPending = async promise => (await Promise.race([promise, pause(0, 'pending')])) === 'pending';
+const code = wanted => error => error instanceof RlockError && error.code === wanted && error.name === `${wanted}Error`;
 
-suite((test, world) => {
-  test('one holder at a time, in the order of asking', async () => {
-    const locks = await world.locks(), key = world.key(), waiting = [];
-    let held = await locks.lock(key);
-    for (let place = 1; place <= 4; place++) {
-      waiting.push(locks.lock(key, { wait: SOON }));
-      await until(async () => (await world.server.queued(key)) === place, 'the waiter stands in the queue');
-    }
-    for (const [at, each] of waiting.entries()) {
-      for (const later of waiting.slice(at)) assert(await isPending(later));
-      const { fence } = held;
-      assert.equal(await held.release(), true);
-      held = await each;
-      assert(held.fence > fence);
-    }
-    await held.release();
-    assert(await world.server.isFree(key));
-  });
+test('a lock is handed over by its release, under a larger fence', async t => {
+  const { url, servers: [{ port }] } = await start(t);
+  const [a, b] = [connect(t, url), connect(t, url)];
+  const first = await a.lock('k');
+  assert.equal(await b.tryLock('k'), null);
+  await assert.rejects(b.lock('k', { wait: 20 }), code('NotAcquired'));
+  const waits = b.lock('k', { wait: 5000 });
+  await eventually('it waits', async () => await queued(port, 'k') === 1);
+  await first.release();
+  const second = await waits;
+  assert.ok(second.fence > first.fence);
+  assert.ok(second.isValid && second.remaining > 25_000 && second.remaining <= 30_000);
+  assert.equal(second.key, 'k');
+  await second.release();
+  assert.ok(await isFree(port, 'k'));
+});
 
-  test('counting under the lock loses no count', async () => {
-    const locks = await world.locks(), key = world.key();
-    let total = 0;
-    const count = async () => {
-      for (let turn = 0; turn < 20; turn++) {
-        await locks.using(key, { wait: 60_000 }, async () => {
-          const seen = total;
-          await pause(0);
-          total = seen + 1;
-        });
-      }
-    };
-    await Promise.all([count(), count(), count(), count()]);
-    assert.equal(total, 80);
-  });
+test('each kind of lock', async t => {
+  const { url, servers: [{ port }] } = await start(t);
+  const client = connect(t, url, { name: 'kinds' });
+  const [one, two] = [await client.read('r'), await client.read('r')];
+  assert.equal(await client.tryLock('r'), null);
+  assert.equal(await one.upgrade({ wait: 20 }), false);
+  await two.release();
+  assert.equal(await one.upgrade(), true);
+  assert.equal(await client.tryRead('r'), null);
+  await one.extend(60_000);
+  assert.ok(one.remaining > 50_000);
+  await one.downgrade();
+  await (await client.tryRead('r')).release();
+  await one.release();
 
-  test('a waiter asks once, and is handed the lock', async () => {
-    const locks = await world.locks(), key = world.key();
-    const held = await locks.lock(key);
-    const waiter = locks.lock(key, { wait: SOON });
-    await until(async () => (await world.server.queued(key)) === 1, 'the waiter stands in the queue');
-    const before = await world.server.count();
-    await pause(500);
-    assert.equal(await world.server.count(), before);
-    await held.release();
-    await (await waiter).release();
-    assert.equal(await world.server.count(), before);
-  });
+  const permits = await client.acquire('p', 3, { permits: 2 });
+  assert.equal(await client.tryAcquire('p', 3, { permits: 2 }), null);
+  await (await client.tryAcquire('p', 3)).release();
+  await permits.release();
 
-  test('an uncontended lock costs two commands', async () => {
-    const locks = await world.locks(), key = world.key();
-    await (await locks.lock(key)).release();
-    const before = await world.server.count('total_commands_processed', 'stats');
-    await (await locks.lock(key)).release();
-    assert.equal(await world.server.count('total_commands_processed', 'stats'), before + 3); // and INFO
-  });
+  const all = await client.lockAll(['b', 'a']);
+  assert.deepEqual(all.keys, ['b', 'a']);
+  assert.equal(all.fences.a, all.fences.b);
+  assert.equal(await client.tryLockAll(['c', 'a']), null);
+  await all.release();
 
-  test('using releases, also after an error, and returns what the work returns', async () => {
-    const locks = await world.locks(), key = world.key();
-    const seen = await locks.using(key, {}, async held => {
-      const info = await world.server.info(key);
-      assert.equal(info.fence, held.fence);
-      return info.mode;
-    });
-    assert.equal(seen, 'exclusive');
-    await assert.rejects(locks.using(key, {}, () => assert.fail('of the work')), /of the work/);
-    assert(await world.server.isFree(key));
-  });
+  const bytes = Buffer.from([0xff, 0]);
+  const guard = await client.lock(bytes);
+  assert.match(guard.owner, /^kinds:/);
+  assert.equal((await client.info(bytes)).holders[0].owner, guard.owner);
+  assert.equal(await client.force(bytes), 1);
+  await assert.rejects(guard.release(), code('Lost'));
+  assert.ok(await isFree(port, 'r'));
+});
 
-  test('await using releases where the runtime has it', async () => {
-    const locks = await world.locks(), key = world.key();
-    const held = await locks.lock(key);
-    await held[Symbol.asyncDispose]();
-    assert(await world.server.isFree(key));
-    assert.equal(await held.release(), false);
-    assert.equal(held.lost, false);
-  });
+test('an activity enters again what it holds, and a circle of two is refused', async t => {
+  const { url } = await start(t);
+  const client = connect(t, url);
+  const [one, two] = [client.activity(), client.activity()];
+  const a = await client.lock('a', { activity: one });
+  const again = await client.lock('a', { activity: one });
+  assert.equal(a.fence, again.fence);
+  await a.release();
+  assert.ok(again.isValid);
+  const b = await client.lock('b', { activity: two });
+  const waits = client.lock('b', { activity: one });
+  await eventually('it waits', async () => (await client.info('b')).queued === 1);
+  await assert.rejects(client.lock('a', { activity: two }), code('Deadlock'));
+  await b.release();
+  await (await waits).release();
+  await again.release();
+});
 
-  test('a try that fails says so and leaves nothing', async () => {
-    const locks = await world.locks(), key = world.key();
-    await locks.using(key, {}, async () => {
-      await assert.rejects(locks.lock(key, { wait: 0 }), NotAcquired);
-      assert.equal(await world.server.queued(key), 0);
-    });
-  });
+test('terms', async t => {
+  const { url, servers: [{ port }] } = await start(t, 'replica');
+  const client = connect(t, url);
+  const fixed = await client.lock('fixed', { lease: 300, renew: false });
+  const most = await client.lock('most', { lease: 300, maxHold: 700 });
+  const bound = await client.lock('bound', { bound: 1000 });
+  const known = await client.lock('known', { replicas: 1 });
+  await pause(400);
+  assert.throws(() => fixed.check(), code('Lost'));
+  assert.ok(most.isValid && bound.isValid && known.isValid);
+  await pause(400);
+  assert.ok(!most.isValid && most.signal.aborted);
+  await known.releaseAfter(900);
+  assert.ok(!await isFree(port, 'known'));
+  await assert.rejects(client.lock('x', { bound: 1000, replicas: 1 }), code('OutOfRange'));
+  await assert.rejects(client.lock('x', { replicas: 5 }), code('NotReplicated'));
+});
 
-  test('a wait that is over leaves no place', async () => {
-    const locks = await world.locks(), key = world.key();
-    await locks.using(key, {}, async () => {
-      const began = performance.now();
-      await assert.rejects(locks.lock(key, { wait: 300 }), error => error instanceof NotAcquired && /within 300 ms/.test(error));
-      assert(performance.now() - began >= 299);
-      assert.equal(await world.server.queued(key), 0);
-    });
-    assert(await world.server.isFree(key));
-  });
+test('bad arguments are named, and nothing is sent', async t => {
+  const client = connect(t, 'redis://127.0.0.1:1');
+  for (const url of ['http://x', 'redis://', 42]) assert.throws(() => new Client(url), /url|URL|string/);
+  assert.throws(() => new Client(undefined, { responseTimeout: -1 }), /responseTimeout is -1/);
+  await assert.rejects(async () => client.lock(42), /key is 42/);
+  for (const [call, named] of [
+    [() => client.lock('k', { lease: 0 }), /^lease is /],
+    [() => client.lock('k', { wait: -1 }), /^wait is -1/],
+    [() => client.lock('k', { maxHold: NaN }), /^maxHold is NaN/],
+    [() => client.acquire('k', 2, { permits: 3 }), /^permits is 3/],
+    [() => client.lockAll([]), /^keys is 0 keys/],
+    [() => client.lockAll(['a', 'a']), /^keys is `a` more than once/],
+    [() => client.using('k'), /^work must be a function/],
+  ]) await assert.rejects(async () => call(), { message: named });
+});
 
-  test('a wait of many pieces keeps its place', async () => {
-    const locks = await world.locks(undefined, { askEvery: 100 }), key = world.key();
-    const held = await locks.lock(key);
-    const first = locks.lock(key, { wait: SOON });
-    await until(async () => (await world.server.queued(key)) === 1, 'the first stands in the queue');
-    const second = locks.lock(key);
-    await until(async () => (await world.server.queued(key)) === 2, 'the second stands in the queue');
-    const before = await world.server.count();
-    await until(async () => (await world.server.count()) >= before + 4, 'both have asked again');
-    const waited = (await world.server.info(key)).waiters.map(each => pairs(each)['waited-ms']);
-    assert.deepEqual(waited, waited.toSorted((a, b) => b - a));
-    await held.release();
-    await Promise.all([first, second].map(async each => (await each).release())); // Between two askings the second may be served.
-  });
-
-  test('a lease counts from the grant, also after a long wait', async () => {
-    const locks = await world.locks(), key = world.key();
-    const held = await locks.lock(key);
-    const waiter = locks.lock(key, { lease: 600, wait: SOON });
-    await until(async () => (await world.server.queued(key)) === 1, 'the waiter stands in the queue');
-    await pause(700); // Longer than its lease.
-    await held.release();
-    const later = await waiter;
-    assert.equal(later.lost, false);
-    await later.release();
-  });
-
-  test('readers share, and a writer waits for all', async () => {
-    const locks = await world.locks(), key = world.key();
-    const readers = await Promise.all([1, 2, 3].map(() => locks.lock(key, { shared: true })));
-    const writer = locks.lock(key, { wait: SOON });
-    await until(async () => (await world.server.queued(key)) === 1, 'the writer waits');
-    for (const each of readers) {
-      assert(await isPending(writer));
-      assert.equal(await each.release(), true);
-    }
-    await (await writer).release();
-  });
-
-  test('permits are counted', async () => {
-    const locks = await world.locks(), key = world.key();
-    const three = await locks.lock(key, { limit: 4, permits: 3 });
-    await assert.rejects(locks.lock(key, { limit: 4, permits: 2, wait: 0 }), NotAcquired);
-    const one = await locks.lock(key, { limit: 4, wait: 0 });
-    await one.release();
-    await three.release();
-    assert(await world.server.isFree(key));
-  });
-
-  test('several keys are all or none', async () => {
-    const locks = await world.locks(), name = world.key();
-    const keys = ['a', 'b', 'c'].map(each => `{${name}}:${each}`);
-    await locks.using(keys[1], {}, async () => {
-      await assert.rejects(locks.lock(keys, { wait: 100 }), NotAcquired);
-      for (const each of keys) assert.equal(await world.server.queued(each), 0);
-    });
-    await locks.using(keys, { lease: 600 }, async held => {
-      await pause(1_000);
-      for (const each of keys) assert.equal((await world.server.info(each)).fence, held.fence);
-      held.check();
-      await assert.rejects(locks.lock(keys[2], { wait: 0 }), NotAcquired);
-    });
-    for (const each of keys) assert(await world.server.isFree(each));
-  });
-
-  test('the owner names host and process, or is the user\'s', async () => {
-    const locks = await world.locks(), key = world.key();
-    await locks.using(key, {}, async held => {
-      assert.equal(await world.server.ask('HEXISTS', key, held.owner), 1);
-      assert.equal(held.owner.split(':')[1], String(process.pid));
-    });
-    await locks.using(key, { owner: 'worker-1' }, async held => {
-      assert.equal(held.owner, 'worker-1');
-      await assert.rejects(locks.lock(key, { owner: 'worker-1' }), /it holds or awaits/);
-    });
-    await (await locks.lock(key, { owner: 'worker-1' })).release();
-  });
-
-  test('the options of the user\'s client carry over', async () => {
-    const server = await world.ownServer([], { password: 'secret' });
-    const locks = await world.locks(server.port, { password: 'secret', database: 3, name: 'billing', prefix: 'app:' });
-    const key = world.key();
-    await server.ask('SELECT', '3');
-    await locks.using([key, Buffer.from('binary\xff', 'latin1')], {}, async held => {
-      assert.equal(await server.ask('EXISTS', `app:${key}`), 1);
-      assert.equal(await server.ask('EXISTS', Buffer.from('app:binary\xff', 'latin1')), 1);
-      assert.equal(held.key, key);
-      assert.equal((await server.ask('CLIENT', 'LIST')).split('name=billing').length - 1, 2);
-    });
-  });
-
-  test('the connections end with the client', async () => {
-    const server = await world.ownServer();
-    const locks = await world.locks(server.port), key = world.key();
-    const held = await locks.lock(key);
-    const waiter = locks.lock(key);
-    await until(async () => (await server.queued(key)) === 1, 'a waiter has a connection of its own');
-    await held.release();
-    const last = await waiter;
-    await world.library.close(locks.client);
-    assert.equal(await last.release(), true);
-    await until(async () => (await server.ask('CLIENT', 'LIST')).trim().split('\n').length === 1, 'all are closed');
-  });
-
-  const BAD = [
-    [{ lease: 0 }, 'lease is 0, must be a whole number, 1 to 86400000 ms'],
-    [{ lease: 86_400_001 }, 'lease is 86400001, must be'],
-    [{ lease: 1.5 }, 'lease is 1.5, must be'],
-    [{ lease: '30' }, "lease is '30', must be"],
-    [{ wait: -1 }, 'wait is -1, must be undefined or a whole number, 0 to 86400000 ms'],
-    [{ wait: Infinity }, 'wait is Infinity, must be'],
-    [{ limit: 0 }, 'limit is 0, must be a whole number, 1 to 1000000'],
-    [{ limit: 1_000_001 }, 'limit is 1000001, must be'],
-    [{ permits: 1 }, 'permits is 1, must be given together with limit'],
-    [{ limit: 2, permits: 3 }, 'permits is 3, must be a whole number, 1 to limit, 2'],
-    [{ key: [] }, 'key is [], must be 1 to 1024 keys'],
-    [{ key: 7 }, 'key is 7, must be a string or Buffer'],
-    [{ key: ['a', 'a'] }, 'key is [a,a], must be each key once'],
-    [{ key: ['a', 'b'], shared: true }, 'shared is true, must be left out with several keys'],
-    [{ key: ['a', 'b'], limit: 2 }, 'must be left out with several keys, as limit is'],
-    [{ owner: '' }, "owner is '', must be 1 to 256 bytes"],
-    [{ owner: 'é'.repeat(129) }, 'must be 1 to 256 bytes'],
-    [{ owner: 'a b' }, "owner is 'a b', must be without bytes"],
-    [{ owner: 'rlock:1' }, "owner is 'rlock:1', must be a name that does not begin with 'rlock:'"],
-    [{ owner: 7 }, 'owner is 7, must be a string'],
+describe('a loss', () => {
+  const cases = [
+    ['by an operator', (port, key) => ask(port, 'RLOCK.FORCE', key)],
+    ['by DEL', (port, key) => ask(port, 'DEL', key)],
+    ['by FLUSHALL', port => ask(port, 'FLUSHALL')],
   ];
-
-  test('bad arguments are named with value and limit before anything is sent', async () => {
-    const locks = await world.locks();
-    const before = await world.server.count('total_commands_processed', 'stats');
-    for (const [{ key = 'k', ...options }, words] of BAD) {
-      await assert.rejects(locks.lock(key, options), error => error.message.includes(words), words);
-    }
-    assert.equal(await world.server.count('total_commands_processed', 'stats'), before + 1);
-  });
-
-  test('the arguments at their limits are good', async () => {
-    const locks = await world.locks(), key = world.key();
-    for (const options of [{ lease: 86_400_000 }, { wait: 86_400_000 }, { limit: 1e6, permits: 1e6 }, { owner: 'é'.repeat(128) }]) {
-      await (await locks.lock(key, options)).release();
-    }
-    await (await locks.lock(Array.from({ length: 1024 }, (_, at) => `${key}:${at}`))).release();
-  });
-
-  test('a client that cannot be served is refused', async () => {
-    await assert.rejects(world.locks(undefined, { askEvery: 99 }), /askEvery is 99, must be 100 to 600000 ms/);
-    const refused = [
-      new Redis.Cluster([{ port: 1 }], { lazyConnect: true }),
-      createCluster({ rootNodes: [{ socket: { port: 1 } }] }),
-      createSentinel({ name: 'a', sentinelRootNodes: [{ host: '127.0.0.1', port: 1 }] }),
-      createClientPool(),
-      undefined,
-      'redis://127.0.0.1',
-    ];
-    for (const each of refused) assert.throws(() => new Locks(each), /client must be a client of ioredis/);
-  });
-
-  test('the refusals of the server can be told apart', async () => {
-    const server = await world.ownServer();
-    const locks = await world.locks(server.port), key = world.key();
-    const code = async (...what) => {
-      const [error] = await Promise.all([(what[2] ?? locks).lock(what[0], what[1]).then(() => assert.fail('granted'), error => error)]);
-      assert(error instanceof Refused, String(error));
-      return error.code;
-    };
-    await server.ask('SET', 'text', '1');
-    assert.equal(await code('text'), 'WRONGTYPE');
-
-    const a = await locks.lock('a', { owner: 'one' }), b = await locks.lock('b', { owner: 'two' });
-    let waiter = locks.lock('b', { owner: 'one' });
-    await until(async () => (await server.queued('b')) === 1, 'the first waits for the second');
-    assert.equal(await code('a', { owner: 'two' }), 'DEADLOCK');
-    await a.release();
-    await b.release();
-    await (await waiter).release();
-
-    await server.ask('CONFIG', 'SET', 'rlock.max-waiters', '1');
-    await locks.using(key, {}, async () => {
-      waiter = locks.lock(key);
-      await until(async () => (await server.queued(key)) === 1, 'the queue is full');
-      assert.equal(await code(key), 'QUEUEFULL');
+  for (const [how, end] of cases) {
+    test(`${how} is told at once, and by the end of the block`, async t => {
+      const { url, servers: [{ port }] } = await start(t);
+      const client = connect(t, url);
+      const told = [];
+      await assert.rejects(client.using('k', async (signal, guard) => {
+        const begun = performance.now();
+        signal.addEventListener('abort', () => told.push(performance.now() - begun));
+        await end(port, 'k');
+        await eventually('it is told', () => signal.aborted);
+        assert.throws(() => guard.check(), code('Lost'));
+        assert.ok(code('Lost')(signal.reason));
+      }), code('Lost'));
+      assert.ok(told[0] < 1000, `${told}`);
     });
-    await (await waiter).release();
+  }
 
-    await server.ask('CONFIG', 'SET', 'rlock.max-lease-ms', '1000');
-    assert.equal(await code(key), 'ERR');
-    await server.ask('CONFIG', 'SET', 'rlock.max-lease-ms', '86400000');
-    await server.ask('CONFIG', 'SET', 'maxmemory', '1');
-    assert.equal(await code(key), 'OOM');
-    await server.ask('CONFIG', 'SET', 'maxmemory', '0');
-    await server.ask('REPLICAOF', '127.0.0.1', '1');
-    assert.equal(await code(key), 'READONLY');
-    await server.ask('REPLICAOF', 'NO', 'ONE');
-    await server.ask('ACL', 'SETUSER', 'mere', 'on', '>p', '~other', '+@all');
-    assert.equal(await code(key, {}, await world.locks(server.port, { username: 'mere', password: 'p' })), 'NOPERM');
+  test('after the release nothing counts any more', async t => {
+    const { url } = await start(t);
+    const guard = await connect(t, url).lock('k');
+    await guard.release();
+    assert.ok(!guard.isValid && !guard.signal.aborted);
+    assert.throws(() => guard.check(), code('Lost'));
   });
 
-  test('a server without the module is named as such', async () => {
-    const locks = await world.locks((await world.ownServer([], { module: null })).port);
-    await assert.rejects(locks.lock('k'), error => error.code === 'NOMODULE' && /has not loaded the rlock module/.test(error));
+  test('what goes wrong in the work is told, not the loss', async t => {
+    const { url, servers: [{ port }] } = await start(t);
+    const client = connect(t, url);
+    const work = client.using(['k', 'l'], { lease: 5000 }, async () => {
+      await ask(port, 'DEL', 'k');
+      throw new Error('of the work');
+    });
+    await assert.rejects(work, /of the work/);
+    assert.ok(await isFree(port, 'l'));
   });
+});
 
-  test('a server that cannot be reached is an error at once', async () => {
-    const server = await world.ownServer();
-    const locks = await world.locks(server.port);
-    await server.kill();
-    await assert.rejects(locks.lock('k'), error => !(error instanceof Held) && !(error instanceof NotAcquired));
-  });
+test('a process ends with its work, whatever it holds or has connected', async t => {
+  const { url } = await start(t);
+  const source = `
+    const { Client } = require('${fileURLToPath(new URL('../rlock.cjs', import.meta.url))}');
+    const client = new Client('${url}');
+    client.lock('k', { bound: 0 }).then(guard => console.log(guard.isValid));`;
+  const { stdout } = await promisify(execFile)(process.execPath, ['-e', source], { timeout: 10_000 });
+  assert.equal(stdout, 'true\n');
+  await eventually('the hold is gone', async () => (await connect(t, url).info('k')).mode === 'free');
+});
 
-  test('the rights of an application are enough', async () => {
-    const pages = process.env.RLOCK_DOCS ?? new URL('../../../docs', import.meta.url).pathname;
-    const page = readFileSync(`${pages}/operating.md`, 'utf8');
-    const [, rule] = /`user (application on >a-password [^`]*)`/.exec(page);
-    const server = await world.ownServer();
-    await server.ask('ACL', 'SETUSER', ...rule.split(' '));
-    const user = { username: 'application', password: 'a-password', enableReadyCheck: false };
-    const locks = await world.locks(server.port, user);
-    const held = await locks.lock('lock:a', { lease: 1500 });
-    const waiting = locks.lock('lock:a', { wait: SOON });
-    await until(async () => (await server.queued('lock:a')) === 1, 'the waiter stands in the queue');
-    await assert.rejects(locks.lock('lock:a', { wait: 2000 }), NotAcquired);
-    held.check(); // It was renewed.
-    await held.release();
-    await (await waiting).release();
-    await (await locks.lock('lock:a', { shared: true })).release();
-    await (await locks.lock('lock:u', { limit: 4, permits: 3 })).release();
-    await (await locks.lock(['lock:a', 'lock:b'])).release();
-    assert.deepEqual(await server.ask('ACL', 'LOG'), []);
-    await assert.rejects(locks.lock('other'), Refused);
-  });
+test('worker threads have clients of their own', async t => {
+  const { url } = await start(t);
+  const source = `
+    const { Client } = require('${fileURLToPath(new URL('../rlock.cjs', import.meta.url))}');
+    const { parentPort } = require('node:worker_threads');
+    const client = new Client('${url}');
+    (async () => {
+      for (let i = 0; i < 50; i++) await client.using('k', () => parentPort.postMessage('in'));
+      await client.close();
+    })();`;
+  const workers = Array.from({ length: 3 }, () => new Worker(source, { eval: true }));
+  const counts = await Promise.all(workers.map(worker => new Promise((resolve, reject) => {
+    let count = 0;
+    worker.on('message', () => { count += 1; });
+    worker.on('error', reject);
+    worker.on('exit', () => resolve(count));
+  })));
+  assert.deepEqual(counts, [50, 50, 50]);
+});
+
+test('the package is the same by import and by require, and is typed', async () => {
+  const require = createRequire(import.meta.url);
+  assert.equal(require('../rlock.cjs').Client, Client);
+  assert.equal(require('../package.json').version, '0.1.0');
+  const here = fileURLToPath(new URL('..', import.meta.url));
+  const tsc = require.resolve('typescript/bin/tsc');
+  const use = fileURLToPath(new URL('use.ts', import.meta.url));
+  const checks = ['--noEmit', '--strict', '--target', 'esnext', '--lib', 'esnext,dom', '--module', 'nodenext', '--types', 'node', use];
+  await promisify(execFile)(process.execPath, [tsc, ...checks], { cwd: here });
+});
+
+test('the events that are written and the actions that are read are those of the record', async () => {
+  const { forms } = createRequire(import.meta.url)('../engine.cjs');
+  const names = ['connect', 'write', 'close', 'granted', 'refused', 'done', 'failed', 'answered', 'over', 'note'];
+  const record = JSON.parse(await readFile(process.env.RLOCK_RUN
+    ?? new URL('../../../crates/rlock-embed/tests/host/run.json', import.meta.url)));
+  for (const { fields, event, output, actions, deadline } of record.steps) {
+    assert.equal(forms.write(fields).toString('hex'), event);
+    const read = forms.read(Buffer.from(output, 'hex'));
+    assert.equal(read.actions.length, actions.length);
+    assert.equal(read.deadline, deadline === null ? 2n ** 64n - 1n : BigInt(deadline));
+    for (const [index, shown] of actions.entries()) {
+      const it = read.actions[index];
+      const name = names[it.kind - 1];
+      const number = it.connection ?? it.call ?? it.guard ?? it.text;
+      assert.equal(number, name === 'note' ? shown.text : shown[name], name);
+      if (name === 'granted') assert.deepEqual(it.fences.map(([key]) => key.toString()), shown.fences.map(([key]) => key));
+      if (name === 'failed') assert.equal(it.code, shown.code);
+      if (name === 'write') assert.equal(it.bytes.toString(), shown.bytes);
+    }
+  }
+});
+
+test('the examples of README run as they are', async t => {
+  const { url } = await start(t);
+  const readme = await readFile(new URL('../README.md', import.meta.url), 'utf8');
+  const examples = [...readme.matchAll(/```js\n([^]*?)```/g)].map(([, text]) => text.replace(/redis:\/\/127.0.0.1:6379/, url));
+  assert.equal(examples.length, 2);
+  const here = fileURLToPath(new URL('..', import.meta.url));
+  for (const [index, text] of examples.entries()) {
+    const type = index === 0 ? 'module' : 'commonjs';
+    // A package finds itself by its name.
+    await promisify(execFile)(process.execPath, [`--input-type=${type}`, '-e', text], { cwd: here, timeout: 10_000 });
+  }
 });

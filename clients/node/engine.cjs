@@ -1,0 +1,216 @@
+'use strict';
+// The engine of rlock's clients, which is WebAssembly, and the form of its events and actions: docs/embedding.md.
+
+const { readFileSync } = require('node:fs');
+const { join } = require('node:path');
+const { randomBytes } = require('node:crypto');
+
+const VERSION = 1;
+/** In place of a time: without limit, or not at all. */
+const NONE = Infinity;
+
+let compiled;
+
+/** Writes the fields of an event, one after the other. */
+class Writer {
+  constructor() {
+    this.buffer = Buffer.allocUnsafe(4096);
+    this.length = 0;
+  }
+
+  #room(count) {
+    const at = this.length;
+    this.length += count;
+    if (this.length > this.buffer.length) {
+      const larger = Buffer.allocUnsafe(2 * this.length);
+      this.buffer.copy(larger, 0, 0, at);
+      this.buffer = larger;
+    }
+    return at;
+  }
+
+  u8(number) {
+    const at = this.#room(1);
+    this.buffer[at] = number;
+    return this;
+  }
+
+  u16(number) {
+    const at = this.#room(2);
+    this.buffer.writeUInt16LE(number, at);
+    return this;
+  }
+
+  u32(number) {
+    const at = this.#room(4);
+    this.buffer.writeUInt32LE(number, at);
+    return this;
+  }
+
+  u64(number) {
+    const at = this.#room(8);
+    if (number === NONE) {
+      this.buffer.fill(0xff, at, at + 8);
+    } else {
+      this.buffer.writeUInt32LE(number % 2 ** 32, at);
+      this.buffer.writeUInt32LE(Math.floor(number / 2 ** 32), at + 4);
+    }
+    return this;
+  }
+
+  bytes(value) {
+    const bytes = typeof value === 'string' ? Buffer.from(value) : value;
+    this.u32(bytes.length);
+    const at = this.#room(bytes.length);
+    this.buffer.set(bytes, at);
+    return this;
+  }
+
+  list(values) {
+    this.u32(values.length);
+    for (const value of values) this.bytes(value);
+    return this;
+  }
+}
+
+/** Reads actions. */
+class Reader {
+  constructor(buffer) {
+    this.buffer = buffer;
+    this.at = 0;
+  }
+
+  u8() {
+    return this.buffer[this.at++];
+  }
+
+  u16() {
+    this.at += 2;
+    return this.buffer.readUInt16LE(this.at - 2);
+  }
+
+  u32() {
+    this.at += 4;
+    return this.buffer.readUInt32LE(this.at - 4);
+  }
+
+  u64() {
+    const low = this.u32();
+    return low + this.u32() * 2 ** 32;
+  }
+
+  big() {
+    this.at += 8;
+    return this.buffer.readBigUInt64LE(this.at - 8);
+  }
+
+  bytes() {
+    const length = this.u32();
+    this.at += length;
+    return this.buffer.subarray(this.at - length, this.at);
+  }
+
+  text() {
+    return this.bytes().toString();
+  }
+
+  times(read) {
+    return Array.from({ length: this.u32() }, read);
+  }
+
+  /** A value that a server has answered with. */
+  value() {
+    const value = () => this.value();
+    switch (this.u8()) {
+      case 0: return null;
+      case 1: return Number(BigInt.asIntN(64, this.big()));
+      case 2: return this.text();
+      case 3: return this.times(value);
+      case 4: return Object.fromEntries(this.times(() => [value(), value()]));
+      default: return new Error(this.text());
+    }
+  }
+
+  action() {
+    const kind = this.u8();
+    switch (kind) {
+      case 1: return { kind, connection: this.u64(), how: this.u8(), host: this.text(), port: this.u16() };
+      case 2: return { kind, connection: this.u64(), bytes: this.bytes() };
+      case 3: return { kind, connection: this.u64() };
+      case 4: return {
+        kind, call: this.u64(), guard: this.u64(), owner: this.text(),
+        fences: this.times(() => [this.bytes(), this.big()]),
+      };
+      case 5: case 6: return { kind, call: this.u64() };
+      case 7: return { kind, call: this.u64(), code: this.text(), text: this.text(), transient: this.u8() === 1 };
+      case 8: return { kind, call: this.u64(), value: this.value() };
+      case 9: return { kind, guard: this.u64(), why: this.u8() };
+      case 10: return { kind, level: this.u8(), text: this.text() };
+      default: throw new Error(`rlock: unknown action ${kind}`);
+    }
+  }
+}
+
+const forms = {
+  /** An event of fields, each with its name, its type and its value. */
+  write(fields) {
+    const writer = new Writer();
+    for (const [, type, value] of fields) writer[type](value ?? NONE);
+    return writer.buffer.subarray(0, writer.length);
+  },
+
+  /** The actions of an output, and when to come again, in nanoseconds. */
+  read(output) {
+    const reader = new Reader(output);
+    const deadline = reader.big();
+    const actions = [];
+    while (reader.at < output.length) actions.push(reader.action());
+    return { actions, deadline };
+  },
+};
+
+/** One client's engine. It decides; `rlock.cjs` carries out what it says. */
+class Engine {
+  constructor({ url, name, library, version, limits }) {
+    compiled ??= new WebAssembly.Module(readFileSync(join(__dirname, 'rlock_engine.wasm')));
+    this.exports = new WebAssembly.Instance(compiled).exports;
+    if (this.exports.rlock_version() !== VERSION) throw new Error('rlock: rlock_engine.wasm is of another version');
+    this.writer = new Writer();
+    const begin = this.writer.u32(VERSION).bytes(url).bytes(name).bytes(library).bytes(version);
+    for (const limit of limits) begin.u64(limit ?? NONE);
+    for (const byte of randomBytes(32)) begin.u8(byte);
+    this.#hand();
+    const wrong = this.exports.rlock_open();
+    if (wrong) throw new RangeError(this.#output(wrong).toString());
+  }
+
+  #hand() {
+    const { writer, exports } = this;
+    const at = exports.rlock_input(writer.length);
+    new Uint8Array(exports.memory.buffer).set(writer.buffer.subarray(0, writer.length), at);
+    writer.length = 0;
+  }
+
+  #output(length) {
+    // A copy, as the next call writes over it.
+    return Buffer.from(Buffer.from(this.exports.memory.buffer, this.exports.rlock_output(), length));
+  }
+
+  /** Takes the event that `write` writes; actions, and when to come again, in nanoseconds of `process.hrtime`. */
+  handle(kind, write) {
+    this.writer.u8(kind);
+    write?.(this.writer);
+    this.#hand();
+    const length = this.exports.rlock_handle(process.hrtime.bigint());
+    if (length === -1) throw new Error(`rlock: event ${kind} was not understood`);
+    return forms.read(this.#output(length));
+  }
+
+  /** For how many milliseconds a guard still counts. */
+  remaining(guard) {
+    const left = this.exports.rlock_remaining(BigInt(guard), process.hrtime.bigint());
+    return Number(BigInt.asUintN(64, left) / 1_000_000n);
+  }
+}
+
+module.exports = { Engine, NONE, forms };

@@ -1,0 +1,341 @@
+'use strict';
+// Carries out what the engine says: sockets, time and callers. It decides nothing about locks. What users call is described
+// in `rlock.d.ts`.
+
+const { defaultMaxListeners, getMaxListeners, setMaxListeners } = require('node:events');
+const net = require('node:net');
+const tls = require('node:tls');
+const { Engine, NONE } = require('./engine.cjs');
+const { version } = require('./package.json');
+
+const event = {
+  connect: 1, lock: 2, release: 3, upgrade: 4, extend: 5, downgrade: 6, question: 7, abandon: 8, metrics: 9,
+  opened: 10, received: 11, ended: 12, flush: 13, leaveAll: 14, closed: 15, tick: 16, leave: 17, untaken: 18,
+};
+const action = {
+  connect: 1, write: 2, close: 3, granted: 4, refused: 5, done: 6, failed: 7, answered: 8, over: 9, note: 10,
+};
+const levels = ['debug', 'info', 'warn'];
+const losses = ['its lease ended', 'the server ended it', 'it was released'];
+/** The longest time that a timer of Node takes, in milliseconds. */
+const TIMER_MAX = 2 ** 31 - 1;
+
+class RlockError extends Error {
+  constructor(code, message, { transient = false } = {}) {
+    super(message);
+    this.name = `${code}Error`;
+    this.code = code;
+    this.transient = transient;
+  }
+}
+
+const millis = (name, value, none) => {
+  if (value === undefined || value === null || value === Infinity) return none;
+  if (!Number.isFinite(value) || value < 0) {
+    throw new RangeError(`${name} is ${value}, it must be a number of milliseconds, not below zero`);
+  }
+  return Math.ceil(value);
+};
+
+const keyBytes = key => {
+  if (typeof key === 'string') return Buffer.from(key);
+  if (key instanceof Uint8Array) return key;
+  throw new TypeError(`key is ${String(key)}, it must be a string or a Uint8Array`);
+};
+
+class Client {
+  #engine;
+  #sockets = new Map();
+  #calls = new Map();
+  #guards = new Map();
+  #last = 0;
+  #activities = 0;
+  #timer;
+  #due = NONE;
+  #tls;
+  #log;
+  #isClosed = false;
+
+  constructor(url = 'redis://127.0.0.1:6379', options = {}) {
+    if (typeof url !== 'string') throw new TypeError(`url is ${url}, it must be a string`);
+    const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
+    this.#tls = options.tls ?? {};
+    this.#log = options.log ?? (() => {});
+    const limits = Object.entries({ responseTimeout, retryTimeout, replicationTimeout });
+    this.#engine = new Engine({
+      url, name, library: 'rlock-node', version,
+      limits: limits.map(([name, value]) => millis(name, value, NONE)),
+    });
+  }
+
+  lock(key, options) { return this.#lock([key], 0, options); }
+  tryLock(key, options) { return this.#try([key], 0, options); }
+  lockAll(keys, options) { return this.#lock(keys, 0, options); }
+  tryLockAll(keys, options) { return this.#try(keys, 0, options); }
+  read(key, options) { return this.#lock([key], 1, options); }
+  tryRead(key, options) { return this.#try([key], 1, options); }
+  acquire(key, limit, options) { return this.#lock([key], 2, { ...options, limit }); }
+  tryAcquire(key, limit, options) { return this.#try([key], 2, { ...options, limit }); }
+
+  async using(keys, options, work = options) {
+    if (typeof work !== 'function') throw new TypeError('work must be a function');
+    const guard = await this.#lock([].concat(keys), 0, options === work ? {} : options);
+    let result;
+    try {
+      result = await work(guard.signal, guard);
+    } catch (error) {
+      // What went wrong in the work says more than what became of the lock.
+      await guard.release().catch(() => {});
+      throw error;
+    }
+    await guard.release();
+    return result;
+  }
+
+  activity() { return Object.freeze({ number: ++this.#activities }); }
+
+  async connect(options) { await this.#call(event.connect, undefined, options); }
+
+  async info(key) { return this.#ask(key, ['RLOCK.INFO', keyBytes(key)]); }
+  async force(key) { return this.#ask(key, ['RLOCK.FORCE', keyBytes(key)], true); }
+
+  async #ask(key, words, changes = false) {
+    const [answer] = await this.#call(event.question, it =>
+      it.bytes(keyBytes(key)).list(words).u8(changes ? 1 : 0).u64(NONE));
+    if (answer instanceof Error) throw new RlockError('Refused', answer.message);
+    return answer;
+  }
+
+  async metrics() {
+    const [grants, waits, losses, lateRenewals, reconnects] = await this.#call(event.metrics);
+    return { grants, waits, losses, lateRenewals, reconnects };
+  }
+
+  async close({ timeout = 5000 } = {}) {
+    if (this.#isClosed) return;
+    this.#isClosed = true;
+    const late = new Promise(resolve => { setTimeout(resolve, timeout).unref(); });
+    const flushed = this.#call(event.flush, undefined, {}, true);
+    this.#handle(event.leaveAll);
+    await Promise.race([flushed, late]).catch(() => {});
+    this.#handle(event.closed);
+  }
+
+  [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.close(); }
+
+  async #try(keys, mode, options) {
+    return this.#granted(keys, mode, { ...options, wait: 0 });
+  }
+
+  async #lock(keys, mode, options) {
+    const guard = await this.#granted(keys, mode, options);
+    if (guard) return guard;
+    throw new RlockError('NotAcquired', `${keys.join(', ')}: not acquired within ${options.wait} ms`);
+  }
+
+  #granted(keys, mode, options = {}) {
+    const { permits = 1, limit = 0, lease = 30_000, renew = true, replicas = 0, activity, signal } = options;
+    keys = keys.map(keyBytes);
+    const wait = millis('wait', options.wait, NONE);
+    const [leaseMs, maxHold, bound] = [
+      millis('lease', lease), millis('maxHold', options.maxHold, NONE), millis('bound', options.bound, NONE),
+    ];
+    const write = it => it
+      .u8(activity ? 1 : 0).u64(activity?.number ?? 0).bytes('').list(keys)
+      .u8(mode).u32(permits).u32(limit).u64(wait)
+      .u64(leaseMs).u8(renew ? 1 : 0).u64(maxHold).u64(bound).u16(replicas);
+    return this.#call(event.lock, write, { signal, keys });
+  }
+
+  /** Begins a call; its promise is settled by the engine, or by the signal. */
+  #call(kind, write, { signal, ...about } = {}, isLast = false) {
+    if (this.#isClosed && !isLast) return Promise.reject(new RlockError('Closed', 'the client has been closed'));
+    if (signal?.aborted) return Promise.reject(signal.reason);
+    const call = ++this.#last;
+    return new Promise((resolve, reject) => {
+      const abort = () => {
+        this.#calls.delete(call);
+        this.#handle(event.abandon, it => it.u64(call));
+        reject(signal.reason);
+      };
+      const end = settle => value => {
+        signal?.removeEventListener('abort', abort);
+        settle(value);
+      };
+      // A signal may end any number of waits: that is no leak to be warned of.
+      if (signal && getMaxListeners(signal) === defaultMaxListeners) setMaxListeners(Infinity, signal);
+      this.#calls.set(call, { ...about, resolve: end(resolve), reject: end(reject) });
+      signal?.addEventListener('abort', abort, { once: true });
+      this.#handle(kind, it => {
+        it.u64(call);
+        write?.(it);
+      });
+    });
+  }
+
+  #handle(kind, write) {
+    const { actions, deadline } = this.#engine.handle(kind, write);
+    // What is to be written goes first: whoever is told may call again at once, and that is to be written after it.
+    const told = actions.filter(it => !this.#carryOut(it));
+    this.#wakeAt(deadline);
+    for (const it of told) this.#tell(it);
+    this.#keepAlive();
+  }
+
+  #carryOut(it) {
+    const socket = this.#sockets.get(it.connection);
+    switch (it.kind) {
+      case action.connect: this.#connect(it); return true;
+      case action.write: socket?.write(it.bytes); return true;
+      case action.close:
+        this.#sockets.delete(it.connection);
+        socket?.destroy();
+        return true;
+      default: return false;
+    }
+  }
+
+  #connect({ connection, how, host, port }) {
+    const secure = how === 1 || how === 2;
+    const socket = secure
+      ? tls.connect({
+        host, port, servername: net.isIP(host) ? undefined : host, ...this.#tls, ...(how === 2 && { rejectUnauthorized: false }),
+      })
+      : net.connect(how === 3 ? { path: host } : { host, port });
+    this.#sockets.set(connection, socket);
+    const tell = (kind, write) => {
+      if (this.#sockets.get(connection) !== socket) return;
+      if (kind === event.ended) this.#sockets.delete(connection);
+      this.#handle(kind, it => {
+        it.u64(connection);
+        write?.(it);
+      });
+    };
+    const ended = (kind, text) => tell(event.ended, it => it.u8(kind).bytes(text));
+    socket.setNoDelay(true);
+    socket.once(secure ? 'secureConnect' : 'connect', () => tell(event.opened));
+    socket.on('data', bytes => tell(event.received, it => it.bytes(bytes)));
+    socket.on('error', error => {
+      const isCertificate = /CERT|SELF_SIGNED|ALTNAME|UNABLE_TO/.test(error.code ?? '');
+      ended(isCertificate ? 3 : 0, `${host}:${port}: ${error.message}`);
+    });
+    socket.on('close', () => ended(0, `${host}:${port}: the connection was closed`));
+  }
+
+  #tell(it) {
+    if (it.kind === action.over) {
+      this.#guards.get(it.guard)?.end(it.why);
+      return;
+    }
+    if (it.kind === action.note) {
+      this.#log(levels[it.level], it.text);
+      return;
+    }
+    const call = this.#calls.get(it.call);
+    this.#calls.delete(it.call);
+    switch (it.kind) {
+      case action.granted:
+        if (call) call.resolve(this.#guard(it, call));
+        else this.#handle(event.untaken, writer => writer.u64(it.guard));
+        break;
+      case action.refused: call?.resolve(null); break;
+      case action.done: call?.resolve(); break;
+      case action.answered: call?.resolve(it.value); break;
+      default: call?.reject(new RlockError(it.code, it.text, it));
+    }
+  }
+
+  #guard(it, { guard, keys }) {
+    const known = guard ?? new Guard(this.#verbs, it.guard, keys);
+    known.grant(it.owner, it.fences);
+    this.#guards.set(it.guard, known);
+    return known;
+  }
+
+  /** What guards can do with their client. */
+  #verbs = {
+    remaining: guard => this.#engine.remaining(guard),
+    release: (guard, least) => {
+      this.#guards.delete(guard);
+      return this.#call(event.release, it => it.u64(guard).u64(millis('least', least, NONE)), {}, true);
+    },
+    extend: (guard, lease) => this.#call(event.extend, it => it.u64(guard).u64(millis('lease', lease))),
+    downgrade: guard => this.#call(event.downgrade, it => it.u64(guard)),
+    upgrade: (guard, number, wait, options) =>
+      this.#call(event.upgrade, it => it.u64(number).u64(millis('wait', wait, NONE)), { ...options, guard }),
+  };
+
+  #wakeAt(deadline) {
+    const ms = Number(deadline - process.hrtime.bigint()) / 1e6;
+    const due = deadline === 2n ** 64n - 1n ? NONE : performance.now() + Math.max(0, ms);
+    // A timer that is too early does no harm.
+    if (this.#timer && this.#due <= due) return;
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    if (due === NONE) return;
+    this.#due = due;
+    const tick = () => {
+      this.#timer = undefined;
+      this.#handle(event.tick);
+    };
+    this.#timer = setTimeout(tick, Math.min(TIMER_MAX, Math.ceil(ms)));
+  }
+
+  /** Only what somebody waits for keeps the process alive. */
+  #keepAlive() {
+    const verb = this.#calls.size > 0 ? 'ref' : 'unref';
+    this.#timer?.[verb]();
+    for (const socket of this.#sockets.values()) socket[verb]();
+  }
+}
+
+/** What a caller holds. */
+class Guard {
+  #verbs;
+  #number;
+  #loss;
+  #controller = new AbortController();
+  #release;
+
+  constructor(verbs, number, keys) {
+    this.#verbs = verbs;
+    this.#number = number;
+    this.keys = keys.map(key => Buffer.from(key).toString());
+  }
+
+  grant(owner, fences) {
+    this.owner = owner;
+    this.fences = Object.fromEntries(fences.map(([key, fence]) => [key.toString(), fence]));
+    this.fence = fences.reduce((most, [, fence]) => (fence > most ? fence : most), 0n);
+  }
+
+  end(why) {
+    this.#loss ??= new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[why]}`);
+    this.#controller.abort(this.#loss);
+  }
+
+  get key() { return this.keys[0]; }
+
+  get signal() { return this.#controller.signal; }
+
+  get remaining() { return this.#release || this.#loss ? 0 : this.#verbs.remaining(this.#number); }
+
+  get isValid() { return this.remaining > 0; }
+
+  check() {
+    if (this.isValid) return;
+    throw this.#loss ?? new RlockError('Lost', `${this.keys.join(', ')}: the lock was lost: ${losses[this.#release ? 2 : 0]}`);
+  }
+
+  release() { return (this.#release ??= this.#verbs.release(this.#number)); }
+  releaseAfter(least) { return (this.#release ??= this.#verbs.release(this.#number, least)); }
+  extend(lease) { return this.#verbs.extend(this.#number, lease); }
+  downgrade() { return this.#verbs.downgrade(this.#number); }
+  async upgrade({ wait, ...options } = {}) {
+    return (await this.#verbs.upgrade(this, this.#number, wait, options)) !== null;
+  }
+
+  [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.release(); }
+}
+
+module.exports = { Client, Guard, RlockError };
