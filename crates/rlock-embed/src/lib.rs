@@ -11,10 +11,13 @@
 //!
 //! - [`machine`](Machine): calls, guards, and what becomes of them;
 //! - [`format`](Malformed): events and actions as bytes;
-//! - `wasm`: the same as functions of a WebAssembly module.
+//! - `wasm`: the same as functions of a WebAssembly module;
+//! - `python`: the same as a module of Python, with the feature of that name.
 
 mod format;
 mod machine;
+#[cfg(feature = "python")]
+mod python;
 #[cfg(target_family = "wasm")]
 pub mod wasm;
 
