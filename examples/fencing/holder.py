@@ -11,9 +11,8 @@ import os
 import sys
 
 import psycopg
-import redis
-import rlock
 import urllib3
+from rlock_client import Client
 
 LOCK = "account:7"
 
@@ -131,8 +130,9 @@ def say(*words) -> None:
 def main() -> None:
     deposit, lease = int(sys.argv[1]), int(sys.argv[2]) / 1000
     # A thread renews the lease, but not while this process stands still.
-    locks = rlock.Locks(redis.Redis.from_url(os.environ["RLOCK_URL"]))
-    with locks.lock(LOCK, lease=lease, wait=20) as held:
+    client = Client(os.environ["RLOCK_URL"])
+    # Of a loss it says so itself.
+    with client.lock(LOCK, lease=lease, wait=20, raise_lost=False) as held:
         say("granted", held.fence)
 
         receivers = [receiver(held.fence) for receiver in (Table, FencedTable, Object, FencedObject, S3Object)]

@@ -15,9 +15,9 @@ import redis_lock
 
 CLIENTS = pathlib.Path(__file__).resolve().parents[3] / "clients" / "python"
 sys.path.append(str(CLIENTS))
-rlock = None
+rlock_client = None
 with contextlib.suppress(ImportError):
-    import rlock
+    import rlock_client
 
 
 # The pool of redis-py ends at 100 connections by default.
@@ -111,17 +111,19 @@ class PostgresAdvisory:
 class Rlock:
     name, title = "rlock-python", "rlock, clients/python"
     waits = "server queue"
-    settings = "rlock.Locks for all callers"
+    settings = "one Client for all callers"
     version = "of this repository"
 
     def __init__(self, url, lease_ms):
-        self.locks, self.lease_s = rlock.Locks(redis.Redis.from_url(url, **POOL)), lease_ms / 1000
+        self.client, self.lease_s = rlock_client.Client(url), lease_ms / 1000
 
     def take(self, key):
-        return self.locks.lock(key, lease=self.lease_s).release
+        lock = self.client.lock(key, lease=self.lease_s)
+        lock.acquire()
+        return lock.release
 
 
-PEERS = [RedisPy, PythonRedisLock, SetNx, Blpop, PostgresAdvisory, *([Rlock] if rlock else [])]
+PEERS = [RedisPy, PythonRedisLock, SetNx, Blpop, PostgresAdvisory, *([Rlock] if rlock_client else [])]
 # Each of its callers has a connection of its own, not one of a pool.
 OF_ONE_CALLER = (PostgresAdvisory,)
 

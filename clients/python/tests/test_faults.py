@@ -1,225 +1,443 @@
-"""Whatever breaks, no hold and no place is left behind."""
+"""What a lock does on a bad day."""
 
 import asyncio
-import ctypes
-import random
-import socket
+import os
+import pathlib
+import pickle
+import signal
+import ssl
+import subprocess
+import sys
 import threading
 import time
 
 import pytest
+import redis
+from conftest import SOON, OfLoop, Proxy, until
 
-from conftest import SOON, Async, Sync, until
-from rlock import NotAcquired
+import rlock_client
+import rlock_client.asyncio
+from rlock_client import Client, Lost, NotAcquired
 
-
-def holders(server, key):
-    return [dict(zip(each[::2], each[1::2])) for each in server.info(key)["holders"]]
-
-
-@pytest.mark.parametrize("how", ["close", "hang"])
-@pytest.mark.parametrize("wait", [0, 5])
-def test_a_grant_whose_reply_is_lost_is_asked_for_again_and_counts_once(face, proxy, server, key, how, wait):
-    locks = face(proxy.port, socket_timeout=0.3, ask_every=0.3)
-    proxy.lose = ("RLOCK.ACQUIRE", how)
-    with locks.lock(key, wait=wait) as held:
-        assert proxy.lost == 1
-        assert [(each["fence"], each["count"]) for each in holders(server, key)] == [(held.fence, 1)]
-    assert server.is_free(key)
+HERE = pathlib.Path(__file__).parent
 
 
-@pytest.mark.parametrize("how", ["close", "hang"])
-def test_a_waiter_whose_connection_breaks_keeps_its_place(face, proxy, server, key, how, background):
-    held = face(server.port).lock(key)
-    locks = face(proxy.port, socket_timeout=0.3, ask_every=1)
-    proxy.lose = ("RLOCK.ACQUIRE", how)
-    waiter = background(locks.lock, key, wait=SOON)
-    until(lambda: server.queued(key) == 1 and proxy.lost, "the waiter stands in the queue")
-    behind = background(face(server.port).lock, key, wait=SOON)
-    until(lambda: server.queued(key) == 2, "another stands behind it")
-    before = server.count()
-    if how == "close":
-        proxy.cut()
-    until(lambda: server.count() > before, "the waiter has asked again")
-    held.release()
-    first = waiter.result(SOON)
-    assert not behind.done()
-    first.release()
-    behind.result(SOON).release()
-
-
-@pytest.mark.parametrize("how", ["close", "hang"])
-def test_a_release_whose_reply_is_lost_is_repeated(face, proxy, server, key, how):
-    held = face(proxy.port, socket_timeout=0.3).lock(key)
-    proxy.lose = ("RLOCK.RELEASE", how)
-    assert held.release() is False  # Released, but by which of the two requests is not known.
-    assert proxy.lost == 1 and server.is_free(key)
-
-
-def test_a_limit_of_the_client_that_is_shorter_than_the_wait_does_not_end_it(face, server, key, background):
-    locks = face(server.port, socket_timeout=0.2)
-    held = locks.lock(key)
-    waiter = background(locks.lock, key, wait=SOON)
-    until(lambda: server.queued(key) == 1, "the waiter stands in the queue")
-    before = server.count()
-    time.sleep(0.8)
-    assert server.count() == before and not waiter.done()
-    held.release()
-    waiter.result(SOON).release()
-
-
-def test_a_pool_of_one_does_not_block_the_holder(face, server, key, background):
-    locks = face(server.port, max_connections=1)
-    held = locks.lock(key, lease=0.6)
-    waiters = [background(locks.lock, key, wait=SOON) for _ in range(5)]
-    until(lambda: server.queued(key) == 5, "five wait")
-    time.sleep(1)
-    held.check()
-    assert held.release() is True
-    until(lambda: sum(each.done() for each in waiters) == 1, "one of them holds")
-    while waiters:
-        [done] = [each for each in waiters if each.done()]
-        waiters.remove(done)
-        done.result().release()
-        until(lambda: not waiters or any(each.done() for each in waiters), "the next holds")
-
-
-def test_idle_connections_that_the_server_closed_are_replaced(face, own_server, key):
-    server = own_server()
-    locks = face(server.port)
-    held = locks.lock(key)
-    server.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    assert held.release() is True
-    locks.lock(key).release()
-
-
-@pytest.fixture(params=["redis", "valkey"])
-def tasks(request, server):
-    face = Async(__import__(request.param), server.port)
-    __import__(request.param + ".asyncio")
-    yield face
-    face.end()
-
-
-def test_a_cancelled_task_leaves_the_queue(tasks, server, key):
-    held = tasks.lock(key)
-    waiter = tasks.start(tasks.ask(key))
-    until(lambda: server.queued(key) == 1, "the task waits")
-    waiter.cancel()
-    until(lambda: server.queued(key) == 0, "its place is gone", 2)
-    held.release()
-    assert server.is_free(key)
-
-
-def test_a_limit_of_the_caller_leaves_the_queue_before_it_is_told(tasks, server, key):
-    async def ask_in_vain():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.2):
-                await tasks.ask(key, wait=60)
-        return server.queued(key)
-
-    with tasks.lock(key):
-        assert tasks.run(ask_in_vain()) == 0
-
-
-def test_a_task_cancelled_in_the_moment_of_the_grant_leaves_the_lock_free(tasks, server, key):
-    async def race(pause):
-        held = await tasks.ask(key)
-        waiter = asyncio.create_task(tasks.ask(key))
-        while not server.queued(key):
-            await asyncio.sleep(0)
-        release = asyncio.create_task(held.release())
-        await asyncio.sleep(pause)
-        waiter.cancel()
+def in_child(work):
+    """What `work` gives in a child of a fork, or the error that it raises."""
+    near, far = os.pipe()
+    child = os.fork()
+    if child == 0:
         try:
-            granted = await waiter
-        except asyncio.CancelledError:
-            await release
-            return 0
-        await release
-        await granted.release()
-        return 1
-
-    async def races():
-        granted = 0
-        for _ in range(150):
-            granted += await race(random.uniform(0, 0.002))
-            assert server.is_free(key)
-        return granted
-
-    assert 0 < tasks.run(races()) < 150  # Both endings were met.
+            answer = work()
+        except BaseException as error:
+            answer = error
+        os.write(far, pickle.dumps(answer))
+        os._exit(0)
+    os.close(far)
+    with os.fdopen(near, "rb") as pipe:
+        answer = pickle.loads(pipe.read())
+    os.waitpid(child, 0)
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
-def test_a_task_cancelled_at_any_step_leaves_nothing(tasks, server, key):
-    async def races():
-        for _ in range(150):
-            task = asyncio.create_task(tasks.ask(key, wait=random.choice([0, 1])))
-            await asyncio.sleep(random.uniform(0, 0.002))
+def test_a_loss_is_told_at_once_and_at_the_end(client, server, key):
+    """A1, A9, A10."""
+    told, lock = [], client.lock(key, on_loss=lambda error: told.append((error, time.monotonic())))
+    with pytest.raises(Lost, match="the server ended it"), lock:
+        server.ask("RLOCK.FORCE", key)
+        began = time.monotonic()
+        until(lambda: told, "a loss")
+        assert told[0][1] - began < 1 and lock.lost and not lock.owned()
+        with pytest.raises(Lost):
+            lock.check()
+        with client.lock(key, wait=1):
+            pass
+    with pytest.raises(Lost):
+        lock.check()
+    with pytest.raises(ZeroDivisionError), lock:
+        server.ask("RLOCK.FORCE", key)
+        1 / 0
+    with client.lock(key, raise_lost=False):
+        server.ask("RLOCK.FORCE", key)
+    assert len(told) <= 2
+
+
+def test_fork(server, key):
+    """A2: a child has locks of its own, and nothing of its parent's."""
+    losses = []
+    with Client(server.url) as client, client.lock(key, lease=1, on_loss=losses.append) as lock:
+
+        def child():
+            with pytest.raises(Lost, match="belongs to the process"):
+                lock.check()
+            seen = [lock.owned(), client.lock(key).acquire(False)]
+            with client.lock(key + "2", lease=0.6) as mine:
+                time.sleep(0.8)
+                seen += [mine.owned(), mine.owner != lock.owner]
+            lock.release()
+            return [*seen, server.info(key)["mode"], losses]
+
+        server.client.connection_pool.disconnect()
+        assert in_child(child) == [False, False, True, True, "exclusive", []]
+        assert lock.owned() and not losses
+        for _ in range(8):  # While threads lock.
+            threads = [threading.Thread(target=lambda n=n: client.lock(f"{key}{n}", wait=5).acquire()) for n in range(4)]
+            [it.start() for it in threads]
+            assert in_child(lambda: client.lock(key + "9", wait=5).__enter__().release()) is None
+            [it.join() for it in threads]
+        assert lock.owned() and not losses
+    assert server.is_free(key)
+
+
+def test_a_child_keeps_nothing_of_a_dead_parent(server, key):
+    program = f"""if True:
+        import os, time, rlock_client
+        lock = rlock_client.Client({server.url!r}).lock({key!r}, lease=0.6)
+        lock.acquire()
+        if os.fork() == 0:
+            with rlock_client.Client({server.url!r}).lock({key + "2"!r}): time.sleep(60)
+        print("held", flush=True)
+        time.sleep(60)"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+    try:
+        assert parent.stdout.readline() == b"held\n"
+        until(lambda: not server.is_free(key + "2"), "the child's lock")
+        parent.kill()
+        until(lambda: server.is_free(key), "the end of its lease", 3)
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.communicate()
+
+
+def test_fork_of_an_event_loop(server, key):
+    client = rlock_client.asyncio.Client(server.url)
+
+    async def main():
+        async with client.lock(key, lease=1) as lock:
+            server.client.connection_pool.disconnect()
+            child = await asyncio.to_thread(in_child, lambda: asyncio.run(work()))
+            assert child == (False, True)
+            await asyncio.sleep(1)
+            lock.check()
+        await client.aclose()
+
+    async def work():
+        async with client.lock(key + "2") as mine:
+            return await client.lock(key).acquire(False), await mine.owned()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_task_ends_at_once(server, key):
+    """A4: at whatever step, also while the connection opens; and nothing is left."""
+
+    async def main():
+        for turn in range(300):
+            client = rlock_client.asyncio.Client(server.url)
+            task = asyncio.ensure_future(client.lock(key).acquire())
+            for _ in range(turn % 12):
+                await asyncio.sleep(0)
             task.cancel()
-            try:
-                await (await task).release()
-            except asyncio.CancelledError:
-                pass
-            assert server.is_free(key)
+            began = time.monotonic()
+            await asyncio.wait({task}, timeout=SOON)
+            assert task.done() and time.monotonic() - began < 1
+            if turn % 12 == 11:
+                await client.aclose()
+            else:
+                asyncio.ensure_future(client.aclose())
+        await asyncio.sleep(0.2)
 
-    tasks.run(races())
-
-
-def test_a_task_cancelled_twice_while_it_releases_has_released(tasks, server, key):
-    async def hold():
-        async with tasks.locks.lock(key):
-            await asyncio.sleep(60)
-
-    async def cancel():
-        task = asyncio.create_task(hold())
-        while server.is_free(key):
-            await asyncio.sleep(0.005)
-        task.cancel()
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait({task})
-
-    tasks.run(cancel())
-    until(lambda: server.is_free(key), "the lock is free")
+    asyncio.run(main())
+    until(lambda: server.is_free(key), "free")
 
 
-@pytest.mark.parametrize("library", ["redis", "valkey"])
-def test_a_thread_interrupted_while_it_waits_leaves_the_queue(library, server, key):
-    face, ended = Sync(__import__(library), server.port, ask_every=0.3, socket_timeout=0.3), []
+def test_a_cancel_in_the_moment_of_a_grant(server, key):
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client:
+            for turn in range(200):
+                lock = client.lock(key)
+                await lock.acquire()
+                task = asyncio.ensure_future(client.lock(key).acquire())
+                await asyncio.sleep(0.001)
+                await lock.release()
+                for _ in range(turn % 6):
+                    await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait({task}, timeout=SOON)
+                if not task.cancelled():
+                    client.force(key).close()
+                assert await asyncio.wait_for(client.lock(key).acquire(timeout=5), SOON)
+            assert (await client.metrics())["grants"] >= 200
 
-    def wait():
-        try:
-            face.lock(key)
-        except KeyboardInterrupt:
-            ended.append(server.queued(key))
+    asyncio.run(main())
+    until(lambda: server.is_free(key), "free")
 
-    with face.lock(key):
-        thread = threading.Thread(target=wait)
-        thread.start()
-        until(lambda: server.queued(key) == 1, "the thread waits")
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
-        thread.join(SOON)
-        assert ended == [0]
+
+def test_many(face, server, key):
+    """A5, A8: one connection, no thread for each, and nothing is left of waits that were cancelled."""
+    client, threads = face(server.url, name=key), threading.active_count()
+    with client.lock(key):
+        run = client.run if isinstance(client, OfLoop) else None
+        if run:
+
+            async def cancelled():
+                for _ in range(10):
+                    waits = [asyncio.ensure_future(client.client.lock(key).acquire()) for _ in range(1000)]
+                    await asyncio.sleep(0.02)
+                    [it.cancel() for it in waits]
+                    await asyncio.wait(waits)
+
+            async def held():
+                locks = [client.client.lock(f"{key}:{number}", lease=2) for number in range(1000)]
+                assert all(await asyncio.gather(*(it.acquire() for it in locks)))
+                waits = [asyncio.ensure_future(client.client.lock(key).acquire(timeout=3)) for _ in range(1000)]
+                await asyncio.sleep(2.5)
+                assert all([await it.owned() for it in locks]) and len(server.connections(key)) == 1
+                assert server.info(key)["queued"] == 1000
+                await asyncio.gather(*(it.release() for it in locks))
+                assert not any(await asyncio.gather(*waits))
+
+            run(cancelled())
+        else:
+            locks = [client.lock(f"{key}:{number}", lease=2) for number in range(1000)]
+            assert all(lock.acquire() for lock in locks)
+            time.sleep(2.5)
+            assert all(lock.owned() for lock in locks)
+            assert threading.active_count() <= threads + 2 and len(server.connections(key)) == 1
+            [lock.release() for lock in locks]
+        until(lambda: server.info(key)["queued"] == 0, "an empty queue")
+        if run:
+            run(held())
+        assert len(server.connections(key)) == 1
     assert server.is_free(key)
-    face.end()
 
 
-def test_a_server_that_is_gone_after_a_lost_reply_is_an_error_of_a_try(face, proxy, key, background):
-    proxy.lose = ("RLOCK.ACQUIRE", "hang")
-    asked = background(face(proxy.port, socket_timeout=0.3).lock, key, wait=0)
-    until(lambda: proxy.lost, "the request meets its fate")
-    proxy.listener.shutdown(socket.SHUT_RDWR)
-    with pytest.raises(face.broken):
-        asked.result(SOON)
+@pytest.mark.parametrize("word", ["HELLO", "RLOCK.ACQUIRE", "RLOCK.RENEW", "RLOCK.RELEASE"])
+def test_lost_replies(face, proxy, server, key, word):
+    client = face(proxy.url)
+    with client.lock(key + "0"):
+        pass
+    if word == "HELLO":
+        proxy.lose = word
+        proxy.cut()
+    proxy.lose = word
+    with client.lock(key, lease=1) as lock:
+        time.sleep(0.6 if word == "RLOCK.RENEW" else 0)
+        lock.check()
+    assert proxy.lost == 1
+    until(lambda: server.is_free(key), "free")
 
 
-def test_a_wait_through_an_outage_is_over_in_time(face, own_server, key, background):
-    server = own_server()
-    locks = face(server.port)
-    locks.lock(key, lease=60)
-    waiter = background(locks.lock, key, wait=1.5)
-    until(lambda: server.queued(key) == 1, "the waiter stands in the queue")
-    server.kill()
-    with pytest.raises(NotAcquired, match="within 1.5 s") as caught:
-        waiter.result(SOON)
-    assert isinstance(caught.value.__cause__, face.broken)
+def test_cuts_while_threads_lock(face, proxy, server, key):
+    client, done, inside = face(proxy.url), [], []
+
+    def work():
+        lock = client.lock(key)
+        for _ in range(5):
+            with lock:
+                inside.append(1)
+                assert len(inside) == 1
+                time.sleep(0.003)
+                inside.pop()
+        done.append(1)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    [it.start() for it in threads]
+    for _ in range(6):
+        time.sleep(0.05)
+        proxy.cut()
+    [it.join(20) for it in threads]
+    assert len(done) == 8 and server.is_free(key)
+
+
+def test_a_server_that_stands_still(face, begin, key):
+    """A11: a short limit is short, and afterwards nothing is left."""
+    server = begin("one")
+    client = face(server.url, response_timeout=0.5, retry_timeout=1)
+    lock = client.lock(key, lease=1)
+    lock.acquire()
+    os.kill(server.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    with pytest.raises((rlock_client.Unavailable, NotAcquired)):
+        client.lock(key + "2", wait=0.5).__enter__()
+    assert time.monotonic() - began < 3
+    until(lambda: lock.lost, "a loss")
+    os.kill(server.pid, signal.SIGCONT)
+    with pytest.raises(Lost):
+        lock.release()
+    until(lambda: server.is_free(key) and server.is_free(key + "2"), "free")
+
+
+def test_a_process_that_stood_still(server, key):
+    program = f"""if True:
+        import sys, rlock_client
+        with rlock_client.Client({server.url!r}) as client, client.lock({key!r}, lease=0.5, raise_lost=False) as lock:
+            print("held", flush=True)
+            sys.stdin.readline()
+            print(lock.owned(), lock.lost, flush=True)"""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe)
+    assert process.stdout.readline() == b"held\n"
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: server.is_free(key), "the end of its lease")
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(b"\n", timeout=SOON)[0] == b"False True\n" and process.returncode == 0
+
+
+def test_a_release_in_the_second_of_a_restart(face, begin, key, tmp_path):
+    """A12."""
+    options = [f"--set={it}" for it in ("appendonly yes", "appendfsync always", f"dir {tmp_path}")]
+    server = begin("one", *options)
+    proxy = Proxy(server.port)
+    held, dead = threading.Event(), threading.Event()
+
+    def work():
+        with face(proxy.url).lock(key):
+            held.set()
+            dead.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    held.wait()
+    os.kill(server.pid, signal.SIGKILL)
+    dead.set()
+    again = begin("one", *options)
+    assert thread.is_alive() and not again.is_free(key)
+    proxy.target = again.port
+    thread.join(SOON)
+    assert again.is_free(key)
+
+
+def test_a_fail_over_behind_one_address(face, begin, key):
+    """A13: the old master answers READONLY, and its connection is not kept."""
+    pair = begin("replica")
+    old, new = (rlock_client.Client(it["url"]) for it in pair.servers)
+    master, replica = (redis.Redis(port=it["port"]) for it in pair.servers)
+    proxy = Proxy(pair.port)
+    with face(proxy.url).lock(key, lease=2) as lock:
+        until(lambda: replica.exists(key), "a copy")
+        proxy.target = pair.servers[1]["port"]
+        replica.replicaof("NO", "ONE")
+        master.replicaof("127.0.0.1", proxy.target)
+        time.sleep(2.5)
+        lock.check()
+        assert new.info(key)["holders"][0]["owner"] == lock.owner
+    assert new.info(key)["mode"] == "free"
+    old.close(), new.close()
+
+
+def test_a_cluster(face, begin, key):
+    client = face(begin("cluster", "--nodes", "3").url)
+    with client.lock([f"{key}{number}" for number in range(9)], wait=SOON) as lock:
+        assert len(lock.fences) == 9
+        assert not client.lock(key + "4").acquire(False)
+    with client.lock(key + "4", wait=0):
+        pass
+
+
+def fails_over(port):
+    try:
+        return redis.Redis(port=port).execute_command("SENTINEL", "FAILOVER", "locks")
+    except redis.ResponseError:  # It does not know the replica yet.
+        return False
+
+
+def test_sentinels(face, begin, key):
+    servers = begin("sentinel", "--sentinels", "3")
+    client = face(servers.url)
+    with client.lock(key, wait=SOON, lease=2) as lock:
+        until(lambda: redis.Redis(port=servers.servers[1]["port"]).exists(key), "a copy")
+        until(lambda: fails_over(servers.about["sentinels"][0]["port"]), "a fail-over begins")
+        until(lambda: b"master" in redis.Redis(port=servers.servers[1]["port"]).execute_command("ROLE"), "a fail-over")
+        time.sleep(1)
+        lock.check()
+    with client.lock(key, wait=SOON):
+        assert redis.Redis(port=servers.servers[1]["port"]).exists(key)
+
+
+def test_tls(face, begin, key):
+    tls = begin("one", "--tls").about["tls"]
+    context = ssl.create_default_context(cafile=tls["authority"])
+    with face(tls["url"], tls=context).lock(key) as lock:
+        assert lock.owned()
+    with pytest.raises(rlock_client.NotConnected, match="(?i)certificate"):
+        face(tls["url"]).connect()
+
+
+def test_a_signal(server, key):
+    """A14: an exception of a signal, at whatever moment, leaves nothing."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with Client(server.url) as client:
+            for turn in range(200):
+                lock = client.lock(key)
+                signal.setitimer(signal.ITIMER_REAL, 0.00005 + turn % 50 * 0.00002)
+                try:
+                    with lock:
+                        time.sleep(1)
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                del lock
+                other = client.lock(key)
+                assert other.acquire(timeout=2)
+                other.release()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_no_thread_can_be_started(server, key, monkeypatch, caplog):
+    """A14: the client tells nobody of the loss then, but it goes on."""
+    with Client(server.url) as client, client.lock(key, on_loss=print, raise_lost=False) as lock:
+
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        server.ask("RLOCK.FORCE", key)
+        until(lambda: lock.lost, "a loss")
+        until(lambda: "no thread" in caplog.text, "a line in the log")
+        with client.lock(key, wait=1):
+            pass
+
+
+def test_gevent(server, key):
+    program = f"""if True:
+        from gevent import monkey; monkey.patch_all()
+        import gevent, rlock_client
+        client, inside, most = rlock_client.Client({server.url!r}), [], []
+        def work():
+            for _ in range(3):
+                with client.lock({key!r}):
+                    inside.append(1); most.append(len(inside)); gevent.sleep(0.001); inside.pop()
+        gevent.joinall([gevent.spawn(work) for _ in range(20)], raise_error=True)
+        with client.lock({key!r}, lease=0.6) as lock:
+            waits = gevent.spawn(client.lock({key!r}).acquire)
+            gevent.sleep(0.8)
+            waits.kill()
+            gevent.sleep(0.1)
+            print(len(most), max(most), lock.owned(), client.info({key!r})["queued"], waits.dead)
+        client.close()"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("60 1 True 0 True\n", "")
+
+
+def test_a_program_that_ends_releases(server, key):
+    for program in (
+        f"import rlock_client; lock = rlock_client.Client({server.url!r}).lock({key!r}); lock.acquire()",
+        f"import rlock_client\nwith rlock_client.Client({server.url!r}).lock({key!r}): raise SystemExit",
+    ):
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=SOON)
+        assert server.is_free(key)
+
+
+def test_it_is_typed():
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=HERE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
