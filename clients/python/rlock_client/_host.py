@@ -82,7 +82,6 @@ class Terms:
         limit: Optional[int],
         permits: int,
         activity: "Optional[Activity]",
-        owner: Optional[str],
         lease: float,
         renew: bool,
         max_hold: Optional[float],
@@ -93,10 +92,9 @@ class Terms:
             raise errors.OutOfRange("shared and limit cannot be given both")
         self.keys = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
         self.activity = activity
-        kind = 1 if activity else 0 if owner is None else 2
         mode = 1 if shared else 0 if limit is None else 2
         self.before = b"".join(
-            [wire.head(kind, activity.number if activity else 0), wire.text(owner or ""), wire.listed(self.keys)]
+            [wire.head(1 if activity else 0, activity.number if activity else 0), wire.text(""), wire.listed(self.keys)]
             + [bytes([mode]), wire.u32.pack(whole("permits", permits, 32))]
             + [wire.u32.pack(whole("limit", limit or 0, 32))]
         )

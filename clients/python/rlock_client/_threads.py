@@ -312,7 +312,6 @@ class Client:
         limit: Optional[int] = None,
         permits: int = 1,
         activity: Optional[Activity] = None,
-        owner: Optional[str] = None,
         renew: bool = True,
         max_hold: Optional[float] = None,
         bound: Optional[float] = None,
@@ -325,7 +324,7 @@ class Client:
         """A lock, which is not acquired yet: see the table of options in README."""
         common.millis("wait", wait)
         common.millis("release_after", release_after)
-        terms = Terms(keys, shared, limit, permits, activity, owner, lease, renew, max_hold, bound, replicas)
+        terms = Terms(keys, shared, limit, permits, activity, lease, renew, max_hold, bound, replicas)
         return Lock(self, terms, wait, release_after, on_loss, raise_lost, thread_local)
 
     def activity(self) -> Activity:

@@ -100,8 +100,9 @@ class _Host(common.Host):
         except BaseException as error:  # Of whatever kind: it is told.
             if it.socket:
                 it.socket.close()
-            if not isinstance(error, asyncio.CancelledError):
-                self.ended(it.number, it, error, it.where)
+            self.ended(it.number, it, error, it.where)
+            if isinstance(error, asyncio.CancelledError):
+                raise
 
     async def reach(self, how: int, host: str, port: int) -> socket.socket:
         if how == 3:
@@ -214,7 +215,6 @@ class Client:
         limit: Optional[int] = None,
         permits: int = 1,
         activity: Optional[Activity] = None,
-        owner: Optional[str] = None,
         renew: bool = True,
         max_hold: Optional[float] = None,
         bound: Optional[float] = None,
@@ -226,7 +226,7 @@ class Client:
         """A lock, which is not acquired yet: see the table of options in README."""
         common.millis("wait", wait)
         common.millis("release_after", release_after)
-        terms = Terms(keys, shared, limit, permits, activity, owner, lease, renew, max_hold, bound, replicas)
+        terms = Terms(keys, shared, limit, permits, activity, lease, renew, max_hold, bound, replicas)
         return Lock(self, terms, wait, release_after, on_loss, raise_lost)
 
     def activity(self) -> Activity:
