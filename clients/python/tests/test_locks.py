@@ -177,6 +177,17 @@ def test_one_lock_for_many_threads_and_tasks(server, key):
     assert (inside, most) == (0, 1) and server.is_free(key)
 
 
+def test_another_thread_releases(server, key):
+    with Client(server.url) as client:
+        lock, own = client.lock(key, thread_local=False), client.lock(key + "2")
+        assert lock.acquire() and own.acquire()
+        seen = []
+        thread = threading.Thread(target=lambda: seen.extend([lock.owned(), own.owned(), lock.release()]))
+        thread.start(), thread.join()
+        assert seen == [True, False, None] and server.is_free(key) and own.owned()
+        own.release()
+
+
 def test_a_forgotten_lock_is_released(client, server, key, caplog):
     lock = client.lock(key)
     lock.acquire()
