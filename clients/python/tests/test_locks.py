@@ -1,6 +1,8 @@
 """What a lock does."""
 
 import asyncio
+import json
+import os
 import pathlib
 import pickle
 import re
@@ -10,11 +12,11 @@ import threading
 import time
 
 import pytest
-from conftest import SOON, OfLoop, until
+from conftest import ROOT, SOON, OfLoop, until
 
 import rlock_client
 import rlock_client.asyncio
-from rlock_client import Client, Lost, NotAcquired
+from rlock_client import Client, Lost, NotAcquired, _engine, _wire
 
 
 def test_a_lock(client, server, key):
@@ -231,6 +233,22 @@ def test_an_example_of_the_readme(server, example):
     assert (done.returncode, done.stderr) == (0, "")
     assert "held under fence" in done.stdout or "one at a time" in done.stdout
     assert all(server.is_free(key) for key in re.findall(r'lock\("([^"]*)"', example))
+
+
+KINDS = ["connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note"]
+
+
+def test_the_recorded_run():
+    """The engine is the right one, and each of its actions is read as it was recorded."""
+    run = json.loads(pathlib.Path(os.environ.get("RLOCK_RUN", ROOT / "crates/rlock-embed/tests/host/run.json")).read_text())
+    engine = _engine.Engine(bytes.fromhex(run["configuration"]["bytes"]))
+    for step in run["steps"]:
+        output = engine.handle(step["now"], bytes.fromhex(step["event"]))
+        assert output.hex() == step["output"]
+        deadline, actions = _wire.read(output)
+        assert deadline == (_wire.NONE if step["deadline"] is None else step["deadline"])
+        for action, recorded in zip(actions, step["actions"], strict=True):
+            assert recorded[KINDS[action[0] - 1]] == action[1]
 
 
 def test_errors_can_be_pickled():
