@@ -7,7 +7,7 @@ use std::{
     ptr,
 };
 
-use rlock_core::syntax::{Opt, Positional, Value};
+use rlock_core::syntax::{Command, Opt, Positional, Value};
 
 use super::table::{COMMANDS, Row};
 use crate::api::{Context, raw};
@@ -61,13 +61,14 @@ fn describe(ctx: &Context, row: &Row, name: &CStr) -> Option<()> {
     };
     let mut kept = Kept::default();
     let positionals = row.command.positionals();
-    let options = row.command.options().filter(|it| it.stands_alone());
+    let options = row.command.options();
+    let options = options.filter(|it| it.stands_alone(row.command));
     let mut arguments = Vec::new();
     for positional in positionals {
         arguments.push(kept.positional(*positional)?);
     }
     for option in options {
-        arguments.push(kept.option(option)?);
+        arguments.push(kept.option(row.command, option)?);
     }
     let least = c_int::try_from(1 + positionals.len()).ok()?;
     let is_open = positionals.len() < arguments.len() || positionals.contains(&Positional::Keys);
@@ -168,13 +169,13 @@ impl Kept {
     }
 
     /// An option, in a block with those that need it or stand in its place.
-    fn option(&mut self, option: Opt) -> Option<raw::RedisModuleCommandArg> {
+    fn option(&mut self, command: Command, option: Opt) -> Option<raw::RedisModuleCommandArg> {
         let own = self.own(option)?;
         let (mut block, mut choice) = (vec![own], vec![own]);
-        for nested in option.needed_by() {
-            block.push(self.option(nested)?);
+        for nested in option.needed_by(command) {
+            block.push(self.option(command, nested)?);
         }
-        for other in option.excluded_by() {
+        for other in option.excluded_by(command) {
             choice.push(self.own(other)?);
         }
         let simple = raw::RedisModuleCommandArg {

@@ -293,3 +293,16 @@ fn each_key_that_is_waited_for_is_a_place() {
     again.fence();
     assert_eq!(server.counter("waiters"), 0);
 }
+
+#[test]
+fn each_option_of_a_command_is_once_in_its_syntax() {
+    for command in Command::ALL {
+        let line = command.syntax();
+        let words: Vec<_> = line.split([' ', '[', ']', '|']).collect();
+        for option in Opt::ALL {
+            let shown = words.iter().filter(|it| **it == option.spec().token);
+            let is_its = command.options().any(|it| it == option);
+            assert_eq!(shown.count(), usize::from(is_its), "{option:?} in {line}");
+        }
+    }
+}

@@ -164,7 +164,7 @@ impl Command {
     /// Its options, in the order of the help.
     pub fn options(self) -> impl Iterator<Item = Opt> {
         let all = Opt::ALL.into_iter();
-        all.filter(move |it| it.spec().commands.contains(&self))
+        all.filter(move |it| it.is_of(self))
     }
 
     /// Which of its words says how many keys follow, counted from its name.
@@ -186,9 +186,9 @@ impl Command {
             });
         }
         for option in self.options() {
-            if option.stands_alone() {
+            if option.stands_alone(self) {
                 line.push_str(" [");
-                option.show(&mut line);
+                option.show(self, &mut line);
                 line.push(']');
             }
         }
@@ -375,36 +375,44 @@ impl Opt {
         }
     }
 
-    /// Whether it neither needs another option nor excludes one.
+    /// Whether it neither needs another option of the command nor excludes one.
     #[must_use]
-    pub const fn stands_alone(self) -> bool {
-        self.spec().needs.is_none() && self.spec().excludes.is_none()
+    pub fn stands_alone(self, command: Command) -> bool {
+        let Spec {
+            needs, excludes, ..
+        } = self.spec();
+        let others = needs.iter().chain(excludes);
+        !others.into_iter().any(|it| it.is_of(command))
     }
 
-    /// Those that can only be given together with this one.
-    pub fn needed_by(self) -> impl Iterator<Item = Self> {
-        let all = Self::ALL.into_iter();
+    /// Those of the command that can only be given together with this one.
+    pub fn needed_by(self, command: Command) -> impl Iterator<Item = Self> {
+        let all = command.options();
         all.filter(move |it| it.spec().needs == Some(self))
     }
 
-    /// Those that cannot be given together with this one.
-    pub fn excluded_by(self) -> impl Iterator<Item = Self> {
-        let all = Self::ALL.into_iter();
+    /// Those of the command that cannot be given together with this one.
+    pub fn excluded_by(self, command: Command) -> impl Iterator<Item = Self> {
+        let all = command.options();
         all.filter(move |it| it.spec().excludes == Some(self))
+    }
+
+    fn is_of(self, command: Command) -> bool {
+        self.spec().commands.contains(&command)
     }
 
     /// Writes it with its value, what may come with it, and what may stand in
     /// its place.
-    fn show(self, line: &mut String) {
+    fn show(self, command: Command, line: &mut String) {
         line.push_str(&self.usage());
-        for nested in self.needed_by() {
+        for nested in self.needed_by(command) {
             line.push_str(" [");
-            nested.show(line);
+            nested.show(command, line);
             line.push(']');
         }
-        for other in self.excluded_by() {
+        for other in self.excluded_by(command) {
             line.push_str(" | ");
-            other.show(line);
+            other.show(command, line);
         }
     }
 
