@@ -90,8 +90,7 @@ fn a_machine_with_a_host_is_a_client() {
     let server = Server::start();
     let host = run(&server);
     if std::env::var_os("RLOCK_RECORD").is_some() {
-        let record = serde_json::to_string_pretty(&recorded(&host)).unwrap();
-        std::fs::write(recording(), record + "\n").unwrap();
+        std::fs::write(recording(), recorded(&host)).unwrap();
     }
 }
 
@@ -203,25 +202,27 @@ fn begun(record: &Value) -> Machine {
     Machine::new(&unhex(&record["configuration"]["bytes"])).unwrap()
 }
 
-fn recorded(host: &Host) -> Value {
+/// With a step on each line.
+fn recorded(host: &Host) -> String {
+    let configuration = json!({
+        "fields": host.configuration.fields,
+        "bytes": hex(&host.configuration.bytes),
+    });
     let steps = host.steps.iter().map(|step| {
         let (deadline, actions) = read(&step.output);
-        json!({
+        let step = json!({
             "now": step.now,
             "fields": step.event.fields,
             "event": hex(&step.event.bytes),
             "output": hex(&step.output),
             "deadline": (deadline != NONE).then_some(deadline),
             "actions": actions.iter().map(shown).collect::<Vec<_>>(),
-        })
+        });
+        step.to_string()
     });
-    json!({
-        "configuration": {
-            "fields": host.configuration.fields,
-            "bytes": hex(&host.configuration.bytes),
-        },
-        "steps": steps.collect::<Vec<_>>(),
-    })
+    let steps: Vec<_> = steps.collect();
+    let steps = steps.join(",\n");
+    format!("{{\"configuration\":{configuration},\"steps\":[\n{steps}\n]}}\n")
 }
 
 /// An action by the names of its fields.
