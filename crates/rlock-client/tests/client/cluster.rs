@@ -109,8 +109,7 @@ async fn a_master_that_has_a_successor_is_asked_no_more() {
     let guard = guard.lock().await.unwrap();
     let waiter = waiter(&cluster, 0, &key).await;
     let elsewhere = lock(&client, &other).await;
-    let copies: u64 = cluster.admin(0).await.run("WAIT 1 20000").await;
-    assert_eq!(copies, 1);
+    cluster.copied(0, 3).await;
     cluster.is_cut_off(0).await;
     let _: () = cluster
         .admin(3)
@@ -272,8 +271,7 @@ async fn a_master_that_is_killed_takes_no_hold_and_no_wait_along() {
     let lease = Terms::new().lease(Duration::from_secs(60)).unwrap();
     let guard = client.mutex(&key).with(lease).lock().await.unwrap();
     let (fence, waiter) = (guard.fence(), waiter(&cluster, 0, &key).await);
-    let copies: u64 = cluster.admin(0).await.run("WAIT 1 20000").await;
-    assert_eq!(copies, 1);
+    cluster.copied(0, 3).await;
     let other = cluster.key_at(1).await;
     cluster.kill(0);
     // What others have is not touched meanwhile.

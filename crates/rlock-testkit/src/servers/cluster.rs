@@ -135,6 +135,16 @@ impl Cluster {
         is_agreed
     }
 
+    /// Waits until a replica has all that its master did so far. `WAIT` does not say this: a connection that wrote nothing
+    /// is answered at once.
+    pub async fn copied(&self, master: usize, replica: usize) {
+        let offset = |node| self.server(node).info("replication", "master_repl_offset");
+        eventually("the replica has everything", async || {
+            offset(replica) == offset(master)
+        })
+        .await;
+    }
+
     pub async fn slot_of(&self, key: &str) -> u16 {
         let first = self.alive().next().expect("a node that lives");
         let mut admin = self.admin(first).await;
