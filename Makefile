@@ -14,8 +14,9 @@ module:
 install: ## Install what `make build` has built: PREFIX=/usr/local, DESTDIR=
 	deploy/install "$(DESTDIR)" $(PREFIX)
 
-package: build ## Debian packages, an archive for other systems, and checksums, in target/dist
+package: build ## Debian packages, an archive for other systems, and the clients' packages, in target/dist
 	deploy/make-packages
+	clients/make-packages $${CARGO_TARGET_DIR:-target}/dist
 
 run: ## Build all, start servers of its own and run the demonstration on them
 	tests/install-needs

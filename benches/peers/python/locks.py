@@ -4,21 +4,13 @@ A peer is made with the number of callers, the address and the lease in millisec
 that gives the lock back.
 """
 
-import contextlib
-import pathlib
-import sys
 from importlib.metadata import version
 
 import psycopg
 import redis
 import redis_lock
 
-CLIENTS = pathlib.Path(__file__).resolve().parents[3] / "clients" / "python"
-sys.path.append(str(CLIENTS))
-rlock_client = None
-with contextlib.suppress(ImportError):
-    import rlock_client
-
+import rlock_client
 
 # The pool of redis-py ends at 100 connections by default.
 POOL = {"max_connections": 12_000}
@@ -123,7 +115,7 @@ class Rlock:
         return lock.release
 
 
-PEERS = [RedisPy, PythonRedisLock, SetNx, Blpop, PostgresAdvisory, *([Rlock] if rlock_client else [])]
+PEERS = [RedisPy, PythonRedisLock, SetNx, Blpop, PostgresAdvisory, Rlock]
 # Each of its callers has a connection of its own, not one of a pool.
 OF_ONE_CALLER = (PostgresAdvisory,)
 

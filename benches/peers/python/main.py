@@ -166,8 +166,6 @@ def main():
     options = parsed()
     if options.list:
         say(described())
-        if not locks.rlock_client:
-            print("rlock-python: clients/python/rlock_client could not be imported: tests/run-clients --prepare python", file=sys.stderr)
     else:
         {"loop": loop, "crowd": crowd, "hold": hold, "wait": wait}[options.mode](options)
 
