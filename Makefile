@@ -35,8 +35,10 @@ fencing: module ## A holder is stopped past its lease: its late write is refused
 	tests/install-needs postgresql python3-venv
 	tests/with-server examples/fencing/run
 
-chaos: module ## Locks of real servers amid faults for five minutes, then what holders saw is checked; ARGS=--seconds=60
-	cargo test --workspace --test chaos -- --world all --seconds 300 $(ARGS)
+chaos: module ## Locks of real servers amid faults for five minutes, in all languages, then what holders saw is checked; ARGS=--seconds=60
+	tests/run-clients --prepare chaos
+	cargo test --workspace --test chaos -- --world all --seconds 300 \
+	  --programs "$$(realpath $${CARGO_TARGET_DIR:-target})/clients/contenders" $(ARGS)
 
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
 	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)

@@ -23,7 +23,7 @@ const UNTOLD: Duration = Duration::from_secs(1);
 /// How long a contender waits for a lock before it gives up.
 const GIVES_UP: Duration = Duration::from_secs(20);
 
-/// A row of the picture.
+/// What a row of the picture is called: a key, and the number of a process.
 pub(crate) fn name(contender: usize) -> (&'static str, usize) {
     (KEYS[contender % KEYS.len()], contender / KEYS.len())
 }
@@ -73,6 +73,15 @@ impl Process {
             let flushed = timeout(Duration::from_secs(15), door.flush()).await;
             log.answered(flush, flushed.map_or("not done", |()| "done"));
         };
+        Self::new(number, standstills, contend)
+    }
+
+    /// Has a thread do this, and hears of standstills what it is told.
+    pub(crate) fn new(
+        number: usize,
+        standstills: mpsc::UnboundedSender<Duration>,
+        contend: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
         let run = move || {
             let runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = { runtime }.enable_all().build().unwrap();

@@ -18,9 +18,8 @@ pub(crate) const REPLICATION_LIMIT: Duration = Duration::from_secs(1);
 /// Where a client finds its servers.
 #[derive(Clone, Debug)]
 pub(crate) enum Address {
-    Server(String),
-    Sentinels(Vec<String>),
-    Cluster(Vec<String>),
+    /// A server, the Sentinels of one, or a cluster.
+    Client(String),
     Quorum(Vec<String>),
 }
 
@@ -30,20 +29,21 @@ impl Address {
             .response_timeout(Duration::from_secs(1))
             .retry_timeout(PATIENCE)
             .replication_timeout(REPLICATION_LIMIT);
-        let client = match self {
-            Self::Server(url) => builder.connect(url).await,
-            Self::Sentinels(urls) => {
-                builder
-                    .connect(format!("{}/locks", together("sentinel", urls)))
-                    .await
-            }
-            Self::Cluster(urls) => builder.connect(together("cluster", urls)).await,
+        match self {
             Self::Quorum(urls) => {
                 let quorum = Quorum::builder().members(builder).connect(urls).await;
-                return quorum.map(Door::Quorum);
+                quorum.map(Door::Quorum)
             }
-        };
-        client.map(Door::Client)
+            Self::Client(url) => builder.connect(url).await.map(Door::Client),
+        }
+    }
+
+    pub(crate) fn of_sentinels(urls: &[String]) -> Self {
+        Self::Client(format!("{}/locks", together("sentinel", urls)))
+    }
+
+    pub(crate) fn of_cluster(urls: &[String]) -> Self {
+        Self::Client(together("cluster", urls))
     }
 }
 

@@ -11,11 +11,13 @@ mod log;
 mod nemesis;
 mod network;
 mod picture;
+mod program;
 mod random;
 mod report;
 mod world;
 mod worlds;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,9 +26,11 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::contender::{GROUPS, PROCESSES, Process};
+use crate::locks::Address;
 use crate::log::Log;
 use crate::nemesis::Nemesis;
 use crate::network::Network;
+use crate::program::Program;
 use crate::random::Random;
 use crate::report::Report;
 use crate::world::World;
@@ -51,6 +55,9 @@ struct Arguments {
     /// How long faults go on, in all worlds together.
     #[arg(long, default_value_t = 4)]
     seconds: u64,
+    /// A file with a command in each line, which contends too, with the client of another language: see `program.rs`.
+    #[arg(long)]
+    programs: Option<PathBuf>,
     /// What decides the faults; by default the time.
     #[arg(long)]
     seed: Option<u64>,
@@ -67,7 +74,7 @@ fn main() -> ExitCode {
     let time = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     let seed = arguments.seed.unwrap_or(time.as_secs() % 1_000_000);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let is_fine = runtime.block_on(run_all(arguments.world, arguments.seconds, seed));
+    let is_fine = runtime.block_on(run_all(&arguments, seed));
     if is_fine {
         ExitCode::SUCCESS
     } else {
@@ -96,30 +103,31 @@ fn without_tests(argument: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn run_all(world: Worlds, seconds: u64, seed: u64) -> bool {
-    let share = Duration::from_secs(if world == Worlds::All {
-        seconds / 4
-    } else {
-        seconds
-    });
+async fn run_all(arguments: &Arguments, seed: u64) -> bool {
+    let world = arguments.world;
+    let file = arguments.programs.as_deref();
+    let programs = file.map(|file| std::fs::read_to_string(file).expect("the file of --programs"));
+    let programs: Vec<_> = programs.iter().flat_map(|it| it.lines()).collect();
+    let worlds = if world == Worlds::All { 4 } else { 1 };
+    let share = Duration::from_secs(arguments.seconds / worlds);
     let mut is_fine = true;
     if matches!(world, Worlds::All | Worlds::Single) {
-        is_fine &= run::<Single>(share, seed).await;
+        is_fine &= run::<Single>(share, seed, &programs).await;
     }
     if matches!(world, Worlds::All | Worlds::Sentinel) {
-        is_fine &= run::<Watched>(share, seed).await;
+        is_fine &= run::<Watched>(share, seed, &programs).await;
     }
     if matches!(world, Worlds::All | Worlds::Cluster) {
-        is_fine &= run::<Shards>(share, seed).await;
+        is_fine &= run::<Shards>(share, seed, &programs).await;
     }
     if matches!(world, Worlds::All | Worlds::Quorum) {
-        is_fine &= run::<Members>(share, seed).await;
+        is_fine &= run::<Members>(share, seed, &programs).await;
     }
     is_fine
 }
 
 /// Whether nothing is wrong.
-async fn run<W: World>(length: Duration, seed: u64) -> bool {
+async fn run<W: World>(length: Duration, seed: u64, programs: &[&str]) -> bool {
     println!("chaos: {}, {length:?}, seed {seed}", W::NAME);
     let mut world = W::start().await;
     rlock_testkit::asynchronous::eventually("the servers are well", async || {
@@ -141,7 +149,20 @@ async fn run<W: World>(length: Duration, seed: u64) -> bool {
             stopped.clone(),
         )
     };
-    let processes: Vec<_> = (0..PROCESSES).map(start).collect();
+    let mut processes: Vec<_> = (0..PROCESSES).map(start).collect();
+    for (number, command) in (PROCESSES..).zip(programs) {
+        // Majorities of servers are for Rust only.
+        if let Address::Client(url) = world.address(&network, number % GROUPS) {
+            let program = Program {
+                command: (*command).to_owned(),
+                number,
+                url,
+                copies: W::COPIES,
+                seed: seed ^ number as u64,
+            };
+            processes.push(program.start(log.clone(), stopped.clone()));
+        }
+    }
     Nemesis {
         world: &mut world,
         network: &network,

@@ -35,7 +35,7 @@ fn to_seconds(moment: Moment) -> f64 {
 pub(crate) fn draw(world: &str, seed: u64, history: &History, violations: &[Violation]) -> String {
     let end = history.end();
     let scale = Scale::of(end);
-    let rows = rows();
+    let rows = rows(history);
     let (width, bottom) = (scale.x(end) + 40.0, TOP + rows.len() * ROW);
     let mut svg = String::new();
     let height = bottom + 30;
@@ -64,8 +64,9 @@ pub(crate) fn draw(world: &str, seed: u64, history: &History, violations: &[Viol
 }
 
 /// Contenders, those for one key together.
-fn rows() -> Vec<usize> {
-    let mut rows: Vec<_> = (0..contender::PROCESSES * contender::KEYS.len()).collect();
+fn rows(history: &History) -> Vec<usize> {
+    let last = history.calls.iter().map(|call| call.contender).max();
+    let mut rows: Vec<_> = (0..=last.unwrap_or(0)).collect();
     rows.sort_by_key(|row| contender::name(*row));
     rows
 }

@@ -108,7 +108,7 @@ impl World for Shards {
             .ports()
             .into_iter()
             .map(|port| network.url(group, port));
-        Address::Cluster(urls.collect())
+        Address::of_cluster(&urls.collect::<Vec<_>>())
     }
 
     fn servers(&self) -> Vec<&Server> {

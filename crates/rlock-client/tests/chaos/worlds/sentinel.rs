@@ -149,7 +149,7 @@ impl World for Watched {
             .sentinels
             .iter()
             .map(|sentinel| network.url(group, sentinel.port()));
-        Address::Sentinels(urls.collect())
+        Address::of_sentinels(&urls.collect::<Vec<_>>())
     }
 
     fn servers(&self) -> Vec<&Server> {

@@ -32,7 +32,7 @@ impl World for Single {
     }
 
     fn address(&self, network: &Network, group: usize) -> Address {
-        Address::Server(network.url(group, self.server.port()))
+        Address::Client(network.url(group, self.server.port()))
     }
 
     fn servers(&self) -> Vec<&Server> {
