@@ -1,14 +1,8 @@
 module rlock
 
-go 1.26.0
+go 1.25.0
 
 require (
-	github.com/redis/go-redis/v9 v9.23.0
-	github.com/redis/rueidis v1.0.79
-)
-
-require (
-	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	go.uber.org/atomic v1.12.0 // indirect
-	golang.org/x/sys v0.48.0 // indirect
+	github.com/tetratelabs/wazero v1.12.0
+	golang.org/x/sys v0.44.0
 )

@@ -1,315 +1,387 @@
-// Package rlock takes locks of the Redis/Valkey module librlock.so through go-redis.
+// Package rlock takes locks of a Redis or Valkey server that has loaded the module librlock.so: they are queued in the
+// server, leased, and have a fence in every grant.
 //
-// A waiter queues in the server, is granted the lock by its holder's release, and is sent nothing to poll with.
-// A hold is renewed in the background every third of its lease, and its holder is told when it is lost.
-// A lease is no mutual exclusion: send Held.Fence along with each write that the lock protects.
+//	client, err := rlock.NewClient("redis://127.0.0.1:6379", rlock.Options{})
+//	hold, err := client.Lock(ctx, "invoice:7", rlock.Wait(10*time.Second))
+//	defer hold.Release(ctx)
+//	err = store(hold.Context(), hold.Fence()) // The context ends if the lock is lost.
+//
+// What decides is the engine of rlock's client for Rust, as WebAssembly: there is no cgo.
+// A lease is no mutual exclusion: send Hold.Fence along with each write that the lock protects.
 package rlock
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
-const (
-	slice  = 10 * time.Second // One blocked call. Longer waits are asked again, so a dead connection is noticed.
-	keep   = 10 * time.Second // The place in the queue outlives its call for this long.
-	margin = 5 * time.Second  // What a reply may take on top of the wait, and a release in all.
-)
+// Version of this package.
+const Version = "0.1.0"
 
+// Error is what went wrong, in the same words in every language: compare by errors.Is with one of those below, or by Code.
+type Error struct {
+	Code, Message string
+	// Transient says that to try again may help.
+	Transient bool
+}
+
+func (e *Error) Error() string { return "rlock: " + e.Message }
+
+// Is makes all errors of a code the same as the one of that code below.
+func (e *Error) Is(target error) bool {
+	kind, is := target.(*Error)
+	return is && kind.Code == e.Code
+}
+
+// The kinds of errors.
 var (
-	// ErrNotAcquired says that the wait is over without a grant, or that somebody withdrew the request.
-	ErrNotAcquired = errors.New("rlock: not acquired")
-	// ErrLost says that the lock is not held any more. It is the cause of Held.Context.
-	ErrLost = errors.New("rlock: the lock is lost")
+	ErrOutOfRange    = &Error{Code: "OutOfRange", Message: "an argument is out of its range"}
+	ErrNotAcquired   = &Error{Code: "NotAcquired", Message: "the lock was not acquired in time"}
+	ErrLost          = &Error{Code: "Lost", Message: "the lock was lost"}
+	ErrConnect       = &Error{Code: "Connect", Message: "the first connection could not be made"}
+	ErrModuleMissing = &Error{Code: "ModuleMissing", Message: "the server has not loaded the module"}
+	ErrUnavailable   = &Error{Code: "Unavailable", Message: "the server gave no usable answer in time"}
+	ErrNotReplicated = &Error{Code: "NotReplicated", Message: "too few replicas know of the grant"}
+	ErrQueueFull     = &Error{Code: "QueueFull", Message: "the queue is full"}
+	ErrCancelled     = &Error{Code: "Cancelled", Message: "somebody withdrew the request"}
+	ErrDeadlock      = &Error{Code: "Deadlock", Message: "to wait would be a deadlock"}
+	ErrHeldOtherwise = &Error{Code: "HeldOtherwise", Message: "the activity holds the lock otherwise"}
+	ErrDenied        = &Error{Code: "Denied", Message: "the user may not do that"}
+	ErrNotALock      = &Error{Code: "NotALock", Message: "the key is no lock"}
+	ErrOutOfMemory   = &Error{Code: "OutOfMemory", Message: "the server is out of memory"}
+	ErrRefused       = &Error{Code: "Refused", Message: "the server refused it"}
+	ErrProtocol      = &Error{Code: "Protocol", Message: "the server's answer was not understood"}
+	ErrClosed        = &Error{Code: "Closed", Message: "the client has been closed"}
 )
 
-// ServerError is a refusal by the server. Decide by Word, as the sentence may change: DEADLOCK, QUEUEFULL, WRONGTYPE,
-// NOPERM, OOM, ERR and so on, as in docs/commands.md, and NOMODULE where the server does not know the commands.
-type ServerError struct{ Word, Message string }
+var losses = []string{"its lease ended", "the server ended it", "it was released"}
 
-func (e *ServerError) Error() string { return "rlock: " + e.Message }
-
-// Locks takes locks on the server, or cluster, of one client. It may be used by many goroutines.
-type Locks struct {
-	client  redis.UniversalClient
-	mu      sync.Mutex
-	waiting map[string]*redis.Client // By address: what waits is never in the way of what renews and releases.
-	leaving map[string]chan struct{} // By owner: closed when its last request has been withdrawn.
+func outOfRange(format string, arguments ...any) error {
+	return &Error{Code: "OutOfRange", Message: fmt.Sprintf(format, arguments...)}
 }
 
-// New makes Locks from a *redis.Client (of a single server or by Sentinel) or a *redis.ClusterClient; others are refused.
-// Tries, renewals and releases use the client's own pool. Waits use a second pool with the same options.
-func New(client redis.UniversalClient) (*Locks, error) {
-	switch client.(type) {
-	case *redis.Client, *redis.ClusterClient:
-		return &Locks{client: client, waiting: map[string]*redis.Client{}, leaving: map[string]chan struct{}{}}, nil
+// millisOr is a time in whole milliseconds, rounded up; zero is otherwise.
+func millisOr(d time.Duration, otherwise uint64) uint64 {
+	if d == 0 {
+		return otherwise
 	}
-	return nil, fmt.Errorf("rlock: client is a %T, must be a *redis.Client or a *redis.ClusterClient", client)
+	return uint64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// Close closes the connections that Lock has opened for waits, and leaves the client open. Waits end with an error.
-func (l *Locks) Close() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var all []error
-	for address, client := range l.waiting {
-		all = append(all, client.Close())
-		delete(l.waiting, address)
+// Option says how a lock is asked for. Parts of a millisecond are rounded up.
+type Option func(*terms)
+
+type terms struct {
+	err                     error
+	wait, maxHold, bound    uint64
+	lease                   uint64
+	renew, isShared, ignore bool
+	permits, limit          uint32
+	replicas                uint16
+	activity                uint64
+}
+
+func (t *terms) millis(name string, d time.Duration, to *uint64) {
+	if d < 0 {
+		t.err = outOfRange("%s is %v, it must not be below zero", name, d)
+		return
 	}
-	return errors.Join(all...)
+	*to = millisOr(d, 0)
 }
 
-// Lock takes the lock of a key, and waits for it as Wait says. Release it on every way out: defer held.Release().
-//
-// Cancelling ctx ends the wait, and withdraws the request, within a second or in the background. Held.Context is made from ctx.
-// Errors: ErrNotAcquired, *ServerError, the cause of ctx, a bad argument, or the connection's error, once the server
-// could not be reached for a whole lease or until the wait was over.
-func (l *Locks) Lock(ctx context.Context, key string, options ...Option) (*Held, error) {
-	return l.LockAll(ctx, []string{key}, options...)
-}
+// Lease is how long others wait after this process has died: 1 ms to 30 days, at most what the server allows; it is renewed
+// every third of this. Default 30 s.
+func Lease(d time.Duration) Option { return func(t *terms) { t.millis("Lease", d, &t.lease) } }
 
-// LockAll is Lock for 1 to 1024 keys at once: all or none of them, under one fence. In a cluster they share a slot.
-func (l *Locks) LockAll(ctx context.Context, keys []string, options ...Option) (*Held, error) {
-	r, err := newRequest(keys, options)
-	if err != nil {
-		return nil, err
+// FixedLease is a lease that is not renewed: the lock is lost at its end.
+func FixedLease(d time.Duration) Option {
+	return func(t *terms) {
+		t.millis("FixedLease", d, &t.lease)
+		t.renew = false
 	}
-	if gone := l.withdrawal(r.owner); gone != nil { // It would release what this call is about to get.
-		select {
-		case <-gone:
-		case <-ctx.Done():
+}
+
+// MaxHold is for how long the lease is renewed at most, from the grant: then the lock is lost. Default: no limit.
+func MaxHold(d time.Duration) Option { return func(t *terms) { t.millis("MaxHold", d, &t.maxHold) } }
+
+// Bound ends the hold this long after the end of its connection. Default: the connection does not matter. One key only.
+func Bound(grace time.Duration) Option {
+	return func(t *terms) { t.millis("Bound", grace, &t.bound) }
+}
+
+// Replicas counts a grant and each renewal only once this many replicas know of it. Default 0. Not together with Bound.
+func Replicas(count uint16) Option { return func(t *terms) { t.replicas = count } }
+
+// Wait is how long to wait; 0 is one try. Default: until the context ends.
+func Wait(d time.Duration) Option { return func(t *terms) { t.millis("Wait", d, &t.wait) } }
+
+// Shared asks for the lock together with other readers. One key only.
+func Shared() Option { return func(t *terms) { t.isShared = true } }
+
+// Permits asks for units of a semaphore that has limit of them, 1 to 1,000,000. One key only.
+func Permits(count, limit uint32) Option {
+	return func(t *terms) {
+		t.permits, t.limit = count, limit
+		if count == 0 || limit == 0 {
+			t.err = outOfRange("Permits are %d of %d, both must be at least 1", count, limit)
 		}
+	}
+}
+
+// In asks in the name of an activity, instead of that of a new owner.
+func In(activity *Activity) Option { return func(t *terms) { t.activity = activity.number } }
+
+// IgnoreLoss has Release say nothing of a loss.
+func IgnoreLoss() Option { return func(t *terms) { t.ignore = true } }
+
+// Activity is what is done one after the other. Its calls enter again what it holds, and two activities of which each waits
+// for what the other holds are told of it: ErrDeadlock.
+type Activity struct{ number uint64 }
+
+// Activity makes a new one.
+func (c *Client) Activity() *Activity {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.activities++
+	return &Activity{c.activities}
+}
+
+// Lock waits for the lock of a key. If the context ends before, Lock gives its cause at once, and nothing of the request
+// stays behind. The hold outlives the context.
+//
+// Errors: ErrNotAcquired after Wait, the context's cause, and others of this package.
+func (c *Client) Lock(ctx context.Context, key string, options ...Option) (*Hold, error) {
+	return c.LockAll(ctx, []string{key}, options...)
+}
+
+// TryLock asks for the lock once. ErrNotAcquired if somebody else has it.
+func (c *Client) TryLock(ctx context.Context, key string, options ...Option) (*Hold, error) {
+	return c.LockAll(ctx, []string{key}, append(options, Wait(0))...)
+}
+
+// LockAll is Lock for 1 to 1024 keys: all of them or none.
+func (c *Client) LockAll(ctx context.Context, keys []string, options ...Option) (*Hold, error) {
+	t := terms{wait: none, maxHold: none, bound: none, lease: 30_000, renew: true}
+	for _, option := range options {
+		option(&t)
+	}
+	if t.err != nil {
+		return nil, t.err
 	}
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	fence, sent, err := l.acquire(ctx, r)
+	mode, permits := uint8(0), uint32(1)
+	switch {
+	case t.limit > 0 && t.isShared:
+		return nil, outOfRange("Shared and Permits cannot be together")
+	case t.limit > 0:
+		mode, permits = 2, t.permits
+	case t.isShared:
+		mode = 1
+	}
+	hold := &Hold{client: c, keys: append([]string(nil), keys...), ignore: t.ignore}
+	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	hold.context, hold.cancel = &holdContext{inner, hold}, cancel
+	call, event, err := c.begin(evLock, hold)
 	if err != nil {
 		return nil, err
 	}
-	return l.hold(ctx, r, fence, sent), nil
-}
-
-// How acquire asks next.
-const (
-	tries    = iota // On the user's client, which also finds the server that has the key now.
-	waits           // On a connection of its own.
-	confirms        // A grant after a wait: the lease began with it, at a time unknown here. A renewal has a known beginning.
-)
-
-// acquire tries, then waits, and asks again when its connection is lost.
-func (l *Locks) acquire(ctx context.Context, r *request) (int64, time.Time, error) {
-	start := time.Now()
-	how, fence, answered, pause := tries, int64(0), start, 10*time.Millisecond
-	late := r.timer(margin)
-	defer late.Stop()
-	for {
-		sent, limit := time.Now(), min(slice, r.left(start))
-		pending := l.ask(r, how, limit, fence)
-		var got reply
-		select {
-		case got = <-pending:
-		case <-ctx.Done():
-			l.leave(r, pending)
-			return 0, sent, context.Cause(ctx)
-		case <-late.C:
-			l.leave(r, pending)
-			return 0, sent, fmt.Errorf("%w: the server did not answer within the wait", ErrNotAcquired)
-		}
-		switch over := r.left(start) == 0; {
-		case got.fence != 0 && how == waits && time.Since(sent) > r.lease/3:
-			how, fence = confirms, got.fence
-		case got.fence != 0:
-			return got.fence, sent, nil
-		case got.err == nil:
-			answered, pause = time.Now(), 10*time.Millisecond
-			if withdrawn := how == waits && time.Since(sent) < limit-2*time.Millisecond; over || withdrawn {
-				if how == waits { // Its place is kept.
-					l.leave(r, nil)
-				}
-				return 0, sent, ErrNotAcquired
-			}
-			how = waits
-		case !passes(got.err) || over || time.Since(answered) > r.lease:
-			l.leave(r, nil)
-			return 0, sent, wrap(got.err)
-		default:
-			select {
-			case <-ctx.Done():
-				l.leave(r, nil)
-				return 0, sent, context.Cause(ctx)
-			case <-time.After(min(pause, r.left(start))):
-				how, pause = tries, min(2*pause, time.Second)
-			}
-		}
+	event.flag(t.activity != 0).u64(t.activity).text("").list(hold.keys)
+	event.u8(mode).u32(permits).u32(t.limit).u64(t.wait)
+	event.u64(t.lease).flag(t.renew).u64(t.maxHold).u64(t.bound).u16(t.replicas)
+	ended, err := c.wait(ctx, call)
+	switch {
+	case err != nil:
+		return nil, err
+	case ended.kind == acRefused && t.wait == 0:
+		return nil, &Error{Code: "NotAcquired", Message: hold.text() + ": somebody else holds it"}
+	case ended.kind == acRefused:
+		return nil, &Error{Code: "NotAcquired", Message: fmt.Sprintf("%s: not acquired within %d ms", hold.text(), t.wait)}
 	}
+	return hold, nil
 }
 
-type reply struct {
-	fence int64 // Or another number that was answered; 0 for nil.
-	err   error
-}
-
-// send runs a command without holding up its caller: go-redis does not interrupt a read when a context ends.
-func send(client redis.UniversalClient, key int, args []any) <-chan reply {
-	answer := make(chan reply, 1)
-	go func() {
-		command := redis.NewCmd(context.Background(), args...)
-		command.SetFirstKeyPos(int8(key))
-		_ = client.Process(context.Background(), command) // The command has the same error.
-		fence, err := command.Int64()
-		if errors.Is(err, redis.Nil) {
-			err = nil
-		}
-		answer <- reply{fence, err}
-	}()
-	return answer
-}
-
-func (l *Locks) ask(r *request, how int, limit time.Duration, fence int64) <-chan reply {
-	key, args := r.acquiring()
-	switch how {
-	case tries:
-		return send(l.client, key, args)
-	case confirms:
-		return l.renewed(r, fence)
-	}
-	client, err := l.waiter(r.keys[0])
+// Run does work while the lock is held. The context of work ends if the lock is lost, or with ctx. The error joins that of
+// work with that of the release: ErrLost if the lock was lost, also if work did not notice.
+func (c *Client) Run(ctx context.Context, key string, work func(context.Context, *Hold) error, options ...Option) error {
+	hold, err := c.Lock(ctx, key, options...)
 	if err != nil {
-		answer := make(chan reply, 1)
-		answer <- reply{err: err}
-		return answer
+		return err
 	}
-	return send(client, key, append(args, "WAIT", wholeMilliseconds(limit), "KEEP", keep.Milliseconds()))
+	inner, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(hold.context, func() { cancel(context.Cause(hold.context)) })
+	defer cancel(nil)
+	defer hold.Release(context.WithoutCancel(ctx)) // If work panics.
+	err = work(inner, hold)
+	stop()
+	return errors.Join(err, hold.Release(context.WithoutCancel(ctx)))
 }
 
-// waiter is the client for waits on the server of a key.
-func (l *Locks) waiter(key string) (*redis.Client, error) {
-	var node *redis.Client
-	switch client := l.client.(type) {
-	case *redis.Client:
-		node = client
-	case *redis.ClusterClient:
-		master, err := client.MasterForKey(context.Background(), key)
-		if err != nil {
-			return nil, err
-		}
-		node = master
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	address := node.Options().Addr
-	if l.waiting[address] == nil {
-		options := *node.Options()
-		options.ReadTimeout = slice + margin
-		options.MaxRetries = -1
-		options.PoolSize, options.MaxActiveConns = 100_000, 0 // The queue in the server is the limit.
-		options.MinIdleConns, options.MaxIdleConns = 0, 8
-		l.waiting[address] = redis.NewClient(&options)
-	}
-	return l.waiting[address], nil
+// Hold is a lock, or several, that is held: from its grant until Release, or until it is lost.
+type Hold struct {
+	client     *Client
+	number     uint64
+	keys       []string
+	owner      string
+	fences     map[string]uint64
+	ignore     bool
+	context    context.Context
+	cancel     context.CancelCauseFunc
+	isReleased atomic.Bool
 }
 
-// leave withdraws a request of which pending is the call that may still be answered, and returns after a second at most.
-func (l *Locks) leave(r *request, pending <-chan reply) {
-	gone := make(chan struct{})
-	l.mu.Lock()
-	l.leaving[r.owner] = gone
-	l.mu.Unlock()
-	go func() {
-		l.withdraw(r, pending)
-		l.mu.Lock()
-		if l.leaving[r.owner] == gone {
-			delete(l.leaving, r.owner)
+// holdContext is over as soon as the lease is, also if its process stood still and no timer has run yet.
+type holdContext struct {
+	context.Context
+	hold *Hold
+}
+
+func (c *holdContext) Err() error {
+	if c.Context.Err() == nil {
+		if err := c.hold.Check(); err != nil {
+			c.hold.cancel(err)
 		}
-		l.mu.Unlock()
-		close(gone)
-	}()
+	}
+	return c.Context.Err()
+}
+
+func (h *Hold) text() string { return strings.Join(h.keys, ", ") }
+
+// Keys are those that were asked for.
+func (h *Hold) Keys() []string { return append([]string(nil), h.keys...) }
+
+// Owner is what the server calls the holder.
+func (h *Hold) Owner() string { return h.owner }
+
+// Fence is larger than that of every earlier holder: send it along with each write. Of several keys it is the largest.
+func (h *Hold) Fence() uint64 {
+	var most uint64
+	for _, fence := range h.Fences() {
+		most = max(most, fence)
+	}
+	return most
+}
+
+// Fences are those of each key.
+func (h *Hold) Fences() map[string]uint64 {
+	h.client.mu.Lock() // An upgrade may change them.
+	defer h.client.mu.Unlock()
+	return maps.Clone(h.fences)
+}
+
+// Context has the values of the context that the lock was asked for with. It ends when the lock is lost, with ErrLost as its
+// cause, or is released; not with that context.
+func (h *Hold) Context() context.Context { return h.context }
+
+// Remaining is for how long the lock is held if nothing is heard any more; 0 if it is lost or released.
+func (h *Hold) Remaining() time.Duration {
+	h.client.mu.Lock()
+	defer h.client.mu.Unlock()
+	if h.isReleased.Load() || h.client.isClosed || h.context.(*holdContext).Context.Err() != nil {
+		return 0
+	}
+	return h.client.engine.remaining(h.number)
+}
+
+// Check gives ErrLost unless the lock is held, judged now.
+func (h *Hold) Check() error {
+	if h.Remaining() > 0 {
+		return nil
+	}
+	inner := h.context.(*holdContext).Context
+	if lost := (*Error)(nil); errors.As(context.Cause(inner), &lost) {
+		return lost
+	}
+	why := losses[0]
+	if h.isReleased.Load() {
+		why = losses[2]
+	}
+	return &Error{Code: "Lost", Message: h.text() + ": the lock was lost: " + why}
+}
+
+// Release gives the lock back. ErrLost if it was lost before. If the context ends before the server has answered, that is
+// told, and the lock is released in the background. Only the first call does something.
+func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, none) }
+
+// ReleaseAfter is Release, but the server keeps the lock until so long after its grant.
+func (h *Hold) ReleaseAfter(ctx context.Context, least time.Duration) error {
+	if least < 0 {
+		return outOfRange("least is %v, it must not be below zero", least)
+	}
+	return h.release(ctx, millisOr(least, 0))
+}
+
+func (h *Hold) release(ctx context.Context, least uint64) error {
+	if h.isReleased.Swap(true) {
+		return nil
+	}
+	c := h.client
+	call, event, err := c.begin(evRelease, nil)
+	if err != nil {
+		return err
+	}
+	delete(c.holds, h.number)
+	event.u64(h.number).u64(least)
+	c.handle()
+	defer h.cancel(context.Canceled)
 	select {
-	case <-gone:
-	case <-time.After(time.Second):
-	}
-}
-
-// withdraw cancels until the pending call has been answered, as the cancelling may have overtaken it; then it releases.
-// It gives up after a lease: whatever was granted has ended by then.
-func (l *Locks) withdraw(r *request, pending <-chan reply) {
-	for pause := 10 * time.Millisecond; pending != nil; pause = min(2*pause, time.Second) {
-		cancelled := send(l.client, 1, r.cancelling())
-		select {
-		case <-pending:
-			pending = nil
-		case <-time.After(pause):
+	case ended := <-call.done:
+		if ended.kind == acFailed && !(h.ignore && ended.code == "Lost") {
+			return &Error{Code: ended.code, Message: ended.text, Transient: ended.transient}
 		}
-		<-cancelled
-	}
-	for end := time.Now().Add(r.lease); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		cancelled := <-send(l.client, 1, r.cancelling())
-		key, args := r.releasing()
-		released := <-send(l.client, key, args)
-		if !passes(cancelled.err) && !passes(released.err) {
-			return
-		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
-func (l *Locks) withdrawal(owner string) <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.leaving[owner]
+// Extend has the lock last for at least so long from now.
+func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
+	if lease < 0 || lease > math.MaxInt64-time.Second {
+		return outOfRange("lease is %v, it is out of its range", lease)
+	}
+	_, err := h.change(ctx, evExtend, millisOr(lease, 0))
+	return err
 }
 
-// renewed answers with the fence if all keys are still held under it.
-func (l *Locks) renewed(r *request, fence int64) <-chan reply {
-	answer := make(chan reply, 1)
-	go func() {
-		key, args := r.renewing()
-		got := <-send(l.client, key, args)
-		held := got.fence == fence
-		if len(r.keys) > 1 {
-			held = got.fence == int64(len(r.keys))
-		}
-		if got.err == nil && held {
-			got.fence = fence
-		} else {
-			got.fence = 0
-		}
-		answer <- got
-	}()
-	return answer
+// Downgrade shares what is held alone.
+func (h *Hold) Downgrade(ctx context.Context) error {
+	_, err := h.change(ctx, evDowngrade)
+	return err
 }
 
-// passes says whether asking again may help: connections come back, and so do servers that restart or change places.
-func passes(err error) bool {
-	var refusal redis.Error
-	if err == nil || errors.Is(err, redis.ErrClosed) {
-		return false
+// Upgrade has alone what is shared. Of options only Wait counts. After ErrNotAcquired, and if the context ends, it is shared
+// as before.
+func (h *Hold) Upgrade(ctx context.Context, options ...Option) error {
+	t := terms{wait: none}
+	for _, option := range options {
+		option(&t)
 	}
-	if !errors.As(err, &refusal) {
-		return true
+	if t.err != nil {
+		return t.err
 	}
-	switch word, _, _ := strings.Cut(refusal.Error(), " "); word {
-	case "UNBLOCKED", "TRYAGAIN", "LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK":
-		return true
+	ended, err := h.change(ctx, evUpgrade, t.wait)
+	if err == nil && ended.kind == acRefused {
+		err = &Error{Code: "NotAcquired", Message: h.text() + ": others share it still"}
 	}
-	return false
+	return err
 }
 
-func wrap(err error) error {
-	var refusal redis.Error
-	if !errors.As(err, &refusal) {
-		return fmt.Errorf("rlock: %w", err)
+func (h *Hold) change(ctx context.Context, kind uint8, fields ...uint64) (action, error) {
+	call, event, err := h.client.begin(kind, h)
+	if err != nil {
+		return action{}, err
 	}
-	message := refusal.Error()
-	if strings.HasPrefix(message, "ERR unknown command") {
-		return &ServerError{"NOMODULE", "the server has not loaded librlock.so: " + message}
+	event.u64(h.number)
+	for _, field := range fields {
+		event.u64(field)
 	}
-	word, _, _ := strings.Cut(message, " ")
-	return &ServerError{word, message}
+	return h.client.wait(ctx, call)
 }

@@ -1,443 +1,690 @@
 package rlock
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
-func TestOneHoldsAtATimeInTheOrderOfAsking(t *testing.T) {
+var background = context.Background()
+
+func must[T any](value T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+}
+
+func done(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func is(t testing.TB, err, kind error) {
+	t.Helper()
+	if !errors.Is(err, kind) {
+		t.Fatalf("%v is not %v", err, kind)
+	}
+}
+
+func isTrue(t testing.TB, condition bool, what ...any) {
+	t.Helper()
+	if !condition {
+		t.Fatal(what...)
+	}
+}
+
+// inBackground is the outcome of a lock that is waited for meanwhile.
+func inBackground(lock func() (*Hold, error)) func(testing.TB) *Hold {
+	type outcome struct {
+		hold *Hold
+		err  error
+	}
+	ended := make(chan outcome, 1)
+	go func() {
+		hold, err := lock()
+		ended <- outcome{hold, err}
+	}()
+	return func(t testing.TB) *Hold {
+		t.Helper()
+		select {
+		case it := <-ended:
+			return must(it.hold, it.err)(t)
+		case <-time.After(15 * time.Second):
+			t.Fatal("it was not granted")
+			return nil
+		}
+	}
+}
+
+func TestHandOver(t *testing.T) {
 	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	first := lock(t, locks, t.Name())
-	order := make(chan int, 8)
-	var inside, most atomic.Int32
-	var all sync.WaitGroup
-	last := atomic.Int64{}
-	last.Store(first.Fence())
-	for i := range 8 {
-		all.Go(func() {
-			held, err := locks.Lock(t.Context(), t.Name(), Wait(time.Minute))
+	s := start(t)
+	a, b := connect(t, s.URL, Options{}), connect(t, s.URL, Options{})
+	first := must(a.Lock(background, "k"))(t)
+	_, err := b.TryLock(background, "k")
+	is(t, err, ErrNotAcquired)
+	_, err = b.Lock(background, "k", Wait(20*time.Millisecond))
+	is(t, err, ErrNotAcquired)
+	waits := inBackground(func() (*Hold, error) { return b.Lock(background, "k") })
+	eventually(t, "it waits", func() bool { return isQueued(t, s.port(), "k", 1) })
+	done(t, first.Release(background))
+	second := waits(t)
+	isTrue(t, second.Fence() > first.Fence())
+	isTrue(t, second.Remaining() > 25*time.Second && second.Remaining() <= 30*time.Second, second.Remaining())
+	done(t, second.Release(background))
+	done(t, second.Release(background))
+	isTrue(t, isFree(t, s.port(), "k"))
+}
+
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := connect(t, s.URL, Options{Name: "kinds"})
+	one, two := must(c.Lock(background, "r", Shared()))(t), must(c.Lock(background, "r", Shared()))(t)
+	_, err := c.TryLock(background, "r")
+	is(t, err, ErrNotAcquired)
+	is(t, one.Upgrade(background, Wait(20*time.Millisecond)), ErrNotAcquired)
+	done(t, two.Release(background))
+	done(t, one.Upgrade(background))
+	_, err = c.TryLock(background, "r", Shared())
+	is(t, err, ErrNotAcquired)
+	done(t, one.Extend(background, time.Minute))
+	isTrue(t, one.Remaining() > 50*time.Second)
+	done(t, one.Downgrade(background))
+	done(t, must(c.TryLock(background, "r", Shared()))(t).Release(background))
+	done(t, one.Release(background))
+
+	permits := must(c.Lock(background, "p", Permits(2, 3)))(t)
+	_, err = c.TryLock(background, "p", Permits(2, 3))
+	is(t, err, ErrNotAcquired)
+	done(t, must(c.TryLock(background, "p", Permits(1, 3)))(t).Release(background))
+	done(t, permits.Release(background))
+
+	all := must(c.LockAll(background, []string{"b", "a"}))(t)
+	isTrue(t, fmt.Sprint(all.Keys()) == "[b a]" && all.Fences()["a"] == all.Fence(), all.Fences())
+	_, err = c.LockAll(background, []string{"c", "a"}, Wait(0))
+	is(t, err, ErrNotAcquired)
+	done(t, all.Release(background))
+
+	key := "\xff\x00"
+	hold := must(c.Lock(background, key))(t)
+	info := must(c.Info(background, key))(t)
+	holder := info["holders"].([]any)[0].(map[string]any)
+	isTrue(t, strings.HasPrefix(hold.Owner(), "kinds:") && holder["owner"] == hold.Owner(), info)
+	isTrue(t, must(c.Force(background, key))(t) == 1)
+	is(t, hold.Release(background), ErrLost)
+}
+
+func TestActivities(t *testing.T) {
+	t.Parallel()
+	c := connect(t, start(t).URL, Options{})
+	one, two := c.Activity(), c.Activity()
+	a := must(c.Lock(background, "a", In(one)))(t)
+	again := must(c.Lock(background, "a", In(one)))(t)
+	isTrue(t, a.Fence() == again.Fence())
+	done(t, a.Release(background))
+	done(t, again.Check())
+	b := must(c.Lock(background, "b", In(two)))(t)
+	waits := inBackground(func() (*Hold, error) { return c.Lock(background, "b", In(one)) })
+	eventually(t, "it waits", func() bool { return must(c.Info(background, "b"))(t)["queued"] == int64(1) })
+	_, err := c.Lock(background, "a", In(two))
+	is(t, err, ErrDeadlock)
+	done(t, b.Release(background))
+	done(t, waits(t).Release(background))
+	done(t, again.Release(background))
+}
+
+func TestTerms(t *testing.T) {
+	t.Parallel()
+	s := start(t, "replica")
+	c := connect(t, s.URL, Options{})
+	fixed := must(c.Lock(background, "fixed", FixedLease(300*time.Millisecond)))(t)
+	most := must(c.Lock(background, "most", Lease(300*time.Millisecond), MaxHold(700*time.Millisecond)))(t)
+	bound := must(c.Lock(background, "bound", Bound(time.Second)))(t)
+	known := must(c.Lock(background, "known", Replicas(1)))(t)
+	time.Sleep(400 * time.Millisecond)
+	is(t, fixed.Check(), ErrLost)
+	isTrue(t, most.Check() == nil && bound.Check() == nil && known.Check() == nil)
+	time.Sleep(400 * time.Millisecond)
+	isTrue(t, most.Context().Err() != nil)
+	done(t, known.ReleaseAfter(background, 1200*time.Millisecond))
+	isTrue(t, !isFree(t, s.port(), "known"))
+	_, err := c.Lock(background, "x", Bound(time.Second), Replicas(1))
+	is(t, err, ErrOutOfRange)
+	_, err = c.Lock(background, "x", Replicas(5))
+	is(t, err, ErrNotReplicated)
+	ignored := must(c.Lock(background, "ignored", FixedLease(time.Millisecond), IgnoreLoss()))(t)
+	time.Sleep(5 * time.Millisecond)
+	done(t, ignored.Release(background))
+}
+
+func TestBadArguments(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"http://x", "redis://", "redis://127.0.0.1:x"} {
+		_, err := NewClient(url, Options{})
+		is(t, err, ErrOutOfRange)
+	}
+	_, err := NewClient("redis://127.0.0.1:1", Options{RetryTimeout: -1})
+	isTrue(t, err != nil && strings.Contains(err.Error(), "RetryTimeout is -1ns"), err)
+	c := connect(t, "redis://127.0.0.1:1", Options{})
+	for named, options := range map[string][]Option{
+		"lease is ":             {Lease(0)},
+		"Wait is -1ns":          {Wait(-1)},
+		"MaxHold is -1s":        {MaxHold(-time.Second)},
+		"permits is 3":          {Permits(3, 2)},
+		"Permits are 0 of 2":    {Permits(0, 2)},
+		"Shared and Permits ca": {Permits(1, 2), Shared()},
+	} {
+		_, err := c.Lock(background, "k", options...)
+		is(t, err, ErrOutOfRange)
+		isTrue(t, strings.Contains(err.Error(), named), err)
+	}
+	for _, keys := range [][]string{nil, {"a", "a"}} {
+		_, err := c.LockAll(background, keys)
+		is(t, err, ErrOutOfRange)
+	}
+}
+
+// TestLosses: each is told at once, by the context, and by the end of the block.
+func TestLosses(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := connect(t, s.URL, Options{})
+	for _, words := range [][]string{{"RLOCK.FORCE", "k"}, {"DEL", "k"}, {"FLUSHALL"}} {
+		err := c.Run(background, "k", func(ctx context.Context, hold *Hold) error {
+			ask(t, s.port(), words...)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+				t.Errorf("%v: not told", words)
+			}
+			is(t, context.Cause(ctx), ErrLost)
+			is(t, context.Cause(hold.Context()), ErrLost)
+			is(t, hold.Check(), ErrLost)
+			return nil
+		})
+		is(t, err, ErrLost)
+	}
+	broken := errors.New("of the work")
+	is(t, c.Run(background, "k", func(context.Context, *Hold) error { return broken }), broken)
+	isTrue(t, isFree(t, s.port(), "k"))
+	hold := must(c.Lock(background, "k"))(t)
+	done(t, hold.Release(background))
+	is(t, hold.Check(), ErrLost)
+	is(t, context.Cause(hold.Context()), context.Canceled)
+}
+
+// TestContexts: that of the wait ends the wait at once and not the hold; what is released in one that is over is released.
+func TestContexts(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := connect(t, s.URL, Options{})
+	type name struct{}
+	ctx, cancel := context.WithTimeout(context.WithValue(background, name{}, "ann"), time.Minute)
+	hold := must(c.Lock(ctx, "k"))(t)
+	cancel()
+	isTrue(t, hold.Context().Err() == nil && hold.Context().Value(name{}) == "ann")
+	short, cancel := context.WithTimeout(background, 50*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	_, err := c.Lock(short, "k")
+	is(t, err, context.DeadlineExceeded)
+	isTrue(t, time.Since(began) < time.Second)
+	eventually(t, "nobody waits", func() bool { return isQueued(t, s.port(), "k", 0) })
+	is(t, hold.Release(ctx), context.Canceled)
+	eventually(t, "it is free", func() bool { return isFree(t, s.port(), "k") })
+}
+
+// TestThousands: by one connection, and without a goroutine for each.
+func TestThousands(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	c := connect(t, s.URL, Options{})
+	done(t, c.Connect(background))
+	holds := make([]*Hold, 1000)
+	for i := range holds {
+		holds[i] = must(c.Lock(background, fmt.Sprint("k", i), Lease(4*time.Second)))(t)
+	}
+	before := runtime.NumGoroutine()
+	var granted sync.WaitGroup
+	for i := range holds {
+		granted.Go(func() {
+			hold, err := c.Lock(background, fmt.Sprint("k", i), Lease(4*time.Second))
+			if err == nil {
+				err = hold.Release(background)
+			}
 			if err != nil {
-				t.Error(err)
-				return
-			}
-			most.Store(max(most.Load(), inside.Add(1)))
-			if before := last.Swap(held.Fence()); before >= held.Fence() {
-				t.Errorf("fence %d after %d", held.Fence(), before)
-			}
-			order <- i
-			inside.Add(-1)
-			if err := held.Release(); err != nil {
 				t.Error(err)
 			}
 		})
-		queued(t, client, t.Name(), fmt.Sprint(i+1))
 	}
-	release(t, first)
-	all.Wait()
-	for i := range 8 {
-		if got := <-order; got != i {
-			t.Errorf("number %d came as number %d", got, i)
-		}
-	}
-	if most.Load() != 1 {
-		t.Errorf("%d were inside at once", most.Load())
-	}
-	isFree(t, client, t.Name())
-}
-
-func TestAWaiterIsHandedTheLockWithoutPolling(t *testing.T) {
-	t.Parallel()
-	alone := newServer(t, "--loadmodule", module())
-	client := connect(t, alone.address())
-	locks := locksOf(t, client)
-	holder := lock(t, locks, "k")
-	granted := make(chan *Held)
-	go func() {
-		held, err := locks.Lock(t.Context(), "k")
-		if err != nil {
-			t.Error(err)
-		}
-		granted <- held
-	}()
-	queued(t, client, "k", "1")
-	time.Sleep(700 * time.Millisecond) // What polls would ask in this time.
-	release(t, holder)
-	held := <-granted
-	if asked := calls(t, client, "RLOCK.ACQUIRE"); asked != "3" {
-		t.Errorf("%s requests, must be one try each and one wait", asked)
-	}
-	release(t, held)
-}
-
-func TestAHoldIsRenewedPastItsLease(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	held := lock(t, locks, t.Name(), Lease(time.Second))
-	time.Sleep(2500 * time.Millisecond) // More than two leases.
-	if err := held.Check(); err != nil {
-		t.Error(err)
-	}
-	if held.Context().Err() != nil {
-		t.Error(held.Context().Err())
-	}
-	if _, err := locks.Lock(t.Context(), t.Name(), Wait(0)); !errors.Is(err, ErrNotAcquired) {
-		t.Errorf("%v, must be not acquired", err)
-	}
-	release(t, held)
-	release(t, held)
-	isFree(t, client, t.Name())
-	if err := held.Check(); err == nil || errors.Is(err, ErrLost) || held.Context().Err() == nil {
-		t.Errorf("%v and %v after the release", err, held.Context().Err())
-	}
-}
-
-func TestALongWaitWithAShortLeaseIsConfirmed(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	holder := lock(t, locks, t.Name())
-	time.AfterFunc(1500*time.Millisecond, func() { _ = holder.Release() }) // More than the lease.
-	held := lock(t, locks, t.Name(), Lease(time.Second))
-	time.Sleep(1500 * time.Millisecond)
-	if err := held.Check(); err != nil {
-		t.Error(err)
-	}
-	release(t, held)
-}
-
-func TestAForcedReleaseIsToldAsLoss(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	one := lock(t, locks, t.Name(), Lease(600*time.Millisecond))
-	two, err := locks.LockAll(t.Context(), []string{t.Name() + "1", t.Name() + "2"}, Lease(600*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, key := range []string{t.Name(), t.Name() + "2"} {
-		if err := client.Do(t.Context(), "RLOCK.FORCE", key).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, held := range []*Held{one, two} {
-		ends(t, held)
-		if cause := context.Cause(held.Context()); !errors.Is(cause, ErrLost) || !errors.Is(held.Check(), ErrLost) {
-			t.Errorf("%v and %v, must be lost", cause, held.Check())
-		}
-		release(t, held)
-	}
-	isFree(t, client, t.Name()+"1")
-}
-
-func TestAHolderWithAnotherFenceHasLost(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	held := lock(t, locksOf(t, client), t.Name(), Lease(600*time.Millisecond), Owner("me"))
-	client.Do(t.Context(), "RLOCK.FORCE", t.Name())
-	if err := client.Do(t.Context(), "RLOCK.ACQUIRE", t.Name(), "me", 60000).Err(); err != nil {
-		t.Fatal(err)
-	}
-	ends(t, held)
-	if !errors.Is(held.Check(), ErrLost) {
-		t.Error(held.Check())
-	}
-}
-
-func TestALossIsToldBeforeAStoppedServerCanGrantToOthers(t *testing.T) {
-	t.Parallel()
-	alone := newServer(t, "--loadmodule", module())
-	held := lock(t, locksOf(t, connect(t, alone.address())), "k", Lease(600*time.Millisecond))
-	begin := time.Now()
-	pause(t, alone)
-	ends(t, held)
-	if took := time.Since(begin); !errors.Is(context.Cause(held.Context()), ErrLost) || took > 3*time.Second {
-		t.Errorf("%v after %v", context.Cause(held.Context()), took)
-	}
-	resume(t, alone)
-	release(t, held)
-}
-
-func TestAWaitThatIsOverLeavesNoPlace(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	held := lock(t, locks, t.Name())
-	for _, wait := range []time.Duration{0, 1500 * time.Microsecond, 200 * time.Millisecond} {
-		begin := time.Now()
-		_, err := locks.Lock(t.Context(), t.Name(), Wait(wait))
-		if took := time.Since(begin); !errors.Is(err, ErrNotAcquired) || took < wait || took > wait+3*time.Second {
-			t.Errorf("%v after %v", err, took)
-		}
-		if places := info(t, client, t.Name(), "queued"); places != "0" {
-			t.Errorf("%s places are left", places)
-		}
-	}
-	release(t, held)
-}
-
-func TestAWithdrawnWaiterIsToldSo(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	defer release(t, lock(t, locks, t.Name()))
-	done := make(chan error)
-	go func() {
-		_, err := locks.Lock(t.Context(), t.Name(), Owner("waiter"))
-		done <- err
-	}()
-	queued(t, client, t.Name(), "1")
-	client.Do(t.Context(), "RLOCK.CANCEL", t.Name(), "waiter")
-	if err := <-done; !errors.Is(err, ErrNotAcquired) {
-		t.Error(err)
-	}
-}
-
-func TestACancelledWaiterLeavesTheQueue(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	held := lock(t, locks, t.Name())
-	why := errors.New("no need any more")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	done := make(chan error)
-	go func() {
-		_, err := locks.Lock(ctx, t.Name(), Wait(time.Hour))
-		done <- err
-	}()
-	queued(t, client, t.Name(), "1")
-	cancel(why)
-	if err := <-done; !errors.Is(err, why) {
-		t.Error(err)
-	}
-	if places := info(t, client, t.Name(), "queued"); places != "0" {
-		t.Errorf("%s places are left", places)
-	}
-	limited, end := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer end()
-	if _, err := locks.Lock(limited, t.Name(), Wait(time.Hour)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
-	release(t, held)
-	isFree(t, client, t.Name())
-}
-
-func TestCancelledInTheMomentOfTheGrantTheLockIsFree(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	var granted, refused int
-	for i := range 200 {
-		holder := lock(t, locks, t.Name())
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() {
-			held, err := locks.Lock(ctx, t.Name())
-			if err == nil {
-				err = held.Release()
-				granted++
-			} else {
-				refused++
+	eventually(t, "they wait", func() bool {
+		for i := range holds {
+			if i%50 == 0 && !isQueued(t, s.port(), fmt.Sprint("k", i), 1) {
+				return false
 			}
-			done <- err
-		}()
-		if i%4 != 0 { // Else it may not even have asked.
-			queued(t, client, t.Name(), "1")
 		}
-		go cancel()
-		release(t, holder)
-		if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
-			t.Fatal(err)
-		}
-		if mode := info(t, client, t.Name(), "mode"); mode != "free" {
-			t.Fatalf("round %d: %s after the cancelling", i, mode)
-		}
-		isFree(t, client, t.Name())
+		return true
+	})
+	time.Sleep(3500 * time.Millisecond)
+	// Those of the waiters here, and of other tests.
+	isTrue(t, runtime.NumGoroutine() < before+1000+200, before, runtime.NumGoroutine())
+	isTrue(t, connections(t, s.port()) == 1)
+	for _, hold := range holds {
+		done(t, hold.Check())
+		done(t, hold.Release(background))
 	}
-	t.Logf("%d granted, %d cancelled", granted, refused)
+	granted.Wait()
+	metrics := must(c.Metrics())(t)
+	isTrue(t, metrics.Grants == 2000 && metrics.Losses == 0 && metrics.Reconnects == 0, metrics)
 }
 
-func TestReadersShareAndPermitsAreCounted(t *testing.T) {
+func TestGivenUp(t *testing.T) {
 	t.Parallel()
-	locks := locksOf(t, connect(t, shared.address()))
-	one, two := lock(t, locks, t.Name(), Shared()), lock(t, locks, t.Name(), Shared())
-	if _, err := locks.Lock(t.Context(), t.Name(), Wait(0)); !errors.Is(err, ErrNotAcquired) {
-		t.Errorf("a writer beside readers: %v", err)
+	s := start(t)
+	holder, c := connect(t, s.URL, Options{}), connect(t, s.URL, Options{})
+	hold := must(holder.Lock(background, "k"))(t)
+	for round := range 10 {
+		ctx, cancel := context.WithCancel(background)
+		var all sync.WaitGroup
+		for i := range 1000 {
+			all.Go(func() {
+				hold, err := c.Lock(ctx, []string{"k", "l"}[i%2])
+				if err == nil {
+					err = hold.Release(background)
+				}
+				if err != nil && !errors.Is(err, context.Canceled) {
+					t.Error(err)
+				}
+			})
+		}
+		// Some before they are connected or sent, some as they are granted, the others while they wait.
+		time.Sleep(time.Duration(round) * time.Millisecond)
+		cancel()
+		all.Wait()
 	}
-	release(t, one)
-	release(t, two)
-	three := lock(t, locks, t.Name(), Limit(4), Permits(3))
-	if _, err := locks.Lock(t.Context(), t.Name(), Limit(4), Permits(2), Wait(0)); !errors.Is(err, ErrNotAcquired) {
-		t.Errorf("five of four permits: %v", err)
-	}
-	release(t, lock(t, locks, t.Name(), Limit(4)))
-	release(t, three)
+	eventually(t, "nothing is left", func() bool { return isQueued(t, s.port(), "k", 0) && isFree(t, s.port(), "l") })
+	isTrue(t, connections(t, s.port()) == 2)
+	done(t, hold.Release(background))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	isTrue(t, len(c.calls) == 0, len(c.calls))
 }
 
-func TestSeveralKeysAreTakenTogether(t *testing.T) {
+func TestGivenUpWhileConnecting(t *testing.T) {
 	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	a, b := t.Name()+"a", t.Name()+"b"
-	holder := lock(t, locks, b)
-	if _, err := locks.LockAll(t.Context(), []string{a, b}, Wait(0)); !errors.Is(err, ErrNotAcquired) {
-		t.Error(err)
+	s := start(t)
+	n := newNetwork(t, s.port())
+	n.delay.Store(int64(20 * time.Millisecond))
+	for i := range 30 {
+		c := connect(t, n.url, Options{})
+		ctx, cancel := context.WithTimeout(background, time.Duration(i)*time.Millisecond)
+		_, err := c.Lock(ctx, "k")
+		is(t, err, context.DeadlineExceeded)
+		cancel()
+		done(t, c.Close(background))
 	}
-	isFree(t, client, a)
-	time.AfterFunc(100*time.Millisecond, func() { _ = holder.Release() })
-	both, err := locks.LockAll(t.Context(), []string{a, b}, Lease(time.Second))
-	if err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(2500 * time.Millisecond) // More than two leases.
-	if both.Check() != nil || strings.Join(both.Keys(), " ") != a+" "+b {
-		t.Error(both.Check(), both.Keys())
-	}
-	if _, err := locks.Lock(t.Context(), a, Wait(0)); !errors.Is(err, ErrNotAcquired) {
-		t.Error(err)
-	}
-	release(t, both)
-	isFree(t, client, a)
-	isFree(t, client, b)
+	eventually(t, "none is open", func() bool { return n.count() == 0 })
+	eventually(t, "it is free", func() bool { return isFree(t, s.port(), "k") })
 }
 
-func TestADeadlockIsRefused(t *testing.T) {
+func TestLostReplies(t *testing.T) {
 	t.Parallel()
-	client := connect(t, shared.address())
-	locks := locksOf(t, client)
-	a, b := t.Name()+"a", t.Name()+"b"
-	one, two := lock(t, locks, a, Owner("dead:1")), lock(t, locks, b, Owner("dead:2"))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
+	s := start(t)
+	n := newNetwork(t, s.port())
+	c := connect(t, n.url, Options{ResponseTimeout: 200 * time.Millisecond})
+	held := must(c.Lock(background, "held", Lease(4*time.Second)))(t)
+	last := uint64(0)
+	for round := range 12 {
+		fault := time.AfterFunc(time.Duration(round%3)*time.Millisecond, func() {
+			if round%2 == 1 {
+				n.cut()
+			} else {
+				n.isMute.Store(true)
+				time.AfterFunc(250*time.Millisecond, func() { n.isMute.Store(false) })
+			}
+		})
+		hold := must(c.Lock(background, "k", Lease(4*time.Second)))(t)
+		isTrue(t, hold.Fence() > last && hold.Check() == nil)
+		last = hold.Fence()
+		done(t, hold.Release(background))
+		fault.Stop()
+		n.isMute.Store(false)
+	}
+	done(t, held.Check())
+	done(t, held.Release(background))
+	eventually(t, "all are free", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "held") })
+}
+
+func TestNeverTwo(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	n := newNetwork(t, s.port())
+	stop := make(chan struct{})
+	time.AfterFunc(2*time.Second, func() { close(stop) })
 	go func() {
-		_, err := locks.Lock(ctx, b, Owner("dead:1"))
-		done <- err
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(120 * time.Millisecond):
+				n.cut()
+			}
+		}
 	}()
-	queued(t, client, b, "1")
-	_, err := locks.Lock(t.Context(), a, Owner("dead:2"))
-	var refusal *ServerError
-	if !errors.As(err, &refusal) || refusal.Word != "DEADLOCK" || !strings.Contains(err.Error(), "dead:1") {
-		t.Error(err)
-	}
-	cancel()
-	<-done
-	release(t, one)
-	release(t, two)
-}
-
-func TestRefusalsOfTheServerAreToldApart(t *testing.T) {
-	t.Parallel()
-	client := connect(t, shared.address())
-	client.Set(t.Context(), t.Name(), "no lock", 0)
-	bare := newServer(t)
-	for word, locks := range map[string]*Locks{
-		"WRONGTYPE": locksOf(t, client), "NOMODULE": locksOf(t, connect(t, bare.address()))} {
-		_, err := locks.Lock(t.Context(), t.Name())
-		var refusal *ServerError
-		if !errors.As(err, &refusal) || refusal.Word != word {
-			t.Errorf("%v, must be %s", err, word)
+	var inside, grants atomic.Int64
+	var all sync.WaitGroup
+	for range 2 {
+		c := connect(t, n.url, Options{ResponseTimeout: 300 * time.Millisecond})
+		for range 4 {
+			all.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					hold, err := c.Lock(background, "k", Lease(5*time.Second))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if inside.Add(1) != 1 {
+						t.Error("two are inside")
+					}
+					grants.Add(1)
+					time.Sleep(time.Millisecond)
+					if err := hold.Check(); err != nil {
+						t.Error(err)
+					}
+					inside.Add(-1)
+					if err := hold.Release(background); err != nil {
+						t.Error(err)
+					}
+				}
+			})
 		}
 	}
+	all.Wait()
+	isTrue(t, grants.Load() > 20, grants.Load())
 }
 
-func TestBadArgumentsAreNamedBeforeAnythingIsSent(t *testing.T) {
+// TestStandstill: a server that stands still ends no wait late, and what was asked of it leaves nothing.
+func TestStandstill(t *testing.T) {
 	t.Parallel()
-	nowhere := locksOf(t, connect(t, "127.0.0.1:1"))
-	for want, options := range map[string][]Option{
-		"Lease is 0s, must be 1 ms to 24 h":                      {Lease(0)},
-		"Lease is 24h0m0.001s, must be 1 ms to 24 h":             {Lease(longest + time.Millisecond)},
-		"Wait is -1ns, must be 0 to 24 h":                        {Wait(-1)},
-		"Wait is 24h0m0.000000001s, must be 0 to 24 h":           {Wait(longest + 1)},
-		"Limit is 0, must be 1 to 1000000":                       {Limit(0)},
-		"Limit is 1000001, must be 1 to 1000000":                 {Limit(1_000_001)},
-		"Permits is 1, must be given together with Limit":        {Permits(1)},
-		"Permits is 3, must be 1 to 2, the Limit":                {Limit(2), Permits(3)},
-		"Permits is 0, must be 1 to 2, the Limit":                {Limit(2), Permits(0)},
-		"Owner is 0 bytes long, must be 1 to 256 bytes long":     {Owner("")},
-		"Owner is 257 bytes long, must be 1 to 256 bytes long":   {Owner(strings.Repeat("x", 257))},
-		"Owner is \"rlock:x\", must be without 'rlock:'":         {Owner("rlock:x")},
-		"Owner is \"a b\", must be without the bytes 0x00 to 0x": {Owner("a b")},
-	} {
-		if _, err := nowhere.Lock(t.Context(), "k", options...); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, must be %s", err, want)
+	s := start(t)
+	c := connect(t, s.URL, Options{ResponseTimeout: 500 * time.Millisecond, RetryTimeout: time.Second})
+	hold := must(c.Lock(background, "k", Lease(time.Second)))(t)
+	syscall.Kill(s.Servers[0].PID, syscall.SIGSTOP)
+	resume := sync.OnceFunc(func() { syscall.Kill(s.Servers[0].PID, syscall.SIGCONT) })
+	defer resume()
+	began := time.Now()
+	_, err := c.Lock(background, "l", Wait(500*time.Millisecond))
+	isTrue(t, err != nil && time.Since(began) < 2500*time.Millisecond, err, time.Since(began))
+	time.Sleep(time.Until(began.Add(1100 * time.Millisecond)))
+	is(t, hold.Check(), ErrLost)
+	isTrue(t, hold.Context().Err() != nil)
+	resume()
+	eventually(t, "nothing is left", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "l") })
+}
+
+// TestOwnStandstill: a process that stood still beyond its lease knows so at its first look.
+func TestOwnStandstill(t *testing.T) {
+	t.Parallel()
+	if url := os.Getenv("RLOCK_STOPPED"); url != "" {
+		c := connect(t, url, Options{})
+		hold := must(c.Lock(background, "k", Lease(300*time.Millisecond)))(t)
+		for last := time.Now(); ; {
+			this := time.Now()
+			if this.Sub(last) > 300*time.Millisecond {
+				isTrue(t, hold.Context().Err() != nil, "its context goes on")
+				is(t, hold.Check(), ErrLost)
+				is(t, hold.Release(background), ErrLost)
+				return
+			}
+			last = this
 		}
 	}
-	for want, keys := range map[string][]string{
-		"the number of keys is 0, must be 1 to 1024":    {},
-		"the number of keys is 1025, must be 1 to 1024": make([]string, 1025),
-		`a key is "k" twice, must be named once`:        {"k", "k"},
-	} {
-		if _, err := nowhere.LockAll(t.Context(), keys); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, must be %s", err, want)
-		}
-	}
-	_, err := nowhere.LockAll(t.Context(), []string{"a", "b"}, Shared())
-	if err == nil || !strings.Contains(err.Error(), "Shared is true, must be left out with several keys") {
-		t.Error(err)
-	}
-	if _, err := New(redis.NewRing(&redis.RingOptions{})); err == nil || !strings.Contains(err.Error(), "*redis.Ring") {
-		t.Error(err)
+	s := start(t)
+	child := exec.Command(os.Args[0], "-test.run=TestOwnStandstill$")
+	child.Env = append(os.Environ(), "RLOCK_STOPPED="+s.URL)
+	var said bytes.Buffer
+	child.Stdout, child.Stderr = &said, &said
+	done(t, child.Start())
+	eventually(t, "it holds", func() bool { return !isFree(t, s.port(), "k") })
+	child.Process.Signal(syscall.SIGSTOP)
+	time.Sleep(600 * time.Millisecond)
+	child.Process.Signal(syscall.SIGCONT)
+	if err := child.Wait(); err != nil {
+		t.Fatal(err, said.String())
 	}
 }
 
-func TestTheRightsOfAnApplicationAreEnough(t *testing.T) {
+func TestRestart(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/operating.md")
-	if err != nil {
-		t.Fatal(err)
+	s, other := start(t), start(t)
+	n := newNetwork(t, s.port())
+	c := connect(t, n.url, Options{})
+	hold := must(c.Lock(background, "k"))(t)
+	waits := inBackground(func() (*Hold, error) { return c.Lock(background, "k", Lease(time.Second)) })
+	eventually(t, "it waits", func() bool { return isQueued(t, s.port(), "k", 1) })
+	// Another server is at the address from now on, which knows of nothing.
+	n.target.Store(int64(other.port()))
+	n.cut()
+	next := waits(t)
+	is(t, hold.Release(background), ErrLost)
+	done(t, next.Release(background))
+}
+
+func TestFailOver(t *testing.T) {
+	t.Parallel()
+	s := start(t, "sentinel", "--sentinels", "1")
+	n := newNetwork(t, s.port())
+	watched, single := connect(t, s.URL, Options{}), connect(t, n.url, Options{ResponseTimeout: 500 * time.Millisecond})
+	hold := must(watched.Lock(background, "k", Lease(time.Minute)))(t)
+	behind := must(single.Lock(background, "l", Lease(time.Minute)))(t)
+	replica := s.Servers[1].Port
+	eventually(t, "the replica knows", func() bool { return !isFree(t, replica, "l") })
+	// Its address goes on to a server that is a replica by now: it answers READONLY. Then it is the master again.
+	ask(t, s.port(), "REPLICAOF", "127.0.0.1", fmt.Sprint(replica))
+	time.Sleep(50 * time.Millisecond)
+	ask(t, replica, "REPLICAOF", "NO", "ONE")
+	ask(t, s.port(), "REPLICAOF", "NO", "ONE")
+	done(t, behind.Release(background))
+	done(t, hold.Check())
+}
+
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	s := start(t, "cluster", "--nodes", "3")
+	c := connect(t, s.URL, Options{})
+	var keys []string
+	var holds []*Hold
+	for i := range 30 {
+		keys = append(keys, fmt.Sprint("key:", i))
+		holds = append(holds, must(c.Lock(background, keys[i]))(t))
 	}
-	_, rule, _ := strings.Cut(string(page), "`user application on >a-password ")
-	rule, _, _ = strings.Cut(rule, "`")
-	server := newServer(t, "--loadmodule", module())
-	admin := connect(t, server.address())
-	command := []any{"ACL", "SETUSER", "application", "on", ">a-password"}
-	for _, word := range strings.Fields(rule) {
-		command = append(command, word)
+	_, err := c.LockAll(background, keys[:2], Wait(50*time.Millisecond))
+	is(t, err, ErrNotAcquired)
+	for _, hold := range holds {
+		done(t, hold.Release(background))
 	}
-	if err := admin.Do(t.Context(), command...).Err(); err != nil {
-		t.Fatal(err)
-	}
-	user := connectWith(t, &redis.Options{Addr: server.address(), Username: "application", Password: "a-password"})
-	locks := locksOf(t, user)
-	held := lock(t, locks, "lock:a", Lease(1500*time.Millisecond))
-	done := make(chan error, 1)
+	all := must(c.LockAll(background, keys))(t)
+	isTrue(t, len(all.Fences()) == 30)
+	done(t, all.Release(background))
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s := start(t, "one", "--tls")
+	err := connect(t, s.TLS.URL, Options{RetryTimeout: time.Second}).Connect(background)
+	isTrue(t, err != nil && strings.Contains(err.Error(), "certificate"), err)
+	authority := must(os.ReadFile(s.TLS.Authority))(t)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority)
+	c := connect(t, s.TLS.URL, Options{TLS: &tls.Config{RootCAs: roots}})
+	done(t, must(c.Lock(background, "k"))(t).Release(background))
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	var log bytes.Buffer
+	var mu sync.Mutex
+	logger := slog.New(slog.NewTextHandler(writes(func(line []byte) (int, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return log.Write(line)
+	}), nil))
+	c := connect(t, s.URL, Options{Logger: logger})
+	hold := must(c.Lock(background, "k"))(t)
+	waits := make(chan error, 1)
 	go func() {
-		held, err := locks.Lock(t.Context(), "lock:a", Wait(time.Minute))
-		if err == nil {
-			err = held.Release()
-		}
-		done <- err
+		_, err := c.Lock(background, "k")
+		waits <- err
 	}()
-	queued(t, admin, "lock:a", "1")
-	if _, err := locks.Lock(t.Context(), "lock:a", Wait(2*time.Second)); !errors.Is(err, ErrNotAcquired) {
-		t.Error(err)
+	eventually(t, "it waits", func() bool { return isQueued(t, s.port(), "k", 1) })
+	done(t, c.Close(background))
+	is(t, <-waits, ErrClosed)
+	isTrue(t, hold.Remaining() == 0 && isFree(t, s.port(), "k"))
+	is(t, context.Cause(hold.Context()), ErrClosed)
+	_, err := c.Lock(background, "k")
+	is(t, err, ErrClosed)
+	eventually(t, "no connection", func() bool { return connections(t, s.port()) == 0 })
+	mu.Lock()
+	defer mu.Unlock()
+	isTrue(t, strings.Contains(log.String(), "connected to the server"), log.String())
+}
+
+type writes func([]byte) (int, error)
+
+func (w writes) Write(line []byte) (int, error) { return w(line) }
+
+// TestRecord: the events that are written and the actions that are read are those of a recorded run.
+func TestRecord(t *testing.T) {
+	t.Parallel()
+	file := os.Getenv("RLOCK_RUN")
+	if file == "" {
+		file = "../../crates/rlock-embed/tests/host/run.json"
 	}
-	release(t, held) // It was renewed.
-	if err := <-done; err != nil {
-		t.Error(err)
+	var record struct {
+		Steps []struct {
+			Fields   [][3]any
+			Event    string
+			Output   string
+			Deadline *json.Number
+			Actions  []map[string]any
+		}
 	}
-	release(t, lock(t, locks, "lock:a", Shared()))
-	release(t, lock(t, locks, "lock:u", Limit(4), Permits(3)))
-	both, err := locks.LockAll(t.Context(), []string{"lock:a", "lock:b"})
-	if err != nil {
-		t.Fatal(err)
+	decoder := json.NewDecoder(bytes.NewReader(must(os.ReadFile(file))(t)))
+	decoder.UseNumber()
+	done(t, decoder.Decode(&record))
+	names := []string{"connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note"}
+	number := func(value any) uint64 {
+		if value == nil {
+			return none
+		}
+		var n uint64
+		fmt.Sscan(value.(json.Number).String(), &n)
+		return n
 	}
-	release(t, both)
-	if log := admin.ACLLog(t.Context(), 10); log.Err() != nil || len(log.Val()) > 0 {
-		t.Errorf("%v %v", log.Val(), log.Err())
+	isTrue(t, len(record.Steps) > 20)
+	for _, step := range record.Steps {
+		var event writer
+		for _, field := range step.Fields {
+			switch field[1] {
+			case "u8":
+				event.u8(uint8(number(field[2])))
+			case "u16":
+				event.u16(uint16(number(field[2])))
+			case "u32":
+				event.u32(uint32(number(field[2])))
+			case "u64":
+				event.u64(number(field[2]))
+			case "bytes":
+				event.text(field[2].(string))
+			case "list":
+				var items []string
+				for _, item := range field[2].([]any) {
+					items = append(items, item.(string))
+				}
+				event.list(items)
+			}
+		}
+		isTrue(t, hex.EncodeToString(event) == step.Event, step.Fields)
+		output := reader(must(hex.DecodeString(step.Output))(t))
+		deadline := uint64(math.MaxUint64)
+		if step.Deadline != nil {
+			deadline = number(*step.Deadline)
+		}
+		isTrue(t, output.u64() == deadline)
+		for _, shown := range step.Actions {
+			a := output.action()
+			name := names[a.kind-1]
+			if name == "note" {
+				isTrue(t, number(shown[name]) == uint64(a.how) && shown["text"] == a.text, shown)
+			} else {
+				isTrue(t, number(shown[name]) == a.number, shown, a)
+			}
+			if name == "write" {
+				isTrue(t, shown["bytes"] == string(a.bytes), shown)
+			}
+			if name == "failed" {
+				isTrue(t, shown["code"] == a.code, shown)
+			}
+			if name == "granted" {
+				for _, pair := range shown["fences"].([]any) {
+					isTrue(t, a.fences[pair.([]any)[0].(string)] == number(pair.([]any)[1]), shown)
+				}
+			}
+		}
+		isTrue(t, len(output) == 0)
 	}
-	if _, err := locks.Lock(t.Context(), "other"); err == nil {
-		t.Error("granted without the right")
+}
+
+// TestReadme: each program of README runs as it is, in a module of its own.
+func TestReadme(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	here := must(filepath.Abs("."))(t)
+	programs := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindAllStringSubmatch(string(must(os.ReadFile("README.md"))(t)), -1)
+	isTrue(t, len(programs) == 2)
+	for _, program := range programs {
+		directory := t.TempDir()
+		source := strings.ReplaceAll(program[1], "redis://127.0.0.1:6379", s.URL)
+		module := fmt.Sprintf("module first\n\ngo 1.25.0\n\nrequire rlock v0.0.0\n\nrequire (\n\tgithub.com/tetratelabs/wazero v1.12.0 // indirect\n\tgolang.org/x/sys v0.44.0 // indirect\n)\n\nreplace rlock => %s\n", here)
+		for name, text := range map[string]string{
+			"main.go": source, "go.mod": module, "go.sum": string(must(os.ReadFile("go.sum"))(t)),
+		} {
+			done(t, os.WriteFile(filepath.Join(directory, name), []byte(text), 0o600))
+		}
+		run := exec.Command("go", "run", ".")
+		run.Dir = directory
+		said, err := run.CombinedOutput()
+		isTrue(t, err == nil && strings.Contains(string(said), "under fence"), err, string(said))
 	}
 }

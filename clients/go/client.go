@@ -1,0 +1,434 @@
+package rlock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+var (
+	began  = time.Now()
+	closed = &Error{Code: "Closed", Message: "the client has been closed"}
+)
+
+// Client takes locks of one server, of a master that Sentinels name, or of a cluster: by one connection for each server,
+// for any number of locks and waits. Two goroutines serve each connection, and none a hold or a wait. It is safe for
+// concurrent use.
+type Client struct {
+	options Options
+
+	mu          sync.Mutex // Guards all below: nobody else is in the engine during a call.
+	engine      *engine
+	connections map[uint64]*connection
+	calls       map[uint64]*call
+	holds       map[uint64]*Hold
+	last        uint64 // The number of the last call.
+	activities  uint64
+	timer       *time.Timer
+	due         uint64
+	isClosed    bool
+}
+
+// call is what somebody waits for.
+type call struct {
+	number uint64
+	done   chan action // Takes one without waiting.
+	hold   *Hold       // What a lock is granted to, or what an upgrade is of.
+}
+
+// Options of a client. Of a time, zero is the default.
+type Options struct {
+	// Name is what connections and owners begin with, for those who look for them on the server: 1 to 64 bytes without
+	// spaces. Default: none.
+	Name string
+	// ResponseTimeout is how long the server may take for one reply. Default 5 s.
+	ResponseTimeout time.Duration
+	// RetryTimeout is how long calls that do not wait for a lock go on when servers cannot be reached. Default 10 s.
+	RetryTimeout time.Duration
+	// ReplicationTimeout is how long replicas may take to say that they know of a grant; see Replicas. Default 1 s.
+	ReplicationTimeout time.Duration
+	// TLS is for rediss://. Default: the roots of the system.
+	TLS *tls.Config
+	// Dial makes connections, such as through a tunnel. Default: that of net.Dialer.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Logger is told what happens to connections. Default: nobody is.
+	Logger *slog.Logger
+}
+
+// NewClient makes a client of redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster:// addresses, the last
+// two also with rediss. It connects at the first call. An error is an ErrOutOfRange.
+func NewClient(url string, options Options) (*Client, error) {
+	limits := [3]time.Duration{options.ResponseTimeout, options.RetryTimeout, options.ReplicationTimeout}
+	for i, name := range []string{"ResponseTimeout", "RetryTimeout", "ReplicationTimeout"} {
+		if limits[i] < 0 {
+			return nil, outOfRange("%s is %v, it must not be below zero", name, limits[i])
+		}
+	}
+	engine, err := newEngine(url, options.Name, limits)
+	if err != nil {
+		return nil, err
+	}
+	if options.Dial == nil {
+		options.Dial = new(net.Dialer).DialContext
+	}
+	c := &Client{
+		options: options, engine: engine, connections: map[uint64]*connection{}, calls: map[uint64]*call{},
+		holds: map[uint64]*Hold{}, due: none,
+	}
+	c.timer = time.AfterFunc(time.Hour, func() {
+		c.mu.Lock()
+		c.due = none
+		c.event(evTick)
+		c.handle()
+	})
+	return c, nil
+}
+
+// event begins an event; c.handle tells it. The lock is held.
+func (c *Client) event(kind uint8) *writer { return c.engine.event.u8(kind) }
+
+// handle tells the engine the event that was written, and carries out what it says. It gives the lock back.
+func (c *Client) handle() {
+	var notes []action
+	c.step(&notes)
+	c.mu.Unlock()
+	// A logger may call the client.
+	for _, note := range notes {
+		if c.options.Logger != nil {
+			level := []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn}[note.how]
+			c.options.Logger.Log(context.Background(), level, "rlock: "+note.text)
+		}
+	}
+}
+
+func (c *Client) step(notes *[]action) {
+	if c.isClosed {
+		c.engine.event = c.engine.event[:0]
+		return
+	}
+	output := c.engine.take()
+	deadline := output.u64()
+	var told []action
+	for len(output) > 0 {
+		switch a := output.action(); a.kind {
+		case acConnect:
+			c.connect(a)
+		case acWrite:
+			c.connections[a.number].write(a.bytes)
+		case acClose:
+			c.connections[a.number].end()
+			delete(c.connections, a.number)
+		case acNote:
+			*notes = append(*notes, a)
+		default:
+			told = append(told, a)
+		}
+	}
+	if deadline != c.due {
+		c.due = deadline
+		c.timer.Reset(time.Duration(min(deadline, uint64(now())+uint64(time.Hour))) - now())
+	}
+	for _, a := range told {
+		c.tell(a, notes)
+	}
+}
+
+func (c *Client) tell(a action, notes *[]action) {
+	if a.kind == acOver {
+		if hold := c.holds[a.number]; hold != nil {
+			lost := &Error{Code: "Lost", Message: hold.text() + ": the lock was lost: " + losses[a.how]}
+			if a.how == 2 {
+				lost = closed
+			}
+			hold.cancel(lost)
+		}
+		return
+	}
+	call := c.calls[a.number]
+	delete(c.calls, a.number)
+	switch {
+	case a.kind != acGranted:
+		if call != nil {
+			call.done <- a
+		}
+	case call == nil:
+		c.event(evUntaken).u64(a.guard)
+		c.step(notes)
+	default:
+		if hold := call.hold; hold.number == 0 {
+			hold.number, hold.owner = a.guard, a.text
+			c.holds[a.guard] = hold
+		}
+		call.hold.fences = a.fences
+		call.done <- a
+	}
+}
+
+// begin writes the head of the event of a call. If there is no error the lock is held: the fields follow, and wait.
+func (c *Client) begin(kind uint8, hold *Hold) (*call, *writer, error) {
+	c.mu.Lock()
+	if c.isClosed {
+		c.mu.Unlock()
+		return nil, nil, closed
+	}
+	c.last++
+	begun := &call{number: c.last, done: make(chan action, 1), hold: hold}
+	c.calls[begun.number] = begun
+	return begun, c.event(kind).u64(begun.number), nil
+}
+
+// wait tells the event, and waits for its end. If the context ends before, the call is abandoned.
+func (c *Client) wait(ctx context.Context, call *call) (action, error) {
+	c.handle()
+	var ended action
+	select {
+	case ended = <-call.done:
+	case <-ctx.Done():
+		c.mu.Lock()
+		if c.calls[call.number] != nil {
+			delete(c.calls, call.number)
+			c.event(evAbandon).u64(call.number)
+			c.handle()
+			return action{}, context.Cause(ctx)
+		}
+		c.mu.Unlock()
+		ended = <-call.done
+	}
+	if ended.kind == acFailed {
+		return action{}, &Error{Code: ended.code, Message: ended.text, Transient: ended.transient}
+	}
+	return ended, nil
+}
+
+// Connect connects, and says what is wrong if that cannot be done. It is not needed: the first call does.
+func (c *Client) Connect(ctx context.Context) error {
+	call, _, err := c.begin(evConnect, nil)
+	if err == nil {
+		_, err = c.wait(ctx, call)
+	}
+	return err
+}
+
+// Metrics of a client.
+type Metrics struct{ Grants, Waits, Losses, LateRenewals, Reconnects int64 }
+
+// Metrics says what this client has counted.
+func (c *Client) Metrics() (Metrics, error) {
+	call, _, err := c.begin(evMetrics, nil)
+	if err != nil {
+		return Metrics{}, err
+	}
+	answer, err := c.wait(context.Background(), call)
+	if err != nil {
+		return Metrics{}, err
+	}
+	count := func(index int) int64 { return answer.value.([]any)[index].(int64) }
+	return Metrics{count(0), count(1), count(2), count(3), count(4)}, nil
+}
+
+// Info is what RLOCK.INFO says of a lock.
+func (c *Client) Info(ctx context.Context, key string) (map[string]any, error) {
+	answer, err := c.ask(ctx, key, false, "RLOCK.INFO")
+	info, _ := answer.(map[string]any)
+	return info, err
+}
+
+// Force ends every hold of a lock, and says how many there were.
+func (c *Client) Force(ctx context.Context, key string) (int64, error) {
+	answer, err := c.ask(ctx, key, true, "RLOCK.FORCE")
+	count, _ := answer.(int64)
+	return count, err
+}
+
+func (c *Client) ask(ctx context.Context, key string, changes bool, command string) (any, error) {
+	call, event, err := c.begin(evQuestion, nil)
+	if err != nil {
+		return nil, err
+	}
+	event.text(key).list([]string{command, key}).flag(changes).u64(none)
+	answered, err := c.wait(ctx, call)
+	if err != nil {
+		return nil, err
+	}
+	answer := answered.value.([]any)[0]
+	if refused, is := answer.(error); is {
+		return nil, &Error{Code: "Refused", Message: refused.Error()}
+	}
+	return answer, nil
+}
+
+// Close ends what waits with ErrClosed, releases what is held, and closes the connections. It waits for the servers until
+// the context ends, and says so then.
+func (c *Client) Close(ctx context.Context) error {
+	c.mu.Lock()
+	if c.isClosed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.event(evLeaveAll)
+	c.handle()
+	flush, _, err := c.begin(evFlush, nil)
+	if err != nil {
+		return nil
+	}
+	_, err = c.wait(ctx, flush)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isClosed {
+		return err
+	}
+	c.event(evClosed)
+	c.step(new([]action))
+	c.isClosed = true
+	c.timer.Stop()
+	c.engine.module.Close(context.Background())
+	for _, connection := range c.connections {
+		connection.end()
+	}
+	for _, call := range c.calls {
+		call.done <- action{kind: acFailed, code: closed.Code, text: closed.Message}
+	}
+	for _, hold := range c.holds {
+		hold.cancel(closed)
+	}
+	c.connections, c.calls, c.holds = nil, nil, nil
+	return err
+}
+
+// connection is one to a server. What is written to it waits here, so that nobody waits for a socket.
+type connection struct {
+	client *Client
+	number uint64
+	cancel context.CancelFunc
+	wake   chan struct{} // Takes one without waiting.
+	mu     sync.Mutex
+	output []byte
+	spare  []byte
+}
+
+func (c *Client) connect(a action) {
+	ctx, cancel := context.WithCancel(context.Background())
+	made := &connection{client: c, number: a.number, cancel: cancel, wake: make(chan struct{}, 1)}
+	c.connections[a.number] = made
+	go made.run(ctx, a)
+}
+
+// end closes the connection, or gives up making it.
+func (n *connection) end() {
+	if n != nil {
+		n.cancel()
+	}
+}
+
+func (n *connection) write(bytes []byte) {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	n.output = append(n.output, bytes...)
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tell tells the engine what happened to the connection, unless it has had enough of it.
+func (n *connection) tell(kind uint8, fields func(*writer)) {
+	c := n.client
+	c.mu.Lock()
+	if c.connections[n.number] != n {
+		c.mu.Unlock()
+		return
+	}
+	if kind == evEnded {
+		delete(c.connections, n.number)
+	}
+	event := c.event(kind).u64(n.number)
+	if fields != nil {
+		fields(event)
+	}
+	c.handle()
+}
+
+func (n *connection) run(ctx context.Context, a action) {
+	defer n.cancel()
+	socket, address, err := n.dial(ctx, a)
+	if err == nil {
+		context.AfterFunc(ctx, func() { socket.Close() })
+		n.tell(evOpened, nil)
+		go n.flush(ctx, socket)
+		buffer := make([]byte, 16<<10)
+		for err == nil {
+			var count int
+			if count, err = socket.Read(buffer); count > 0 {
+				n.tell(evReceived, func(event *writer) { event.bytes(buffer[:count]) })
+			}
+		}
+	}
+	why := uint8(0)
+	if refused := (*tls.CertificateVerificationError)(nil); errors.As(err, &refused) {
+		why = 3
+	}
+	n.tell(evEnded, func(event *writer) { event.u8(why).text(fmt.Sprintf("%s: %v", address, err)) })
+}
+
+func (n *connection) dial(ctx context.Context, a action) (socket net.Conn, address string, err error) {
+	if a.how == 3 {
+		socket, err = n.client.options.Dial(ctx, "unix", a.text)
+		return socket, a.text, err
+	}
+	address = net.JoinHostPort(a.text, strconv.Itoa(int(a.port)))
+	socket, err = n.client.options.Dial(ctx, "tcp", address)
+	if err != nil || a.how == 0 {
+		return socket, address, err
+	}
+	config := n.client.options.TLS.Clone()
+	if config == nil {
+		config = &tls.Config{}
+	}
+	if config.ServerName == "" {
+		config.ServerName = a.text
+	}
+	config.InsecureSkipVerify = config.InsecureSkipVerify || a.how == 2
+	secure := tls.Client(socket, config)
+	if err = secure.HandshakeContext(ctx); err != nil {
+		socket.Close()
+		return nil, address, err
+	}
+	return secure, address, nil
+}
+
+// flush writes what waits, until the connection ends. An error is seen by who reads.
+func (n *connection) flush(ctx context.Context, socket net.Conn) {
+	for {
+		n.mu.Lock()
+		output := n.output
+		n.output, n.spare = n.spare[:0], nil
+		n.mu.Unlock()
+		if len(output) > 0 {
+			if _, err := socket.Write(output); err != nil {
+				socket.Close()
+				return
+			}
+		}
+		n.mu.Lock()
+		n.spare = output
+		isMore := len(n.output) > 0
+		n.mu.Unlock()
+		if isMore {
+			continue
+		}
+		select {
+		case <-n.wake:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,278 @@
+package rlock
+
+import (
+	"context"
+	"crypto/rand"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+)
+
+// The engine of rlock's clients; docs/embedding.md has the form of its events and actions. In a checkout it is made by
+// clients/build-engine clients/go/rlock_engine.wasm.
+//
+//go:embed rlock_engine.wasm
+var program []byte
+
+const (
+	formVersion = 1
+	none        = math.MaxUint64 // In place of a time: without limit, or not at all.
+	malformed   = math.MaxUint32
+)
+
+const ( // Events
+	evConnect = iota + 1
+	evLock
+	evRelease
+	evUpgrade
+	evExtend
+	evDowngrade
+	evQuestion
+	evAbandon
+	evMetrics
+	evOpened
+	evReceived
+	evEnded
+	evFlush
+	evLeaveAll
+	evClosed
+	evTick
+	_
+	evUntaken
+)
+
+const ( // Actions
+	acConnect = iota + 1
+	acWrite
+	acClose
+	acGranted
+	acRefused
+	acDone
+	acFailed
+	acAnswered
+	acOver
+	acNote
+)
+
+// compiled is one for the process: an instance of it for each client takes little.
+var compiled = sync.OnceValues(func() (build func() (api.Module, error), err error) {
+	ctx := context.Background()
+	runtime := wazero.NewRuntime(ctx)
+	module, err := runtime.CompileModule(ctx, program)
+	if err != nil {
+		return nil, fmt.Errorf("rlock: rlock_engine.wasm: %w", err)
+	}
+	return func() (api.Module, error) {
+		return runtime.InstantiateModule(ctx, module, wazero.NewModuleConfig().WithName(""))
+	}, nil
+})
+
+// engine decides, for one client. Nobody else may be in it during a call.
+type engine struct {
+	module                                      api.Module
+	input, output, openMachine, handle, remains api.Function
+	stack                                       [2]uint64
+	event                                       writer
+}
+
+func newEngine(url, name string, limits [3]time.Duration) (*engine, error) {
+	build, err := compiled()
+	if err != nil {
+		return nil, err
+	}
+	module, err := build()
+	if err != nil {
+		return nil, fmt.Errorf("rlock: %w", err)
+	}
+	function := module.ExportedFunction
+	e := &engine{
+		module: module, input: function("rlock_input"), output: function("rlock_output"),
+		openMachine: function("rlock_open"), handle: function("rlock_handle"), remains: function("rlock_remaining"),
+	}
+	if version := e.call(function("rlock_version")); version != formVersion {
+		return nil, fmt.Errorf("rlock: rlock_engine.wasm is of version %d, it must be %d", version, formVersion)
+	}
+	e.event.u32(formVersion).text(url).text(name).text("rlock-go").text(Version)
+	for _, limit := range limits {
+		e.event.u64(millisOr(limit, none))
+	}
+	seed := make([]byte, 32)
+	rand.Read(seed)
+	e.event = append(e.event, seed...)
+	e.hand()
+	if wrong := e.call(e.openMachine); wrong != 0 {
+		text := string(e.said(wrong))
+		module.Close(context.Background())
+		return nil, &Error{Code: "OutOfRange", Message: text}
+	}
+	return e, nil
+}
+
+// call calls a function of the engine. It cannot fail but by an error of the engine itself, which is the end of it.
+func (e *engine) call(function api.Function, arguments ...uint64) uint64 {
+	copy(e.stack[:], arguments)
+	if err := function.CallWithStack(context.Background(), e.stack[:]); err != nil {
+		panic(fmt.Sprintf("rlock: the engine has failed: %v", err))
+	}
+	return e.stack[0]
+}
+
+func (e *engine) hand() {
+	at := uint32(e.call(e.input, uint64(len(e.event))))
+	e.module.Memory().Write(at, e.event)
+	e.event = e.event[:0]
+}
+
+// said is what the last call has put out, until the next call.
+func (e *engine) said(length uint64) []byte {
+	bytes, _ := e.module.Memory().Read(uint32(e.call(e.output)), uint32(length))
+	return bytes
+}
+
+// take tells the engine the event that was written to e.event.
+func (e *engine) take() reader {
+	kind := e.event[0]
+	e.hand()
+	length := e.call(e.handle, uint64(now()))
+	if uint32(length) == malformed {
+		panic(fmt.Sprintf("rlock: event %d was not understood", kind))
+	}
+	return e.said(uint64(uint32(length)))
+}
+
+// remaining is for how long a guard still counts.
+func (e *engine) remaining(guard uint64) time.Duration {
+	left := e.call(e.remains, guard, uint64(now()))
+	return time.Duration(min(left, math.MaxInt64))
+}
+
+// writer has the fields of an event, one after the other.
+type writer []byte
+
+func (w *writer) u8(n uint8) *writer   { *w = append(*w, n); return w }
+func (w *writer) u16(n uint16) *writer { *w = binary.LittleEndian.AppendUint16(*w, n); return w }
+func (w *writer) u32(n uint32) *writer { *w = binary.LittleEndian.AppendUint32(*w, n); return w }
+func (w *writer) u64(n uint64) *writer { *w = binary.LittleEndian.AppendUint64(*w, n); return w }
+
+func (w *writer) flag(is bool) *writer {
+	if is {
+		return w.u8(1)
+	}
+	return w.u8(0)
+}
+
+func (w *writer) bytes(b []byte) *writer {
+	w.u32(uint32(len(b)))
+	*w = append(*w, b...)
+	return w
+}
+
+func (w *writer) text(s string) *writer {
+	w.u32(uint32(len(s)))
+	*w = append(*w, s...)
+	return w
+}
+
+func (w *writer) list(items []string) *writer {
+	w.u32(uint32(len(items)))
+	for _, item := range items {
+		w.text(item)
+	}
+	return w
+}
+
+// reader has what is left of an output.
+type reader []byte
+
+func (r *reader) take(count int) []byte {
+	taken := (*r)[:count]
+	*r = (*r)[count:]
+	return taken
+}
+
+func (r *reader) u8() uint8   { return r.take(1)[0] }
+func (r *reader) u16() uint16 { return binary.LittleEndian.Uint16(r.take(2)) }
+func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
+func (r *reader) u64() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
+
+func (r *reader) bytes() []byte { return r.take(int(r.u32())) }
+func (r *reader) text() string  { return string(r.bytes()) }
+
+// value is what a server has answered with.
+func (r *reader) value() any {
+	switch r.u8() {
+	case 0:
+		return nil
+	case 1:
+		return int64(r.u64())
+	case 2:
+		return r.text()
+	case 3:
+		list := make([]any, r.u32())
+		for i := range list {
+			list[i] = r.value()
+		}
+		return list
+	case 4:
+		table := map[string]any{}
+		for range r.u32() {
+			key := fmt.Sprint(r.value())
+			table[key] = r.value()
+		}
+		return table
+	default:
+		return errors.New(r.text())
+	}
+}
+
+// action is one of an output. Its bytes are the output's.
+type action struct {
+	kind, how     uint8
+	number, guard uint64 // The number of a connection, a call or a guard.
+	port          uint16
+	bytes         []byte
+	text, code    string
+	fences        map[string]uint64
+	transient     bool
+	value         any
+}
+
+func (r *reader) action() action {
+	a := action{kind: r.u8()}
+	if a.kind != acNote {
+		a.number = r.u64()
+	}
+	switch a.kind {
+	case acConnect:
+		a.how, a.text, a.port = r.u8(), r.text(), r.u16()
+	case acWrite:
+		a.bytes = r.bytes()
+	case acClose, acRefused, acDone:
+	case acGranted:
+		a.guard, a.text = r.u64(), r.text()
+		count := r.u32()
+		a.fences = make(map[string]uint64, count)
+		for range count {
+			key := r.text()
+			a.fences[key] = r.u64()
+		}
+	case acFailed:
+		a.code, a.text, a.transient = r.text(), r.text(), r.u8() == 1
+	case acAnswered:
+		a.value = r.value()
+	case acOver:
+		a.how = r.u8()
+	case acNote:
+		a.how, a.text = r.u8(), r.text()
+	default:
+		panic(fmt.Sprintf("rlock: unknown action %d", a.kind))
+	}
+	return a
+}
