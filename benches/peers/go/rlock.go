@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	rlock "rlock"
+	"rlock"
 )
 
 // version is that of this repository; ./build sets it.
@@ -12,26 +12,22 @@ var version = "unknown"
 
 var rlockPeer = peer{
 	Name: "rlock-go", Title: "rlock, clients/go", Waits: "server queue",
-	Settings: "go-redis with a connection for each caller, one Locks for all; lease from the workload (30 s), renewed",
+	Settings: "one client for all; lease from the workload (30 s), renewed",
 	open: func(_ context.Context, w workload) (func() (caller, error), error) {
-		client, err := goRedis(w)
-		if err != nil {
-			return nil, err
-		}
-		locks, err := rlock.New(client)
-		return func() (caller, error) { return &rlockCaller{locks: locks, lease: w.lease}, nil }, err
+		client, err := rlock.NewClient(w.url, rlock.Options{})
+		return func() (caller, error) { return &rlockCaller{client: client, lease: w.lease}, nil }, err
 	},
 }
 
 type rlockCaller struct {
-	locks *rlock.Locks
-	lease time.Duration
-	held  *rlock.Held
+	client *rlock.Client
+	lease  time.Duration
+	hold   *rlock.Hold
 }
 
 func (c *rlockCaller) acquire(ctx context.Context, key string) (err error) {
-	c.held, err = c.locks.Lock(ctx, key, rlock.Lease(c.lease))
+	c.hold, err = c.client.Lock(ctx, key, rlock.Lease(c.lease))
 	return err
 }
 
-func (c *rlockCaller) release(context.Context) error { return c.held.Release() }
+func (c *rlockCaller) release(ctx context.Context) error { return c.hold.Release(ctx) }
