@@ -458,7 +458,8 @@ func TestOwnStandstill(t *testing.T) {
 	if url := os.Getenv("RLOCK_STOPPED"); url != "" {
 		c := connect(t, url, Options{})
 		hold := must(c.Lock(background, "k", Lease(300*time.Millisecond)))(t)
-		for last := time.Now(); ; {
+		began := time.Now()
+		for last := began; time.Since(began) < time.Minute; {
 			this := time.Now()
 			if this.Sub(last) > 300*time.Millisecond {
 				isTrue(t, hold.Context().Err() != nil, "its context goes on")
@@ -468,6 +469,7 @@ func TestOwnStandstill(t *testing.T) {
 			}
 			last = this
 		}
+		t.Fatal("nobody stopped it")
 	}
 	s := start(t)
 	child := exec.Command(os.Args[0], "-test.run=TestOwnStandstill$")

@@ -1,12 +1,10 @@
 package contestant;
 
-import java.time.Duration;
-import redis.clients.jedis.RedisClient;
-import rlock.Held;
-import rlock.JedisLocks;
-import rlock.Locks;
+import rlock.Client;
+import rlock.Hold;
+import rlock.Terms;
 
-/** Ours: the helper for jedis. */
+/** Ours. */
 final class RlockPeer implements Peer {
     @Override
     public String name() {
@@ -25,7 +23,7 @@ final class RlockPeer implements Peer {
 
     @Override
     public String settings() {
-        return "jedis with a connection for each caller, one Locks for all; lease from the workload (30 s), renewed";
+        return "one client for all; lease from the workload (30 s), renewed";
     }
 
     @Override
@@ -35,29 +33,28 @@ final class RlockPeer implements Peer {
 
     @Override
     public Callers open(Workload workload) {
-        RedisClient jedis = SetNxPeer.pooled(workload);
-        Locks locks = JedisLocks.of(jedis);
-        return () -> new RlockCaller(locks, workload.lease());
+        Client client = Client.of(workload.url());
+        return () -> new RlockCaller(client, Terms.standard().lease(workload.lease()));
     }
 
     private static final class RlockCaller implements Caller {
-        private final Locks locks;
-        private final Duration lease;
-        private Held held;
+        private final Client client;
+        private final Terms terms;
+        private Hold hold;
 
-        RlockCaller(Locks locks, Duration lease) {
-            this.locks = locks;
-            this.lease = lease;
+        RlockCaller(Client client, Terms terms) {
+            this.client = client;
+            this.terms = terms;
         }
 
         @Override
         public void acquire(String key) throws Exception {
-            held = locks.on(key).lease(lease).lock();
+            hold = client.getLock(key).with(terms).acquire();
         }
 
         @Override
         public void release() {
-            held.close();
+            hold.close();
         }
     }
 }

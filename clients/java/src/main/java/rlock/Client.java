@@ -1,0 +1,532 @@
+package rlock;
+
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import java.nio.channels.Selector;
+import java.security.NoSuchAlgorithmException;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Queue;
+import java.util.Set;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Consumer;
+import javax.net.ssl.SSLContext;
+import rlock.Engine.Action;
+import rlock.Engine.Writer;
+
+/**
+ * Locks of one server, of a master that Sentinels name, or of a cluster: by one connection for each server, for any number of
+ * locks and waits. It has one thread, a daemon.
+ *
+ * <p>It may be used by any number of threads: keep one for the process.
+ */
+public final class Client implements AutoCloseable {
+    static final String VERSION = "0.1.0";
+
+    static final int CONNECT = 1, LOCK = 2, RELEASE = 3, UPGRADE = 4, EXTEND = 5, DOWNGRADE = 6, QUESTION = 7, ABANDON = 8;
+    static final int METRICS = 9, OPENED = 10, RECEIVED = 11, ENDED = 12, FLUSH = 13, LEAVE_ALL = 14, CLOSED = 15, TICK = 16;
+    static final int UNTAKEN = 18;
+    private static final String[] LOSSES = {"its lease ended", "the server ended it", "it was released"};
+    private static final System.Logger LOG = System.getLogger("rlock");
+    private static final System.Logger.Level[] LEVELS =
+            {System.Logger.Level.DEBUG, System.Logger.Level.INFO, System.Logger.Level.WARNING};
+    private static final AtomicInteger THREADS = new AtomicInteger();
+
+    private final SSLContext tls;
+    private final Selector selector;
+    private final Thread thread;
+    private final Queue<Runnable> tasks = new ConcurrentLinkedQueue<>();
+    private final AtomicBoolean isAwake = new AtomicBoolean();
+    private final AtomicLong last = new AtomicLong();
+    private final AtomicLong activities = new AtomicLong();
+    private volatile boolean isClosing;
+    private volatile boolean isEnded;
+
+    // All below is for the thread of the client only.
+    private final Engine engine;
+    private final Map<Long, Connection> connections = new HashMap<>();
+    private final Set<Connection> writing = new HashSet<>();
+    private final Map<Long, Call> calls = new HashMap<>();
+    private final Map<Long, Hold> holds = new HashMap<>();
+    private long due = Engine.NONE;
+
+    /** What each thread holds of each lock, and its activity. */
+    private final ThreadLocal<Owned> owned = ThreadLocal.withInitial(() -> new Owned(activity()));
+
+    static final class Owned {
+        final Activity activity;
+        final Map<String, ArrayDeque<Hold>> holds = new HashMap<>();
+
+        Owned(Activity activity) {
+            this.activity = activity;
+        }
+    }
+
+    /** What somebody waits for. */
+    private static final class Call {
+        final CompletableFuture<Action> end = new CompletableFuture<>();
+        /** What a lock is granted to, or what an upgrade is of. */
+        final Hold hold;
+
+        Call(Hold hold) {
+            this.hold = hold;
+        }
+    }
+
+    private Client(Builder builder) {
+        tls = builder.tls;
+        engine = new Engine(builder.url, builder.name,
+                new Duration[] {builder.responseTimeout, builder.retryTimeout, builder.replicationTimeout});
+        try {
+            selector = Selector.open();
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+        thread = daemon("client", this::run);
+        thread.start();
+    }
+
+    /** A client with all defaults. See {@link #builder}. */
+    public static Client of(String url) {
+        return builder(url).build();
+    }
+
+    /**
+     * {@code redis://}, {@code rediss://}, {@code redis+sentinel://}, {@code redis+cluster://}, the last two also with {@code
+     * rediss}. It connects at the first call.
+     */
+    public static Builder builder(String url) {
+        return new Builder(url);
+    }
+
+    /** How a client is made. */
+    public static final class Builder {
+        private final String url;
+        private String name = "";
+        private SSLContext tls;
+        private Duration responseTimeout;
+        private Duration retryTimeout;
+        private Duration replicationTimeout;
+
+        private Builder(String url) {
+            this.url = Objects.requireNonNull(url, "url");
+        }
+
+        /** What connections and owners begin with, for those who look for them on the server: 1 to 64 bytes without spaces. */
+        public Builder name(String name) {
+            this.name = Objects.requireNonNull(name, "name");
+            return this;
+        }
+
+        /** For {@code rediss://}. Default: that of the JVM. */
+        public Builder tls(SSLContext tls) {
+            this.tls = tls;
+            return this;
+        }
+
+        /** How long the server may take for one reply. Default 5 s. */
+        public Builder responseTimeout(Duration timeout) {
+            responseTimeout = timeout;
+            return this;
+        }
+
+        /** How long calls that do not wait for a lock go on when servers cannot be reached. Default 10 s. */
+        public Builder retryTimeout(Duration timeout) {
+            retryTimeout = timeout;
+            return this;
+        }
+
+        /** How long replicas may take to say that they know of a grant. Default 1 s. */
+        public Builder replicationTimeout(Duration timeout) {
+            replicationTimeout = timeout;
+            return this;
+        }
+
+        /** @throws IllegalArgumentException if the URL or an option is bad */
+        public Client build() {
+            return new Client(this);
+        }
+    }
+
+    /** The lock of this name. */
+    public RLock getLock(String name) {
+        return new RLock(this, List.of(name), 0, 1, 0, Terms.DEFAULT);
+    }
+
+    /** All of 1 to 1024 locks, or none of them. */
+    public RLock getMultiLock(String... names) {
+        return new RLock(this, List.of(names), 0, 1, 0, Terms.DEFAULT);
+    }
+
+    /** The lock of this name as its readers share it. Its writer's is that of {@link #getLock}. */
+    public RLock getReadLock(String name) {
+        return new RLock(this, List.of(name), 1, 1, 0, Terms.DEFAULT);
+    }
+
+    /** {@code permits} of a semaphore that has {@code limit} of them, 1 to 1,000,000. */
+    public RLock getSemaphore(String name, int limit, int permits) {
+        return new RLock(this, List.of(name), 2, permits, limit, Terms.DEFAULT);
+    }
+
+    /** Connects, and says what is wrong if that cannot be done. It is not needed: the first call does. */
+    public void connect() {
+        join(call(CONNECT, null, event -> {}));
+    }
+
+    /** What is done one after the other: its calls enter again what it holds, and deadlocks between activities are seen. */
+    public static final class Activity {
+        final long number;
+
+        private Activity(long number) {
+            this.number = number;
+        }
+    }
+
+    /** For a chain of {@code CompletableFuture}s. A thread has one of its own. */
+    public Activity activity() {
+        return new Activity(activities.incrementAndGet());
+    }
+
+    /** What {@code RLOCK.INFO} says of a lock. */
+    @SuppressWarnings("unchecked")
+    public Map<String, Object> info(String name) {
+        return (Map<String, Object>) ask(name, false, "RLOCK.INFO");
+    }
+
+    /** Ends every hold of a lock; how many there were. */
+    public long force(String name) {
+        return (long) ask(name, true, "RLOCK.FORCE");
+    }
+
+    private Object ask(String key, boolean changes, String command) {
+        var answers = join(call(QUESTION, null, event ->
+                event.text(key).list(List.of(command, key)).u8(changes ? 1 : 0).u64(Engine.NONE)));
+        var answer = ((List<?>) answers.value).get(0);
+        if (answer instanceof RlockException) {
+            throw (RlockException) answer;
+        }
+        return answer;
+    }
+
+    /** What this client has counted: grants, waits, losses, lateRenewals, reconnects. */
+    public Map<String, Long> metrics() {
+        var counts = (List<?>) join(call(METRICS, null, event -> {})).value;
+        var names = new String[] {"grants", "waits", "losses", "lateRenewals", "reconnects"};
+        var metrics = new LinkedHashMap<String, Long>();
+        for (int i = 0; i < names.length; i++) {
+            metrics.put(names[i], (Long) counts.get(i));
+        }
+        return metrics;
+    }
+
+    /** Ends what waits with {@code Closed}, releases what is held, and closes the connections; within 5 s. */
+    @Override
+    public void close() {
+        close(Duration.ofSeconds(5));
+    }
+
+    /** The same, within the time that is given. */
+    public void close(Duration timeout) {
+        if (isClosing) {
+            return;
+        }
+        post(() -> handle(new Writer().u8(LEAVE_ALL)));
+        var flushed = call(FLUSH, null, event -> {});
+        isClosing = true;
+        try {
+            flushed.get(timeout.toMillis(), TimeUnit.MILLISECONDS);
+        } catch (ExecutionException | TimeoutException tooLate) {
+            // What is left ends with its lease.
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        var ended = new CompletableFuture<Void>();
+        post(() -> {
+            end();
+            ended.complete(null);
+        });
+        join(ended);
+    }
+
+    private void end() {
+        if (isEnded) {
+            return;
+        }
+        handle(new Writer().u8(CLOSED));
+        isEnded = true;
+        connections.values().forEach(Connection::close);
+        calls.values().forEach(call -> call.end.completeExceptionally(RlockException.closed()));
+        holds.values().forEach(hold -> hold.lost(null));
+    }
+
+    SSLContext tls() {
+        try {
+            return tls != null ? tls : SSLContext.getDefault();
+        } catch (NoSuchAlgorithmException error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    Selector selector() {
+        return selector;
+    }
+
+    static Thread daemon(String what, Runnable work) {
+        var thread = new Thread(work, "rlock-" + what + "-" + THREADS.incrementAndGet());
+        thread.setDaemon(true);
+        return thread;
+    }
+
+    Owned owned() {
+        return owned.get();
+    }
+
+    /** Has the thread of the client do this. */
+    void post(Runnable task) {
+        tasks.add(task);
+        if (isEnded) {
+            doTasks();
+        } else if (!isAwake.getAndSet(true)) {
+            selector.wakeup();
+        }
+    }
+
+    private synchronized void doTasks() {
+        for (Runnable task; (task = tasks.poll()) != null;) {
+            task.run();
+        }
+    }
+
+    private void run() {
+        while (!isEnded) {
+            try {
+                isAwake.set(false);
+                var pause = due == Engine.NONE ? Long.MAX_VALUE : due - Engine.now();
+                if (!tasks.isEmpty() || pause <= 0) {
+                    selector.selectNow();
+                } else {
+                    selector.select(Math.min(pause / 1_000_000 + 1, 3_600_000));
+                }
+                // What follows a future may have left it interrupted.
+                Thread.interrupted();
+                isAwake.set(true);
+                for (var key : selector.selectedKeys()) {
+                    ((Connection) key.attachment()).isReady();
+                }
+                selector.selectedKeys().clear();
+                doTasks();
+                if (due != Engine.NONE && due <= Engine.now()) {
+                    handle(new Writer().u8(TICK));
+                }
+                while (!writing.isEmpty()) {
+                    var these = List.copyOf(writing);
+                    writing.clear();
+                    these.forEach(Connection::flush);
+                }
+            } catch (IOException | RuntimeException error) {
+                LOG.log(System.Logger.Level.ERROR, "the client has failed and is closed", error);
+                isEnded = true;
+                calls.values().forEach(call -> call.end.completeExceptionally(error));
+                holds.values().forEach(hold -> hold.lost(LOSSES[0]));
+                connections.values().forEach(Connection::close);
+            }
+        }
+        doTasks();
+        try {
+            selector.close();
+        } catch (IOException error) {
+            LOG.log(System.Logger.Level.DEBUG, "closing", error);
+        }
+    }
+
+    /** Begins a call. Whoever cancels its end abandons it. */
+    CompletableFuture<Action> call(int kind, Hold hold, Consumer<Writer> fields) {
+        if (isClosing && kind != RELEASE) {
+            return CompletableFuture.failedFuture(RlockException.closed());
+        }
+        var call = new Call(hold);
+        var number = last.incrementAndGet();
+        var event = new Writer().u8(kind).u64(number);
+        fields.accept(event);
+        post(() -> {
+            if (isEnded) {
+                call.end.completeExceptionally(RlockException.closed());
+            } else {
+                calls.put(number, call);
+                handle(event);
+            }
+        });
+        call.end.whenComplete((action, error) -> {
+            if (call.end.isCancelled()) {
+                post(() -> {
+                    if (calls.remove(number) != null && !isEnded) {
+                        handle(new Writer().u8(ABANDON).u64(number));
+                    }
+                });
+            }
+        });
+        return call.end;
+    }
+
+    /** Tells the engine what happened to a connection, unless it has had enough of it. */
+    void tell(Connection connection, Writer event, boolean isLast) {
+        if (connections.get(connection.number()) != connection || isEnded) {
+            return;
+        }
+        if (isLast) {
+            connections.remove(connection.number());
+        }
+        handle(event);
+    }
+
+    /** Has a connection write what it has been given, once there is nothing else to do. */
+    void writes(Connection connection) {
+        writing.add(connection);
+    }
+
+    /** Tells the engine an event, and carries out what it says. */
+    private void handle(Writer event) {
+        if (isEnded) {
+            return;
+        }
+        var told = new ArrayList<Runnable>();
+        step(event, told);
+        told.forEach(Runnable::run);
+    }
+
+    private void step(Writer event, List<Runnable> told) {
+        var output = engine.take(event);
+        due = output.u64();
+        var actions = new ArrayList<Action>();
+        while (!output.isAtEnd()) {
+            var it = output.action();
+            switch (it.kind) {
+                case Action.CONNECT:
+                    connections.put(it.number, new Connection(this, it));
+                    break;
+                case Action.WRITE:
+                    if (connections.containsKey(it.number)) {
+                        connections.get(it.number).write(it.bytes);
+                    }
+                    break;
+                case Action.CLOSE:
+                    var closed = connections.remove(it.number);
+                    if (closed != null) {
+                        closed.close();
+                    }
+                    break;
+                default:
+                    actions.add(it);
+            }
+        }
+        actions.forEach(it -> tell(it, told));
+    }
+
+    private void tell(Action it, List<Runnable> told) {
+        switch (it.kind) {
+            case Action.OVER:
+                var hold = holds.get(it.number);
+                if (hold != null) {
+                    told.add(() -> hold.lost(it.how == 2 ? null : LOSSES[it.how]));
+                }
+                return;
+            case Action.NOTE:
+                told.add(() -> LOG.log(LEVELS[it.how], it.text));
+                return;
+            default:
+        }
+        var call = calls.remove(it.number);
+        if (it.kind == Action.GRANTED) {
+            if (call == null) {
+                step(new Writer().u8(UNTAKEN).u64(it.guard), told);
+                return;
+            }
+            call.hold.granted(it);
+            holds.put(it.guard, call.hold);
+        }
+        if (call == null) {
+            return;
+        }
+        if (it.kind == Action.FAILED) {
+            told.add(() -> call.end.completeExceptionally(RlockException.of(it.code, it.text, it.isTransient)));
+        } else {
+            told.add(() -> {
+                // It may have been cancelled in this moment.
+                if (!call.end.complete(it) && it.kind == Action.GRANTED) {
+                    call.hold.releaseAsync();
+                }
+            });
+        }
+    }
+
+    long remaining(long guard) {
+        if (Thread.currentThread() == thread) {
+            return isEnded ? 0 : engine.remaining(guard);
+        }
+        var left = new CompletableFuture<Long>();
+        post(() -> left.complete(isEnded ? 0 : engine.remaining(guard)));
+        return join(left);
+    }
+
+    void forget(long guard) {
+        post(() -> holds.remove(guard));
+    }
+
+    static String why(int how) {
+        return LOSSES[how];
+    }
+
+    /** The end of a call, which is not interrupted. */
+    <T> T join(CompletableFuture<T> end) {
+        if (Thread.currentThread() == thread && !end.isDone()) {
+            throw new IllegalStateException("this would block the client: use the methods with Async on futures of locks");
+        }
+        boolean isInterrupted = false;
+        try {
+            while (true) {
+                try {
+                    return end.get();
+                } catch (InterruptedException interrupted) {
+                    isInterrupted = true;
+                } catch (ExecutionException failed) {
+                    throw thrown(failed.getCause());
+                }
+            }
+        } finally {
+            if (isInterrupted) {
+                Thread.currentThread().interrupt();
+            }
+        }
+    }
+
+    /** The same exception with the stack of who waited for it. */
+    static RuntimeException thrown(Throwable cause) {
+        RuntimeException same;
+        if (cause instanceof RlockException) {
+            var error = (RlockException) cause;
+            same = new RlockException(error.code(), error.getMessage(), error.isTransient());
+        } else if (cause instanceof LostException) {
+            same = new LostException(cause.getMessage());
+        } else if (cause instanceof IllegalArgumentException) {
+            same = new IllegalArgumentException(cause.getMessage());
+        } else {
+            same = new IllegalStateException(cause.getMessage());
+        }
+        same.initCause(cause);
+        return same;
+    }
+}

@@ -1,0 +1,10 @@
+package rlock;
+
+/** The lock was no longer held: somebody else may have had it meanwhile. */
+public class LostException extends IllegalMonitorStateException {
+    private static final long serialVersionUID = 1;
+
+    LostException(String message) {
+        super(message);
+    }
+}

@@ -1,0 +1,223 @@
+package rlock;
+
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.List;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.Condition;
+import java.util.concurrent.locks.Lock;
+
+/**
+ * A lock on the server: as a {@link Lock} of Java, whose holder is the thread, with the methods that Redisson's users know; or
+ * by {@link #acquire} and {@link #acquireAsync}, which give a {@link Hold} that any thread may release.
+ *
+ * <p>A thread enters again what it holds, and releases it as often as it has locked it. Who waits for what another thread holds
+ * that waits for him is refused: {@code Deadlock}.
+ */
+public final class RLock implements Lock {
+    private final Client client;
+    private final List<String> keys;
+    private final int mode;
+    private final int permits;
+    private final int limit;
+    private final Terms terms;
+
+    RLock(Client client, List<String> keys, int mode, int permits, int limit, Terms terms) {
+        this.client = client;
+        this.keys = keys;
+        this.mode = mode;
+        this.permits = permits;
+        this.limit = limit;
+        this.terms = terms;
+    }
+
+    /** The same lock, with other terms. */
+    public RLock with(Terms terms) {
+        return new RLock(client, keys, mode, permits, limit, terms);
+    }
+
+    public String getName() {
+        return String.join(", ", keys);
+    }
+
+    /** Waits for the lock, also when the thread is interrupted; it stays so then. */
+    @Override
+    public void lock() {
+        lock(terms);
+    }
+
+    /** The same, with a lease that is not renewed; −1 is the lock's own terms. */
+    public void lock(long lease, TimeUnit unit) {
+        lock(termsOf(lease, unit));
+    }
+
+    private void lock(Terms terms) {
+        push(client.join(granted(null, client.owned().activity, terms)));
+    }
+
+    @Override
+    public void lockInterruptibly() throws InterruptedException {
+        push(interruptibly(null, terms));
+    }
+
+    /** One try. */
+    @Override
+    public boolean tryLock() {
+        return push(client.join(granted(Duration.ZERO, client.owned().activity, terms)));
+    }
+
+    @Override
+    public boolean tryLock(long wait, TimeUnit unit) throws InterruptedException {
+        return tryLock(wait, -1, unit);
+    }
+
+    /** The same, with a lease that is not renewed; −1 is the lock's own terms. */
+    public boolean tryLock(long wait, long lease, TimeUnit unit) throws InterruptedException {
+        return push(interruptibly(Duration.ofNanos(Math.max(0, unit.toNanos(wait))), termsOf(lease, unit)));
+    }
+
+    /**
+     * Releases what this thread locked last.
+     *
+     * @throws LostException if it was lost before
+     * @throws IllegalMonitorStateException if this thread does not hold the lock
+     */
+    @Override
+    public void unlock() {
+        var held = client.owned().holds.get(id());
+        if (held == null) {
+            throw new IllegalMonitorStateException(getName() + " is not held by this thread");
+        }
+        var hold = held.pop();
+        if (held.isEmpty()) {
+            client.owned().holds.remove(id());
+        }
+        hold.close();
+    }
+
+    /** @throws UnsupportedOperationException always */
+    @Override
+    public Condition newCondition() {
+        throw new UnsupportedOperationException("a lock on a server has no conditions");
+    }
+
+    /** Judged now. */
+    public boolean isHeldByCurrentThread() {
+        var held = client.owned().holds.get(id());
+        return held != null && held.peek().isValid();
+    }
+
+    /** How often this thread has locked it. */
+    public int getHoldCount() {
+        var held = client.owned().holds.get(id());
+        return held == null ? 0 : held.size();
+    }
+
+    /** What this thread locked last, such as for its fence. */
+    public Optional<Hold> hold() {
+        return Optional.ofNullable(client.owned().holds.get(id())).map(ArrayDeque::peek);
+    }
+
+    /** Whether anybody holds it, of several keys the first. */
+    public boolean isLocked() {
+        return !client.info(keys.get(0)).get("mode").equals("free");
+    }
+
+    /** Ends every hold of it; whether there was one. */
+    public boolean forceUnlock() {
+        long ended = 0;
+        for (var key : keys) {
+            ended += client.force(key);
+        }
+        return ended > 0;
+    }
+
+    /** Waits for the lock, for {@code try (var hold = lock.acquire())}. It is nobody's but the hold's: no thread enters it again. */
+    public Hold acquire() throws InterruptedException {
+        return await(granted(null, null, terms));
+    }
+
+    /** Waits for so long. */
+    public Optional<Hold> tryAcquire(Duration wait) throws InterruptedException {
+        return Optional.ofNullable(await(granted(wait, null, terms)));
+    }
+
+    /** To cancel it ends the wait, and withdraws the request. What follows without {@code Async} must not block. */
+    public CompletableFuture<Hold> acquireAsync() {
+        return granted(null, null, terms);
+    }
+
+    /** {@code null} if {@code wait} was not enough; without limit if that is {@code null}. */
+    public CompletableFuture<Hold> acquireAsync(Duration wait, Client.Activity activity) {
+        return granted(wait, activity, terms);
+    }
+
+    private static Terms fixed(Terms terms, long lease, TimeUnit unit) {
+        return terms.fixedLease(Duration.ofNanos(unit.toNanos(lease)));
+    }
+
+    private Terms termsOf(long lease, TimeUnit unit) {
+        return lease == -1 ? terms : fixed(terms, lease, unit);
+    }
+
+    private String id() {
+        return mode + " " + keys;
+    }
+
+    private boolean push(Hold hold) {
+        if (hold == null) {
+            return false;
+        }
+        client.owned().holds.computeIfAbsent(id(), id -> new ArrayDeque<>()).push(hold);
+        return true;
+    }
+
+    private Hold interruptibly(Duration wait, Terms terms) throws InterruptedException {
+        if (Thread.interrupted()) {
+            throw new InterruptedException();
+        }
+        return await(granted(wait, client.owned().activity, terms));
+    }
+
+    private static Hold await(CompletableFuture<Hold> granted) throws InterruptedException {
+        try {
+            return granted.get();
+        } catch (InterruptedException interrupted) {
+            granted.cancel(false);
+            throw interrupted;
+        } catch (ExecutionException failed) {
+            throw Client.thrown(failed.getCause());
+        }
+    }
+
+    private CompletableFuture<Hold> granted(Duration wait, Client.Activity activity, Terms terms) {
+        var hold = new Hold(client, keys, terms.tellsLoss);
+        var lease = Engine.millis("lease", terms.lease);
+        var times = new long[] {
+            Engine.millis("wait", wait), Engine.millis("maxHold", terms.maxHold), Engine.millis("bound", terms.bound),
+        };
+        var call = client.call(Client.LOCK, hold, event -> event
+                .u8(activity == null ? 0 : 1).u64(activity == null ? 0 : activity.number).text("").list(keys)
+                .u8(mode).u32(permits).u32(limit).u64(times[0])
+                .u64(lease).u8(terms.isRenewed ? 1 : 0).u64(times[1]).u64(times[2]).u16(terms.replicas));
+        var granted = new CompletableFuture<Hold>();
+        call.whenComplete((action, error) -> {
+            if (error != null) {
+                granted.completeExceptionally(error);
+            } else if (!granted.complete(action.kind == Engine.Action.REFUSED ? null : hold)
+                    && action.kind != Engine.Action.REFUSED) {
+                // It was cancelled in this moment.
+                hold.releaseAsync();
+            }
+        });
+        granted.whenComplete((it, error) -> {
+            if (granted.isCancelled()) {
+                call.cancel(false);
+            }
+        });
+        return granted;
+    }
+}

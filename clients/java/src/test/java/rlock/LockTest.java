@@ -1,0 +1,528 @@
+package rlock;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNull;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static rlock.Servers.ask;
+import static rlock.Servers.eventually;
+import static rlock.Servers.pause;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.File;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.KeyStore;
+import java.security.cert.CertificateFactory;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.HexFormat;
+import java.util.List;
+import java.util.concurrent.CancellationException;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Pattern;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import rlock.Servers.Network;
+
+/** On real servers. */
+@Timeout(60)
+class LockTest {
+    private static final Duration SECOND = Duration.ofSeconds(1);
+
+    private static String code(Runnable work) {
+        return assertThrows(RlockException.class, work::run).code();
+    }
+
+    private static Duration millis(long millis) {
+        return Duration.ofMillis(millis);
+    }
+
+    @Test
+    void aLockIsHandedOverByItsReleaseUnderALargerFence() throws Exception {
+        try (var server = new Servers(); var a = Client.of(server.url); var b = Client.of(server.url)) {
+            var first = a.getLock("k").acquire();
+            assertTrue(b.getLock("k").tryAcquire(Duration.ZERO).isEmpty());
+            assertFalse(b.getLock("k").tryLock());
+            assertFalse(b.getLock("k").tryLock(20, TimeUnit.MILLISECONDS));
+            var waits = b.getLock("k").acquireAsync();
+            eventually("it waits", () -> server.isQueued("k", 1));
+            first.close();
+            first.close();
+            try (var second = waits.get(10, TimeUnit.SECONDS)) {
+                assertTrue(second.fence() > first.fence());
+                assertTrue(second.remaining().toSeconds() >= 25, second.remaining()::toString);
+                assertFalse(first.isValid());
+                assertThrows(LostException.class, first::check);
+            }
+            assertTrue(server.isFree("k"));
+        }
+    }
+
+    /** As those who come from Redisson use it. */
+    @Test
+    void aThreadEntersAgainWhatItHolds() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var lock = client.getLock("k");
+            lock.lock();
+            assertTrue(client.getLock("k").tryLock(1, 10, TimeUnit.SECONDS));
+            assertEquals(2, lock.getHoldCount());
+            lock.unlock();
+            assertTrue(lock.isHeldByCurrentThread() && lock.isLocked());
+            var other = CompletableFuture.supplyAsync(() -> {
+                assertThrows(IllegalMonitorStateException.class, lock::unlock);
+                assertFalse(lock.isHeldByCurrentThread());
+                return lock.tryLock();
+            });
+            assertFalse(other.get(10, TimeUnit.SECONDS));
+            lock.unlock();
+            assertFalse(lock.isLocked());
+            assertThrows(IllegalMonitorStateException.class, lock::unlock);
+            lock.lock(300, TimeUnit.MILLISECONDS);
+            pause(400);
+            assertFalse(lock.isHeldByCurrentThread());
+            assertThrows(LostException.class, lock::unlock);
+            lock.lock();
+            assertTrue(client.getLock("k").hold().orElseThrow().fence() > 0);
+            assertTrue(lock.forceUnlock());
+            assertThrows(LostException.class, lock::unlock);
+            assertThrows(UnsupportedOperationException.class, lock::newCondition);
+        }
+    }
+
+    @Test
+    void eachKindOfLock() throws Exception {
+        try (var server = new Servers(); var client = Client.builder(server.url).name("kinds").build()) {
+            var read = client.getReadLock("r");
+            var write = client.getLock("r");
+            var one = read.acquire();
+            var two = read.acquire();
+            assertFalse(write.tryLock());
+            assertFalse(one.upgrade(millis(20)));
+            two.close();
+            assertTrue(one.upgrade(null));
+            assertFalse(read.tryLock());
+            one.extend(Duration.ofMinutes(1));
+            assertTrue(one.remaining().toSeconds() > 50);
+            one.downgrade();
+            assertTrue(read.tryLock());
+            read.unlock();
+            one.close();
+
+            try (var permits = client.getSemaphore("p", 3, 2).acquire()) {
+                assertFalse(client.getSemaphore("p", 3, 2).tryLock());
+                client.getSemaphore("p", 3, 1).tryAcquire(Duration.ZERO).orElseThrow().close();
+                assertTrue(permits.owner().startsWith("kinds:"));
+            }
+            try (var all = client.getMultiLock("b", "a").acquire()) {
+                assertEquals(all.fences().get("a"), all.fence());
+                assertFalse(client.getMultiLock("c", "a").tryLock());
+                assertEquals(List.of("b", "a"), all.keys());
+            }
+            assertEquals(0L, client.metrics().get("losses"));
+        }
+    }
+
+    @Test
+    void aCircleOfTwoIsRefused() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var other = client.activity();
+            client.getLock("a").lock();
+            var b = client.getLock("b").acquireAsync(null, other).get();
+            var waits = client.getLock("a").acquireAsync(null, other);
+            eventually("it waits", () -> server.isQueued("a", 1));
+            assertEquals("Deadlock", code(client.getLock("b")::lock));
+            client.getLock("a").unlock();
+            waits.get(10, TimeUnit.SECONDS).close();
+            b.close();
+        }
+    }
+
+    @Test
+    void terms() throws Exception {
+        try (var server = new Servers("replica"); var client = Client.of(server.url)) {
+            var standard = Terms.standard();
+            var fixed = client.getLock("fixed").with(standard.fixedLease(millis(300))).acquire();
+            var most = client.getLock("most").with(standard.lease(millis(300)).maxHold(millis(700))).acquire();
+            var bound = client.getLock("bound").with(standard.bound(SECOND)).acquire();
+            var known = client.getLock("known").with(standard.replicas(1)).acquire();
+            var ignored = client.getLock("ignored").with(standard.fixedLease(millis(1)).ignoringLoss()).acquire();
+            pause(400);
+            ignored.close();
+            assertThrows(LostException.class, fixed::check);
+            assertTrue(most.isValid() && bound.isValid() && known.isValid());
+            pause(400);
+            assertFalse(most.isValid());
+            known.releaseAfter(millis(1500));
+            assertFalse(server.isFree("known"));
+            var both = client.getLock("x").with(standard.bound(SECOND).replicas(1));
+            assertThrows(IllegalArgumentException.class, both::lock);
+            assertEquals("NotReplicated", code(client.getLock("x").with(standard.replicas(5))::lock));
+        }
+    }
+
+    @Test
+    void badArgumentsAreNamedAndNothingIsSent() {
+        for (var url : new String[] {"http://x", "redis://", "redis://127.0.0.1:x"}) {
+            assertThrows(IllegalArgumentException.class, () -> Client.of(url));
+        }
+        try (var client = Client.of("redis://127.0.0.1:1")) {
+            var lock = client.getLock("k");
+            var cases = new Object[][] {
+                {"lease is ", lock.with(Terms.standard().lease(Duration.ZERO))},
+                {"lease is PT-1S", lock.with(Terms.standard().lease(SECOND.negated()))},
+                {"permits is 3", client.getSemaphore("k", 2, 3)},
+                {"keys is 0 keys", client.getMultiLock()},
+                {"keys is `a` more than once", client.getMultiLock("a", "a")},
+            };
+            for (var each : cases) {
+                var error = assertThrows(IllegalArgumentException.class, ((RLock) each[1])::lock);
+                assertTrue(error.getMessage().startsWith((String) each[0]), error::getMessage);
+            }
+            assertThrows(IllegalArgumentException.class, () -> Terms.standard().replicas(70_000));
+            client.close(Duration.ZERO);
+        }
+    }
+
+    @Test
+    void aLossIsToldAtOnceAndByTheEndOfTheBlock() throws Exception {
+        var executor = Executors.newSingleThreadExecutor(work -> new Thread(work, "of-the-user"));
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            for (var words : List.of(List.of("RLOCK.FORCE", "k"), List.of("DEL", "k"), List.of("FLUSHALL"))) {
+                var told = new CompletableFuture<String>();
+                assertThrows(LostException.class, () -> {
+                    try (var hold = client.getLock("k").acquire()) {
+                        hold.onLost(lost -> told.complete(Thread.currentThread().getName()), executor);
+                        ask(server.port(), words.toArray(String[]::new));
+                        assertEquals("of-the-user", told.get(1, TimeUnit.SECONDS));
+                        assertThrows(LostException.class, hold::check);
+                    }
+                });
+            }
+        } finally {
+            executor.shutdown();
+        }
+    }
+
+    @Test
+    void anInterruptedThreadWaitsNoLonger() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            var hold = client.getLock("k").acquire();
+            var ends = new ArrayList<CompletableFuture<String>>();
+            var threads = new ArrayList<Thread>();
+            for (int i = 0; i < 2; i++) {
+                var end = new CompletableFuture<String>();
+                var isFirst = i == 0;
+                var thread = new Thread(() -> {
+                    try {
+                        if (isFirst) {
+                            client.getLock("k").lockInterruptibly();
+                        } else {
+                            client.getLock("k").lock();
+                        }
+                        end.complete("locked " + Thread.currentThread().isInterrupted());
+                        client.getLock("k").unlock();
+                    } catch (InterruptedException interrupted) {
+                        end.complete("interrupted");
+                    }
+                });
+                ends.add(end);
+                threads.add(thread);
+                thread.start();
+            }
+            eventually("they wait", () -> server.isQueued("k", 2));
+            threads.forEach(Thread::interrupt);
+            assertEquals("interrupted", ends.get(0).get(10, TimeUnit.SECONDS));
+            eventually("one waits", () -> server.isQueued("k", 1));
+            hold.close();
+            assertEquals("locked true", ends.get(1).get(10, TimeUnit.SECONDS));
+        }
+    }
+
+    @Test
+    void aThousandHoldsAndAThousandWaitsGoByOneConnectionAndWithoutThreads() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url)) {
+            client.connect();
+            var threads = Thread.activeCount();
+            var terms = Terms.standard().lease(Duration.ofSeconds(4));
+            var holds = new ArrayList<Hold>();
+            var waits = new ArrayList<CompletableFuture<Hold>>();
+            for (int i = 0; i < 1000; i++) {
+                holds.add(client.getLock("k" + i).with(terms).acquire());
+            }
+            for (int i = 0; i < 1000; i++) {
+                waits.add(client.getLock("k" + i).with(terms).acquireAsync());
+            }
+            eventually("they wait", () -> server.isQueued("k999", 1));
+            pause(3500);
+            assertTrue(Thread.activeCount() <= threads + 4, () -> threads + " " + Thread.activeCount());
+            assertEquals(1, server.connections());
+            for (var hold : holds) {
+                hold.check();
+                hold.close();
+            }
+            for (var each : waits) {
+                each.get(10, TimeUnit.SECONDS).close();
+            }
+            assertEquals(0L, client.metrics().get("losses"));
+            assertEquals(0L, client.metrics().get("reconnects"));
+        }
+    }
+
+    @Test
+    void tenThousandWaitsThatAreCancelledLeaveNothing() throws Exception {
+        try (var server = new Servers(); var holder = Client.of(server.url); var client = Client.of(server.url)) {
+            var hold = holder.getLock("k").acquire();
+            client.connect();
+            for (int round = 0; round < 10; round++) {
+                var waits = new ArrayList<CompletableFuture<Hold>>();
+                for (int i = 0; i < 1000; i++) {
+                    waits.add(client.getLock(i % 2 == 0 ? "k" : "l").acquireAsync());
+                }
+                // Some before they are connected or sent, some as they are granted, the others while they wait.
+                pause(round % 3 * round);
+                for (var each : waits) {
+                    if (!each.cancel(true)) {
+                        each.get().close();
+                    }
+                }
+                assertThrows(CancellationException.class, waits.get(0)::join);
+            }
+            eventually("nothing is left", () -> server.isQueued("k", 0) && server.isFree("l"));
+            assertEquals(2, server.connections());
+            hold.close();
+        }
+    }
+
+    @Test
+    void lostRepliesAndConnectionsThatEndCostNoLockAndLeaveNone() throws Exception {
+        var timer = Executors.newScheduledThreadPool(1);
+        try (var server = new Servers(); var net = new Network(server.port());
+                var client = Client.builder(net.url()).responseTimeout(millis(200)).build()) {
+            var terms = Terms.standard().lease(Duration.ofSeconds(4));
+            var held = client.getLock("held").with(terms).acquire();
+            long last = 0;
+            for (int round = 0; round < 12; round++) {
+                var isCut = round % 2 == 1;
+                var fault = timer.schedule(() -> {
+                    if (isCut) {
+                        net.cut();
+                    } else {
+                        net.isMute = true;
+                        pause(250);
+                        net.isMute = false;
+                    }
+                }, round % 3, TimeUnit.MILLISECONDS);
+                var hold = client.getLock("k").with(terms).acquire();
+                assertTrue(hold.fence() > last && hold.isValid());
+                last = hold.fence();
+                hold.close();
+                fault.get();
+            }
+            held.check();
+            held.close();
+            eventually("all are free", () -> server.isFree("k") && server.isFree("held"));
+        } finally {
+            timer.shutdownNow();
+        }
+    }
+
+    @Test
+    void twoClientsBehindABadNetworkNeverHoldAtOnce() throws Exception {
+        try (var server = new Servers(); var net = new Network(server.port());
+                var one = Client.builder(net.url()).responseTimeout(millis(300)).build();
+                var two = Client.builder(net.url()).responseTimeout(millis(300)).build()) {
+            var inside = new AtomicInteger();
+            var grants = new AtomicInteger();
+            var end = System.nanoTime() + 2_000_000_000L;
+            var work = new ArrayList<CompletableFuture<Void>>();
+            var executor = Executors.newCachedThreadPool();
+            for (var client : List.of(one, one, one, two, two, two)) {
+                work.add(CompletableFuture.runAsync(() -> {
+                    while (System.nanoTime() < end) {
+                        var lock = client.getLock("k").with(Terms.standard().lease(Duration.ofSeconds(5)));
+                        lock.lock();
+                        assertEquals(1, inside.incrementAndGet());
+                        grants.incrementAndGet();
+                        pause(1);
+                        assertTrue(lock.isHeldByCurrentThread());
+                        inside.decrementAndGet();
+                        lock.unlock();
+                    }
+                }, executor));
+            }
+            while (System.nanoTime() < end) {
+                pause(120);
+                net.cut();
+            }
+            work.forEach(CompletableFuture::join);
+            executor.shutdown();
+            assertTrue(grants.get() > 20, grants::toString);
+        }
+    }
+
+    @Test
+    void aServerThatStandsStillEndsNoWaitLateAndWhatWasAskedOfItLeavesNothing() throws Exception {
+        try (var server = new Servers();
+                var client = Client.builder(server.url).responseTimeout(millis(500)).retryTimeout(SECOND).build()) {
+            var hold = client.getLock("k").with(Terms.standard().lease(SECOND)).acquire();
+            server.signal("STOP");
+            var begun = System.nanoTime();
+            assertThrows(RuntimeException.class, () -> client.getLock("l").tryAcquire(millis(500)).orElseThrow());
+            assertTrue(System.nanoTime() - begun < 2_500_000_000L);
+            pause(Math.max(0, 1100 - (System.nanoTime() - begun) / 1_000_000));
+            assertThrows(LostException.class, hold::check);
+            server.signal("CONT");
+            eventually("nothing is left", () -> server.isFree("k") && server.isFree("l"));
+        }
+    }
+
+    @Test
+    void aFailOverBehindSentinelsAndBehindOneAddress() throws Exception {
+        try (var server = new Servers("sentinel", "--sentinels", "1"); var net = new Network(server.port());
+                var watched = Client.of(server.url);
+                var single = Client.builder(net.url()).responseTimeout(millis(500)).build()) {
+            var terms = Terms.standard().lease(Duration.ofMinutes(1));
+            var hold = watched.getLock("k").with(terms).acquire();
+            var behind = single.getLock("l").with(terms).acquire();
+            eventually("the replica knows", () -> ask(server.port(1), "EXISTS", "l").equals(":1\r\n"));
+            // The address leads to a replica for a while, which answers READONLY.
+            ask(server.port(), "REPLICAOF", "127.0.0.1", "" + server.port(1));
+            pause(50);
+            ask(server.port(1), "REPLICAOF", "NO", "ONE");
+            ask(server.port(), "REPLICAOF", "NO", "ONE");
+            behind.close();
+            hold.check();
+        }
+    }
+
+    @Test
+    void aClusterOverAllOfItsSlots() throws Exception {
+        try (var server = new Servers("cluster", "--nodes", "3"); var client = Client.of(server.url)) {
+            var names = new String[30];
+            var holds = new ArrayList<Hold>();
+            for (int i = 0; i < 30; i++) {
+                names[i] = "key:" + i;
+                holds.add(client.getLock(names[i]).acquire());
+            }
+            assertTrue(client.getMultiLock("key:1", "key:2").tryAcquire(millis(50)).isEmpty());
+            holds.forEach(Hold::close);
+            try (var all = client.getMultiLock(names).acquire()) {
+                assertEquals(30, all.fences().size());
+            }
+        }
+    }
+
+    @Test
+    void byTlsWithTheCertificatesThatOneNames() throws Exception {
+        try (var server = new Servers("one", "--tls")) {
+            var url = server.about.get("tls").get("url").asText();
+            try (var strangers = Client.builder(url).retryTimeout(SECOND).build()) {
+                var error = assertThrows(RlockException.class, strangers::connect);
+                assertTrue(error.getMessage().contains("certif"), error::getMessage);
+                strangers.close(Duration.ZERO);
+            }
+            var roots = KeyStore.getInstance(KeyStore.getDefaultType());
+            roots.load(null, null);
+            try (var authority = Files.newInputStream(Path.of(server.about.get("tls").get("authority").asText()))) {
+                roots.setCertificateEntry("rlock", CertificateFactory.getInstance("X.509").generateCertificate(authority));
+            }
+            var trust = TrustManagerFactory.getInstance(TrustManagerFactory.getDefaultAlgorithm());
+            trust.init(roots);
+            var tls = SSLContext.getInstance("TLS");
+            tls.init(null, trust.getTrustManagers(), null);
+            try (var client = Client.builder(url).tls(tls).build(); var hold = client.getLock("k").acquire()) {
+                hold.check();
+            }
+        }
+    }
+
+    @Test
+    void aClientThatIsClosedEndsWhatWaitsAndReleasesWhatIsHeld() throws Exception {
+        try (var server = new Servers()) {
+            var client = Client.of(server.url);
+            var hold = client.getLock("k").acquire();
+            var waits = client.getLock("k").acquireAsync();
+            eventually("it waits", () -> server.isQueued("k", 1));
+            client.close();
+            var error = assertThrows(CompletionException.class, waits::join);
+            assertEquals("Closed", ((RlockException) error.getCause()).code());
+            assertTrue(!hold.isValid() && server.isFree("k"));
+            assertEquals("Closed", code(client.getLock("k")::lock));
+            eventually("no connection", () -> server.connections() == 0);
+        }
+    }
+
+    private static long number(JsonNode node) {
+        return node.isNull() ? Engine.NONE : node.bigIntegerValue().longValue();
+    }
+
+    @Test
+    void theEventsThatAreWrittenAndTheActionsThatAreReadAreThoseOfTheRecord() throws Exception {
+        var file = System.getenv().getOrDefault("RLOCK_RUN", "../../crates/rlock-embed/tests/host/run.json");
+        var steps = new ObjectMapper().readTree(new File(file)).get("steps");
+        var names = List.of("connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note");
+        assertTrue(steps.size() > 20);
+        for (var step : steps) {
+            var event = new Engine.Writer();
+            for (var field : step.get("fields")) {
+                var value = field.get(2);
+                switch (field.get(1).asText()) {
+                    case "u8": event.u8((int) number(value)); break;
+                    case "u16": event.u16((int) number(value)); break;
+                    case "u32": event.u32((int) number(value)); break;
+                    case "u64": event.u64(number(value)); break;
+                    case "bytes": event.text(value.asText()); break;
+                    default:
+                        var items = new ArrayList<String>();
+                        value.forEach(item -> items.add(item.asText()));
+                        event.list(items);
+                }
+            }
+            assertEquals(step.get("event").asText(), HexFormat.of().formatHex(event.bytes, 0, event.length));
+            var output = new Engine.Reader(HexFormat.of().parseHex(step.get("output").asText()));
+            assertEquals(number(step.get("deadline")), output.u64());
+            for (var shown : step.get("actions")) {
+                var it = output.action();
+                var name = names.get(it.kind - 1);
+                assertEquals(number(shown.get(name)), name.equals("note") ? it.how : it.number);
+                if (name.equals("write")) {
+                    assertEquals(shown.get("bytes").asText(), new String(it.bytes));
+                } else if (name.equals("failed")) {
+                    assertEquals(shown.get("code").asText(), it.code);
+                } else if (name.equals("granted")) {
+                    for (var pair : shown.get("fences")) {
+                        assertEquals(number(pair.get(1)), it.fences.get(pair.get(0).asText()));
+                    }
+                }
+            }
+            assertTrue(output.isAtEnd());
+        }
+        assertNull(new Engine.Reader(new byte[1]).value());
+    }
+
+    @Test
+    void theExampleOfReadmeRunsAsItIs() throws Exception {
+        var readme = Files.readString(Path.of("README.md"));
+        var example = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(readme);
+        assertTrue(example.find());
+        try (var server = new Servers()) {
+            var source = Files.createTempDirectory("rlock").resolve("First.java");
+            Files.writeString(source, example.group(1).replace("redis://127.0.0.1:6379", server.url));
+            var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
+            var run = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), source.toString());
+            var process = run.redirectErrorStream(true).start();
+            var said = new String(process.getInputStream().readAllBytes());
+            assertEquals(0, process.waitFor(), said);
+            assertTrue(said.contains("held under fence"), said);
+        }
+    }
+}
