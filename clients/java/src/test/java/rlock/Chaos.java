@@ -77,7 +77,7 @@ final class Chaos {
         var wait = between(50, 3_000);
         asks(how == 0 ? "try" : how == 1 ? "wait with a limit" : "wait", how == 0 ? Long.valueOf(4_000) : how == 1 ? Long.valueOf(wait + 1_000) : null);
         var granted = lock.acquireAsync(how == 0 ? Duration.ZERO : how == 1 ? Duration.ofMillis(wait) : null, null);
-        var patience = System.nanoTime() + 1_000_000 * (random.nextInt(8) == 0 ? random.nextInt(100) : 20_000);
+        var patience = System.nanoTime() + 1_000_000L * (random.nextInt(8) == 0 ? random.nextInt(100) : 20_000);
         Hold hold = null;
         try {
             while (!granted.isDone() && System.nanoTime() < patience && !isOver) {
