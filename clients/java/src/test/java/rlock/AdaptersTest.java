@@ -1,0 +1,120 @@
+package rlock;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+import static rlock.Servers.ask;
+import static rlock.Servers.eventually;
+import static rlock.Servers.pause;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.time.Instant;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import java.util.regex.Pattern;
+import java.util.stream.Collectors;
+import net.javacrumbs.shedlock.core.DefaultLockingTaskExecutor;
+import net.javacrumbs.shedlock.core.LockConfiguration;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.springframework.integration.support.locks.LockRegistry;
+import rlock.shedlock.RlockProvider;
+import rlock.spring.RlockRegistry;
+
+/** With the libraries themselves, on real servers. */
+@Timeout(60)
+class AdaptersTest {
+    private static LockConfiguration task(int most, int least) {
+        return new LockConfiguration(Instant.now(), "task", Duration.ofMillis(most), Duration.ofMillis(least));
+    }
+
+    @Test
+    void aLockRegistryOfSpringIntegration() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url); var other = Client.of(server.url)) {
+            LockRegistry registry = new RlockRegistry(client, "orders");
+            var lock = registry.obtain(7);
+            lock.lock();
+            registry.obtain(7).lock();
+            assertEquals(":1\r\n", ask(server.port(), "EXISTS", "orders:7"));
+            var elsewhere = new RlockRegistry(other, "orders", Terms.standard().lease(Duration.ofMinutes(1))).obtain(7);
+            assertFalse(elsewhere.tryLock());
+            var waits = CompletableFuture.supplyAsync(() -> {
+                try {
+                    var isLocked = elsewhere.tryLock(10, TimeUnit.SECONDS);
+                    elsewhere.unlock();
+                    return isLocked;
+                } catch (InterruptedException error) {
+                    throw new IllegalStateException(error);
+                }
+            });
+            eventually("it waits", () -> server.isQueued("orders:7", 1));
+            lock.unlock();
+            assertFalse(waits.isDone());
+            lock.unlock();
+            assertTrue(waits.get(10, TimeUnit.SECONDS));
+            lock.lock();
+            ask(server.port(), "RLOCK.FORCE", "orders:7");
+            assertThrows(LostException.class, lock::unlock);
+        }
+    }
+
+    @Test
+    void aLockProviderOfShedLock() throws Exception {
+        try (var server = new Servers(); var one = Client.of(server.url); var two = Client.of(server.url)) {
+            var here = new RlockProvider(one);
+            var there = new RlockProvider(two);
+            var held = here.lock(task(10_000, 0)).orElseThrow();
+            assertTrue(there.lock(task(10_000, 0)).isEmpty());
+            held.unlock();
+            assertTrue(server.isFree("shedlock:task"));
+
+            var runs = new int[1];
+            new DefaultLockingTaskExecutor(here).executeWithLock((Runnable) () -> runs[0]++, task(10_000, 600));
+            new DefaultLockingTaskExecutor(there).executeWithLock((Runnable) () -> runs[0]++, task(10_000, 600));
+            assertEquals(1, runs[0], "taken for the least time");
+            eventually("the least time is over", () -> server.isFree("shedlock:task"));
+
+            var hung = here.lock(task(200, 0)).orElseThrow();
+            pause(300);
+            var next = there.lock(task(300, 0)).orElseThrow();
+            assertThrows(LostException.class, hung::unlock);
+            assertTrue(hung.extend(Duration.ofSeconds(1), Duration.ZERO).isEmpty());
+            next = next.extend(Duration.ofSeconds(10), Duration.ofMillis(300)).orElseThrow();
+            pause(350);
+            assertTrue(here.lock(task(200, 0)).isEmpty());
+            next.unlock();
+            eventually("it is free", () -> server.isFree("shedlock:task"));
+        }
+    }
+
+    private static String run(String source, String url) throws Exception {
+        var file = Files.createTempDirectory("rlock").resolve("Invoices.java");
+        Files.writeString(file, source.replace("redis://127.0.0.1:6379", url));
+        var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
+        var process = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), file.toString())
+                .redirectError(ProcessBuilder.Redirect.DISCARD).start();
+        var said = new String(process.getInputStream().readAllBytes());
+        assertEquals(0, process.waitFor(), said);
+        return said;
+    }
+
+    @Test
+    void whoComesFromRedissonChangesTheImportAndTheSetUp() throws Exception {
+        var readme = Files.readString(Path.of("README.md"));
+        var programs = Pattern.compile("```java\n(import java.util.concurrent.TimeUnit.*?)```", Pattern.DOTALL).matcher(readme)
+                .results().map(found -> found.group(1)).collect(Collectors.toList());
+        assertEquals(2, programs.size());
+        var work = "    static void send";
+        var before = programs.get(0);
+        var after = programs.get(1);
+        assertEquals(before.substring(before.indexOf(work)), after.substring(after.indexOf(work)));
+        try (var server = new Servers()) {
+            for (var program : programs) {
+                assertTrue(run(program, server.url).contains("sent by its holder: true"));
+            }
+        }
+    }
+}
