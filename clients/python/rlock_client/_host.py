@@ -1,14 +1,18 @@
-"""What both faces share: carries out what the engine says. It decides nothing about locks."""
+"""What both faces share beneath: carries out what the engine says. It decides nothing about locks."""
 
+import collections
 import contextlib
+import functools
 import logging
 import math
 import os
 import secrets
+import selectors
 import socket
 import ssl
+import threading
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Union
 
 from . import _errors as errors
 from . import _wire as wire
@@ -19,6 +23,7 @@ log = logging.getLogger("rlock_client")
 Key = Union[str, bytes]
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING)
 _LOSSES = ("its lease ended", "the server ended it", "it was released")
+_BLOCKED = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def millis(name: str, seconds: Optional[float]) -> int:
@@ -30,27 +35,13 @@ def millis(name: str, seconds: Optional[float]) -> int:
     return math.ceil(round(seconds * 1000, 3))
 
 
-def whole(name: str, value: int, bits: int) -> int:
-    if not 0 <= value < 2**bits:
-        raise errors.OutOfRange(f"{name} is {value}, it must be from 0 to {2**bits - 1}")
-    return value
-
-
-def key_bytes(key: Key) -> bytes:
-    if not isinstance(key, (str, bytes)):
-        raise TypeError(f"key is {key!r}, it must be a string or bytes")
-    return key.encode() if isinstance(key, str) else key
-
-
 class Settings:
     """Of a client; each of its hosts begins with them."""
 
-    def __init__(
-        self, url: str, name: str, tls: Optional[ssl.SSLContext], timeouts: Dict[str, Optional[float]]
-    ) -> None:
+    def __init__(self, url: str, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]) -> None:
         fields = [wire.text(it) for it in (url, name, "rlock-python", __version__)]
         limits = [wire.number(millis(name, timeout)) for name, timeout in timeouts.items()]
-        self.begin, self.tls = wire.u32.pack(VERSION) + b"".join(fields + limits), tls
+        self.begin, self.tls = wire.u32(VERSION) + b"".join(fields + limits), tls
         self.engine()  # Says now what is wrong with them.
 
     def engine(self) -> Engine:
@@ -72,44 +63,6 @@ class Settings:
         return self.tls
 
 
-class Terms:
-    """The event that asks for a lock, but for its number and its wait."""
-
-    def __init__(
-        self,
-        keys: Union[Key, Sequence[Key]],
-        shared: bool,
-        limit: Optional[int],
-        permits: int,
-        activity: "Optional[Activity]",
-        lease: float,
-        renew: bool,
-        max_hold: Optional[float],
-        bound: Optional[float],
-        replicas: int,
-    ) -> None:
-        if shared and limit is not None:
-            raise errors.OutOfRange("shared and limit cannot be given both")
-        self.keys = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
-        self.activity = activity
-        mode = 1 if shared else 0 if limit is None else 2
-        self.before = b"".join(
-            [wire.head(1 if activity else 0, activity.number if activity else 0), wire.text(""), wire.listed(self.keys)]
-            + [bytes([mode]), wire.u32.pack(whole("permits", permits, 32))]
-            + [wire.u32.pack(whole("limit", limit or 0, 32))]
-        )
-        self.after = b"".join(
-            [wire.number(millis("lease", lease)), bytes([renew]), wire.number(millis("max_hold", max_hold))]
-            + [wire.number(millis("bound", bound)), wire.u16.pack(whole("replicas", replicas, 16))]
-        )
-
-    def event(self, wait: int) -> bytes:
-        return self.before + wire.number(wait) + self.after
-
-    def __str__(self) -> str:
-        return ", ".join(key.decode("utf-8", "backslashreplace") for key in self.keys)
-
-
 class Activity:
     """An owner for what one activity does one after the other: it enters again what it holds, and deadlocks are seen."""
 
@@ -120,12 +73,16 @@ class Activity:
         self.number = Activity.last
 
 
+def named(keys: Sequence[bytes]) -> str:
+    return ", ".join(key.decode("utf-8", "backslashreplace") for key in keys)
+
+
 class Hold:
     """What was granted to one call."""
 
-    def __init__(self, host: "Host", number: int, about: "Call", owner: str, fences: Dict[bytes, int]) -> None:
-        self.host, self.number, self.text, self.on_loss = host, number, about.text, about.on_loss
-        self.owner, self.fences = owner, fences
+    def __init__(self, host: "Host", number: int, about: "Call") -> None:
+        self.host, self.number, self.keys, self.on_loss = host, number, about.keys, about.on_loss
+        self.owner, self.fences = "", {}  # type: str, Dict[bytes, int]
         self.loss: Optional[errors.Lost] = None
         self.is_released = False
 
@@ -134,32 +91,40 @@ class Hold:
             return 0.0
         return self.host.engine.remaining(self.number, wire.now()) / 1e9
 
+    def lost(self, why: str) -> errors.Lost:
+        return errors.Lost(f"{named(self.keys)}: the lock was lost: {why}")
+
     def check(self) -> None:
         if self.remaining() <= 0:
             why = _LOSSES[2 if self.is_released else 0]
             if self.host.is_foreign:
                 why = "it belongs to the process, or the event loop, that acquired it"
-            raise self.loss or errors.Lost(f"{self.text}: the lock was lost: {why}")
+            raise self.loss or self.lost(why)
 
     def __del__(self) -> None:
-        if not (self.is_released or self.host.is_foreign or self.host.is_closed):
-            log.warning("%s: a lock was forgotten while it was held; it is released", self.text)
-            self.host.forgotten(self.number)
+        host = self.host
+        host.holds.pop(self.number, None)
+        if not (self.is_released or host.is_foreign or host.is_closed):
+            log.warning("%s: a lock was forgotten while it was held; it is released", named(self.keys))
+            host.post(functools.partial(host.step, wire.head(wire.LEAVE, self.number)))
 
 
 class Call:
     """Somebody waits for its end."""
 
-    def __init__(self, text: str, on_loss: Optional[Callable[[Any], Any]] = None, hold: Optional[Hold] = None) -> None:
-        self.text, self.on_loss, self.hold, self.number = text, on_loss, hold, 0
+    def __init__(
+        self,
+        keys: Sequence[bytes] = (),
+        on_loss: Optional[Callable[[errors.Lost], Any]] = None,
+        hold: Optional[Hold] = None,
+    ) -> None:
+        self.keys, self.on_loss, self.hold, self.number = keys, on_loss, hold, 0
         self.is_done, self.value, self.error = False, None, None  # type: bool, Any, Optional[errors.Error]
+        self.wake: Callable[[], None]
 
     def finish(self, value: Any, error: Optional[errors.Error] = None) -> None:
         self.is_done, self.value, self.error = True, value, error
         self.wake()
-
-    def wake(self) -> None:
-        raise NotImplementedError
 
     def result(self) -> Any:
         if self.error:
@@ -167,28 +132,123 @@ class Call:
         return self.value
 
 
+class Connection:
+    """A socket that does not block, once a thread of its own has made it."""
+
+    def __init__(self, host: "Host", number: int, how: int, place: str, port: int) -> None:
+        self.host, self.number, self.how, self.place, self.port = host, number, how, place, port
+        self.socket: Optional[socket.socket] = None
+        self.output, self.mask = b"", 0
+
+    @property
+    def is_current(self) -> bool:
+        return self.host.connections.get(self.number) is self
+
+    def dial(self) -> None:
+        made: Optional[socket.socket] = None
+        try:
+            if self.how == 3:
+                made = socket.socket(socket.AF_UNIX)
+                made.connect(self.place)
+            else:
+                made = socket.create_connection((self.place, self.port), timeout=30)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            context = self.host.settings.context(self.how)
+            if context:
+                made = context.wrap_socket(made, server_hostname=self.place)
+            made.setblocking(False)
+        except Exception as error:  # Of whatever kind: it is told.
+            if made:
+                made.close()
+            self.host.post(functools.partial(self.ended, error))
+        else:
+            self.host.post(functools.partial(self.opened, made))
+
+    def opened(self, made: socket.socket) -> None:
+        if not self.is_current:
+            return made.close()
+        self.socket = made
+        self.host.writing.add(self)
+        self.host.step(wire.head(wire.OPENED, self.number))
+
+    def send(self) -> None:
+        if self.socket is None or not self.is_current:
+            return
+        try:
+            if self.output:
+                self.output = self.output[self.socket.send(self.output) :]
+        except _BLOCKED:
+            pass
+        except OSError as error:
+            return self.ended(error)
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self.output else 0)
+        if wanted != self.mask:
+            self.host.watch(self, self.socket, wanted)
+            self.mask = wanted
+
+    def receive(self) -> None:
+        data, error = b"", None  # type: bytes, Optional[OSError]
+        try:
+            assert self.socket
+            data = self.socket.recv(65536)
+            while isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+                data += self.socket.recv(65536)
+        except _BLOCKED:
+            return
+        except OSError as failure:
+            error = failure
+        if data:
+            self.host.step(wire.received(wire.RECEIVED, self.number, len(data)) + data)
+        else:
+            self.ended(error)
+
+    def ended(self, error: Optional[Exception]) -> None:
+        """It could not be made, or is at its end."""
+        if not self.is_current or self.host.is_foreign:
+            return
+        self.host.connections.pop(self.number).close()
+        late = isinstance(error, (TimeoutError, socket.timeout))
+        why = 3 if isinstance(error, ssl.SSLCertVerificationError) else 1 if late else 0
+        where = self.place if self.how == 3 else f"{self.place}:{self.port}"
+        text = wire.text(f"{where}: {error or 'the connection was closed'}")
+        self.host.step(wire.head(wire.ENDED, self.number) + bytes([why]) + text)
+
+    def close(self) -> None:
+        if self.socket:
+            with contextlib.suppress(OSError):
+                if self.output:
+                    self.socket.send(self.output)
+            if self.mask:
+                self.host.watch(self, self.socket, 0)
+            self.socket.close()
+
+
 class Host:
     """One machine with its connections. A child of a fork gets one of its own."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.engine, self.is_foreign, self.is_closed = settings, settings.engine(), False, False
-        self.connections: Dict[int, Any] = {}
+        self.connections: Dict[int, Connection] = {}
+        self.writing: Set[Connection] = set()
         self.calls: Dict[int, Call] = {}
-        self.holds: "weakref.WeakValueDictionary[int, Hold]" = weakref.WeakValueDictionary()
-        self.last = 0
+        self.told: Deque[Any] = collections.deque()
+        self.holds: Dict[int, "weakref.ref[Hold]"] = {}
+        self.last, self.deadline = 0, wire.NONE
         _hosts.add(self)
 
     # What a face has to say.
-    def connect(self, connection: int, how: int, host: str, port: int) -> None:
+    async def call(self, call: Call, kind: int, fields: bytes = b"") -> Any:
         raise NotImplementedError
 
-    def close_connection(self, connection: Any) -> None:
+    def post(self, work: Callable[[], None]) -> None:
+        """Has it done soon. May be called at any time, by any thread, also by a destructor."""
         raise NotImplementedError
 
-    def wake_at(self, deadline: int) -> None:
+    def watch(self, connection: Connection, of: socket.socket, mask: int) -> None:
         raise NotImplementedError
 
-    def forgotten(self, guard: int) -> None:
+    def stepped(self) -> None:
+        """Sets the timer to the deadline, sees to it that what is to be written is, and tells what is to be told."""
         raise NotImplementedError
 
     def lost(self, hold: Hold) -> None:
@@ -196,7 +256,7 @@ class Host:
 
     def begin(self, call: Call, kind: int, fields: bytes = b"") -> None:
         if self.is_closed:
-            raise errors.Closed("the client has been closed")
+            return call.finish(None, errors.Closed("the client has been closed"))
         self.last = call.number = self.last + 1
         self.calls[call.number] = call
         self.step(wire.head(kind, call.number) + fields)
@@ -210,66 +270,76 @@ class Host:
             self.step(wire.head(wire.UNTAKEN, call.value.number))
 
     def step(self, event: bytes) -> None:
-        deadline, actions = wire.read(self.engine.handle(wire.now(), event))
-        told = []
+        self.deadline, actions = wire.read(self.engine.handle(wire.now(), event))
         for action in actions:
-            if action[0] == 2:
-                if action[1] in self.connections:
-                    self.connections[action[1]].write(action[2])
-            elif action[0] == 3:
-                connection = self.connections.pop(action[1], None)
+            kind, number = action[:2]
+            if kind == 2:
+                connection = self.connections.get(number)
+                if connection:  # What is said in one turn goes in one piece.
+                    connection.output += action[2]
+                    self.writing.add(connection)
+            elif kind == 3:
+                connection = self.connections.pop(number, None)
                 if connection:
-                    self.close_connection(connection)
-            elif action[0] == 1:
-                self.connect(*action[1:])
+                    connection.close()
+            elif kind == 1:
+                self.connect(Connection(self, *action[1:]))
             else:
-                told.append(action)
-        self.wake_at(deadline)
-        for action in told:
-            self.tell(*action)
+                self.told.append(action)
+        self.stepped()
+
+    def connect(self, connection: Connection) -> None:
+        self.connections[connection.number] = connection
+        try:
+            # Of its own: a name may take long to be found, and no caller's end is its end.
+            threading.Thread(target=connection.dial, name="rlock-connect", daemon=True).start()
+        except RuntimeError as error:
+            self.post(functools.partial(connection.ended, error))
 
     def tell(self, kind: int, number: int, *rest: Any) -> None:
         if kind == 10:
             return log.log(_LEVELS[number], "%s", rest[0])
         if kind == 9:
-            hold = self.holds.get(number)
+            reference = self.holds.get(number)
+            hold = reference and reference()
             if hold and not hold.loss:
-                hold.loss = errors.Lost(f"{hold.text}: the lock was lost: {_LOSSES[rest[0]]}")
-                if rest[0] != 2:
+                hold.loss = hold.lost(_LOSSES[rest[0]])
+                if rest[0] != 2 and hold.on_loss:
                     self.lost(hold)
             return None
         call = self.calls.pop(number, None)
         if call is None:
             return self.step(wire.head(wire.UNTAKEN, rest[0])) if kind == 4 else None
         if kind == 4:
-            guard, owner, fences = rest
-            hold = call.hold or Hold(self, guard, call, owner, fences)
-            hold.owner, hold.fences = owner, fences
-            self.holds[guard] = hold
+            hold = call.hold or Hold(self, rest[0], call)
+            hold.owner, hold.fences = rest[1:]
+            self.holds[rest[0]] = weakref.ref(hold)
             return call.finish(hold)
         if kind == 7:
-            return call.finish(None, errors.of(rest[0], f"{call.text}: {rest[1]}" if call.text else rest[1], rest[2]))
+            text = f"{named(call.keys)}: {rest[1]}" if call.keys else rest[1]
+            return call.finish(None, errors.of(rest[0], text, rest[2]))
         return call.finish(rest[0] if kind == 8 else kind == 6)
 
-    def ended(self, number: int, connection: Any, error: Optional[BaseException], where: str) -> None:
-        """A connection could not be made, or is at its end."""
-        if self.connections.get(number) is not connection or self.is_foreign:
-            return
-        del self.connections[number]
-        self.close_connection(connection)
-        why = 3 if isinstance(error, ssl.SSLCertVerificationError) else 1 if isinstance(error, (TimeoutError, socket.timeout)) else 0
-        text = str(error or "the connection was closed")
-        self.step(wire.head(wire.ENDED, number) + bytes([why]) + wire.text(f"{where}: {text}"))
+    def flush(self) -> None:
+        while self.writing:
+            self.writing.pop().send()
+
+    def end(self) -> None:
+        """Closes the connections, and ends what still waits."""
+        for connection in list(self.connections.values()):
+            connection.close()
+        self.connections.clear()
+        for call in list(self.calls.values()):
+            call.finish(None, errors.Closed("the client has been closed"))
+        self.calls.clear()
 
     def forget_parent(self) -> None:
         """In the child of a fork: what the parent has is none of ours."""
         self.is_foreign = True
         for connection in self.connections.values():
-            with contextlib.suppress(Exception):
-                self.abandon_connection(connection)
-
-    def abandon_connection(self, connection: Any) -> None:
-        raise NotImplementedError
+            if connection.socket:  # Still watched: the parent's selector is the same one.
+                with contextlib.suppress(Exception):
+                    connection.socket.close()
 
 
 _hosts: "weakref.WeakSet[Host]" = weakref.WeakSet()
@@ -283,80 +353,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-class LockBase:
-    """What every lock knows of what it holds."""
-
-    _terms: Terms
-
-    def _top(self) -> Optional[Hold]:
-        raise NotImplementedError
-
-    @property
-    def _hold(self) -> Hold:
-        hold = self._top()
-        if hold is None:
-            raise errors.Lost(f"{self._terms}: the lock is not held here")
-        return hold
-
-    def check(self) -> None:
-        """Raises `Lost` unless it is held here, judged now."""
-        self._hold.check()
-
-    @property
-    def remaining(self) -> float:
-        """For how many seconds it is held if nothing is heard any more; 0 if it is not."""
-        hold = self._top()
-        return hold.remaining() if hold else 0.0
-
-    @property
-    def lost(self) -> bool:
-        """Whether what was acquired here is lost."""
-        return self._top() is not None and self.remaining == 0
-
-    @property
-    def fence(self) -> int:
-        """Larger than that of every earlier holder. Send it along with each write."""
-        return max(self._hold.fences.values())
-
-    @property
-    def fences(self) -> Dict[bytes, int]:
-        """That of each key."""
-        return dict(self._hold.fences)
-
-    @property
-    def owner(self) -> str:
-        """Who holds it."""
-        return self._hold.owner
-
-
-def question(key: bytes, words: List[Union[str, bytes]], changes: bool) -> bytes:
-    listed = wire.listed(key_bytes(it) for it in words)
-    return wire.data(key) + listed + bytes([changes]) + wire.number(wire.NONE)
-
-
-def answer(values: List[Any]) -> Any:
-    if isinstance(values[0], Exception):
-        raise errors.of("Refused", str(values[0]), False)
-    return values[0]
-
-
-def described(flat: Any) -> Dict[str, Any]:
-    """What ``RLOCK.INFO`` says, by the names of its fields."""
-    pairs = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2]))
-    return {str(name): value for name, value in pairs.items()}
-
-
-def metrics(values: List[int]) -> Dict[str, int]:
-    return dict(zip(("grants", "waits", "losses", "late_renewals", "reconnects"), values))
-
-
-def release_event(hold: Hold, least: Optional[float]) -> Tuple[int, bytes]:
-    return wire.RELEASE, wire.number(hold.number) + wire.number(millis("release_after", least))
-
-
-def wait_of(default: Optional[float], blocking: bool, timeout: Optional[float]) -> int:
-    """As `threading.Lock.acquire` has it: a timeout of -1 is without limit."""
-    wait = default if timeout is None else None if timeout == -1 else timeout
-    return millis("timeout", wait) if blocking else 0

@@ -1,0 +1,273 @@
+"""What both faces share above: clients and locks, as coroutines. For threads nothing of them is ever suspended."""
+
+import functools
+import ssl
+from typing import Any, Callable, Dict, Generic, List, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar, Union
+
+from . import _errors as errors
+from . import _wire as wire
+from ._host import Activity, Call, Hold, Host, Key, Settings, log, millis, named
+
+L = TypeVar("L", bound="LockBase")
+T = TypeVar("T")
+
+
+def key_bytes(key: Key) -> bytes:
+    if not isinstance(key, (str, bytes)):
+        raise TypeError(f"key is {key!r}, it must be a string or bytes")
+    return key.encode() if isinstance(key, str) else key
+
+
+class Terms(NamedTuple):
+    """What a lock was asked for with; most of it is a part of the event already."""
+
+    keys: List[bytes]
+    event: bytes
+    rest: bytes
+    wait: Optional[float]
+    least: bytes
+    on_loss: Optional[Callable[[errors.Lost], Any]]
+    raise_lost: bool
+    thread_local: bool
+
+
+@functools.lru_cache(maxsize=256)
+def _parts(
+    shared: bool,
+    limit: Optional[int],
+    permits: int,
+    lease: float,
+    renew: bool,
+    max_hold: Optional[float],
+    bound: Optional[float],
+    replicas: int,
+) -> Tuple[bytes, bytes]:
+    """The mode and the terms in an event."""
+    if shared and limit is not None:
+        raise errors.OutOfRange("shared and limit cannot be given both")
+    for name, value, bits in (("permits", permits, 32), ("limit", limit or 0, 32), ("replicas", replicas, 16)):
+        if not 0 <= value < 2**bits:
+            raise errors.OutOfRange(f"{name} is {value}, it must be from 0 to {2**bits - 1}")
+    mode = bytes([1 if shared else 0 if limit is None else 2]) + wire.u32(permits) + wire.u32(limit or 0)
+    hold = wire.number(millis("max_hold", max_hold)) + wire.number(millis("bound", bound)) + wire.u16(replicas)
+    return mode, wire.number(millis("lease", lease)) + bytes([renew]) + hold
+
+
+def documented(face: Type[T]) -> Type[T]:
+    """Gives what a face says again the text that is there already."""
+    for name, member in vars(face).items():
+        if callable(member) and not member.__doc__:
+            member.__doc__ = getattr(getattr(face.__base__, name, None), "__doc__", None)
+    return face
+
+
+class ClientBase(Generic[L]):
+    _kind: Type[L]
+
+    def __init__(
+        self,
+        url: str = "redis://127.0.0.1:6379",
+        *,
+        name: str = "",
+        tls: Optional[ssl.SSLContext] = None,
+        response_timeout: Optional[float] = None,
+        retry_timeout: Optional[float] = None,
+        replication_timeout: Optional[float] = None,
+    ) -> None:
+        timeouts = dict(response_timeout=response_timeout, retry_timeout=retry_timeout)
+        self._settings = Settings(url, name, tls, **timeouts, replication_timeout=replication_timeout)
+        self._is_closed = False
+        self._begin()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _host(self) -> Host:
+        """That of this process and this event loop."""
+        raise NotImplementedError
+
+    def lock(
+        self,
+        keys: Union[Key, Sequence[Key]],
+        *,
+        lease: float = 30,
+        wait: Optional[float] = None,
+        shared: bool = False,
+        limit: Optional[int] = None,
+        permits: int = 1,
+        activity: Optional[Activity] = None,
+        renew: bool = True,
+        max_hold: Optional[float] = None,
+        bound: Optional[float] = None,
+        replicas: int = 0,
+        release_after: Optional[float] = None,
+        on_loss: Optional[Callable[[errors.Lost], Any]] = None,
+        raise_lost: bool = True,
+        thread_local: bool = True,
+    ) -> L:
+        """A lock, which is not acquired yet: see the table of options in README."""
+        millis("wait", wait)
+        listed = [key_bytes(it) for it in ([keys] if isinstance(keys, (str, bytes)) else keys)]
+        mode, rest = _parts(shared, limit, permits, lease, renew, max_hold, bound, replicas)
+        owner = wire.head(1, activity.number) if activity else wire.head(0, 0)
+        event = owner + wire.u32(0) + wire.listed(listed) + mode
+        least = wire.number(millis("release_after", release_after))
+        return self._kind(self, Terms(listed, event, rest, wait, least, on_loss, raise_lost, thread_local))
+
+    def activity(self) -> Activity:
+        """For what is done one after the other: it enters again what it holds, and deadlocks are seen."""
+        return Activity()
+
+    async def connect(self) -> None:
+        """Connects now instead of with the first lock, and says what is wrong."""
+        await self._host().call(Call(), wire.CONNECT)
+
+    async def info(self, key: Key) -> Dict[str, Any]:
+        """What the server says of a lock: the fields of ``RLOCK.INFO``."""
+        flat = await self._ask("RLOCK.INFO", key)
+        pairs = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2]))
+        return {str(name): value for name, value in pairs.items()}
+
+    async def force(self, key: Key) -> bool:
+        """Takes a lock away from whoever has it. True if somebody had it."""
+        return bool(await self._ask("RLOCK.FORCE", key, True))
+
+    async def metrics(self) -> Dict[str, int]:
+        """What this client has counted in this event loop."""
+        values = await self._host().call(Call(), wire.METRICS)
+        return dict(zip(("grants", "waits", "losses", "late_renewals", "reconnects"), values))
+
+    async def _ask(self, word: str, key: Key, changes: bool = False) -> Any:
+        name = key_bytes(key)
+        words = wire.listed([word.encode(), name]) + bytes([changes])
+        (answer,) = await self._host().call(Call(), wire.QUESTION, wire.data(name) + words + wire.number(wire.NONE))
+        if isinstance(answer, Exception):
+            raise errors.of("Refused", str(answer), False)
+        return answer
+
+
+class LockBase:
+    def __init__(self, client: ClientBase[Any], terms: Terms) -> None:
+        self._client, self._terms = client, terms
+        self._begin()
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _top(self) -> Optional[Hold]:
+        """What was acquired here last."""
+        raise NotImplementedError
+
+    def _push(self, hold: Hold) -> None:
+        raise NotImplementedError
+
+    def _drop(self, hold: Optional[Hold]) -> None:
+        raise NotImplementedError
+
+    @property
+    def _hold(self) -> Hold:
+        hold = self._top()
+        if hold is None:
+            raise errors.Lost(f"{named(self._terms.keys)}: the lock is not held here")
+        return hold
+
+    def check(self) -> None:
+        """Raises `Lost` unless it is held here, judged now."""
+        self._hold.check()
+
+    @property
+    def remaining(self) -> float:
+        """For how many seconds it is held if nothing is heard any more; 0 if it is not."""
+        hold = self._top()
+        return hold.remaining() if hold else 0.0
+
+    @property
+    def lost(self) -> bool:
+        """Whether what was acquired here is lost."""
+        return self._top() is not None and self.remaining == 0
+
+    @property
+    def fence(self) -> int:
+        """Larger than that of every earlier holder. Send it along with each write."""
+        return max(self._hold.fences.values())
+
+    @property
+    def fences(self) -> Dict[bytes, int]:
+        """That of each key."""
+        return dict(self._hold.fences)
+
+    @property
+    def owner(self) -> str:
+        """Who holds it."""
+        return self._hold.owner
+
+    async def acquire(self, blocking: bool = True, timeout: Optional[float] = None) -> bool:
+        """False if it was not acquired in ``timeout`` seconds (by default ``wait``), or at once if not ``blocking``."""
+        terms, call = self._terms, None  # type: Terms, Optional[Call]
+        wait = terms.wait if timeout is None else None if timeout == -1 else timeout  # As `threading.Lock` has it.
+        event = terms.event + wire.number(millis("timeout", wait) if blocking else 0) + terms.rest
+        host, call = self._client._host(), Call(terms.keys, terms.on_loss)
+        try:
+            hold = await host.call(call, wire.LOCK, event)
+            if hold:
+                self._push(hold)
+            return bool(hold)
+        except errors.Error:
+            raise
+        except BaseException:  # It may have come in the moment of the error.
+            self._drop(call.value)
+            host.post(functools.partial(host.give_up, call))
+            raise
+
+    async def release(self) -> None:
+        """Raises `Lost` if it was lost before, unless ``raise_lost`` is false."""
+        hold = self._hold
+        self._drop(hold)
+        hold.is_released = True
+        if hold.host.is_foreign:
+            return
+        try:
+            await hold.host.call(Call(hold.keys), wire.RELEASE, wire.number(hold.number) + self._terms.least)
+        except errors.Lost:
+            if self._terms.raise_lost:
+                raise
+
+    async def locked(self) -> bool:
+        """Whether anybody holds it, as the server says."""
+        modes = [(await ClientBase.info(self._client, key))["mode"] for key in self._terms.keys]
+        return any(mode != "free" for mode in modes)
+
+    async def owned(self) -> bool:
+        """Whether it is held here, judged now."""
+        return self.remaining > 0
+
+    async def extend(self, lease: float) -> bool:
+        """Has it last for at least so many seconds from now."""
+        await self._change(wire.EXTEND, wire.number(millis("lease", lease)))
+        return True
+
+    async def downgrade(self) -> None:
+        """Shares what is held alone."""
+        await self._change(wire.DOWNGRADE)
+
+    async def upgrade(self, wait: Optional[float] = None) -> bool:
+        """Has alone what is shared. False if that did not come in ``wait`` seconds; it is shared as before then."""
+        return bool(await self._change(wire.UPGRADE, wire.number(millis("wait", wait)), True))
+
+    async def _change(self, kind: int, fields: bytes = b"", is_granted: bool = False) -> Any:
+        hold = self._hold
+        hold.check()
+        call = Call(hold.keys, None, hold if is_granted else None)
+        return await hold.host.call(call, kind, wire.number(hold.number) + fields)
+
+    async def _enter(self) -> None:
+        if not await LockBase.acquire(self):
+            raise errors.NotAcquired(f"{named(self._terms.keys)}: not acquired within {self._terms.wait} s")
+
+    async def _exit(self, error: Optional[BaseException]) -> None:
+        try:
+            await LockBase.release(self)
+        except errors.Error as failure:
+            if error is None:
+                raise
+            log.warning("after another error: %s", failure)
