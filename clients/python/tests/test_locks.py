@@ -189,6 +189,29 @@ def test_another_thread_releases(server, key):
         assert seen == [True, False, None] and server.is_free(key) and own.owned()
         own.release()
 
+    async def main():
+        async with rlock_client.asyncio.Client(server.url) as client:
+            for is_own in (True, False):
+                lock, done = client.lock(key, shared=True, thread_local=is_own), asyncio.Event()
+
+                async def hold(lock=lock, done=done, is_own=is_own):
+                    await lock.acquire()
+                    await done.wait()
+                    if is_own:
+                        await lock.release()
+
+                tasks = [asyncio.ensure_future(hold()) for _ in range(2)]
+                while server.info(key)["mode"] == "free" or len(server.info(key)["holders"]) < 2:
+                    await asyncio.sleep(0.01)
+                assert await lock.owned() != is_own
+                if not is_own:
+                    await lock.release(), await lock.release()
+                done.set()
+                await asyncio.gather(*tasks)
+                assert server.is_free(key)
+
+    asyncio.run(main())
+
 
 def test_a_forgotten_lock_is_released(client, server, key, caplog):
     lock = client.lock(key)
