@@ -366,14 +366,15 @@ def fails_over(port):
 def test_sentinels(face, begin, key):
     servers = begin("sentinel", "--sentinels", "3")
     client = face(servers.url)
-    with client.lock(key, wait=SOON, lease=2) as lock:
-        until(lambda: redis.Redis(port=servers.servers[1]["port"]).exists(key), "a copy")
+    with client.lock(key, wait=SOON, lease=20) as lock:
+        successor = redis.Redis(port=servers.servers[1]["port"])
+        until(lambda: successor.exists(key), "a copy")
         until(lambda: fails_over(servers.about["sentinels"][0]["port"]), "a fail-over begins")
-        until(lambda: b"master" in redis.Redis(port=servers.servers[1]["port"]).execute_command("ROLE"), "a fail-over")
-        time.sleep(1)
+        until(lambda: b"master" in successor.execute_command("ROLE"), "a fail-over")
+        until(lambda: lock.extend(60) and successor.pttl(key) > 50_000, "it is renewed there")
         lock.check()
     with client.lock(key, wait=SOON):
-        assert redis.Redis(port=servers.servers[1]["port"]).exists(key)
+        assert successor.exists(key)
 
 
 def test_tls(face, begin, key):

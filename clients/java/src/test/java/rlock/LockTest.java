@@ -244,6 +244,7 @@ class LockTest {
             eventually("one waits", () -> server.isQueued("k", 1));
             hold.close();
             assertEquals("locked true", ends.get(1).get(10, TimeUnit.SECONDS));
+            threads.get(1).join();
         }
     }
 
