@@ -337,7 +337,7 @@ public final class Client implements AutoCloseable {
                     writing.clear();
                     these.forEach(Connection::flush);
                 }
-            } catch (IOException | RuntimeException error) {
+            } catch (IOException | RuntimeException | Error error) {
                 LOG.log(System.Logger.Level.ERROR, "the client has failed and is closed", error);
                 isEnded = true;
                 calls.values().forEach(call -> call.end.completeExceptionally(error));
