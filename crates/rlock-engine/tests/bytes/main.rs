@@ -5,7 +5,6 @@
 //! `tests/simulation` plays the decisions about locks by themselves, with more
 //! that goes wrong. Here what stands between them and the wire is played too.
 
-mod server;
 mod world;
 
 use world::{Kind, Seen, World};

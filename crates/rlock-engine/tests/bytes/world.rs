@@ -16,9 +16,9 @@ use rlock_engine::engine::terms::{Ask, Lease, Queueing, Terms};
 use rlock_engine::engine::{self, Id};
 use rlock_engine::error::Failure;
 use rlock_engine::servers::Address;
-use rlock_engine::wire::resp::{Command, Decoder};
+use rlock_engine::wire::resp::{Command, Decoder, Frame};
 
-use crate::server::{Server, Session, bulk, commands, push};
+use rlock_testkit::core::server::{Server, Session, bulk, push};
 use rlock_testkit::core::store::Store;
 
 const MS: u64 = 1_000_000;
@@ -785,26 +785,6 @@ impl World {
         };
         let second = words.get(1).map_or("", String::as_str);
         match (words[0].as_str(), second) {
-            ("HELLO", _) => {
-                let role = if server.is_master {
-                    "master"
-                } else {
-                    "replica"
-                };
-                format!("%1\r\n+role\r\n+{role}\r\n")
-            }
-            ("CLIENT", "INFO") => bulk(&format!("id={session} addr=a:{session} laddr=b:1 fd=8")),
-            ("CLIENT", "KILL") => {
-                let other: u64 = words[3].parse().unwrap();
-                let is_there = server.sessions.contains_key(&other);
-                if is_there {
-                    server.close(other);
-                    self.has_acted(host);
-                    self.ends(other);
-                }
-                format!(":{}\r\n", u8::from(is_there))
-            }
-            ("SUBSCRIBE", name) => server.listen(session, ChannelKind::Plain, name),
             ("SSUBSCRIBE", name) => {
                 let slot = slot_of(name.as_bytes());
                 match self.home(slot) {
@@ -814,8 +794,6 @@ impl World {
                     home => moved("MOVED", slot, home),
                 }
             }
-            ("PING", _) => "+PONG\r\n".to_owned(),
-            ("RLOCK.HELP", _) => "*0\r\n".to_owned(),
             ("WAIT", _) => format!(":{}\r\n", self.below(4).min(1)),
             ("ASKING", _) => {
                 server.sessions.get_mut(&session).unwrap().is_asking = true;
@@ -823,10 +801,17 @@ impl World {
             }
             ("CLUSTER", "SLOTS") => self.slots(),
             ("CLUSTER", "INFO") => bulk("cluster_state:ok\r\ncluster_current_epoch:1\r\n"),
-            (command, key) if command.starts_with("RLOCK.") => {
+            (command, key) if command.starts_with("RLOCK.") && command != "RLOCK.HELP" => {
                 self.locks(host, session, is_asking, key.to_owned(), words)
             }
-            _ => ok(),
+            _ => {
+                let reply = server.answer(session, words);
+                for other in std::mem::take(&mut server.killed) {
+                    self.has_acted(host);
+                    self.ends(other);
+                }
+                reply
+            }
         }
     }
 
@@ -855,13 +840,10 @@ impl World {
         } else if !self.servers[host].is_master {
             return "-READONLY You can't write against a read only replica.\r\n".to_owned();
         }
-        if words[0] == "RLOCK.INFO" {
-            return "_\r\n".to_owned();
-        }
         if !self.is_ending && self.below(200) == 0 {
             return "-LOADING or whatever passes\r\n".to_owned();
         }
-        self.servers[host].lock(session, words)
+        self.servers[host].answer(session, words)
     }
 
     /// Later ranges stand over those before them.
@@ -939,6 +921,17 @@ impl World {
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         (mixed ^ (mixed >> 31)) % limit.max(1)
     }
+}
+
+/// The commands that are whole.
+fn commands(decoder: &mut Decoder, bytes: &[u8]) -> Vec<Vec<String>> {
+    decoder.feed(bytes);
+    let mut commands = Vec::new();
+    while let Some(Frame::Array(words)) = decoder.next().expect("a command") {
+        let words = words.into_iter().map(Frame::into_text);
+        commands.push(words.collect::<Option<_>>().expect("words"));
+    }
+    commands
 }
 
 fn moved(code: &str, slot: u16, host: usize) -> String {

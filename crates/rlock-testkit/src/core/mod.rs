@@ -13,6 +13,7 @@ pub mod pair_checks;
 pub mod perform;
 pub mod reached;
 pub mod seen;
+pub mod server;
 pub mod several;
 pub mod store;
 pub mod stored;

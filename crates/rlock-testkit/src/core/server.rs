@@ -1,35 +1,39 @@
-//! A server that reads commands and writes replies, on the core.
+//! A server that is told commands as words and writes replies, on the core.
 
 use std::collections::BTreeMap;
 
 use rlock_core::syntax::{self, ArgError};
 use rlock_core::{ChannelKind, Delivery, Fence, Limits, Name, Renewal, Request, Timestamp};
-use rlock_engine::wire::resp::{Decoder, Frame};
 
-use rlock_testkit::core::driver::Driver;
-use rlock_testkit::core::told;
+use crate::core::driver::Driver;
+use crate::core::store::Store;
+use crate::core::told;
 
 const START: u64 = 1_700_000_000_000_000;
 const LEASE_MAX_MS: u64 = 86_400_000;
 
-pub(crate) struct Server {
-    pub(crate) core: Driver,
-    pub(crate) is_master: bool,
-    pub(crate) is_away: bool,
-    pub(crate) sessions: BTreeMap<u64, Session>,
+pub struct Server {
+    pub core: Driver,
+    pub is_master: bool,
+    pub is_away: bool,
+    pub sessions: BTreeMap<u64, Session>,
+    /// What it says of itself: `standalone` or `cluster`.
+    pub mode: &'static str,
+    /// The connections that somebody has had closed.
+    pub killed: Vec<u64>,
     calls: u64,
 }
 
 /// The other end of a connection.
 #[derive(Default)]
-pub(crate) struct Session {
-    pub(crate) channel: Option<(ChannelKind, String)>,
+pub struct Session {
+    pub channel: Option<(ChannelKind, String)>,
     /// Whether the next command may be about a slot that is on its way here.
-    pub(crate) is_asking: bool,
+    pub is_asking: bool,
 }
 
 impl Server {
-    pub(crate) fn new(is_master: bool) -> Self {
+    pub fn new(is_master: bool) -> Self {
         let limits = Limits {
             waiters_max: 10_000,
             watches_max: 100_000,
@@ -42,11 +46,13 @@ impl Server {
             is_master,
             is_away: false,
             sessions: BTreeMap::new(),
+            mode: "standalone",
+            killed: Vec::new(),
             calls: 0,
         }
     }
 
-    pub(crate) fn set_time(&mut self, now: u64) {
+    pub fn set_time(&mut self, now: u64) {
         let time = Timestamp::from_micros(START + now / 1000);
         if time > self.core.now {
             self.core.advance(time);
@@ -55,12 +61,12 @@ impl Server {
     }
 
     /// When something is due, by the clock of the world.
-    pub(crate) fn next_deadline(&self) -> Option<u64> {
+    pub fn next_deadline(&self) -> Option<u64> {
         let next = self.core.locks.next_deadline(self.core.now)?;
         Some((next.micros().saturating_sub(START) + 1) * 1000)
     }
 
-    pub(crate) fn close(&mut self, session: u64) {
+    pub fn close(&mut self, session: u64) {
         let Some(Session { channel, .. }) = self.sessions.remove(&session) else {
             return;
         };
@@ -75,23 +81,25 @@ impl Server {
     }
 
     /// It forgets everything but its keys, which it is given.
-    pub(crate) fn becomes(&mut self, is_master: bool, keys: rlock_testkit::core::store::Store) {
+    pub fn becomes(&mut self, is_master: bool, keys: Store) {
         let sessions = std::mem::take(&mut self.sessions);
         let (now, listened) = (self.core.now, std::mem::take(&mut self.core.listened));
+        let mode = self.mode;
         *self = Self::new(is_master);
+        self.mode = mode;
         self.sessions = sessions;
         self.core.listened = listened;
         self.core.now = now;
         self.core.store.keys = keys.keys;
     }
 
-    pub(crate) fn has(&self, key: &[u8]) -> bool {
+    pub fn has(&self, key: &[u8]) -> bool {
         let name = Name { db: 0, key };
         self.core.store.get(self.core.now, name).is_some()
     }
 
     /// Nobody waits for a key here any more.
-    pub(crate) fn turns_away(&mut self, key: &[u8]) {
+    pub fn turns_away(&mut self, key: &[u8]) {
         let name = Name { db: 0, key };
         while let Some(ended) = self.core.locks.withdraw_one(name) {
             if let Delivery::Notify(listener) = &ended.delivery {
@@ -107,7 +115,7 @@ impl Server {
     }
 
     /// What is to be told, by whom, as bytes.
-    pub(crate) fn messages(&mut self) -> Vec<(u64, String)> {
+    pub fn messages(&mut self) -> Vec<(u64, String)> {
         let mut messages = Vec::new();
         for told in std::mem::take(&mut self.core.told) {
             let told::Told::Message {
@@ -141,7 +149,7 @@ impl Server {
     }
 
     /// Subscribes; the reply.
-    pub(crate) fn listen(&mut self, session: u64, kind: ChannelKind, name: &str) -> String {
+    pub fn listen(&mut self, session: u64, kind: ChannelKind, name: &str) -> String {
         let channel = (kind, name.to_owned());
         self.core.listened.insert(channel.clone());
         if let Some(session) = self.sessions.get_mut(&session) {
@@ -153,8 +161,39 @@ impl Server {
         }
     }
 
+    /// The reply to any command, as one server gives it.
+    pub fn answer(&mut self, session: u64, words: &[String]) -> String {
+        if !self.sessions.contains_key(&session) {
+            return String::new();
+        }
+        let second = words.get(1).map_or("", String::as_str);
+        match (words[0].as_str(), second) {
+            ("HELLO", _) => {
+                let (mode, role) = (self.mode, if self.is_master { "master" } else { "replica" });
+                format!("%2\r\n+mode\r\n+{mode}\r\n+role\r\n+{role}\r\n")
+            }
+            ("CLIENT", "INFO") => bulk(&format!("id={session} addr=a:{session} laddr=b:1 fd=8")),
+            ("CLIENT", "KILL") => {
+                let other: u64 = words[3].parse().unwrap();
+                let is_there = self.sessions.contains_key(&other);
+                if is_there {
+                    self.close(other);
+                    self.killed.push(other);
+                }
+                format!(":{}\r\n", u8::from(is_there))
+            }
+            ("SUBSCRIBE", name) => self.listen(session, ChannelKind::Plain, name),
+            ("SSUBSCRIBE", name) => self.listen(session, ChannelKind::Sharded, name),
+            ("PING", _) => "+PONG\r\n".to_owned(),
+            ("RLOCK.HELP", _) => "*0\r\n".to_owned(),
+            ("RLOCK.INFO", _) => "_\r\n".to_owned(),
+            (command, _) if command.starts_with("RLOCK.") => self.lock(session, words),
+            _ => "+OK\r\n".to_owned(),
+        }
+    }
+
     /// Carries out a command about a lock.
-    pub(crate) fn lock(&mut self, session: u64, words: &[String]) -> String {
+    pub fn lock(&mut self, session: u64, words: &[String]) -> String {
         let Ok(reply) = self.carry_out(session, words) else {
             return format!("-ERR not understood: {}\r\n", words.join(" "));
         };
@@ -164,6 +203,10 @@ impl Server {
             told::Reply::Nil => "_\r\n".to_owned(),
             told::Reply::Waiting => "+WAITING\r\n".to_owned(),
             told::Reply::Number(number) => format!(":{number}\r\n"),
+            told::Reply::Error(told::Error::Deadlock | told::Error::SecondUpgrade) => {
+                "-DEADLOCK they wait for each other\r\n".to_owned()
+            }
+            told::Reply::Error(told::Error::HeldInPart) => "-HELD in part\r\n".to_owned(),
             told::Reply::Blocked | told::Reply::Error(_) => "-ERR refused\r\n".to_owned(),
         }
     }
@@ -175,15 +218,26 @@ impl Server {
     ) -> Result<told::Reply<Fence>, ArgError> {
         let core = &mut self.core;
         match words[0].as_str() {
-            "RLOCK.ACQUIRE" => syntax::acquire(words, LEASE_MAX_MS).map(|it| {
-                self.calls += 1;
-                let request = Request {
-                    session: Some(session),
-                    ..it.request
+            "RLOCK.ACQUIRE" | "RLOCK.MACQUIRE" => {
+                let is_single = words[0] == "RLOCK.ACQUIRE";
+                let asked = match is_single {
+                    true => syntax::acquire(words, LEASE_MAX_MS),
+                    false => syntax::acquire_all(words, LEASE_MAX_MS),
                 };
-                let call = self.calls;
-                core.acquire(name(&it.keys[0]), &told::Ask { request, call })
-            }),
+                asked.map(|it| {
+                    self.calls += 1;
+                    let request = Request {
+                        session: Some(session),
+                        ..it.request
+                    };
+                    let call = self.calls;
+                    let ask = told::Ask { request, call };
+                    match is_single {
+                        true => core.acquire(name(&it.keys[0]), &ask),
+                        false => core.acquire_all(&names(it.keys), &ask),
+                    }
+                })
+            }
             "RLOCK.RENEW" => syntax::renew(words, LEASE_MAX_MS).map(|it| {
                 let renewal = Renewal {
                     lease_ms: it.lease_ms,
@@ -194,11 +248,27 @@ impl Server {
                 };
                 core.renew(name(it.key), it.owner, &renewal)
             }),
+            "RLOCK.MRENEW" => syntax::renew_all(words, LEASE_MAX_MS).map(|it| {
+                let renewal = Renewal {
+                    lease_ms: it.lease_ms,
+                    fence: None,
+                    session: Some(session),
+                    channel: it.channel.map(|it| it.channel()),
+                    bind: None,
+                };
+                core.renew_all(&names(it.keys), it.owner, &renewal)
+            }),
             "RLOCK.RELEASE" => syntax::release(words)
                 .map(|it| core.release(name(it.key), it.owner, it.all, it.fence)),
+            "RLOCK.MRELEASE" => syntax::release_all(words)
+                .map(|it| core.release_all(&names(it.keys), it.owner, it.all, it.fence)),
+            "RLOCK.DOWNGRADE" => {
+                syntax::key_and_owner(words).map(|it| core.downgrade(name(it.key), it.owner))
+            }
             "RLOCK.CANCEL" => {
                 syntax::key_and_owner(words).map(|it| core.cancel(name(it.key), it.owner, session))
             }
+            "RLOCK.FORCE" => syntax::force(words).map(|(key, queue)| core.force(name(key), queue)),
             _ => Err(ArgError::Arity),
         }
     }
@@ -209,21 +279,14 @@ fn name(key: &str) -> Name<'_> {
     Name { db: 0, key }
 }
 
-/// The commands that are whole.
-pub(crate) fn commands(decoder: &mut Decoder, bytes: &[u8]) -> Vec<Vec<String>> {
-    decoder.feed(bytes);
-    let mut commands = Vec::new();
-    while let Some(Frame::Array(words)) = decoder.next().expect("a command") {
-        let words = words.into_iter().map(Frame::into_text);
-        commands.push(words.collect::<Option<_>>().expect("words"));
-    }
-    commands
+fn names(keys: &[String]) -> Vec<Name<'_>> {
+    keys.iter().map(|key| name(key)).collect()
 }
 
-pub(crate) fn bulk(text: &str) -> String {
+pub fn bulk(text: &str) -> String {
     format!("${}\r\n{text}\r\n", text.len())
 }
 
-pub(crate) fn push(kind: &str, channel: &str, last: &str) -> String {
+pub fn push(kind: &str, channel: &str, last: &str) -> String {
     format!(">3\r\n{}{}{last}", bulk(kind), bulk(channel))
 }
