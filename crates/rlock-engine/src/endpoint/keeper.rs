@@ -50,7 +50,10 @@ enum Stages {
 /// The first connection, which somebody waits for.
 #[derive(Debug)]
 pub(super) struct Start {
+    /// The number of the question whether the module is there.
     pub(super) call: Id,
+    /// Those who wait for it, that one mostly first.
+    calls: Vec<Id>,
     /// The one that is tried now.
     tried: Node,
     /// Those of a cluster that have not been; none before they are known.
@@ -272,18 +275,26 @@ impl Endpoint {
         })
     }
 
-    /// Connects for the first time, to one server of a cluster.
+    /// Connects, to one server of a cluster, if it has not; and asks for the module.
     pub(super) fn start(&mut self, now: Instant, call: Id) {
         if self.is_closed {
             return self.resolve(call, Outcome::Failed(Error::Closed));
         }
+        if let Some(start) = &mut self.start {
+            return start.calls.push(call);
+        }
         self.start = Some(Start {
             call,
+            calls: vec![call],
             tried: Node::default(),
             left: None,
             failures: Vec::new(),
             is_checking: false,
         });
+        let mut nodes = self.keepers.keys().copied();
+        if let Some(node) = nodes.find(|it| self.is_connected(*it)) {
+            return self.check_module(now, node);
+        }
         match self.source {
             Source::Cluster(_) => self.refresh_slots(now),
             Source::One(_) | Source::Sentinels(_) => {
@@ -380,12 +391,22 @@ impl Endpoint {
     }
 
     pub(super) fn start_ends(&mut self, outcome: Result<(), Error>) {
-        if let Some(start) = self.start.take() {
-            let outcome = match outcome {
+        for call in self.start.take().into_iter().flat_map(|it| it.calls) {
+            let outcome = match outcome.clone() {
                 Ok(()) => Outcome::Lock(engine::Outcome::Done),
                 Err(error) => Outcome::Failed(error),
             };
-            self.resolve(start.call, outcome);
+            self.resolve(call, outcome);
         }
+    }
+
+    /// Whether it was the start that a call waited for, which goes on.
+    pub(super) fn leave_start(&mut self, call: Id) -> bool {
+        let Some(start) = &mut self.start else {
+            return false;
+        };
+        let before = start.calls.len();
+        start.calls.retain(|it| *it != call);
+        start.calls.len() < before
     }
 }

@@ -161,7 +161,8 @@ impl Settings {
 
 /// What happens.
 pub enum Event<'a> {
-    /// The first event: connect. Resolved as done once a server is connected.
+    /// Connect, if it has not. Resolved as done once a server is connected and is
+    /// known to have the module, and as failed if it cannot be.
     Start {
         /// Its number.
         call: Id,
@@ -388,7 +389,8 @@ impl Endpoint {
                 let node = Node::default();
                 self.engine.handle(now, engine::Event::Need { node });
             }
-            Event::Call(engine::Event::Abandon { call }) if self.forget_question(call) => {}
+            Event::Call(engine::Event::Abandon { call })
+                if self.leave_start(call) || self.forget_question(call) => {}
             Event::Call(event) => self.engine.handle(now, event),
             Event::Question {
                 call,
@@ -621,9 +623,7 @@ impl Endpoint {
         self.timers.clear();
         self.beside.clear();
         self.keepers.clear();
-        if let Some(start) = self.start.take() {
-            self.resolve(start.call, Outcome::Failed(Error::Closed));
-        }
+        self.start_ends(Err(Error::Closed));
         for (call, _) in std::mem::take(&mut self.questions) {
             self.resolve(call, Outcome::Failed(Error::Closed));
         }
