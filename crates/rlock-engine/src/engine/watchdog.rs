@@ -93,10 +93,11 @@ impl Engine {
     /// Has a hold checked when due, and at its end, to report its loss.
     pub(super) fn check_at(&mut self, now: Instant, id: Id, due: Option<Instant>) {
         self.wait_no_more(id);
-        let until = self
-            .holds
-            .get(&id)
-            .and_then(|hold| hold.proof.valid_until());
+        let until = self.holds.get(&id).and_then(|hold| {
+            // Whoever asked whether it still counts may have seen its end first.
+            let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
+            hold.proof.valid_until().or(is_news.then_some(now))
+        });
         let alarm = until.map(|until| due.map_or(until, |due| until.min(due)).max(now));
         self.set_alarm(id, alarm);
     }
