@@ -215,6 +215,15 @@ impl Machine {
         left.unwrap_or(0)
     }
 
+    /// Whether nobody waits for anything or holds anything, and nothing is left to
+    /// clean up.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let is_idle = self.calls.is_empty() && self.parts.is_empty() && self.pauses.is_empty();
+        let is_free = self.guards.is_empty() && self.of_holds.is_empty();
+        is_idle && is_free && self.endpoint.engine().is_empty()
+    }
+
     fn take(
         &mut self,
         now: Instant,
@@ -290,17 +299,7 @@ impl Machine {
             6 => {
                 let guard = reader.u64()?;
                 reader.end()?;
-                for grant in self
-                    .guards
-                    .get_mut(&guard)
-                    .into_iter()
-                    .flat_map(|it| &mut it.grants)
-                {
-                    grant.ask = Ask::Shared;
-                }
-                self.change(now, call, guard, output, |call, hold| {
-                    Ok(Engine::Downgrade { call, hold })
-                });
+                self.downgrade(now, call, guard, output);
             }
             7 => {
                 let (key, words) = (reader.bytes()?, reader.list()?);
@@ -599,6 +598,24 @@ impl Machine {
         }
     }
 
+    fn downgrade(&mut self, now: Instant, call: u64, guard: u64, output: &mut Writer) {
+        match self.guards.get_mut(&guard).map(Guard::one) {
+            Some(Err(error)) => return output.failed(call, &error),
+            // The server says nil to that, as to one that was lost.
+            Some(Ok(grant)) if grant.ask == Ask::Shared => {
+                return match grant.proof.end_of(now) {
+                    None => output.done(call),
+                    Some(loss) => output.failed(call, &Error::Lost(loss)),
+                };
+            }
+            Some(Ok(grant)) => grant.ask = Ask::Shared,
+            None => {}
+        }
+        self.change(now, call, guard, output, |call, hold| {
+            Ok(Engine::Downgrade { call, hold })
+        });
+    }
+
     fn upgrade(
         &mut self,
         now: Instant,
@@ -607,15 +624,18 @@ impl Machine {
         queueing: Result<Queueing, Error>,
         output: &mut Writer,
     ) {
-        let grant = self.guards.get(&guard).and_then(|it| it.grants.first());
-        let loss = grant.map_or(Some(Loss::Released), |it| it.proof.end_of(now));
-        let (grant, queueing) = match (grant, loss, queueing) {
-            (Some(grant), None, Ok(queueing)) => (grant, queueing),
-            (_, _, Err(error)) => return output.failed(call, &error),
-            (_, loss, Ok(_)) => {
-                let loss = loss.unwrap_or(Loss::Released);
-                return output.failed(call, &Error::Lost(loss));
+        let grant = || {
+            let queueing = queueing?;
+            let guard = self.guards.get_mut(&guard);
+            let grant = guard.ok_or(Error::Lost(Loss::Released))?.one()?;
+            match grant.proof.end_of(now) {
+                None => Ok((grant, queueing)),
+                Some(loss) => Err(Error::Lost(loss)),
             }
+        };
+        let (grant, queueing) = match grant() {
+            Ok(granted) => granted,
+            Err(error) => return output.failed(call, &error),
         };
         let claims = grant.proof.claims.clone();
         self.calls.insert(call, Call::Upgrade { guard, queueing });
@@ -821,6 +841,7 @@ impl Machine {
     ) {
         let Some(before) = self.remove_guard(number) else {
             // It was left meanwhile.
+            output.failed(call, &Error::Lost(Loss::Released));
             let (hold, ask, call) = (grant.proof.hold, grant.ask, grant.part);
             let event = Engine::Untaken { call, hold, ask };
             return self.endpoint.handle(now, Event::Call(event));
@@ -910,6 +931,22 @@ impl Locking {
 }
 
 impl Guard {
+    /// What it has, if it can be exclusive or shared: of one key, and no permits.
+    fn one(&mut self) -> Result<&mut Grant, Error> {
+        let (ask, limit) = match self.grants.as_mut_slice() {
+            [grant] if grant.proof.claims.is_single() => match grant.ask {
+                Ask::Exclusive | Ask::Shared => return Ok(grant),
+                permits @ Ask::Permits { .. } => (permits, "exclusive or shared"),
+            },
+            _ => (Ask::Shared, "exclusive for several keys"),
+        };
+        Err(Error::OutOfRange {
+            argument: "mode",
+            value: format!("{ask:?}"),
+            limit: limit.into(),
+        })
+    }
+
     fn show(&self, call: u64, number: u64, output: &mut Writer) {
         let mut fences = Vec::new();
         for grant in &self.grants {
