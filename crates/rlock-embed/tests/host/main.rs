@@ -1,10 +1,12 @@
 //! A machine with a host in Rust, on a real server; and runs that are recorded, by which every host is checked.
 
+mod form;
 mod host;
 
 use std::path::PathBuf;
 
-use host::{Action, Event, Host, NONE, configuration, read};
+use form::{Action, Event, NONE, configuration, read};
+use host::Host;
 use rlock_embed::{Machine, Malformed};
 use rlock_testkit::{Server, eventually};
 use serde_json::{Value, json};
