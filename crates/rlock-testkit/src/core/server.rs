@@ -93,6 +93,22 @@ impl Server {
         self.core.store.keys = keys.keys;
     }
 
+    /// Whether an owner holds a key.
+    pub fn holds(&self, key: &str, owner: &str) -> bool {
+        let fields = self.core.store.fields(self.core.now, name(key));
+        fields.contains_key(owner)
+    }
+
+    /// Whether nobody holds or waits for anything.
+    pub fn is_unused(&self) -> bool {
+        let store = &self.core.store;
+        let is_over = |(db, key): &(u32, Vec<u8>)| {
+            let name = Name { db: *db, key };
+            store.get(self.core.now, name).is_none()
+        };
+        store.keys.keys().all(is_over) && self.core.locks.gauges().waiters == 0
+    }
+
     pub fn has(&self, key: &[u8]) -> bool {
         let name = Name { db: 0, key };
         self.core.store.get(self.core.now, name).is_some()

@@ -1,0 +1,466 @@
+//! What is asked of a machine, and what it says of that.
+
+use crate::form::{Action, Event, NONE};
+use crate::world::{CLIENTS, MS, SECOND, World};
+
+/// How long a call goes on that does not wait for a lock.
+const PATIENCE: u64 = 10 * SECOND;
+/// How much later than its limit a call may end: replicas may have to answer after the server's last word, and timers
+/// are late.
+const MARGIN: u64 = 2_100 * MS;
+const LEASE_MAX: u64 = 40 * SECOND;
+/// Alone, shared, or some of two permits, which are of a key of their own.
+pub(crate) const MODES: [(u8, u32, u32); 4] = [(0, 1, 0), (1, 1, 0), (2, 1, 2), (2, 2, 2)];
+/// In slots 15495, 3300 and 7365.
+const KEYS: [&[&str]; 6] = [
+    &["a"],
+    &["b"],
+    &["c"],
+    &["b", "a"],
+    &["a", "c"],
+    &["c", "a", "b"],
+];
+
+#[derive(Debug)]
+pub(crate) struct Call {
+    what: What,
+    begun: u64,
+    /// By when it has to have ended.
+    pub(crate) latest: Option<u64>,
+}
+
+#[derive(Debug)]
+enum What {
+    Lock(Vec<&'static str>, u8),
+    Upgrade(u64),
+    /// Whether it was lost, and until when the server is to keep what; 0 if it is free when this is done.
+    Release(bool, Vec<(String, String, u64)>),
+    Done,
+    Flush,
+    Question,
+}
+
+#[derive(Debug)]
+pub(crate) struct Guard {
+    pub(crate) fences: Vec<(String, u64)>,
+    pub(crate) owner: String,
+    /// Of [`MODES`].
+    pub(crate) mode: u8,
+    begun: u64,
+    /// What a release can have the server keep.
+    is_plain: bool,
+    pub(crate) is_over: bool,
+    pub(crate) dead_since: Option<u64>,
+}
+
+impl World<'_> {
+    pub(crate) fn step(&mut self, step: &[u8; 6]) {
+        let [what, client, how, which, time, _] = *step;
+        let client = usize::from(client) % CLIENTS;
+        if self.clients[client].stopped_until > self.now && !matches!(what % 32, 24 | 25 | 28) {
+            return;
+        }
+        let guards = &self.clients[client].guards;
+        let guard = guards
+            .keys()
+            .nth(usize::from(which) % guards.len().max(1))
+            .copied();
+        let calls = self.clients[client].calls.keys();
+        let calls: Vec<u64> = calls.copied().collect();
+        match (what % 32, guard) {
+            (0..=9, _) => self.asks(client, how, which),
+            (10..=15, Some(guard)) => {
+                let least = (how % 3 == 0).then(|| 20 * u64::from(time));
+                self.releases(client, guard, least);
+            }
+            (16 | 17, Some(guard)) => {
+                let wait = [NONE, 0, 10 * u64::from(time)][usize::from(how) % 3];
+                let call = |it: Event| it.u64("guard", guard).u64("wait", wait);
+                self.calls(client, 4, What::Upgrade(guard), wait, 1, call);
+            }
+            (18, Some(guard)) => {
+                // A wrong lease is the caller's error.
+                let lease = 200 * u64::from(how);
+                let call = |it: Event| it.u64("guard", guard).u64("lease", lease);
+                self.calls(client, 5, What::Done, 0, 1, call);
+            }
+            (19 | 20, Some(guard)) => {
+                let it = self.clients[client].guards.get_mut(&guard).unwrap();
+                if it.fences.len() == 1 && it.mode == 0 {
+                    it.mode = 1;
+                }
+                let call = |it: Event| it.u64("guard", guard);
+                self.calls(client, 6, What::Done, 0, 1, call);
+            }
+            (21 | 22, _) => {
+                if let Some(call) = calls.get(usize::from(which) % calls.len().max(1)) {
+                    self.clients[client].calls.remove(call);
+                    self.tell(client, Event::of(8).u64("call", *call));
+                }
+            }
+            (23, _) => self.wonders(client),
+            (24, _) => {
+                self.disturbed = self.now;
+                self.kept.clear();
+                self.cut(client, which, how);
+            }
+            (25, _) if how < 128 => {
+                self.disturbed = self.now;
+                self.kept.clear();
+                let keeps = how % 3 != 0;
+                if !keeps {
+                    ["a", "b", "c", "p"]
+                        .iter()
+                        .for_each(|key| self.is_doubtful(key));
+                }
+                self.restarts(keeps, u64::from(time) * 12 * MS);
+            }
+            (26, _) if how < 128 => self.stops(client, 50 * MS * u64::from(which)),
+            (27, _) if how < 32 && self.may_begin() => self.dies(client),
+            (27, _) if how < 128 && self.may_begin() => self.closes(client),
+            (28, _) => {
+                let key = ["a", "b", "c", "p"][usize::from(which) % 4];
+                let words = ["RLOCK.FORCE", key, "QUEUE"];
+                let words = &words[..2 + usize::from(how % 2)];
+                let words: Vec<_> = words.iter().map(ToString::to_string).collect();
+                self.is_doubtful(key);
+                self.disturbed = self.now;
+                self.kept.clear();
+                self.server.set_time(self.now);
+                self.server.lock(0, &words);
+                self.has_acted();
+            }
+            (29, _) => self.errs(client, how, which),
+            (30, _) => self.calls(client, 1, What::Done, 0, 1, |it| it),
+            (31, _) => self.calls(client, 9, What::Question, 0, 1, |it| it),
+            _ => {}
+        }
+    }
+
+    /// Begins a call that may wait for so many milliseconds, and for each of so many requests besides.
+    fn calls(
+        &mut self,
+        client: usize,
+        kind: u8,
+        what: What,
+        wait: u64,
+        requests: u64,
+        event: impl FnOnce(Event) -> Event,
+    ) {
+        let now = self.now;
+        let this = &mut self.clients[client];
+        this.last += 1;
+        let limit = match wait {
+            NONE => None,
+            0 => Some(PATIENCE * requests + MARGIN),
+            wait => Some(wait * MS + MARGIN),
+        };
+        let latest = limit.map(|it| now + it);
+        let call = this.last;
+        let begun = now;
+        this.calls.insert(
+            call,
+            Call {
+                what,
+                begun,
+                latest,
+            },
+        );
+        self.tell(client, event(Event::of(kind).u64("call", call)));
+    }
+
+    fn asks(&mut self, client: usize, how: u8, which: u8) {
+        let this = &self.clients[client];
+        if this.calls.len() + this.guards.len() > 6 {
+            return;
+        }
+        let mode = [0, 0, 0, 1, 1, 2, 3, 0][usize::from(which) % 8];
+        let keys: &[_] = match mode {
+            0 => KEYS[usize::from(which / 8) % 6],
+            1 => KEYS[usize::from(which / 8) % 3],
+            _ => &["p"],
+        };
+        let wait = match how % 4 {
+            0 => 0,
+            1 => NONE,
+            _ => 1 + self.below(5_000),
+        };
+        let lease = match self.below(8) {
+            0 => LEASE_MAX / MS,
+            _ => 1_000 + self.below(8_000),
+        };
+        let (mut renewed, mut most, mut bound, mut replicas) = (1, NONE, NONE, 0);
+        match how / 4 % 8 {
+            0 => renewed = 0,
+            1 => most = lease + self.below(5_000),
+            2 if keys.len() == 1 => bound = lease / 2,
+            3 if keys.len() == 1 => replicas = 1,
+            _ => {}
+        }
+        // Activities have what they have by several calls.
+        let owner = u8::from(how / 32 < 3 && mode < 2);
+        let is_plain = renewed == 1 && most == NONE && bound == NONE && owner == 0;
+        let (permits, limit) = (MODES[mode].1, MODES[mode].2);
+        let requests = match self.is_cluster() {
+            true => keys.len() as u64 + 1,
+            false => 1,
+        };
+        let mut names = keys.to_vec();
+        names.sort_unstable();
+        let what = What::Lock(names, (mode as u8) | u8::from(is_plain) << 7);
+        self.calls(client, 2, what, wait, requests, |it| {
+            let it = it.u8("owner", owner).u64("activity", u64::from(how % 2));
+            let it = it
+                .bytes("name", b"")
+                .list("keys", keys)
+                .u8("mode", MODES[mode].0);
+            let it = it
+                .u32("permits", permits)
+                .u32("limit", limit)
+                .u64("wait", wait);
+            let it = it.u64("lease", lease).u8("renewed", renewed);
+            it.u64("max hold", most)
+                .u64("bound", bound)
+                .u16("replicas", replicas)
+        });
+    }
+
+    pub(crate) fn releases(&mut self, client: usize, guard: u64, least: Option<u64>) {
+        let it = self.clients[client].guards.remove(&guard).unwrap();
+        let until = match least {
+            None => Some(0),
+            Some(least) => it.is_plain.then(|| it.begun + least * MS),
+        };
+        // An activity may hold it by other guards, too; and an upgrade that comes too late, for a moment.
+        let upgrades = |it: &Call| matches!(it.what, What::Upgrade(of) if of == guard);
+        let is_upgraded = self.clients[client].calls.values().any(upgrades);
+        let until = until.filter(|_| !it.owner.contains(":a") && !is_upgraded);
+        let keys = it.fences.into_iter();
+        let kept = keys.filter_map(|(key, _)| Some((key, it.owner.clone(), until?)));
+        let kept = kept.collect();
+        let what = What::Release(it.is_over, kept);
+        self.calls(client, 3, what, 0, 1, |event| {
+            event
+                .u64("guard", guard)
+                .u64("least", least.unwrap_or(NONE))
+        });
+    }
+
+    /// Who asks nothing does not notice that a connection is silent.
+    pub(crate) fn wonders(&mut self, client: usize) {
+        let key: &[u8] = [&b"a"[..], b""][self.below(2) as usize];
+        self.calls(client, 7, What::Question, 0, 1, |it| {
+            let it = it.bytes("key", key).list("words", &["RLOCK.INFO", "a"]);
+            it.u8("changes", 0).u64("limit", NONE)
+        });
+    }
+
+    /// Those who hold a key now may go on for a while.
+    fn is_doubtful(&mut self, key: &str) {
+        let fence = 1_700_000_000_000_000 + self.now / 1000 + 1000;
+        self.doubtful.insert(key.to_owned(), fence);
+    }
+
+    /// The process of a client stands still.
+    fn stops(&mut self, client: usize, time: u64) {
+        self.disturbed = self.now;
+        self.kept.clear();
+        let this = &mut self.clients[client];
+        this.stopped_until = self.now + time;
+        for call in this.calls.values_mut() {
+            call.latest = call.latest.map(|it| it + time);
+        }
+    }
+
+    /// The process of a client ends, and another one begins.
+    fn dies(&mut self, client: usize) {
+        self.disturbed = self.now;
+        self.kept.clear();
+        self.left_until = self.now + LEASE_MAX + PATIENCE;
+        let open: Vec<u64> = self.clients[client].open.values().copied().collect();
+        for session in open {
+            self.client_ends(session);
+        }
+        self.clients[client] = self.begins();
+    }
+
+    pub(crate) fn closes(&mut self, client: usize) {
+        let this = &mut self.clients[client];
+        if std::mem::replace(&mut this.is_closing, true) {
+            return;
+        }
+        self.disturbed = self.now;
+        self.kept.clear();
+        self.tell(client, Event::of(14));
+        self.calls(client, 13, What::Flush, NONE, 1, |it| it);
+        self.closes_by(client, 20 * SECOND);
+    }
+
+    pub(crate) fn has_closed(&mut self, client: usize) {
+        let this = &self.clients[client];
+        let guards: Vec<u64> = this.guards.keys().copied().collect();
+        if this.calls.values().any(|it| matches!(it.what, What::Flush)) {
+            self.left_until = self.now + LEASE_MAX + PATIENCE;
+        }
+        for guard in guards {
+            self.clients[client].guards.remove(&guard);
+            self.tell(client, Event::of(17).u64("guard", guard));
+        }
+        self.tell(client, Event::of(15));
+        let this = &self.clients[client];
+        if !(this.calls.is_empty() && this.open.is_empty() && this.machine.is_empty()) {
+            let left = format!("{:?}, {:?}", this.calls, this.open);
+            self.is_wrong(|| format!("left in a client that is closed: {left}"));
+        }
+        self.clients[client] = self.begins();
+    }
+
+    /// Says what is no event, which must not change anything: the twin is not always told.
+    fn errs(&mut self, client: usize, how: u8, which: u8) {
+        let this = &mut self.clients[client];
+        let used = this.calls.keys().chain(this.guards.keys()).next().copied();
+        let call = this.last + 1;
+        let event = |call| {
+            let it = Event::of(3)
+                .u64("call", call)
+                .u64("guard", u64::from(which));
+            it.u64("least", NONE).bytes
+        };
+        let mut bytes = event(call);
+        match (how % 5, used) {
+            (0, _) => bytes.truncate(usize::from(which) % bytes.len()),
+            (1, _) => bytes.push(which),
+            (2, Some(used)) => bytes = event(used),
+            (3, _) => bytes[0] = which.max(19),
+            // No text, a guard that is a list, and so on: as long as all other things.
+            _ => bytes = [&[2][..], &call.to_le_bytes(), &[which; 40]].concat(),
+        }
+        let is_taken = this.machine.handle(self.now, &bytes, Vec::new()).is_ok();
+        let is_same = which.is_multiple_of(2) || this.twin.handle(self.now, &bytes).is_none();
+        self.seen.refused += 1;
+        if is_taken || !is_same {
+            self.is_wrong(|| format!("taken: {bytes:?}"));
+        }
+    }
+
+    /// A caller is told.
+    pub(crate) fn told(&mut self, client: usize, action: Action) {
+        let call = match &action {
+            Action::Granted { call, .. }
+            | Action::Refused { call }
+            | Action::Done { call }
+            | Action::Failed { call, .. }
+            | Action::Answered { call, .. } => *call,
+            Action::Over { guard, .. } => {
+                let this = &mut self.clients[client];
+                let ends = this.guards.get_mut(guard).filter(|it| !it.is_over);
+                // What was shared may be lost, and taken anew by an upgrade.
+                let upgrades = |it: &Call| matches!(it.what, What::Upgrade(of) if of == *guard);
+                let is_left = this.machine.remaining(*guard, self.now) > 0
+                    && !this.calls.values().any(upgrades);
+                let has_left = this.left == Some((*guard, self.now));
+                if ends.map(|it| it.is_over = true).is_none() && !has_left || is_left {
+                    self.is_wrong(|| format!("not to be lost: {action:?}"));
+                }
+                return;
+            }
+            _ => return,
+        };
+        let Some(ended) = self.clients[client].calls.remove(&call) else {
+            return self.is_wrong(|| format!("nobody waits for {action:?}"));
+        };
+        match (ended.what, action) {
+            (
+                What::Lock(keys, mode),
+                Action::Granted {
+                    guard,
+                    owner,
+                    fences,
+                    ..
+                },
+            ) => {
+                if guard != call || !fences.iter().map(|it| &*it.0).eq(keys.iter().copied()) {
+                    return self.is_wrong(|| format!("{keys:?} were asked for: {fences:?}"));
+                }
+                let it = Guard {
+                    fences,
+                    owner,
+                    mode: mode & 127,
+                    begun: ended.begun,
+                    is_plain: mode & 128 != 0,
+                    is_over: false,
+                    dead_since: None,
+                };
+                self.clients[client].guards.insert(guard, it);
+                self.is_granted(client, guard);
+            }
+            (
+                What::Upgrade(of),
+                Action::Granted {
+                    guard,
+                    owner,
+                    fences,
+                    ..
+                },
+            ) => match self.clients[client].guards.get_mut(&of) {
+                Some(it) if guard == of && it.owner == owner && it.fences.len() == fences.len() => {
+                    (it.mode, it.is_over, it.fences, it.dead_since) = (0, false, fences, None);
+                    self.is_granted(client, guard);
+                }
+                it => {
+                    let it = format!("{it:?}");
+                    self.is_wrong(|| format!("{it} was to be upgraded: {guard} {fences:?}"));
+                }
+            },
+            (What::Lock(..) | What::Upgrade(_), Action::Refused { .. }) => {
+                if ended.latest.is_none() {
+                    self.is_wrong(|| "a wait without limit has ended".to_owned());
+                }
+            }
+            (What::Release(was_over, kept), Action::Done { .. }) => {
+                if was_over {
+                    self.is_wrong(|| "a guard is released that was lost".to_owned());
+                }
+                let held = kept
+                    .iter()
+                    .find(|it| it.2 == 0 && self.server.holds(&it.0, &it.1));
+                if let Some(held) = held.map(|it| format!("{it:?} is not free")) {
+                    self.is_wrong(|| held);
+                }
+                if ended.begun > self.disturbed && !self.clients[client].is_closing {
+                    self.kept.extend(kept);
+                }
+            }
+            (What::Flush, Action::Done { .. }) => self.closes_by(client, 0),
+            (What::Done, Action::Done { .. }) | (What::Question, Action::Answered { .. }) => {}
+            (_, Action::Failed { code, text, .. }) => {
+                if code == "Protocol" || text.contains("not understood") {
+                    self.is_wrong(|| format!("{code}: {text}"));
+                }
+            }
+            (what, action) => self.is_wrong(|| format!("{what:?}: {action:?}")),
+        }
+    }
+
+    fn is_granted(&mut self, client: usize, guard: u64) {
+        self.seen.grants += 1;
+        self.check_fences(client, guard);
+        let chance = match self.is_ending {
+            true => 2,
+            false => self.below(16),
+        };
+        if chance < 3 {
+            self.clients[client].left = Some((guard, self.now));
+        }
+        match chance {
+            // Its caller has gone meanwhile, or drops it.
+            kind @ (0 | 1) => {
+                self.clients[client].guards.remove(&guard);
+                let kind = [18, 17][kind as usize];
+                self.tell(client, Event::of(kind).u64("guard", guard));
+            }
+            2 => self.releases(client, guard, None),
+            _ => {}
+        }
+    }
+}

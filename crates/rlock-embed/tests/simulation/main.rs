@@ -1,0 +1,77 @@
+//! The machine against the core of the server, in bytes, in a world where everything goes wrong that can; and beside
+//! each machine a second one, mostly the WebAssembly of it, which has to say the same.
+//!
+//! Time is a number here, and chance comes from a seed, so a failure can be repeated. What fails shrinks to the fewest
+//! steps that show it, which are printed with all that happened.
+
+mod calls;
+mod checks;
+#[allow(dead_code, reason = "hosts are told more than is looked at here")]
+#[path = "../host/form.rs"]
+mod form;
+mod twin;
+mod world;
+
+use std::cell::Cell;
+use std::io::Write as _;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
+
+use twin::Wasm;
+use world::{Kind, Seen, World};
+
+#[test]
+fn no_two_hold_each_call_ends_once_and_nothing_stays() {
+    let seen = play(None, 100);
+    assert!(seen.events >= 60_000 && seen.grants >= 1_000, "{seen:?}");
+    assert!(seen.connections >= 1_800 && seen.refused >= 150, "{seen:?}");
+}
+
+#[test]
+fn webassembly_says_the_same() {
+    let wasm = match twin::built().and_then(|file| Wasm::read(&file)) {
+        Ok(wasm) => wasm,
+        Err(error) if std::env::var_os("CI").is_none() => {
+            // Past what tests print, which is only seen of those that fail.
+            let text =
+                format!("rlock_engine.wasm cannot be built here, and is not tested: {error}\n");
+            return std::io::stderr().write_all(text.as_bytes()).unwrap();
+        }
+        Err(error) => panic!("{error}"),
+    };
+    let seen = play(Some(&wasm), 50);
+    assert!(seen.events >= 30_000 && seen.grants >= 450, "{seen:?}");
+}
+
+fn play(wasm: Option<&Wasm>, cases: u32) -> Seen {
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases,
+        failure_persistence: None,
+        // The same each time, so that a failure is a change's doing.
+        rng_seed: RngSeed::Fixed(3),
+        max_shrink_iters: 20_000,
+        max_shrink_time: 15_000,
+        ..ProptestConfig::default()
+    });
+    let script = vec(any::<[u8; 6]>(), 1..160);
+    let kinds = prop::sample::select(vec![Kind::One, Kind::Node, Kind::Cluster]);
+    let seen = Cell::new(Seen::default());
+    let outcome = runner.run(&(kinds, script, any::<u64>()), |(kind, script, seed)| {
+        let mut world = World::new(kind, seed, wasm, false);
+        match world.play(&script) {
+            Ok(()) => seen.set(seen.get().and(world.seen)),
+            Err(error) => return Err(TestCaseError::fail(error)),
+        }
+        Ok(())
+    });
+    if let Err(proptest::test_runner::TestError::Fail(_, (kind, script, seed))) = &outcome {
+        println!("{kind:?}, seed {seed}, {script:?}");
+        let again = World::new(*kind, *seed, wasm, true).play(script);
+        panic!("{again:?}");
+    }
+    outcome.unwrap();
+    println!("{:?}", seen.get());
+    seen.get()
+}
