@@ -380,6 +380,20 @@ func TestLostReplies(t *testing.T) {
 	eventually(t, "all are free", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "held") })
 }
 
+// TestReleaseMeanwhile: a release outlasts a server that is away for a second.
+func TestReleaseMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	n := newNetwork(t, s.port())
+	c := connect(t, n.url, Options{ResponseTimeout: 300 * time.Millisecond})
+	hold := must(c.Lock(background, "k"))(t)
+	n.isMute.Store(true)
+	n.cut()
+	time.AfterFunc(time.Second, func() { n.isMute.Store(false) })
+	done(t, hold.Release(background))
+	isTrue(t, isFree(t, s.port(), "k"))
+}
+
 func TestNeverTwo(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -84,6 +84,18 @@ test('lost replies and connections that end cost no lock and leave none', async 
   await eventually('all are free', async () => await isFree(port, 'k') && await isFree(port, 'held'));
 });
 
+test('a release outlasts a server that is away for a second', async t => {
+  const { servers: [{ port }] } = await start(t);
+  const net = await network(t, port);
+  const client = connect(t, net.url, { responseTimeout: 300 });
+  const guard = await client.lock('k');
+  net.mute = true;
+  net.cut();
+  setTimeout(() => { net.mute = false; }, 1000);
+  await guard.release();
+  assert.ok(await isFree(port, 'k'));
+});
+
 test('two clients behind a bad network never hold at once', async t => {
   const { servers: [{ port }] } = await start(t);
   const net = await network(t, port);

@@ -337,6 +337,24 @@ class LockTest {
     }
 
     @Test
+    void aReleaseOutlastsAServerThatIsAwayForASecond() throws Exception {
+        try (var server = new Servers(); var net = new Network(server.port());
+                var client = Client.builder(net.url()).responseTimeout(millis(300)).build()) {
+            var hold = client.getLock("k").acquire();
+            net.isMute = true;
+            net.cut();
+            var back = new Thread(() -> {
+                pause(1_000);
+                net.isMute = false;
+            });
+            back.start();
+            hold.close();
+            back.join();
+            assertTrue(server.isFree("k"));
+        }
+    }
+
+    @Test
     void twoClientsBehindABadNetworkNeverHoldAtOnce() throws Exception {
         try (var server = new Servers(); var net = new Network(server.port());
                 var one = Client.builder(net.url()).responseTimeout(millis(300)).build();
