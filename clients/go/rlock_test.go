@@ -398,6 +398,11 @@ func TestNeverTwo(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	n := newNetwork(t, s.port())
+	var clients []*Client
+	for range 2 {
+		clients = append(clients, connect(t, n.url, Options{ResponseTimeout: 300 * time.Millisecond}))
+		done(t, clients[0].Connect(background))
+	}
 	stop := make(chan struct{})
 	time.AfterFunc(2*time.Second, func() { close(stop) })
 	go func() {
@@ -412,8 +417,7 @@ func TestNeverTwo(t *testing.T) {
 	}()
 	var inside, grants atomic.Int64
 	var all sync.WaitGroup
-	for range 2 {
-		c := connect(t, n.url, Options{ResponseTimeout: 300 * time.Millisecond})
+	for _, c := range clients {
 		for range 4 {
 			all.Go(func() {
 				for {
@@ -471,11 +475,11 @@ func TestOwnStandstill(t *testing.T) {
 	t.Parallel()
 	if url := os.Getenv("RLOCK_STOPPED"); url != "" {
 		c := connect(t, url, Options{})
-		hold := must(c.Lock(background, "k", Lease(300*time.Millisecond)))(t)
+		hold := must(c.Lock(background, "k", Lease(time.Second)))(t)
 		began := time.Now()
 		for last := began; time.Since(began) < time.Minute; {
 			this := time.Now()
-			if this.Sub(last) > 300*time.Millisecond {
+			if this.Sub(last) > 1500*time.Millisecond {
 				isTrue(t, hold.Context().Err() != nil, "its context goes on")
 				is(t, hold.Check(), ErrLost)
 				is(t, hold.Release(background), ErrLost)
@@ -493,7 +497,7 @@ func TestOwnStandstill(t *testing.T) {
 	done(t, child.Start())
 	eventually(t, "it holds", func() bool { return !isFree(t, s.port(), "k") })
 	child.Process.Signal(syscall.SIGSTOP)
-	time.Sleep(600 * time.Millisecond)
+	time.Sleep(2 * time.Second)
 	child.Process.Signal(syscall.SIGCONT)
 	if err := child.Wait(); err != nil {
 		t.Fatal(err, said.String())
