@@ -24,6 +24,7 @@ pub(super) fn renew(call: &Call<'_>) -> Option<()> {
         fence,
         channel,
         bind,
+        value,
     } = call.parsed(parsed)?;
     let session = call.accepted(connection(call.ctx, channel, bind))?;
     change_hold(call, *key, *owner, |state, op| {
@@ -33,6 +34,7 @@ pub(super) fn renew(call: &Call<'_>) -> Option<()> {
             session: session.or_else(|| state.session_for(op)),
             channel: channel.map(|it| it.channel()),
             bind,
+            value,
         };
         let watches_max = settings::number(Setting::MaxWatches);
         transact(state, op, |locks, name, hold, _| {
@@ -105,6 +107,7 @@ pub(super) fn renew_all(call: &Call<'_>) -> Option<()> {
             session: session.or_else(|| state.session_for_any(op, keys)),
             channel: channel.map(|it| it.channel()),
             bind: None,
+            value: None,
         };
         renew_each(state, op, keys, &renewal)
     })?;

@@ -209,7 +209,9 @@ impl Kept {
             type_: match spec.value {
                 Value::None => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN,
                 Value::Number { .. } => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
-                Value::Channel => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+                Value::Channel | Value::Bytes => {
+                    raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING
+                }
             },
             ..NO_ARGUMENT
         })

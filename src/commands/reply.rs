@@ -71,7 +71,7 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
              this user, {limit}"
         ),
         Refusal::TooManyWatches { limit } => format!(
-            "QUEUEFULL as many have asked for NOTIFY or BIND as rlock.max-watches allows, {limit}"
+            "QUEUEFULL as many have asked for NOTIFY, BIND or VALUE as rlock.max-watches allows, {limit}"
         ),
         Refusal::TooManyShared { limit } => format!(
             "QUEUEFULL locks have as many shared holders as rlock.max-shared-holders allows, {limit}"
@@ -86,6 +86,10 @@ fn refused(refusal: &Refusal, keys: &[Text], owner: Shown<'_>) -> String {
         ),
         Refusal::FenceTaken { fence } => format!(
             "ERR FENCE is {fence}, which another holder of key {} has, must be another number",
+            key(0)
+        ),
+        Refusal::ValueOfShared => format!(
+            "ERR VALUE is for exclusive holds, owner {owner} holds key {} in shared mode",
             key(0)
         ),
         Refusal::Deadlock { owners } => format!(

@@ -7,7 +7,7 @@ mod published;
 
 pub(crate) use blocked::{Callbacks, Outcome, of, start};
 pub(crate) use grants::{Grant, Grants};
-pub(crate) use published::{ZERO, announce};
+pub(crate) use published::{ZERO, announce, publish_value};
 
 use std::{collections::BTreeMap, time::Duration};
 

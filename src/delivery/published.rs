@@ -1,8 +1,8 @@
-//! What is published: outcomes for `NOTIFY`, and the unlock message.
+//! What is published: outcomes for `NOTIFY`, the unlock message, and values.
 
 use std::cell::OnceCell;
 
-use rlock_core::{Channel, ChannelKind, Fence};
+use rlock_core::{Channel, ChannelKind, Fence, ValueMessage};
 
 use crate::{
     api::{Context, MainThread, OwnedText, Published, Text},
@@ -57,6 +57,29 @@ static IN_CLUSTER: MainThread<OnceCell<bool>> = MainThread::new(OnceCell::new())
 /// listens on. It reaches subscribers on replicas as well. Answers whether
 /// anybody on this server listens.
 pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
+    let channel = settings::with_channel_prefix(|prefix| channel_of(prefix, key.bytes()));
+    let message = ZERO.get().get_or_init(|| OwnedText::new(b"0"));
+    broadcast(ctx, channel.text(), message.text())
+}
+
+/// The first part of the channels on which values are published.
+const VALUE_CHANNEL_PREFIX: &[u8] = b"rlock:value";
+
+/// Tells those who follow the value of a lock: `<fence> <value>`, or `<fence>`
+/// alone if the hold has ended. It reaches subscribers on replicas as well.
+pub(crate) fn publish_value(ctx: &Context, key: Text, told: &ValueMessage) {
+    let mut message = told.fence.to_string().into_bytes();
+    if let Some(value) = &told.value {
+        message.push(b' ');
+        message.extend_from_slice(value);
+    }
+    let channel = channel_of(VALUE_CHANNEL_PREFIX, key.bytes());
+    broadcast(ctx, channel.text(), OwnedText::new(&message).text());
+}
+
+/// Publishes a message as the settings say, to subscribers on replicas as well.
+/// Answers whether anybody on this server listens.
+fn broadcast(ctx: &Context, channel: Text, message: Text) -> Published {
     let in_cluster = is_in_cluster(ctx);
     let kind = match settings::unlock_message() {
         UnlockMessage::Auto if in_cluster => UnlockMessage::Spublish,
@@ -67,20 +90,18 @@ pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
     if kind == UnlockMessage::None {
         return heard;
     }
-    let channel = unlock_channel(key.bytes());
-    let message = ZERO.get().get_or_init(|| OwnedText::new(b"0"));
     // In a cluster the message travels on the cluster's bus.
     let replicate = !in_cluster;
     if matches!(kind, UnlockMessage::Publish | UnlockMessage::Both) {
-        heard = heard.or(ctx.publish(channel.text(), message.text()));
+        heard = heard.or(ctx.publish(channel, message));
         if replicate {
-            ctx.replicate_message(c"PUBLISH", channel.text(), message.text());
+            ctx.replicate_message(c"PUBLISH", channel, message);
         }
     }
     if matches!(kind, UnlockMessage::Spublish | UnlockMessage::Both) {
-        heard = heard.or(ctx.publish_to_shard(channel.text(), message.text()));
+        heard = heard.or(ctx.publish_to_shard(channel, message));
         if replicate {
-            ctx.replicate_message(c"SPUBLISH", channel.text(), message.text());
+            ctx.replicate_message(c"SPUBLISH", channel, message);
         }
     }
     heard
@@ -88,20 +109,18 @@ pub(crate) fn announce(ctx: &Context, key: Text) -> Published {
 
 /// `<prefix>:{<key>}`, or `<prefix>:<key>` for a key with a brace in it, so
 /// that the channel has the hash tag of its key.
-fn unlock_channel(key: &[u8]) -> OwnedText {
-    settings::with_channel_prefix(|prefix| {
-        let tag: [&[u8]; 3] = if key.contains(&b'{') {
-            [b":", key, b""]
-        } else {
-            [b":{", key, b"}"]
-        };
-        let len = prefix.len() + tag.iter().map(|part| part.len()).sum::<usize>();
-        let mut short = [0; CHANNEL_SHORT];
-        match short.get_mut(..len) {
-            Some(channel) => OwnedText::new(join(channel, prefix, tag)),
-            None => OwnedText::new(join(&mut vec![0; len], prefix, tag)),
-        }
-    })
+fn channel_of(prefix: &[u8], key: &[u8]) -> OwnedText {
+    let tag: [&[u8]; 3] = if key.contains(&b'{') {
+        [b":", key, b""]
+    } else {
+        [b":{", key, b"}"]
+    };
+    let len = prefix.len() + tag.iter().map(|part| part.len()).sum::<usize>();
+    let mut short = [0; CHANNEL_SHORT];
+    match short.get_mut(..len) {
+        Some(channel) => OwnedText::new(join(channel, prefix, tag)),
+        None => OwnedText::new(join(&mut vec![0; len], prefix, tag)),
+    }
 }
 
 /// Fills `channel`, which has just the room, with the parts.

@@ -29,6 +29,8 @@ pub(crate) struct One<'a> {
     pub(crate) is_shared: bool,
     /// What it has, with the fence in its own field and the end of the key.
     pub(crate) holder: Holder,
+    /// What is published with it, if it is exclusive.
+    pub(crate) value: Option<Arc<[u8]>>,
 }
 
 /// Whose a hold is.
@@ -43,6 +45,14 @@ impl<'a> Before<'a> {
             Self::One(one) => Some(one.holder.deadline),
             Self::Several { deadline, .. } => Some(*deadline),
             Self::Free | Self::NoLock => None,
+        }
+    }
+
+    /// What was published with the hold.
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        match self {
+            Self::One(one) => one.value.as_deref(),
+            Self::Free | Self::Several { .. } | Self::NoLock => None,
         }
     }
 

@@ -9,17 +9,18 @@ use rlock_core::{
 
 use crate::api::{Key, MainThread, OwnedText};
 
-/// How many fields an exclusive lock has.
-pub(crate) const FIELDS_OF_EXCLUSIVE: usize = 2;
+/// How many fields an exclusive lock has at most.
+pub(crate) const FIELDS_OF_EXCLUSIVE: usize = 3;
 /// How many fields a lock has that one owner holds in shared mode.
 pub(crate) const FIELDS_OF_ONE: usize = 4;
 /// A hash with more fields than this is no exclusive lock, and is not looked
-/// through. Such a hold has two.
+/// through. Such a hold has three.
 const FIELDS_MAX: usize = 16;
 
 /// Strings that many grants need, made once.
 pub(crate) struct Constants {
     pub(crate) fence: OwnedText,
+    pub(crate) value: OwnedText,
     pub(crate) mode: OwnedText,
     pub(crate) shared: OwnedText,
     pub(crate) one: OwnedText,
@@ -30,6 +31,7 @@ pub(crate) static CONSTANTS: MainThread<OnceCell<Constants>> = MainThread::new(O
 pub(crate) fn constants() -> &'static Constants {
     CONSTANTS.get().get_or_init(|| Constants {
         fence: OwnedText::new(codec::FENCE.as_bytes()),
+        value: OwnedText::new(codec::VALUE.as_bytes()),
         mode: OwnedText::new(codec::MODE.as_bytes()),
         shared: OwnedText::new(codec::SHARED.as_bytes()),
         one: OwnedText::new(b"1"),
@@ -37,7 +39,7 @@ pub(crate) fn constants() -> &'static Constants {
 }
 
 /// Looks through a hash for its one holder; `None` if it is no exclusive lock.
-pub(crate) fn sole_owner(key: &Key<'_>) -> Option<(Arc<[u8]>, u32)> {
+pub(crate) fn sole_owner(key: &Key<'_>) -> Option<(Arc<[u8]>, u32, Option<Arc<[u8]>>)> {
     if key.len() > FIELDS_MAX {
         return None;
     }
@@ -96,7 +98,7 @@ pub(crate) fn count_holders(key: &Key<'_>, now: Timestamp) -> Option<[usize; 2]>
             }
             Field::Count(_) if codec::count(value).is_none() => return ControlFlow::Break(()),
             Field::Count(_) => owners += 1,
-            Field::Fence | Field::Reserved => {}
+            Field::Fence | Field::Value | Field::Reserved => {}
         }
         ControlFlow::Continue(())
     });

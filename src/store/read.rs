@@ -37,8 +37,8 @@ pub(crate) fn load<'a>(
                 Owner::Caller(_) => Who::Caller,
                 Owner::Other(_) => Who::Other,
             };
-            let holder = one.holder;
-            let hold = Hold::Exclusive { who, holder };
+            let (holder, value) = (one.holder, one.value.clone());
+            let hold = Hold::Exclusive { who, holder, value };
             (hold, Before::One(one))
         }
         Stored::Sole { one, holder } => {
@@ -65,7 +65,7 @@ pub(crate) fn exclusive_owner<'a>(
     }
     let mut found = None;
     let sound = key.for_each_field(&mut |field, value| match Field::named(field) {
-        Field::Fence => ControlFlow::Continue(()),
+        Field::Fence | Field::Value => ControlFlow::Continue(()),
         Field::Count(owner) if found.is_none() && codec::count(value).is_some() => {
             let Some(room) = room.get_mut(..owner.len()) else {
                 return ControlFlow::Break(());
@@ -92,6 +92,7 @@ pub(crate) fn holders(
         Stored::Exclusive(one) => Holding {
             is_shared: false,
             holders: vec![(one.owner.bytes().into(), one.holder)],
+            value: one.value,
         },
         // Nobody asks here, so nobody is seen to be alone.
         Stored::NoLock | Stored::Sole { .. } => return None,
@@ -103,6 +104,7 @@ pub(crate) fn holders(
             Holding {
                 is_shared: true,
                 holders,
+                value: None,
             }
         }
     };
@@ -191,10 +193,11 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
     };
     let seen = usize::from(count.is_some()) + usize::from(fence.is_some());
     let fence = fence.and_then(|text| codec::fence(text.bytes()));
-    let exclusive = |owner, count| {
+    let exclusive = |owner, count, value| {
         Stored::Exclusive(One {
             owner,
             is_shared: false,
+            value,
             holder: Holder {
                 count,
                 ..Holder::new(fence, deadline)
@@ -202,10 +205,13 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
         })
     };
     if let (Some(caller), Some(count)) = (caller, &count) {
-        if seen == key.len() {
+        let value = (key.len() == seen + 1).then(|| key.field(constants().value.text()));
+        let value = value.flatten();
+        if seen + usize::from(value.is_some()) == key.len() {
+            let value = value.and_then(|text| codec::value(text.bytes()));
             let count = codec::count(count.bytes());
             return count.map_or(Stored::NoLock, |count| {
-                exclusive(Owner::Caller(caller), count)
+                exclusive(Owner::Caller(caller), count, value)
             });
         }
         // Most shared locks have one holder. Without the fence one of the four
@@ -217,6 +223,7 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
             let one = One {
                 owner: Owner::Caller(caller),
                 is_shared: true,
+                value: None,
                 holder: Holder {
                     fence,
                     deadline,
@@ -233,8 +240,8 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
             count,
         }),
         Some(_) => Stored::NoLock,
-        None => sole_owner(key).map_or(Stored::NoLock, |(owner, count)| {
-            exclusive(Owner::new(owner, caller), count)
+        None => sole_owner(key).map_or(Stored::NoLock, |(owner, count, value)| {
+            exclusive(Owner::new(owner, caller), count, value)
         }),
     }
 }
@@ -278,6 +285,7 @@ fn load_shared<'a>(
         Some((owner, holder)) if shared.len() == 1 => Before::One(One {
             owner: Owner::new(owner.into(), caller),
             is_shared: true,
+            value: None,
             holder: Holder {
                 fence,
                 deadline,

@@ -51,13 +51,17 @@ impl<'a> Diff<'a> {
             // A free key stays absent, and what is no lock is never touched.
             (Before::Free, Hold::Free) | (Before::NoLock, _) | (_, Hold::NoLock) => {}
             (_, Hold::Free) => diff.ending = before.ending(now),
-            (_, Hold::Exclusive { who, holder }) => {
+            (_, Hold::Exclusive { who, holder, value }) => {
                 // If it is somebody's of whom nothing is known, it goes on as it was.
                 if let Some(owner) = sole_owner(who, caller) {
                     diff.exclusive(before, owner, holder, now);
+                    diff.put_value(before, value.as_deref(), now);
                 }
             }
-            (_, Hold::Shared(shared)) => diff.shared(before, shared, caller, now),
+            (_, Hold::Shared(shared)) => {
+                diff.shared(before, shared, caller, now);
+                diff.put_value(before, None, now);
+            }
         }
         diff
     }
@@ -138,6 +142,19 @@ impl<'a> Diff<'a> {
             let value = OwnedText::from_number(fence.get());
             self.put
                 .push((constants().fence.text().into(), value.into()));
+        }
+    }
+
+    /// A value that is stored is replaced, or goes.
+    fn put_value(&mut self, before: &Before<'_>, value: Option<&[u8]>, now: Timestamp) {
+        let stored = before.one(now).and_then(|one| one.value.as_deref());
+        if value == stored {
+            return;
+        }
+        let field = constants().value.text().into();
+        match value {
+            Some(value) => self.put.push((field, OwnedText::new(value).into())),
+            None => self.del.push(field),
         }
     }
 

@@ -82,11 +82,12 @@ impl<'a> LoadedAll<'a> {
                 announce = Announce::Sooner;
             }
             let place = loaded.place();
-            saved.push((place, loaded.save(&mut state.known, announce)));
+            saved.push((place, loaded.save(state, announce)));
         }
         drop(self.changing);
-        for ((ctx, key), (events, message)) in saved {
-            events.emit(ctx, key);
+        for ((ctx, key), saved) in saved {
+            let message = saved.message;
+            saved.emit(ctx, key);
             if message == Message::Due {
                 delivery::announce(ctx, key);
             }

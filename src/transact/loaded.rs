@@ -1,12 +1,14 @@
 //! A lock while it is changed: its key is open, and its hold is in memory.
 
-use rlock_core::{Announce, Hold};
+use rlock_core::{Announce, Hold, ValueMessage};
 use smallvec::SmallVec;
 
 use crate::{
     api::{Context, Key, Text, Word},
+    delivery,
     operation::Operation,
     settings,
+    state::State,
     store::{self, Before, Diff, Events, Known},
 };
 
@@ -17,6 +19,24 @@ pub(crate) enum Message {
     /// Unless the lock is taken first.
     DueWhileFree,
     Due,
+}
+
+/// What is due of a change that is written down, when all keys are closed.
+pub(super) struct Saved {
+    events: Events,
+    value: Option<ValueMessage>,
+    /// Whether an unlock message is due, and if only as long as the lock is free.
+    pub(super) message: Message,
+}
+
+impl Saved {
+    /// Emits the key events, and tells those who follow the value of the lock.
+    pub(super) fn emit(self, ctx: &Context, key: Text) {
+        self.events.emit(ctx, key);
+        if let Some(value) = &self.value {
+            delivery::publish_value(ctx, key, value);
+        }
+    }
 }
 
 /// A lock that is being changed: its open key, and its hold before and now.
@@ -40,10 +60,8 @@ impl<'a> Loaded<'a> {
         }
     }
 
-    /// Writes down what has become of the hold, and closes the key. Answers which
-    /// key events are due, and whether an unlock message is, and if only as
-    /// long as the lock is free.
-    pub(crate) fn save(mut self, known: &mut Known, announce: Announce) -> (Events, Message) {
+    /// Writes down what has become of the hold, and closes the key.
+    pub(super) fn save(mut self, state: &mut State, announce: Announce) -> Saved {
         let Operation {
             ctx,
             now,
@@ -53,6 +71,8 @@ impl<'a> Loaded<'a> {
         } = self.op;
         let diff = Diff::between(&self.before, &mut self.hold, caller, now);
         diff.write(&self.key);
+        let (locks, known) = (&mut state.locks, &mut state.known);
+        let value = locks.tell_value(now, self.op.name(), &self.hold, self.before.value());
         let free = self.hold == Hold::Free;
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
@@ -74,7 +94,11 @@ impl<'a> Loaded<'a> {
             Announce::IfFree if free => Message::DueWhileFree,
             Announce::No | Announce::IfFreed | Announce::IfFree => Message::No,
         };
-        (events, message)
+        Saved {
+            events,
+            value,
+            message,
+        }
     }
 
     /// Where the lock is.

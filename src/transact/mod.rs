@@ -183,9 +183,10 @@ impl<'a> Settled<'a> {
 
     /// Writes down what has changed.
     fn close(self, state: &mut State, op: &Operation<'a>, pending: &mut Pending<'a>) {
-        let (events, message) = self.loaded.save(&mut state.known, self.announce);
+        let saved = self.loaded.save(state, self.announce);
         drop(self.changing);
-        events.emit(op.ctx, op.key);
+        let message = saved.message;
+        saved.emit(op.ctx, op.key);
         if message != Message::No {
             pending.messages.push((op.key.into(), message));
         }

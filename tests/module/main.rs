@@ -51,4 +51,5 @@ mod structure;
 mod traffic;
 mod unload;
 mod unlock_messages;
+mod values;
 mod withdrawn;

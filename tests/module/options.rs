@@ -13,6 +13,7 @@ fn sample(option: Opt) -> &'static str {
         Value::None => "",
         Value::Number { .. } => "5",
         Value::Channel => "c",
+        Value::Bytes => "v",
     }
 }
 
@@ -106,22 +107,35 @@ fn limits(option: Opt, lease_max: u64) -> Option<(&'static str, u64, u64)> {
     Some((argument, *min, max))
 }
 
+/// How errors name the text of an option, and the fewest and most bytes of it.
+const fn lengths(option: Opt) -> Option<(&'static str, usize, usize)> {
+    match option.spec().value {
+        Value::Channel => Some(("channel", 1, 512)),
+        Value::Bytes => Some(("VALUE value", 0, 1024)),
+        Value::None | Value::Number { .. } => None,
+    }
+}
+
 #[test]
-fn channels_are_taken_at_their_limits_and_refused_past_them() {
+fn texts_are_taken_at_their_limits_and_refused_past_them() {
     let server = Server::start();
     let a = server.client();
-    let (longest, too_long) = ("c".repeat(512), "c".repeat(513));
-    let is_channel = |(_, option): &(String, Opt)| matches!(option.spec().value, Value::Channel);
-    for (begun, option) in each_option().filter(is_channel) {
-        for bad in ["\"\"", &too_long] {
-            let line = format!("{begun}{}", with(option, bad));
-            refused(&a, &words(&line), &["channel", "512"]);
+    let texts = || each_option().filter_map(|(begun, it)| Some((begun, it, lengths(it)?)));
+    let text = |len: usize| match len {
+        0 => "\"\"".to_owned(),
+        len => "c".repeat(len),
+    };
+    for (begun, option, (argument, min, max)) in texts() {
+        for bad in [min.checked_sub(1), Some(max + 1)].into_iter().flatten() {
+            let line = format!("{begun}{}", with(option, &text(bad)));
+            let limits = format!("must have {min} to {max}");
+            refused(&a, &words(&line), &[argument, &bad.to_string(), &limits]);
         }
     }
     nothing_changed(&server);
-    for (begun, option) in each_option().filter(is_channel) {
-        for good in ["c", &longest] {
-            accepted(&a, &format!("{begun}{}", with(option, good)));
+    for (begun, option, (_, min, max)) in texts() {
+        for good in [min, max] {
+            accepted(&a, &format!("{begun}{}", with(option, &text(good))));
         }
     }
 }

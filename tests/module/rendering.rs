@@ -139,11 +139,19 @@ impl Rendering {
     /// A message: `redisson_lock__channel:{k}: 0` and `c: grant 1700000000000000 owner k`.
     pub(crate) fn message(&mut self, message: &str) -> String {
         let (channel, message) = message.split_once(": ").unwrap_or((message, ""));
-        if let Some(key) = channel.strip_prefix("redisson_lock__channel:") {
-            let key = key
-                .strip_prefix('{')
-                .and_then(|key| key.strip_suffix('}'))
-                .unwrap_or(key);
+        let key_after = |prefix: &str| {
+            let key = channel.strip_prefix(prefix)?;
+            let tagged = key.strip_prefix('{').and_then(|key| key.strip_suffix('}'));
+            Some(tagged.unwrap_or(key))
+        };
+        if let Some(key) = key_after("rlock:value:") {
+            let (fence, value) = message.split_at(message.find(' ').unwrap_or(message.len()));
+            let fence = fence
+                .parse()
+                .map_or_else(|_| fence.to_owned(), |it| self.fence(it));
+            return format!("value {key}: {fence}{value}");
+        }
+        if let Some(key) = key_after("redisson_lock__channel:") {
             return if message == "0" {
                 format!("unlock {key}")
             } else {

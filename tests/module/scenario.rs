@@ -71,9 +71,11 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(server: &'a Server) -> Self {
+        let mut subscriber = server.listen_to_unlocks();
+        subscriber.change("PSUBSCRIBE", "rlock:value:*");
         Self {
             server,
-            subscriber: server.listen_to_unlocks(),
+            subscriber,
             clients: BTreeMap::new(),
             rendering: Rendering::default(),
             late: false,

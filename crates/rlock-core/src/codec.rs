@@ -1,7 +1,7 @@
 //! How a hold is written in the hash of its key, and read from it.
 //!
 //! An exclusive hold is the field of its owner, with the hold count, and the
-//! field of its fence. A shared one says so in the field of its mode; each
+//! field of its fence, and that of its value if it has one. A shared one says so in the field of its mode; each
 //! holder has a field with its count, and one with its terms: the end of its
 //! lease, its fence and its permits. The time to live of the key is the end of
 //! the last lease.
@@ -14,11 +14,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::hold::COUNT_MAX;
-use crate::syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
+use crate::syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, VALUE_LEN_MAX, decimal};
 use crate::{Fence, Holder, Timestamp};
 
 /// The field of the fence that was granted last.
 pub const FENCE: &str = "rlock:fence";
+/// The field of the value that is published with an exclusive hold.
+pub const VALUE: &str = "rlock:value";
 /// The field of the mode. An exclusive lock has none.
 pub const MODE: &str = "rlock:mode";
 /// What is in the field of the mode of a shared lock.
@@ -35,6 +37,8 @@ pub enum Field<'a> {
     Terms(&'a [u8]),
     /// The fence that was granted last.
     Fence,
+    /// What is published with an exclusive hold.
+    Value,
     /// Another one of ours: the mode, or one of a later version.
     Reserved,
 }
@@ -49,6 +53,8 @@ impl<'a> Field<'a> {
             Self::Terms(owner)
         } else if name == FENCE.as_bytes() {
             Self::Fence
+        } else if name == VALUE.as_bytes() {
+            Self::Value
         } else {
             Self::Reserved
         }
@@ -66,6 +72,13 @@ pub fn count(value: &[u8]) -> Option<u32> {
 #[must_use]
 pub fn fence(value: &[u8]) -> Option<Fence> {
     Fence::new(decimal(value)?)
+}
+
+/// What a hold publishes, if that may be published: others may write any
+/// number of bytes.
+#[must_use]
+pub fn value(value: &[u8]) -> Option<Arc<[u8]>> {
+    (value.len() <= VALUE_LEN_MAX).then(|| value.into())
 }
 
 /// The shared holder who has these terms, and has entered once.
@@ -147,24 +160,30 @@ fn joined<R>(parts: &[&[u8]], then: impl FnOnce(&[u8]) -> R) -> R {
 #[derive(Debug, Default)]
 pub struct SoleHolder {
     found: Option<(Arc<[u8]>, u32)>,
+    value: Option<Arc<[u8]>>,
     is_none: bool,
 }
 
 impl SoleHolder {
     /// Takes one more field. Breaks off when it can be no exclusive lock.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> ControlFlow<()> {
-        if let Field::Count(owner) = Field::named(name) {
-            let count = count(value).filter(|_| self.found.is_none());
-            self.is_none |= count.is_none();
-            self.found = count.map(|count| (owner.into(), count));
+        match Field::named(name) {
+            Field::Count(owner) => {
+                let count = count(value).filter(|_| self.found.is_none());
+                self.is_none |= count.is_none();
+                self.found = count.map(|count| (owner.into(), count));
+            }
+            Field::Value => self.value = self::value(value),
+            Field::Terms(_) | Field::Fence | Field::Reserved => {}
         }
         continue_if(!self.is_none)
     }
 
-    /// The holder and its count; `None` if it is no exclusive lock.
+    /// The holder, its count and its value; `None` if it is no exclusive lock.
     #[must_use]
-    pub fn found(self) -> Option<(Arc<[u8]>, u32)> {
-        self.found.filter(|_| !self.is_none)
+    pub fn found(self) -> Option<(Arc<[u8]>, u32, Option<Arc<[u8]>>)> {
+        let (owner, count) = self.found.filter(|_| !self.is_none)?;
+        Some((owner, count, self.value))
     }
 }
 
@@ -195,7 +214,7 @@ impl SharedHolders {
                 Some(count) => self.counts.push((owner.into(), count)),
                 None => self.is_none = true,
             },
-            Field::Fence | Field::Reserved => {}
+            Field::Fence | Field::Value | Field::Reserved => {}
         }
         continue_if(!self.is_none)
     }

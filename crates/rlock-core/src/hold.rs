@@ -4,6 +4,8 @@
 //! view, and the store writes down what changed. Which modes go together is
 //! decided here, in [`Hold::admits`], and nowhere else.
 
+use std::sync::Arc;
+
 use crate::{Fence, Grace, Shared, Timestamp};
 
 /// The largest hold count.
@@ -114,6 +116,8 @@ pub enum Hold {
         who: Who,
         /// What it has. Its permits count for nothing.
         holder: Holder,
+        /// What is published with it: who leads, and where it is reached.
+        value: Option<Arc<[u8]>>,
     },
     /// Any number of owners hold it together, at least one.
     Shared(Shared),
@@ -127,7 +131,8 @@ impl Hold {
     #[must_use]
     pub const fn exclusive(who: Who, fence: Option<Fence>, deadline: Timestamp) -> Self {
         let holder = Holder::new(fence, deadline);
-        Self::Exclusive { who, holder }
+        let value = None;
+        Self::Exclusive { who, holder, value }
     }
 
     /// Takes the hold out, and leaves a free one.
@@ -208,6 +213,7 @@ impl Hold {
             Self::Exclusive {
                 who: Who::Caller,
                 holder,
+                ..
             } => Some(*holder),
             Self::Shared(shared) => shared.get(owner).copied(),
             Self::Free | Self::Exclusive { .. } | Self::NoLock => None,
@@ -217,10 +223,9 @@ impl Hold {
     /// Sets what the owner who asks holds; the mode stays.
     pub(crate) fn set_of_caller(&mut self, owner: &[u8], holder: Holder) {
         match self {
-            Self::Exclusive { .. } => {
-                let who = Who::Caller;
-                *self = Self::Exclusive { who, holder };
-            }
+            Self::Exclusive {
+                who, holder: held, ..
+            } => (*who, *held) = (Who::Caller, holder),
             Self::Shared(shared) => shared.put(owner, holder),
             Self::Free | Self::NoLock => {}
         }
@@ -259,12 +264,30 @@ impl Hold {
         self.end_of(owner);
     }
 
+    /// What is published with the hold, and under which fence. A hold without
+    /// a fence was not granted here.
+    #[must_use]
+    pub fn published(&self) -> Option<(Fence, &Arc<[u8]>)> {
+        match self {
+            Self::Exclusive { holder, value, .. } => holder.fence.zip(value.as_ref()),
+            Self::Free | Self::Shared(_) | Self::NoLock => None,
+        }
+    }
+
+    /// Publishes another value with an exclusive hold.
+    pub(crate) fn publish(&mut self, new: &[u8]) {
+        if let Self::Exclusive { value, .. } = self {
+            *value = Some(new.into());
+        }
+    }
+
     /// Makes the owner who asks a holder, who may be one already, in shared mode.
     pub(crate) fn grant(
         &mut self,
         now: Timestamp,
         owner: &[u8],
         options: &AcquireOptions,
+        value: Option<Arc<[u8]>>,
         fence: Fence,
     ) {
         let held = self.of_caller(owner).map_or(0, |held| held.count);
@@ -281,7 +304,7 @@ impl Hold {
         match options.mode {
             Mode::Exclusive => {
                 let who = Who::Caller;
-                *self = Self::Exclusive { who, holder };
+                *self = Self::Exclusive { who, holder, value };
             }
             Mode::Shared { .. } => self.share(owner, holder),
         }

@@ -51,7 +51,8 @@ pub use metric::{Counters, Gauges, Metric, MetricKind};
 pub use setting::{Setting, SettingKind};
 pub use shared::{Change, Shared};
 pub use step::{
-    Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal, Request, Step, Wait,
+    Admission, Announce, Due, Effect, Ended, Limits, Name, Refusal, Renewal, Request, Step,
+    ValueMessage, Wait,
 };
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::{Grace, Timestamp};

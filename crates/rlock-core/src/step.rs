@@ -53,6 +53,8 @@ pub struct Request<'a> {
     pub user: Option<&'a [u8]>,
     /// Where outcome and loss are published. Needs a connection.
     pub channel: Option<Channel<'a>>,
+    /// What is published with the hold, which is exclusive then.
+    pub value: Option<&'a [u8]>,
 }
 
 /// A renewal.
@@ -70,6 +72,9 @@ pub struct Renewal<'a> {
     /// How long the hold outlives its connection from now on; `None` leaves
     /// that as it is. Needs a connection.
     pub bind: Option<Grace>,
+    /// What is published with the hold from now on; `None` leaves that as it
+    /// is. Needs an exclusive hold.
+    pub value: Option<&'a [u8]>,
 }
 
 /// What may be queued.
@@ -147,6 +152,8 @@ pub enum Refusal {
         /// The fence that was asked for.
         fence: Fence,
     },
+    /// A value is to be published with a shared hold.
+    ValueOfShared,
     /// Waiting would close a cycle of owners who wait for one another.
     Deadlock {
         /// The cycle, the asker first.
@@ -186,6 +193,15 @@ pub enum Effect {
     /// The lock is offered to those who wait outside the queue: see
     /// [`Locks::nobody_took`](crate::Locks::nobody_took).
     Offer,
+}
+
+/// What those who follow the value of a lock are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ValueMessage {
+    /// The fence of the hold that it is about.
+    pub fence: Fence,
+    /// The value that the hold has now; `None` if the hold has ended.
+    pub value: Option<Arc<[u8]>>,
 }
 
 /// The outcome of an operation: the reply for the caller, effects for others.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::ticket::{Multi, MultiId, Rank};
 use crate::watch::{Search, Watch, WatchId};
-use crate::{Channel, Delivery, Gauges, Listener, Mode, Name, Ticket, TicketId, Timestamp};
+use crate::{Channel, Delivery, Fence, Gauges, Listener, Mode, Name, Ticket, TicketId, Timestamp};
 
 mod invariants;
 mod queue;
@@ -61,6 +61,10 @@ pub(crate) struct Table {
     session_watches: BTreeSet<(u64, WatchId)>,
     watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
     watched_tickets: u64,
+    /// Under which fence the holds are whose values have been told.
+    told: BTreeMap<QueueId, Fence>,
+    /// How many of those are not watched besides.
+    told_alone: u64,
     /// How many places each user has, by a hash of the name.
     places_by_user: BTreeMap<NonZeroU64, u64>,
     /// How many places are asked for in shared mode.
@@ -159,6 +163,33 @@ impl Table {
         self.watches.keys().next().copied()
     }
 
+    /// Whether the value of any hold has been told.
+    pub(crate) fn has_told(&self) -> bool {
+        !self.told.is_empty()
+    }
+
+    /// Any lock the value of whose hold has been told.
+    pub(crate) fn first_told(&self) -> Option<QueueId> {
+        self.told.keys().next().copied()
+    }
+
+    /// Under which fence the hold of a lock is whose value has been told.
+    pub(crate) fn told(&self, id: QueueId) -> Option<Fence> {
+        self.told.get(&id).copied()
+    }
+
+    /// Takes note that the value of a hold has been told, or the end of one.
+    pub(crate) fn set_told(&mut self, id: QueueId, fence: Option<Fence>) {
+        let before = match fence {
+            Some(fence) => self.told.insert(id, fence),
+            None => self.told.remove(&id),
+        };
+        if !self.has_watches(id) {
+            self.told_alone += u64::from(fence.is_some());
+            self.told_alone -= u64::from(before.is_some());
+        }
+    }
+
     /// How far the search for lost holds of a lock has come, if it goes on.
     pub(crate) fn search(&self, id: QueueId) -> Option<Search> {
         self.searches.get(&id).copied()
@@ -205,9 +236,10 @@ impl Table {
         self.deadlines.first()
     }
 
-    /// Forgets a queue that has neither tickets nor watches.
+    /// Forgets a queue that has neither tickets nor watches, of whose hold no
+    /// value has been told either.
     pub(crate) fn drop_if_idle(&mut self, id: QueueId) {
-        if !self.queues.get(&id).is_some_and(|queue| queue.is_idle()) {
+        if !self.queues.get(&id).is_some_and(|queue| queue.is_idle()) || self.told(id).is_some() {
             return;
         }
         self.look(id, Look::Never);
@@ -279,7 +311,7 @@ impl Table {
             waiters: self.tickets.len() as u64,
             places_kept: self.kept.len() as u64,
             contended_locks: self.contended.len() as u64,
-            watches: self.watched_tickets + self.watches.len() as u64,
+            watches: self.watched_tickets + self.watches.len() as u64 + self.told_alone,
             bound_holds: self.bound,
             ..Gauges::default()
         }
@@ -641,6 +673,9 @@ impl Table {
             return;
         };
         queue.watches += 1;
+        if queue.watches == 1 && self.told.contains_key(&watch.queue) {
+            self.told_alone -= 1;
+        }
         let id = WatchId(self.next_id().get());
         let entry = (watch.queue, self.hash(&watch.owner), id);
         self.watches_by_owner.insert(entry);
@@ -671,6 +706,9 @@ impl Table {
         self.watches_by_owner.remove(&entry);
         if let Some(queue) = self.queues.get_mut(&watch.queue) {
             queue.watches -= 1;
+            if queue.watches == 0 && self.told.contains_key(&watch.queue) {
+                self.told_alone += 1;
+            }
         }
         Some(watch)
     }

@@ -140,10 +140,12 @@ pub struct Ticket {
     /// The user for whom the place counts, by a hash of the name: the one who
     /// asked last.
     pub(crate) user: Option<NonZeroU64>,
+    /// What is to be published with the hold.
+    pub(crate) value: Option<Arc<[u8]>>,
 }
 
 /// What the allocator rounds up to: there may be a million tickets.
-const _: () = assert!(size_of::<Ticket>() <= 112, "a ticket has grown");
+const _: () = assert!(size_of::<Ticket>() <= 128, "a ticket has grown");
 
 impl Ticket {
     /// A place in `queue` for a request that is made now.
@@ -163,6 +165,7 @@ impl Ticket {
             multi: None,
             queue,
             user: None,
+            value: request.value.map(Arc::from),
         }
     }
 
@@ -176,6 +179,7 @@ impl Ticket {
     ) -> Delivery {
         self.options = request.options;
         self.wait_ends = request.wait.ends(now);
+        self.value = request.value.map(Arc::from);
         std::mem::replace(&mut self.delivery, delivery)
     }
 
@@ -194,13 +198,16 @@ impl Ticket {
     pub(crate) fn keep_until(&mut self, until: Timestamp) -> Delivery {
         self.wait_ends = until;
         self.options.bind = None;
+        self.value = None;
         std::mem::replace(&mut self.delivery, Delivery::Kept)
     }
 
     /// Whether the hold, once granted, has to be remembered: its loss is to be
-    /// told, or it ends with its connection.
+    /// told, it ends with its connection, or it has a value.
     pub(crate) const fn is_watched(&self) -> bool {
-        self.options.bind.is_some() || matches!(self.delivery, Delivery::Notify(_))
+        self.options.bind.is_some()
+            || self.value.is_some()
+            || matches!(self.delivery, Delivery::Notify(_))
     }
 }
 

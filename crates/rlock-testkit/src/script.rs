@@ -79,7 +79,10 @@ pub fn shown<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String 
         let name = name.trim_end_matches("-ms");
         match (name, value.as_str()) {
             // What is as it mostly is goes without saying, and what is never the same.
-            ("permits", "1") | ("bound", "0") | ("kept-left", "nil") | ("client-id", _) => None,
+            ("permits", "1")
+            | ("bound", "0")
+            | ("kept-left" | "value", "nil")
+            | ("client-id", _) => None,
             ("owner" | "key", _) => Some(value),
             _ => Some(format!("{name}={value}")),
         }

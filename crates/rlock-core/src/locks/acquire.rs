@@ -1,5 +1,7 @@
 //! Asking for a lock: enter, enter again, be upgraded, or queue.
 
+use std::sync::Arc;
+
 use super::wait_for::{Place, Target};
 use crate::hold::COUNT_MAX;
 use crate::table::QueueId;
@@ -156,7 +158,8 @@ impl Locks {
         }
         let before = hold.deadline();
         let fence = self.fences.next(now, [name]);
-        hold.grant(now, request.owner, &request.options, fence);
+        let value = request.value.map(Arc::from);
+        hold.grant(now, request.owner, &request.options, value, fence);
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, &request.beside());
         let mut step = Step::quiet(Admission::Granted(fence));
@@ -201,6 +204,9 @@ impl Locks {
             .fence
             .get_or_insert_with(|| self.fences.next(now, [name]));
         hold.set_of_caller(request.owner, held);
+        if let Some(value) = request.value {
+            hold.publish(value);
+        }
         self.counters.grants += 1;
         self.remember(now, name, hold, fence, &request.beside());
         self.hold_changed(now, name, hold);

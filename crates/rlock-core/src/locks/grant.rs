@@ -22,10 +22,11 @@ pub(super) struct Beside<'a> {
     session: Option<u64>,
     channel: Option<Channel<'a>>,
     bind: Option<Grace>,
+    has_value: bool,
 }
 
 impl Beside<'_> {
-    /// Whether anything is, that may not have been before.
+    /// Whether a watch is asked for, that may not have been there before.
     const fn is_asked_for(&self) -> bool {
         self.channel.is_some() || self.bind.is_some()
     }
@@ -38,6 +39,7 @@ impl<'a> Request<'a> {
             session: self.session,
             channel: self.channel,
             bind: self.options.bind,
+            has_value: self.value.is_some(),
         }
     }
 }
@@ -49,6 +51,7 @@ impl<'a> Renewal<'a> {
             session: self.session,
             channel: self.channel,
             bind: self.bind,
+            has_value: self.value.is_some(),
         }
     }
 }
@@ -192,8 +195,10 @@ impl Locks {
         keys: u64,
         watches_max: u64,
     ) -> Result<(), Refusal> {
-        let replaces = || queue.and_then(|id| self.table.watch_of(id, beside.owner));
-        if !beside.is_asked_for() || replaces().is_some() {
+        let replaces =
+            |id| self.table.watch_of(id, beside.owner).is_some() || self.table.told(id).is_some();
+        let is_counted = beside.is_asked_for() || beside.has_value;
+        if !is_counted || queue.is_some_and(replaces) {
             return Ok(());
         }
         if self.gauges().watches.saturating_add(keys) > watches_max {

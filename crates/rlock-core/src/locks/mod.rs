@@ -60,7 +60,8 @@ impl Locks {
     /// [`Refusal::FenceTooLarge`] if that fence is more than an hour ahead of
     /// the clock, [`Refusal::FenceTaken`] if another holder has it,
     /// [`Refusal::TooManyWatches`] if it is to be watched, was not before, and
-    /// there are `watches_max` watches.
+    /// there are `watches_max` watches, [`Refusal::ValueOfShared`] if it is
+    /// shared and is to have a value.
     pub fn renew(
         &mut self,
         now: Timestamp,
@@ -78,6 +79,9 @@ impl Locks {
         let Some(mut held) = hold.of_caller(owner) else {
             return Ok(Step::quiet(None));
         };
+        if renewal.value.is_some() && !matches!(hold, Hold::Exclusive { .. }) {
+            return Err(Refusal::ValueOfShared);
+        }
         let is_taken = |fence: &Fence| is_of_another(hold, owner, *fence);
         if let Some(fence) = renewal.fence.filter(is_taken) {
             return Err(Refusal::FenceTaken { fence });
@@ -91,6 +95,9 @@ impl Locks {
         self.fences.meet(now, name, fence);
         held.fence = Some(fence);
         hold.set_of_caller(owner, held);
+        if let Some(value) = renewal.value {
+            hold.publish(value);
+        }
         self.counters.renewals += 1;
         self.remember(now, name, hold, fence, &beside);
         self.hold_changed(now, name, hold);

@@ -149,7 +149,7 @@ impl Locks {
         let own = own.and_then(|multi| self.table.members(multi).first().copied());
         let earlier = own.and_then(|id| self.take_out(id));
         for (name, hold) in names.iter().zip(holds) {
-            hold.grant(now, request.owner, &request.options, fence);
+            hold.grant(now, request.owner, &request.options, None, fence);
             self.remember(now, *name, hold, fence, &request.beside());
             self.hold_changed(now, *name, hold);
         }

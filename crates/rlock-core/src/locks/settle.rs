@@ -220,7 +220,8 @@ impl Locks {
         let was_upgraded = ticket.is_upgrade
             && matches!(hold, Hold::Shared(shared) if shared.get(&ticket.owner).is_some());
         let fence = self.fences.next(now, [name]);
-        hold.grant(now, &ticket.owner, &ticket.options, fence);
+        let value = ticket.value.clone();
+        hold.grant(now, &ticket.owner, &ticket.options, value, fence);
         hold.seen_from_elsewhere(&ticket.owner);
         self.counters.grants += 1;
         self.counters.handoffs += 1;
@@ -391,7 +392,7 @@ impl Locks {
         let mut leader = None;
         for (member, hold) in members.iter().zip(holds) {
             let ticket = self.table.remove(*member)?;
-            hold.grant(now, &ticket.owner, &ticket.options, fence);
+            hold.grant(now, &ticket.owner, &ticket.options, None, fence);
             hold.seen_from_elsewhere(&ticket.owner);
             self.count_in_streak(ticket.queue);
             self.remember_ticket(ticket.queue, &ticket, fence);

@@ -352,6 +352,12 @@ impl Locks {
             }
             return Piece::Done;
         }
+        if let Some(first) = self.table.first_told() {
+            self.budget.spend(1);
+            self.table.set_told(first, None);
+            self.table.drop_if_idle(first);
+            return Piece::Done;
+        }
         self.sweep.left = None;
         if self.table.is_empty() {
             // So there is nothing that any work could be for.
@@ -451,7 +457,12 @@ impl Locks {
             return self.withdraw(first);
         }
         let watch = self.table.watches_of(id).map(|it| it.0).next();
-        let watch = self.table.remove_watch(watch?)?;
+        let Some(watch) = watch.and_then(|id| self.table.remove_watch(id)) else {
+            // Whoever follows its value asks the server that has it now.
+            self.table.set_told(id, None);
+            self.table.drop_if_idle(id);
+            return None;
+        };
         let key = self.table.queue(id)?.name().key.into();
         self.budget.spend(1);
         self.table.drop_if_idle(id);

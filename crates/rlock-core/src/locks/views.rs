@@ -15,7 +15,7 @@ const FIRST_MAX: usize = 64;
 const WAITERS_SHOWN: usize = 100;
 
 /// The most fields of one thing.
-const FIELDS_MAX: usize = 6;
+const FIELDS_MAX: usize = 7;
 
 /// What is shown of something: its fields in their order, each with its name.
 /// Nothing is allocated for them, as thousands of holders may be shown.
@@ -102,6 +102,8 @@ pub struct Holding {
     pub is_shared: bool,
     /// The holders, each with its owner.
     pub holders: Vec<(Arc<[u8]>, Holder)>,
+    /// What the one holder of an exclusive lock publishes.
+    pub value: Option<Arc<[u8]>>,
 }
 
 impl Holding {
@@ -118,7 +120,7 @@ impl Holding {
         let waiters: Vec<_> = waiters.into_iter().flatten().collect();
         let holders = self.holders.iter().map(move |(owner, holder)| {
             let is_bound = locks.is_some_and(|locks| locks.is_bound(name, owner));
-            holder_fields(now, owner, holder, is_bound)
+            holder_fields(now, owner, holder, is_bound, self.value.as_deref())
         });
         let fence = self.holders.iter().filter_map(|it| it.1.fence).max();
         ViewFields::of([
@@ -139,6 +141,7 @@ fn holder_fields<'a>(
     owner: &'a [u8],
     holder: &Holder,
     is_bound: bool,
+    value: Option<&'a [u8]>,
 ) -> ViewFields<'a> {
     ViewFields::of([
         ("owner", owner.into()),
@@ -147,6 +150,7 @@ fn holder_fields<'a>(
         ("lease-left-ms", holder.deadline.millis_from(now).into()),
         ("fence", holder.fence.into()),
         ("bound", u64::from(is_bound).into()),
+        ("value", value.map_or(ViewValue::Nil, ViewValue::Text)),
     ])
 }
 

@@ -1,4 +1,5 @@
-//! The end of what is watched: losses are told, and bound holds are cut.
+//! The end of what is watched: losses are told, and bound holds are cut. And
+//! what those are told who follow the value of a lock.
 //!
 //! Watches are compared with the hold: one is lost if its fence is not that of
 //! its owner's hold. A lock may have a hundred thousand watches, so the search
@@ -6,7 +7,7 @@
 
 use crate::table::QueueId;
 use crate::watch::{Search, Watch, WatchId};
-use crate::{Announce, Effect, Hold, Locks, Name, Step, Timestamp};
+use crate::{Announce, Effect, Fence, Hold, Locks, Name, Step, Timestamp, ValueMessage, Who};
 
 /// How many watches are looked at for the price of one that is told.
 const LOOKS_PER_TICKET: usize = 8;
@@ -101,6 +102,53 @@ impl Locks {
                 fence,
                 listener,
             });
+        }
+    }
+
+    /// What those who follow the value of a lock are to be told, now that an
+    /// operation is through: its hold is `hold`, and the value that was stored
+    /// before is `stored`. To be called once for each operation, when the hold
+    /// does not change any more. So of a hand-off only the new holder's value is
+    /// told, and a waiter who is passed over never seems to lead.
+    pub fn tell_value(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &Hold,
+        stored: Option<&[u8]>,
+    ) -> Option<ValueMessage> {
+        let published = hold.published();
+        if published.is_none() && !self.table.has_told() {
+            return None;
+        }
+        let queue = match published {
+            Some(_) => self.table.find_or_insert(name),
+            None => self.table.find(name)?,
+        };
+        let told = self.table.told(queue);
+        let message = match published {
+            Some((fence, value)) if told != Some(fence) || stored != Some(&**value) => {
+                let value = Some(value.clone());
+                Some(ValueMessage { fence, value })
+            }
+            Some(_) => None,
+            None => told.map(|fence| ValueMessage { fence, value: None }),
+        };
+        if told.is_some() || published.is_some() {
+            self.table.set_told(queue, published.map(|it| it.0));
+            self.look_at(now, queue, hold);
+            self.table.drop_if_idle(queue);
+        }
+        message
+    }
+
+    /// Has the end of a hold told to those who follow its value, which somebody
+    /// has just been shown. After a restart nothing else may be known of it.
+    pub fn follow_value(&mut self, now: Timestamp, name: Name<'_>, fence: Fence, ends: Timestamp) {
+        let queue = self.table.find_or_insert(name);
+        if self.table.told(queue).is_none() {
+            self.table.set_told(queue, Some(fence));
+            self.look_at(now, queue, &Hold::exclusive(Who::Other, Some(fence), ends));
         }
     }
 

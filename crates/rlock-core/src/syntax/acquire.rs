@@ -54,6 +54,13 @@ impl<'a, A: Argument> Options<'a, A> {
         let options = self.checked()?;
         let channel = options.channel()?;
         let mode = options.mode()?;
+        let value = options.published()?;
+        if value.is_some() && mode != Mode::Exclusive {
+            return Err(ArgError::ExcludesOption {
+                option: Opt::Value.spec().token,
+                excludes: Opt::Shared.spec().token,
+            });
+        }
         let wait = match options.number(Opt::Wait)? {
             None => Wait::No,
             Some(0) => Wait::Forever,
@@ -76,6 +83,7 @@ impl<'a, A: Argument> Options<'a, A> {
                 session: None,
                 user: None,
                 channel: channel.map(|it| it.channel()),
+                value,
             },
         })
     }

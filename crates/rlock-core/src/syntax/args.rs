@@ -6,6 +6,8 @@ use super::{ArgError, Argument};
 pub const OWNER_LEN_MAX: usize = 256;
 /// The most bytes of a channel.
 pub const CHANNEL_LEN_MAX: usize = 512;
+/// The most bytes of a value that is published with a hold.
+pub const VALUE_LEN_MAX: usize = 1024;
 /// What the module's own fields in a hash begin with, and no owner does.
 pub const RESERVED_PREFIX: &[u8] = b"rlock:";
 
@@ -13,7 +15,7 @@ pub const RESERVED_PREFIX: &[u8] = b"rlock:";
 /// that it can stand in a message of one line), not beginning with `rlock:`.
 pub(crate) fn owner<A: Argument>(argument: &A) -> Result<&A, ArgError> {
     let bytes = argument.bytes();
-    check_len("owner", bytes, OWNER_LEN_MAX)?;
+    check_len("owner", bytes, 1, OWNER_LEN_MAX)?;
     if let Some(byte) = bytes
         .iter()
         .copied()
@@ -34,8 +36,14 @@ pub(crate) fn owner<A: Argument>(argument: &A) -> Result<&A, ArgError> {
 
 /// A channel for messages: 1 to 512 bytes.
 pub(crate) fn channel<A: Argument>(argument: &A) -> Result<&A, ArgError> {
-    check_len("channel", argument.bytes(), CHANNEL_LEN_MAX)?;
+    check_len("channel", argument.bytes(), 1, CHANNEL_LEN_MAX)?;
     Ok(argument)
+}
+
+/// A value that is published with a hold: 0 to 1,024 bytes, whatever they are.
+pub(crate) fn value<A: Argument>(argument: &A) -> Result<&[u8], ArgError> {
+    check_len("VALUE value", argument.bytes(), 0, VALUE_LEN_MAX)?;
+    Ok(argument.bytes())
 }
 
 /// A whole number from `min` to `max`.
@@ -89,13 +97,14 @@ pub fn decimal(bytes: &[u8]) -> Option<u64> {
     }
 }
 
-fn check_len(argument: &'static str, bytes: &[u8], max: usize) -> Result<(), ArgError> {
-    if (1..=max).contains(&bytes.len()) {
+fn check_len(argument: &'static str, bytes: &[u8], min: usize, max: usize) -> Result<(), ArgError> {
+    if (min..=max).contains(&bytes.len()) {
         return Ok(());
     }
     Err(ArgError::Length {
         argument,
         len: bytes.len(),
+        min,
         max,
     })
 }

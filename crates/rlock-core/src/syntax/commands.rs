@@ -13,7 +13,7 @@ const COMPARED_MAX: usize = 16;
 const LIST_DEFAULT: u32 = 10;
 
 /// `RLOCK.RENEW key owner lease-ms [FENCE n] [NOTIFY channel | SNOTIFY channel]
-/// [BIND grace-ms]`
+/// [BIND grace-ms] [VALUE value]`
 #[derive(Debug)]
 #[allow(missing_docs, reason = "each field is the word of its name")]
 pub struct Renew<'a, A> {
@@ -23,6 +23,7 @@ pub struct Renew<'a, A> {
     pub fence: Option<Fence>,
     pub channel: Option<NamedChannel<'a, A>>,
     pub bind: Option<Grace>,
+    pub value: Option<&'a [u8]>,
 }
 
 /// `RLOCK.RELEASE key owner [ALL] [FENCE n]`
@@ -81,6 +82,7 @@ pub fn renew<A: Argument>(words: &[A], lease_max_ms: u64) -> Result<Renew<'_, A>
         fence,
         channel: options.channel()?,
         bind: options.grace(Opt::Bind)?,
+        value: options.published()?,
     })
 }
 

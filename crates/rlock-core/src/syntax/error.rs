@@ -38,6 +38,7 @@ pub enum ArgError {
     Length {
         argument: &'static str,
         len: usize,
+        min: usize,
         max: usize,
     },
     OwnerByte {
@@ -104,8 +105,13 @@ impl fmt::Display for ArgError {
                     "must be a whole number from {min} to {max}, decimal digits only"
                 )
             }
-            Self::Length { argument, len, max } => {
-                write!(f, "{argument} has {len} bytes, must have 1 to {max}")
+            Self::Length {
+                argument,
+                len,
+                min,
+                max,
+            } => {
+                write!(f, "{argument} has {len} bytes, must have {min} to {max}")
             }
             Self::OwnerByte { value, byte } => {
                 write!(

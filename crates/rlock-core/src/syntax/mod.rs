@@ -12,7 +12,7 @@ mod options;
 mod table;
 
 pub use acquire::{Acquire, acquire, acquire_all};
-pub use args::{CHANNEL_LEN_MAX, OWNER_LEN_MAX, RESERVED_PREFIX, decimal};
+pub use args::{CHANNEL_LEN_MAX, OWNER_LEN_MAX, RESERVED_PREFIX, VALUE_LEN_MAX, decimal};
 pub use commands::{
     KeyAndOwner, Release, ReleaseAll, Renew, RenewAll, force, key, key_and_owner, list, nothing,
     release, release_all, renew, renew_all,

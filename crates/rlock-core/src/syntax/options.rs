@@ -72,7 +72,7 @@ impl<'a, A: Argument> Options<'a, A> {
             let token = option.spec().token;
             let value = match option.spec().value {
                 Value::None => word,
-                Value::Number { .. } | Value::Channel => {
+                Value::Number { .. } | Value::Channel | Value::Bytes => {
                     let missing = ArgError::MissingValue { option: token };
                     rest.next().ok_or(missing)?
                 }
@@ -160,6 +160,11 @@ impl<'a, A: Argument> Options<'a, A> {
         };
         let word = args::channel(word)?;
         Ok(Some(NamedChannel { kind, word }))
+    }
+
+    /// What is to be published with the hold.
+    pub(super) fn published(&self) -> Result<Option<&'a [u8]>, ArgError> {
+        self.value(Opt::Value).map(args::value).transpose()
     }
 
     /// The grace that an option has.

@@ -59,6 +59,7 @@ pub enum Opt {
     Notify,
     Snotify,
     Bind,
+    Value,
     Queue,
     Count,
 }
@@ -98,6 +99,8 @@ pub enum Value {
     },
     /// The name of a channel.
     Channel,
+    /// What is published with the hold: any bytes.
+    Bytes,
 }
 
 /// The largest number that an option takes.
@@ -212,7 +215,7 @@ impl Positional {
 impl Opt {
     /// All options, in the order of the help. Those that need another one, or
     /// exclude it, come after it.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Shared,
         Self::Limit,
         Self::Permits,
@@ -224,6 +227,7 @@ impl Opt {
         Self::Notify,
         Self::Snotify,
         Self::Bind,
+        Self::Value,
         Self::Queue,
         Self::Count,
     ];
@@ -351,6 +355,14 @@ impl Opt {
                 needs: None,
                 excludes: None,
             },
+            Self::Value => &Spec {
+                token: "VALUE",
+                name: "value",
+                value: Value::Bytes,
+                commands: &[Acquire, Renew],
+                needs: None,
+                excludes: None,
+            },
             Self::Queue => &Spec {
                 token: "QUEUE",
                 name: "queue",
@@ -424,6 +436,7 @@ impl Opt {
             Value::None => return usage,
             Value::Number { shown, .. } => shown,
             Value::Channel => "channel",
+            Value::Bytes => "value",
         };
         // Writing to a string does not fail.
         let _ = write!(usage, " {value}");

@@ -45,8 +45,8 @@ impl Table {
         let named = table.find(queue.name());
         ensure(named == Some(id), "a queue is not found by its name")?;
         ensure(
-            !queue.is_idle(),
-            "a queue without tickets and watches is kept",
+            !queue.is_idle() || table.told(id).is_some(),
+            "a queue without tickets, watches and a told value is kept",
         )?;
         let places = table.places(id).count();
         ensure(
@@ -177,7 +177,17 @@ impl Table {
             table.watches_by_owner.len() == table.watches.len(),
             "the index of watches by owner is wrong",
         )?;
-        ensure(table.bound == bound, "the number of bound holds is wrong")
+        ensure(table.bound == bound, "the number of bound holds is wrong")?;
+        let is_known = |id: &QueueId| table.queues.contains_key(id);
+        ensure(
+            table.told.keys().all(is_known),
+            "a value is told of a lock that is not known",
+        )?;
+        let alone = table.told.keys().filter(|id| !table.has_watches(**id));
+        ensure(
+            table.told_alone == alone.count() as u64,
+            "the number of holds with a value is wrong",
+        )
     }
 }
 

@@ -46,6 +46,7 @@ const fn entered(count: u32, fence: Option<Fence>, deadline: Timestamp) -> Hold 
             count,
             ..Holder::new(fence, deadline)
         },
+        value: None,
     }
 }
 

@@ -46,6 +46,7 @@ pub(crate) const fn request(owner: &str, wait: Wait) -> Request<'_> {
         session: None,
         user: None,
         channel: None,
+        value: None,
     }
 }
 
@@ -56,6 +57,7 @@ pub(crate) const RENEWAL: Renewal<'static> = Renewal {
     session: None,
     channel: None,
     bind: None,
+    value: None,
 };
 
 /// Queues a call, which is known by the number of its session.
@@ -93,9 +95,10 @@ pub(crate) fn notified(
 /// The hold as an owner sees it who does not have it.
 pub(crate) fn of_somebody_else(hold: &Hold) -> Hold {
     match hold.clone() {
-        Hold::Exclusive { holder, .. } => Hold::Exclusive {
+        Hold::Exclusive { holder, value, .. } => Hold::Exclusive {
             who: Who::Other,
             holder,
+            value,
         },
         other => other,
     }

@@ -70,6 +70,7 @@ impl Stage {
         Ok(Holding {
             is_shared: held.shared,
             holders: holders.collect(),
+            value: held.value.clone(),
         })
     }
 
@@ -81,7 +82,7 @@ impl Stage {
                     codec::fence(value.as_bytes()).map(|it| self.number(it).to_string())
                 }
                 Field::Terms(_) => codec::holder(value.as_bytes()).map(|it| self.terms(&it)),
-                Field::Count(_) | Field::Reserved => None,
+                Field::Count(_) | Field::Value | Field::Reserved => None,
             };
             format!("{field}={}", shown.as_ref().unwrap_or(value))
         });
@@ -134,6 +135,10 @@ impl Stage {
                 format!("{kind} {channel}: {word} {fence} {owner} {key}")
             }
             Told::Unlock { key } => format!("unlock {key}"),
+            Told::Value { key, fence, value } => {
+                let value = value.map_or_else(String::new, |value| format!(" {value}"));
+                format!("value {key}: {}{value}", self.number(fence))
+            }
         }
     }
 

@@ -147,6 +147,7 @@ impl Stage {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: it.bind,
+                    value: it.value,
                 };
                 (*it.key, driver.renew(named(it.key), it.owner, &renewal))
             }
@@ -158,6 +159,7 @@ impl Stage {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: None,
+                    value: None,
                 };
                 let reply = driver.renew_all(&names(it.keys), it.owner, &renewal);
                 (it.keys[0], reply)

@@ -111,6 +111,7 @@ impl Pair {
             session: Some(session),
             user: Some(USERS[usize::from(session % 3 == 0)].as_bytes()),
             channel: asked.channel.map(|channel| CHANNELS[channel]),
+            value: None,
         };
         Ask { request, call }
     }
@@ -135,6 +136,7 @@ impl Pair {
                     session: Some(session),
                     channel: channel.map(|channel| CHANNELS[channel]),
                     bind,
+                    value: None,
                 };
                 let reply = self.driver.renew(name(key), owner, &renewal);
                 let model = &mut self.model;
@@ -160,6 +162,7 @@ impl Pair {
                     session: Some(session),
                     channel: channel.map(|channel| CHANNELS[channel]),
                     bind: None,
+                    value: None,
                 };
                 let reply = driver.renew_all(&names(set), owner, &renewal);
                 (

@@ -296,6 +296,7 @@ impl Driver {
             Refusal::PartlyHeld { .. } => Error::HeldInPart,
             Refusal::FenceTooLarge { .. } => Error::FenceTooLarge,
             Refusal::FenceTaken { .. } => Error::FenceTaken,
+            Refusal::ValueOfShared => Error::ValueOfShared,
             Refusal::Deadlock { owners } => {
                 self.cycle = owners.iter().map(|it| text(it)).collect();
                 Error::Deadlock

@@ -33,6 +33,7 @@ pub fn in_order_of_keys<F>(mut told: Vec<Told<F>>) -> Vec<Told<F>> {
             Told::Answer { handle, .. } => (0, handle.to_string()),
             Told::Message { owner, .. } => (0, owner.clone()),
             Told::Unlock { .. } => (2, String::new()),
+            Told::Value { .. } => (3, String::new()),
         };
         (it.key().to_owned(), order, whom)
     });

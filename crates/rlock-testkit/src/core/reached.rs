@@ -69,6 +69,7 @@ impl Reply<Fence> {
                 Error::HeldInPart => "held in part",
                 Error::FenceTooLarge => "fence too large",
                 Error::FenceTaken => "fence taken",
+                Error::ValueOfShared => "value of shared",
                 Error::Deadlock => "deadlock",
                 Error::SecondUpgrade => "second upgrade",
             },
@@ -96,6 +97,8 @@ impl Told<Fence> {
                 Word::Lost => "told of a loss",
             },
             Self::Unlock { .. } => "unlock",
+            Self::Value { value: Some(_), .. } => "told of a value",
+            Self::Value { value: None, .. } => "told of the end of a value",
         }
     }
 }

@@ -261,6 +261,7 @@ impl Server {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: it.bind,
+                    value: None,
                 };
                 core.renew(name(it.key), it.owner, &renewal)
             }),
@@ -271,6 +272,7 @@ impl Server {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: None,
+                    value: None,
                 };
                 core.renew_all(&names(it.keys), it.owner, &renewal)
             }),

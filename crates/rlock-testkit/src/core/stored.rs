@@ -1,7 +1,7 @@
 //! The hold as the keyspace keeps it: a hash with a time to live, read and
 //! written as a server's shell has to.
 
-use std::{collections::BTreeMap, ops::ControlFlow};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
     Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who,
@@ -22,6 +22,8 @@ pub struct Held {
     pub ends: Timestamp,
     /// Each with the end of its lease as it was written.
     pub holders: BTreeMap<String, Holder>,
+    /// What the holder of an exclusive lock publishes.
+    pub value: Option<Arc<[u8]>>,
 }
 
 impl Held {
@@ -66,6 +68,7 @@ fn read(stored: &Stored) -> Option<Held> {
         Some(_) => return None,
     };
     let mut all = fields.iter().map(|it| (it.0.as_bytes(), it.1.as_bytes()));
+    let mut published = None;
     let holders = if shared {
         let mut holders = SharedHolders::of(fields.len());
         let _ = all.try_for_each(|(name, value)| holders.add(name, value));
@@ -73,7 +76,8 @@ fn read(stored: &Stored) -> Option<Held> {
     } else {
         let mut sole = SoleHolder::default();
         let _ = all.try_for_each(|(name, value)| sole.add(name, value));
-        let (owner, count) = sole.found()?;
+        let (owner, count, value) = sole.found()?;
+        published = value;
         let holder = Holder::new(fence, ends);
         vec![(owner, Holder { count, ..holder })]
     };
@@ -83,6 +87,7 @@ fn read(stored: &Stored) -> Option<Held> {
         fence,
         ends,
         holders: holders.collect(),
+        value: published,
     })
 }
 
@@ -122,6 +127,7 @@ impl Store {
                 count: count.map_or(1, |it| it.count),
                 ..Holder::new(held.fence, held.ends)
             },
+            value: held.value.clone(),
         }
     }
 
@@ -167,7 +173,7 @@ impl Store {
                 assert_ne!(*before, Hold::NoLock, "what is no lock is never deleted");
                 self.delete(now, name);
             }
-            Hold::Exclusive { who, holder } => {
+            Hold::Exclusive { who, holder, value } => {
                 let who = match (&who, owner) {
                     (Who::Waiter(owner), _) => String::from_utf8_lossy(owner),
                     (Who::Caller, Some(owner)) => owner.into(),
@@ -183,6 +189,8 @@ impl Store {
                         .fence
                         .map(|fence| (codec::FENCE.to_owned(), fence.to_string())),
                 );
+                let value = value.map(|value| (codec::VALUE.to_owned(), text(&value)));
+                fields.extend(value);
                 self.put(name, Value::Hash(fields), Some(holder.deadline.millis()));
             }
             Hold::Shared(shared) => self.save_shared(now, name, before, shared),

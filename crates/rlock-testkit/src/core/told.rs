@@ -73,12 +73,21 @@ pub enum Told<F> {
     },
     /// The unlock message.
     Unlock { key: String },
+    /// The value of a hold, or that it has ended.
+    Value {
+        key: String,
+        fence: F,
+        value: Option<String>,
+    },
 }
 
 impl<F> Told<F> {
     pub fn key(&self) -> &str {
         match self {
-            Self::Answer { key, .. } | Self::Message { key, .. } | Self::Unlock { key } => key,
+            Self::Answer { key, .. }
+            | Self::Message { key, .. }
+            | Self::Unlock { key }
+            | Self::Value { key, .. } => key,
         }
     }
 
@@ -109,6 +118,11 @@ impl<F> Told<F> {
                 fence: fence.map(with),
             },
             Self::Unlock { key } => Told::Unlock { key },
+            Self::Value { key, fence, value } => Told::Value {
+                key,
+                fence: with(fence),
+                value,
+            },
         }
     }
 
@@ -155,6 +169,8 @@ pub enum Error {
     FenceTooLarge,
     /// The fence to be set is that of another holder.
     FenceTaken,
+    /// A shared hold has no value.
+    ValueOfShared,
     Deadlock,
     /// Another holder waits to be upgraded.
     SecondUpgrade,

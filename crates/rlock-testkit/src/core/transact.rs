@@ -1,7 +1,9 @@
 //! The way of every command: load, settle if somebody waits, do it, write down
 //! what changed, tell those who only listen. And what is done without one.
 
-use rlock_core::{Announce, Due, Fence, Hold, Locks, Name, Step, TicketId, Timestamp};
+use rlock_core::{
+    Announce, Due, Fence, Hold, Locks, Name, Step, TicketId, Timestamp, ValueMessage,
+};
 
 use crate::core::{
     driver::{Driver, text},
@@ -89,8 +91,16 @@ impl Driver {
             Announce::IfFreed => free && before != Hold::Free,
             Announce::IfFree => free,
         };
+        let stored = before.published().map(|it| it.1.clone());
+        let told = self
+            .locks
+            .tell_value(self.now, name, &hold, stored.as_deref());
         if before != Hold::NoLock {
             self.store.save(self.now, name, owner, &before, hold);
+        }
+        if let Some(ValueMessage { fence, value }) = told {
+            let (key, value) = (text(name.key), value.map(|value| text(&value)));
+            self.told.push(Told::Value { key, fence, value });
         }
         if announce == Announce::Sooner {
             self.unlocked(name);
