@@ -78,6 +78,7 @@ fn info_is_a_map_in_resp3() {
         "lease-left-ms",
         "fence",
         "bound",
+        "value",
     ];
     assert_eq!(names_of(&fields[2].1), holder);
     let waiter = [
