@@ -462,6 +462,7 @@ impl Machine {
             call: part,
             claims,
             ask,
+            value: None,
             terms,
             queueing,
         };
@@ -644,6 +645,7 @@ impl Machine {
             call: part,
             claims,
             ask: Ask::Exclusive,
+            value: None,
             // The engine goes by the terms of the hold that is there.
             terms: Terms::default(),
             queueing,
@@ -729,6 +731,8 @@ impl Machine {
             Action::Close { connection } => output.close(connection),
             Action::Resolve { call, outcome } => self.resolved(now, call, outcome, output),
             Action::Over { proof, why } => self.over(&proof, why, output),
+            // Hosts have no observers.
+            Action::Observed { .. } => {}
             Action::Flushed { flush } => self.part_is_done(flush, None, output),
             Action::Note(note) => {
                 let (level, text) = described(&note);

@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms, whole_ms};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, whole_ms};
 use rlock_engine::engine::{Event, Outcome};
 use rlock_engine::error::Error;
 use rlock_engine::wire::inspect::{self, Info};
@@ -38,6 +38,8 @@ pub(crate) struct Lock {
     pub(crate) terms: Terms,
     /// Who asks; a new one each time where none is named.
     owner: Option<Owner>,
+    /// What is published with it.
+    value: Option<Value>,
 }
 
 impl Lock {
@@ -49,6 +51,15 @@ impl Lock {
             rest: rest.into(),
             terms: Terms::default(),
             owner: None,
+            value: None,
+        }
+    }
+
+    /// The same, which publishes `value` with each hold.
+    pub(crate) fn publishing(&self, value: Value) -> Self {
+        Self {
+            value: Some(value),
+            ..self.clone()
         }
     }
 
@@ -108,6 +119,7 @@ impl Lock {
         let key = String::from_utf8_lossy(&self.key);
         let span = tracing::debug_span!("rlock.acquire", %key, %owner, ?ask, ?queueing);
         let claims = Claims::new(owner.clone(), &self.key, &self.rest);
+        let ask = (ask, self.value.clone());
         ask_for(&self.inner, claims, ask, self.terms, queueing).instrument(span)
     }
 
@@ -137,11 +149,12 @@ impl Lock {
     }
 }
 
-/// Asks for `claims` and waits as `queueing` says; `None` if not granted.
+/// Asks for `claims`, to be held with that value if there is one, and waits as
+/// `queueing` says; `None` if not granted.
 pub(crate) fn ask_for(
     inner: &Arc<Inner>,
     claims: Claims,
-    ask: Ask,
+    (ask, value): (Ask, Option<Value>),
     terms: Terms,
     queueing: Queueing,
 ) -> impl Future<Output = Result<Option<Single>, Error>> {
@@ -149,6 +162,7 @@ pub(crate) fn ask_for(
         call,
         claims,
         ask,
+        value,
         terms,
         queueing,
     };
@@ -204,7 +218,7 @@ impl Single {
     ) -> Result<Option<Self>, Error> {
         let claims = self.proof.claims.clone();
         // The engine goes by the terms of the hold that is there.
-        ask_for(&self.inner, claims, ask, Terms::default(), queueing).await
+        ask_for(&self.inner, claims, (ask, None), Terms::default(), queueing).await
     }
 
     /// Needs the lock in shared mode only from now on, which lets others in
@@ -226,6 +240,18 @@ impl Single {
             let lease = whole_ms("lease", lease)?;
             let extend = |call| Event::Extend { call, hold, lease };
             done(call(&inner.state, None, extend).await)
+        }
+    }
+
+    /// Publishes `value` with it from now on, without keeping it.
+    pub(crate) fn proclaiming(
+        &self,
+        value: Value,
+    ) -> impl Future<Output = Result<(), Error>> + Send + use<> {
+        let (inner, hold) = (Arc::clone(&self.inner), self.proof.hold);
+        async move {
+            let proclaim = |call| Event::Proclaim { call, hold, value };
+            done(call(&inner.state, None, proclaim).await)
         }
     }
 

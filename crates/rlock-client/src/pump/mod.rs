@@ -4,14 +4,14 @@
 //! connections and the task that keeps the time tell it what happens, and then
 //! carry out its actions themselves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rlock_engine::endpoint::{
-    Action, ConnectionId, Endpoint, Event, Limits, Note, Outcome, Settings, To,
+    Action, Change, ConnectionId, Endpoint, Event, Limits, Note, Outcome, Settings, To,
 };
 use rlock_engine::engine::claims::{Owner, Table};
 use rlock_engine::engine::instant::Instant;
@@ -35,6 +35,9 @@ mod connection;
 pub(crate) mod dial;
 #[cfg(feature = "tls-rustls")]
 pub(crate) mod tls;
+
+/// How many changes are kept for an observer that does not take them.
+const UNTAKEN_MAX: usize = 1024;
 
 pub(crate) struct State {
     pub(crate) limits: Limits,
@@ -63,9 +66,17 @@ struct Core {
     callers: Table<Id, Waker>,
     outcomes: Table<Id, Outcome>,
     flushes: BTreeMap<Id, oneshot::Sender<()>>,
+    observers: Table<Id, Untaken>,
     /// When the background wakes anyway. Only an earlier deadline has to wake
     /// it, so that the usual lock and release do not.
     alarm: Option<Instant>,
+}
+
+/// What an observer was told and has not taken yet.
+#[derive(Default)]
+struct Untaken {
+    changes: VecDeque<Result<Change, Error>>,
+    waker: Option<Waker>,
 }
 
 /// What is done after the endpoint is unlocked: a waker may run any code, and that
@@ -119,6 +130,7 @@ impl State {
                 callers: Table::default(),
                 outcomes: Table::default(),
                 flushes: BTreeMap::new(),
+                observers: Table::default(),
                 alarm: None,
             }),
             alarm: Notify::new(),
@@ -190,6 +202,11 @@ impl State {
                 Some(Later::Wake(waker))
             }
             Action::Over { proof, why } => Some(Later::Over(proof, why)),
+            Action::Observed { observer, change } => {
+                let untaken = core.observers.get_mut(&observer)?;
+                untaken.add(change);
+                untaken.waker.take().map(Later::Wake)
+            }
             Action::Flushed { flush } => core.flushes.remove(&flush).map(Later::Flushed),
             Action::Note(note) => Some(Later::Note(note)),
         }
@@ -234,6 +251,50 @@ impl State {
         if let Note::Connected { .. } | Note::NotConnected { .. } | Note::Lost { .. } = note {
             self.changes.send_replace(());
         }
+    }
+
+    /// Begins to observe who leads at `key`; the observer's number.
+    pub(crate) fn observe(self: &Arc<Self>, key: &Arc<[u8]>) -> Id {
+        self.with_core(|core| {
+            let (observer, key) = (core.endpoint.next_id(), Arc::clone(key));
+            core.observers.insert(observer, Untaken::default());
+            core.endpoint
+                .handle(now(), Event::Observe { observer, key });
+            observer
+        })
+    }
+
+    pub(crate) fn unobserve(self: &Arc<Self>, observer: Id) {
+        let untaken = self.with_core(|core| {
+            core.endpoint.handle(now(), Event::Unobserve { observer });
+            core.observers.remove(&observer)
+        });
+        drop(untaken);
+    }
+
+    /// The next change for an observer; none after an error.
+    pub(crate) fn poll_change(
+        &self,
+        observer: Id,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Change, Error>>> {
+        // To drop a waker may run any code, so that it comes after the lock.
+        let mut before = None;
+        let poll = self.with_peers(|core| {
+            let Some(untaken) = core.observers.get_mut(&observer) else {
+                return Poll::Ready(None);
+            };
+            let Some(change) = untaken.changes.pop_front() else {
+                before = untaken.waker.replace(context.waker().clone());
+                return Poll::Pending;
+            };
+            if change.is_err() {
+                before = core.observers.remove(&observer).and_then(|it| it.waker);
+            }
+            Poll::Ready(Some(change))
+        });
+        drop(before);
+        poll
     }
 
     /// Something that is known without asking.
@@ -404,6 +465,19 @@ impl State {
             tokio::select! {
                 () = rings => self.handle(Event::Tick),
                 () = self.alarm.notified() => {}
+            }
+        }
+    }
+}
+
+impl Untaken {
+    /// Drops the oldest change if there are too many.
+    fn add(&mut self, change: Result<Change, Error>) {
+        self.changes.push_back(change);
+        if self.changes.len() > UNTAKEN_MAX {
+            self.changes.pop_front();
+            if let Some(Ok(next)) = self.changes.front_mut() {
+                next.missed = true;
             }
         }
     }

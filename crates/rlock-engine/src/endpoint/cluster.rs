@@ -146,6 +146,7 @@ impl Endpoint {
             self.engine
                 .handle(now, engine::Event::SlotMoved { slot, node });
             self.questions_go_on(now);
+            self.watches_go_on(now);
             self.doubt(now);
         }
     }
@@ -323,6 +324,7 @@ impl Endpoint {
             Some((_, routes)) => {
                 self.engine.handle(now, engine::Event::Routes(routes));
                 self.questions_go_on(now);
+                self.watches_go_on(now);
                 self.start_at_nodes(now);
             }
             None => {

@@ -6,6 +6,7 @@
 //! its subscription is confirmed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoint::{ConnectionId, Endpoint, Note, Source, Timer, silent};
@@ -66,7 +67,7 @@ pub(super) struct Connection {
     /// How many earlier connections it has closed, and whether all are.
     pub(super) earlier: usize,
     pub(super) is_predecessor_gone: bool,
-    greeting: Greeting,
+    pub(super) greeting: Greeting,
     decoder: Decoder,
 }
 
@@ -74,6 +75,7 @@ pub(super) struct Connection {
 #[derive(Clone, Debug, Default)]
 pub struct Greeting {
     is_master: bool,
+    pub(super) is_cluster: bool,
     /// The reply to `INFO server replication rlock`, if there is a check.
     pub info: String,
     /// Names and values of the settings that matter; none if they may not be
@@ -109,6 +111,13 @@ pub(super) enum What {
         replies: Vec<Frame>,
     },
     Question(Id),
+    /// Answered as [`What::Subscribed`] is, for the attempt of that number.
+    Watched((Arc<[u8]>, Id)),
+    /// Who leads at that key, for the attempt of that number.
+    Leader((Arc<[u8]>, Id)),
+    /// The reply to `HELLO` behind an end of that subscription, which is answered by
+    /// a push or an error; by both if the slot has just moved.
+    Unwatched(Arc<[u8]>),
     /// Replies to what goes by a connection of its own.
     Beside,
     Sentinel,
@@ -238,7 +247,10 @@ impl Connection {
             (What::Hello | What::Checked | What::Subscribed | What::Info, Frame::Error(error)) => {
                 return Err(Failure::Server(error));
             }
-            (What::Hello, hello) => self.greeting.is_master = replies::is_master(&hello),
+            (What::Hello, hello) => {
+                self.greeting.is_master = replies::is_master(&hello);
+                self.greeting.is_cluster = replies::is_cluster(&hello).unwrap_or(false);
+            }
             (What::Identity, frame) => self.identity = Identity::read(&frame),
             // 0 is as good as 1: it is closed already.
             (What::Killed, frame) => self.is_predecessor_gone &= matches!(frame, Frame::Integer(_)),
@@ -387,6 +399,10 @@ impl Endpoint {
             *left -= 1;
             return replies.push(frame);
         }
+        let front = connection.expected.front().map(|it| &it.what);
+        if matches!((front, &frame), (Some(What::Unwatched(_)), Frame::Error(_))) {
+            return;
+        }
         let expected = connection.expected.pop_front();
         if connection.expected.is_empty() {
             connection.expected.shrink_to(EXPECTED_KEPT);
@@ -411,6 +427,9 @@ impl Endpoint {
                 self.replied(now, id, request_id, &request, result);
             }
             What::Question(call) => self.question_is_answered(now, id, call, frame),
+            What::Watched(asked) => self.watch_is_refused(now, id, &asked, frame),
+            What::Leader(asked) => self.leader_said(now, id, &asked, frame),
+            What::Unwatched(_) => {}
             What::Beside => self.beside_replied(now, id, frame),
             What::Sentinel => self.sentinel_said(now, id, frame),
             What::Slots(refresh) => self.slots_said(now, id, refresh, frame),
@@ -458,8 +477,12 @@ impl Endpoint {
     fn pushed(&mut self, now: Instant, id: ConnectionId, push: &[Frame]) {
         let kind = push.first().and_then(Frame::as_bytes).unwrap_or_default();
         match (kind, push) {
-            (b"message" | b"smessage", [_, _, message]) => {
+            (b"message" | b"smessage", [_, channel, message]) => {
+                let channel = channel.as_bytes().unwrap_or_default();
                 let message = message.as_bytes().unwrap_or_default();
+                if channel.starts_with(requests::VALUE_CHANNEL) {
+                    return self.published(id, channel, message);
+                }
                 match replies::notice(message, id.0) {
                     Some(notice) => self.engine.handle(now, engine::Event::Notice(notice)),
                     None => self.note(Note::UnknownMessage(message.to_vec())),
@@ -475,12 +498,22 @@ impl Endpoint {
                         connection.expected.pop_front();
                         self.greeting_goes_on(now, id, Ok(()));
                     }
+                    Some(What::Watched(_)) => {
+                        connection.expected.pop_front();
+                    }
                     Some(&What::Question(call)) if self.settings.is_probe => {
                         connection.expected.pop_front();
                         self.question_is_answered(now, id, call, Frame::Push(push.to_vec()));
                     }
                     _ => {}
                 }
+            }
+            (b"unsubscribe" | b"sunsubscribe", [_, channel, ..])
+                if channel
+                    .as_bytes()
+                    .is_some_and(|it| it.starts_with(requests::VALUE_CHANNEL)) =>
+            {
+                self.unsubscribed(now, id, channel.as_bytes().unwrap_or_default());
             }
             // The slot of the channel has moved: no message comes any more.
             (b"sunsubscribe", _) => self.give_up(now, id, silent()),

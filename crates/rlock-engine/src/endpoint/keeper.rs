@@ -152,6 +152,7 @@ impl Endpoint {
         };
         self.engine.handle(now, up);
         self.questions_go_on(now);
+        self.watches_go_on(now);
         if matches!(self.source, Source::Sentinels(_)) {
             self.ask_sentinels_later(now);
         }
@@ -177,6 +178,7 @@ impl Endpoint {
         }
         keeper.earlier.push(connection.identity);
         let address = connection.address.to_string();
+        self.watches_are_lost(main);
         self.pause_keeper(now, node);
         self.note(Note::Lost {
             address: address.clone(),

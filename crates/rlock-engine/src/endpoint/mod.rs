@@ -14,7 +14,8 @@
 //! - `keeper`: which connection each server has, and when there is a new one;
 //! - `sentinels`, `cluster`: where the servers are;
 //! - `beside`: requests that go by a connection of their own;
-//! - `questions`: what is asked and changes nothing.
+//! - `questions`: what is asked and changes nothing;
+//! - `observers`: who is told who leads at a key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ mod beside;
 mod cluster;
 mod connection;
 mod keeper;
+mod observers;
 mod questions;
 mod sentinels;
 
@@ -44,6 +46,8 @@ use cluster::Cluster;
 pub use connection::Greeting;
 use connection::{Connection, Expected, Purpose, What};
 use keeper::{Keeper, Start};
+use observers::Watch;
+pub use observers::{Change, Proclaimed};
 use questions::Question;
 pub use questions::To;
 use sentinels::Sentinels;
@@ -186,6 +190,19 @@ pub enum Event<'a> {
         /// How long it may take.
         limit: Option<Duration>,
     },
+    /// Somebody wants to know who leads at a key, now and after each change; told
+    /// by [`Action::Observed`].
+    Observe {
+        /// Its number.
+        observer: Id,
+        /// The key.
+        key: Arc<[u8]>,
+    },
+    /// That observer is gone.
+    Unobserve {
+        /// Its number.
+        observer: Id,
+    },
     /// What [`Action::Connect`] asked for is there.
     Opened {
         /// Its number.
@@ -245,6 +262,13 @@ pub enum Action {
         /// How it ended.
         why: Loss,
     },
+    /// Tell an observer who leads from now on.
+    Observed {
+        /// Its number.
+        observer: Id,
+        /// Who leads; or why nothing more is told.
+        change: Result<Change, Error>,
+    },
     /// What was to be cleaned up when this was asked for is.
     Flushed {
         /// The number of what was asked.
@@ -303,6 +327,7 @@ enum Timer {
     Sentinels,
     Cluster,
     Question(Id),
+    Watches,
 }
 
 /// Where the servers are.
@@ -321,6 +346,9 @@ pub struct Endpoint {
     keepers: BTreeMap<Node, Keeper>,
     connections: BTreeMap<ConnectionId, Connection>,
     questions: BTreeMap<Id, Question>,
+    /// What is observed at which key, and the key of each observer.
+    watches: BTreeMap<Arc<[u8]>, Watch>,
+    observers: BTreeMap<Id, Arc<[u8]>>,
     beside: Vec<Beside>,
     start: Option<Start>,
     timers: BTreeSet<(Instant, Timer)>,
@@ -366,6 +394,8 @@ impl Endpoint {
             keepers: BTreeMap::new(),
             connections: BTreeMap::new(),
             questions: BTreeMap::new(),
+            watches: BTreeMap::new(),
+            observers: BTreeMap::new(),
             beside: Vec::new(),
             start: None,
             timers: BTreeSet::new(),
@@ -375,7 +405,7 @@ impl Endpoint {
         }
     }
 
-    /// A number for a call, a question or a flush that begins.
+    /// A number for a call, a question, an observer or a flush that begins.
     pub fn next_id(&mut self) -> Id {
         self.engine.next_id()
     }
@@ -399,6 +429,8 @@ impl Endpoint {
                 changes,
                 limit,
             } => self.question(now, call, to, (command, changes), limit),
+            Event::Observe { observer, key } => self.observe(now, observer, key),
+            Event::Unobserve { observer } => self.unobserve(now, observer),
             Event::Opened { connection } => self.opened(now, connection),
             Event::Received { connection, bytes } => self.received(now, connection, bytes),
             Event::Ended {
@@ -508,6 +540,7 @@ impl Endpoint {
             Timer::Sentinels => self.sentinels_are_due(now),
             Timer::Cluster => self.cluster_is_due(now),
             Timer::Question(call) => self.question_is_due(now, call),
+            Timer::Watches => self.watches_go_on(now),
         }
     }
 
@@ -624,6 +657,7 @@ impl Endpoint {
         self.beside.clear();
         self.keepers.clear();
         self.start_ends(Err(Error::Closed));
+        self.watches_are_closed();
         for (call, _) in std::mem::take(&mut self.questions) {
             self.resolve(call, Outcome::Failed(Error::Closed));
         }

@@ -13,7 +13,7 @@ use crate::engine::hold::{Grant, Hold, Possession};
 use crate::engine::instant::Instant;
 use crate::engine::leaving::CleanUp;
 use crate::engine::request::{By, Reply, Request, Sent};
-use crate::engine::terms::{Ask, Queueing, Terms, validity_end};
+use crate::engine::terms::{Ask, Queueing, Terms, Value, validity_end};
 use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{ConnectionState, Engine, Id, Outcome};
 use crate::error::{Error, Fault};
@@ -28,6 +28,8 @@ const STALE_RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Call {
     ask: Ask,
+    /// What is published with the hold.
+    value: Option<Value>,
     terms: Terms,
     queueing: Queueing,
     /// What is to be entered again, or upgraded.
@@ -92,7 +94,7 @@ impl Engine {
         now: Instant,
         id: Id,
         claims: Claims,
-        ask: Ask,
+        (ask, value): (Ask, Option<Value>),
         terms: Terms,
         queueing: Queueing,
     ) {
@@ -109,6 +111,7 @@ impl Engine {
         };
         let call = Call {
             ask,
+            value,
             terms,
             queueing,
             live: None,
@@ -220,6 +223,7 @@ impl Call {
             terms: self.terms.lasting(self.lease),
             queueing,
             notify,
+            value: self.value.clone(),
         })
     }
 
@@ -306,7 +310,10 @@ impl Call {
             Ok(Reply::Fence(fence)) => self.granted(at, fence, sent),
             Ok(Reply::Queued) => self.queued(at, sent),
             Ok(_) => self.not_granted(at),
-            Err(Fault::Refused(full @ Error::QueueFull(_))) if self.terms.bound.is_none() => {
+            // What is bound or published has to be remembered in any case.
+            Err(Fault::Refused(full @ Error::QueueFull(_)))
+                if self.terms.bound.is_none() && self.value.is_none() =>
+            {
                 let full = Box::new(full);
                 self.phase = Phase::AcquiringUnwatched { full };
                 self.acquire(at, Queueing::Try, false)
@@ -426,6 +433,7 @@ impl Call {
             known: fence,
             raise: None,
             notify: false,
+            value: None,
         })
     }
 

@@ -9,7 +9,7 @@ use crate::engine::instant::Instant;
 use crate::engine::node::Node;
 use crate::engine::proof::Proof;
 use crate::engine::request::Request;
-use crate::engine::terms::{Ask, Terms, millis, validity_end};
+use crate::engine::terms::{Ask, Terms, Value, millis, validity_end};
 use crate::engine::{Action, ConnectionState, Engine, Id, Timer, in_order};
 use crate::error::Loss;
 
@@ -151,14 +151,21 @@ impl Hold {
         (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
-    /// Renews it for `lease`, under a fence of at least `raise` if there is one.
-    pub(super) fn renewal(&self, lease: Duration, raise: Option<u64>) -> Request {
+    /// Renews it for `lease`, under a fence of at least `raise` if there is one,
+    /// and publishes `value` if there is one.
+    pub(super) fn renewal(
+        &self,
+        lease: Duration,
+        raise: Option<u64>,
+        value: Option<Value>,
+    ) -> Request {
         Request::Renew {
             claims: self.proof.claims.clone(),
             terms: self.terms.lasting(lease),
             known: self.proof.fence(),
             raise,
             notify: false,
+            value,
         }
     }
 
@@ -171,6 +178,7 @@ impl Hold {
             known: self.proof.fence(),
             raise: None,
             notify: true,
+            value: None,
         })
     }
 }

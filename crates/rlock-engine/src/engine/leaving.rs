@@ -252,6 +252,7 @@ impl Leaving {
                 known: hold.proof.fence(),
                 raise: None,
                 notify: false,
+                value: None,
             },
             None if self.refusal.is_some() => Request::ReleaseEach { claims, fence },
             None => Request::Release { claims, fence },

@@ -39,7 +39,7 @@ use instant::Instant;
 use node::{Node, NodeState, Routes};
 use proof::{Alive, Proof};
 use request::{Notice, Reply, Request, Sent};
-use terms::{Ask, Queueing, Terms};
+use terms::{Ask, Queueing, Terms, Value};
 use work::{Task, Work};
 
 /// The number of anything that the engine knows: a call, a hold, a request.
@@ -188,9 +188,10 @@ impl Engine {
                 call,
                 claims,
                 ask,
+                value,
                 terms,
                 queueing,
-            } => self.ask(now, call, claims, ask, terms, queueing),
+            } => self.ask(now, call, claims, (ask, value), terms, queueing),
             Event::Release { call, hold, ask } => self.release(now, call, hold, ask),
             Event::Downgrade { call, hold } => self.downgrade(now, call, hold),
             Event::Extend { call, hold, lease } => self.extend(now, call, hold, lease, None),
@@ -200,6 +201,7 @@ impl Engine {
                 fence,
                 terms,
             } => self.raise(now, call, hold, fence, terms),
+            Event::Proclaim { call, hold, value } => self.proclaim(now, call, hold, value),
             Event::Keep { hold, until } => self.keep(hold, until),
             Event::Abandon { call } => self.abandon(now, call),
             Event::Leave { hold, ask } => self.leave(now, hold, ask),
@@ -405,6 +407,8 @@ pub enum Event {
         claims: Claims,
         /// Alone, shared, or some of a number of permits.
         ask: Ask,
+        /// What is published with the hold, of one key that is held alone.
+        value: Option<Value>,
         /// On which terms.
         terms: Terms,
         /// Whether and how long to wait.
@@ -446,6 +450,16 @@ pub enum Event {
         fence: u64,
         /// On which terms.
         terms: Terms,
+    },
+    /// Publishes another value with a hold, of one key that is held alone; answered
+    /// likewise.
+    Proclaim {
+        /// The call's number.
+        call: Id,
+        /// The hold's number.
+        hold: Id,
+        /// What is published.
+        value: Value,
     },
     /// The server is to keep a hold until then, also if its last guard ends
     /// before; nothing is sent until that ends.

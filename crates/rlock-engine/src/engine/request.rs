@@ -8,7 +8,7 @@ use crate::engine::call::WaitEnd;
 use crate::engine::claims::{Claims, Name};
 use crate::engine::instant::Instant;
 use crate::engine::node::Node;
-use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing, Terms};
+use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing, Terms, Value};
 use crate::engine::work::{Input, Stage, Task};
 use crate::engine::{Engine, Id};
 
@@ -27,6 +27,8 @@ pub enum Request {
         queueing: Queueing,
         /// Whether the server is to tell of the outcome and of a loss.
         notify: bool,
+        /// What is published with the hold; none leaves it as it is.
+        value: Option<Value>,
     },
     /// Answered with a fence, or nil if not everything is held. For several
     /// keys the server names no fence; then it is the one known before.
@@ -44,6 +46,8 @@ pub enum Request {
         /// Whether the server is to tell of a loss by this connection from then on:
         /// then no replicas are asked.
         notify: bool,
+        /// What is published from then on; none leaves it as it is.
+        value: Option<Value>,
     },
     /// Answered with `Done`, or nil if not everything was held. With a fence
     /// only what is held under it is released, so that a release that arrives

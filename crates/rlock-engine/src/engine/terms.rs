@@ -4,6 +4,7 @@
 //! All durations become whole milliseconds here, rounded up, as the wire has
 //! no others.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::instant::{Instant, nanos};
@@ -400,6 +401,36 @@ fn in_range(argument: &'static str, permits: u32, most: u32) -> Result<(), Error
     })
 }
 
+/// The longest value.
+const VALUE_LEN_MAX: usize = 1024;
+
+/// What whoever holds a lock alone publishes with it: any bytes, 0 to 1024 of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Value(Arc<[u8]>);
+
+impl Value {
+    /// A value of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfRange`] for more than 1024 bytes.
+    pub fn new(bytes: &[u8]) -> Result<Self, Error> {
+        if bytes.len() > VALUE_LEN_MAX {
+            return Err(Error::OutOfRange {
+                argument: "value",
+                value: format!("{} bytes", bytes.len()),
+                limit: format!("from 0 to {VALUE_LEN_MAX} bytes").into(),
+            });
+        }
+        Ok(Self(bytes.into()))
+    }
+
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// How a request for a lock is told its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queueing {
@@ -434,6 +465,15 @@ mod tests {
         assert_eq!(millis(Duration::from_micros(1)), 1);
         assert_eq!(millis(Duration::from_micros(1001)), 2);
         assert_eq!(millis(Duration::from_millis(7)), 7);
+    }
+
+    #[test]
+    fn a_value_has_at_most_1024_bytes() {
+        assert_eq!(Value::new(&[0; 1024]).unwrap().as_bytes().len(), 1024);
+        let error = Value::new(&[0; 1025]).unwrap_err().to_string();
+        for part in ["value", "1025 bytes", "from 0 to 1024 bytes"] {
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     #[test]

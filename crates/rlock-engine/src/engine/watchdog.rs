@@ -31,7 +31,7 @@ use crate::engine::hold::Grant;
 use crate::engine::instant::Instant;
 use crate::engine::node::Node;
 use crate::engine::request::{By, Renewal, Reply, Request, Sent};
-use crate::engine::terms::{Terms, validity_end};
+use crate::engine::terms::{Terms, Value, validity_end};
 use crate::engine::work::{Context, Input, Next, Task, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
 use crate::error::{Error, Fault, Loss};
@@ -200,7 +200,7 @@ impl Engine {
         };
         let request = match attaches {
             true => hold.attach_request(now),
-            false => Some(hold.renewal(lease, None)),
+            false => Some(hold.renewal(lease, None, None)),
         };
         let Some(request) = request else {
             return self.wait_for_end(now, id);
@@ -434,13 +434,15 @@ impl Engine {
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
-    pub(super) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
+    /// Somebody waits for a message of that server for whom such a lease matters.
+    pub(crate) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
         if count(&mut self.node_state(node).leases, lease) {
             self.keep_heartbeat(now, node);
         }
     }
 
-    pub(super) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
+    /// One of them does not any more.
+    pub(crate) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
         uncount(&mut self.node_state(node).leases, lease);
     }
 
@@ -522,6 +524,8 @@ pub(super) struct Extension {
     lease: Duration,
     /// What the fence is to be raised to.
     raise: Option<u64>,
+    /// What is to be published.
+    value: Option<Value>,
     /// The lease that its renewals go back to if the server refuses.
     before: Option<Duration>,
     /// What was asked for last, and the fence by then.
@@ -538,6 +542,11 @@ impl Engine {
         self.extend(now, call, id, terms.lease, Some(fence));
     }
 
+    /// Publishes another value with a hold, which lasts for as long as before.
+    pub(super) fn proclaim(&mut self, now: Instant, call: Id, id: Id, value: Value) {
+        self.renew_once(now, call, id, (Duration::ZERO, None, Some(value)));
+    }
+
     pub(super) fn extend(
         &mut self,
         now: Instant,
@@ -545,6 +554,16 @@ impl Engine {
         id: Id,
         lease: Duration,
         raise: Option<u64>,
+    ) {
+        self.renew_once(now, call, id, (lease, raise, None));
+    }
+
+    fn renew_once(
+        &mut self,
+        now: Instant,
+        call: Id,
+        id: Id,
+        (lease, raise, value): (Duration, Option<u64>, Option<Value>),
     ) {
         let error = match (self.loss(now, id), self.holds.get(&id)) {
             (Some(loss), _) => Error::Lost(loss),
@@ -554,6 +573,7 @@ impl Engine {
                     hold: id,
                     lease,
                     raise,
+                    value,
                     before: None,
                     asked: (lease, hold.proof.fence()),
                 });
@@ -593,7 +613,10 @@ impl Extension {
         // A renewal that is asked for from now on must not end it sooner.
         let before = *self.before.get_or_insert(hold.terms.lease);
         hold.terms.lease = before.max(self.lease);
-        let lease = hold.terms.lease_at(hold.taken, now);
+        let lease = match self.value {
+            Some(_) => hold.next_lease(now),
+            None => hold.terms.lease_at(hold.taken, now),
+        };
         let (Some(lease), None) = (lease, loss) else {
             let loss = loss.unwrap_or(Loss::LeaseEnded);
             return Next::End(Outcome::Failed(Error::Lost(loss)));
@@ -604,12 +627,13 @@ impl Extension {
             Some(raise) => (hold.proof.fence() >= raise, self.lease / 20),
             None => (true, Duration::ZERO),
         };
-        if is_raised && hold.lease_end + late >= validity_end(now, self.lease) {
+        let is_told = self.value.is_none();
+        if is_raised && is_told && hold.lease_end + late >= validity_end(now, self.lease) {
             return Next::End(Outcome::Done);
         }
         hold.raised = hold.raised.max(self.raise);
         self.asked = (lease, hold.proof.fence());
-        Next::Send(hold.renewal(lease, self.raise))
+        Next::Send(hold.renewal(lease, self.raise, self.value.clone()))
     }
 
     fn reply(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {

@@ -77,6 +77,46 @@ pub struct Holder {
     /// Whether the hold ends with its connection, or a grace after it.
     #[cfg_attr(feature = "serde", serde(rename = "bound"))]
     pub is_bound: bool,
+    /// What it has published, if anything: see [`Leader`].
+    #[cfg_attr(feature = "serde", serde(serialize_with = "written::maybe_text"))]
+    pub value: Option<Vec<u8>>,
+}
+
+/// Who leads: the one who holds a lock alone and has published a value with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Leader {
+    /// Its fence.
+    pub fence: u64,
+    /// Its name; bytes that are no UTF-8 are replaced.
+    pub owner: String,
+    /// What it has published: 0 to 1024 bytes.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "written::text"))]
+    pub value: Vec<u8>,
+    /// When its leadership ends unless it is renewed.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "time_left_ms", serialize_with = "written::ms")
+    )]
+    pub time_left: Duration,
+}
+
+impl Info {
+    /// Who leads; none if nobody holds it alone with a value.
+    #[must_use]
+    pub fn leader(self) -> Option<Leader> {
+        let holder = match self.mode {
+            Mode::Exclusive => self.holders.into_iter().next()?,
+            Mode::Free | Mode::Shared => return None,
+        };
+        Some(Leader {
+            fence: holder.fence?,
+            owner: holder.owner,
+            value: holder.value?,
+            time_left: holder.lease_left,
+        })
+    }
 }
 
 /// One place in the queue of a lock: somebody waits there, or it is kept for
@@ -277,6 +317,11 @@ impl Read for Holder {
             lease_left: field(frame, "lease-left-ms")?,
             fence: field(frame, "fence")?,
             is_bound: field::<u64>(frame, "bound")? != 0,
+            // Older modules have none.
+            value: match frame.field("value") {
+                Some(value) => Option::read(value)?,
+                None => None,
+            },
         })
     }
 }
@@ -380,6 +425,14 @@ mod written {
     pub(super) fn text<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&String::from_utf8_lossy(bytes))
     }
+
+    pub(super) fn maybe_text<S: Serializer>(
+        bytes: &Option<Vec<u8>>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let text = bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes));
+        text.serialize(to)
+    }
 }
 
 #[cfg(test)]
@@ -442,6 +495,35 @@ mod tests {
         assert_eq!((waiter.client_id, waiter.kept_left), (Some(9), None));
         let kept_left = Some(Duration::from_millis(8));
         assert_eq!((kept.client_id, kept.kept_left), (None, kept_left));
+    }
+
+    #[test]
+    fn a_leader_is_who_holds_a_lock_alone_and_has_published_a_value() {
+        let of = |mode: &str, value: Option<Frame>| {
+            let mut holder = vec![
+                ("owner", text("a")),
+                ("count", Frame::Integer(1)),
+                ("permits", Frame::Integer(1)),
+                ("lease-left-ms", Frame::Integer(1500)),
+                ("fence", Frame::Integer(7)),
+                ("bound", Frame::Integer(0)),
+            ];
+            holder.extend(value.map(|value| ("value", value)));
+            let mut lock = free();
+            lock[0].1 = text(mode);
+            lock[2].1 = Frame::Array(vec![map(&holder)]);
+            info(&Frame::Map(lock)).unwrap().leader()
+        };
+        let value = || Some(Frame::Bulk(b"\xff b".to_vec()));
+        let leader = of("exclusive", value()).unwrap();
+        assert_eq!((leader.fence, leader.owner.as_str()), (7, "a"));
+        assert_eq!(leader.value, b"\xff b");
+        assert_eq!(leader.time_left, Duration::from_millis(1500));
+        assert_eq!(of("shared", value()), None);
+        assert_eq!(of("exclusive", Some(Frame::Nil)), None);
+        // As an older module has it.
+        assert_eq!(of("exclusive", None), None);
+        assert_eq!(info(&Frame::Map(free())).unwrap().leader(), None);
     }
 
     fn free() -> Vec<(Frame, Frame)> {
@@ -533,8 +615,7 @@ mod tests {
     #[test]
     fn a_lock_is_serialized_in_the_words_of_the_command_line() {
         let json = serde_json::to_value(info(&shared()).unwrap()).unwrap();
-        let holder =
-            r#"{"owner":"a","count":2,"permits":3,"lease_left_ms":1500,"fence":7,"bound":true}"#;
+        let holder = r#"{"owner":"a","count":2,"permits":3,"lease_left_ms":1500,"fence":7,"bound":true,"value":null}"#;
         assert_eq!(json["mode"], "shared");
         assert_eq!(
             json["holders"][0],

@@ -125,6 +125,17 @@ pub fn notice(message: &[u8], connection: u64) -> Option<Notice> {
     })
 }
 
+/// Reads `<fence> <value>`, or `<fence>` alone where nobody publishes a value any
+/// more; `None` for anything else.
+pub fn published(message: &[u8]) -> Option<(u64, Option<&[u8]>)> {
+    let (fence, value) = match split_word(message) {
+        Some((fence, value)) => (fence, Some(value)),
+        None => (message, None),
+    };
+    let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
+    Some((fence, value))
+}
+
 fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = text.iter().position(|byte| *byte == b' ')?;
     Some((text.get(..end)?, text.get(end + 1..)?))
@@ -201,6 +212,7 @@ mod tests {
             terms: Terms::default(),
             queueing: Queueing::Try,
             notify: true,
+            value: None,
         };
         let said = |reply: Frame| decode(&request, &[reply]);
         assert_eq!(said(Frame::Integer(3)).unwrap(), Reply::Fence(3));
@@ -245,6 +257,7 @@ mod tests {
             known,
             raise: None,
             notify: false,
+            value: None,
         };
         let release = Request::Release {
             claims,

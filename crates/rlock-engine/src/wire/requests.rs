@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::engine::claims::Claims;
 use crate::engine::request::{Request, Undo};
-use crate::engine::terms::{Ask, Queueing, Terms, millis};
+use crate::engine::terms::{Ask, Queueing, Terms, Value, millis};
 use crate::error::Error;
 use crate::wire::resp::Command;
 
@@ -17,6 +17,9 @@ use crate::wire::resp::Command;
 /// places of a process that was killed count for `rlock.max-waiters` until
 /// then.
 const KEPT_MAX: Duration = Duration::from_secs(10);
+
+/// What the channels of values begin with.
+pub const VALUE_CHANNEL: &[u8] = b"rlock:value:";
 
 /// The most locks that one question may be about.
 const COUNT_MAX: u64 = 1000;
@@ -66,9 +69,11 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             terms,
             queueing,
             notify,
+            value,
         } => {
             let mut command = acquire(claims, *ask, terms.lease, *queueing);
             options(&mut command, terms, channel.filter(|_| *notify));
+            publishing(&mut command, value.as_ref());
             command
         }
         Request::Renew {
@@ -76,10 +81,12 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
             terms,
             raise,
             notify,
+            value,
             ..
         } => {
             let mut command = renew(claims, terms.lease, *raise);
             options(&mut command, terms, channel.filter(|_| *notify));
+            publishing(&mut command, value.as_ref());
             command
         }
         Request::Release { claims, fence } => release(claims, *fence),
@@ -163,6 +170,7 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
         claims,
         terms,
         raise,
+        value,
         ..
     } = request
     else {
@@ -173,9 +181,12 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
         true => (lease - ms, lease),
         false => (lease, lease + ms),
     };
-    [less, more]
-        .map(|lease| renew(claims, lease, *raise))
-        .into()
+    let renewing = |lease| {
+        let mut command = renew(claims, lease, *raise);
+        publishing(&mut command, value.as_ref());
+        command
+    };
+    [less, more].map(renewing).into()
 }
 
 /// Waits until `replicas` replicas know what the connection has written, for at
@@ -216,15 +227,52 @@ fn options(command: &mut Command, terms: &Terms, channel: Option<&Channel>) {
     }
 }
 
+/// What is published with a hold from then on.
+fn publishing(command: &mut Command, value: Option<&Value>) {
+    if let Some(value) = value {
+        command.arg("VALUE").arg(value.as_bytes());
+    }
+}
+
 /// Has the server tell of it on this connection: answered by a message, or
 /// refused by an error.
 pub fn subscribe(channel: &Channel) -> Command {
-    let mut command = Command::new(match channel.is_sharded {
-        true => "SSUBSCRIBE",
-        false => "SUBSCRIBE",
-    });
-    command.arg(&channel.name);
+    listening(channel.is_sharded, "SUBSCRIBE", channel.name.as_bytes())
+}
+
+/// The same for the values that are published at `key`.
+pub fn subscribe_values(key: &[u8], is_sharded: bool) -> Command {
+    listening(is_sharded, "SUBSCRIBE", &value_channel(key))
+}
+
+/// Ends that; answered by a message, whether it was listened or not.
+pub fn unsubscribe_values(key: &[u8], is_sharded: bool) -> Command {
+    listening(is_sharded, "UNSUBSCRIBE", &value_channel(key))
+}
+
+fn listening(is_sharded: bool, name: &str, channel: &[u8]) -> Command {
+    let mut command = match is_sharded {
+        true => Command::new(&format!("S{name}")),
+        false => Command::new(name),
+    };
+    command.arg(channel);
     command
+}
+
+/// The channel of the values that are published at `key`.
+pub fn value_channel(key: &[u8]) -> Vec<u8> {
+    match key.contains(&b'{') {
+        true => [VALUE_CHANNEL, key].concat(),
+        false => [VALUE_CHANNEL, b"{", key, b"}"].concat(),
+    }
+}
+
+/// The keys whose values a channel tells of. `{k}` has the channel of `k`.
+pub fn keys_of_channel(channel: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let rest = channel.strip_prefix(VALUE_CHANNEL);
+    let inner = rest.and_then(|rest| rest.strip_prefix(b"{")?.strip_suffix(b"}"));
+    let keys = [rest, inner].into_iter().flatten();
+    keys.filter(move |key| value_channel(key) == channel)
 }
 
 /// Ends every hold of a lock; answered with how many there were.
@@ -360,6 +408,7 @@ mod tests {
             terms: terms(5, bound),
             queueing,
             notify: true,
+            value: None,
         }
     }
 
@@ -370,6 +419,7 @@ mod tests {
             known: 7,
             raise,
             notify: false,
+            value: None,
         }
     }
 
@@ -434,6 +484,44 @@ mod tests {
             let renew = renewal(&["k"], terms(5, bound), None);
             assert_eq!(sent(&renew), renewed);
         }
+    }
+
+    #[test]
+    fn a_value_is_sent_last_and_to_replicas_too() {
+        let published = Value::new(b"a b").unwrap();
+        let mut acquire = request(&["k"], Ask::Exclusive, None, Queueing::Unlimited);
+        if let Request::Acquire { value, .. } = &mut acquire {
+            *value = Some(published.clone());
+        }
+        let expected = "RLOCK.ACQUIRE k o 5 WAIT 0 KEEP 10000 NOTIFY c VALUE a b";
+        assert_eq!(sent(&acquire), expected);
+        let mut renew = renewal(&["k"], terms(5, Some(Duration::ZERO)), None);
+        if let Request::Renew { value, .. } = &mut renew {
+            *value = Some(published);
+        }
+        assert_eq!(sent(&renew), "RLOCK.RENEW k o 5 BIND 0 VALUE a b");
+        let written = "RLOCK.RENEW k o 4 VALUE a b; RLOCK.RENEW k o 5 VALUE a b";
+        assert_eq!(elsewhere(&renew_in_writing(&renew)), written);
+    }
+
+    #[test]
+    fn the_channel_of_values_is_in_the_slot_of_its_key() {
+        for (key, channel, keys) in [
+            ("k", "rlock:value:{k}", &["{k}", "k"][..]),
+            ("a{k}b", "rlock:value:a{k}b", &["a{k}b"]),
+            ("{", "rlock:value:{", &["{"]),
+            ("", "rlock:value:{}", &["{}", ""]),
+        ] {
+            let subscribe = subscribe_values(key.as_bytes(), false);
+            assert_eq!(elsewhere(&[subscribe]), format!("SUBSCRIBE {channel}"));
+            let leave = unsubscribe_values(key.as_bytes(), true);
+            assert_eq!(elsewhere(&[leave]), format!("SUNSUBSCRIBE {channel}"));
+            let known: Vec<_> = keys_of_channel(channel.as_bytes()).collect();
+            let keys: Vec<_> = keys.iter().map(|key| key.as_bytes()).collect();
+            assert_eq!(known, keys);
+        }
+        assert_eq!(keys_of_channel(b"rlock:client:c").count(), 0);
+        assert_eq!(keys_of_channel(b"rlock:value:k").count(), 0);
     }
 
     #[test]

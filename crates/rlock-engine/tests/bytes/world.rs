@@ -331,6 +331,7 @@ impl World {
             call,
             claims: Claims::new(owner, key.as_bytes(), &[]),
             ask: Ask::Exclusive,
+            value: None,
             terms,
             queueing,
         };
@@ -403,7 +404,10 @@ impl World {
                 }
             }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
-            Action::Over { .. } | Action::Flushed { .. } | Action::Note(_) => {}
+            Action::Over { .. }
+            | Action::Observed { .. }
+            | Action::Flushed { .. }
+            | Action::Note(_) => {}
         }
     }
 

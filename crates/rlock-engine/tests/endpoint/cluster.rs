@@ -7,7 +7,7 @@ use rlock_engine::engine::terms::Terms;
 use crate::played::{Played, bulk, list};
 
 /// The key `a` is in slot 15495, `b` in 3300.
-fn slots(masters: &[(u16, u16, &str)]) -> String {
+pub(crate) fn slots(masters: &[(u16, u16, &str)]) -> String {
     let ranges = masters.iter().map(|(first, last, host)| {
         let master = list(&[bulk(host), ":7\r\n".to_owned()]);
         list(&[format!(":{first}\r\n"), format!(":{last}\r\n"), master])
@@ -15,7 +15,7 @@ fn slots(masters: &[(u16, u16, &str)]) -> String {
     list(&ranges.collect::<Vec<_>>())
 }
 
-fn info(state: &str, epoch: u64) -> String {
+pub(crate) fn info(state: &str, epoch: u64) -> String {
     bulk(&format!(
         "cluster_state:{state}\r\ncluster_current_epoch:{epoch}\r\n"
     ))
@@ -37,7 +37,7 @@ fn started() -> Played {
 }
 
 /// Connected to `m` by 2 and to `n` by 3.
-fn connected() -> Played {
+pub(crate) fn connected() -> Played {
     let mut it = started();
     it.greeted(2);
     it.answers(2, "RLOCK.HELP", "*0\r\n");

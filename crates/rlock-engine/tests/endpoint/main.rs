@@ -6,6 +6,7 @@
 mod beside;
 mod cluster;
 mod greeting;
+mod observers;
 mod played;
 mod questions;
 mod replies;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::endpoint::{
-    Action, ConnectionId, Endpoint, Event, Limits, Note, Outcome, Settings, To,
+    Action, Change, ConnectionId, Endpoint, Event, Limits, Note, Outcome, Settings, To,
 };
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value};
 use rlock_engine::engine::{self, Id};
-use rlock_engine::error::Failure;
+use rlock_engine::error::{Error, Failure};
 use rlock_engine::wire::resp::{Command, Decoder, Frame};
 
 pub(crate) struct Played {
@@ -22,6 +22,7 @@ pub(crate) struct Played {
     /// What was sent by each connection and is not answered yet.
     unanswered: BTreeMap<usize, VecDeque<String>>,
     calls: Vec<Id>,
+    observers: Vec<Id>,
     pub(crate) proofs: Vec<Arc<Proof>>,
     said: Vec<String>,
 }
@@ -46,6 +47,7 @@ impl Played {
             connections: Vec::new(),
             unanswered: BTreeMap::new(),
             calls: Vec::new(),
+            observers: Vec::new(),
             proofs: Vec::new(),
             said: Vec::new(),
         }
@@ -100,6 +102,10 @@ impl Played {
                 Action::Resolve { call, outcome } => {
                     let outcome = self.ended_with(outcome);
                     format!("call {}: {outcome}", self.call(call))
+                }
+                Action::Observed { observer, change } => {
+                    let number = self.observers.iter().position(|it| *it == observer);
+                    format!("observer {}: {}", number.unwrap() + 1, told(change))
                 }
                 Action::Over { why, .. } => format!("over: {why}"),
                 Action::Flushed { .. } => "flushed".to_owned(),
@@ -258,6 +264,7 @@ impl Played {
             call,
             claims: Claims::new(owner, key.as_bytes(), &rest),
             ask: Ask::Exclusive,
+            value: None,
             terms,
             queueing: Queueing::AtMost(Duration::from_secs(60)),
         }));
@@ -276,6 +283,26 @@ impl Played {
         let call = self.next_call();
         let hold = self.proofs.last().unwrap().hold;
         self.handle(Event::Call(engine::Event::Extend { call, hold, lease }));
+    }
+
+    /// Publishes another value with what was granted last.
+    pub(crate) fn proclaims(&mut self, value: &str) {
+        let call = self.next_call();
+        let hold = self.proofs.last().unwrap().hold;
+        let value = Value::new(value.as_bytes()).unwrap();
+        self.handle(Event::Call(engine::Event::Proclaim { call, hold, value }));
+    }
+
+    pub(crate) fn observes(&mut self, key: &str) {
+        let observer = self.endpoint.next_id();
+        self.observers.push(observer);
+        let key = key.as_bytes().into();
+        self.handle(Event::Observe { observer, key });
+    }
+
+    pub(crate) fn observes_no_more(&mut self, number: usize) {
+        let observer = self.observers[number - 1];
+        self.handle(Event::Unobserve { observer });
     }
 
     /// Asks what changes nothing, for up to ten seconds.
@@ -304,6 +331,21 @@ impl Played {
     pub(crate) fn abandons(&mut self, call: usize) {
         let call = self.calls[call - 1];
         self.handle(Event::Call(engine::Event::Abandon { call }));
+    }
+}
+
+fn told(change: Result<Change, Error>) -> String {
+    let change = match change {
+        Ok(change) => change,
+        Err(error) => return error.to_string(),
+    };
+    let leader = match change.leader {
+        Some(it) => format!("{} {}", it.fence, String::from_utf8_lossy(&it.value)),
+        None => "nobody".to_owned(),
+    };
+    match change.missed {
+        true => format!("{leader}, missed"),
+        false => leader,
     }
 }
 

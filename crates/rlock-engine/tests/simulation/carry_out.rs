@@ -34,6 +34,7 @@ impl Server {
                 known,
                 raise,
                 notify,
+                ..
             } => {
                 self.calls += 1;
                 let name = self.sessions[&session].client.to_string();

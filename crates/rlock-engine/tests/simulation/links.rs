@@ -341,6 +341,7 @@ fn holder(count: u64) -> Engine {
             call,
             claims: Claims::new(Owner::numbered("owner", number), key.as_bytes(), &[]),
             ask: Ask::Exclusive,
+            value: None,
             terms: Terms::default(),
             queueing: Queueing::Try,
         };

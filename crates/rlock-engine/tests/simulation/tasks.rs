@@ -74,6 +74,7 @@ impl World {
                 call,
                 claims,
                 ask,
+                value: None,
                 terms,
                 queueing,
             }
@@ -99,6 +100,7 @@ impl World {
                 call,
                 claims,
                 ask,
+                value: None,
                 terms,
                 queueing,
             }

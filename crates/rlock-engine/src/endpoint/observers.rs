@@ -1,0 +1,461 @@
+//! Who leads at a key, as its holders publish it: those who observe that are told
+//! of each change.
+//!
+//! All observers of a key share one subscription, at the connection of the key's
+//! server. The server is asked once who leads, right behind the subscription. It
+//! answers in order, so what it says is what all earlier messages came to, and
+//! each later message is a change. A new connection, and a slot that has moved,
+//! begin with that anew.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::endpoint::connection::What;
+use crate::endpoint::{Action, ConnectionId, Endpoint, Note, Timer, silent};
+use crate::engine::instant::Instant;
+use crate::engine::node::Node;
+use crate::engine::terms::LEASE_DEFAULT;
+use crate::engine::{self, Id};
+use crate::error::{Error, Failure, Fault};
+use crate::wire::resp::Frame;
+use crate::wire::{inspect, replies, requests};
+
+/// Who leads from now on, as an observer is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// The one who leads; none if nobody does.
+    pub leader: Option<Proclaimed>,
+    /// Whether others may have led since the last change, of whom nothing was
+    /// heard: there was no connection, or too many changes were not taken.
+    pub missed: bool,
+}
+
+/// What a leader has published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Proclaimed {
+    /// Its fence: larger than that of every leader before.
+    pub fence: u64,
+    /// The value: 0 to 1024 bytes.
+    pub value: Vec<u8>,
+}
+
+/// What is known of the leaders at a key.
+#[derive(Debug, Default)]
+struct Known {
+    /// The largest fence that was heard of, and whether the server said that it
+    /// ended.
+    fence: u64,
+    is_over: bool,
+    leader: Option<Proclaimed>,
+}
+
+impl Known {
+    /// Takes a message; whether it tells anything new.
+    fn told(&mut self, fence: u64, value: Option<&[u8]>) -> bool {
+        if fence < self.fence || (fence == self.fence && self.is_over) {
+            return false;
+        }
+        (self.fence, self.is_over) = (fence, value.is_none());
+        let value = value.map(Vec::from);
+        self.is_led_by(value.map(|value| Proclaimed { fence, value }))
+    }
+
+    /// Takes what the server said when it was asked. A server that has forgotten
+    /// the last leader brings no earlier one back.
+    fn answered(&mut self, leader: Option<Proclaimed>) {
+        let is_heard =
+            |it: &Proclaimed| it.fence > self.fence || (it.fence == self.fence && !self.is_over);
+        let leader = leader.filter(is_heard);
+        if let Some(leader) = &leader {
+            (self.fence, self.is_over) = (leader.fence, false);
+        }
+        self.is_led_by(leader);
+    }
+
+    fn is_led_by(&mut self, leader: Option<Proclaimed>) -> bool {
+        let is_new = self.leader != leader;
+        self.leader = leader;
+        is_new
+    }
+}
+
+/// What is observed at a key.
+#[derive(Debug)]
+pub(super) struct Watch {
+    /// Each with whether it has been told who leads.
+    observers: BTreeMap<Id, bool>,
+    known: Known,
+    stage: Stage,
+    /// The server that has the key, whose connection is kept alive.
+    node: Option<Node>,
+    /// The connection that it is subscribed to by.
+    main: Option<ConnectionId>,
+    attempts: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The server is not connected.
+    Link,
+    /// It is tried again then.
+    Pause(Instant),
+    /// The server was asked who leads, as that attempt.
+    Asked(Id),
+    /// Each message is a change.
+    Followed,
+}
+
+impl Endpoint {
+    pub(super) fn observe(&mut self, now: Instant, observer: Id, key: Arc<[u8]>) {
+        if self.is_closed || self.engine.is_leaving() {
+            return self.observed(observer, Err(Error::Closed));
+        }
+        self.observers.insert(observer, Arc::clone(&key));
+        if let Some(watch) = self.watches.get_mut(&key) {
+            let is_told = watch.stage == Stage::Followed;
+            watch.observers.insert(observer, is_told);
+            if is_told {
+                let (leader, missed) = (watch.known.leader.clone(), false);
+                self.observed(observer, Ok(Change { leader, missed }));
+            }
+            return;
+        }
+        let watch = Watch {
+            observers: BTreeMap::from([(observer, false)]),
+            known: Known::default(),
+            stage: Stage::Link,
+            node: None,
+            main: None,
+            attempts: 0,
+        };
+        self.watches.insert(Arc::clone(&key), watch);
+        self.watch(now, &key);
+    }
+
+    pub(super) fn unobserve(&mut self, now: Instant, observer: Id) {
+        let Some(key) = self.observers.remove(&observer) else {
+            return;
+        };
+        let Some(watch) = self.watches.get_mut(&key) else {
+            return;
+        };
+        watch.observers.remove(&observer);
+        if watch.observers.is_empty() {
+            self.leave_watch(now, &key);
+        }
+    }
+
+    fn observed(&mut self, observer: Id, change: Result<Change, Error>) {
+        self.actions
+            .push_back(Action::Observed { observer, change });
+    }
+
+    /// Subscribes at the server of a key, and asks it who leads.
+    fn watch(&mut self, now: Instant, key: &Arc<[u8]>) {
+        let node = self.engine.routes().node_of(key);
+        self.engine.handle(now, engine::Event::Need { node });
+        let (main, attempt) = (self.main_connection(node), self.next_id());
+        let Some(watch) = self.watches.get_mut(key) else {
+            return;
+        };
+        watch.stage = match main {
+            Some(_) => Stage::Asked(attempt),
+            None => Stage::Link,
+        };
+        let before = std::mem::replace(&mut watch.main, main).filter(|it| Some(*it) != main);
+        if let Some(before) = before {
+            self.unsubscribe(now, before, key);
+        }
+        self.set_watched_node(now, key, Some(node));
+        let Some(main) = main else {
+            return;
+        };
+        let is_sharded = self.is_sharded_at(main);
+        if let Some(connection) = self.connections.get_mut(&main) {
+            let was_empty = connection.output.is_empty();
+            let subscribe = requests::subscribe_values(key, is_sharded);
+            let asked = || (Arc::clone(key), attempt);
+            connection.write(now, &subscribe, What::Watched(asked()));
+            connection.write(now, &requests::info(key), What::Leader(asked()));
+            self.has_output(now, main, was_empty);
+        }
+    }
+
+    fn is_sharded_at(&self, main: ConnectionId) -> bool {
+        let main = self.connections.get(&main);
+        self.is_cluster() || main.is_some_and(|main| main.greeting.is_cluster)
+    }
+
+    fn unsubscribe(&mut self, now: Instant, main: ConnectionId, key: &Arc<[u8]>) {
+        let is_sharded = self.is_sharded_at(main);
+        if let Some(connection) = self.connections.get_mut(&main) {
+            let was_empty = connection.output.is_empty();
+            requests::unsubscribe_values(key, is_sharded).write(&mut connection.output);
+            // Its reply is never an error, so it tells which error was whose.
+            connection.write(now, &requests::hello(), What::Unwatched(Arc::clone(key)));
+            self.has_output(now, main, was_empty);
+        }
+    }
+
+    /// A quiet connection is asked for signs of life at the server that has the key,
+    /// as for those who wait for a lock.
+    fn set_watched_node(&mut self, now: Instant, key: &Arc<[u8]>, node: Option<Node>) {
+        let Some(watch) = self.watches.get_mut(key) else {
+            return;
+        };
+        let before = std::mem::replace(&mut watch.node, node);
+        if before == node {
+            return;
+        }
+        if let Some(before) = before {
+            self.engine.lease_is_not_awaited(before, LEASE_DEFAULT);
+        }
+        if let Some(node) = node {
+            self.engine.lease_is_awaited(now, node, LEASE_DEFAULT);
+        }
+    }
+
+    fn leave_watch(&mut self, now: Instant, key: &Arc<[u8]>) -> Option<Watch> {
+        self.set_watched_node(now, key, None);
+        let watch = self.watches.remove(key)?;
+        let channel = requests::value_channel(key);
+        let mut others = requests::keys_of_channel(&channel);
+        let is_shared = others.any(|other| self.watches.contains_key(other));
+        if let Some(main) = watch.main.filter(|_| !is_shared) {
+            self.unsubscribe(now, main, key);
+        }
+        Some(watch)
+    }
+
+    /// Subscribes where there is a connection now, or where the key has gone.
+    pub(super) fn watches_go_on(&mut self, now: Instant) {
+        let routes = self.engine.routes();
+        let are_meant = |(key, watch): &(&Arc<[u8]>, &Watch)| match watch.stage {
+            Stage::Link => true,
+            Stage::Pause(until) => until <= now,
+            Stage::Asked(_) | Stage::Followed => watch.node != Some(routes.node_of(key)),
+        };
+        let meant = self.watches.iter().filter(are_meant);
+        let meant: Vec<_> = meant.map(|(key, _)| Arc::clone(key)).collect();
+        for key in meant {
+            self.watch(now, &key);
+        }
+    }
+
+    /// Nothing comes by a connection any more.
+    pub(super) fn watches_are_lost(&mut self, main: ConnectionId) {
+        for watch in self.watches.values_mut() {
+            if watch.main == Some(main) {
+                (watch.main, watch.stage) = (None, Stage::Link);
+            }
+        }
+    }
+
+    pub(super) fn watches_are_closed(&mut self) {
+        for (_, watch) in std::mem::take(&mut self.watches) {
+            if let Some(node) = watch.node {
+                self.engine.lease_is_not_awaited(node, LEASE_DEFAULT);
+            }
+        }
+        for (observer, _) in std::mem::take(&mut self.observers) {
+            self.observed(observer, Err(Error::Closed));
+        }
+    }
+
+    /// The server has refused to be subscribed to.
+    pub(super) fn watch_is_refused(
+        &mut self,
+        now: Instant,
+        main: ConnectionId,
+        (key, attempt): &(Arc<[u8]>, Id),
+        frame: Frame,
+    ) {
+        if let Frame::Error(error) = frame {
+            self.watch_failed(now, main, (key, *attempt), Fault::from(error));
+        }
+    }
+
+    /// The server has said who leads, or why it does not.
+    pub(super) fn leader_said(
+        &mut self,
+        now: Instant,
+        main: ConnectionId,
+        (key, attempt): &(Arc<[u8]>, Id),
+        frame: Frame,
+    ) {
+        let info = match frame {
+            Frame::Error(error) => Err(Fault::from(error)),
+            frame => inspect::info(&frame).map_err(Fault::Refused),
+        };
+        let info = match info {
+            Ok(info) => info,
+            Err(fault) => return self.watch_failed(now, main, (key, *attempt), fault),
+        };
+        let Some(watch) = self.watch_asked(key, *attempt) else {
+            return;
+        };
+        (watch.stage, watch.attempts) = (Stage::Followed, 0);
+        watch.known.answered(info.leader().map(|leader| Proclaimed {
+            fence: leader.fence,
+            value: leader.value,
+        }));
+        let leader = watch.known.leader.clone();
+        let observers = watch.observers.iter_mut();
+        let told: Vec<_> = observers
+            .map(|(observer, is_told)| (*observer, std::mem::replace(is_told, true)))
+            .collect();
+        for (observer, missed) in told {
+            let leader = leader.clone();
+            self.observed(observer, Ok(Change { leader, missed }));
+        }
+    }
+
+    /// The watch that waits for the answer to that attempt.
+    fn watch_asked(&mut self, key: &Arc<[u8]>, attempt: Id) -> Option<&mut Watch> {
+        let watch = self.watches.get_mut(key)?;
+        (watch.stage == Stage::Asked(attempt)).then_some(watch)
+    }
+
+    fn watch_failed(
+        &mut self,
+        now: Instant,
+        main: ConnectionId,
+        (key, attempt): (&Arc<[u8]>, Id),
+        fault: Fault,
+    ) {
+        let Some(node) = self.watch_asked(key, attempt).map(|watch| watch.node) else {
+            return;
+        };
+        let ends = fault.ends_connection();
+        match fault {
+            Fault::Refused(error) => self.watch_ends(now, key, &error),
+            Fault::Moved(error) if !self.is_cluster() => {
+                self.watch_ends(now, key, &Error::Refused(error));
+            }
+            Fault::Moved(error) | Fault::Passing(Failure::Server(error)) => {
+                self.watch_later(now, key);
+                self.redirected(now, &error, node);
+            }
+            Fault::Passing(_) | Fault::Broken(_) => self.watch_later(now, key),
+        }
+        if ends {
+            self.give_up(now, main, silent());
+        }
+    }
+
+    fn watch_later(&mut self, now: Instant, key: &Arc<[u8]>) {
+        let Some(attempts) = self.watches.get(key).map(|watch| watch.attempts) else {
+            return;
+        };
+        let until = now + self.engine.pause(attempts);
+        if let Some(watch) = self.watches.get_mut(key) {
+            watch.attempts = attempts.saturating_add(1);
+            watch.stage = Stage::Pause(until);
+        }
+        self.timers.insert((until, Timer::Watches));
+    }
+
+    fn watch_ends(&mut self, now: Instant, key: &Arc<[u8]>, error: &Error) {
+        let watch = self.leave_watch(now, key);
+        for (observer, _) in watch.into_iter().flat_map(|watch| watch.observers) {
+            self.observers.remove(&observer);
+            self.observed(observer, Err(error.clone()));
+        }
+    }
+
+    /// A message on the channel of values of some key.
+    pub(super) fn published(&mut self, main: ConnectionId, channel: &[u8], message: &[u8]) {
+        let Some((fence, value)) = replies::published(message) else {
+            return self.note(Note::UnknownMessage(message.to_vec()));
+        };
+        for key in requests::keys_of_channel(channel) {
+            let watch = self.watches.get_mut(key);
+            let Some(watch) = watch.filter(|watch| watch.main == Some(main)) else {
+                continue;
+            };
+            let is_new = watch.known.told(fence, value);
+            // The answer who leads says it before.
+            if watch.stage != Stage::Followed || !is_new {
+                continue;
+            }
+            let (leader, missed) = (watch.known.leader.clone(), false);
+            let told: Vec<Id> = watch.observers.keys().copied().collect();
+            for observer in told {
+                let leader = leader.clone();
+                self.observed(observer, Ok(Change { leader, missed }));
+            }
+        }
+    }
+
+    /// A channel of values is not listened to any more: as it was asked for, or
+    /// as its slot has moved.
+    pub(super) fn unsubscribed(&mut self, now: Instant, main: ConnectionId, channel: &[u8]) {
+        let Some(connection) = self.connections.get(&main) else {
+            return;
+        };
+        let expected = || connection.expected.iter().map(|it| &it.what);
+        let is_asked = |key: &[u8]| {
+            expected().any(|it| matches!(it, What::Unwatched(asked) if **asked == *key))
+        };
+        let keys = requests::keys_of_channel(channel).filter(|key| !is_asked(key));
+        let keys: Vec<Arc<[u8]>> = keys.map(Arc::from).collect();
+        for key in keys {
+            let watch = self.watches.get_mut(&key);
+            if let Some(watch) = watch.filter(|watch| watch.main == Some(main)) {
+                watch.main = None;
+                self.watch_later(now, &key);
+                self.doubt(now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leader(known: &Known) -> Option<(u64, &[u8])> {
+        let leader = known.leader.as_ref();
+        leader.map(|leader| (leader.fence, leader.value.as_slice()))
+    }
+
+    #[test]
+    fn who_leads_follows_the_largest_fence() {
+        let mut known = Known::default();
+        assert!(known.told(7, Some(b"a")));
+        assert!(!known.told(7, Some(b"a")), "the same again");
+        assert!(known.told(7, Some(b"b")), "another value");
+        assert!(!known.told(6, Some(b"c")) && !known.told(6, None));
+        assert_eq!(leader(&known), Some((7, &b"b"[..])));
+        assert!(known.told(7, None));
+        assert!(!known.told(7, Some(b"b")), "it has ended");
+        assert_eq!(leader(&known), None);
+        assert!(known.told(9, Some(b"")));
+        assert!(known.told(10, None), "its beginning was missed");
+        assert!(!known.told(9, Some(b"d")));
+    }
+
+    #[test]
+    fn an_answer_never_goes_back() {
+        let of = |fence| {
+            let value = b"v".to_vec();
+            Some(Proclaimed { fence, value })
+        };
+        let mut known = Known::default();
+        known.answered(of(7));
+        assert_eq!(leader(&known), Some((7, &b"v"[..])));
+        known.answered(of(6));
+        assert_eq!(leader(&known), None, "one that has forgotten the seventh");
+        known.answered(of(7));
+        assert_eq!(leader(&known), Some((7, &b"v"[..])));
+        assert!(known.told(7, None));
+        known.answered(of(7));
+        assert_eq!(leader(&known), None, "the seventh has ended");
+        known.answered(of(8));
+        known.answered(None);
+        assert_eq!(leader(&known), None);
+        assert!(known.told(8, Some(b"w")), "it holds, and publishes anew");
+    }
+}

@@ -1,0 +1,314 @@
+//! Who is told who leads, and what of it is asked for.
+
+use rlock_engine::engine::terms::{Lease, Terms};
+
+use crate::cluster;
+use crate::played::{Played, bulk, list, push};
+
+/// A server's answer who leads at a key.
+fn info(leader: Option<(u64, &str)>) -> String {
+    let number = |number: u64| format!(":{number}\r\n");
+    let map = |fields: &[(&str, String)]| {
+        let words = fields.iter().map(|(name, value)| bulk(name) + value);
+        format!("%{}\r\n{}", fields.len(), words.collect::<String>())
+    };
+    let holder = leader.map(|(fence, value)| {
+        map(&[
+            ("owner", bulk("o")),
+            ("count", number(1)),
+            ("permits", number(1)),
+            ("lease-left-ms", number(9)),
+            ("fence", number(fence)),
+            ("bound", number(0)),
+            ("value", bulk(value)),
+        ])
+    });
+    let (mode, fence) = match leader {
+        Some((fence, _)) => ("exclusive", number(fence)),
+        None => ("free", "_\r\n".to_owned()),
+    };
+    map(&[
+        ("mode", bulk(mode)),
+        ("fence", fence),
+        ("holders", list(&holder.into_iter().collect::<Vec<_>>())),
+        ("queued", number(0)),
+        ("waiters", list(&[])),
+    ])
+}
+
+fn confirmed(kind: &str, channel: &str) -> String {
+    format!(">3\r\n{}{}:1\r\n", bulk(kind), bulk(channel))
+}
+
+fn subscribed() -> String {
+    confirmed("subscribe", "rlock:value:{k}")
+}
+
+fn unsubscribed() -> String {
+    confirmed("unsubscribe", "rlock:value:{k}")
+}
+
+const HELLO: &str = "%1\r\n+role\r\n+master\r\n";
+
+fn says(it: &mut Played, message: &str) {
+    it.hears(1, push(&["message", "rlock:value:{k}", message]));
+}
+
+/// Connected by 1, at which `k` is observed by 1, and nobody leads.
+fn observing() -> Played {
+    let mut it = Played::connected();
+    it.observes("k");
+    assert_eq!(it.said(), ["1 SUBSCRIBE rlock:value:{k}", "1 RLOCK.INFO k"]);
+    it.answers(1, "SUBSCRIBE", subscribed());
+    assert!(it.said().is_empty(), "not known yet");
+    it.answers(1, "RLOCK.INFO", info(None));
+    assert_eq!(it.did(), ["observer 1: nobody"]);
+    it
+}
+
+#[test]
+fn each_change_is_told_once_and_fences_never_go_back() {
+    let mut it = observing();
+    says(&mut it, "7 a b");
+    assert_eq!(it.said(), ["observer 1: 7 a b"]);
+    says(&mut it, "7 a b");
+    says(&mut it, "6 old");
+    says(&mut it, "6");
+    assert!(it.said().is_empty());
+    says(&mut it, "7 ");
+    says(&mut it, "9 next");
+    says(&mut it, "7");
+    says(&mut it, "9");
+    says(&mut it, "9 next");
+    let said = ["observer 1: 7 ", "observer 1: 9 next", "observer 1: nobody"];
+    assert_eq!(it.said(), said);
+    says(&mut it, "who");
+    assert_eq!(it.said(), ["unknown message"]);
+}
+
+#[test]
+fn what_is_said_before_the_answer_is_part_of_it() {
+    let mut it = Played::connected();
+    it.observes("k");
+    it.said();
+    it.answers(1, "SUBSCRIBE", subscribed());
+    says(&mut it, "7 a");
+    says(&mut it, "8 b");
+    assert!(it.said().is_empty());
+    it.answers(1, "RLOCK.INFO", info(Some((8, "b"))));
+    assert_eq!(it.said(), ["observer 1: 8 b"]);
+    // Of an earlier leader.
+    says(&mut it, "7");
+    assert!(it.said().is_empty());
+}
+
+#[test]
+fn observers_of_a_key_share_one_subscription() {
+    let mut it = observing();
+    says(&mut it, "7 a");
+    it.observes("k");
+    assert_eq!(it.said(), ["observer 1: 7 a", "observer 2: 7 a"]);
+    says(&mut it, "7 b");
+    assert_eq!(it.said(), ["observer 1: 7 b", "observer 2: 7 b"]);
+    it.observes_no_more(1);
+    says(&mut it, "7");
+    assert_eq!(it.said(), ["observer 2: nobody"]);
+    it.observes_no_more(2);
+    assert_eq!(it.said(), ["1 UNSUBSCRIBE rlock:value:{k}", "1 HELLO"]);
+    it.answers(1, "UNSUBSCRIBE", unsubscribed());
+    it.answers(1, "HELLO", HELLO);
+    assert!(it.said().is_empty());
+    it.passes(60_000);
+    assert!(it.said().is_empty(), "nobody needs a sign of life");
+    assert!(it.endpoint.engine().is_empty());
+}
+
+#[test]
+fn who_observes_again_at_once_waits_for_an_answer_of_its_own() {
+    let mut it = Played::connected();
+    it.observes("k");
+    it.observes_no_more(1);
+    it.observes("k");
+    it.answers(1, "SUBSCRIBE", subscribed());
+    it.answers(1, "RLOCK.INFO", info(Some((7, "a"))));
+    it.answers(
+        1,
+        "UNSUBSCRIBE",
+        confirmed("unsubscribe", "rlock:value:{k}"),
+    );
+    it.answers(1, "HELLO", HELLO);
+    assert!(it.did().is_empty());
+    it.answers(1, "SUBSCRIBE", subscribed());
+    it.answers(1, "RLOCK.INFO", info(None));
+    assert_eq!(it.did(), ["observer 2: nobody"]);
+}
+
+#[test]
+fn a_quiet_connection_is_asked_for_signs_of_life() {
+    let mut it = observing();
+    it.said();
+    it.passes(5000);
+    assert_eq!(it.said(), ["1 PING"]);
+    // Nothing comes.
+    it.passes(5000);
+    assert_eq!(it.did()[0], "close 1");
+}
+
+#[test]
+fn a_new_connection_begins_anew_and_says_so() {
+    let mut it = observing();
+    says(&mut it, "7 a");
+    it.said();
+    it.ends(1);
+    it.observes("k");
+    it.passes(10);
+    it.greeted(2);
+    it.said();
+    it.answers(2, "SUBSCRIBE", subscribed());
+    it.answers(2, "RLOCK.INFO", info(Some((9, "c"))));
+    let said = ["observer 1: 9 c, missed", "observer 2: 9 c"];
+    assert_eq!(it.said(), said);
+    it.ends(2);
+    it.passes(1000);
+    it.greeted(3);
+    it.said();
+    it.answers(3, "SUBSCRIBE", subscribed());
+    // A successor that has not heard of the ninth.
+    it.answers(3, "RLOCK.INFO", info(Some((7, "a"))));
+    let said = ["observer 1: nobody, missed", "observer 2: nobody, missed"];
+    assert_eq!(it.said(), said);
+}
+
+#[test]
+fn a_refusal_ends_it_and_what_passes_is_asked_again() {
+    let mut it = Played::connected();
+    it.observes("k");
+    it.said();
+    it.answers(1, "SUBSCRIBE", subscribed());
+    it.answers(1, "RLOCK.INFO", "-LOADING busy\r\n");
+    assert!(it.said().is_empty());
+    it.passes(10);
+    assert_eq!(it.said(), ["1 SUBSCRIBE rlock:value:{k}", "1 RLOCK.INFO k"]);
+    it.answers(1, "SUBSCRIBE", "-NOPERM no\r\n");
+    let said = [
+        "1 HELLO",
+        "1 UNSUBSCRIBE rlock:value:{k}",
+        "observer 1: not permitted: no",
+    ];
+    let mut told = it.said();
+    told.sort();
+    assert_eq!(told, said);
+    it.answers(1, "RLOCK.INFO", info(Some((7, "a"))));
+    it.answers(1, "UNSUBSCRIBE", "-NOPERM no\r\n");
+    it.answers(1, "HELLO", HELLO);
+    it.passes(60_000);
+    assert!(it.said().is_empty());
+}
+
+#[test]
+fn in_a_cluster_it_follows_its_slot() {
+    let mut it = cluster::connected();
+    it.observes("a");
+    assert_eq!(
+        it.said(),
+        ["3 SSUBSCRIBE rlock:value:{a}", "3 RLOCK.INFO a"]
+    );
+    let channel = "rlock:value:{a}";
+    it.answers(3, "SSUBSCRIBE", confirmed("ssubscribe", channel));
+    it.answers(3, "RLOCK.INFO", info(Some((7, "a"))));
+    it.hears(3, push(&["smessage", channel, "8 b"]));
+    assert_eq!(it.said(), ["observer 1: 7 a", "observer 1: 8 b"]);
+    // The slot moves: the server says that nothing comes any more.
+    it.hears(3, confirmed("sunsubscribe", channel));
+    let said = it.said();
+    assert!(
+        !said.iter().any(|line| line.starts_with("close")),
+        "{said:?}"
+    );
+    it.passes(10);
+    let said = it.said();
+    assert!(
+        said.contains(&"3 SSUBSCRIBE rlock:value:{a}".to_owned()),
+        "{said:?}"
+    );
+    it.hears(3, "-MOVED 15495 m:7\r\n".repeat(2));
+    it.passes(20);
+    let said = it.said();
+    assert!(
+        said.contains(&"2 SSUBSCRIBE rlock:value:{a}".to_owned()),
+        "{said:?}"
+    );
+    // Before that it has renewed what it holds.
+    let renewed = ":9\r\n".to_owned() + &confirmed("ssubscribe", channel);
+    it.hears(2, renewed + &info(Some((8, "b"))));
+    let did = it.did();
+    assert!(
+        did.contains(&"observer 1: 8 b, missed".to_owned()),
+        "{did:?}"
+    );
+}
+
+#[test]
+fn a_value_is_proclaimed_by_one_renewal() {
+    let mut it = Played::connected();
+    it.asks("k");
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.said();
+    it.proclaims("a b");
+    assert_eq!(it.said(), ["1 RLOCK.RENEW k o2 30000 VALUE a b"]);
+    it.proclaims("c");
+    assert!(it.said().is_empty(), "one after the other");
+    it.answers(1, "RLOCK.RENEW", ":7\r\n");
+    let said = ["call 3: done", "1 RLOCK.RENEW k o2 30000 VALUE c"];
+    assert_eq!(it.said(), said);
+    // A lost reply: asking again is harmless.
+    it.ends(1);
+    it.passes(10);
+    it.greeted(2);
+    let said = it.said();
+    assert!(
+        said.contains(&"2 RLOCK.RENEW k o2 30000 VALUE c".to_owned()),
+        "{said:?}"
+    );
+    it.hears(2, "_\r\n".repeat(2));
+    let did = it.did();
+    assert!(
+        did.iter()
+            .any(|line| line.starts_with("call 4: ") && line.contains("lost")),
+        "{did:?}"
+    );
+}
+
+#[test]
+fn a_fixed_lease_is_not_prolonged_by_a_value() {
+    let mut it = Played::connected();
+    let lease = std::time::Duration::from_secs(10);
+    it.asks_on("k", Terms::new().lease(Lease::Fixed(lease)).unwrap());
+    it.answers(1, "RLOCK.ACQUIRE", ":7\r\n");
+    it.said();
+    it.passes(4000);
+    it.proclaims("a");
+    let said = it.said();
+    let rest = said[0].strip_prefix("1 RLOCK.RENEW k o2 ").unwrap();
+    let rest: u64 = rest.strip_suffix(" VALUE a").unwrap().parse().unwrap();
+    assert!((5800..=6000).contains(&rest), "{rest}");
+}
+
+/// The slot moves while the end of the subscription is on its way.
+#[test]
+fn replies_stay_with_their_requests_whatever_ends_a_subscription() {
+    for ends in [
+        confirmed("sunsubscribe", "rlock:value:{a}") + "-MOVED 15495 m:7\r\n",
+        confirmed("sunsubscribe", "rlock:value:{a}"),
+        "-MOVED 15495 m:7\r\n".to_owned(),
+    ] {
+        let mut it = cluster::connected();
+        it.observes("a");
+        it.hears(3, confirmed("ssubscribe", "rlock:value:{a}") + &info(None));
+        it.observes_no_more(1);
+        it.asks("a");
+        it.said();
+        it.hears(3, ends + HELLO + ":12\r\n");
+        assert_eq!(it.said(), ["call 3: granted 12"]);
+    }
+}
