@@ -31,8 +31,8 @@ use crate::client_builder::on_thread;
 #[cfg(feature = "quorum")]
 use crate::quorum::read;
 use crate::{
-    Answer, ClientBuilder, Contended, Counters, Error, Exclusive, Info, Kind, Loss, Metrics, Owner,
-    Permit, Servers, Several, Shared, Terms, Write,
+    Answer, Change, ClientBuilder, Contended, Counters, Elected, Error, Exclusive, Info, Kind,
+    Leader, Loss, Metrics, Owner, Permit, Servers, Several, Shared, Terms, Write,
 };
 
 /// Runs `future` on this thread; its timers are those of the client's thread.
@@ -106,6 +106,7 @@ unchanged!(
     &[u8],
     Error,
     Info,
+    Leader,
     Metrics,
     Owner,
     Vec<Contended>,
@@ -172,6 +173,7 @@ verbs! {
         has mutex(key: impl AsRef<[u8]>) -> Mutex;
         has rwlock(key: impl AsRef<[u8]>) -> RwLock;
         has semaphore(key: impl AsRef<[u8]>, permits: u32) -> Semaphore;
+        has election(key: impl AsRef<[u8]>) -> Election;
         has multi(keys: impl IntoIterator<Item = impl AsRef<[u8]>>) -> MultiLock;
         has owner() -> Owner;
         has metrics() -> Metrics;
@@ -351,6 +353,19 @@ verbs! {
     }
 }
 
+verbs! {
+    #[must_use = "it does nothing by itself; `with` and `by` give another one, and change none"]
+    Election {
+        has key() -> &[u8];
+        has with(terms: Terms) -> Self;
+        has by(owner: &Owner) -> Self;
+        has observe() -> Changes;
+        waits campaign(value: impl AsRef<[u8]>) -> Leadership;
+        waits campaign_for(value: impl AsRef<[u8]>, wait: Duration) -> Option<Leadership>;
+        waits leader() -> Option<Leader>;
+    }
+}
+
 impl MultiLock {
     /// The keys, in the order of their names.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
@@ -390,6 +405,8 @@ pub type WriteGuard = Guard<Write>;
 pub type Permits = Guard<Permit>;
 /// See [`crate::MultiGuard`].
 pub type MultiGuard = Guard<Several>;
+/// See [`crate::Leadership`].
+pub type Leadership = Guard<Elected>;
 /// See [`crate::QuorumGuard`].
 #[cfg(feature = "quorum")]
 pub type QuorumGuard = Guard<crate::Majority>;
@@ -486,6 +503,26 @@ impl Guard<Permit> {
     }
 }
 
+impl Guard<Elected> {
+    /// Publishes another value, and waits for the server's word.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Leadership::proclaim`](crate::Guard::proclaim).
+    pub fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
+        run(&self.runtime, self.guard.proclaim(value))
+    }
+
+    /// Ends the leadership, and waits for the server's word.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`crate::Leadership::resign`](crate::Guard::resign).
+    pub fn resign(self) -> Result<(), Error> {
+        run(&self.runtime, self.guard.resign())
+    }
+}
+
 impl<K: Kind> Deref for Guard<K> {
     type Target = crate::Guard<K>;
 
@@ -531,6 +568,35 @@ impl OnThread for crate::ChangeError {
             guard: self.guard.on(runtime),
             error: self.error,
         }
+    }
+}
+
+/// Who leads, and each change of that: an iterator that blocks until there is one.
+/// See [`crate::Changes`].
+#[derive(Debug)]
+#[must_use = "nothing more is observed as soon as it is dropped"]
+pub struct Changes {
+    changes: crate::Changes,
+    runtime: Handle,
+}
+
+impl OnThread for crate::Changes {
+    type Blocking = Changes;
+
+    fn on(self, runtime: &Handle) -> Changes {
+        let runtime = runtime.clone();
+        Changes {
+            changes: self,
+            runtime,
+        }
+    }
+}
+
+impl Iterator for Changes {
+    type Item = Result<Change, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        run(&self.runtime, self.changes.next())
     }
 }
 

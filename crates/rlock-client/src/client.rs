@@ -12,6 +12,7 @@ use rlock_engine::wire::requests;
 
 use crate::client_builder::ClientBuilder;
 use crate::locks::Lock;
+use crate::locks::election::Election;
 use crate::locks::multi_lock::MultiLock;
 use crate::locks::mutex::Mutex;
 use crate::locks::rwlock::RwLock;
@@ -156,6 +157,20 @@ impl Client {
     /// ```
     pub fn semaphore(&self, key: impl AsRef<[u8]>, permits: u32) -> Semaphore {
         Semaphore::new(self.lock_at(key.as_ref()), permits)
+    }
+
+    /// The election at `key`: who holds its lock leads, and has published a value,
+    /// on terms as for [`mutex`](Self::mutex).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn example(client: rlock_client::Client) -> Result<(), rlock_client::Error> {
+    /// let leadership = client.election("orders").campaign("10.0.0.7:80").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn election(&self, key: impl AsRef<[u8]>) -> Election {
+        Election::new(self.lock_at(key.as_ref()))
     }
 
     /// The locks at all of `keys` as one, all or none, on terms as for

@@ -23,6 +23,7 @@
 //! | [`RwLock`] | [`Client::rwlock`] | any number of [`ReadGuard`]s, or one [`WriteGuard`]; one can become the other |
 //! | [`Semaphore`] | [`Client::semaphore`] | [`Permits`], of which there is a fixed number |
 //! | [`MultiLock`] | [`Client::multi`] | one [`MultiGuard`] of all its keys, all or none |
+//! | [`Election`] | [`Client::election`] | one [`Leadership`] at a time, with a value that others can read and observe |
 //!
 //! All of them wait in one queue per key, in the order of asking, and all that
 //! is said below of a lock and its guard is true of every kind.
@@ -147,8 +148,9 @@
 //! still granted; its loss is then known at the next renewal.
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
-//! channels `rlock:client:*`; `CLIENT` is recommended, and bound holds need it. In a
-//! cluster it is `SSUBSCRIBE`, and `CLUSTER SLOTS` and `ASKING`; who asks
+//! channels `rlock:client:*`, and with `rlock:value:*` and `UNSUBSCRIBE` if it
+//! observes elections; `CLIENT` is recommended, and bound holds need it. In a
+//! cluster it is `SSUBSCRIBE` and `SUNSUBSCRIBE`, and `CLUSTER SLOTS` and `ASKING`; who asks
 //! replicas needs `WAIT`.
 //!
 //! # Features
@@ -186,6 +188,7 @@ mod quorum;
 
 pub use client::Client;
 pub use client_builder::ClientBuilder;
+pub use locks::election::{Changes, Elected, Election, Leadership};
 pub use locks::guard::{Exclusive, Guard, Held, Kind, LossSignal, OneKey};
 pub use locks::multi_lock::{MultiGuard, MultiLock, Several};
 pub use locks::mutex::Mutex;
@@ -195,6 +198,8 @@ pub use locks::semaphore::{Permit, Permits, Semaphore};
 pub use pump::tls::Certificates;
 #[cfg(feature = "quorum")]
 pub use quorum::{HoldingMember, Majority, Quorum, QuorumBuilder, QuorumGuard, QuorumMutex};
+#[doc(inline)]
+pub use rlock_engine::endpoint::{Change, Proclaimed};
 #[doc(inline)]
 pub use rlock_engine::engine::{
     Metrics,
@@ -206,7 +211,9 @@ pub use rlock_engine::error::{Error, Failure, Loss, ServerError};
 #[doc(inline)]
 pub use rlock_engine::servers::{Address, Login, Password, Servers, Tls};
 #[doc(inline)]
-pub use rlock_engine::wire::inspect::{Answer, Contended, Counters, Holder, Info, Mode, Waiter};
+pub use rlock_engine::wire::inspect::{
+    Answer, Contended, Counters, Holder, Info, Leader, Mode, Waiter,
+};
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

@@ -26,6 +26,7 @@ use crate::pump::{now, timer};
 /// | [`ReadGuard`](crate::ReadGuard), [`WriteGuard`](crate::WriteGuard) | a lock, with other readers or alone | [`RwLock`](crate::RwLock) |
 /// | [`Permits`](crate::Permits) | permits, all of them together | [`Semaphore`](crate::Semaphore) |
 /// | [`MultiGuard`](crate::MultiGuard) | several locks | [`MultiLock`](crate::MultiLock) |
+/// | [`Leadership`](crate::Leadership) | a lock, alone, with a value | [`Election`](crate::Election) |
 /// | [`QuorumGuard`](crate::QuorumGuard) | a lock on a majority of servers | [`QuorumMutex`](crate::QuorumMutex) |
 ///
 /// [`release`](Self::release) is the way to end it. Dropping it sends the

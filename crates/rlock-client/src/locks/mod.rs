@@ -23,6 +23,7 @@ use crate::locks::guard::sealed::Grants;
 use crate::pump::Inner;
 use crate::pump::call::call;
 
+pub(crate) mod election;
 pub(crate) mod guard;
 pub(crate) mod multi_lock;
 pub(crate) mod mutex;
