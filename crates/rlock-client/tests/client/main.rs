@@ -15,6 +15,7 @@ mod connecting;
 mod connects;
 mod cost;
 mod deadlock;
+mod election;
 mod faults;
 mod kept;
 mod killed;
