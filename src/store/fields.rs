@@ -4,7 +4,7 @@ use std::{cell::OnceCell, ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
     Holder, Timestamp,
-    codec::{self, Field, SharedHolders, SoleHolder},
+    codec::{self, ExclusiveHolder, Field, SharedHolders, SoleHolder},
 };
 
 use crate::api::{Key, MainThread, OwnedText};
@@ -39,7 +39,7 @@ pub(crate) fn constants() -> &'static Constants {
 }
 
 /// Looks through a hash for its one holder; `None` if it is no exclusive lock.
-pub(crate) fn sole_owner(key: &Key<'_>) -> Option<(Arc<[u8]>, u32, Option<Arc<[u8]>>)> {
+pub(crate) fn sole_owner(key: &Key<'_>) -> Option<ExclusiveHolder> {
     if key.len() > FIELDS_MAX {
         return None;
     }

@@ -240,8 +240,8 @@ fn read<'a>(key: &Key<'_>, caller: Option<Text<'a>>) -> Stored<'a> {
             count,
         }),
         Some(_) => Stored::NoLock,
-        None => sole_owner(key).map_or(Stored::NoLock, |(owner, count, value)| {
-            exclusive(Owner::new(owner, caller), count, value)
+        None => sole_owner(key).map_or(Stored::NoLock, |it| {
+            exclusive(Owner::new(it.owner, caller), it.count, it.value)
         }),
     }
 }

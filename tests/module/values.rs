@@ -218,7 +218,7 @@ fn scripts_and_transactions_publish() {
     a.ask("RLOCK.RENEW k ann 60000 VALUE b");
     a.ask("RLOCK.RELEASE k ann");
     a.ask("EXEC");
-    let told = [format!("{fence} b"), fence.to_string()];
+    let told = [format!("{fence} b"), fence];
     assert_eq!(heard(&mut follower), told);
 }
 

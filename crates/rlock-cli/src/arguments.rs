@@ -11,6 +11,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use crate::address::Address;
 use crate::bench::Bench;
 use crate::doctor::Doctor;
+use crate::election::{Elect, Observe};
 use crate::exec::Exec;
 use crate::exporter::Exporter;
 use crate::failure::Failure;
@@ -27,7 +28,7 @@ const EXIT_CODES: [(&str, &str); 12] = [
     ("2", "wrong arguments"),
     (
         "121",
-        "`exec`: the lock was lost before the command had ended",
+        "`exec`, `elect`: the lock was lost before the command had ended",
     ),
     (
         "122",
@@ -39,16 +40,16 @@ const EXIT_CODES: [(&str, &str); 12] = [
     ),
     (
         "124",
-        "`exec`: not granted within the wait, unless -E says otherwise",
+        "`exec`, `elect`: not granted within the wait, unless -E says otherwise",
     ),
     ("125", "rlock itself failed"),
-    ("126", "`exec`: the command cannot be run"),
-    ("127", "`exec`: the command was not found"),
+    ("126", "`exec`, `elect`: the command cannot be run"),
+    ("127", "`exec`, `elect`: the command was not found"),
     (
         "128+n",
-        "ended by signal n: rlock while it waited, or the command of `exec`",
+        "ended by signal n: rlock while it waited, or the command of `exec` or `elect`",
     ),
-    ("other", "`exec`: that of the command"),
+    ("other", "`exec`, `elect`: that of the command"),
 ];
 
 /// What is read from the environment, and what a command finds there.
@@ -60,12 +61,15 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
     (
         "RLOCK_FENCE",
-        "`exec`: for the command, the fencing token of its lock",
+        "`exec`, `elect`: for the command, the fencing token of its lock",
     ),
-    ("RLOCK_KEY", "`exec`: for the command, the key of its lock"),
+    (
+        "RLOCK_KEY",
+        "`exec`, `elect`: for the command, the key of its lock",
+    ),
     (
         "RLOCK_OWNER",
-        "`exec`: for the command, the owner of its lock",
+        "`exec`, `elect`: for the command, the owner of its lock",
     ),
 ];
 
@@ -146,6 +150,8 @@ impl Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Exec(Exec),
+    Elect(Elect),
+    Observe(Observe),
     Info(Info),
     List(List),
     Force(Force),

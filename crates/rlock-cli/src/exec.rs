@@ -29,6 +29,10 @@ const CONNECT_MIN: Duration = Duration::from_secs(1);
 /// How long it may take to find out who holds a lock that was not granted.
 const HOLDER_MAX: Duration = Duration::from_secs(1);
 
+/// The exit code if the lock is not granted within the wait, unless another is
+/// asked for.
+const NOT_GRANTED: u8 = 124;
+
 /// Both forms; the second line stands below the first in `Usage: `.
 const USAGE: &str = "\
 rlock exec [OPTIONS] <KEY> -- <COMMAND> [ARGS]...
@@ -51,7 +55,7 @@ pub(crate) struct Exec {
 
     /// How long to wait for the lock; 0 does not wait [default: without limit]
     #[arg(short, long, value_name = "DURATION", value_parser = from_zero)]
-    wait: Option<Duration>,
+    pub(crate) wait: Option<Duration>,
 
     /// Does not wait: as `--wait 0`.
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
@@ -85,7 +89,7 @@ pub(crate) struct Exec {
     /// much later, if its lease does not end before.
     #[arg(long, value_name = "DURATION", conflicts_with = "at_least")]
     #[arg(value_parser = from_zero)]
-    bind: Option<Duration>,
+    pub(crate) bind: Option<Duration>,
 
     /// Takes the lock only if this many replicas of the server have said that
     /// they know of it.
@@ -101,19 +105,27 @@ pub(crate) struct Exec {
     /// How long a command has to end by itself after the lock is lost, before
     /// it is killed.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = from_zero)]
-    kill_after: Duration,
+    pub(crate) kill_after: Duration,
 
     /// The exit code if the lock is not granted within the wait.
-    #[arg(short = 'E', long, value_name = "CODE", default_value_t = 124)]
+    #[arg(short = 'E', long, value_name = "CODE", default_value_t = NOT_GRANTED)]
     conflict_exit_code: u8,
 
     /// Runs this by the shell (`sh -c`), instead of a command.
     #[arg(short = 'c', long, value_name = "STRING", conflicts_with = "command")]
-    shell: Option<OsString>,
+    pub(crate) shell: Option<OsString>,
 
     /// The command and its arguments.
     #[arg(last = true, required_unless_present = "shell", value_name = "COMMAND")]
-    command: Vec<OsString>,
+    pub(crate) command: Vec<OsString>,
+
+    /// What is published with the lock; by `rlock elect`.
+    #[arg(skip)]
+    pub(crate) value: Option<OsString>,
+
+    /// Whether a lock that was lost is waited for again; by `rlock elect`.
+    #[arg(skip)]
+    pub(crate) again: bool,
 }
 
 /// How the lock is to be held.
@@ -125,6 +137,29 @@ enum Kind {
 }
 
 impl Exec {
+    /// What a command line says that names nothing but these.
+    pub(crate) fn new(key: OsString, lease: Duration) -> Self {
+        Self {
+            key,
+            lease,
+            wait: None,
+            at_once: false,
+            at_least: None,
+            shared: false,
+            limit: None,
+            permits: 1,
+            bind: None,
+            replicas: 0,
+            quorum: Vec::new(),
+            kill_after: Duration::ZERO,
+            conflict_exit_code: NOT_GRANTED,
+            shell: None,
+            command: Vec::new(),
+            value: None,
+            again: false,
+        }
+    }
+
     fn key(&self) -> &OsStr {
         &self.key
     }
@@ -214,8 +249,15 @@ pub(crate) async fn run(exec: &Exec, address: &Address, output: Output) -> Resul
         signal = signals.ending() => return Ok(session.interrupted(signal)),
         servers = session.connect() => servers?,
     };
-    let wait = exec.wait().map(|wait| wait.saturating_sub(begun.elapsed()));
-    let outcome = session.under_lock(&servers, wait, &mut signals).await;
+    let mut wait = exec.wait().map(|wait| wait.saturating_sub(begun.elapsed()));
+    let outcome = loop {
+        match session.under_lock(&servers, wait, &mut signals).await {
+            Ok(End::Lost(_)) if exec.again => wait = exec.wait(),
+            Ok(End::Lost(_)) => break Ok(Code::Lost.number()),
+            Ok(End::Exited(code)) => break Ok(code),
+            Err(failure) => break Err(failure),
+        }
+    };
     // Of dropped calls and guards something may be left to withdraw.
     let _ = tokio::time::timeout(CLEANUP_MAX, servers.flush()).await;
     outcome
@@ -293,7 +335,7 @@ impl Session<'_> {
         servers: &Servers,
         wait: Option<Duration>,
         signals: &mut Signals,
-    ) -> Result<u8, Failure> {
+    ) -> Result<End, Failure> {
         let terms = self.exec.terms();
         let terms = terms.map_err(|error| self.address.failure(&error))?;
         let key = self.exec.key().as_bytes();
@@ -306,6 +348,12 @@ impl Session<'_> {
                 return self.run(servers, granted, signals).await;
             }
         };
+        if let Some(value) = &self.exec.value {
+            let (election, value) = (client.election(key).with(terms), value.as_bytes());
+            let limited = |wait| election.campaign_for(value, wait);
+            let granted = granted(wait, election.campaign(value), limited);
+            return self.run(servers, granted, signals).await;
+        }
         match self.exec.kind() {
             Kind::Exclusive => {
                 let mutex = client.mutex(key).with(terms);
@@ -339,10 +387,10 @@ impl Session<'_> {
         servers: &Servers,
         granted: impl Future<Output = Result<Option<Guard<K>>, Error>>,
         signals: &mut Signals,
-    ) -> Result<u8, Failure> {
+    ) -> Result<End, Failure> {
         let held = tokio::select! {
             biased;
-            signal = signals.ending() => return Ok(self.interrupted(signal)),
+            signal = signals.ending() => return Ok(End::Exited(self.interrupted(signal))),
             held = granted => held,
         };
         let held = held.map_err(|error| self.address.failure(&error))?;
@@ -358,7 +406,8 @@ impl Session<'_> {
                 return Err(failure);
             }
         };
-        let code = match self.watch(&mut child, &held, signals).await? {
+        let end = self.watch(&mut child, &held, signals).await?;
+        let code = match end {
             End::Exited(code) => {
                 let released = match self.exec.at_least() {
                     Some(least) => held.release_after(least).await,
@@ -375,7 +424,7 @@ impl Session<'_> {
         };
         let event = json!({"event": "ended", "code": code});
         self.output.event(&event, None);
-        Ok(code)
+        Ok(end)
     }
 
     /// Waits until the command ends or the lock is lost, and passes signals on.

@@ -33,6 +33,10 @@ pub(crate) async fn run(info: &Info, address: &Address, output: Output) -> Resul
 
 pub(crate) const HOLDERS: &[Column<Holder>] = &[
     Column::text("HOLDER", FILL, |it, _| printable(&it.owner)),
+    Column::text("VALUE", FILL, |it, _| match &it.value {
+        Some(value) => printable(&String::from_utf8_lossy(value)),
+        None => "none".to_owned(),
+    }),
     Column::number("COUNT", 5, |it, _| it.count.to_string()),
     Column::number("PERMITS", 7, |it, _| it.permits.to_string()),
     Column::number("LEASE LEFT", 11, |it, _| duration(it.lease_left)),

@@ -13,6 +13,7 @@ mod arguments;
 mod bench;
 mod counters;
 mod doctor;
+mod election;
 mod exec;
 mod exporter;
 mod failure;
@@ -50,6 +51,8 @@ async fn run(arguments: &Arguments, output: Output) -> Result<u8, Failure> {
     let address = || arguments.address();
     match &arguments.command {
         Command::Exec(exec) => exec::run(exec, &address()?, output).await,
+        Command::Elect(elect) => election::elect(elect, &address()?, output).await,
+        Command::Observe(observe) => election::observe(observe, &address()?, output).await,
         Command::Info(info) => info::run(info, &address()?, output).await,
         Command::List(list) => list::run(list, &address()?, output).await,
         Command::Force(force) => force::run(force, &address()?, output).await,

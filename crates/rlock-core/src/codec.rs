@@ -156,6 +156,17 @@ fn joined<R>(parts: &[&[u8]], then: impl FnOnce(&[u8]) -> R) -> R {
     then(short.get(..len).unwrap_or_default())
 }
 
+/// The one holder of an exclusive lock, as its hash has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExclusiveHolder {
+    /// The owner.
+    pub owner: Arc<[u8]>,
+    /// The hold count.
+    pub count: u32,
+    /// What is published with the hold.
+    pub value: Option<Arc<[u8]>>,
+}
+
 /// Looks for the one holder of an exclusive lock, field by field.
 #[derive(Debug, Default)]
 pub struct SoleHolder {
@@ -179,11 +190,16 @@ impl SoleHolder {
         continue_if(!self.is_none)
     }
 
-    /// The holder, its count and its value; `None` if it is no exclusive lock.
+    /// The holder; `None` if it is no exclusive lock.
     #[must_use]
-    pub fn found(self) -> Option<(Arc<[u8]>, u32, Option<Arc<[u8]>>)> {
+    pub fn found(self) -> Option<ExclusiveHolder> {
         let (owner, count) = self.found.filter(|_| !self.is_none)?;
-        Some((owner, count, self.value))
+        let value = self.value;
+        Some(ExclusiveHolder {
+            owner,
+            count,
+            value,
+        })
     }
 }
 

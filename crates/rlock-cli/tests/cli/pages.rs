@@ -39,6 +39,8 @@ fn there_is_a_manual_page_for_rlock_and_for_every_command() {
     assert!(page.stdout.contains(".TH rlock 1") && page.stdout.contains("EXIT STATUS"));
     for command in [
         "exec",
+        "elect",
+        "observe",
         "info",
         "list",
         "force",

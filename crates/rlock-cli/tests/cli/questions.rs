@@ -55,8 +55,7 @@ fn info_as_json_has_every_field() {
     assert!((1..=600_000).contains(&holder["lease_left_ms"].as_u64().unwrap()));
     let mut known = holder.clone();
     known.as_object_mut().unwrap().remove("lease_left_ms");
-    let expected =
-        json!({"owner": "ann", "count": 1, "permits": 1, "fence": fence, "bound": false});
+    let expected = json!({"owner": "ann", "count": 1, "permits": 1, "fence": fence, "bound": false, "value": null});
     assert_eq!(known, expected);
     assert_eq!(info["queued"], 2);
     let waiter = &info["waiters"][1];

@@ -20,7 +20,7 @@ fn sole(fields: &[(&str, &str)]) -> Option<(Arc<[u8]>, u32)> {
     for (name, value) in fields {
         let _ = sole.add(name.as_bytes(), value.as_bytes());
     }
-    sole.found().map(|it| (it.0, it.1))
+    sole.found().map(|it| (it.owner, it.count))
 }
 
 /// A holder that was read, and whether nothing but its count was.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use rlock_core::{
     Fence, Hold, Holder, Holders, Name, Shared, Timestamp, VisitHolder, Who,
-    codec::{self, SharedHolders, SoleHolder},
+    codec::{self, ExclusiveHolder, SharedHolders, SoleHolder},
 };
 
 use crate::core::{
@@ -76,7 +76,11 @@ fn read(stored: &Stored) -> Option<Held> {
     } else {
         let mut sole = SoleHolder::default();
         let _ = all.try_for_each(|(name, value)| sole.add(name, value));
-        let (owner, count, value) = sole.found()?;
+        let ExclusiveHolder {
+            owner,
+            count,
+            value,
+        } = sole.found()?;
         published = value;
         let holder = Holder::new(fence, ends);
         vec![(owner, Holder { count, ..holder })]
