@@ -7,7 +7,7 @@ use rlock_core::{
 };
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::request::{Reply, Request, Undo};
-use rlock_engine::engine::terms::{Ask, Queueing};
+use rlock_engine::engine::terms::{Ask, Queueing, Value};
 use rlock_engine::error::{Error, Fault};
 
 use crate::server::{Server, failure};
@@ -34,6 +34,7 @@ impl Server {
                 known,
                 raise,
                 notify,
+                value,
                 ..
             } => {
                 self.calls += 1;
@@ -47,6 +48,7 @@ impl Server {
                         name: name.as_bytes(),
                     }),
                     bind: terms.bound.map(grace),
+                    value: value.as_ref().map(Value::as_bytes),
                 };
                 let reply = self.renew(claims, *known, &renewal);
                 if *notify {
@@ -97,6 +99,7 @@ impl Server {
             terms,
             queueing,
             notify,
+            value,
             ..
         } = request
         else {
@@ -142,6 +145,7 @@ impl Server {
                 kind: ChannelKind::Plain,
                 name: name.as_bytes(),
             }),
+            value: value.as_ref().map(Value::as_bytes),
         };
         self.calls += 1;
         let ask = told::Ask {

@@ -194,7 +194,9 @@ impl Server {
                 fence: fence.map_or(0, rlock_core::Fence::get),
                 name: format!("{owner} {key}").into_bytes(),
             }),
-            told::Told::Answer { .. } | told::Told::Unlock { .. } => None,
+            told::Told::Answer { .. } | told::Told::Unlock { .. } | told::Told::Value { .. } => {
+                None
+            }
         });
         let messages: Vec<_> = messages.collect();
         for message in &messages {
