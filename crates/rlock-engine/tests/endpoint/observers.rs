@@ -249,6 +249,38 @@ fn in_a_cluster_it_follows_its_slot() {
 }
 
 #[test]
+fn a_value_goes_with_each_request_for_the_lock_and_with_no_renewal() {
+    let mut it = Played::connected();
+    it.campaigns("k", "a b");
+    let asked = "RLOCK.ACQUIRE k o 30000 WAIT 60000 KEEP 10000 NOTIFY rlock:client:c VALUE a b";
+    assert_eq!(it.said(), [format!("1 {asked}")]);
+    it.answers(1, "RLOCK.ACQUIRE", "+WAITING\r\n");
+    it.ends(1);
+    it.passes(10);
+    it.greeted(2);
+    let said = it.said().pop().unwrap();
+    assert!(said.ends_with("VALUE a b"), "{said}");
+    it.hears(2, ":7\r\n");
+    assert_eq!(it.said(), ["call 2: granted 7"]);
+    it.passes(15_000);
+    let renewals = it.said();
+    let renewed = "2 RLOCK.RENEW k o 30000".to_owned();
+    assert!(renewals.contains(&renewed), "{renewals:?}");
+}
+
+/// A lock without its value would be held by nobody's leader.
+#[test]
+fn a_full_server_is_not_asked_for_the_lock_without_its_value() {
+    let mut it = Played::connected();
+    it.campaigns("k", "a");
+    it.answers(1, "RLOCK.ACQUIRE", "-QUEUEFULL no room\r\n");
+    let did = it.did();
+    assert!(did[0].starts_with("call 2: "), "{did:?}");
+    it.passes(60_000);
+    assert!(it.said().is_empty());
+}
+
+#[test]
 fn a_value_is_proclaimed_by_one_renewal() {
     let mut it = Played::connected();
     it.asks("k");

@@ -257,14 +257,26 @@ impl Played {
     }
 
     pub(crate) fn asks_as(&mut self, owner: &str, key: &str, rest: &[&str], terms: Terms) {
-        let call = self.next_call();
-        let owner = Owner::new(owner).unwrap();
         let rest: Vec<_> = rest.iter().map(|key| key.as_bytes().into()).collect();
+        let owner = Owner::new(owner).unwrap();
+        let claims = Claims::new(owner, key.as_bytes(), &rest);
+        self.claims(claims, None, terms);
+    }
+
+    /// Asks for a lock as `o`, to publish a value with it.
+    pub(crate) fn campaigns(&mut self, key: &str, value: &str) {
+        let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
+        let value = Value::new(value.as_bytes()).unwrap();
+        self.claims(claims, Some(value), Terms::new());
+    }
+
+    fn claims(&mut self, claims: Claims, value: Option<Value>, terms: Terms) {
+        let call = self.next_call();
         self.handle(Event::Call(engine::Event::Ask {
             call,
-            claims: Claims::new(owner, key.as_bytes(), &rest),
+            claims,
             ask: Ask::Exclusive,
-            value: None,
+            value,
             terms,
             queueing: Queueing::AtMost(Duration::from_secs(60)),
         }));
