@@ -18,6 +18,8 @@ pub(crate) const PROCESSES: usize = 4;
 pub(crate) const GROUPS: usize = 2;
 /// `shared` is for readers and writers; a grant of `copied` counts once replicas know of it.
 pub(crate) const KEYS: [&str; 5] = ["a", "b", "c", "copied", "shared"];
+/// Who holds this one publishes that it leads.
+pub(crate) const ELECTION: &str = KEYS[0];
 /// How much longer a limited wait may take if nobody tells its end.
 const UNTOLD: Duration = Duration::from_secs(1);
 /// How long a contender waits for a lock before it gives up.
@@ -47,6 +49,7 @@ impl Process {
         let contend = async move {
             let door = address.connect().await.expect("the first connection");
             let still = tokio::spawn(stand_still(orders, log.clone()));
+            let observing = tokio::spawn(observe(door.clone(), number, log.clone()));
             let tasks = (0..KEYS.len()).map(|index| {
                 let number = number * KEYS.len() + index;
                 let contender = Contender {
@@ -64,6 +67,8 @@ impl Process {
                 task.await.expect("a contender that does not panic");
             }
             still.abort();
+            observing.abort();
+            let _ = observing.await;
             let flush = log.asked(
                 number * KEYS.len(),
                 KEYS[0],
@@ -106,6 +111,19 @@ async fn stand_still(mut orders: mpsc::UnboundedReceiver<Duration>, log: Log) {
         std::thread::sleep(duration);
         log.stood_still(begun);
     }
+}
+
+/// Writes down who leads, as this process is told.
+async fn observe(door: Door, number: usize, log: Log) {
+    let Door::Client(client) = door else { return };
+    let mut changes = client.election(ELECTION).observe();
+    while let Some(Ok(change)) = changes.next().await {
+        let fence = change.leader.map(|it| it.fence);
+        log.seen(number, fence, change.missed);
+    }
+    log.read()
+        .remains
+        .push(format!("observer {number} has ended"));
 }
 
 struct Contender {
@@ -202,6 +220,7 @@ impl Contender {
             owner: held.owner().to_string(),
             fence: held.fence(),
             is_shared: held.is_shared(),
+            leads: held.leads(),
             is_replicated: self.copies > 0 || held.is_majority(),
             lease: micros(wish.lease),
             asked,

@@ -5,9 +5,11 @@
 use std::time::Duration;
 
 use rlock_client::{
-    Client, Error, Guard, Loss, Owner, Quorum, QuorumGuard, ReadGuard, Terms, WriteGuard,
+    Client, Error, Guard, Leadership, Loss, Owner, Quorum, QuorumGuard, ReadGuard, Terms,
+    WriteGuard,
 };
 
+use crate::contender::ELECTION;
 use rlock_testkit::asynchronous::together;
 
 /// How long calls that do not wait go on.
@@ -99,6 +101,7 @@ impl Door {
         owner: Option<&Owner>,
     ) -> Result<Option<Held>, Error> {
         match self {
+            Self::Client(client) if wish.key == ELECTION => leads(client, wish, owner).await,
             Self::Client(client) if wish.mode == Mode::Exclusive => {
                 exclusive(client, wish, owner).await
             }
@@ -121,6 +124,17 @@ async fn exclusive(
         Waiting::Unlimited => mutex.lock().await.map(Some),
     };
     Ok(guard?.map(Held::Exclusive))
+}
+
+async fn leads(client: &Client, wish: Wish, owner: Option<&Owner>) -> Result<Option<Held>, Error> {
+    let election = client.election(wish.key).with(wish.terms);
+    let election = owner.map_or_else(|| election.clone(), |owner| election.by(owner));
+    let leadership = match wish.waiting {
+        Waiting::Try => election.campaign_for("leads", Duration::ZERO).await,
+        Waiting::AtMost(wait) => election.campaign_for("leads", wait).await,
+        Waiting::Unlimited => election.campaign("leads").await.map(Some),
+    };
+    Ok(leadership?.map(Held::Leads))
 }
 
 /// Exclusive, whatever is wished for.
@@ -155,6 +169,7 @@ async fn shared(client: &Client, wish: Wish, owner: Option<&Owner>) -> Result<Op
 /// A guard, of whichever kind.
 pub(crate) enum Held {
     Exclusive(Guard),
+    Leads(Leadership),
     Majority(QuorumGuard),
     Read(ReadGuard),
     Write(WriteGuard),
@@ -165,6 +180,7 @@ macro_rules! of_each {
     ($held:expr, $guard:ident => $what:expr) => {
         match $held {
             Held::Exclusive($guard) => $what,
+            Held::Leads($guard) => $what,
             Held::Majority($guard) => $what,
             Held::Read($guard) => $what,
             Held::Write($guard) => $what,
@@ -183,6 +199,10 @@ impl Held {
 
     pub(crate) fn is_valid(&self) -> bool {
         of_each!(self, guard => guard.is_valid())
+    }
+
+    pub(crate) fn leads(&self) -> bool {
+        matches!(self, Self::Leads(_))
     }
 
     pub(crate) fn is_shared(&self) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rlock_testkit::history::{Call, Fault, History, Hold, Loses, Moment, Standstill, micros};
+use rlock_testkit::history::{Call, Fault, History, Hold, Loses, Moment, Seen, Standstill, micros};
 
 #[derive(Clone)]
 pub(crate) struct Log {
@@ -110,6 +110,17 @@ impl Log {
     pub(crate) fn healed(&self, fault: usize) {
         let now = self.now();
         self.read().faults[fault].healed = Some(now);
+    }
+
+    /// An observer is told who leads.
+    pub(crate) fn seen(&self, observer: usize, fence: Option<u64>, missed: bool) {
+        let moment = self.now();
+        self.read().seen.push(Seen {
+            observer,
+            moment,
+            fence,
+            missed,
+        });
     }
 
     pub(crate) fn stood_still(&self, begun: Moment) {

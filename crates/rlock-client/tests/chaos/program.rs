@@ -85,6 +85,7 @@ impl Program {
                 key,
                 owner: text("owner"),
                 fence: number("fence").expect("a fence"),
+                leads: false,
                 is_shared: said["shared"] == true,
                 is_replicated: self.copies > 0 && key == "copied",
                 lease: number("lease").expect("a lease"),

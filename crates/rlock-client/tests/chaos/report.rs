@@ -20,6 +20,8 @@ impl Report {
         let violations = checker::check(history);
         println!("{}", operations(history));
         println!("{}", grants(history));
+        let leaders = history.seen.iter().filter(|it| it.fence.is_some());
+        println!("  leaders seen by observers: {}", leaders.count());
         println!("{}", faults(history));
         println!(
             "  held by two at once: {} times; violations: {}",

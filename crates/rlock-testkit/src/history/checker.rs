@@ -7,9 +7,9 @@
 //! has the larger fence. A grant that replicas have acknowledged is no such
 //! exception for a fail-over.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Call, Fault, History, Hold, Loses, Moment, seconds};
+use super::{Call, Fault, History, Hold, Loses, Moment, Seen, seconds};
 
 /// What a loaded machine may add to any delay.
 const SLACK: u64 = 1_500_000;
@@ -32,6 +32,8 @@ pub enum Rule {
     Remains,
     /// While all is well, somebody is granted each lock.
     Liveness,
+    /// Observers see leaders in the order of their fences, and each that lasts.
+    Observed,
 }
 
 #[derive(Clone, Debug)]
@@ -57,6 +59,7 @@ pub fn check(history: &History) -> Vec<Violation> {
     }
     validity(history, &mut found);
     bounds(history, &mut found);
+    observed(history, &mut found);
     let end = history.end();
     found.extend(history.remains.iter().map(|text| Violation {
         rule: Rule::Remains,
@@ -278,6 +281,57 @@ fn bounds(history: &History, found: &mut Vec<Violation>) {
                 call.outcome
             ),
         });
+    }
+}
+
+/// How long a leader has to last for every observer to see it, who stays connected.
+const SEEN_AFTER: u64 = 1_000_000;
+
+fn observed(history: &History, found: &mut Vec<Violation>) {
+    let mut by_observer: BTreeMap<usize, Vec<&Seen>> = BTreeMap::new();
+    for seen in &history.seen {
+        by_observer.entry(seen.observer).or_default().push(seen);
+    }
+    let calm = calm_times(history);
+    let lasted = history.holds.iter().filter(|hold| {
+        let (from, to) = (hold.granted, hold.believed.map_or(0, |it| it.1));
+        let is_calm = calm.iter().any(|it| it.0 <= from && to <= it.1);
+        hold.leads
+            && is_calm
+            && to.saturating_sub(from) > SEEN_AFTER + history.stood_still(from, to)
+    });
+    let lasted: Vec<_> = lasted.collect();
+    for (observer, seen) in by_observer {
+        let mut violation = |key, moment, text| {
+            let rule = Rule::Observed;
+            found.push(Violation {
+                rule,
+                key,
+                moment,
+                text,
+            });
+        };
+        let mut last = 0;
+        for (fence, moment) in seen.iter().filter_map(|it| Some((it.fence?, it.moment))) {
+            if fence < last {
+                let text = format!("observer {observer} saw fence {fence} after {last}");
+                violation("", moment, text);
+            }
+            last = last.max(fence);
+        }
+        for hold in &lasted {
+            let is_it = |it: &&Seen| it.fence == Some(hold.fence);
+            let passed = |it: &&&Seen| it.fence.is_none_or(|fence| fence <= hold.fence);
+            let after = seen.iter().skip_while(|it| it.moment < hold.granted);
+            let excused = || {
+                let until = after.clone().take_while(passed).count();
+                after.clone().take(until + 1).any(|it| it.missed)
+            };
+            if !seen.iter().any(is_it) && !excused() {
+                let text = format!("observer {observer} did not see {}", describe(hold));
+                violation(hold.key, hold.granted, text);
+            }
+        }
     }
 }
 

@@ -41,6 +41,8 @@ pub struct Hold {
     pub owner: String,
     pub fence: u64,
     pub is_shared: bool,
+    /// Whether it has published who leads.
+    pub leads: bool,
     /// Whether enough replicas know of it, so that no fail-over may lose it.
     pub is_replicated: bool,
     pub lease: u64,
@@ -87,6 +89,17 @@ pub struct Standstill {
     pub ended: Moment,
 }
 
+/// Something that an observer of an election was told.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub observer: usize,
+    pub moment: Moment,
+    /// That of the leader, if anybody leads.
+    pub fence: Option<u64>,
+    /// Whether leaders may have been missed before.
+    pub missed: bool,
+}
+
 #[derive(Debug)]
 pub struct History {
     start: Instant,
@@ -94,6 +107,8 @@ pub struct History {
     pub holds: Vec<Hold>,
     pub faults: Vec<Fault>,
     pub standstills: Vec<Standstill>,
+    /// What observers of the one election were told.
+    pub seen: Vec<Seen>,
     /// What was still there in the end that should not be.
     pub remains: Vec<String>,
     /// When contenders were told to stop.
@@ -108,6 +123,7 @@ impl Default for History {
             holds: Vec::new(),
             faults: Vec::new(),
             standstills: Vec::new(),
+            seen: Vec::new(),
             remains: Vec::new(),
             stopped: None,
         }

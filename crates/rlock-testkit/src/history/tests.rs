@@ -2,7 +2,7 @@
 //! thing that must not happen, and what it lets pass.
 
 use super::checker::{Rule, check};
-use super::{Call, Fault, History, Hold, Loses, Moment, Standstill};
+use super::{Call, Fault, History, Hold, Loses, Moment, Seen, Standstill};
 
 const SECOND: Moment = 1_000_000;
 
@@ -14,6 +14,7 @@ fn hold(owner: &str, fence: u64, from: Moment, to: Moment) -> Hold {
         owner: owner.into(),
         fence,
         is_shared: false,
+        leads: false,
         is_replicated: false,
         lease: SECOND,
         asked: from,
@@ -202,4 +203,44 @@ fn a_lock_that_nobody_gets_though_all_is_well_is_found() {
     assert_eq!(rules(&made_up), []);
     made_up.stopped = Some(30 * SECOND);
     assert_eq!(rules(&made_up), [Rule::Liveness]);
+}
+
+fn leader(fence: u64, from: Moment, to: Moment) -> Hold {
+    Hold {
+        leads: true,
+        ..hold("ann", fence, from, to)
+    }
+}
+
+fn seen(moment: Moment, fence: Option<u64>, missed: bool) -> Seen {
+    Seen {
+        observer: 0,
+        moment,
+        fence,
+        missed,
+    }
+}
+
+/// A calm history in which `ann` leads for two seconds under fence 2.
+fn observed(seen: &[Seen]) -> Vec<Rule> {
+    let mut history = history(&[leader(2, SECOND, 3 * SECOND)], &[]);
+    history.stopped = Some(4 * SECOND);
+    history.seen.extend_from_slice(seen);
+    rules(&history)
+}
+
+#[test]
+fn leaders_are_seen_in_the_order_of_their_fences() {
+    let in_order = [seen(0, Some(1), false), seen(SECOND, Some(2), false)];
+    assert_eq!(observed(&in_order), []);
+    let back = [seen(SECOND, Some(2), false), seen(SECOND, Some(1), false)];
+    assert_eq!(observed(&back), [Rule::Observed]);
+}
+
+#[test]
+fn leader_that_lasts_is_seen_by_all_who_stay_connected() {
+    let other = [seen(0, Some(1), false), seen(3 * SECOND, Some(3), false)];
+    assert_eq!(observed(&other), [Rule::Observed]);
+    let away = [seen(0, Some(1), false), seen(3 * SECOND, Some(3), true)];
+    assert_eq!(observed(&away), []);
 }
