@@ -285,6 +285,21 @@ impl Writer {
         self.u8(10).u8(level).text(text);
     }
 
+    /// Who leads: the fence, the value, and the name and the time left if they were
+    /// asked for.
+    pub(crate) fn leader(
+        &mut self,
+        call: u64,
+        leader: Option<(u64, &[u8], &str, Option<Duration>)>,
+        missed: bool,
+    ) {
+        self.u8(11).u64(call).u8(leader.is_some().into());
+        let (fence, value, owner, left) = leader.unwrap_or_default();
+        let millis = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(NONE);
+        self.u64(fence).bytes(value).text(owner);
+        self.u64(left.map_or(NONE, millis)).u8(missed.into());
+    }
+
     fn frames(&mut self, kind: u8, frames: &[Frame]) -> &mut Self {
         self.u8(kind).u32(frames.len());
         for frame in frames {

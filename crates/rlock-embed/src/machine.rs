@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rlock_engine::endpoint::{
-    Action, ConnectionId, Endpoint, Event, Limits, Note, Outcome as Resolved, Settings, To,
+    Action, Change, ConnectionId, Endpoint, Event, Limits, Note, Outcome as Resolved, Settings, To,
 };
 use rlock_engine::engine::claims::{self, Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::node::{Node, slot_of};
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Queueing, Terms, whole_ms};
+use rlock_engine::engine::terms::{Ask, Queueing, Terms, Value, whole_ms};
 use rlock_engine::engine::{self, Event as Engine, Id, Outcome, pause};
 use rlock_engine::error::{Error, Loss};
 use rlock_engine::servers::Servers;
 use rlock_engine::wire::resp::{Command, Frame};
-use rlock_engine::wire::{replies, requests};
+use rlock_engine::wire::{inspect, replies, requests};
 
 use crate::format::{Malformed, Reader, VERSION, Writer};
 
@@ -59,6 +59,10 @@ enum Call {
         left: usize,
         answers: Vec<Frame>,
     },
+    /// Who leads is asked once.
+    Leader,
+    /// Is told of each change of who leads, until it is abandoned.
+    Observer,
 }
 
 /// A call for one lock or several.
@@ -67,6 +71,8 @@ struct Locking {
     /// In their order.
     keys: Vec<Arc<[u8]>>,
     ask: Ask,
+    /// What is published with it.
+    value: Option<Value>,
     terms: Terms,
     queueing: Queueing,
     deadline: Option<Instant>,
@@ -232,7 +238,7 @@ impl Machine {
     ) -> Result<(), Malformed> {
         let kind = reader.u8()?;
         match kind {
-            1..=7 | 9 | 13 => {
+            1..=7 | 9 | 13 | 19..=22 => {
                 let call = reader.u64()?;
                 if self.calls.contains_key(&call) || self.guards.contains_key(&call) {
                     return Err(Malformed("a number is used twice"));
@@ -267,16 +273,13 @@ impl Machine {
                 self.await_done(call, 1);
                 self.endpoint.handle(now, Event::Start { call: part });
             }
-            2 => {
-                let locking = self.locking(now, reader)?;
-                match locking {
-                    Ok(locking) => {
-                        self.calls.insert(call, Call::Lock(Box::new(locking)));
-                        self.go_on(now, call, output);
-                    }
-                    Err(error) => output.failed(call, &error),
+            2 | 19 => match self.locking(now, reader, kind == 19)? {
+                Ok(locking) => {
+                    self.calls.insert(call, Call::Lock(Box::new(locking)));
+                    self.go_on(now, call, output);
                 }
-            }
+                Err(error) => output.failed(call, &error),
+            },
             3 => {
                 let (guard, least) = (reader.u64()?, reader.millis()?);
                 reader.end()?;
@@ -319,6 +322,38 @@ impl Machine {
                 ];
                 let frame = |it| Frame::Integer(i64::try_from(it).unwrap_or(i64::MAX));
                 output.answered(call, &numbers.map(frame));
+            }
+            20 => {
+                let (guard, value) = (reader.u64()?, Value::new(reader.bytes()?));
+                reader.end()?;
+                self.change(now, call, guard, output, |call, hold| {
+                    let value = value.clone()?;
+                    Ok(Engine::Proclaim { call, hold, value })
+                });
+            }
+            21 | 22 => {
+                let key: Arc<[u8]> = reader.bytes()?.into();
+                reader.end()?;
+                let part = self.part(call);
+                let event = match kind {
+                    21 => Event::Observe {
+                        observer: part,
+                        key,
+                    },
+                    _ => Event::Question {
+                        call: part,
+                        command: requests::info(&key),
+                        to: To::Key(key),
+                        changes: false,
+                        limit: Some(self.retry),
+                    },
+                };
+                let call_begun = match kind {
+                    21 => Call::Observer,
+                    _ => Call::Leader,
+                };
+                self.calls.insert(call, call_begun);
+                self.endpoint.handle(now, event);
             }
             _ => {
                 reader.end()?;
@@ -365,6 +400,7 @@ impl Machine {
         &mut self,
         now: Instant,
         reader: &mut Reader<'_>,
+        is_campaign: bool,
     ) -> Result<Result<Locking, Error>, Malformed> {
         let (kind, activity, name) = (reader.u8()?, reader.u64()?, reader.text()?);
         let keys = reader.list()?;
@@ -372,7 +408,14 @@ impl Machine {
         if kind > 2 {
             return Err(Malformed("there is no such owner"));
         }
+        let value = match is_campaign {
+            true => Some(Value::new(reader.bytes()?)),
+            false => None,
+        };
         reader.end()?;
+        if is_campaign && (keys.len() > 1 || !matches!(ask, Ok(Ask::Exclusive))) {
+            return Err(Malformed("a campaign is for one key, alone"));
+        }
         let mut keys: Vec<Arc<[u8]>> = keys.into_iter().map(Arc::from).collect();
         keys.sort_unstable();
         let locking = || {
@@ -385,6 +428,7 @@ impl Machine {
                 _ => Owner::new(name)?,
             };
             let (ask, queueing, terms) = (ask?, queueing?, terms?);
+            let value = value.transpose()?;
             claims::check_keys(&keys)?;
             if keys.len() > 1 {
                 terms.check_for_several()?;
@@ -396,6 +440,7 @@ impl Machine {
                 owner,
                 keys,
                 ask,
+                value,
                 terms,
                 queueing,
                 deadline: match queueing {
@@ -456,13 +501,13 @@ impl Machine {
         let Some(claims) = locking.next_claims(is_one_request) else {
             return self.grant(now, call, output);
         };
-        let (ask, terms) = (locking.ask, locking.terms);
+        let (ask, value, terms) = (locking.ask, locking.value.clone(), locking.terms);
         let part = self.part(call);
         let event = Engine::Ask {
             call: part,
             claims,
             ask,
-            value: None,
+            value,
             terms,
             queueing,
         };
@@ -707,7 +752,10 @@ impl Machine {
             .collect();
         for part in parts {
             self.parts.remove(&part);
-            let event = Event::Call(Engine::Abandon { call: part });
+            let event = match call_ended {
+                Call::Observer => Event::Unobserve { observer: part },
+                _ => Event::Call(Engine::Abandon { call: part }),
+            };
             self.endpoint.handle(now, event);
         }
         if let Call::Lock(locking) = call_ended {
@@ -731,8 +779,7 @@ impl Machine {
             Action::Close { connection } => output.close(connection),
             Action::Resolve { call, outcome } => self.resolved(now, call, outcome, output),
             Action::Over { proof, why } => self.over(&proof, why, output),
-            // Hosts have no observers.
-            Action::Observed { .. } => {}
+            Action::Observed { observer, change } => self.observed(observer, change, output),
             Action::Flushed { flush } => self.part_is_done(flush, None, output),
             Action::Note(note) => {
                 let (level, text) = described(&note);
@@ -746,6 +793,23 @@ impl Machine {
             if let Some(guard) = self.guards.get_mut(number).filter(|it| !it.is_over) {
                 guard.is_over = true;
                 output.over(*number, why);
+            }
+        }
+    }
+
+    fn observed(&mut self, part: Id, change: Result<Change, Error>, output: &mut Writer) {
+        let Some(call) = self.parts.get(&part).copied() else {
+            return;
+        };
+        match change {
+            Ok(Change { leader, missed, .. }) => {
+                let leader = leader.as_ref().map(|it| (it.fence, &*it.value, "", None));
+                output.leader(call, leader, missed);
+            }
+            Err(error) => {
+                self.parts.remove(&part);
+                self.calls.remove(&call);
+                output.failed(call, &error);
             }
         }
     }
@@ -799,6 +863,19 @@ impl Machine {
 
     fn answered(&mut self, part: Id, call: u64, frame: Frame, output: &mut Writer) {
         self.parts.remove(&part);
+        if let Some(Call::Leader) = self.calls.get(&call) {
+            self.calls.remove(&call);
+            return match inspect::info(&frame) {
+                Ok(info) => {
+                    let leader = info.leader();
+                    let leader = leader
+                        .as_ref()
+                        .map(|it| (it.fence, &*it.value, &*it.owner, Some(it.time_left)));
+                    output.leader(call, leader, false);
+                }
+                Err(error) => output.failed(call, &error),
+            };
+        }
         let Some(Call::Question { left, answers }) = self.calls.get_mut(&call) else {
             return;
         };
@@ -896,7 +973,7 @@ impl Machine {
                 *left -= 1;
                 *left
             }
-            Some(Call::Question { .. }) => {
+            Some(Call::Question { .. } | Call::Leader) => {
                 self.calls.remove(&call);
                 return output.failed(call, &failed.unwrap_or(Error::Closed));
             }

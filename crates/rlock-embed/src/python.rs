@@ -93,6 +93,16 @@ fn action<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, 
         }
         8 => (kind, number, value(py, reader)?).into_bound_py_any(py),
         9 => (kind, number, reader.u8().map_err(malformed)?).into_bound_py_any(py),
+        11 => {
+            let leads = reader.flag().map_err(malformed)?;
+            let fence = reader.u64().map_err(malformed)?;
+            let value = PyBytes::new(py, reader.bytes().map_err(malformed)?);
+            let (owner, left) = (text(py, reader)?, reader.millis().map_err(malformed)?);
+            let left = left.map(|left| left.as_secs_f64());
+            let missed = reader.flag().map_err(malformed)?;
+            let leader = leads.then_some((fence, value, owner, left));
+            (kind, number, leader, missed).into_bound_py_any(py)
+        }
         _ => Err(PyRuntimeError::new_err(format!("unknown action {kind}"))),
     }
 }

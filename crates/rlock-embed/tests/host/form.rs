@@ -107,6 +107,12 @@ pub(crate) enum Action {
         level: u8,
         text: String,
     },
+    Leader {
+        call: u64,
+        /// The fence, the value, the owner and the milliseconds left.
+        leader: Option<(u64, String, String, u64)>,
+        missed: bool,
+    },
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -206,6 +212,15 @@ impl Reader<'_> {
                 level: self.u8(),
                 text: self.text(),
             },
+            11 => {
+                let (call, leads) = (self.u64(), self.u8() == 1);
+                let leader = (self.u64(), self.text(), self.text(), self.u64());
+                Action::Leader {
+                    call,
+                    leader: leads.then_some(leader),
+                    missed: self.u8() == 1,
+                }
+            }
             other => panic!("there is no action {other}"),
         }
     }

@@ -101,6 +101,7 @@ impl Host {
             match socket.read(&mut buffer) {
                 Ok(0) => self.ended(connection, "the server has closed it"),
                 Ok(count) => {
+                    hide_path(&mut buffer[..count]);
                     let event = Event::of(11).u64("connection", connection);
                     self.handle(event.bytes("bytes", &buffer[..count]));
                 }
@@ -139,31 +140,18 @@ impl Host {
     }
 
     /// Begins to ask for locks.
-    pub(crate) fn ask(
-        &mut self,
-        keys: &[&str],
-        (mode, permits, limit): (u8, u32, u32),
-        wait: u64,
-    ) -> u64 {
-        self.call(2, |event| {
-            let event = event
-                .u8("owner", 0)
-                .u64("activity", 0)
-                .bytes("name", b"")
-                .list("keys", keys);
-            let event = event
-                .u8("mode", mode)
-                .u32("permits", permits)
-                .u32("limit", limit);
-            let event = event
-                .u64("wait", wait)
-                .u64("lease", 30_000)
-                .u8("renewed", 1);
-            event
-                .u64("max hold", NONE)
-                .u64("bound", NONE)
-                .u16("replicas", 0)
-        })
+    pub(crate) fn ask(&mut self, keys: &[&str], mode: (u8, u32, u32), wait: u64) -> u64 {
+        self.call(2, |event| asking(event, keys, mode, wait))
+    }
+
+    /// Leads, with that value.
+    pub(crate) fn campaign(&mut self, key: &str, value: &str) -> u64 {
+        let call = self.call(19, |event| {
+            let event = asking(event, &[key], (0, 1, 0), NONE);
+            event.bytes("value", value.as_bytes())
+        });
+        self.granted(call);
+        call
     }
 
     pub(crate) fn lock(&mut self, keys: &[&str], mode: (u8, u32, u32)) -> u64 {
@@ -198,6 +186,22 @@ impl Host {
         }
     }
 
+    /// What an observer is told next, or what was asked for: the fence and the value.
+    pub(crate) fn leader(&mut self, call: u64) -> Option<(u64, String)> {
+        let is_meant =
+            |it: &Action| matches!(it, Action::Leader { call: told, .. } if *told == call);
+        match self.told("a leader", is_meant) {
+            Action::Leader { leader, .. } => leader.map(|(fence, value, ..)| (fence, value)),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether it was told who leads, and did not look.
+    pub(crate) fn is_told_of(&self, call: u64) -> bool {
+        let is_of = |it: &Action| matches!(it, Action::Leader { call: told, .. } if *told == call);
+        self.told.iter().any(is_of)
+    }
+
     pub(crate) fn release(&mut self, guard: u64) -> String {
         let call = self.call(3, |event| event.u64("guard", guard).u64("least", NONE));
         self.end(call)
@@ -213,4 +217,43 @@ impl Host {
             self.ended(connection, "cut");
         }
     }
+}
+
+/// The fields of a request for locks.
+pub(crate) fn asking(
+    event: Event,
+    keys: &[&str],
+    (mode, permits, limit): (u8, u32, u32),
+    wait: u64,
+) -> Event {
+    let event = event
+        .u8("owner", 0)
+        .u64("activity", 0)
+        .bytes("name", b"")
+        .list("keys", keys);
+    let event = event
+        .u8("mode", mode)
+        .u32("permits", permits)
+        .u32("limit", limit);
+    let event = event
+        .u64("wait", wait)
+        .u64("lease", 30_000)
+        .u8("renewed", 1);
+    event
+        .u64("max hold", NONE)
+        .u64("bound", NONE)
+        .u16("replicas", 0)
+}
+
+/// Where the server has the module from is no part of a record.
+fn hide_path(bytes: &mut [u8]) {
+    let begin = b"$4\r\npath\r\n$";
+    let Some(at) = bytes.windows(begin.len()).position(|it| it == begin) else {
+        return;
+    };
+    let path = bytes[at..].split_mut(|byte| *byte == b'\r').nth(3);
+    path.expect("a path")
+        .iter_mut()
+        .skip(1)
+        .for_each(|byte| *byte = b'x');
 }

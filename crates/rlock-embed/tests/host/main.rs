@@ -6,7 +6,7 @@ mod host;
 use std::path::PathBuf;
 
 use form::{Action, Event, NONE, configuration, read};
-use host::Host;
+use host::{Host, asking};
 use rlock_embed::{Machine, Malformed};
 use rlock_testkit::{Server, eventually};
 use serde_json::{Value, json};
@@ -61,6 +61,20 @@ fn run(server: &Server) -> Host {
         panic!("no answer");
     };
     assert_eq!(answers[0]["mode"], "free");
+
+    let observer = host.call(21, |event| event.bytes("key", b"led"));
+    assert_eq!(host.leader(observer), None);
+    let leads = host.campaign("led", "a:1");
+    let (fence, value) = host.leader(observer).expect("a leader");
+    assert_eq!(value, "a:1");
+    let proclaim = host.call(20, |event| event.u64("guard", leads).bytes("value", b"a:2"));
+    assert_eq!(host.end(proclaim), "done");
+    assert_eq!(host.leader(observer), Some((fence, "a:2".to_owned())));
+    let asked = host.call(22, |event| event.bytes("key", b"led"));
+    assert_eq!(host.leader(asked), Some((fence, "a:2".to_owned())));
+    assert_eq!(host.release(leads), "done");
+    assert_eq!(host.leader(observer), None);
+    host.handle(Event::of(8).u64("call", observer));
 
     let lost = host.lock(&["lost"], EXCLUSIVE);
     assert!(host.is_valid(lost));
@@ -151,6 +165,38 @@ fn bad_arguments_are_named() {
         let call = host.ask(keys, mode, 0);
         assert_eq!(host.end(call), "OutOfRange", "{keys:?} {mode:?}");
     }
+    let value = "x".repeat(1025);
+    let call = host.call(19, |event| {
+        let event = asking(event, &["a"], EXCLUSIVE, 0);
+        event.bytes("value", value.as_bytes())
+    });
+    assert_eq!(host.end(call), "OutOfRange");
+}
+
+#[test]
+fn observers_end_with_their_client_and_are_told_why() {
+    let server = Server::start();
+    let mut host = Host::new(&server.url(), "host");
+    let left = host.call(21, |event| event.bytes("key", b"k"));
+    assert_eq!(host.leader(left), None);
+    host.handle(Event::of(8).u64("call", left));
+    let mut observers: Vec<u64> = Vec::new();
+    for _ in 0..2 {
+        observers.push(host.call(21, |event| event.bytes("key", b"k")));
+    }
+    for observer in &observers {
+        assert_eq!(host.leader(*observer), None);
+    }
+    let mut other = Host::new(&server.url(), "other");
+    other.campaign("k", "v");
+    for observer in &observers {
+        assert_eq!(host.leader(*observer).expect("a leader").1, "v");
+    }
+    host.handle(Event::of(15));
+    for observer in observers {
+        assert_eq!(host.end(observer), "Closed");
+    }
+    assert!(!host.is_told_of(left), "it was abandoned");
 }
 
 #[test]
@@ -187,7 +233,10 @@ fn what_is_recorded_is_what_hosts_write_and_read() {
         seen.insert(step["fields"][0][2].as_u64().unwrap());
     }
     let rest = seen.iter().copied().collect::<Vec<_>>();
-    assert_eq!(rest, [1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16]);
+    let all = [
+        1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 15, 16, 19, 20, 21, 22,
+    ];
+    assert_eq!(rest, all);
 }
 
 /// The run that was recorded; `RLOCK_RECORD=1` records it anew.
@@ -263,6 +312,11 @@ fn shown(action: &Action) -> Value {
         Action::Answered { call, answers } => json!({ "answered": call, "answers": answers }),
         Action::Over { guard, why } => json!({ "over": guard, "why": why }),
         Action::Note { level, text } => json!({ "note": level, "text": text }),
+        Action::Leader {
+            call,
+            leader,
+            missed,
+        } => json!({ "leader": leader, "call": call, "missed": missed }),
     }
 }
 
