@@ -33,5 +33,6 @@ fn play(kind: Kind, worlds: u64) -> Seen {
     println!("{kind:?}: {seen:?}");
     assert!(seen.bytes >= 1_000_000 && seen.grants >= 1_000, "{seen:?}");
     assert!(seen.connections >= 1_000, "{seen:?}");
+    assert!(seen.changes >= 1_500 && seen.missed >= 250, "{seen:?}");
     seen
 }

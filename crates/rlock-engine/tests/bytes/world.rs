@@ -6,20 +6,21 @@ use std::time::Duration;
 
 use rlock_core::{ChannelKind, Name};
 use rlock_engine::endpoint::{
-    Action, ConnectionId, Endpoint, Event, Limits, Outcome, Settings, To,
+    Action, Change, ConnectionId, Endpoint, Event, Limits, Outcome, Settings, To,
 };
 use rlock_engine::engine::claims::{Claims, Owner};
 use rlock_engine::engine::instant::Instant;
 use rlock_engine::engine::node::slot_of;
 use rlock_engine::engine::proof::Proof;
-use rlock_engine::engine::terms::{Ask, Lease, Queueing, Terms};
+use rlock_engine::engine::terms::{Ask, Lease, Queueing, Terms, Value};
 use rlock_engine::engine::{self, Id};
 use rlock_engine::error::Failure;
 use rlock_engine::servers::Address;
+use rlock_engine::wire::requests::value_channel;
 use rlock_engine::wire::resp::{Command, Decoder, Frame};
 
 use rlock_testkit::core::server::{Server, Session, bulk, push};
-use rlock_testkit::core::store::Store;
+use rlock_testkit::core::store::{Store, Stored};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -51,6 +52,9 @@ pub(crate) struct Seen {
     pub(crate) connections: u64,
     pub(crate) moves: u64,
     pub(crate) fail_overs: u64,
+    /// What observers were told, and how often some may have missed something.
+    pub(crate) changes: u64,
+    pub(crate) missed: u64,
 }
 
 pub(crate) struct World {
@@ -82,6 +86,16 @@ struct Client {
     actors: [Actor; ACTORS],
     questions: BTreeSet<Id>,
     owners: u64,
+    observers: BTreeMap<Id, Observer>,
+}
+
+/// Who observes a key, and what it knows.
+struct Observer {
+    key: &'static str,
+    /// The largest fence, whether it is known to have ended, and the value.
+    fence: u64,
+    leader: Option<(u64, Vec<u8>)>,
+    is_told: bool,
 }
 
 #[derive(Default)]
@@ -137,6 +151,8 @@ impl Seen {
             connections: self.connections + other.connections,
             moves: self.moves + other.moves,
             fail_overs: self.fail_overs + other.fail_overs,
+            changes: self.changes + other.changes,
+            missed: self.missed + other.missed,
         }
     }
 }
@@ -163,6 +179,7 @@ impl World {
                 actors: Default::default(),
                 questions: BTreeSet::new(),
                 owners: 0,
+                observers: BTreeMap::new(),
             }
         });
         Self {
@@ -212,6 +229,8 @@ impl World {
             1 => self.moves(),
             2 => self.wonders(client),
             3 => self.gives_up(client, actor),
+            4 => self.observes(client),
+            5 => self.looks_away(client),
             _ => self.acts(client, actor),
         }
     }
@@ -242,13 +261,22 @@ impl World {
                 self.asks(client, actor, key, Queueing::Try);
             }
             self.run_for(2 * SECOND);
+            self.check_observers();
             for actor in 0..ACTORS {
                 let is_held = matches!(self.clients[client].actors[actor], Actor::Holds(..));
                 assert!(is_held, "a lock that is free is not granted");
                 self.acts(client, actor);
             }
             self.run_for(2 * SECOND);
+            self.check_observers();
         }
+        for client in 0..CLIENTS {
+            while !self.clients[client].observers.is_empty() {
+                self.looks_away(client);
+            }
+        }
+        // So long a quiet connection is asked whether it is there.
+        self.run_for(10 * SECOND);
         self.has_ended();
     }
 
@@ -265,6 +293,8 @@ impl World {
         }
         for server in &self.servers {
             assert_eq!(server.core.locks.gauges().waiters, 0);
+            let mut sessions = server.sessions.values();
+            assert!(sessions.all(|it| it.values.is_empty()), "still subscribed");
         }
         // A client keeps a connection to each master and another one that replicas
         // are waited for by, and one to each Sentinel.
@@ -274,6 +304,68 @@ impl World {
         };
         let open = self.wires.values().filter(|wire| !wire.is_cut).count();
         assert!(open <= limit, "{open} connections are left");
+    }
+
+    fn observes(&mut self, client: usize) {
+        let key = KEYS[self.below(3) as usize];
+        let this = &mut self.clients[client];
+        if this.observers.len() > 8 {
+            return;
+        }
+        let observer = this.endpoint.next_id();
+        let (fence, leader, is_told) = (0, None, false);
+        let it = Observer {
+            key,
+            fence,
+            leader,
+            is_told,
+        };
+        this.observers.insert(observer, it);
+        let key = key.as_bytes().into();
+        self.tell(client, Event::Observe { observer, key });
+    }
+
+    fn looks_away(&mut self, client: usize) {
+        let observers = &self.clients[client].observers;
+        let which = observers.len() as u64;
+        let which = self.below(which) as usize;
+        let observers = &mut self.clients[client].observers;
+        if let Some(observer) = observers.keys().nth(which).copied() {
+            observers.remove(&observer);
+            self.tell(client, Event::Unobserve { observer });
+        }
+    }
+
+    /// Each change is one, and no fence is smaller than one before.
+    fn observed(&mut self, client: usize, observer: Id, change: Change) {
+        self.seen.changes += 1;
+        self.seen.missed += u64::from(change.missed);
+        let observers = &mut self.clients[client].observers;
+        let it = observers.get_mut(&observer).expect("it observes");
+        let leader = change.leader.map(|it| (it.fence, it.value));
+        let is_first = !std::mem::replace(&mut it.is_told, true);
+        assert!(!(is_first && change.missed), "nothing was missed before");
+        let is_news = is_first || change.missed || leader != it.leader;
+        assert!(is_news, "told again: {leader:?}");
+        if let Some((fence, _)) = leader {
+            assert!(fence >= it.fence, "{fence} after {}", it.fence);
+            it.fence = fence;
+        }
+        it.leader = leader;
+    }
+
+    /// When nothing happens any more, all know who leads.
+    fn check_observers(&mut self) {
+        let all = self.clients.iter().flat_map(|it| it.observers.values());
+        for Observer { key, leader, .. } in all {
+            let server = &self.servers[self.home(slot_of(key.as_bytes()))];
+            let key = key.as_bytes();
+            let stored = server.core.store.get(server.core.now, Name { db: 0, key });
+            let held = stored.and_then(Stored::held);
+            let published = held.and_then(|it| Some((it.fence?.get(), it.value.as_deref()?)));
+            let known = leader.as_ref().map(|it| (it.0, &*it.1));
+            assert_eq!(known, published, "of {}", String::from_utf8_lossy(key));
+        }
     }
 
     fn acts(&mut self, client: usize, actor: usize) {
@@ -292,6 +384,12 @@ impl World {
             Actor::Holds(proof, _) => {
                 let (hold, ask) = (proof.hold, Ask::Exclusive);
                 let call = this.endpoint.next_id();
+                if self.below(3) == 0 && !self.is_ending {
+                    self.clients[client].questions.insert(call);
+                    let value = self.value();
+                    let event = engine::Event::Proclaim { call, hold, value };
+                    return self.tell(client, Event::Call(event));
+                }
                 let (next, event) = match self.below(2) {
                     0 => (Actor::Idle, engine::Event::Leave { hold, ask }),
                     _ => {
@@ -322,6 +420,10 @@ impl World {
             Queueing::Unlimited => None,
         };
         let latest = latest.map(|it| self.now + nanos(it + MARGIN));
+        let value = match self.below(3) {
+            0 => None,
+            _ => Some(self.value()),
+        };
         let this = &mut self.clients[client];
         let call = this.endpoint.next_id();
         this.owners += 1;
@@ -331,11 +433,16 @@ impl World {
             call,
             claims: Claims::new(owner, key.as_bytes(), &[]),
             ask: Ask::Exclusive,
-            value: None,
+            value,
             terms,
             queueing,
         };
         self.tell(client, Event::Call(event));
+    }
+
+    fn value(&mut self) -> Value {
+        let value = self.below(3).to_string().repeat(self.below(3) as usize);
+        Value::new(value.as_bytes()).unwrap()
     }
 
     fn gives_up(&mut self, client: usize, actor: usize) {
@@ -404,10 +511,10 @@ impl World {
                 }
             }
             Action::Resolve { call, outcome } => self.resolved(client, call, outcome),
-            Action::Over { .. }
-            | Action::Observed { .. }
-            | Action::Flushed { .. }
-            | Action::Note(_) => {}
+            Action::Observed { observer, change } => {
+                self.observed(client, observer, change.expect("nothing ends it"));
+            }
+            Action::Over { .. } | Action::Flushed { .. } | Action::Note(_) => {}
         }
     }
 
@@ -663,12 +770,19 @@ impl World {
         let mut gone = Vec::new();
         for (session, it) in &mut self.servers[1 - to].sessions {
             if let Some(channel) = it.channel.take_if(|it| slot_of(it.1.as_bytes()) == slot) {
-                gone.push((*session, channel));
+                gone.push((*session, channel.1.clone()));
+                self.servers[1 - to].core.listened.remove(&channel);
+            }
+            let values = KEYS.map(|key| value_channel(key.as_bytes()));
+            for channel in values.into_iter().filter(|it| slot_of(it) == slot) {
+                let channel = String::from_utf8(channel).unwrap();
+                if it.values.remove(&channel).is_some() {
+                    gone.push((*session, channel));
+                }
             }
         }
         for (session, channel) in gone {
-            self.servers[1 - to].core.listened.remove(&channel);
-            let bytes = push("sunsubscribe", &channel.1, ":0\r\n");
+            let bytes = push("sunsubscribe", &channel, ":0\r\n");
             self.passes(session, bytes.as_bytes(), false);
         }
     }
@@ -789,9 +903,12 @@ impl World {
         };
         let second = words.get(1).map_or("", String::as_str);
         match (words[0].as_str(), second) {
-            ("SSUBSCRIBE", name) => {
+            (command @ ("SSUBSCRIBE" | "SUNSUBSCRIBE"), name) => {
                 let slot = slot_of(name.as_bytes());
                 match self.home(slot) {
+                    home if home == host && command == "SUNSUBSCRIBE" => {
+                        self.servers[host].answer(session, words)
+                    }
                     home if home == host => {
                         self.servers[host].listen(session, ChannelKind::Sharded, name)
                     }

@@ -6,10 +6,11 @@ use rlock_core::syntax::{self, ArgError};
 use rlock_core::{ChannelKind, Delivery, Fence, Limits, Name, Renewal, Request, Timestamp};
 
 use crate::core::driver::Driver;
-use crate::core::store::Store;
+use crate::core::store::{Store, Stored};
 use crate::core::told;
 
 const START: u64 = 1_700_000_000_000_000;
+const VALUE_CHANNEL: &str = "rlock:value:";
 const LEASE_MAX_MS: u64 = 86_400_000;
 
 pub struct Server {
@@ -28,6 +29,8 @@ pub struct Server {
 #[derive(Default)]
 pub struct Session {
     pub channel: Option<(ChannelKind, String)>,
+    /// The channels of values that it listens to.
+    pub values: BTreeMap<String, ChannelKind>,
     /// Whether the next command may be about a slot that is on its way here.
     pub is_asking: bool,
 }
@@ -134,15 +137,29 @@ impl Server {
     pub fn messages(&mut self) -> Vec<(u64, String)> {
         let mut messages = Vec::new();
         for told in std::mem::take(&mut self.core.told) {
-            let told::Told::Message {
-                key,
-                channel,
-                word,
-                owner,
-                fence,
-            } = told
-            else {
-                continue;
+            let (key, channel, word, owner, fence) = match told {
+                told::Told::Message {
+                    key,
+                    channel,
+                    word,
+                    owner,
+                    fence,
+                } => (key, channel, word, owner, fence),
+                told::Told::Value { key, fence, value } => {
+                    let text = match value {
+                        Some(value) => format!("{fence} {value}"),
+                        None => fence.to_string(),
+                    };
+                    let channel = format!("{VALUE_CHANNEL}{{{key}}}");
+                    for (session, it) in &self.sessions {
+                        if let Some(kind) = it.values.get(&channel) {
+                            let text = push(message(*kind), &channel, &bulk(&text));
+                            messages.push((*session, text));
+                        }
+                    }
+                    continue;
+                }
+                told::Told::Answer { .. } | told::Told::Unlock { .. } => continue,
             };
             let word = match word {
                 told::Word::Grant => "grant",
@@ -151,12 +168,8 @@ impl Server {
                 told::Word::Lost => "lost",
             };
             let fence = fence.map_or(0, Fence::get);
-            let kind = match channel.0 {
-                ChannelKind::Plain => "message",
-                _ => "smessage",
-            };
             let text = format!("{word} {fence} {owner} {key}");
-            let text = push(kind, &channel.1, &bulk(&text));
+            let text = push(message(channel.0), &channel.1, &bulk(&text));
             let listening = self.sessions.iter();
             let listening = listening.filter(|(_, it)| it.channel.as_ref() == Some(&channel));
             messages.extend(listening.map(|(session, _)| (*session, text.clone())));
@@ -167,14 +180,79 @@ impl Server {
     /// Subscribes; the reply.
     pub fn listen(&mut self, session: u64, kind: ChannelKind, name: &str) -> String {
         let channel = (kind, name.to_owned());
-        self.core.listened.insert(channel.clone());
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.channel = Some(channel);
+        match self.sessions.get_mut(&session) {
+            Some(session) if name.starts_with(VALUE_CHANNEL) => {
+                session.values.insert(name.to_owned(), kind);
+            }
+            session => {
+                self.core.listened.insert(channel.clone());
+                if let Some(session) = session {
+                    session.channel = Some(channel);
+                }
+            }
         }
         match kind {
             ChannelKind::Plain => push("subscribe", name, ":1\r\n"),
             _ => push("ssubscribe", name, ":1\r\n"),
         }
+    }
+
+    /// Listens to a channel of values no more; the reply.
+    fn unlisten(&mut self, session: u64, name: &str) -> String {
+        let session = self.sessions.get_mut(&session);
+        match session.and_then(|it| it.values.remove(name)) {
+            Some(ChannelKind::Sharded) => push("sunsubscribe", name, ":0\r\n"),
+            _ => push("unsubscribe", name, ":0\r\n"),
+        }
+    }
+
+    /// What is known of a lock, whose end is told from now on; nobody who asks here
+    /// wants to know who waits.
+    fn info(&mut self, key: &str) -> String {
+        let held = self.core.store.get(self.core.now, name(key));
+        let held = held.and_then(Stored::held);
+        let lives = held.map(|held| held.lives(self.core.now));
+        let lives: Vec<_> = lives.into_iter().flatten().collect();
+        let number = |fence: Option<Fence>| match fence {
+            Some(fence) => format!(":{fence}\r\n"),
+            None => "_\r\n".to_owned(),
+        };
+        if let Some((fence, ends)) = held.and_then(|it| Some((it.fence?, it.ends)))
+            && held.is_some_and(|it| it.value.is_some())
+            && self.is_master
+        {
+            let locks = &mut self.core.locks;
+            locks.follow_value(self.core.now, name(key), fence, ends);
+        }
+        let mode = match held {
+            Some(held) if held.shared && !lives.is_empty() => "shared",
+            Some(_) if !lives.is_empty() => "exclusive",
+            _ => "free",
+        };
+        let value = held.and_then(|held| held.value.as_deref());
+        let value = value.map_or("_\r\n".to_owned(), |value| {
+            bulk(&String::from_utf8_lossy(value))
+        });
+        let holders = lives.iter().map(|(owner, it)| {
+            let left = it.deadline.millis() - self.core.now.millis();
+            map(&[
+                ("owner", bulk(owner)),
+                ("count", format!(":{}\r\n", it.count)),
+                ("permits", format!(":{}\r\n", it.permits)),
+                ("lease-left-ms", format!(":{left}\r\n")),
+                ("fence", number(it.fence)),
+                ("bound", ":0\r\n".to_owned()),
+                ("value", value.clone()),
+            ])
+        });
+        let holders: String = holders.collect();
+        map(&[
+            ("mode", bulk(mode)),
+            ("fence", number(held.and_then(|held| held.fence))),
+            ("holders", format!("*{}\r\n{holders}", lives.len())),
+            ("queued", ":0\r\n".to_owned()),
+            ("waiters", "*0\r\n".to_owned()),
+        ])
     }
 
     /// The reply to any command, as one server gives it.
@@ -202,7 +280,8 @@ impl Server {
             ("SSUBSCRIBE", name) => self.listen(session, ChannelKind::Sharded, name),
             ("PING", _) => "+PONG\r\n".to_owned(),
             ("RLOCK.HELP", _) => "*0\r\n".to_owned(),
-            ("RLOCK.INFO", _) => "_\r\n".to_owned(),
+            ("UNSUBSCRIBE" | "SUNSUBSCRIBE", name) => self.unlisten(session, name),
+            ("RLOCK.INFO", key) => self.info(key),
             (command, _) if command.starts_with("RLOCK.") => self.lock(session, words),
             _ => "+OK\r\n".to_owned(),
         }
@@ -261,7 +340,7 @@ impl Server {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: it.bind,
-                    value: None,
+                    value: it.value.map(Into::into),
                 };
                 core.renew(name(it.key), it.owner, &renewal)
             }),
@@ -299,6 +378,18 @@ fn name(key: &str) -> Name<'_> {
 
 fn names(keys: &[String]) -> Vec<Name<'_>> {
     keys.iter().map(|key| name(key)).collect()
+}
+
+fn message(kind: ChannelKind) -> &'static str {
+    match kind {
+        ChannelKind::Plain => "message",
+        _ => "smessage",
+    }
+}
+
+fn map(fields: &[(&str, String)]) -> String {
+    let fields = fields.iter().map(|(name, value)| bulk(name) + value);
+    format!("%{}\r\n{}", fields.len(), fields.collect::<String>())
 }
 
 pub fn bulk(text: &str) -> String {
