@@ -326,6 +326,10 @@ impl Machine {
             20 => {
                 let (guard, value) = (reader.u64()?, Value::new(reader.bytes()?));
                 reader.end()?;
+                if let Some(Err(error)) = self.guards.get(&guard).map(Guard::check_alone) {
+                    output.failed(call, &error);
+                    return Ok(());
+                }
                 self.change(now, call, guard, output, |call, hold| {
                     let value = value.clone()?;
                     Ok(Engine::Proclaim { call, hold, value })
@@ -525,9 +529,7 @@ impl Machine {
                 grants,
                 is_over: false,
             };
-            guard.show(call, call, output);
-            self.keep_guard(call, guard);
-            return;
+            return self.keep_guard(now, call, call, guard, output);
         }
         self.give_back(now, grants);
         let is_over = locking.deadline.is_some_and(|deadline| deadline <= now);
@@ -560,7 +562,21 @@ impl Machine {
         }
     }
 
-    fn keep_guard(&mut self, number: u64, guard: Guard) {
+    /// Shows a guard to who called for it.
+    fn keep_guard(
+        &mut self,
+        now: Instant,
+        call: u64,
+        number: u64,
+        mut guard: Guard,
+        output: &mut Writer,
+    ) {
+        guard.show(call, number, output);
+        // It may have been lost while replicas were waited for, when nobody had it.
+        if let Some(why) = guard.grants.iter().find_map(|it| it.proof.loss(now)) {
+            guard.is_over = true;
+            output.over(number, why);
+        }
         for grant in &guard.grants {
             let guards = self.of_holds.entry(grant.proof.hold).or_default();
             guards.push(number);
@@ -932,8 +948,7 @@ impl Machine {
             grants: vec![grant],
             is_over: false,
         };
-        guard.show(call, number, output);
-        self.keep_guard(number, guard);
+        self.keep_guard(now, call, number, guard, output);
     }
 
     /// Not granted in time.
@@ -1014,18 +1029,28 @@ impl Locking {
 impl Guard {
     /// What it has, if it can be exclusive or shared: of one key, and no permits.
     fn one(&mut self) -> Result<&mut Grant, Error> {
-        let (ask, limit) = match self.grants.as_mut_slice() {
+        match self.grants.as_mut_slice() {
             [grant] if grant.proof.claims.is_single() => match grant.ask {
-                Ask::Exclusive | Ask::Shared => return Ok(grant),
-                permits @ Ask::Permits { .. } => (permits, "exclusive or shared"),
+                Ask::Exclusive | Ask::Shared => Ok(grant),
+                permits @ Ask::Permits { .. } => Err(not_of_mode(permits, "exclusive or shared")),
             },
-            _ => (Ask::Shared, "exclusive for several keys"),
-        };
-        Err(Error::OutOfRange {
-            argument: "mode",
-            value: format!("{ask:?}"),
-            limit: limit.into(),
-        })
+            _ => Err(not_of_mode(Ask::Shared, "exclusive for several keys")),
+        }
+    }
+
+    /// Whether it has one key, alone, so that a value can be published with it.
+    fn check_alone(&self) -> Result<(), Error> {
+        match self.grants.as_slice() {
+            [grant] if grant.proof.claims.is_single() => match grant.ask {
+                Ask::Exclusive => Ok(()),
+                other => Err(not_of_mode(other, "exclusive, to publish a value")),
+            },
+            _ => Err(Error::OutOfRange {
+                argument: "keys",
+                value: "several".to_owned(),
+                limit: "1 key, to publish a value".into(),
+            }),
+        }
     }
 
     fn show(&self, call: u64, number: u64, output: &mut Writer) {
@@ -1037,6 +1062,14 @@ impl Guard {
         let owner = self.grants.first().map(|it| it.proof.claims.owner());
         let owner = owner.map_or("", Owner::as_str);
         output.granted(call, number, owner, &fences);
+    }
+}
+
+fn not_of_mode(ask: Ask, limit: &'static str) -> Error {
+    Error::OutOfRange {
+        argument: "mode",
+        value: format!("{ask:?}"),
+        limit: limit.into(),
     }
 }
 

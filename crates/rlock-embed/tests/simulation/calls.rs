@@ -31,13 +31,17 @@ pub(crate) struct Call {
 
 #[derive(Debug)]
 enum What {
-    Lock(Vec<&'static str>, u8),
+    /// The keys, which of [`MODES`], the grace if it is bound, and whether a release can have the server keep it.
+    Lock(Vec<&'static str>, u8, u64, bool),
     Upgrade(u64),
     /// Whether it was lost, and until when the server is to keep what; 0 if it is free when this is done.
     Release(bool, Vec<(String, String, u64)>),
     Done,
     Flush,
     Question,
+    /// What it was told last, if anything.
+    Observe(Option<Option<(u64, String)>>),
+    Leader,
 }
 
 #[derive(Debug)]
@@ -47,6 +51,8 @@ pub(crate) struct Guard {
     /// Of [`MODES`].
     pub(crate) mode: u8,
     begun: u64,
+    /// How long it outlives its connection, if it is bound to it.
+    pub(crate) grace: u64,
     /// What a release can have the server keep.
     is_plain: bool,
     pub(crate) is_over: bool,
@@ -68,7 +74,8 @@ impl World<'_> {
         let calls = self.clients[client].calls.keys();
         let calls: Vec<u64> = calls.copied().collect();
         match (what % 32, guard) {
-            (0..=9, _) => self.asks(client, how, which),
+            (0..=8, _) => self.asks(client, how, which),
+            (9, _) => self.observes(client, how, which),
             (10..=15, Some(guard)) => {
                 let least = (how % 3 == 0).then(|| 20 * u64::from(time));
                 self.releases(client, guard, least);
@@ -131,7 +138,8 @@ impl World<'_> {
                 self.has_acted();
             }
             (29, _) => self.errs(client, how, which),
-            (30, _) => self.calls(client, 1, What::Done, 0, 1, |it| it),
+            (30, _) if how < 64 => self.calls(client, 1, What::Done, 0, 1, |it| it),
+            (30, _) => self.proclaims(client, guard, time),
             (31, _) => self.calls(client, 9, What::Question, 0, 1, |it| it),
             _ => {}
         }
@@ -207,8 +215,11 @@ impl World<'_> {
         };
         let mut names = keys.to_vec();
         names.sort_unstable();
-        let what = What::Lock(names, (mode as u8) | u8::from(is_plain) << 7);
-        self.calls(client, 2, what, wait, requests, |it| {
+        let grace = if bound == NONE { 0 } else { bound * MS };
+        let what = What::Lock(names, mode as u8, grace, is_plain);
+        let is_campaign = mode == 0 && keys.len() == 1 && how.is_multiple_of(2);
+        let kind = if is_campaign { 19 } else { 2 };
+        self.calls(client, kind, what, wait, requests, |it| {
             let it = it.u8("owner", owner).u64("activity", u64::from(how % 2));
             let it = it
                 .bytes("name", b"")
@@ -219,10 +230,69 @@ impl World<'_> {
                 .u32("limit", limit)
                 .u64("wait", wait);
             let it = it.u64("lease", lease).u8("renewed", renewed);
-            it.u64("max hold", most)
-                .u64("bound", bound)
-                .u16("replicas", replicas)
+            let it = it.u64("max hold", most).u64("bound", bound);
+            let it = it.u16("replicas", replicas);
+            match is_campaign {
+                true => it.bytes("value", &how.to_string().into_bytes()),
+                false => it,
+            }
         });
+    }
+
+    fn proclaims(&mut self, client: usize, guard: Option<u64>, time: u8) {
+        let Some(guard) = guard else { return };
+        let value = usize::from(time) * 5;
+        // One that is too long is the caller's error; so is that of what is shared.
+        self.calls(client, 20, What::Done, 0, 1, |it| {
+            it.u64("guard", guard).bytes("value", &vec![b'v'; value])
+        });
+    }
+
+    fn observes(&mut self, client: usize, how: u8, which: u8) {
+        let key = ["a", "b", "c"][usize::from(which) % 3].as_bytes();
+        if how.is_multiple_of(4) {
+            return self.calls(client, 22, What::Leader, 0, 1, |it| it.bytes("key", key));
+        }
+        let observers = self.clients[client].calls.values();
+        if observers
+            .filter(|it| matches!(it.what, What::Observe(_)))
+            .count()
+            < 4
+        {
+            self.calls(client, 21, What::Observe(None), NONE, 1, |it| {
+                it.bytes("key", key)
+            });
+        }
+    }
+
+    /// Ends what nothing else ends.
+    pub(crate) fn looks_away(&mut self, client: usize) {
+        let calls = self.clients[client].calls.iter();
+        let observers = calls.filter(|it| matches!(it.1.what, What::Observe(_)));
+        let observers: Vec<u64> = observers.map(|it| *it.0).collect();
+        for observer in observers {
+            self.clients[client].calls.remove(&observer);
+            self.tell(client, Event::of(8).u64("call", observer));
+        }
+    }
+
+    /// Each change is one, and no fence is smaller than one before.
+    fn observed(&mut self, client: usize, call: u64, leader: Option<(u64, String)>, missed: bool) {
+        self.seen.changes += 1;
+        let call = self.clients[client].calls.get_mut(&call);
+        let Some(What::Observe(known)) = call.map(|it| &mut it.what) else {
+            return self.is_wrong(|| "nobody observes".to_owned());
+        };
+        let before = known.replace(leader.clone());
+        let is_news = match &before {
+            None => !missed,
+            Some(before) => missed || *before != leader,
+        };
+        let fences = (before.flatten().map(|it| it.0), leader.map(|it| it.0));
+        let goes_back = matches!(fences, (Some(before), Some(now)) if now < before);
+        if goes_back || !is_news {
+            self.is_wrong(|| format!("observed: {fences:?}, missed: {missed}"));
+        }
     }
 
     pub(crate) fn releases(&mut self, client: usize, guard: u64, least: Option<u64>) {
@@ -331,7 +401,7 @@ impl World<'_> {
             (0, _) => bytes.truncate(usize::from(which) % bytes.len()),
             (1, _) => bytes.push(which),
             (2, Some(used)) => bytes = event(used),
-            (3, _) => bytes[0] = which.max(19),
+            (3, _) => bytes[0] = which.max(23),
             // No text, a guard that is a list, and so on: as long as all other things.
             _ => bytes = [&[2][..], &call.to_le_bytes(), &[which; 40]].concat(),
         }
@@ -346,11 +416,20 @@ impl World<'_> {
     /// A caller is told.
     pub(crate) fn told(&mut self, client: usize, action: Action) {
         let call = match &action {
+            Action::Leader {
+                call,
+                leader,
+                missed,
+            } if self.is_observer(client, *call) => {
+                let leader = leader.clone().map(|it| (it.0, it.1));
+                return self.observed(client, *call, leader, *missed);
+            }
             Action::Granted { call, .. }
             | Action::Refused { call }
             | Action::Done { call }
             | Action::Failed { call, .. }
-            | Action::Answered { call, .. } => *call,
+            | Action::Answered { call, .. }
+            | Action::Leader { call, .. } => *call,
             Action::Over { guard, .. } => {
                 let this = &mut self.clients[client];
                 let ends = this.guards.get_mut(guard).filter(|it| !it.is_over);
@@ -371,7 +450,7 @@ impl World<'_> {
         };
         match (ended.what, action) {
             (
-                What::Lock(keys, mode),
+                What::Lock(keys, mode, grace, is_plain),
                 Action::Granted {
                     guard,
                     owner,
@@ -385,9 +464,10 @@ impl World<'_> {
                 let it = Guard {
                     fences,
                     owner,
-                    mode: mode & 127,
+                    mode,
                     begun: ended.begun,
-                    is_plain: mode & 128 != 0,
+                    grace,
+                    is_plain,
                     is_over: false,
                     dead_since: None,
                 };
@@ -432,7 +512,9 @@ impl World<'_> {
                 }
             }
             (What::Flush, Action::Done { .. }) => self.closes_by(client, 0),
-            (What::Done, Action::Done { .. }) | (What::Question, Action::Answered { .. }) => {}
+            (What::Done, Action::Done { .. })
+            | (What::Question, Action::Answered { .. })
+            | (What::Leader, Action::Leader { .. }) => {}
             (_, Action::Failed { code, text, .. }) => {
                 if code == "Protocol" || text.contains("not understood") {
                     self.is_wrong(|| format!("{code}: {text}"));
@@ -440,6 +522,11 @@ impl World<'_> {
             }
             (what, action) => self.is_wrong(|| format!("{what:?}: {action:?}")),
         }
+    }
+
+    fn is_observer(&self, client: usize, call: u64) -> bool {
+        let call = self.clients[client].calls.get(&call);
+        call.is_some_and(|it| matches!(it.what, What::Observe(_)))
     }
 
     fn is_granted(&mut self, client: usize, guard: u64) {

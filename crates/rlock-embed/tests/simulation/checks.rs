@@ -25,11 +25,14 @@ impl World<'_> {
                     ));
                 }
                 if left > 0 {
+                    it.dead_since = None;
                     valid.push(&*it);
                     continue;
                 }
                 let since = *it.dead_since.get_or_insert(now);
-                let is_late = now > since.max(client.stopped_until) + 50 * MS;
+                // After it stood still, it asks for a sign of life, and waits for half the grace.
+                let is_running = client.stopped_until + it.grace / 2;
+                let is_late = now > since.max(is_running) + 50 * MS;
                 if is_late && !(it.is_over || is_stopped || client.is_closing) {
                     wrong = Some(format!(
                         "client {number} was not told of the loss of {it:?}"
@@ -104,6 +107,7 @@ impl World<'_> {
             for client in 0..CLIENTS {
                 let guards: Vec<u64> = self.clients[client].guards.keys().copied().collect();
                 if self.clients[client].stopped_until <= self.now {
+                    self.looks_away(client);
                     guards
                         .into_iter()
                         .for_each(|guard| self.releases(client, guard, None));

@@ -24,9 +24,10 @@ use world::{Kind, Seen, World};
 
 #[test]
 fn no_two_hold_each_call_ends_once_and_nothing_stays() {
-    let seen = play(None, 100);
-    assert!(seen.events >= 60_000 && seen.grants >= 1_000, "{seen:?}");
-    assert!(seen.connections >= 1_800 && seen.refused >= 150, "{seen:?}");
+    let seen = play(None, 200);
+    assert!(seen.events >= 120_000 && seen.grants >= 1_800, "{seen:?}");
+    assert!(seen.connections >= 3_600 && seen.refused >= 300, "{seen:?}");
+    assert!(seen.changes >= 300, "{seen:?}");
 }
 
 #[test]

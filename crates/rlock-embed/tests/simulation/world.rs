@@ -35,6 +35,8 @@ pub(crate) struct Seen {
     pub(crate) connections: u64,
     /// Events that are none.
     pub(crate) refused: u64,
+    /// What observers were told.
+    pub(crate) changes: u64,
 }
 
 impl Seen {
@@ -44,6 +46,7 @@ impl Seen {
             grants: self.grants + other.grants,
             connections: self.connections + other.connections,
             refused: self.refused + other.refused,
+            changes: self.changes + other.changes,
         }
     }
 }

@@ -352,9 +352,15 @@ impl Engine {
         for (_, flush) in std::mem::take(&mut self.flushes) {
             self.actions.push_back(Action::Flushed { flush });
         }
-        for claim in self.claims.values_mut() {
-            claim.queue.clear();
+        // What was to be released has nobody any more who does it.
+        let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
+        for hold in left.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.forget(hold);
         }
+        self.claims.retain(|_, claim| {
+            claim.queue.clear();
+            claim.hold.is_some()
+        });
         self.timers.clear();
         self.requests.clear();
     }

@@ -340,7 +340,7 @@ impl Server {
                     session: Some(session),
                     channel: it.channel.map(|it| it.channel()),
                     bind: it.bind,
-                    value: it.value.map(Into::into),
+                    value: it.value,
                 };
                 core.renew(name(it.key), it.owner, &renewal)
             }),
