@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos compare fencing fresh fuzz help install lint module package run sanitize server servers soak test
+.PHONY: bench build chaos compare election fencing fresh fuzz help install lint module package run sanitize server servers soak test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -34,6 +34,9 @@ test: ## Every test, on the system's Redis and on all that `make servers` instal
 fencing: module ## A holder is stopped past its lease: its late write is refused where fences are checked
 	tests/install-needs postgresql python3-venv
 	tests/with-server examples/fencing/run
+
+election: build ## One of three workers leads and is killed, and the next one leads; an observer prints each change
+	RLOCK=$${CARGO_TARGET_DIR:-target}/release/rlock tests/with-server examples/election
 
 chaos: module ## Locks of real servers amid faults for five minutes, in all languages, then what holders saw is checked; ARGS=--seconds=60
 	tests/run-clients --prepare chaos

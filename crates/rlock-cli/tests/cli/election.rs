@@ -59,6 +59,41 @@ fn lost_leadership_ends_the_command_or_is_campaigned_for_again() {
     again.finish().assert_code(128 + 15);
 }
 
+/// `examples/election`: a leader is killed, twice.
+#[test]
+fn example_shows_who_follows_a_leader_that_was_killed() {
+    let server = Server::start();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/election");
+    let mut example = std::process::Command::new(example);
+    example
+        .env("RLOCK_URL", server.url())
+        .env("RLOCK", env!("CARGO_BIN_EXE_rlock"))
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let shown = finished(&mut example);
+    shown.assert_code(0);
+    let lines = shown.stdout.lines();
+    let leads: Vec<_> = lines
+        .filter(|it| it.contains(" s  ") && it.contains("worker-"))
+        .collect();
+    let [_, after_lease, _, at_once] = leads[..] else {
+        panic!("{shown:?}");
+    };
+    let seconds = |line: &str| {
+        line.trim()
+            .split_once(" s ")
+            .unwrap()
+            .0
+            .parse::<f64>()
+            .unwrap()
+    };
+    assert!(
+        seconds(after_lease) > 1.0,
+        "before its lease ended: {shown:?}"
+    );
+    assert!(seconds(at_once) < seconds(after_lease), "{shown:?}");
+}
+
 #[test]
 fn observations_are_lines_of_json_if_asked_for() {
     let server = Server::start();
