@@ -146,6 +146,11 @@ class Reader {
       case 8: return { kind, call: this.u64(), value: this.value() };
       case 9: return { kind, guard: this.u64(), why: this.u8() };
       case 10: return { kind, level: this.u8(), text: this.text() };
+      case 11: {
+        const [call, leads] = [this.u64(), this.u8() === 1];
+        const leader = { fence: this.big(), value: this.bytes(), owner: this.text(), timeLeft: this.u64() };
+        return { kind, call, leader: leads ? leader : null, missed: this.u8() === 1 };
+      }
       default: throw new Error(`rlock: unknown action ${kind}`);
     }
   }

@@ -11,14 +11,18 @@ const { version } = require('./package.json');
 const event = {
   connect: 1, lock: 2, release: 3, upgrade: 4, extend: 5, downgrade: 6, question: 7, abandon: 8, metrics: 9,
   opened: 10, received: 11, ended: 12, flush: 13, leaveAll: 14, closed: 15, tick: 16, leave: 17, untaken: 18,
+  campaign: 19, proclaim: 20, observe: 21, leader: 22,
 };
 const action = {
   connect: 1, write: 2, close: 3, granted: 4, refused: 5, done: 6, failed: 7, answered: 8, over: 9, note: 10,
+  leader: 11,
 };
 const levels = ['debug', 'info', 'warn'];
 const losses = ['its lease ended', 'the server ended it', 'it was released'];
 /** The longest time that a timer of Node takes, in milliseconds. */
 const TIMER_MAX = 2 ** 31 - 1;
+/** How many changes an observer may leave untaken. */
+const CHANGES_MAX = 1024;
 
 class RlockError extends Error {
   constructor(code, message, { transient = false } = {}) {
@@ -37,10 +41,19 @@ const millis = (name, value, none) => {
   return Math.ceil(value);
 };
 
-const keyBytes = key => {
-  if (typeof key === 'string') return Buffer.from(key);
-  if (key instanceof Uint8Array) return key;
-  throw new TypeError(`key is ${String(key)}, it must be a string or a Uint8Array`);
+const bytesOf = (name, value) => {
+  if (typeof value === 'string') return Buffer.from(value);
+  if (value instanceof Uint8Array) return value;
+  throw new TypeError(`${name} is ${String(value)}, it must be a string or a Uint8Array`);
+};
+const keyBytes = key => bytesOf('key', key);
+
+const closed = () => new RlockError('Closed', 'the client has been closed');
+
+const listen = (signal, abort) => {
+  // A signal may end any number of waits: that is no leak to be warned of.
+  if (signal && getMaxListeners(signal) === defaultMaxListeners) setMaxListeners(Infinity, signal);
+  signal?.addEventListener('abort', abort, { once: true });
 };
 
 class Client {
@@ -48,6 +61,9 @@ class Client {
   #sockets = new Map();
   #calls = new Map();
   #guards = new Map();
+  #observers = new Map();
+  /** How many changes are waited for. */
+  #awaited = 0;
   #last = 0;
   #activities = 0;
   #timer;
@@ -92,6 +108,8 @@ class Client {
     return result;
   }
 
+  election(key, options) { return new Election(this.#verbs, keyBytes(key), options); }
+
   activity() { return Object.freeze({ number: ++this.#activities }); }
 
   async connect(options) { await this.#call(event.connect, undefined, options); }
@@ -133,7 +151,7 @@ class Client {
     throw new RlockError('NotAcquired', `${keys.join(', ')}: not acquired within ${options.wait} ms`);
   }
 
-  #granted(keys, mode, options = {}) {
+  #granted(keys, mode, options = {}, value = undefined) {
     const { permits = 1, limit = 0, lease = 30_000, renew = true, replicas = 0, activity, signal } = options;
     keys = keys.map(keyBytes);
     const wait = millis('wait', options.wait, NONE);
@@ -144,12 +162,36 @@ class Client {
       .u8(activity ? 1 : 0).u64(activity?.number ?? 0).bytes('').list(keys)
       .u8(mode).u32(permits).u32(limit).u64(wait)
       .u64(leaseMs).u8(renew ? 1 : 0).u64(maxHold).u64(bound).u16(replicas);
-    return this.#call(event.lock, write, { signal, keys });
+    if (value === undefined) return this.#call(event.lock, write, { signal, keys });
+    return this.#call(event.campaign, it => write(it).bytes(value), { signal, keys, type: Leadership });
+  }
+
+  #observe(key, signal) {
+    const call = ++this.#last;
+    const abort = () => changes.end(signal.reason);
+    const changes = new Changes({
+      waits: count => {
+        this.#awaited += count;
+        this.#keepAlive();
+      },
+      ended: () => {
+        signal?.removeEventListener('abort', abort);
+        if (this.#observers.delete(call)) this.#handle(event.abandon, it => it.u64(call));
+      },
+    });
+    if (signal?.aborted) abort();
+    else if (this.#isClosed) changes.end(closed());
+    else {
+      listen(signal, abort);
+      this.#observers.set(call, changes);
+      this.#handle(event.observe, it => it.u64(call).bytes(key));
+    }
+    return changes;
   }
 
   /** Begins a call; its promise is settled by the engine, or by the signal. */
   #call(kind, write, { signal, ...about } = {}, isLast = false) {
-    if (this.#isClosed && !isLast) return Promise.reject(new RlockError('Closed', 'the client has been closed'));
+    if (this.#isClosed && !isLast) return Promise.reject(closed());
     if (signal?.aborted) return Promise.reject(signal.reason);
     const call = ++this.#last;
     return new Promise((resolve, reject) => {
@@ -162,10 +204,8 @@ class Client {
         signal?.removeEventListener('abort', abort);
         settle(value);
       };
-      // A signal may end any number of waits: that is no leak to be warned of.
-      if (signal && getMaxListeners(signal) === defaultMaxListeners) setMaxListeners(Infinity, signal);
       this.#calls.set(call, { ...about, resolve: end(resolve), reject: end(reject) });
-      signal?.addEventListener('abort', abort, { once: true });
+      listen(signal, abort);
       this.#handle(kind, it => {
         it.u64(call);
         write?.(it);
@@ -231,6 +271,12 @@ class Client {
       this.#log(levels[it.level], it.text);
       return;
     }
+    const observer = this.#observers.get(it.call);
+    if (observer) {
+      if (it.kind === action.leader) return observer.push(it);
+      this.#observers.delete(it.call);
+      return observer.end(new RlockError(it.code, it.text, it));
+    }
     const call = this.#calls.get(it.call);
     this.#calls.delete(it.call);
     switch (it.kind) {
@@ -241,19 +287,27 @@ class Client {
       case action.refused: call?.resolve(null); break;
       case action.done: call?.resolve(); break;
       case action.answered: call?.resolve(it.value); break;
+      case action.leader: call?.resolve(it.leader); break;
       default: call?.reject(new RlockError(it.code, it.text, it));
     }
   }
 
-  #guard(it, { guard, keys }) {
-    const known = guard ?? new Guard(this.#verbs, it.guard, keys);
+  #guard(it, { guard, keys, type = Guard }) {
+    const known = guard ?? new type(this.#verbs, it.guard, keys);
     known.grant(it.owner, it.fences);
     this.#guards.set(it.guard, known);
     return known;
   }
 
-  /** What guards can do with their client. */
+  /** What guards and elections can do with their client. */
   #verbs = {
+    campaign: (key, value, options) => this.#granted([key], 0, options, bytesOf('value', value)),
+    leader: (key, options) => this.#call(event.leader, it => it.bytes(key), options),
+    observe: (key, signal) => this.#observe(key, signal),
+    proclaim: (guard, value) => {
+      const bytes = bytesOf('value', value);
+      return this.#call(event.proclaim, it => it.u64(guard).bytes(bytes));
+    },
     remaining: guard => this.#engine.remaining(guard),
     release: (guard, least) => {
       this.#guards.delete(guard);
@@ -283,7 +337,7 @@ class Client {
 
   /** Only what somebody waits for keeps the process alive. */
   #keepAlive() {
-    const verb = this.#calls.size > 0 ? 'ref' : 'unref';
+    const verb = this.#calls.size + this.#awaited > 0 ? 'ref' : 'unref';
     this.#timer?.[verb]();
     for (const socket of this.#sockets.values()) socket[verb]();
   }
@@ -338,4 +392,105 @@ class Guard {
   [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.release(); }
 }
 
-module.exports = { Client, Guard, RlockError };
+/** What a leader holds. */
+class Leadership extends Guard {
+  #verbs;
+  #number;
+
+  constructor(verbs, number, keys) {
+    super(verbs, number, keys);
+    this.#verbs = verbs;
+    this.#number = number;
+  }
+
+  async proclaim(value) { await this.#verbs.proclaim(this.#number, value); }
+  resign() { return this.release(); }
+}
+
+/** Who leads at a key. */
+class Election {
+  #verbs;
+  #key;
+  #options;
+
+  constructor(verbs, key, options) {
+    this.#verbs = verbs;
+    this.#key = key;
+    this.#options = options;
+  }
+
+  async campaign(value, options) {
+    const leadership = await this.#verbs.campaign(this.#key, value, { ...this.#options, ...options });
+    if (leadership) return leadership;
+    throw new RlockError('NotAcquired', `${Buffer.from(this.#key)}: not elected within ${options?.wait ?? this.#options?.wait} ms`);
+  }
+
+  async tryCampaign(value, options) {
+    return this.#verbs.campaign(this.#key, value, { ...this.#options, ...options, wait: 0 });
+  }
+
+  async leader(options) { return this.#verbs.leader(this.#key, options); }
+  observe({ signal } = {}) { return this.#verbs.observe(this.#key, signal); }
+}
+
+/** What an observer is told, until it ends. */
+class Changes {
+  #verbs;
+  #untaken = [];
+  #takers = [];
+  #isEnded = false;
+  /** Is thrown once. */
+  #error;
+
+  constructor(verbs) { this.#verbs = verbs; }
+
+  push({ leader, missed }) {
+    const change = { leader: leader && { fence: leader.fence, value: leader.value }, missed };
+    const taker = this.#takers.shift();
+    if (taker) {
+      this.#verbs.waits(-1);
+      return taker({ value: change, done: false });
+    }
+    this.#untaken.push(change);
+    if (this.#untaken.length > CHANGES_MAX) {
+      this.#untaken.shift();
+      this.#untaken[0].missed = true;
+    }
+  }
+
+  end(error) {
+    if (this.#isEnded) return;
+    this.#isEnded = true;
+    this.#error = error;
+    this.#verbs.ended();
+    const takers = this.#takers.splice(0);
+    if (takers.length) this.#verbs.waits(-takers.length);
+    for (const taker of takers) taker(this.next());
+  }
+
+  async next() {
+    if (this.#untaken.length) return { value: this.#untaken.shift(), done: false };
+    if (!this.#isEnded) {
+      return new Promise(resolve => {
+        this.#takers.push(resolve);
+        this.#verbs.waits(1);
+      });
+    }
+    const error = this.#error;
+    this.#error = undefined;
+    if (error) throw error;
+    return { value: undefined, done: true };
+  }
+
+  async return() {
+    this.end();
+    this.#untaken = [];
+    this.#error = undefined;
+    return { value: undefined, done: true };
+  }
+
+  [Symbol.asyncIterator]() { return this; }
+  [Symbol.asyncDispose ?? Symbol.for('asyncDispose')]() { return this.return(); }
+}
+
+module.exports = { Changes, Client, Election, Guard, Leadership, RlockError };

@@ -96,6 +96,8 @@ export class Client {
   using<T>(
     keys: Key | readonly Key[], options: LockOptions, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T,
   ): Promise<T>;
+  /** The right to lead at a key, and who leads; `options` are those of each campaign. Nothing is sent before it is used. */
+  election(key: Key, options?: LockOptions): Election;
   activity(): Activity;
   /** What `RLOCK.INFO` says of a lock. */
   info(key: Key): Promise<Record<string, unknown>>;
@@ -108,8 +110,72 @@ export class Client {
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-export class Guard {
+/** What a leader publishes: text, or any bytes; 0 to 1024 of them. */
+export type Value = string | Uint8Array;
+
+/**
+ * One of several processes leads, in the order of asking, and publishes a value: where it is reached, for example. It is
+ * the lock at its key. Whoever holds that in another way keeps candidates waiting, but is no leader.
+ */
+export class Election {
   private constructor();
+  /**
+   * Waits until this process leads, and publishes `value` from then on. As `Client.lock`: rejects with `NotAcquired` if
+   * `wait` was not enough, and leaves nothing on the server if `signal` aborts.
+   */
+  campaign(value: Value, options?: LockOptions): Promise<Leadership>;
+  /** Leads if nobody else does, otherwise `null`. */
+  tryCampaign(value: Value, options?: LockOptions): Promise<Leadership | null>;
+  /** Who leads at the moment of asking. It may be different by now. */
+  leader(options?: { signal?: AbortSignal }): Promise<Leader | null>;
+  /**
+   * Who leads now, and then each change of that, as the server tells it: see `Changes`. It begins at once. All that
+   * observe by one client share its connection. Ends with the reason of `signal` if that aborts.
+   */
+  observe(options?: { signal?: AbortSignal }): Changes;
+}
+
+/** Who leads, as the server says. */
+export interface Leader extends Proclaimed {
+  readonly owner: string;
+  /** The milliseconds until its leadership ends unless it is renewed. */
+  readonly timeLeft: number;
+}
+
+/** What a leader has published. */
+export interface Proclaimed {
+  /** Larger than that of every leader before. */
+  readonly fence: bigint;
+  readonly value: Buffer;
+}
+
+export interface Change {
+  /** Who leads from now on; `null` if nobody does. */
+  readonly leader: Proclaimed | null;
+  /** Whether others may have led since the last change: there was no connection, or too many changes were not taken. */
+  readonly missed: boolean;
+}
+
+/**
+ * Who leads, and each change of that. It begins with the leader of now, or that there is none. Each change comes once,
+ * and fences never go back. After a new connection, a fail-over or a moved slot it begins again with the leader of that
+ * moment, in a change that is `missed`. Of more than 1024 changes that are not taken the oldest are dropped, and the next
+ * one is `missed`.
+ *
+ * A server that is away ends nothing. Errors that do not pass are thrown once, and end it: `Denied`, `NotALock`,
+ * `ModuleMissing`, `Refused`, `Closed`. Leaving the loop ends it, as `return()` does. The process stays alive while a
+ * change is waited for.
+ */
+export class Changes implements AsyncIterableIterator<Change> {
+  private constructor();
+  next(): Promise<IteratorResult<Change, undefined>>;
+  return(): Promise<IteratorResult<Change, undefined>>;
+  [Symbol.asyncIterator](): this;
+  [Symbol.asyncDispose](): Promise<void>;
+}
+
+export class Guard {
+  protected constructor();
   readonly key: string;
   readonly keys: readonly string[];
   readonly owner: string;
@@ -135,4 +201,16 @@ export class Guard {
   /** From exclusive to shared. */
   downgrade(): Promise<void>;
   [Symbol.asyncDispose](): Promise<void>;
+}
+
+/** Leads until it resigns, or the leadership is lost. Another one may lead before this one notices: see `fence`. */
+export class Leadership extends Guard {
+  private constructor();
+  /**
+   * Publishes another value; observers are told of it under the same fence. Rejects with `Lost`, `OutOfRange` for more
+   * than 1024 bytes, or `Unavailable`: then which value is published is not known.
+   */
+  proclaim(value: Value): Promise<void>;
+  /** Ends the leadership: the same as `release`. */
+  resign(): Promise<void>;
 }

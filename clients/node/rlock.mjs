@@ -1,4 +1,4 @@
 // The same for `import`.
 import rlock from './rlock.cjs';
 
-export const { Client, Guard, RlockError } = rlock;
+export const { Changes, Client, Election, Guard, Leadership, RlockError } = rlock;

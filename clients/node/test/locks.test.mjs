@@ -205,7 +205,7 @@ test('the package is the same by import and by require, and is typed', async () 
 
 test('the events that are written and the actions that are read are those of the record', async () => {
   const { forms } = createRequire(import.meta.url)('../engine.cjs');
-  const names = ['connect', 'write', 'close', 'granted', 'refused', 'done', 'failed', 'answered', 'over', 'note'];
+  const names = ['connect', 'write', 'close', 'granted', 'refused', 'done', 'failed', 'answered', 'over', 'note', 'leader'];
   const record = JSON.parse(await readFile(process.env.RLOCK_RUN
     ?? new URL('../../../crates/rlock-embed/tests/host/run.json', import.meta.url)));
   for (const { fields, event, output, actions, deadline } of record.steps) {
@@ -216,6 +216,11 @@ test('the events that are written and the actions that are read are those of the
     for (const [index, shown] of actions.entries()) {
       const it = read.actions[index];
       const name = names[it.kind - 1];
+      if (name === 'leader') {
+        const leader = it.leader && [Number(it.leader.fence), it.leader.value.toString(), it.leader.owner];
+        assert.deepEqual([it.call, leader, it.missed], [shown.call, shown.leader?.slice(0, 3) ?? null, shown.missed]);
+        continue;
+      }
       const number = it.connection ?? it.call ?? it.guard ?? it.text;
       assert.equal(number, name === 'note' ? shown.text : shown[name], name);
       if (name === 'granted') assert.deepEqual(it.fences.map(([key]) => key.toString()), shown.fences.map(([key]) => key));
@@ -229,10 +234,10 @@ test('the examples of README run as they are', async t => {
   const { url } = await start(t);
   const readme = await readFile(new URL('../README.md', import.meta.url), 'utf8');
   const examples = [...readme.matchAll(/```js\n([^]*?)```/g)].map(([, text]) => text.replace(/redis:\/\/127.0.0.1:6379/, url));
-  assert.equal(examples.length, 2);
+  assert.equal(examples.length, 3);
   const here = fileURLToPath(new URL('..', import.meta.url));
-  for (const [index, text] of examples.entries()) {
-    const type = index === 0 ? 'module' : 'commonjs';
+  for (const text of examples) {
+    const type = text.startsWith('import') ? 'module' : 'commonjs';
     // A package finds itself by its name.
     await promisify(execFile)(process.execPath, [`--input-type=${type}`, '-e', text], { cwd: here, timeout: 10_000 });
   }

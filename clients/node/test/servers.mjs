@@ -56,7 +56,7 @@ export const isFree = async (port, key) => (await ask(port, 'EXISTS', key)) === 
 
 /** The connections of clients of this library. */
 export const connections = async port =>
-  (await ask(port, 'CLIENT', 'LIST')).split('\n').filter(it => it.includes('lib-name=rlock-node') || it.includes('sub=1')).length;
+  (await ask(port, 'CLIENT', 'LIST')).split('\n').filter(it => it.includes('lib-name=rlock-node') || / sub=[1-9]/.test(it)).length;
 
 /** A network before a server: `delay` holds replies back, `mute` loses them, `cut` ends connections. */
 export async function network(test, port) {

@@ -1,10 +1,19 @@
 // What users write, for the compiler to check.
-import { Client, RlockError, type Guard } from '../rlock.js';
+import { Client, RlockError, type Guard, type Leader, type Leadership } from '../rlock.js';
 
 export async function use(): Promise<number> {
   await using client = new Client('redis://127.0.0.1', { name: 'use', log: (level, text) => console.log(level, text) });
   const guard: Guard | null = await client.tryLock('k', { lease: 1000, bound: 500 });
   if (guard === null) return 0;
+  const election = client.election('orders', { bound: 0 });
+  const leadership: Leadership = await election.campaign(Buffer.from('10.0.0.1:80'), { wait: 100 });
+  await leadership.proclaim('10.0.0.1:81');
+  const leader: Leader | null = await election.leader();
+  for await (const { leader: proclaimed, missed } of election.observe({ signal: leadership.signal })) {
+    if (missed || proclaimed?.value.toString() === '10.0.0.1:81') break;
+  }
+  await leadership.resign();
+  if (leader && leader.fence !== leadership.fence) return leader.timeLeft;
   const fence: bigint = guard.fence;
   await guard.release();
   try {
