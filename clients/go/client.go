@@ -40,6 +40,8 @@ type call struct {
 	number uint64
 	done   chan action // Takes one without waiting.
 	hold   *Hold       // What a lock is granted to, or what an upgrade is of.
+	// What an observer is told.
+	changes *changes
 }
 
 // Options of a client. Of a time, zero is the default.
@@ -151,6 +153,14 @@ func (c *Client) tell(a action, notes *[]action) {
 		return
 	}
 	call := c.calls[a.number]
+	if call != nil && call.changes != nil && a.kind == acLeader {
+		change := Change{Missed: a.missed}
+		if a.leader != nil {
+			change.Leader = &a.leader.Proclaimed
+		}
+		call.changes.add(change)
+		return
+	}
 	delete(c.calls, a.number)
 	switch {
 	case a.kind != acGranted:
@@ -190,20 +200,28 @@ func (c *Client) wait(ctx context.Context, call *call) (action, error) {
 	select {
 	case ended = <-call.done:
 	case <-ctx.Done():
-		c.mu.Lock()
-		if c.calls[call.number] != nil {
-			delete(c.calls, call.number)
-			c.event(evAbandon).u64(call.number)
-			c.handle()
+		if c.abandon(call) {
 			return action{}, context.Cause(ctx)
 		}
-		c.mu.Unlock()
 		ended = <-call.done
 	}
 	if ended.kind == acFailed {
 		return action{}, &Error{Code: ended.code, Message: ended.text, Transient: ended.transient}
 	}
 	return ended, nil
+}
+
+// abandon ends a call that nobody waits for any more, unless it has ended.
+func (c *Client) abandon(call *call) bool {
+	c.mu.Lock()
+	if c.calls[call.number] == nil {
+		c.mu.Unlock()
+		return false
+	}
+	delete(c.calls, call.number)
+	c.event(evAbandon).u64(call.number)
+	c.handle()
+	return true
 }
 
 // Connect connects, and says what is wrong if that cannot be done. It is not needed: the first call does.

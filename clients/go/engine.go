@@ -46,6 +46,10 @@ const ( // Events
 	evTick
 	_
 	evUntaken
+	evCampaign
+	evProclaim
+	evObserve
+	evLeader
 )
 
 const ( // Actions
@@ -59,6 +63,7 @@ const ( // Actions
 	acAnswered
 	acOver
 	acNote
+	acLeader
 )
 
 // compiled is one for the process: an instance of it for each client takes little.
@@ -242,6 +247,8 @@ type action struct {
 	fences        map[string]uint64
 	transient     bool
 	value         any
+	leader        *Leader
+	missed        bool
 }
 
 func (r *reader) action() action {
@@ -271,6 +278,14 @@ func (r *reader) action() action {
 		a.how = r.u8()
 	case acNote:
 		a.how, a.text = r.u8(), r.text()
+	case acLeader:
+		leads := r.u8() == 1
+		leader := &Leader{Proclaimed: Proclaimed{r.u64(), r.text()}, Owner: r.text()}
+		leader.TimeLeft = time.Duration(min(r.u64(), math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
+		if leads {
+			a.leader = leader
+		}
+		a.missed = r.u8() == 1
 	default:
 		panic(fmt.Sprintf("rlock: unknown action %d", a.kind))
 	}

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -162,11 +163,16 @@ func (c *Client) Lock(ctx context.Context, key string, options ...Option) (*Hold
 
 // TryLock asks for the lock once. ErrNotAcquired if somebody else has it.
 func (c *Client) TryLock(ctx context.Context, key string, options ...Option) (*Hold, error) {
-	return c.LockAll(ctx, []string{key}, append(options, Wait(0))...)
+	return c.LockAll(ctx, []string{key}, slices.Concat(options, []Option{Wait(0)})...)
 }
 
 // LockAll is Lock for 1 to 1024 keys: all of them or none.
 func (c *Client) LockAll(ctx context.Context, keys []string, options ...Option) (*Hold, error) {
+	return c.acquire(ctx, keys, nil, options)
+}
+
+// acquire also publishes a value, if there is one.
+func (c *Client) acquire(ctx context.Context, keys []string, value *string, options []Option) (*Hold, error) {
 	t := terms{wait: none, maxHold: none, bound: none, lease: 30_000, renew: true}
 	for _, option := range options {
 		option(&t)
@@ -179,6 +185,8 @@ func (c *Client) LockAll(ctx context.Context, keys []string, options ...Option) 
 	}
 	mode, permits := uint8(0), uint32(1)
 	switch {
+	case value != nil && (t.limit > 0 || t.isShared):
+		return nil, outOfRange("Shared and Permits are not for a campaign")
 	case t.limit > 0 && t.isShared:
 		return nil, outOfRange("Shared and Permits cannot be together")
 	case t.limit > 0:
@@ -189,13 +197,20 @@ func (c *Client) LockAll(ctx context.Context, keys []string, options ...Option) 
 	hold := &Hold{client: c, keys: append([]string(nil), keys...), ignore: t.ignore}
 	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	hold.context, hold.cancel = &holdContext{inner, hold}, cancel
-	call, event, err := c.begin(evLock, hold)
+	kind := uint8(evLock)
+	if value != nil {
+		kind = evCampaign
+	}
+	call, event, err := c.begin(kind, hold)
 	if err != nil {
 		return nil, err
 	}
 	event.flag(t.activity != 0).u64(t.activity).text("").list(hold.keys)
 	event.u8(mode).u32(permits).u32(t.limit).u64(t.wait)
 	event.u64(t.lease).flag(t.renew).u64(t.maxHold).u64(t.bound).u16(t.replicas)
+	if value != nil {
+		event.text(*value)
+	}
 	ended, err := c.wait(ctx, call)
 	switch {
 	case err != nil:

@@ -623,7 +623,7 @@ func TestRecord(t *testing.T) {
 	decoder := json.NewDecoder(bytes.NewReader(must(os.ReadFile(file))(t)))
 	decoder.UseNumber()
 	done(t, decoder.Decode(&record))
-	names := []string{"connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note"}
+	names := []string{"connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note", "leader"}
 	number := func(value any) uint64 {
 		if value == nil {
 			return none
@@ -665,7 +665,14 @@ func TestRecord(t *testing.T) {
 		for _, shown := range step.Actions {
 			a := output.action()
 			name := names[a.kind-1]
-			if name == "note" {
+			if name == "leader" {
+				isTrue(t, number(shown["call"]) == a.number && shown["missed"] == a.missed, shown)
+				leader, leads := shown[name].([]any)
+				isTrue(t, leads == (a.leader != nil), shown)
+				if leads {
+					isTrue(t, number(leader[0]) == a.leader.Fence && leader[1] == a.leader.Value && leader[2] == a.leader.Owner, shown)
+				}
+			} else if name == "note" {
 				isTrue(t, number(shown[name]) == uint64(a.how) && shown["text"] == a.text, shown)
 			} else {
 				isTrue(t, number(shown[name]) == a.number, shown, a)
@@ -692,7 +699,7 @@ func TestReadme(t *testing.T) {
 	s := start(t)
 	here := must(filepath.Abs("."))(t)
 	programs := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindAllStringSubmatch(string(must(os.ReadFile("README.md"))(t)), -1)
-	isTrue(t, len(programs) == 2)
+	isTrue(t, len(programs) == 3)
 	for _, program := range programs {
 		directory := t.TempDir()
 		source := strings.ReplaceAll(program[1], "redis://127.0.0.1:6379", s.URL)
@@ -705,6 +712,6 @@ func TestReadme(t *testing.T) {
 		run := exec.Command("go", "run", ".")
 		run.Dir = directory
 		said, err := run.CombinedOutput()
-		isTrue(t, err == nil && strings.Contains(string(said), "under fence"), err, string(said))
+		isTrue(t, err == nil && regexp.MustCompile("under fence|nobody leads").Match(said), err, string(said))
 	}
 }

@@ -80,7 +80,7 @@ func isQueued(t testing.TB, port int, key string, count int) bool {
 func connections(t testing.TB, port int) int {
 	count := 0
 	for line := range strings.Lines(ask(t, port, "CLIENT", "LIST")) {
-		if strings.Contains(line, "lib-name=rlock-go") || strings.Contains(line, "sub=1") {
+		if strings.Contains(line, "lib-name=rlock-go") || strings.Contains(line, " sub=") && !strings.Contains(line, " sub=0 ") {
 			count++
 		}
 	}
