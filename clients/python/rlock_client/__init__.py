@@ -1,9 +1,11 @@
 """Locks of a Redis or Valkey server with the rlock module: queued, leased, fenced."""
 
+from ._elections import Change, Leader, Proclaimed
 from ._errors import Cancelled, Closed, Deadlock, Error, Lost, ModuleMissing, NotAcquired, NotConnected
 from ._errors import OutOfRange, QueueFull, Unavailable
 from ._host import Activity, __version__
-from ._threads import Client, Lock
+from ._threads import Changes, Client, Election, Leadership, Lock
 
-__all__ = ["Activity", "Cancelled", "Client", "Closed", "Deadlock", "Error", "Lock", "Lost", "ModuleMissing"]
-__all__ += ["NotAcquired", "NotConnected", "OutOfRange", "QueueFull", "Unavailable", "__version__"]
+__all__ = ["Activity", "Cancelled", "Change", "Changes", "Client", "Closed", "Deadlock", "Election", "Error", "Leader"]
+__all__ += ["Leadership", "Lock", "Lost", "ModuleMissing", "NotAcquired", "NotConnected", "OutOfRange", "Proclaimed"]
+__all__ += ["QueueFull", "Unavailable", "__version__"]

@@ -9,12 +9,14 @@ from . import _wire as wire
 from ._host import Activity, Call, Hold, Host, Key, Settings, log, millis, named
 
 L = TypeVar("L", bound="LockBase")
+E = TypeVar("E")
+Value = Union[str, bytes]
 T = TypeVar("T")
 
 
-def key_bytes(key: Key) -> bytes:
+def key_bytes(key: Union[Key, Value], name: str = "key") -> bytes:
     if not isinstance(key, (str, bytes)):
-        raise TypeError(f"key is {key!r}, it must be a string or bytes")
+        raise TypeError(f"{name} is {key!r}, it must be a string or bytes")
     return key.encode() if isinstance(key, str) else key
 
 
@@ -29,6 +31,7 @@ class Terms(NamedTuple):
     on_loss: Optional[Callable[[errors.Lost], Any]]
     raise_lost: bool
     thread_local: bool
+    value: Optional[bytes] = None
 
 
 @functools.lru_cache(maxsize=256)
@@ -61,8 +64,9 @@ def documented(face: Type[T]) -> Type[T]:
     return face
 
 
-class ClientBase(Generic[L]):
+class ClientBase(Generic[L, E]):
     _kind: Type[L]
+    _election: Callable[["ClientBase[L, E]", Key, Dict[str, Any]], E]
 
     def __init__(
         self,
@@ -114,6 +118,11 @@ class ClientBase(Generic[L]):
         least = wire.number(millis("release_after", release_after))
         return self._kind(self, Terms(listed, event, rest, wait, least, on_loss, raise_lost, thread_local))
 
+    def election(self, key: Key, **terms: Any) -> E:
+        """The right to lead at a key, and who leads. ``terms`` are those of each campaign, as of ``lock``, but ``shared``,
+        ``limit`` and ``permits``. Nothing is sent before it is used."""
+        return type(self)._election(self, key, terms)
+
     def activity(self) -> Activity:
         """For what is done one after the other: it enters again what it holds, and deadlocks are seen."""
         return Activity()
@@ -147,7 +156,7 @@ class ClientBase(Generic[L]):
 
 
 class LockBase:
-    def __init__(self, client: ClientBase[Any], terms: Terms) -> None:
+    def __init__(self, client: ClientBase[Any, Any], terms: Terms) -> None:
         self._client, self._terms = client, terms
         self._begin()
 
@@ -208,7 +217,10 @@ class LockBase:
         event = terms.event + wire.number(millis("timeout", wait) if blocking else 0) + terms.rest
         host, call = self._client._host(), Call(terms.keys, terms.on_loss)
         try:
-            hold = await host.call(call, wire.LOCK, event)
+            if terms.value is None:
+                hold = await host.call(call, wire.LOCK, event)
+            else:
+                hold = await host.call(call, wire.CAMPAIGN, event + wire.data(terms.value))
             if hold:
                 self._push(hold)
             return bool(hold)

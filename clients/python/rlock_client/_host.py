@@ -112,6 +112,8 @@ class Hold:
 class Call:
     """Somebody waits for its end."""
 
+    is_observer = False
+
     def __init__(
         self,
         keys: Sequence[bytes] = (),
@@ -121,6 +123,10 @@ class Call:
         self.keys, self.on_loss, self.hold, self.number = keys, on_loss, hold, 0
         self.is_done, self.value, self.error = False, None, None  # type: bool, Any, Optional[errors.Error]
         self.wake: Callable[[], None]
+
+    def told(self, leader: Any, missed: bool) -> None:
+        """Who leads, any number of times before the end, if it is an observer."""
+        raise NotImplementedError
 
     def finish(self, value: Any, error: Optional[errors.Error] = None) -> None:
         self.is_done, self.value, self.error = True, value, error
@@ -307,7 +313,10 @@ class Host:
                 if rest[0] != 2 and hold.on_loss:
                     self.lost(hold)
             return None
-        call = self.calls.pop(number, None)
+        call = self.calls.get(number)
+        if kind == 11 and call and call.is_observer:
+            return call.told(*rest)
+        self.calls.pop(number, None)
         if call is None:
             return self.step(wire.head(wire.UNTAKEN, rest[0])) if kind == 4 else None
         if kind == 4:
@@ -318,7 +327,7 @@ class Host:
         if kind == 7:
             text = f"{named(call.keys)}: {rest[1]}" if call.keys else rest[1]
             return call.finish(None, errors.of(rest[0], text, rest[2]))
-        return call.finish(rest[0] if kind == 8 else kind == 6)
+        return call.finish(rest[0] if kind in (8, 11) else kind == 6)
 
     def flush(self) -> None:
         while self.writing:

@@ -8,6 +8,7 @@ import os
 import selectors
 import socket
 import threading
+import time
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Coroutine, Deque, List, Optional, Type, TypeVar
@@ -15,7 +16,8 @@ from typing import Any, Callable, Coroutine, Deque, List, Optional, Type, TypeVa
 from . import _errors as errors
 from . import _host as common
 from . import _wire as wire
-from ._face import ClientBase, LockBase, documented
+from ._elections import Change, ElectionBase, Leader, LeadershipBase, Observer
+from ._face import ClientBase, LockBase, Value, documented, key_bytes
 from ._host import Call, Connection, Hold, Key, Settings, log
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -251,10 +253,105 @@ class Lock(LockBase):
 
 
 @documented
-class Client(ClientBase[Lock]):
+class Leadership(Lock, LeadershipBase):
+    """The right to lead, to acquire and to release: a lock that publishes a value while it is held. Another one may lead
+    before this one notices that it stood still or was cut off: send ``fence`` along with each write."""
+
+    def proclaim(self, value: Value) -> None:  # type: ignore[override]
+        _run(super().proclaim(value))
+
+    def resign(self) -> None:  # type: ignore[override]
+        self.release()
+
+    def __enter__(self) -> "Leadership":
+        super().__enter__()
+        return self
+
+
+class Changes:
+    """Who leads, and each change of that: to be iterated over, by any thread. It ends with ``close``, a ``with`` block, or
+    when it is forgotten.
+
+    It begins with the leader of now, or that there is none. Each change comes once, and fences never go back. After a new
+    connection, a fail-over or a moved slot it begins again with the leader of that moment, in a change that is ``missed``.
+    Of more than 1024 changes that are not taken the oldest are dropped, and the next one is ``missed``.
+
+    A server that is away ends nothing. An error that does not pass is raised: ``Denied``, ``NotALock``, ``ModuleMissing``,
+    ``Refused``, `Closed`."""
+
+    def __init__(self, host: _Host, key: bytes) -> None:
+        self._ready = threading.Event()
+        self._host, self._observer, self._is_left = host, Observer(key, self._ready), False
+        host.post(functools.partial(host.begin, self._observer, wire.OBSERVE, wire.data(key)))
+        if host.is_stopped:
+            self._observer.finish(None, errors.Closed("the client has been closed"))
+
+    def get(self, timeout: Optional[float] = None) -> Optional[Change]:
+        """The next change; ``None`` if none came in ``timeout`` seconds, or it was closed."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while not self._observer.is_closed:
+            change = self._observer.take(self._host)
+            if change:
+                return change
+            rest = None if end is None else end - time.monotonic()
+            if rest is not None and rest <= 0:
+                return None
+            self._ready.wait(rest)
+        return None
+
+    def close(self) -> None:
+        """Ends it. A thread that waits for a change is told that there is none any more."""
+        self._observer.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._is_left:
+            self._is_left = True
+            if not self._host.is_foreign:
+                self._host.post(functools.partial(self._host.give_up, self._observer))
+
+    def __iter__(self) -> "Changes":
+        return self
+
+    def __next__(self) -> Change:
+        change = self.get()
+        if change is None:
+            raise StopIteration
+        return change
+
+    def __enter__(self) -> "Changes":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_is_left"):
+            self._leave()  # Nobody waits, and this may run in the middle of anything: it takes no lock.
+
+
+@documented
+class Election(ElectionBase[Leadership]):
+    """The right to lead at a key, which one owner at a time has, in the order of asking, and publishes a value with: where
+    it is reached, for example. It is the lock at its key: whoever holds that in another way keeps candidates waiting, but is
+    no leader."""
+
+    _kind = Leadership
+
+    def leader(self) -> Optional[Leader]:  # type: ignore[override]
+        return _run(super().leader())
+
+    def observe(self) -> Changes:
+        """Who leads now, and then each change of that, as the server tells it. It begins at once. All that observe by one
+        client share its connection."""
+        return Changes(self._client._host(), self._key)  # type: ignore[arg-type]
+
+
+@documented
+class Client(ClientBase[Lock, Election]):
     """Locks of one server, cluster or group of Sentinels. Threads share it."""
 
-    _kind = Lock
+    _kind, _election = Lock, Election
 
     def _begin(self) -> None:
         self._current: Optional[_Host] = None

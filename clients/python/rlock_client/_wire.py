@@ -10,6 +10,7 @@ NONE = 2**64 - 1  # In place of a time: without limit, or not at all.
 
 (CONNECT, LOCK, RELEASE, UPGRADE, EXTEND, DOWNGRADE, QUESTION, ABANDON, METRICS) = range(1, 10)
 (OPENED, RECEIVED, ENDED, FLUSH, LEAVE_ALL, CLOSED, TICK, LEAVE, UNTAKEN) = range(10, 19)
+(CAMPAIGN, PROCLAIM, OBSERVE, LEADER) = range(19, 23)
 
 u16, u32, number = struct.Struct("<H").pack, struct.Struct("<I").pack, struct.Struct("<Q").pack
 head = struct.Struct("<BQ").pack  # An event's kind, and a number.

@@ -12,10 +12,11 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional, Set, Tuple, T
 
 from . import _errors as errors
 from . import _wire as wire
+from ._elections import Change, ElectionBase, LeadershipBase, Observer
 from ._face import ClientBase, LockBase
 from ._host import Call, Connection, Hold, Host, Settings, log
 
-__all__ = ["Client", "Lock"]
+__all__ = ["Changes", "Client", "Election", "Leadership", "Lock"]
 F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
 
 
@@ -152,10 +153,72 @@ class Lock(LockBase):
         return locked  # type: ignore[return-value]
 
 
-class Client(ClientBase[Lock]):
+class Leadership(Lock, LeadershipBase):
+    """The right to lead, to acquire and to release: a lock that publishes a value while it is held. Another one may lead
+    before this one notices that it stood still or was cut off: send ``fence`` along with each write."""
+
+    async def __aenter__(self) -> "Leadership":
+        await super().__aenter__()
+        return self
+
+
+class Changes:
+    """Who leads, and each change of that, to be iterated over: see `rlock_client.Changes`. It ends with ``close``, an
+    ``async with`` block, or when it is forgotten. A task that is cancelled while it waits takes no change."""
+
+    def __init__(self, host: _Host, key: bytes) -> None:
+        self._ready = asyncio.Event()
+        self._host, self._observer, self._is_left = host, Observer(key, self._ready), False
+        host.begin(self._observer, wire.OBSERVE, wire.data(key))
+
+    def close(self) -> None:
+        """Ends it. A task that waits for a change is told that there is none any more."""
+        self._observer.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._is_left:
+            self._is_left = True
+            if not self._host.is_foreign:
+                self._host.post(functools.partial(self._host.give_up, self._observer))
+
+    def __aiter__(self) -> "Changes":
+        return self
+
+    async def __anext__(self) -> Change:
+        while not self._observer.is_closed:
+            change = self._observer.take(self._host)
+            if change:
+                return change
+            await self._ready.wait()
+        raise StopAsyncIteration
+
+    async def __aenter__(self) -> "Changes":
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_is_left"):
+            self._leave()  # Nobody waits, and this may run in the middle of anything: it takes no lock.
+
+
+class Election(ElectionBase[Leadership]):
+    """The right to lead at a key, and who leads: see `rlock_client.Election`."""
+
+    _kind = Leadership
+
+    def observe(self) -> Changes:
+        """Who leads now, and then each change of that, as the server tells it. It begins at once. All that observe by one
+        client share its connection."""
+        return Changes(self._client._host(), self._key)  # type: ignore[arg-type]
+
+
+class Client(ClientBase[Lock, Election]):
     """Locks of one server, cluster or group of Sentinels. It has connections of its own in each event loop."""
 
-    _kind = Lock
+    _kind, _election = Lock, Election
 
     def _begin(self) -> None:
         self._hosts: Dict[asyncio.AbstractEventLoop, _Host] = {}

@@ -260,7 +260,7 @@ def test_an_example(server, example):
     assert all(server.is_free(key) for key in re.findall(r'lock\("([^"]*)"', example))
 
 
-KINDS = ["connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note"]
+KINDS = ["connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note", "leader"]
 
 
 def test_the_recorded_run():
@@ -273,7 +273,12 @@ def test_the_recorded_run():
         deadline, actions = _wire.read(output)
         assert deadline == (_wire.NONE if step["deadline"] is None else step["deadline"])
         for action, recorded in zip(actions, step["actions"], strict=True):
-            assert recorded[KINDS[action[0] - 1]] == action[1]
+            if action[0] == 11:
+                (_, call, leader, missed), shown = action, recorded["leader"]
+                fields = leader and [leader[0], leader[1].decode(), leader[2]]
+                assert (recorded["call"], recorded["missed"], shown and shown[:3]) == (call, missed, fields)
+            else:
+                assert recorded[KINDS[action[0] - 1]] == action[1]
 
 
 def test_errors_can_be_pickled():

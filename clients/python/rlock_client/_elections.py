@@ -1,0 +1,120 @@
+"""What both faces share of elections."""
+
+import asyncio
+import collections
+import threading
+from typing import Any, Deque, Dict, Generic, NamedTuple, Optional, Tuple, Type, TypeVar, Union
+
+from . import _errors as errors
+from . import _wire as wire
+from ._face import ClientBase, LockBase, Value, key_bytes
+from ._host import Call, Host, Key
+
+CHANGES_MAX = 1024
+M = TypeVar("M", bound="LeadershipBase")
+
+
+class Proclaimed(NamedTuple):
+    """What a leader has published."""
+
+    fence: int
+    """Larger than that of every leader before."""
+    value: bytes
+    """0 to 1024 bytes."""
+
+
+class Leader(NamedTuple):
+    """Who leads, as the server says."""
+
+    fence: int
+    value: bytes
+    owner: str
+    time_left: float
+    """The seconds until its leadership ends unless it is renewed."""
+
+
+class Change(NamedTuple):
+    """Who leads from now on, as an observer is told."""
+
+    leader: Optional[Proclaimed]
+    """``None`` if nobody leads."""
+    missed: bool
+    """Whether others may have led since the last change: there was no connection, or too many changes were not taken."""
+
+
+class Observer(Call):
+    """Is told of each change by its host, and keeps what is not taken. ``ready`` is set while there is something to take."""
+
+    is_observer = True
+
+    def __init__(self, key: bytes, ready: Union[threading.Event, asyncio.Event]) -> None:
+        super().__init__([key])
+        self._untaken: Deque[Change] = collections.deque()
+        self._lock, self._ready, self.wake = threading.Lock(), ready, ready.set
+        self.is_closed = False
+
+    def told(self, leader: Optional[Tuple[int, bytes, str, Optional[float]]], missed: bool) -> None:
+        with self._lock:
+            if len(self._untaken) == CHANGES_MAX:
+                self._untaken.popleft()
+                self._untaken[0] = self._untaken[0]._replace(missed=True)
+            self._untaken.append(Change(leader and Proclaimed(*leader[:2]), missed))
+            self._ready.set()
+
+    def finish(self, value: Any, error: Optional[errors.Error] = None) -> None:
+        with self._lock:
+            super().finish(value, error)
+
+    def take(self, host: Host) -> Optional[Change]:
+        """The next one; nothing if it is to be waited for."""
+        if host.is_foreign:
+            raise errors.Closed("it belongs to the process, or the event loop, that observes")
+        with self._lock:
+            if self._untaken:
+                return self._untaken.popleft()
+            if not self.is_done and not self.is_closed:
+                self._ready.clear()
+                return None
+        self.result()
+        return None
+
+    def close(self) -> None:
+        with self._lock:
+            self.is_closed = True
+            self._ready.set()
+
+
+class LeadershipBase(LockBase):
+    async def proclaim(self, value: Value) -> None:
+        """Publishes another value, of which observers are told under the same fence. Raises `Lost`, `OutOfRange` for more
+        than 1024 bytes, or `Unavailable`: then it is not known which value is published."""
+        await self._change(wire.PROCLAIM, wire.data(key_bytes(value, "value")))
+
+    async def resign(self) -> None:
+        """Ends the leadership: the same as ``release``."""
+        await LockBase.release(self)
+
+
+class ElectionBase(Generic[M]):
+    _kind: Type[M]
+
+    def __init__(self, client: ClientBase[Any, Any], key: Key, terms: Dict[str, Any]) -> None:
+        self._client, self._key, self._terms = client, key_bytes(key), terms
+        self._lock({})  # Says now what is wrong with them.
+
+    def _lock(self, terms: Dict[str, Any]) -> Any:
+        all_terms = {**self._terms, **terms}
+        wrong = {"shared", "limit", "permits"} & set(all_terms)
+        if wrong:
+            raise TypeError(f"an election has no {', '.join(sorted(wrong))}: one leads alone")
+        return self._client.lock(self._key, **all_terms)
+
+    def campaign(self, value: Value, **terms: Any) -> M:
+        """A leadership, which is not acquired yet: a lock that publishes ``value`` (0 to 1024 bytes, or text) while it is
+        held. ``terms`` are those of `Client.lock`, such as ``wait``, but ``shared``, ``limit`` and ``permits``."""
+        return self._kind(self._client, self._lock(terms)._terms._replace(value=key_bytes(value, "value")))
+
+    async def leader(self) -> Optional[Leader]:
+        """Who leads at the moment of asking; ``None`` if nobody does. It may be different by now."""
+        leader = await self._client._host().call(Call([self._key]), wire.LEADER, wire.data(self._key))
+        return leader and Leader(*leader)
