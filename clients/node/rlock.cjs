@@ -439,8 +439,8 @@ class Changes {
   #untaken = [];
   #takers = [];
   #isEnded = false;
-  /** Is thrown once. */
-  #error;
+  /** Why it has ended, if for a reason that is thrown, which may be anything. It is thrown once. */
+  #failures = [];
 
   constructor(verbs) { this.#verbs = verbs; }
 
@@ -458,10 +458,10 @@ class Changes {
     }
   }
 
-  end(error) {
+  end(...failures) {
     if (this.#isEnded) return;
     this.#isEnded = true;
-    this.#error = error;
+    this.#failures = failures;
     this.#verbs.ended();
     const takers = this.#takers.splice(0);
     if (takers.length) this.#verbs.waits(-takers.length);
@@ -476,16 +476,14 @@ class Changes {
         this.#verbs.waits(1);
       });
     }
-    const error = this.#error;
-    this.#error = undefined;
-    if (error) throw error;
+    if (this.#failures.length) throw this.#failures.shift();
     return { value: undefined, done: true };
   }
 
   async return() {
     this.end();
     this.#untaken = [];
-    this.#error = undefined;
+    this.#failures = [];
     return { value: undefined, done: true };
   }
 

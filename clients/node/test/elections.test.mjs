@@ -82,6 +82,8 @@ test('an observer that ends leaves nothing', async t => {
   assert.deepEqual(await changes.next(), { value: undefined, done: true });
   await eventually('it has left', async () => await subscribed() === 0);
   await assert.rejects(client.election('k').observe({ signal: given.signal }).next(), /enough/);
+  const aborted = client.election('k').observe({ signal: AbortSignal.abort(null) });
+  assert.equal(await aborted.next().catch(reason => reason), null, 'whatever the reason is');
   const campaign = new AbortController();
   await ask(port, 'RLOCK.ACQUIRE', 'k', 'other', '60000');
   const candidate = client.election('k').campaign('x', { signal: campaign.signal });

@@ -31,8 +31,8 @@ const CHECK_CREDENTIALS_OF_NODES: &str = "put those of all nodes into the addres
      redis+cluster://user:password@host:port, best by RLOCK_URL";
 const CHECK_CERTIFICATES: &str = "name the authority that has signed the server's certificate with \
      --cacert FILE, and your own certificate with --cert FILE --key FILE";
-const CHECK_RIGHTS: &str = "the user needs the commands, the channels rlock:client:* and the keys \
-     that docs/cli.md names under `Access rights`";
+const CHECK_RIGHTS: &str = "the user needs the commands, the channels and the keys that docs/cli.md \
+     names under `Access rights`";
 const IS_NO_CLUSTER: &str = "it is a server of its own: name it without --cluster, as \
      redis://host:port/";
 const IS_A_CLUSTER: &str = "it belongs to a cluster: add --cluster, or name it as \

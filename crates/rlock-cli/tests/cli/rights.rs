@@ -33,11 +33,11 @@ fn rules(text: &'static str) -> Vec<(&'static str, &'static str)> {
     rules.collect()
 }
 
-/// What the page adds to a rule for a cluster.
-fn in_a_cluster() -> String {
-    let row = PAGE.lines().find(|line| line.starts_with("| a cluster:"));
-    let cell = row.unwrap().split('`').rfind(|cell| cell.starts_with('+'));
-    cell.unwrap().replace("\\|", "|")
+/// What the page adds to a rule, in the row that begins so.
+fn added(row: &str) -> String {
+    let row = PAGE.lines().find(|line| line.starts_with(row));
+    let cell = row.unwrap().split('`').rfind(|cell| !cell.starts_with(' '));
+    format!(" {}", cell.unwrap().replace("\\|", "|"))
 }
 
 /// Makes the users, with what is added to their rules.
@@ -181,6 +181,46 @@ fn each_question_needs_no_more_than_the_operator_has() {
 }
 
 #[test]
+fn who_observes_an_election_needs_a_channel_more_and_who_leads_does_not() {
+    let server = Server::start();
+    admit(&server, "");
+    let elected = || {
+        let mut command = rlock_at(&url(&server, "application"));
+        let says = ["-c", "echo $RLOCK_FENCE"];
+        let ended = finished(
+            command
+                .args(["elect", "lock:k", "--value", "a:1"])
+                .args(says),
+        );
+        ended.assert_code(0);
+        ended.stdout
+    };
+    elected();
+    assert_nothing_refused(&server);
+    let observe = |user: &str| {
+        let mut command = rlock_at(&url(&server, user));
+        command.args(["observe", "lock:k"]);
+        command
+    };
+    let refused = finished(&mut observe("operator"));
+    refused.assert_code(123);
+    refused.assert_says("Access rights");
+    let _: () = server.admin().run("ACL LOG RESET");
+    admit(&server, &added("| who observes"));
+    let users = ["application", "operator"];
+    let mut observers = users.map(|user| Running::start(&mut observe(user)));
+    for observer in &mut observers {
+        observer.until_says("nobody leads");
+    }
+    let fence = elected();
+    for mut observer in observers {
+        observer.until_says(&format!("{} a:1", fence.trim()));
+        observer.until_says("nobody leads");
+    }
+    assert_nothing_refused(&server);
+}
+
+#[test]
 fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
     let server = Server::start();
     admit(&server, "");
@@ -224,7 +264,7 @@ fn the_exporter_needs_no_more_than_its_user_has_and_says_what_it_lacks() {
 #[test]
 fn in_a_cluster_a_few_rights_more_are_enough() {
     let cluster = Cluster::start();
-    let more = in_a_cluster().replace('+', " +");
+    let more = added("| a cluster:");
     for master in &cluster.masters {
         admit(master, &more);
         let _: () = master.admin().run("ACL SETUSER application ~*");

@@ -348,6 +348,8 @@ pub struct Endpoint {
     questions: BTreeMap<Id, Question>,
     /// What is observed at which key, and the key of each observer.
     watches: BTreeMap<Arc<[u8]>, Watch>,
+    /// Those that are tried again, and when.
+    paused_watches: BTreeSet<(Instant, Arc<[u8]>)>,
     observers: BTreeMap<Id, Arc<[u8]>>,
     beside: Vec<Beside>,
     start: Option<Start>,
@@ -395,6 +397,7 @@ impl Endpoint {
             connections: BTreeMap::new(),
             questions: BTreeMap::new(),
             watches: BTreeMap::new(),
+            paused_watches: BTreeSet::new(),
             observers: BTreeMap::new(),
             beside: Vec::new(),
             start: None,
@@ -540,7 +543,7 @@ impl Endpoint {
             Timer::Sentinels => self.sentinels_are_due(now),
             Timer::Cluster => self.cluster_is_due(now),
             Timer::Question(call) => self.question_is_due(now, call),
-            Timer::Watches => self.watches_go_on(now),
+            Timer::Watches => self.paused_watches_go_on(now),
         }
     }
 

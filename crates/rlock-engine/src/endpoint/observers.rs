@@ -234,13 +234,28 @@ impl Endpoint {
         let routes = self.engine.routes();
         let are_meant = |(key, watch): &(&Arc<[u8]>, &Watch)| match watch.stage {
             Stage::Link => true,
-            Stage::Pause(until) => until <= now,
+            Stage::Pause(_) => false,
             Stage::Asked(_) | Stage::Followed => watch.node != Some(routes.node_of(key)),
         };
         let meant = self.watches.iter().filter(are_meant);
         let meant: Vec<_> = meant.map(|(key, _)| Arc::clone(key)).collect();
         for key in meant {
             self.watch(now, &key);
+        }
+    }
+
+    /// Tries those again whose pause is over. Any number of them may be at one server
+    /// that is loading its data, so the others are not looked at.
+    pub(super) fn paused_watches_go_on(&mut self, now: Instant) {
+        while let Some((until, key)) = self.paused_watches.pop_first() {
+            if until > now {
+                self.paused_watches.insert((until, key));
+                return;
+            }
+            let watch = self.watches.get(&key);
+            if watch.is_some_and(|watch| watch.stage == Stage::Pause(until)) {
+                self.watch(now, &key);
+            }
         }
     }
 
@@ -254,6 +269,7 @@ impl Endpoint {
     }
 
     pub(super) fn watches_are_closed(&mut self) {
+        self.paused_watches.clear();
         for (_, watch) in std::mem::take(&mut self.watches) {
             if let Some(node) = watch.node {
                 self.engine.lease_is_not_awaited(node, LEASE_DEFAULT);
@@ -354,6 +370,7 @@ impl Endpoint {
             watch.attempts = attempts.saturating_add(1);
             watch.stage = Stage::Pause(until);
         }
+        self.paused_watches.insert((until, Arc::clone(key)));
         self.timers.insert((until, Timer::Watches));
     }
 
@@ -399,7 +416,8 @@ impl Endpoint {
         let is_asked = |key: &[u8]| {
             expected().any(|it| matches!(it, What::Unwatched(asked) if **asked == *key))
         };
-        let keys = requests::keys_of_channel(channel).filter(|key| !is_asked(key));
+        let keys = requests::keys_of_channel(channel);
+        let keys = keys.filter(|key| self.watches.contains_key(*key) && !is_asked(key));
         let keys: Vec<Arc<[u8]>> = keys.map(Arc::from).collect();
         for key in keys {
             let watch = self.watches.get_mut(&key);

@@ -344,3 +344,25 @@ fn replies_stay_with_their_requests_whatever_ends_a_subscription() {
         assert_eq!(it.said(), ["call 3: granted 12"]);
     }
 }
+
+/// A server that loads its data refuses each of them, again and again.
+#[test]
+fn any_number_of_observers_can_wait_to_be_tried_again() {
+    let cost_of_each = |count: u32| {
+        let mut it = Played::connected();
+        (0..count).for_each(|key| it.observes(&format!("k{key}")));
+        for _ in 0..count {
+            it.hears(1, subscribed() + "-LOADING busy\r\n");
+            // Each of them is tried again at another time.
+            it.passes_nanos(1);
+        }
+        let begun = std::time::Instant::now();
+        it.passes(10);
+        let cost = begun.elapsed() / count;
+        assert_eq!(it.said().len(), 4 * count as usize);
+        cost
+    };
+    let cheapest = |count| (0..3).map(|_| cost_of_each(count)).min().unwrap();
+    let (few, many) = (cheapest(50), cheapest(6400));
+    assert!(many < few * 8, "{few:?} each, of many {many:?}");
+}

@@ -231,7 +231,11 @@ impl Played {
 
     /// Lets time pass; alarms ring in time.
     pub(crate) fn passes(&mut self, ms: u64) {
-        let end = self.now + ms * 1_000_000;
+        self.passes_nanos(ms * 1_000_000);
+    }
+
+    pub(crate) fn passes_nanos(&mut self, nanos: u64) {
+        let end = self.now + nanos;
         while let Some(due) = self.endpoint.next_deadline()
             && due.nanos() <= end
         {
