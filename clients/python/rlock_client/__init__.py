@@ -1,8 +1,9 @@
 """Locks of a Redis or Valkey server with the rlock module: queued, leased, fenced."""
 
+from ._engine import __version__
 from ._errors import Cancelled, Closed, Deadlock, Error, Lost, ModuleMissing, NotAcquired, NotConnected
 from ._errors import OutOfRange, QueueFull, Unavailable
-from ._host import Activity, __version__
+from ._host import Activity
 from ._threads import Client, Lock
 
 __all__ = ["Activity", "Cancelled", "Client", "Closed", "Deadlock", "Error", "Lock", "Lost", "ModuleMissing"]
