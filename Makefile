@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos compare election fencing fresh fuzz help install lint module package run sanitize server servers soak test
+.PHONY: bench build chaos compare election fencing fresh fuzz help install lint module package release run sanitize server servers soak test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -17,6 +17,9 @@ install: ## Install what `make build` has built: PREFIX=/usr/local, DESTDIR=
 package: build ## Debian packages, an archive for other systems, and the clients' packages, in target/dist
 	deploy/make-packages
 	clients/make-packages $${CARGO_TARGET_DIR:-target}/dist
+
+release: ## Everything that a release publishes, tried, in target/dist; publishes nothing; ARGS=--rehearse between releases
+	deploy/make-release $(ARGS)
 
 run: ## Build all, start servers of its own and run the demonstration on them
 	tests/install-needs
