@@ -14,7 +14,9 @@ module:
 install: ## Install what `make build` has built: PREFIX=/usr/local, DESTDIR=
 	deploy/install "$(DESTDIR)" $(PREFIX)
 
-package: build ## Debian packages, an archive for other systems, and the clients' packages, in target/dist
+package: ## Debian packages, an archive for other systems, and the clients' packages, in target/dist
+	deploy/make-packages --needs
+	$(MAKE) build
 	deploy/make-packages
 	clients/make-packages $${CARGO_TARGET_DIR:-target}/dist
 
@@ -49,7 +51,7 @@ chaos: module ## Locks of real servers amid faults for five minutes, in all lang
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
 	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)
 
-compare: ## rlock beside other distributed locks, on this machine: target/compare/index.html; ARGS=--quick for 5 minutes
+compare: ## rlock beside other distributed locks, on this machine: target/compare/index.html; ARGS=--quick for 5 minutes once it is built
 	benches/peers/run $(ARGS)
 
 servers: ## Put Redis 8 and Valkey 8 and 9 into .servers/, for `make test`
