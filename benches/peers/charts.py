@@ -3,6 +3,8 @@
 import math
 from typing import NamedTuple
 
+from contestant import NEVER
+
 
 class Bar(NamedTuple):
     """Lengths are shares of the width: of the figure, and of the lowest and highest round if there were several."""
@@ -20,15 +22,17 @@ def bars(results, column, chosen=None):
     measured = []
     for who in results.rows(column.workload):
         value = results.figure(who["id"], column.workload, column.figure)
-        if value is not None and (chosen is None or who["id"] in chosen):
+        never = (results.trouble(who["id"], column.workload) or "").startswith(NEVER)
+        if (value is not None or never) and (chosen is None or who["id"] in chosen):
             measured.append((who, value, results.spread(who["id"], column.workload, column.figure)))
-    length = scale([end for _, value, spread in measured for end in (value, *(spread or ()))], column.chart == "log")
+    ends = [end for _, value, spread in measured if value is not None for end in (value, *(spread or ()))]
+    length = scale(ends, column.chart == "log")
     groups = {}
     for who, value, spread in measured:
         low, high = map(length, spread) if spread else (None, None)
-        bar = Bar(who["title"], who["kind"], column.show(value), length(value), low, high)
-        groups.setdefault(who["language"], []).append(bar)
-    return groups
+        text, to = ("never", 0) if value is None else (column.show(value), length(value))
+        groups.setdefault(who["language"], []).append(Bar(who["title"], who["kind"], text, to, low, high))
+    return groups if ends else {}
 
 
 def scale(values, logarithmic):

@@ -203,6 +203,7 @@ def test_a_failure_is_a_sentence():
     assert line in page.drawn(found)
     shown = dict((who["id"], cells[0]) for who, cells in sections.rows_of(found, columns_of(found, "crash")))
     assert shown[QUEUED.id] == ("never", "", error)
+    assert charts.bars(found, columns_of(found, "crash")[0])["Python"][0][2:4] == ("never", 0)
 
 
 @pytest.mark.parametrize("program, said", [
