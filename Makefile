@@ -70,6 +70,7 @@ soak: ## What takes too long for each change (as root; about three hours): befor
 	tests/fresh
 	tests/run-fuzz
 	tests/run-sanitize
+	$(MAKE) release ARGS=--rehearse
 	$(MAKE) bench compare ARGS=--quick
 	$(MAKE) chaos
 	tests/run-all --everywhere
