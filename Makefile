@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos compare election fencing fresh fuzz help install lint module package run sanitize server servers soak test
+.PHONY: bench build chaos compare election fencing fresh fuzz help install lint module package release run sanitize server servers soak test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -14,9 +14,14 @@ module:
 install: ## Install what `make build` has built: PREFIX=/usr/local, DESTDIR=
 	deploy/install "$(DESTDIR)" $(PREFIX)
 
-package: build ## Debian packages, an archive for other systems, and the clients' packages, in target/dist
+package: ## Debian packages, an archive for other systems, and the clients' packages, in target/dist
+	deploy/make-packages --needs
+	$(MAKE) build
 	deploy/make-packages
 	clients/make-packages $${CARGO_TARGET_DIR:-target}/dist
+
+release: ## Everything that a release publishes, tried, in target/dist; publishes nothing; ARGS=--rehearse between releases
+	deploy/make-release $(ARGS)
 
 run: ## Build all, start servers of its own and run the demonstration on them
 	tests/install-needs
@@ -46,7 +51,7 @@ chaos: module ## Locks of real servers amid faults for five minutes, in all lang
 bench: module ## The benchmarks, each beside what it is compared with; ARGS=--quick for a glance
 	cargo bench --package rlock $(if $(findstring --quick,$(ARGS)),--profile dev) -- $(ARGS)
 
-compare: ## rlock beside other distributed locks, on this machine: target/compare/index.html; ARGS=--quick for 5 minutes
+compare: ## rlock beside other distributed locks, on this machine: target/compare/index.html; ARGS=--quick for 5 minutes once it is built
 	benches/peers/run $(ARGS)
 
 servers: ## Put Redis 8 and Valkey 8 and 9 into .servers/, for `make test`
@@ -65,6 +70,7 @@ soak: ## What takes too long for each change (as root; about three hours): befor
 	tests/fresh
 	tests/run-fuzz
 	tests/run-sanitize
+	$(MAKE) release ARGS=--rehearse
 	$(MAKE) bench compare ARGS=--quick
 	$(MAKE) chaos
 	tests/run-all --everywhere

@@ -7,12 +7,12 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import subprocess
 import sys
 import time
 
 import contestant
+import machine
 import page
 import servers
 import tables
@@ -67,16 +67,39 @@ def measured(workload, who, server):
         return {"error": str(why)}
 
 
-def one_round(number, plan, contestants, running, deadline):
-    """Every contestant in turn under every workload, so that a noisy minute of the machine falls on all alike."""
-    runs = []
+def leading(workload, contestants):
+    """Ours and one peer of each language."""
+    ready = [who for who in contestants if workload.suits(who)]
+    first = {}
+    for who in ready:
+        if who.is_client or who.kind == "peer":
+            first.setdefault((who.language, who.kind), who)
+    return list(first.values())
+
+
+def in_order(plan, contestants, rounds):
+    """What is measured, in this order: round, workload, contestants. Every contestant takes its turn under every
+    workload, so that a noisy minute of the machine falls on all alike. In the first round ours and one peer of each
+    language come first under all workloads, so that there is something to compare wherever the time ends."""
     for workload in plan:
-        if number >= workload.rounds:
+        yield 0, workload, leading(workload, contestants)
+    for number in range(rounds):
+        for workload in plan:
+            if number < workload.rounds:
+                ready = [who for who in contestants if workload.suits(who)]
+                if number == 0:
+                    ready = [who for who in ready if who not in leading(workload, contestants)]
+                # Whoever comes first in one round comes later in the next.
+                turn = number * len(ready) // workload.rounds
+                yield number, workload, ready[turn:] + ready[:turn]
+
+
+def measured_in_order(batches, running, deadline):
+    """The runs, up to the deadline."""
+    runs = []
+    for number, workload, ready in batches:
+        if not ready or time.monotonic() > deadline:
             continue
-        ready = [who for who in contestants if workload.suits(who)]
-        # Whoever comes first in one round comes later in the next.
-        turn = number * len(ready) // max(workload.rounds, 1)
-        ready = ready[turn:] + ready[:turn]
         say(f"round {number + 1}, {workload.name}: {len(ready)} contestants")
         for server in running.values():
             server.clear()
@@ -94,23 +117,17 @@ def one_round(number, plan, contestants, running, deadline):
     return runs
 
 
-def machine():
-    with open("/proc/cpuinfo") as cpuinfo:
-        model = next((line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")), "")
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=TOP, capture_output=True, text=True)
-    return {
-        "processors": os.cpu_count(),
-        "model": model or platform.machine(),
-        "system": platform.freedesktop_os_release().get("PRETTY_NAME", platform.platform()),
-        "kernel": platform.release(),
-        "commit": commit.stdout.strip(),
-        "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()) + " UTC",
-    }
+def commit():
+    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=TOP, capture_output=True, text=True)
+    return said.stdout.strip()
 
 
 def compared(options):
     """Everything that was measured, as it goes into results.json."""
     seconds, rounds, crowds, idle_s, minutes = options.size
+    watch = machine.Watch()
+    if watch.idle.others_share > machine.OTHERS_MOST:
+        say(f"This machine is busy: others use {watch.idle.others_share:.0%} of its processors. The run will be marked.")
     left_out = list(options.left_out)
     contestants = [who for who in all_listed(options.program, left_out) if not options.only or who.id in options.only]
     running = started_servers(sorted({who.server for who in contestants}), left_out)
@@ -121,23 +138,20 @@ def compared(options):
     plan = workloads.planned(seconds, rounds, crowds, idle_s)
     began = time.monotonic()
     deadline = began + 60 * (options.minutes or minutes)
-    runs = []
     try:
-        for number in range(rounds):
-            runs += one_round(number, plan, contestants, running, deadline)
+        runs = measured_in_order(in_order(plan, contestants, rounds), running, deadline)
     finally:
         for server in running.values():
             server.stop()
-    if time.monotonic() > deadline:
-        left_out.append("the last rounds of some workloads: the time was over")
     return {
-        "machine": machine(),
+        "machine": machine.described() | {"commit": commit()},
+        "load": watch.load(),
         "minutes": round((time.monotonic() - began) / 60, 1),
         "rounds": rounds,
         "loop_seconds": seconds,
         "servers": {kind: each.described() for kind, each in running.items()},
         "contestants": [who.described() for who in contestants],
-        "workloads": [workload.name for workload in plan],
+        "planned": {workload.name: [who.id for who in contestants if workload.suits(who)] for workload in plan},
         "left_out": left_out,
         "runs": runs,
     }
@@ -146,7 +160,7 @@ def compared(options):
 def parsed():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     size = parser.add_mutually_exclusive_group()
-    size.add_argument("--quick", dest="size", action="store_const", const=QUICK, default=FULL, help="about 5 minutes")
+    size.add_argument("--quick", dest="size", action="store_const", const=QUICK, default=FULL, help="about 5 minutes, once all is built")
     size.add_argument("--smoke", dest="size", action="store_const", const=SMOKE, help="tries the machinery")
     parser.add_argument("--only", action="append", metavar="ID", help="only this one, e.g. go/redsync; repeatable")
     parser.add_argument("--minutes", type=float, help="begin no run after so many (17; quick: 4)")

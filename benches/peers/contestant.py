@@ -15,6 +15,16 @@ from dataclasses import asdict, dataclass
 from figures import Acquisition
 
 OURS = "rlock-"
+# What each event that a contestant says shows, as what it did not do where the event is missing.
+EVENTS = {
+    "ready": "connect all its callers",
+    "done": "finish",
+    "settled": "have all its callers wait",
+    "held": "take the free lock",
+    "asked": "begin to wait",
+    "granted": "get the lock",
+}
+NEVER = f"it did not {EVENTS['granted']}"
 # The plain commands that locks are made of. They wait for nobody, so they are measured without contention only.
 YARDSTICKS = ("set-nx-px", "ping")
 
@@ -51,9 +61,14 @@ class Contestant:
         """The kind of server that it needs."""
         return next((server for server in ("postgres", "etcd") if self.name.startswith(server)), "redis")
 
+    @property
+    def is_client(self):
+        """Ours as people use it, not the bare commands, and with a lease like the others."""
+        return self.kind == "ours" and not self.name.startswith(f"{OURS}raw") and not self.name.endswith("-bind")
+
     def described(self):
         """As a part of the results; the program's place on this machine is left out."""
-        fields = asdict(self) | {"id": self.id, "kind": self.kind, "server": self.server}
+        fields = asdict(self) | {"id": self.id, "kind": self.kind, "server": self.server, "is_client": self.is_client}
         return {name: value for name, value in fields.items() if name != "program"}
 
 
@@ -109,7 +124,7 @@ class Run:
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
         except OSError:
-            raise Failed(f"ended before it was told to go on{self._complaint()}") from None
+            raise Failed(f"its program ended before it was told to go on{self._complaint()}") from None
 
     def event(self, name, limit_s):
         """The event of that name, which has to be the next one; acquisitions before it are kept in `rows`."""
@@ -118,16 +133,16 @@ class Run:
             try:
                 line = self.lines.get(timeout=max(0, deadline - time.monotonic()))
             except queue.Empty:
-                raise Failed(f"not `{name}` within {limit_s:g} s{self._complaint()}") from None
+                raise Failed(f"it did not {EVENTS[name]} within {limit_s:g} s{self._complaint()}") from None
             if line is None:
-                raise Failed(f"ended before `{name}`{self._complaint()}")
+                raise Failed(f"its program ended before it could {EVENTS[name]}{self._complaint()}")
             value = json.loads(line)
             if isinstance(value, list):
                 self.rows.append(Acquisition(*value))
             elif value["event"] == name:
                 return value
             else:
-                raise Failed(f"said `{value['event']}` instead of `{name}`")
+                raise Failed(f"its program said `{value['event']}` instead of `{name}`")
 
     def _complaint(self):
         self.words.seek(0)

@@ -4,34 +4,45 @@ import pathlib
 
 import charts
 import jinja2
-from sections import better_lines, rows_of, sections_of
+import sections
 from tables import notes
 
 
 def drawn(results):
     """The page's HTML."""
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    sentence, ids = sections.summary(results)
     template = environment.from_string((pathlib.Path(__file__).parent / "page.html").read_text())
     return template.render(
         machine=results.content["machine"],
         content=results.content,
         contestants=results.contestants,
         violations=results.violations(),
-        sections=[part(results, section, columns) for section, columns in sections_of(results)],
+        summary=sentence,
+        first_charts=charted(results, sections.FIRST, ids) if sentence else [],
+        busy=sections.busy_line(results),
+        load=sections.load_line(results),
+        rounds=sections.rounds_line(results),
+        sections=[part(results, section, columns) for section, columns in sections.sections_of(results)],
         notes=[line for line in notes(results) if line],
         lead=lead(results),
     )
 
 
 def part(results, section, columns):
-    shown = [(column, charts.bars(results, column)) for column in columns if column.chart]
     return {
         "section": section,
         "columns": columns,
-        "rows": list(rows_of(results, columns)),
-        "better": list(better_lines(results, columns)),
-        "figures": [(column, picture) for column, picture in shown if picture],
+        "rows": list(sections.rows_of(results, columns)),
+        "left_out": list(sections.left_out_of(results, section, columns)),
+        "better": list(sections.better_lines(results, columns)),
+        "charts": charted(results, [column for column in columns if column.chart]),
     }
+
+
+def charted(results, columns, chosen=None):
+    drawn = [(column, charts.bars(results, column, chosen)) for column in columns]
+    return [(column, groups) for column, groups in drawn if groups]
 
 
 def lead(results):

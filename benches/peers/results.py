@@ -2,8 +2,6 @@
 
 import statistics
 
-from contestant import OURS
-
 LANGUAGES = ("Rust", "Go", "Node", "Java", "Python")
 # A difference smaller than this is noise, not a difference.
 NOISE = 1.05
@@ -23,12 +21,18 @@ class Results:
 
     def figure(self, contestant, workload, name):
         """The median of all rounds that were measured; None where there is none."""
-        values = [
-            run["figures"][name]
-            for run in self.runs(contestant, workload)
-            if "figures" in run and run["figures"].get(name) is not None
-        ]
+        values = self.values(contestant, workload, name)
         return statistics.median(values) if values else None
+
+    def spread(self, contestant, workload, name):
+        """The lowest and the highest of the rounds; None where there are not two."""
+        values = self.values(contestant, workload, name)
+        return (min(values), max(values)) if len(values) > 1 else None
+
+    def values(self, contestant, workload, name):
+        """One for each round that was measured."""
+        figures = (run.get("figures", {}).get(name) for run in self.runs(contestant, workload))
+        return [value for value in figures if value is not None]
 
     def runs(self, contestant, workload):
         return [
@@ -44,13 +48,19 @@ class Results:
         """The contestants that took part, in their order."""
         return [each for each in self.contestants if self.runs(each["id"], workload)]
 
+    def is_shown(self, workload):
+        """Whether it was measured with one of ours at least, if any of ours takes part in the whole run."""
+        rows = self.rows(workload)
+        ours = [each for each in self.contestants if each["is_client"]]
+        return any(each in ours for each in rows) if ours else bool(rows)
+
+    def not_reached(self, workload):
+        """Those who should have taken part, had there been time."""
+        return [self.by_id[who] for who in self.content["planned"].get(workload, []) if not self.runs(who, workload)]
+
     def ours_for(self, contestant):
         """Our client in the contestant's language, else the one in Rust; None if neither took part."""
-        ours = {
-            each["language"]: each
-            for each in reversed(self.contestants)
-            if each["kind"] == "ours" and not each["name"].startswith(f"{OURS}raw") and "-bind" not in each["name"]
-        }
+        ours = {each["language"]: each for each in self.contestants if each["is_client"]}
         return ours.get(contestant["language"]) or ours.get("Rust")
 
     def better_than_ours(self, workload, name, smaller_is_better, of_sharers=False):
@@ -81,12 +91,11 @@ class Results:
                 found[run["contestant"]] = found.get(run["contestant"], 0) + count
         return found
 
-    def errors(self):
-        """What failed, one line for each contestant and workload."""
-        lines = []
+    def failures(self):
+        """What failed: contestant, workload, the first error, how many of how many runs."""
         for contestant in self.contestants:
-            for workload in self.content["workloads"]:
-                failed = [run for run in self.runs(contestant["id"], workload) if "error" in run]
+            for workload in self.content["planned"]:
+                runs = self.runs(contestant["id"], workload)
+                failed = [run for run in runs if "error" in run]
                 if failed:
-                    lines.append(f"{contestant['id']}, {workload}: {len(failed)} × {failed[0]['error']}")
-        return lines
+                    yield contestant, workload, failed[0]["error"], len(failed), len(runs)

@@ -1,6 +1,9 @@
-"""What the page and the tables show: for each section its columns, and how to read it."""
+"""What the page and the tables show: for each section its columns, how to read it, and what is not in it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import machine
+from contestant import NEVER
 
 
 def count(value):
@@ -137,17 +140,35 @@ SECTIONS = (
     ),
 )
 
+COLUMNS = tuple(column for section in SECTIONS for column in section.columns)
+# The first chart is of these, with bars that begin at zero: the difference is what it shows.
+FIRST = tuple(replace(each, chart="linear") for each in COLUMNS if each.figure in ("to_others_per_s", "longest_wait_us"))
+
 
 def sections_of(results):
-    """Those sections and columns for which there was a run."""
+    """The sections, each with the columns that can be shown. Of a workload that ours did not reach there is none."""
     for section in SECTIONS:
-        columns = [column for column in section.columns if results.rows(column.workload)]
-        if columns:
-            yield section, columns
+        planned = [column for column in section.columns if results.content["planned"].get(column.workload)]
+        if planned:
+            yield section, [column for column in planned if results.is_shown(column.workload)]
+
+
+def left_out_of(results, section, columns):
+    """What is missing in a section, in sentences."""
+    shown = list(dict.fromkeys(column.workload for column in columns))
+    planned = dict.fromkeys(column.workload for column in section.columns)
+    missing = [name for name in planned if results.content["planned"].get(name) and name not in shown]
+    if missing:
+        yield f"Left out, as the time was over before ours took part: {', '.join(map(called, missing))}."
+    for name in shown:
+        who = results.not_reached(name)
+        if who:
+            place = f" ({called(name)})" if len(shown) > 1 else ""
+            yield f"Not measured, as the time was over{place}: {', '.join(map(named, who))}."
 
 
 def rows_of(results, columns):
-    """For each contestant that took part its cells: text, and a title that says why there is none."""
+    """For each contestant that took part its cells: text, its range over the rounds, and why there is none."""
     took_part = {each["id"] for column in columns for each in results.rows(column.workload)}
     for contestant in results.contestants:
         if contestant["id"] in took_part:
@@ -157,13 +178,95 @@ def rows_of(results, columns):
 def cell(results, contestant, column):
     value = results.figure(contestant, column.workload, column.figure)
     if value is not None:
-        return column.show(value), ""
+        spread = results.spread(contestant, column.workload, column.figure)
+        return column.show(value), between(column, *spread) if spread else "", ""
     trouble = results.trouble(contestant, column.workload)
     if not trouble:
-        return "–", ""
-    if trouble.startswith("not `granted`"):
-        return ("never" if column.better else "–"), trouble
-    return "failed", trouble
+        return "–", "", ""
+    if trouble.startswith(NEVER):
+        return ("never" if column.better else "–"), "", trouble
+    return "failed", "", trouble
+
+
+def between(column, low, high):
+    """A range, with its unit once where both have the same."""
+    low, high = column.show(low), column.show(high)
+    if low == high:
+        return low
+    number, _, unit = low.partition(" ")
+    return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
+
+
+def named(contestant):
+    return f"{contestant['title']} ({contestant['language']})"
+
+
+def called(workload):
+    """A workload in words."""
+    kind, _, size = workload.partition("-")
+    size = f"{int(size):,}" if size else ""
+    return {
+        "alone": f"{size} callers with a lock each" if size != "1" else "1 caller",
+        "turns": f"{size} callers want one lock",
+        "crowd": f"a crowd of {size}",
+        "crash": "a holder dies",
+    }[kind]
+
+
+def summary(results):
+    """The run in two sentences: what ours and those who poll do with a lock that sixteen want. With it, who that is."""
+    measured = [who for who in results.rows("turns-16") if results.figure(who["id"], "turns-16", "to_others_per_s")]
+    ours = [who["id"] for who in measured if who["is_client"]]
+    polling = [who["id"] for who in measured if who["waits"].startswith("polls")]
+    if not ours or not polling:
+        return "", ()
+
+    def over(ids, figure):
+        column = next(each for each in FIRST if each.figure == figure)
+        values = [results.figure(who, "turns-16", figure) for who in ids]
+        return between(column, min(values), max(values))
+
+    return (
+        "Sixteen callers want one lock: rlock hands it to another caller"
+        f" {over(ours, 'to_others_per_s')} times a second, and the libraries that poll {over(polling, 'to_others_per_s')}"
+        f" times. The longest wait is {over(ours, 'longest_wait_us')} with rlock,"
+        f" and {over(polling, 'longest_wait_us')} with those.",
+        (*ours, *polling),
+    )
+
+
+def busy_line(results):
+    """A warning, if others kept the machine busy."""
+    found = machine.busy(results.content["load"])
+    if not found:
+        return ""
+    return (
+        f"This machine was busy: {', and '.join(found)}. So the figures are too low, and not by the same for all:"
+        " do not compare them. Measure again on a quiet machine."
+    )
+
+
+def load_line(results):
+    """What else the machine did."""
+    load = results.content["load"]
+    return (
+        f"load average {load['average_before']:g} before, {load['average_after']:g} after; other programs"
+        f" {load['others']:.0%} of the processors, steal {load['steal']:.1%}"
+    )
+
+
+def rounds_line(results):
+    """What a figure is."""
+    rounds = results.content["rounds"]
+    if rounds == 1:
+        return "There was one round, so nobody knows how much a figure varies: take a difference of a fifth for noise."
+    return f"A figure is the median of {rounds} rounds, of some workloads fewer; with it are the lowest and the highest."
+
+
+def failure_lines(results):
+    for who, workload, error, failed, runs in results.failures():
+        count = "its only run" if runs == 1 else f"{failed} of {runs} runs"
+        yield f"{called(workload).capitalize()}, with {named(who)}: {error} ({count})."
 
 
 def better_lines(results, columns):
@@ -174,7 +277,7 @@ def better_lines(results, columns):
         found = results.better_than_ours(column.workload, column.figure, column.better == "less", column.of_sharers)
         if found:
             peers = "; ".join(
-                f"{peer['title']} ({peer['language']}) {column.show(theirs)}, ours {column.show(mine)}"
+                f"{named(peer)} {column.show(theirs)}, ours {column.show(mine)}"
                 + ("" if ours["language"] == peer["language"] else f" in {ours['language']}")
                 for peer, theirs, ours, mine in found
             )

@@ -1,19 +1,23 @@
 """The results as a table for a terminal, and in Markdown."""
 
-from sections import better_lines, rows_of, sections_of
+import charts
+from sections import (
+    FIRST, better_lines, busy_line, failure_lines, left_out_of, named,
+    rounds_line, rows_of, sections_of, summary,
+)  # fmt: skip
 
 
 def plain(results):
     parts = []
     for section, columns in sections_of(results):
         head = ["", *(column.title for column in columns)]
-        body = [
-            [f"{who['title']} ({who['language']})", *(text for text, _ in cells)]
-            for who, cells in rows_of(results, columns)
-        ]
-        parts.append(f"\n{section.title}\n\n{aligned(head, body)}")
+        body = [[named(who), *(text for text, *_ in cells)] for who, cells in rows_of(results, columns)]
+        parts.append(f"\n{section.title}\n")
+        parts += [aligned(head, body)] if body else []
+        parts += left_out_of(results, section, columns)
         better = list(better_lines(results, columns))
         parts += ["\nBetter than ours:", *(f"  {line}" for line in better)] if better else []
+    parts += ["", *first_lines(results)]
     return "\n".join(parts + notes(results))
 
 
@@ -46,31 +50,54 @@ def wrapped(text, width):
 
 def markdown(results):
     """The tables and what is better than ours, to be taken over into docs/comparison.md."""
-    parts = []
+    first, *others = [f"{line}\n" for line in first_lines(results)]
+    parts = [first, *first_chart(results), *others]
     for section, columns in sections_of(results):
         parts.append(f"### {section.title}\n")
-        parts.append(row_of(["", *(column.title for column in columns)]))
-        parts.append("|---" * (len(columns) + 1) + "|")
+        if columns:
+            parts.append(row_of(["", *(column.title for column in columns)]))
+            parts.append("|---" * (len(columns) + 1) + "|")
         for who, cells in rows_of(results, columns):
-            name = f"{who['title']} ({who['language']})"
-            parts.append(row_of([f"**{name}**" if who["kind"] == "ours" else name, *(text for text, _ in cells)]))
+            name = f"**{named(who)}**" if who["kind"] == "ours" else named(who)
+            parts.append(row_of([name, *(text for text, *_ in cells)]))
+        parts += ["", *left_out_of(results, section, columns)]
         better = list(better_lines(results, columns))
         parts += ["", "Better than ours:", "", *(f"- {line}" for line in better)] if better else []
         parts.append("")
     return "\n".join(parts + [f"- {line}" for line in notes(results) if line.strip()]) + "\n"
 
 
+def first_chart(results):
+    """As a table, with bars of blocks."""
+    ids = summary(results)[1]
+    if not ids:
+        return
+    bars = [charts.bars(results, column, ids) for column in FIRST]
+    yield row_of(["", *(column.title for column in FIRST)])
+    yield "|---" * (len(bars) + 1) + "|"
+    for language, rows in bars[0].items():
+        for each in zip(rows, *(of[language] for of in bars[1:])):
+            name = f"{each[0].title} ({language})"
+            cells = (f"{'█' * round(30 * bar.to) or '▏'} {bar.text}" for bar in each)
+            yield row_of([f"**{name}**" if each[0].kind == "ours" else name, *cells])
+    yield ""
+
+
 def row_of(cells):
     return f"| {' | '.join(cells)} |"
 
 
+def first_lines(results):
+    """What the run says in all, and whether to believe it."""
+    return [line for line in (summary(results)[0], busy_line(results), rounds_line(results)) if line]
+
+
 def notes(results):
-    """Violations, errors, and what was left out."""
-    names = results.by_id
+    """Violations, failures, and what was left out."""
     lines = [
-        f"{names[who]['title']} ({names[who]['language']}): two callers held one lock at a time, {count} times."
+        f"{named(results.by_id[who])}: two callers held one lock at a time, {count} times."
         for who, count in results.violations().items()
     ]
-    lines += [f"failed: {line}" for line in results.errors()]
-    lines += [f"left out: {line}" for line in results.content["left_out"]]
+    lines += failure_lines(results)
+    lines += [f"Left out: {line}" for line in results.content["left_out"]]
     return ["", *lines] if lines else []

@@ -87,6 +87,7 @@ fn links_of_the_documents_lead_somewhere() {
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "SECURITY.md",
     ];
     let top = top.map(|name| self::top().join(name));
     let broken = pages().into_iter().chain(top);

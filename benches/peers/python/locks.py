@@ -104,7 +104,7 @@ class Rlock:
     name, title = "rlock-python", "rlock, clients/python"
     waits = "server queue"
     settings = "one Client for all callers"
-    version = "of this repository"
+    version = rlock_client.__version__
 
     def __init__(self, url, lease_ms):
         self.client, self.lease_s = rlock_client.Client(url), lease_ms / 1000

@@ -195,7 +195,6 @@ test('worker threads have clients of their own', async t => {
 test('the package is the same by import and by require, and is typed', async () => {
   const require = createRequire(import.meta.url);
   assert.equal(require('../rlock.cjs').Client, Client);
-  assert.equal(require('../package.json').version, '0.1.0');
   const here = fileURLToPath(new URL('..', import.meta.url));
   const tsc = require.resolve('typescript/bin/tsc');
   const use = fileURLToPath(new URL('use.ts', import.meta.url));

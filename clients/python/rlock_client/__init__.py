@@ -1,9 +1,10 @@
 """Locks of a Redis or Valkey server with the rlock module: queued, leased, fenced."""
 
 from ._elections import Change, Leader, Proclaimed
+from ._engine import __version__
 from ._errors import Cancelled, Closed, Deadlock, Error, Lost, ModuleMissing, NotAcquired, NotConnected
 from ._errors import OutOfRange, QueueFull, Unavailable
-from ._host import Activity, __version__
+from ._host import Activity
 from ._threads import Changes, Client, Election, Leadership, Lock
 
 __all__ = ["Activity", "Cancelled", "Change", "Changes", "Client", "Closed", "Deadlock", "Election", "Error", "Leader"]

@@ -1,6 +1,7 @@
 from typing import Any, List, Tuple
 
 VERSION: int
+__version__: str
 
 class Engine:
     def __init__(self, configuration: bytes) -> None: ...

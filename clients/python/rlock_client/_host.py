@@ -16,9 +16,8 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Un
 
 from . import _errors as errors
 from . import _wire as wire
-from ._engine import VERSION, Engine
+from ._engine import VERSION, Engine, __version__
 
-__version__ = "0.1.0"
 log = logging.getLogger("rlock_client")
 Key = Union[str, bytes]
 _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING)

@@ -156,6 +156,7 @@ fn text<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, Py
 #[pymodule]
 fn _engine(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", VERSION)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Engine>()?;
     module.add_function(wrap_pyfunction!(read, module)?)
 }
