@@ -291,7 +291,8 @@ impl<'a> Example<'a> {
             return self.comparison.check("", &shown, &lines_of("", &reply));
         }
         self.assert_silence()?;
-        let arguments = split(words);
+        let as_seen = |word: String| self.comparison.fence_for(&word).unwrap_or(word);
+        let arguments: Vec<_> = split(words).into_iter().map(as_seen).collect();
         let command = arguments.first().map_or("", String::as_str);
         self.terminals[&terminal].0.send_bytes(&request(&arguments));
         if shown.iter().map(|line| line.trim()).eq(["...blocked"]) {
