@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos compare election fencing fresh fuzz help install lint module package run sanitize server servers soak test
+.PHONY: bench build chaos compare docs election fencing fresh fuzz help install lint module package run sanitize server servers soak test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -48,6 +48,9 @@ bench: module ## The benchmarks, each beside what it is compared with; ARGS=--qu
 
 compare: ## rlock beside other distributed locks, on this machine: target/compare/index.html; ARGS=--quick for 5 minutes
 	benches/peers/run $(ARGS)
+
+docs: ## A site of the documents, with search: target/site/index.html
+	docs/make-site
 
 servers: ## Put Redis 8 and Valkey 8 and 9 into .servers/, for `make test`
 	tests/install-servers .servers
