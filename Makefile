@@ -24,6 +24,7 @@ run: ## Build all, start servers of its own and run the demonstration on them
 	cargo build --release --package rlock --lib --example stock --package rlock-testkit --bins
 	RLOCK_TESTSERVER=$${CARGO_TARGET_DIR:-target}/release/rlock-testserver tests/with-server --members 3 \
 	  sh -c '$${CARGO_TARGET_DIR:-target}/release/examples/stock --server "$$RLOCK_URL" --members "$$RLOCK_MEMBERS"'
+	@printf '  Next: make server (docs/tutorial.md takes it from there), make fencing, make election, make docs\n\n'
 
 server: module ## A server with the module in the foreground, for redis-cli
 	tests/with-server
