@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos compare election fencing fresh fuzz help install lint module package release run sanitize server servers soak test
+.PHONY: bench build chaos compare docs election fencing fresh fuzz help install lint module package release run sanitize server servers soak test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -29,6 +29,7 @@ run: ## Build all, start servers of its own and run the demonstration on them
 	cargo build --release --package rlock --lib --example stock --package rlock-testkit --bins
 	RLOCK_TESTSERVER=$${CARGO_TARGET_DIR:-target}/release/rlock-testserver tests/with-server --members 3 \
 	  sh -c '$${CARGO_TARGET_DIR:-target}/release/examples/stock --server "$$RLOCK_URL" --members "$$RLOCK_MEMBERS"'
+	@printf '  Next: make server (docs/tutorial.md takes it from there), make fencing, make election, make docs\n\n'
 
 server: module ## A server with the module in the foreground, for redis-cli
 	tests/with-server
@@ -53,6 +54,9 @@ bench: module ## The benchmarks, each beside what it is compared with; ARGS=--qu
 
 compare: ## rlock beside other distributed locks, on this machine: target/compare/index.html; ARGS=--quick for 5 minutes once it is built
 	benches/peers/run $(ARGS)
+
+docs: ## A site of the documents, with search: target/site/index.html
+	docs/make-site
 
 servers: ## Put Redis 8 and Valkey 8 and 9 into .servers/, for `make test`
 	tests/install-servers .servers

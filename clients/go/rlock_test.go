@@ -693,13 +693,14 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// TestReadme: each program of README runs as it is, in a module of its own.
+// TestReadme: each program of both READMEs runs as it is, in a module of its own.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	here := must(filepath.Abs("."))(t)
-	programs := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindAllStringSubmatch(string(must(os.ReadFile("README.md"))(t)), -1)
-	isTrue(t, len(programs) == 3)
+	readmes := string(must(os.ReadFile("README.md"))(t)) + string(must(os.ReadFile("../../README.md"))(t))
+	programs := regexp.MustCompile("(?s)```go\n(package main.*?)```").FindAllStringSubmatch(readmes, -1)
+	isTrue(t, len(programs) == 4)
 	for _, program := range programs {
 		directory := t.TempDir()
 		source := strings.ReplaceAll(program[1], "redis://127.0.0.1:6379", s.URL)

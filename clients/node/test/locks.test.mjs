@@ -231,9 +231,11 @@ test('the events that are written and the actions that are read are those of the
 
 test('the examples of README run as they are', async t => {
   const { url } = await start(t);
-  const readme = await readFile(new URL('../README.md', import.meta.url), 'utf8');
+  const docs = process.env.RLOCK_DOCS ?? fileURLToPath(new URL('../../../docs', import.meta.url));
+  const readmes = [fileURLToPath(new URL('../README.md', import.meta.url)), `${docs}/../README.md`];
+  const readme = (await Promise.all(readmes.map(file => readFile(file, 'utf8')))).join('');
   const examples = [...readme.matchAll(/```js\n([^]*?)```/g)].map(([, text]) => text.replace(/redis:\/\/127.0.0.1:6379/, url));
-  assert.equal(examples.length, 3);
+  assert.equal(examples.length, 4);
   const here = fileURLToPath(new URL('..', import.meta.url));
   for (const text of examples) {
     const type = text.startsWith('import') ? 'module' : 'commonjs';

@@ -248,7 +248,7 @@ def test_a_closed_client(face, server, key):
 
 README = (pathlib.Path(__file__).parents[1] / "README.md").read_text()
 DOCS = pathlib.Path(os.environ.get("RLOCK_DOCS", pathlib.Path(__file__).parents[3] / "docs"))
-README += (DOCS / "migration.md").read_text()
+README += "".join((DOCS / page).read_text() for page in ("../README.md", "guides.md", "migration.md"))
 
 
 @pytest.mark.parametrize("example", re.findall(r"^```python\n(.*?)^```", README, re.DOTALL | re.MULTILINE))

@@ -215,7 +215,8 @@ pub use rlock_engine::wire::inspect::{
     Answer, Contended, Counters, Holder, Info, Leader, Mode, Waiter,
 };
 
-/// Compiles the example of the README.
+/// Compiles the examples of the documents.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/clients.md")]
+struct Documents;

@@ -78,6 +78,16 @@ impl Comparison {
         Err(format!("  expected:\n    {expected}\n  seen:\n    {seen}"))
     }
 
+    /// The fence of this run in the place of one that the document has shown.
+    pub(super) fn fence_for(&self, word: &str) -> Option<String> {
+        let shown = word.parse::<u64>().ok()?;
+        let (_, seen) = self
+            .fences
+            .iter()
+            .find(|(expected, _)| *expected == shown)?;
+        Some(seen.to_string())
+    }
+
     fn all_alike(&mut self, expected: &[&str], seen: &[String]) -> bool {
         let Some((line, expected)) = expected.split_first() else {
             return seen.is_empty();

@@ -343,14 +343,17 @@ fn clock(facts: &Facts) -> Option<Finding> {
 
 fn idle(facts: &Facts) -> Option<Finding> {
     let timeout = facts.setting("timeout")?;
-    let (found, docs) = (format!("timeout {timeout}"), "docs/bound.md#what-is-not");
+    let (found, docs) = (
+        format!("timeout {timeout}"),
+        "docs/locks.md#bound-to-a-connection",
+    );
     if timeout == 0 {
         return Some(Finding::ok("idle connections", found).docs(docs));
     }
     let finding = Finding::new(Severity::Warning, "idle connections", found)
         .effect("A connection that sends nothing for so many seconds is closed, unless it is blocked or has subscriptions. Holds with BIND and requests with NOTIFY that were sent by it end with it. The Rust client has a subscription, so its connection stays.")
         .remedy("Set `timeout 0`, or use BIND and NOTIFY on connections that subscribe or are used more often.")
-        .docs("docs/bound.md#what-is-not");
+        .docs("docs/locks.md#bound-to-a-connection");
     Some(finding)
 }
 
@@ -358,7 +361,7 @@ fn keepalive(facts: &Facts) -> Option<Finding> {
     let seconds = facts.setting("tcp-keepalive")?;
     let (found, docs) = (
         format!("tcp-keepalive {seconds}"),
-        "docs/bound.md#what-is-not",
+        "docs/locks.md#bound-to-a-connection",
     );
     if seconds > 0 {
         return Some(Finding::ok("keep-alive", found).docs(docs));
@@ -366,7 +369,7 @@ fn keepalive(facts: &Facts) -> Option<Finding> {
     let finding = Finding::new(Severity::Warning, "keep-alive", found)
         .effect("The server never notices that a client's machine has vanished. A waiter there may be granted the lock, which then stands still for a lease. A hold with BIND ends with its lease only.")
         .remedy("Set `tcp-keepalive 60`, or leave it at its default of 300.")
-        .docs("docs/bound.md#what-is-not");
+        .docs("docs/locks.md#bound-to-a-connection");
     Some(finding)
 }
 
@@ -377,14 +380,14 @@ fn limit(facts: &Facts) -> Option<Finding> {
         facts.setting("rlock.max-waiters")?,
     );
     let found = format!("maxclients {most}, rlock.max-waiters {waiters}");
-    let docs = "docs/fair-queue.md#two-ways-to-wait";
+    let docs = "docs/locks.md#two-ways-to-wait";
     if most > waiters {
         return Some(Finding::ok("connections", found).docs(docs));
     }
     let finding = Finding::new(Severity::Note, "connections", found)
         .effect("Each blocked waiter has a connection. So a crowd of them uses up the connections before the queue is full, and holders that have to reconnect are refused.")
         .remedy("Set `maxclients` above `rlock.max-waiters`, or lower the latter, or wait by NOTIFY, where all waits of a client share a connection.")
-        .docs("docs/fair-queue.md#two-ways-to-wait");
+        .docs("docs/locks.md#two-ways-to-wait");
     Some(finding)
 }
 
@@ -401,7 +404,7 @@ fn places(facts: &Facts) -> Option<Finding> {
     let finding = Finding::new(Severity::Warning, "free connections", found)
         .effect("When all are in use, a holder whose connection was lost cannot come back to renew, and loses its lock.")
         .remedy("Raise `maxclients` and the limit of open files, or use fewer connections.")
-        .docs("docs/fair-queue.md#two-ways-to-wait");
+        .docs("docs/locks.md#two-ways-to-wait");
     Some(finding)
 }
 

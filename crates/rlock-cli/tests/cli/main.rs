@@ -7,6 +7,7 @@
 mod bench;
 mod clusters;
 mod doctor;
+mod documents;
 mod election;
 mod exec;
 mod exporter;

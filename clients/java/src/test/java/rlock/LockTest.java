@@ -530,18 +530,19 @@ class LockTest {
 
     @Test
     void theExampleOfReadmeRunsAsItIs() throws Exception {
-        var readme = Files.readString(Path.of("README.md"));
-        var example = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(readme);
-        assertTrue(example.find());
-        try (var server = new Servers()) {
-            var source = Files.createTempDirectory("rlock").resolve("First.java");
-            Files.writeString(source, example.group(1).replace("redis://127.0.0.1:6379", server.url));
-            var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
-            var run = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), source.toString());
-            var process = run.redirectErrorStream(true).start();
-            var said = new String(process.getInputStream().readAllBytes());
-            assertEquals(0, process.waitFor(), said);
-            assertTrue(said.contains("held under fence"), said);
+        for (var file : List.of("README.md", "../../README.md")) {
+            var example = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(Files.readString(Path.of(file)));
+            assertTrue(example.find());
+            try (var server = new Servers()) {
+                var source = Files.createTempDirectory("rlock").resolve("First.java");
+                Files.writeString(source, example.group(1).replace("redis://127.0.0.1:6379", server.url));
+                var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
+                var run = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), source.toString());
+                var process = run.redirectErrorStream(true).start();
+                var said = new String(process.getInputStream().readAllBytes());
+                assertEquals(0, process.waitFor(), said);
+                assertTrue(said.contains("held under fence"), said);
+            }
         }
     }
 }

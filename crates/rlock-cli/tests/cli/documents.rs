@@ -1,0 +1,67 @@
+//! The sessions of a shell in the guides and the tutorial, as they are written.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::program::finished;
+use rlock_testkit::Server;
+
+/// The commands behind `$ ` in blocks of `console`, each with the lines below it.
+fn steps(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let blocks = page.split("```console\n").skip(1);
+    let lines = blocks.flat_map(|block| block.split("```").next().unwrap_or_default().lines());
+    let mut steps: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in lines {
+        match (line.strip_prefix("$ "), steps.last_mut()) {
+            (Some(command), _) => steps.push((command, Vec::new())),
+            (None, Some((_, shown))) => shown.push(line),
+            (None, None) => panic!("no command shows this: {line}"),
+        }
+    }
+    steps
+}
+
+/// Fences differ, and so do owners, which the pages call `OWNER`.
+fn are_alike(shown: &str, seen: &str) -> bool {
+    let is_fence = |word: &str| word.len() == 16 && word.parse::<u64>().is_ok();
+    let (shown, seen): (Vec<_>, Vec<_>) = (shown.split(' ').collect(), seen.split(' ').collect());
+    let alike = |(shown, seen): (&&str, &&str)| {
+        shown == seen || *shown == "OWNER" || is_fence(shown) && is_fence(seen)
+    };
+    shown.len() == seen.len() && shown.iter().zip(&seen).all(alike)
+}
+
+fn are_true(page: &str) {
+    let steps = steps(page);
+    assert!(!steps.is_empty(), "the page has no session");
+    let server = Server::start();
+    let programs = Path::new(env!("CARGO_BIN_EXE_rlock")).parent().unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    for (command, shown) in steps {
+        let mut shell = Command::new("setsid");
+        shell.args(["sh", "-c", &format!("exec 2>&1; {command}")]);
+        shell.env("PATH", &path).env("RLOCK_URL", server.url());
+        shell
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let ended = finished(&mut shell);
+        let seen: Vec<_> = ended.stdout.lines().collect();
+        let all = shown.len() == seen.len()
+            && shown
+                .iter()
+                .zip(&seen)
+                .all(|(shown, seen)| are_alike(shown, seen));
+        assert!(all, "$ {command}\nexpected: {shown:#?}\nseen: {seen:#?}");
+    }
+}
+
+#[test]
+fn sessions_of_the_tutorial_are_true() {
+    are_true(include_str!("../../../../docs/tutorial.md"));
+}
+
+#[test]
+fn sessions_of_the_guides_are_true() {
+    are_true(include_str!("../../../../docs/guides.md"));
+}
