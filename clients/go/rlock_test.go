@@ -526,16 +526,35 @@ func TestFailOver(t *testing.T) {
 	n := newNetwork(t, s.port())
 	watched, single := connect(t, s.URL, Options{}), connect(t, n.url, Options{ResponseTimeout: 500 * time.Millisecond})
 	hold := must(watched.Lock(background, "k", Lease(time.Minute)))(t)
+	observers := []func() (Change, error){observer(t, watched, "e"), observer(t, single, "e")}
+	for _, next := range observers {
+		isTrue(t, shown(next()) == "nobody false")
+	}
+	leadership := must(watched.Election("e").Campaign(background, "before", Lease(time.Minute)))(t)
 	behind := must(single.Lock(background, "l", Lease(time.Minute)))(t)
 	replica := s.Servers[1].Port
 	eventually(t, "the replica knows", func() bool { return !isFree(t, replica, "l") })
-	// Its address goes on to a server that is a replica by now: it answers READONLY. Then it is the master again.
+	// The addresses lead to a replica for a while, which answers READONLY.
 	ask(t, s.port(), "REPLICAOF", "127.0.0.1", fmt.Sprint(replica))
+	ended := make(chan error, 2)
+	go func() { ended <- behind.Release(background) }()
+	go func() { ended <- leadership.Proclaim(background, "after") }()
 	time.Sleep(50 * time.Millisecond)
 	ask(t, replica, "REPLICAOF", "NO", "ONE")
 	ask(t, s.port(), "REPLICAOF", "NO", "ONE")
-	done(t, behind.Release(background))
+	done(t, <-ended)
+	done(t, <-ended)
 	done(t, hold.Check())
+	for _, next := range observers {
+		for told := ""; told != "after"; {
+			change, err := next()
+			done(t, err)
+			if change.Leader != nil {
+				isTrue(t, change.Leader.Fence == leadership.Fence(), change)
+				told = change.Leader.Value
+			}
+		}
+	}
 }
 
 func TestCluster(t *testing.T) {
@@ -556,6 +575,15 @@ func TestCluster(t *testing.T) {
 	all := must(c.LockAll(background, keys))(t)
 	isTrue(t, len(all.Fences()) == 30)
 	done(t, all.Release(background))
+	for _, key := range keys {
+		next, election := observer(t, c, key), c.Election(key)
+		isTrue(t, shown(next()) == "nobody false")
+		leadership := must(election.Campaign(background, key))(t)
+		isTrue(t, shown(next()) == key+" false")
+		isTrue(t, must(election.Leader(background))(t).Fence == leadership.Fence())
+		done(t, leadership.Resign(background))
+		isTrue(t, shown(next()) == "nobody false")
+	}
 }
 
 func TestTLS(t *testing.T) {

@@ -151,15 +151,24 @@ test('a fail-over behind Sentinels, and behind one address', async t => {
   const net = await network(t, servers[0].port);
   const [watched, single] = [connect(t, url), connect(t, net.url, { responseTimeout: 500 })];
   const guard = await watched.lock('k', { lease: 60_000 });
+  const observers = [watched, single].map(it => it.election('e').observe());
+  const leadership = await watched.election('e').campaign('before', { lease: 60_000 });
   const other = await single.lock('l', { lease: 60_000 });
   await eventually('the replica knows', async () => !await isFree(servers[1].port, 'l'));
-  // The address goes on to a server that is a replica, which becomes the master.
+  // The addresses lead to a replica for a while, which answers READONLY.
   await ask(servers[0].port, 'REPLICAOF', '127.0.0.1', `${servers[1].port}`);
+  const goOn = [other.release(), leadership.proclaim('after')];
   await pause(50);
   await ask(servers[1].port, 'REPLICAOF', 'NO', 'ONE');
   await ask(servers[0].port, 'REPLICAOF', 'NO', 'ONE');
-  await other.release();
+  await Promise.all(goOn);
   assert.ok(guard.isValid);
+  for (const changes of observers) {
+    for await (const { leader } of changes) {
+      if (leader) assert.equal(leader.fence, leadership.fence);
+      if (leader?.value.toString() === 'after') break;
+    }
+  }
 });
 
 test('a cluster, over all of its slots', async t => {
@@ -173,6 +182,17 @@ test('a cluster, over all of its slots', async t => {
   assert.equal(Object.keys(all.fences).length, 30);
   await ask(servers[0].port, 'PING');
   await all.release();
+  await Promise.all(keys.map(async key => {
+    const election = client.election(key);
+    const changes = election.observe();
+    assert.equal((await changes.next()).value.leader, null);
+    const leadership = await election.campaign(key);
+    assert.equal((await changes.next()).value.leader.value.toString(), key);
+    assert.equal((await election.leader()).fence, leadership.fence);
+    await leadership.resign();
+    assert.equal((await changes.next()).value.leader, null);
+    await changes.return();
+  }));
 });
 
 test('by TLS, with the certificates that one names', async t => {

@@ -39,7 +39,7 @@ public final class Client implements AutoCloseable {
 
     static final int CONNECT = 1, LOCK = 2, RELEASE = 3, UPGRADE = 4, EXTEND = 5, DOWNGRADE = 6, QUESTION = 7, ABANDON = 8;
     static final int METRICS = 9, OPENED = 10, RECEIVED = 11, ENDED = 12, FLUSH = 13, LEAVE_ALL = 14, CLOSED = 15, TICK = 16;
-    static final int UNTAKEN = 18;
+    static final int UNTAKEN = 18, CAMPAIGN = 19, PROCLAIM = 20, OBSERVE = 21, LEADER = 22;
     private static final String[] LOSSES = {"its lease ended", "the server ended it", "it was released"};
     private static final System.Logger LOG = System.getLogger("rlock");
     private static final System.Logger.Level[] LEVELS =
@@ -81,9 +81,12 @@ public final class Client implements AutoCloseable {
         final CompletableFuture<Action> end = new CompletableFuture<>();
         /** What a lock is granted to, or what an upgrade is of. */
         final Hold hold;
+        /** Takes each leader that an observer is told of. */
+        final Consumer<Action> changes;
 
-        Call(Hold hold) {
+        Call(Hold hold, Consumer<Action> changes) {
             this.hold = hold;
+            this.changes = changes;
         }
     }
 
@@ -180,6 +183,11 @@ public final class Client implements AutoCloseable {
     /** {@code permits} of a semaphore that has {@code limit} of them, 1 to 1,000,000. */
     public RLock getSemaphore(String name, int limit, int permits) {
         return new RLock(this, List.of(name), 2, permits, limit, Terms.DEFAULT);
+    }
+
+    /** The election at this name, which one client at a time wins. Nothing is sent before it is used. */
+    public Election election(String name) {
+        return new Election(this, name, getLock(name));
     }
 
     /** Connects, and says what is wrong if that cannot be done. It is not needed: the first call does. */
@@ -355,10 +363,14 @@ public final class Client implements AutoCloseable {
 
     /** Begins a call. Whoever cancels its end abandons it. */
     CompletableFuture<Action> call(int kind, Hold hold, Consumer<Writer> fields) {
+        return call(kind, hold, null, fields);
+    }
+
+    CompletableFuture<Action> call(int kind, Hold hold, Consumer<Action> changes, Consumer<Writer> fields) {
         if (isClosing && kind != RELEASE) {
             return CompletableFuture.failedFuture(RlockException.closed());
         }
-        var call = new Call(hold);
+        var call = new Call(hold, changes);
         var number = last.incrementAndGet();
         var event = new Writer().u8(kind).u64(number);
         fields.accept(event);
@@ -449,7 +461,12 @@ public final class Client implements AutoCloseable {
                 return;
             default:
         }
-        var call = calls.remove(it.number);
+        var call = calls.get(it.number);
+        if (it.kind == Action.LEADER && call != null && call.changes != null) {
+            told.add(() -> call.changes.accept(it));
+            return;
+        }
+        calls.remove(it.number);
         if (it.kind == Action.GRANTED) {
             if (call == null) {
                 step(new Writer().u8(UNTAKEN).u64(it.guard), told);
@@ -490,11 +507,34 @@ public final class Client implements AutoCloseable {
         return LOSSES[how];
     }
 
-    /** The end of a call, which is not interrupted. */
-    <T> T join(CompletableFuture<T> end) {
+    /** The thread of the client cannot wait for itself: then nobody waits for this call. */
+    private void refuseToBlock(CompletableFuture<?> end) {
         if (Thread.currentThread() == thread && !end.isDone()) {
+            end.cancel(false);
             throw new IllegalStateException("this would block the client: use the methods with Async on futures of locks");
         }
+    }
+
+    /** The end of a call, which an interrupted thread cancels. */
+    <T> T await(CompletableFuture<T> end) throws InterruptedException {
+        refuseToBlock(end);
+        try {
+            return end.get();
+        } catch (InterruptedException interrupted) {
+            if (end.cancel(false)) {
+                throw interrupted;
+            }
+            // It has ended in this moment: what was granted must not be lost.
+            Thread.currentThread().interrupt();
+            return await(end);
+        } catch (ExecutionException failed) {
+            throw thrown(failed.getCause());
+        }
+    }
+
+    /** The end of a call, which is not interrupted. */
+    <T> T join(CompletableFuture<T> end) {
+        refuseToBlock(end);
         boolean isInterrupted = false;
         try {
             while (true) {

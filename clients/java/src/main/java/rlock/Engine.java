@@ -254,6 +254,14 @@ final class Engine {
                     it.how = u8();
                     it.text = text();
                     break;
+                case Action.LEADER:
+                    it.leads = u8() == 1;
+                    it.fence = u64();
+                    it.bytes = bytes();
+                    it.text = text();
+                    it.left = u64();
+                    it.isMissed = u8() == 1;
+                    break;
                 default:
                     throw new IllegalStateException("unknown action " + it.kind);
             }
@@ -264,7 +272,7 @@ final class Engine {
     /** What is to be done. */
     static final class Action {
         static final int CONNECT = 1, WRITE = 2, CLOSE = 3, GRANTED = 4, REFUSED = 5, DONE = 6, FAILED = 7, ANSWERED = 8;
-        static final int OVER = 9, NOTE = 10;
+        static final int OVER = 9, NOTE = 10, LEADER = 11;
 
         int kind;
         /** Of a connection, a call or a guard. */
@@ -278,5 +286,10 @@ final class Engine {
         boolean isTransient;
         Map<String, Long> fences;
         Object value;
+        boolean leads;
+        long fence;
+        /** In milliseconds. */
+        long left;
+        boolean isMissed;
     }
 }

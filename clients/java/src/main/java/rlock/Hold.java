@@ -9,12 +9,12 @@ import java.util.concurrent.Executor;
 import java.util.function.Consumer;
 
 /** A lock, or several, that is held: from its grant until it is released or lost. Any thread may use it. */
-public final class Hold implements AutoCloseable {
-    private final Client client;
+public class Hold implements AutoCloseable {
+    final Client client;
     private final List<String> keys;
     private final boolean tellsLoss;
     private final CompletableFuture<RuntimeException> over = new CompletableFuture<>();
-    private volatile long number;
+    volatile long number;
     private volatile String owner;
     private volatile Map<String, Long> fences;
     private CompletableFuture<Void> released;
@@ -116,7 +116,7 @@ public final class Hold implements AutoCloseable {
         CompletableFuture<Void> end;
         synchronized (this) {
             if (released != null) {
-                return released;
+                return released.copy();
             }
             end = released = new CompletableFuture<>();
         }
@@ -128,7 +128,8 @@ public final class Hold implements AutoCloseable {
                 end.completeExceptionally(error);
             }
         });
-        return end;
+        // Who cancels his future cancels no other's.
+        return end.copy();
     }
 
     /** Has the lock last for at least so long from now. */

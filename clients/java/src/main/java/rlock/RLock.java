@@ -5,10 +5,10 @@ import java.util.ArrayDeque;
 import java.util.List;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
+import java.util.function.Consumer;
 
 /**
  * A lock on the server: as a {@link Lock} of Java, whose holder is the thread, with the methods that Redisson's users know; or
@@ -137,12 +137,12 @@ public final class RLock implements Lock {
 
     /** Waits for the lock, for {@code try (var hold = lock.acquire())}. It is nobody's but the hold's: no thread enters it again. */
     public Hold acquire() throws InterruptedException {
-        return await(granted(null, null, terms));
+        return client.await(granted(null, null, terms));
     }
 
     /** Waits for so long. */
     public Optional<Hold> tryAcquire(Duration wait) throws InterruptedException {
-        return Optional.ofNullable(await(granted(wait, null, terms)));
+        return Optional.ofNullable(client.await(granted(wait, null, terms)));
     }
 
     /** To cancel it ends the wait, and withdraws the request. What follows without {@code Async} must not block. */
@@ -179,31 +179,30 @@ public final class RLock implements Lock {
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
-        return await(granted(wait, client.owned().activity, terms));
-    }
-
-    private static Hold await(CompletableFuture<Hold> granted) throws InterruptedException {
-        try {
-            return granted.get();
-        } catch (InterruptedException interrupted) {
-            granted.cancel(false);
-            throw interrupted;
-        } catch (ExecutionException failed) {
-            throw Client.thrown(failed.getCause());
-        }
+        return client.await(granted(wait, client.owned().activity, terms));
     }
 
     private CompletableFuture<Hold> granted(Duration wait, Client.Activity activity, Terms terms) {
-        var hold = new Hold(client, keys, terms.tellsLoss);
+        return granted(wait, activity, terms, Client.LOCK, new Hold(client, keys, terms.tellsLoss), event -> {});
+    }
+
+    /** Leads by it, and publishes a value. */
+    CompletableFuture<Leadership> campaign(byte[] value, Duration wait, Client.Activity activity) {
+        var leadership = new Leadership(client, keys, terms.tellsLoss);
+        return granted(wait, activity, terms, Client.CAMPAIGN, leadership, event -> event.bytes(value, value.length));
+    }
+
+    private <H extends Hold> CompletableFuture<H> granted(Duration wait, Client.Activity activity, Terms terms, int kind, H hold,
+            Consumer<Engine.Writer> more) {
         var lease = Engine.millis("lease", terms.lease);
         var times = new long[] {
             Engine.millis("wait", wait), Engine.millis("maxHold", terms.maxHold), Engine.millis("bound", terms.bound),
         };
-        var call = client.call(Client.LOCK, hold, event -> event
+        var call = client.call(kind, hold, event -> more.accept(event
                 .u8(activity == null ? 0 : 1).u64(activity == null ? 0 : activity.number).text("").list(keys)
                 .u8(mode).u32(permits).u32(limit).u64(times[0])
-                .u64(lease).u8(terms.isRenewed ? 1 : 0).u64(times[1]).u64(times[2]).u16(terms.replicas));
-        var granted = new CompletableFuture<Hold>();
+                .u64(lease).u8(terms.isRenewed ? 1 : 0).u64(times[1]).u64(times[2]).u16(terms.replicas)));
+        var granted = new CompletableFuture<H>();
         call.whenComplete((action, error) -> {
             if (error != null) {
                 granted.completeExceptionally(error);

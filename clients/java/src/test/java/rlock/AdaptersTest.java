@@ -90,12 +90,13 @@ class AdaptersTest {
         }
     }
 
-    private static String run(String source, String url) throws Exception {
+    /** What a program of README says, as it is but for the address. */
+    static String run(String source, String url) throws Exception {
         var file = Files.createTempDirectory("rlock").resolve("Invoices.java");
         Files.writeString(file, source.replace("redis://127.0.0.1:6379", url));
         var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
         var process = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), file.toString())
-                .redirectError(ProcessBuilder.Redirect.DISCARD).start();
+                .redirectErrorStream(true).start();
         var said = new String(process.getInputStream().readAllBytes());
         assertEquals(0, process.waitFor(), said);
         return said;

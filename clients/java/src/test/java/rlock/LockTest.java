@@ -20,9 +20,11 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HexFormat;
 import java.util.List;
+import java.util.concurrent.Callable;
 import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -248,6 +250,45 @@ class LockTest {
         }
     }
 
+    /** The lock would stay held, by nobody. */
+    @Test
+    void anInterruptInTheMomentOfAGrantLosesNoLock() throws Exception {
+        var granted = new CompletableFuture<String>() {
+            @Override
+            public String get() throws InterruptedException, ExecutionException {
+                if (complete("granted")) {
+                    throw new InterruptedException();
+                }
+                return super.get();
+            }
+        };
+        try (var client = Client.of("redis://127.0.0.1:1")) {
+            assertEquals("granted", client.await(granted));
+            assertTrue(Thread.interrupted());
+            client.close(Duration.ZERO);
+        }
+    }
+
+    @Test
+    void whatWouldBlockTheClientIsRefusedAndLeavesNothing() throws Exception {
+        try (var server = new Servers(); var client = Client.of(server.url);
+                var changes = client.election("l").observe()) {
+            var lock = client.getLock("l");
+            changes.next();
+            for (Callable<?> blocks : List.<Callable<?>>of(lock::acquire, lock::tryLock, changes::next)) {
+                var held = client.getLock("k").acquire();
+                // It waits, so what follows it runs on the client's thread.
+                var refused = client.getLock("k").acquireAsync().thenAccept(hold -> {
+                    assertThrows(IllegalStateException.class, blocks::call);
+                    assertThrows(IllegalStateException.class, hold::close);
+                });
+                held.close();
+                refused.get(10, TimeUnit.SECONDS);
+            }
+            eventually("nothing is left", () -> server.isFree("k") && server.isFree("l"));
+        }
+    }
+
     @Test
     void aThousandHoldsAndAThousandWaitsGoByOneConnectionAndWithoutThreads() throws Exception {
         try (var server = new Servers(); var client = Client.of(server.url)) {
@@ -411,15 +452,25 @@ class LockTest {
                 var single = Client.builder(net.url()).responseTimeout(millis(500)).build()) {
             var terms = Terms.standard().lease(Duration.ofMinutes(1));
             var hold = watched.getLock("k").with(terms).acquire();
+            var observers = List.of(watched.election("e").observe(), single.election("e").observe());
+            var leadership = watched.election("e").with(terms).campaign("before");
             var behind = single.getLock("l").with(terms).acquire();
             eventually("the replica knows", () -> ask(server.port(1), "EXISTS", "l").equals(":1\r\n"));
-            // The address leads to a replica for a while, which answers READONLY.
+            // The addresses lead to a replica for a while, which answers READONLY.
             ask(server.port(), "REPLICAOF", "127.0.0.1", "" + server.port(1));
+            var goOn = List.of(behind.releaseAsync(), CompletableFuture.runAsync(() -> leadership.proclaim("after")));
             pause(50);
             ask(server.port(1), "REPLICAOF", "NO", "ONE");
             ask(server.port(), "REPLICAOF", "NO", "ONE");
-            behind.close();
+            goOn.forEach(CompletableFuture::join);
             hold.check();
+            for (var changes : observers) {
+                for (var told = ""; !told.equals("after");) {
+                    var leader = changes.poll(SECOND.multipliedBy(20)).orElseThrow().leader();
+                    leader.ifPresent(it -> assertEquals(leadership.fence(), it.fence()));
+                    told = leader.map(Election.Proclaimed::text).orElse("nobody");
+                }
+            }
         }
     }
 
@@ -436,6 +487,17 @@ class LockTest {
             holds.forEach(Hold::close);
             try (var all = client.getMultiLock(names).acquire()) {
                 assertEquals(30, all.fences().size());
+            }
+            for (var name : names) {
+                var election = client.election(name);
+                try (var changes = election.observe()) {
+                    assertEquals("nobody", ElectionTest.shown(changes));
+                    var leadership = election.campaign(name);
+                    assertEquals(name, ElectionTest.shown(changes));
+                    assertEquals(leadership.fence(), election.leader().orElseThrow().fence());
+                    leadership.resign();
+                    assertEquals("nobody", ElectionTest.shown(changes));
+                }
             }
         }
     }
@@ -488,7 +550,8 @@ class LockTest {
     void theEventsThatAreWrittenAndTheActionsThatAreReadAreThoseOfTheRecord() throws Exception {
         var file = System.getenv().getOrDefault("RLOCK_RUN", "../../crates/rlock-embed/tests/host/run.json");
         var steps = new ObjectMapper().readTree(new File(file)).get("steps");
-        var names = List.of("connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note");
+        var names = List.of("connect", "write", "close", "granted", "refused", "done", "failed", "answered", "over", "note",
+                "leader");
         assertTrue(steps.size() > 20);
         for (var step : steps) {
             var event = new Engine.Writer();
@@ -512,8 +575,21 @@ class LockTest {
             for (var shown : step.get("actions")) {
                 var it = output.action();
                 var name = names.get(it.kind - 1);
-                assertEquals(number(shown.get(name)), name.equals("note") ? it.how : it.number);
-                if (name.equals("write")) {
+                if (!name.equals("leader")) {
+                    assertEquals(number(shown.get(name)), name.equals("note") ? it.how : it.number);
+                }
+                if (name.equals("leader")) {
+                    assertEquals(number(shown.get("call")), it.number);
+                    assertEquals(shown.get("missed").asBoolean(), it.isMissed);
+                    var leader = shown.get(name);
+                    assertEquals(!leader.isNull(), it.leads);
+                    if (it.leads) {
+                        assertEquals(number(leader.get(0)), it.fence);
+                        assertEquals(leader.get(1).asText(), new String(it.bytes));
+                        assertEquals(leader.get(2).asText(), it.text);
+                        assertEquals(number(leader.get(3)), it.left);
+                    }
+                } else if (name.equals("write")) {
                     assertEquals(shown.get("bytes").asText(), new String(it.bytes));
                 } else if (name.equals("failed")) {
                     assertEquals(shown.get("code").asText(), it.code);
@@ -529,19 +605,16 @@ class LockTest {
     }
 
     @Test
-    void theExampleOfReadmeRunsAsItIs() throws Exception {
-        for (var file : List.of("README.md", "../../README.md")) {
-            var example = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(Files.readString(Path.of(file)));
-            assertTrue(example.find());
+    void theExamplesOfReadmeRunAsTheyAre() throws Exception {
+        var examples = Map.of("README.md", List.of("held under fence", "nobody leads"), "../../README.md", List.of("held under fence"));
+        for (var each : examples.entrySet()) {
+            var example = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(Files.readString(Path.of(each.getKey())));
             try (var server = new Servers()) {
-                var source = Files.createTempDirectory("rlock").resolve("First.java");
-                Files.writeString(source, example.group(1).replace("redis://127.0.0.1:6379", server.url));
-                var java = Path.of(System.getProperty("java.home"), "bin", "java").toString();
-                var run = new ProcessBuilder(java, "--class-path", System.getProperty("java.class.path"), source.toString());
-                var process = run.redirectErrorStream(true).start();
-                var said = new String(process.getInputStream().readAllBytes());
-                assertEquals(0, process.waitFor(), said);
-                assertTrue(said.contains("held under fence"), said);
+                for (var says : each.getValue()) {
+                    assertTrue(example.find());
+                    var said = AdaptersTest.run(example.group(1), server.url);
+                    assertTrue(said.contains(says), said);
+                }
             }
         }
     }

@@ -1,0 +1,111 @@
+package rlock;
+
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.List;
+import java.util.Objects;
+import java.util.Optional;
+import java.util.Queue;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import rlock.Election.Change;
+import rlock.Engine.Action;
+
+/**
+ * Who leads, and each change of that, to be taken one by one: from {@link Election#observe} until it is closed. Any thread may
+ * use it.
+ *
+ * <p>The first change is the leader of now, or that there is none. Each change comes once, and fences never go back. After a new
+ * connection, a fail-over or a moved slot it begins again with the leader of that moment, in a change that {@link
+ * Change#isMissed}. Of more than 1024 changes that are not taken the oldest are dropped, and the next one is missed.
+ *
+ * <p>A server that is away ends nothing. After an error that does not pass each call throws it, once all changes before are
+ * taken: {@code Denied}, {@code NotALock}, {@code ModuleMissing}, {@code Refused}, or {@code Closed} once the client or this has
+ * been closed.
+ */
+public final class Changes implements AutoCloseable {
+    /** How many changes may be left untaken. */
+    private static final int MAX = 1024;
+
+    private final Client client;
+    private final Deque<Change> untaken = new ArrayDeque<>();
+    private final Queue<CompletableFuture<Change>> takers = new ArrayDeque<>();
+    private final CompletableFuture<Action> observes;
+    private Throwable end;
+
+    Changes(Client client, String name) {
+        this.client = client;
+        observes = client.call(Client.OBSERVE, null, this::add, event -> event.text(name));
+        observes.whenComplete((none, error) -> end(error));
+    }
+
+    private void add(Action it) {
+        var change = Change.of(it);
+        // One that is over already, such as a cancelled one, takes nothing.
+        for (CompletableFuture<Change> taker; (taker = takerOrKeep(change)) != null && !taker.complete(change);) {}
+    }
+
+    private synchronized CompletableFuture<Change> takerOrKeep(Change change) {
+        var taker = takers.poll();
+        if (taker == null && end == null) {
+            untaken.add(change);
+            if (untaken.size() > MAX) {
+                untaken.removeFirst();
+                untaken.addFirst(untaken.removeFirst().behindMissed());
+            }
+        }
+        return taker;
+    }
+
+    private void end(Throwable why) {
+        List<CompletableFuture<Change>> left;
+        synchronized (this) {
+            if (end != null) {
+                return;
+            }
+            end = why;
+            left = List.copyOf(takers);
+        }
+        left.forEach(taker -> taker.completeExceptionally(why));
+    }
+
+    /** Waits for the next change. An interrupted thread takes none. */
+    public Change next() throws InterruptedException {
+        return client.await(nextAsync());
+    }
+
+    /** Waits for so long. */
+    public Optional<Change> poll(Duration timeout) throws InterruptedException {
+        var millis = Engine.millis("timeout", Objects.requireNonNull(timeout, "timeout"));
+        return Optional.ofNullable(client.await(nextAsync().completeOnTimeout(null, millis, TimeUnit.MILLISECONDS)));
+    }
+
+    /** To cancel it takes no change. What follows without {@code Async} must not block. */
+    public synchronized CompletableFuture<Change> nextAsync() {
+        if (!untaken.isEmpty()) {
+            return CompletableFuture.completedFuture(untaken.remove());
+        }
+        if (end != null) {
+            return CompletableFuture.failedFuture(end);
+        }
+        var taker = new CompletableFuture<Change>();
+        takers.add(taker);
+        taker.whenComplete((change, error) -> forget(taker));
+        return taker;
+    }
+
+    private synchronized void forget(CompletableFuture<Change> taker) {
+        takers.remove(taker);
+    }
+
+    /** Observes no longer, and drops what is not taken. */
+    @Override
+    public void close() {
+        end(new RlockException("Closed", "the observer has been closed", false));
+        synchronized (this) {
+            untaken.clear();
+        }
+        observes.cancel(false);
+    }
+}
