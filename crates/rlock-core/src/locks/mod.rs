@@ -87,10 +87,11 @@ impl Locks {
             return Err(Refusal::FenceTaken { fence });
         }
         let beside = renewal.beside(owner);
-        self.check_watches(self.table.find(name), &beside, 1, watches_max)?;
+        self.check_watch(name, &beside, watches_max)?;
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
-        let fence = held.fence.unwrap_or_else(|| self.fences.next(now, [name]));
+        let own = held.fence;
+        let fence = own.unwrap_or_else(|| self.fences.next(now, [name]));
         let fence = renewal.fence.map_or(fence, |to| fence.max(to));
         self.fences.meet(now, name, fence);
         held.fence = Some(fence);
@@ -100,8 +101,14 @@ impl Locks {
         }
         self.counters.renewals += 1;
         self.remember(now, name, hold, fence, &beside);
-        self.hold_changed(now, name, hold);
-        let step = Step::quiet(Some(fence));
+        let step = if own.is_some_and(|own| own < fence) {
+            // Another one may be watched under the fence that it had, by chance.
+            self.settle(now, name, hold)
+        } else {
+            self.hold_changed(now, name, hold);
+            Step::quiet(())
+        };
+        let step = step.with(Some(fence));
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 

@@ -1,8 +1,8 @@
 //! Connections that end, servers that may grant no more, and stale names.
 
 use rlock_core::{
-    AcquireOptions, Admission, Delivery, Due, Effect, Gauges, Grace, Hold, Holders, Limits, Locks,
-    Mode, Name, Refusal, Renewal, Request, VisitHolder, Wait, Who,
+    AcquireOptions, Admission, Delivery, Due, Effect, Fence, Gauges, Grace, Hold, Holders, Limits,
+    Locks, Mode, Name, Refusal, Renewal, Request, ValueMessage, VisitHolder, Wait, Who,
 };
 
 use crate::requests::{
@@ -164,6 +164,33 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
     assert_eq!(locks.check_indices(), Ok(()));
 }
 
+#[test]
+fn value_told_after_a_demotion_is_not_taken_for_one_from_before() {
+    let mut locks = Locks::default();
+    let mut hold = Hold::Free;
+    let asked = Request {
+        value: Some(b"a:1"),
+        ..request("ann", Wait::No)
+    };
+    let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
+    assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
+    let fence = hold.fence().expect("it was granted");
+    let told = |value: Option<&[u8]>| {
+        let value = value.map(Into::into);
+        Some(ValueMessage { fence, value })
+    };
+    assert_eq!(locks.tell_value(at(0), KEY, &hold), told(Some(b"a:1")));
+    assert_eq!(locks.tell_value(at(0), KEY, &hold), None);
+    locks.stand_down();
+    // It is a master again at once, and what is left of before is still there.
+    assert_eq!(locks.tell_value(at(1), KEY, &hold), told(Some(b"a:1")));
+    while locks.next_due(at(1)).is_some() {}
+    assert_eq!(locks.gauges().watches, 1);
+    assert_eq!(locks.tell_value(at(2), KEY, &Hold::Free), told(None));
+    assert_eq!(locks.gauges(), Gauges::default());
+    assert_eq!(locks.check_indices(), Ok(()));
+}
+
 /// Asks to wait for a lock that somebody holds, alone or together with `OTHER`;
 /// answers which calls end by that.
 fn wait_for(
@@ -234,15 +261,26 @@ fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
 
 /// As may be after a `RENAME`, if the fences of both keys were ahead of the clock.
 #[test]
-fn downgrade_tells_the_loss_of_one_whose_fence_the_holder_has_by_chance() {
-    let mut locks = Locks::default();
-    let mut hold = watched(&mut locks, "ann", 7);
-    let fence = hold.fence().expect("it was granted");
-    let step = locks.downgrade(at(1), KEY, &mut hold, b"bob");
-    assert_eq!(step.reply, Some(fence));
+fn one_whose_fence_another_holder_has_by_chance_is_told_of_its_loss_when_that_changes() {
     let lost = |it: &Effect| matches!(it, Effect::Lost { owner, .. } if **owner == *b"ann");
-    assert!(step.effects.iter().any(lost), "{:?}", step.effects);
-    assert_eq!(locks.gauges(), Gauges::default());
+    for is_raised in [false, true] {
+        let mut locks = Locks::default();
+        let mut hold = watched(&mut locks, "ann", 7);
+        let fence = hold.fence().expect("it was granted");
+        let step = if is_raised {
+            let raised = Renewal {
+                fence: Fence::new(fence.get() + 1),
+                ..RENEWAL
+            };
+            let step = locks.renew(at(1), KEY, &mut hold, b"bob", &raised, 0);
+            step.expect("it may be raised")
+        } else {
+            locks.downgrade(at(1), KEY, &mut hold, b"bob")
+        };
+        assert_eq!(step.reply, hold.fence());
+        assert!(step.effects.iter().any(lost), "{:?}", step.effects);
+        assert_eq!(locks.gauges(), Gauges::default());
+    }
 }
 
 #[test]

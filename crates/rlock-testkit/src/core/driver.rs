@@ -10,7 +10,7 @@ use rlock_core::{
 };
 
 use crate::core::{
-    store::Store,
+    store::{Store, Stored},
     stored::Others,
     told::{Ask, Error, OnChannel, Outcome, Reply, Told, Word},
 };
@@ -202,42 +202,50 @@ impl Driver {
 
     /// What the shell does when the reply of a grant could not be written.
     pub fn undeliver(&mut self, names: &[Name<'_>], owner: &str, fence: Fence) -> Reply<Fence> {
-        let mut taken = false;
+        let mut taken = Vec::new();
         for name in names {
             let mut opened = self.open(*name, Some(owner));
             let (now, hold) = (self.now, &mut opened.hold);
             if *hold != Hold::NoLock {
                 let owner = owner.as_bytes();
                 let step = self.locks.undeliver(now, *name, hold, owner, fence);
-                taken |= step.reply;
+                taken.extend(Some(*name).filter(|_| step.reply));
                 self.carry_on(*name, &mut opened, step.with(()));
             }
             self.close_up(*name, Some(owner), opened);
         }
         self.finish();
-        if taken {
+        if !taken.is_empty() {
             self.locks.count_undelivered();
-            if let Some(HandedOff { keys, place, .. }) =
-                self.take_handed_off(names[0], owner, fence)
+            if let Some(HandedOff { keys, place, .. }) = self.take_handed_off(&taken, owner, fence)
             {
                 let names = keys.iter().map(|(db, key)| Name { db: *db, key });
                 let names: Vec<_> = names.collect();
                 self.locks.keep_place(self.now, &names, &place);
             }
         }
-        Reply::Number(taken.into())
+        Reply::Number(u64::from(!taken.is_empty()))
     }
 
-    /// Of two that the owner has under one fence, as may be if their keys are
-    /// ahead of the clock, that of the key.
-    fn take_handed_off(&mut self, name: Name<'_>, owner: &str, fence: Fence) -> Option<HandedOff> {
-        let handed_off = &mut self.handed_off;
+    /// That of the first of these keys that has one: another one may have the
+    /// same fence, if both are ahead of the clock.
+    fn take_handed_off(
+        &mut self,
+        names: &[Name<'_>],
+        owner: &str,
+        fence: Fence,
+    ) -> Option<HandedOff> {
         let is_of = |it: &HandedOff| it.fence == fence && it.owner == owner;
-        let is_at = |it: &HandedOff| it.keys.iter().any(|of| *of.1 == *name.key);
-        let first = handed_off.iter().position(|it| is_of(it) && is_at(it));
-        // A hold may have gone elsewhere by a rename.
-        let at = first.or_else(|| handed_off.iter().position(is_of))?;
-        Some(handed_off.swap_remove(at))
+        let at = names.iter().find_map(|name| {
+            let is_at = |it: &HandedOff| {
+                it.keys
+                    .iter()
+                    .any(|key| (key.0, &*key.1) == (name.db, name.key))
+            };
+            let mut all = self.handed_off.iter();
+            all.position(|it| is_of(it) && is_at(it))
+        })?;
+        Some(self.handed_off.swap_remove(at))
     }
 
     /// The server starts again, with nothing but its keys.
@@ -247,6 +255,16 @@ impl Driver {
         self.store.keys = store.keys;
         (self.listened, self.overheard) = (before.listened, before.overheard);
         self.places_per_user = before.places_per_user;
+    }
+
+    /// Has the end of a hold with a value told from now on, as somebody is
+    /// shown who has it.
+    pub fn follow(&mut self, name: Name<'_>) {
+        let held = self.store.get(self.now, name).and_then(Stored::held);
+        let published = held.and_then(|it| Some(((it.fence?, it.value.as_deref()?), it.ends)));
+        if let Some((value, ends)) = published {
+            self.locks.follow_value(self.now, name, value, ends);
+        }
     }
 
     /// Looks at no hold, so that it works whatever the key holds.
