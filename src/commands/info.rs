@@ -28,13 +28,15 @@ pub(super) fn info(call: &Call<'_>) -> Option<()> {
         db: ctx.db(),
         key: key.bytes(),
     };
-    if holding.value.is_some() && ctx.flags().is_master() {
-        for (_, it) in &holding.holders {
-            let follow = |state: &mut State, fence| {
-                state.locks.follow_value(now, name, fence, it.deadline);
-            };
-            state::with(ctx, |state, _| it.fence.map(|fence| follow(state, fence)));
-        }
+    if let Some(value) = holding.value.as_deref()
+        && let [(_, holder)] = &holding.holders[..]
+        && let Some(fence) = holder.fence
+        && ctx.flags().is_master()
+    {
+        let ends = holder.deadline;
+        state::with(ctx, |state, _| {
+            state.locks.follow_value(now, name, (fence, value), ends)
+        });
     }
     let show = |locks: Option<&Locks>| reply_fields(ctx, holding.fields(now, name, locks));
     state::look(|state| show(Some(&state.locks))).unwrap_or_else(|| show(None));

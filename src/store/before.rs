@@ -48,14 +48,6 @@ impl<'a> Before<'a> {
         }
     }
 
-    /// What was published with the hold.
-    pub(crate) fn value(&self) -> Option<&[u8]> {
-        match self {
-            Self::One(one) => one.value.as_deref(),
-            Self::Free | Self::Several { .. } | Self::NoLock => None,
-        }
-    }
-
     /// The hold of one owner, if there is one and its lease has not ended.
     pub(crate) fn one(&self, now: Timestamp) -> Option<&One<'a>> {
         match self {

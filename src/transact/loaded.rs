@@ -72,7 +72,7 @@ impl<'a> Loaded<'a> {
         let diff = Diff::between(&self.before, &mut self.hold, caller, now);
         diff.write(&self.key);
         let (locks, known) = (&mut state.locks, &mut state.known);
-        let value = locks.tell_value(now, self.op.name(), &self.hold, self.before.value());
+        let value = locks.tell_value(now, self.op.name(), &self.hold);
         let free = self.hold == Hold::Free;
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());

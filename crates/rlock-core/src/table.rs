@@ -17,7 +17,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::ticket::{Multi, MultiId, Rank};
-use crate::watch::{Search, Watch, WatchId};
+use crate::watch::{Search, Told, Watch, WatchId};
 use crate::{Channel, Delivery, Fence, Gauges, Listener, Mode, Name, Ticket, TicketId, Timestamp};
 
 mod invariants;
@@ -61,8 +61,8 @@ pub(crate) struct Table {
     session_watches: BTreeSet<(u64, WatchId)>,
     watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
     watched_tickets: u64,
-    /// Under which fence the holds are whose values have been told.
-    told: BTreeMap<QueueId, Fence>,
+    /// The holds whose values have been told.
+    told: BTreeMap<QueueId, Told>,
     /// How many of those are not watched besides.
     told_alone: u64,
     /// How many places each user has, by a hash of the name.
@@ -168,26 +168,33 @@ impl Table {
         !self.told.is_empty()
     }
 
-    /// Any lock the value of whose hold has been told.
-    pub(crate) fn first_told(&self) -> Option<QueueId> {
-        self.told.keys().next().copied()
+    /// The first lock from `from` on the value of whose hold has been told.
+    pub(crate) fn told_from(&self, from: QueueId) -> Option<(QueueId, Told)> {
+        let (id, told) = self.told.range(from..).next()?;
+        Some((*id, *told))
     }
 
-    /// Under which fence the hold of a lock is whose value has been told.
-    pub(crate) fn told(&self, id: QueueId) -> Option<Fence> {
+    /// What has been told of the value of the hold of a lock.
+    pub(crate) fn told(&self, id: QueueId) -> Option<Told> {
         self.told.get(&id).copied()
     }
 
-    /// Takes note that the value of a hold has been told, or the end of one.
-    pub(crate) fn set_told(&mut self, id: QueueId, fence: Option<Fence>) {
-        let before = match fence {
-            Some(fence) => self.told.insert(id, fence),
-            None => self.told.remove(&id),
+    /// Takes note that the value of a hold has been told.
+    pub(crate) fn set_told(&mut self, id: QueueId, fence: Fence, value: &[u8]) {
+        let told = Told {
+            fence,
+            value: self.hash(value),
+            number: self.next_id(),
         };
-        if !self.has_watches(id) {
-            self.told_alone += u64::from(fence.is_some());
-            self.told_alone -= u64::from(before.is_some());
-        }
+        let is_new = self.told.insert(id, told).is_none();
+        self.told_alone += u64::from(is_new && !self.has_watches(id));
+    }
+
+    /// Takes note that the end of a hold has been told, if its value was.
+    pub(crate) fn forget_told(&mut self, id: QueueId) {
+        let was_told = self.told.remove(&id).is_some();
+        self.told_alone -= u64::from(was_told && !self.has_watches(id));
+        self.drop_if_idle(id);
     }
 
     /// How far the search for lost holds of a lock has come, if it goes on.
@@ -644,6 +651,23 @@ impl Table {
     pub(crate) fn watch_named(&self, name: Name<'_>, owner: &[u8]) -> Option<&Watch> {
         let id = self.watch_of(self.find(name)?, owner)?;
         self.watches.get(&id)
+    }
+
+    /// How many of these locks have nothing remembered of them yet that a hold of
+    /// this owner would take the place of: its own watch, or a told value. There
+    /// is one value for each lock, and that of another hold ends with it.
+    pub(crate) fn unremembered<'a>(
+        &self,
+        names: impl IntoIterator<Item = Name<'a>>,
+        owner: &[u8],
+    ) -> u64 {
+        let is_told = |id: QueueId| self.told.contains_key(&id);
+        let is_watched = |id| self.watch_of(id, owner).is_some();
+        let is_new = |name: &Name<'_>| {
+            let queue = self.find(*name);
+            !queue.is_some_and(|id| is_told(id) || is_watched(id))
+        };
+        names.into_iter().filter(is_new).count() as u64
     }
 
     /// The watches of one lock.

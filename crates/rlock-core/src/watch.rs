@@ -1,6 +1,7 @@
 //! What is kept of a hold beside the store: who is to be told of its loss, and
-//! which connection it ends with.
+//! which connection it ends with; and what those have been told who follow it.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::table::QueueId;
@@ -66,6 +67,18 @@ impl Watch {
         let binding = open.map(|it| it.session).filter(|it| Some(*it) != notice);
         notice.into_iter().chain(binding)
     }
+}
+
+/// What those who follow the value of a lock have been told last, of a hold that
+/// goes on as far as they know.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    /// The fence of the hold.
+    pub(crate) fence: Fence,
+    /// A hash of its value, which may be a kilobyte.
+    pub(crate) value: u64,
+    /// A number of its own, from the counter that tickets and watches have.
+    pub(crate) number: NonZeroU64,
 }
 
 /// How far a search through the watches of a lock has come.

@@ -146,7 +146,7 @@ impl Locks {
         let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let own_ticket = own.and_then(|id| self.table.ticket(id));
         if !own_ticket.is_some_and(Ticket::is_watched) {
-            self.check_watches(queue, &request.beside(), 1, limits.watches_max)?;
+            self.check_watch(name, &request.beside(), limits.watches_max)?;
         }
         let own = own.filter(|_| own_ticket.is_some_and(|it| is_same(it, request)));
         if own.is_none() && *hold != Hold::Free {
@@ -183,12 +183,7 @@ impl Locks {
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watches(
-            self.table.find(name),
-            &request.beside(),
-            1,
-            limits.watches_max,
-        )?;
+        self.check_watch(name, &request.beside(), limits.watches_max)?;
         let Some(mut held) = hold.of_caller(request.owner) else {
             return Ok(Step::quiet(Admission::Busy));
         };
@@ -244,7 +239,7 @@ impl Locks {
         let Some((id, earlier)) = earlier else {
             self.check_waiters(1, limits)?;
             self.check_shared(now, hold, request, limits)?;
-            return self.check_watches(None, &request.beside(), 1, limits.watches_max);
+            return self.check_watches(&request.beside(), limits.watches_max, || 1);
         };
         if !is_same(earlier, request) {
             if !self.is_request_left(id) {
@@ -255,7 +250,7 @@ impl Locks {
         if earlier.is_watched() {
             return Ok(());
         }
-        self.check_watches(None, &request.beside(), 1, limits.watches_max)
+        self.check_watches(&request.beside(), limits.watches_max, || 1)
     }
 
     fn check_deadlock(

@@ -186,25 +186,32 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether as many more watches may be kept as a request for `keys` keys
-    /// needs; one that replaces another always.
+    /// Whether that many more watches may be kept, if the request asks for any.
     pub(super) fn check_watches(
         &self,
-        queue: Option<QueueId>,
         beside: &Beside<'_>,
-        keys: u64,
         watches_max: u64,
+        more: impl FnOnce() -> u64,
     ) -> Result<(), Refusal> {
-        let replaces =
-            |id| self.table.watch_of(id, beside.owner).is_some() || self.table.told(id).is_some();
-        let is_counted = beside.is_asked_for() || beside.has_value;
-        if !is_counted || queue.is_some_and(replaces) {
+        if !beside.is_asked_for() && !beside.has_value {
             return Ok(());
         }
-        if self.gauges().watches.saturating_add(keys) > watches_max {
+        let more = more();
+        if more > 0 && self.gauges().watches.saturating_add(more) > watches_max {
             return Err(Refusal::TooManyWatches { limit: watches_max });
         }
         Ok(())
+    }
+
+    /// The same for a hold of one lock.
+    pub(super) fn check_watch(
+        &self,
+        name: Name<'_>,
+        beside: &Beside<'_>,
+        watches_max: u64,
+    ) -> Result<(), Refusal> {
+        let more = || self.table.unremembered([name], beside.owner);
+        self.check_watches(beside, watches_max, more)
     }
 
     /// Whether there may be one more shared holder, now or when its turn comes:

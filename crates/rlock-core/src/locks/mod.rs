@@ -87,7 +87,7 @@ impl Locks {
             return Err(Refusal::FenceTaken { fence });
         }
         let beside = renewal.beside(owner);
-        self.check_watches(self.table.find(name), &beside, 1, watches_max)?;
+        self.check_watch(name, &beside, watches_max)?;
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
         let fence = held.fence.unwrap_or_else(|| self.fences.next(now, [name]));

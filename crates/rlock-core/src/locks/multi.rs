@@ -103,10 +103,10 @@ impl Locks {
     ///
     /// As of [`Locks::renew`]. With no fence to be raised to, nothing has
     /// changed then.
-    pub fn renew_all(
+    pub fn renew_all<'a>(
         &mut self,
         now: Timestamp,
-        names: &[Name<'_>],
+        names: &[Name<'a>],
         holds: &mut [Hold],
         owner: &[u8],
         renewal: &Renewal<'_>,
@@ -115,15 +115,11 @@ impl Locks {
         for (name, hold) in names.iter().zip(&mut *holds) {
             self.view(now, *name, hold, Some(owner));
         }
-        let new = names.iter().zip(&*holds).filter(|(name, hold)| {
-            hold.of_caller(owner).is_some() && self.table.watch_named(**name, owner).is_none()
-        });
-        self.check_watches(
-            None,
-            &renewal.beside(owner),
-            new.count() as u64,
-            watches_max,
-        )?;
+        let is_held = |(name, hold): (&Name<'a>, &Hold)| hold.of_caller(owner).map(|_| *name);
+        let held = names.iter().zip(&*holds).filter_map(is_held);
+        self.check_watches(&renewal.beside(owner), watches_max, || {
+            self.table.unremembered(held, owner)
+        })?;
         let each = names.iter().zip(holds);
         each.map(|(name, hold)| self.renew(now, *name, hold, owner, renewal, watches_max))
             .collect()
@@ -138,12 +134,10 @@ impl Locks {
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watches(
-            None,
-            &request.beside(),
-            self.unwatched(names, own),
-            limits.watches_max,
-        )?;
+        if !self.is_watched_place(own) {
+            let more = || self.table.unremembered(names.iter().copied(), request.owner);
+            self.check_watches(&request.beside(), limits.watches_max, more)?;
+        }
         let fence = self.fences.next(now, names.iter().copied());
         self.counters.grants += 1;
         let own = own.and_then(|multi| self.table.members(multi).first().copied());
@@ -206,16 +200,11 @@ impl Locks {
         nobody_waits && (is_try || !has_places())
     }
 
-    /// How many watches a request for these keys needs that are not counted by
-    /// its place already.
-    fn unwatched(&self, names: &[Name<'_>], own: Option<MultiId>) -> u64 {
+    /// Whether the watches of a request are counted by its place already.
+    fn is_watched_place(&self, own: Option<MultiId>) -> bool {
         let first = own.and_then(|multi| self.table.members(multi).first());
         let ticket = first.and_then(|id| self.table.ticket(*id));
-        if ticket.is_some_and(|it| it.is_watched()) {
-            0
-        } else {
-            names.len() as u64
-        }
+        ticket.is_some_and(Ticket::is_watched)
     }
 
     fn enter_all_again(
@@ -233,9 +222,8 @@ impl Locks {
         if request.options.reenter && holds.iter().any(overflows) {
             return Err(Refusal::CountOverflow);
         }
-        let unwatched = |name: &&Name<'_>| self.table.watch_named(**name, request.owner).is_none();
-        let new = names.iter().filter(unwatched).count() as u64;
-        self.check_watches(None, &request.beside(), new, limits.watches_max)?;
+        let more = || self.table.unremembered(names.iter().copied(), request.owner);
+        self.check_watches(&request.beside(), limits.watches_max, more)?;
         let mut step = Step::quiet(Admission::Busy);
         let grants = self.counters.grants;
         for (name, hold) in names.iter().zip(holds) {
@@ -264,12 +252,10 @@ impl Locks {
             }
             self.check_waiters(names.len() as u64, limits)?;
         }
-        self.check_watches(
-            None,
-            &request.beside(),
-            self.unwatched(names, own),
-            limits.watches_max,
-        )
+        if self.is_watched_place(own) {
+            return Ok(());
+        }
+        self.check_watches(&request.beside(), limits.watches_max, || names.len() as u64)
     }
 
     fn target<'a>(&self, name: Name<'a>, hold: &'a Hold, request: &Request<'_>) -> Target<'a> {

@@ -15,7 +15,7 @@ use std::ops::Bound;
 
 use super::acquire::withdrawn;
 use crate::table::{Look, Queue, QueueId};
-use crate::watch::WatchId;
+use crate::watch::{Told, WatchId};
 use crate::{Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp};
 
 /// Work over many queues or tickets, of which each call does a piece.
@@ -25,6 +25,8 @@ pub(super) struct Sweep {
     /// The number of the last ticket or watch from before this server became a
     /// replica, as long as any of these may be left.
     left: Option<NonZeroU64>,
+    /// Which lock is to be looked at next for a value told before that.
+    left_told: QueueId,
     /// Queues whose places all end, with the number of the last ticket that was
     /// given before that was asked for.
     emptied: BTreeMap<QueueId, NonZeroU64>,
@@ -320,6 +322,7 @@ impl Locks {
     /// once. What comes later is not concerned.
     pub fn stand_down(&mut self) {
         self.sweep.left = self.table.last_id();
+        self.sweep.left_told = QueueId::MIN;
     }
 
     /// The next request to be turned away that is left from before this server
@@ -352,10 +355,12 @@ impl Locks {
             }
             return Piece::Done;
         }
-        if let Some(first) = self.table.first_told() {
+        if let Some((next, told)) = self.table.told_from(self.sweep.left_told) {
             self.budget.spend(1);
-            self.table.set_told(first, None);
-            self.table.drop_if_idle(first);
+            self.sweep.left_told = QueueId(next.0 + 1);
+            if self.is_told_left(&told) {
+                self.table.forget_told(next);
+            }
             return Piece::Done;
         }
         self.sweep.left = None;
@@ -440,6 +445,11 @@ impl Locks {
         self.sweep.left.is_some_and(|last| id.0 <= last.get())
     }
 
+    /// Whether a value was told before this server became a replica.
+    pub(super) fn is_told_left(&self, told: &Told) -> bool {
+        self.sweep.left.is_some_and(|last| told.number <= last)
+    }
+
     fn is_emptied(&self, id: TicketId) -> bool {
         if self.sweep.emptied.is_empty() {
             return false;
@@ -459,8 +469,7 @@ impl Locks {
         let watch = self.table.watches_of(id).map(|it| it.0).next();
         let Some(watch) = watch.and_then(|id| self.table.remove_watch(id)) else {
             // Whoever follows its value asks the server that has it now.
-            self.table.set_told(id, None);
-            self.table.drop_if_idle(id);
+            self.table.forget_told(id);
             return None;
         };
         let key = self.table.queue(id)?.name().key.into();

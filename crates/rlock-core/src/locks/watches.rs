@@ -106,48 +106,61 @@ impl Locks {
     }
 
     /// What those who follow the value of a lock are to be told, now that an
-    /// operation is through: its hold is `hold`, and the value that was stored
-    /// before is `stored`. To be called once for each operation, when the hold
-    /// does not change any more. So of a hand-off only the new holder's value is
-    /// told, and a waiter who is passed over never seems to lead.
+    /// operation is through. To be called once for each operation, when the
+    /// hold does not change any more. So of a hand-off only the new holder's
+    /// value is told, and a waiter who is passed over never seems to lead.
     pub fn tell_value(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
         hold: &Hold,
-        stored: Option<&[u8]>,
     ) -> Option<ValueMessage> {
-        let published = hold.published();
-        if published.is_none() && !self.table.has_told() {
+        let Some((fence, value)) = hold.published() else {
+            return self.tell_end_of_value(now, name, hold);
+        };
+        let queue = self.table.find_or_insert(name);
+        let told = self.table.told(queue).filter(|it| !self.is_told_left(it));
+        let is_new = told.is_none_or(|it| (it.fence, it.value) != (fence, self.table.hash(value)));
+        if is_new {
+            self.table.set_told(queue, fence, value);
+        }
+        self.look_at(now, queue, hold);
+        is_new.then(|| ValueMessage {
+            fence,
+            value: Some(value.clone()),
+        })
+    }
+
+    fn tell_end_of_value(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &Hold,
+    ) -> Option<ValueMessage> {
+        if !self.table.has_told() {
             return None;
         }
-        let queue = match published {
-            Some(_) => self.table.find_or_insert(name),
-            None => self.table.find(name)?,
-        };
-        let told = self.table.told(queue);
-        let message = match published {
-            Some((fence, value)) if told != Some(fence) || stored != Some(&**value) => {
-                let value = Some(value.clone());
-                Some(ValueMessage { fence, value })
-            }
-            Some(_) => None,
-            None => told.map(|fence| ValueMessage { fence, value: None }),
-        };
-        if told.is_some() || published.is_some() {
-            self.table.set_told(queue, published.map(|it| it.0));
-            self.look_at(now, queue, hold);
-            self.table.drop_if_idle(queue);
-        }
-        message
+        let queue = self.table.find(name)?;
+        let told = self.table.told(queue)?;
+        self.look_at(now, queue, hold);
+        self.table.forget_told(queue);
+        let fence = told.fence;
+        (!self.is_told_left(&told)).then_some(ValueMessage { fence, value: None })
     }
 
     /// Has the end of a hold told to those who follow its value, which somebody
     /// has just been shown. After a restart nothing else may be known of it.
-    pub fn follow_value(&mut self, now: Timestamp, name: Name<'_>, fence: Fence, ends: Timestamp) {
+    pub fn follow_value(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        (fence, value): (Fence, &[u8]),
+        ends: Timestamp,
+    ) {
         let queue = self.table.find_or_insert(name);
-        if self.table.told(queue).is_none() {
-            self.table.set_told(queue, Some(fence));
+        let told = self.table.told(queue);
+        if told.is_none_or(|it| self.is_told_left(&it)) {
+            self.table.set_told(queue, fence, value);
             self.look_at(now, queue, &Hold::exclusive(Who::Other, Some(fence), ends));
         }
     }

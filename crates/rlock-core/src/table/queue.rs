@@ -4,7 +4,7 @@
 use crate::{Name, Timestamp};
 
 /// Names a queue; never used twice by one table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct QueueId(pub(crate) u64);
 
 impl QueueId {

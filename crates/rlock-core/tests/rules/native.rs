@@ -1,4 +1,6 @@
 //! The server's own commands on keys: what others do behind the module's back.
+//! It hears at once of keys that go, come by a rename or get another time to
+//! live, and of no field.
 
 use rlock_core::{Name, syntax};
 
@@ -19,6 +21,7 @@ impl Stage {
             Some(changed) => u8::from(changed).to_string(),
             None => "error WRONGTYPE".to_owned(),
         };
+        let was_there = driver.store.get(now, name).is_some();
         let reply = match (command, arguments) {
             ("HGETALL", []) => return Some(self.all_fields(name)),
             ("PTTL", []) => return Some(self.time_left(name)),
@@ -46,7 +49,11 @@ impl Stage {
             ("PERSIST", []) => self.set_end(name, None),
             _ => return None,
         };
-        self.driver.locks.settle_later(name);
+        let driver = &mut self.driver;
+        let is_gone = was_there && driver.store.get(now, name).is_none();
+        if is_gone || matches!(command, "PEXPIRE" | "PERSIST") {
+            driver.locks.settle_later(name);
+        }
         Some(reply)
     }
 

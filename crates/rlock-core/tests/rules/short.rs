@@ -38,13 +38,20 @@ const PAST_NEXT_END: Operation = Operation::Pass {
 
 /// What two owners and a bystander may do to one lock.
 const EXCLUSIVE: [Operation; 11] = [
-    ask(0, asked(0, Mode::Exclusive, Wait::Millis(3))),
+    ask(
+        0,
+        Asked {
+            value: Some("a:1"),
+            ..asked(0, Mode::Exclusive, Wait::Millis(3))
+        },
+    ),
     ask(0, keeping(1, Mode::Exclusive)),
     ask(
         0,
         Asked {
             connection: Some(0),
             channel: Some(0),
+            value: Some("b:2"),
             ..keeping(1, Mode::Exclusive)
         },
     ),
@@ -63,6 +70,7 @@ const EXCLUSIVE: [Operation; 11] = [
         connection: 0,
         channel: None,
         bind: None,
+        value: Some(""),
     },
     Operation::Cancel {
         key: 0,

@@ -111,7 +111,10 @@ impl Stage {
                 return Ok(Some(Shown::text("OK")));
             }
             ["LIST", ..] => return Ok(Some(Shown::Text(self.list(read(syntax::list(words))?)))),
-            ["INFO", key] => return Ok(Some(Shown::Text(self.info(named(key))))),
+            ["INFO", key] => {
+                self.driver.follow(named(key));
+                return Ok(Some(Shown::Text(self.info(named(key)))));
+            }
             [command, key, arguments @ ..] => {
                 if let Some(reply) = self.native(named(key), command, arguments) {
                     return Ok(Some(Shown::Text(reply)));

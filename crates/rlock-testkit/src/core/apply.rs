@@ -48,6 +48,11 @@ impl Pair {
             Operation::HangUp { recent } => self.hang_up(recent),
             Operation::Close { connection } => self.close(connection),
             Operation::Listen { channel, on } => self.listen(channel, on),
+            Operation::Follow { key } => {
+                self.driver.follow(name(key));
+                self.model.follow(key);
+                NOTHING
+            }
             Operation::Overhear { on } => {
                 (self.driver.overheard, self.model.overheard) = (on, on);
                 NOTHING
@@ -84,6 +89,7 @@ impl Pair {
                 bind: None,
                 ..asked.options
             },
+            value: None,
             ..asked
         };
         let ask = self.ask(asked);
@@ -111,7 +117,7 @@ impl Pair {
             session: Some(session),
             user: Some(USERS[usize::from(session % 3 == 0)].as_bytes()),
             channel: asked.channel.map(|channel| CHANNELS[channel]),
-            value: None,
+            value: asked.value.map(str::as_bytes),
         };
         Ask { request, call }
     }
@@ -127,6 +133,7 @@ impl Pair {
                 connection,
                 channel,
                 bind,
+                value,
             } => {
                 let (owner, session) = (OWNERS[owner], self.sessions[connection]);
                 let (fence, expected) = raise.map(|it| self.raise_to(it, key, owner)).unzip();
@@ -136,11 +143,15 @@ impl Pair {
                     session: Some(session),
                     channel: channel.map(|channel| CHANNELS[channel]),
                     bind,
-                    value: None,
+                    value: value.map(str::as_bytes),
                 };
                 let reply = self.driver.renew(name(key), owner, &renewal);
                 let model = &mut self.model;
-                let answer = model.renew(key, owner, &renewed(&renewal, expected));
+                let renewed = Renewed {
+                    value,
+                    ..renewed(&renewal, expected)
+                };
+                let answer = model.renew(key, owner, &renewed);
                 if let (Some(fence), Some(expected)) = (fence, expected)
                     && answer == Reply::Fence(expected)
                 {
@@ -363,6 +374,7 @@ fn renewed(renewal: &Renewal<'_>, raise_to: Option<u64>) -> Renewed {
         raise_to,
         via: Via::of(session, renewal.channel, 0),
         grace: renewal.bind.map(|it| it.millis().into()),
+        value: None,
     }
 }
 

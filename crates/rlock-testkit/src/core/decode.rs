@@ -4,7 +4,8 @@
 use rlock_core::{AcquireOptions, Grace, Mode, Wait};
 
 use crate::core::operation::{
-    Asked, CHANNELS, CONNECTIONS, Foreign, OWNERS, Operation, Pass, Raise, SETS, SHARED, Under,
+    Asked, CHANNELS, CONNECTIONS, Foreign, LONG_VALUE, OWNERS, Operation, Pass, Raise, SETS,
+    SHARED, Under, VALUES,
 };
 
 const LEASES: [u32; 5] = [1, 5, 20, 60, 200];
@@ -49,6 +50,12 @@ const fn limited(permits: u32, limit: u32) -> Mode {
     Mode::Shared { permits, limit }
 }
 
+/// A value for half of them.
+fn value(what: usize) -> Option<&'static str> {
+    let value = what % (2 * VALUES.len());
+    VALUES.get(value.checked_sub(1)?).copied()
+}
+
 impl Operation {
     /// Total: every eight bytes are an operation, and zeros are a plain one, so
     /// that shrinking ends in what is easily read.
@@ -69,7 +76,11 @@ impl Operation {
         let lease_ms = LEASES[c % LEASES.len()];
         let connection = f % CONNECTIONS;
         let mode = modes[g % modes.len()];
-        let asked = Asked::decode(mode, [owner, c, d, e, f, g / 8]);
+        let value = value(b / OWNERS.len());
+        let asked = Asked {
+            value: value.filter(|_| mode == Mode::Exclusive),
+            ..Asked::decode(mode, [owner, c, d, e, f, g / 8])
+        };
         match what % 64 {
             0..=19 => Self::Acquire { key, asked },
             20..=23 => Self::AcquireAll { set, asked },
@@ -81,6 +92,7 @@ impl Operation {
                 connection,
                 channel: (e % 3 == 1).then_some(e / 3 % CHANNELS.len()),
                 bind: (g % 4 == 1).then_some(GRACES[g / 4 % GRACES.len()]),
+                value,
             },
             26 => Self::RenewAll {
                 set,
@@ -126,6 +138,7 @@ impl Operation {
             54 if b % 4 == 0 => Self::Restart {
                 ms: 1 + c as u64 % 20,
             },
+            55 => Self::Follow { key },
             _ => Self::Pass {
                 time: match b % 4 {
                     0 | 1 => Pass::Millis(c as u64 % 12),
@@ -156,6 +169,7 @@ impl Asked {
             wait,
             connection,
             channel: channel.filter(|_| connection.is_some()),
+            value: None,
         }
     }
 }
@@ -186,7 +200,7 @@ impl Under {
 
 impl Foreign {
     fn decode(what: usize, key: usize, owner: usize, ms: u32) -> Self {
-        match what % 21 {
+        match what % 24 {
             0..=2 => Self::Del { key },
             3..=6 => Self::Pexpire { key, ms },
             7 => Self::Persist { key },
@@ -199,6 +213,14 @@ impl Foreign {
                 ahead_ms: ms * 1000,
             },
             19 => Self::Flush { db: Some(0) },
+            20..=22 => Self::Value {
+                key,
+                value: [None, Some(LONG_VALUE)]
+                    .into_iter()
+                    .chain(VALUES.map(Some))
+                    .nth(owner)
+                    .flatten(),
+            },
             _ => Self::Flush { db: None },
         }
     }

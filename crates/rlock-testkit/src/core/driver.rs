@@ -10,7 +10,7 @@ use rlock_core::{
 };
 
 use crate::core::{
-    store::Store,
+    store::{Store, Stored},
     stored::Others,
     told::{Ask, Error, OnChannel, Outcome, Reply, Told, Word},
 };
@@ -247,6 +247,16 @@ impl Driver {
         self.store.keys = store.keys;
         (self.listened, self.overheard) = (before.listened, before.overheard);
         self.places_per_user = before.places_per_user;
+    }
+
+    /// Has the end of a hold with a value told from now on, as somebody is
+    /// shown who has it.
+    pub fn follow(&mut self, name: Name<'_>) {
+        let held = self.store.get(self.now, name).and_then(Stored::held);
+        let published = held.and_then(|it| Some(((it.fence?, it.value.as_deref()?), it.ends)));
+        if let Some((value, ends)) = published {
+            self.locks.follow_value(self.now, name, value, ends);
+        }
     }
 
     /// Looks at no hold, so that it works whatever the key holds.

@@ -61,6 +61,13 @@ impl Driver {
                 let fence = poison(now.millis(), ahead_ms).to_string();
                 self.store.set_field(now, name(key), codec::FENCE, &fence);
             }
+            Foreign::Value { key, value } => {
+                let (name, field) = (name(key), codec::VALUE);
+                match value {
+                    Some(value) => drop(self.store.set_field(now, name, field, value)),
+                    None => drop(self.store.delete_field(now, name, field)),
+                }
+            }
             Foreign::Flush { db } => {
                 self.store.flush(db);
                 self.locks.settle_all_later(db);
@@ -82,7 +89,8 @@ impl Foreign {
             | Self::Take { key, .. }
             | Self::DropCount { key, .. }
             | Self::Rename { from: key }
-            | Self::Poison { key, .. } => Some(key),
+            | Self::Poison { key, .. }
+            | Self::Value { key, .. } => Some(key),
             Self::Flush { .. } => None,
         }
     }
@@ -116,10 +124,7 @@ impl Model {
                 let data = &mut self.locks[key].data;
                 if let Data::Hash(hash) = data {
                     hash.holders.retain(|it| it.owner != OWNERS[owner]);
-                    let bare = hash.mode == HashMode::Exclusive && hash.fence.is_none();
-                    if bare && hash.holders.is_empty() {
-                        *data = Data::Absent;
-                    }
+                    data.vanish_if_bare();
                 }
             }
             Foreign::Rename { from } => {
@@ -130,6 +135,16 @@ impl Model {
             }
             Foreign::Poison { key, ahead_ms } => {
                 self.locks[key].data.poison(poison(now, ahead_ms));
+            }
+            Foreign::Value { key, value } => {
+                let data = &mut self.locks[key].data;
+                if value.is_some() {
+                    data.be_a_key();
+                }
+                if let Data::Hash(hash) = data {
+                    hash.value = value;
+                    data.vanish_if_bare();
+                }
             }
             Foreign::Flush { db } => {
                 for lock in &mut self.locks {
@@ -149,15 +164,32 @@ pub fn poison(now: u64, ahead_ms: u32) -> u64 {
 }
 
 impl Data {
-    fn poison(&mut self, fence: u64) {
+    /// A field is written: there is a hash then, if there was no key.
+    fn be_a_key(&mut self) {
         if *self == Self::Absent {
             *self = Self::Hash(Hash {
                 mode: HashMode::Exclusive,
                 holders: Vec::new(),
                 fence: None,
+                value: None,
                 ends: None,
             });
         }
+    }
+
+    /// A hash without fields is no key.
+    fn vanish_if_bare(&mut self) {
+        if let Self::Hash(hash) = self
+            && hash.mode == HashMode::Exclusive
+            && (hash.fence, hash.value) == (None, None)
+            && hash.holders.is_empty()
+        {
+            *self = Self::Absent;
+        }
+    }
+
+    fn poison(&mut self, fence: u64) {
+        self.be_a_key();
         if let Self::Hash(hash) = self {
             hash.fence = Some(fence);
             if hash.mode == HashMode::Exclusive {
@@ -182,6 +214,7 @@ fn taken(owner: &str, ends: u64) -> Data {
             ends,
         }],
         fence: None,
+        value: None,
         ends: Some(ends),
     })
 }

@@ -12,6 +12,13 @@ pub const CHANNELS: [Channel<'static>; 3] = [
     channel(ChannelKind::Plain, "c1"),
     channel(ChannelKind::Sharded, "c0"),
 ];
+/// What is published with holds. An empty value is one, too.
+pub const VALUES: [&str; 3] = ["", "a:1", "b:2"];
+/// One byte more than may be published.
+pub const LONG_VALUE: &str = match str::from_utf8(&[b'v'; 1025]) {
+    Ok(text) => text,
+    Err(_) => "",
+};
 /// Connections on which several requests are made.
 pub const CONNECTIONS: usize = 3;
 /// What is asked for at once, all of it in one database.
@@ -54,6 +61,7 @@ pub enum Operation {
         connection: usize,
         channel: Option<usize>,
         bind: Option<Grace>,
+        value: Option<&'static str>,
     },
     RenewAll {
         set: usize,
@@ -103,6 +111,10 @@ pub enum Operation {
         channel: usize,
         on: bool,
     },
+    /// Somebody who follows the value of a lock asks for it.
+    Follow {
+        key: usize,
+    },
     /// Somebody listens on the unlock channels, or nobody does.
     Overhear {
         on: bool,
@@ -134,6 +146,8 @@ pub struct Asked {
     pub connection: Option<usize>,
     /// Needs one of the connections.
     pub channel: Option<usize>,
+    /// Needs exclusive mode, of one key.
+    pub value: Option<&'static str>,
 }
 
 impl Asked {
@@ -145,6 +159,7 @@ impl Asked {
             wait,
             connection: None,
             channel: None,
+            value: None,
         }
     }
 }
@@ -209,6 +224,11 @@ pub enum Foreign {
         key: usize,
         /// How far it is ahead of the clock.
         ahead_ms: u32,
+    },
+    /// A value is written beside whatever is there, or taken away.
+    Value {
+        key: usize,
+        value: Option<&'static str>,
     },
     Flush {
         db: Option<u32>,

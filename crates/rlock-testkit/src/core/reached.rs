@@ -43,6 +43,7 @@ impl Operation {
             Self::Undeliver { .. } => "undelivered",
             Self::HangUp { .. } => "hang up",
             Self::Close { .. } => "close",
+            Self::Follow { .. } => "INFO",
             Self::Listen { .. } | Self::Overhear { .. } => "listen",
             Self::Foreign { .. } => "foreign",
             Self::Restart { .. } => "restart",

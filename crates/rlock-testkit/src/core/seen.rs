@@ -112,7 +112,9 @@ impl Pair {
                     && other.deadline.millis() == hash.end_of(it)
             })
         };
+        let value = held.value.as_deref().map(text);
         fences
+            && value.as_deref() == hash.published()
             && held.shared == hash.is_shared()
             && held.lives(now).count() == self.lives(hash).count()
             && self.lives(hash).all(has)

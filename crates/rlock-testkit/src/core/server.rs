@@ -209,6 +209,9 @@ impl Server {
     /// What is known of a lock, whose end is told from now on; nobody who asks here
     /// wants to know who waits.
     fn info(&mut self, key: &str) -> String {
+        if self.is_master {
+            self.core.follow(name(key));
+        }
         let held = self.core.store.get(self.core.now, name(key));
         let held = held.and_then(Stored::held);
         let lives = held.map(|held| held.lives(self.core.now));
@@ -217,13 +220,6 @@ impl Server {
             Some(fence) => format!(":{fence}\r\n"),
             None => "_\r\n".to_owned(),
         };
-        if let Some((fence, ends)) = held.and_then(|it| Some((it.fence?, it.ends)))
-            && held.is_some_and(|it| it.value.is_some())
-            && self.is_master
-        {
-            let locks = &mut self.core.locks;
-            locks.follow_value(self.core.now, name(key), fence, ends);
-        }
         let mode = match held {
             Some(held) if held.shared && !lives.is_empty() => "shared",
             Some(_) if !lives.is_empty() => "exclusive",

@@ -15,6 +15,12 @@ impl<'a> Ask<'a> {
         std::str::from_utf8(self.request.owner).expect("owners are texts here")
     }
 
+    /// What is to be published with the hold.
+    pub fn value(&self) -> Option<&'a str> {
+        let value = self.request.value?;
+        Some(std::str::from_utf8(value).expect("values are texts here"))
+    }
+
     /// The connection that asks.
     pub fn session(&self) -> u64 {
         self.request.session.expect("no script asks here")

@@ -91,10 +91,7 @@ impl Driver {
             Announce::IfFreed => free && before != Hold::Free,
             Announce::IfFree => free,
         };
-        let stored = before.published().map(|it| it.1.clone());
-        let told = self
-            .locks
-            .tell_value(self.now, name, &hold, stored.as_deref());
+        let told = self.locks.tell_value(self.now, name, &hold);
         if before != Hold::NoLock {
             self.store.save(self.now, name, owner, &before, hold);
         }

@@ -122,7 +122,7 @@ impl Model {
     }
 
     /// The owner holds all keys already.
-    pub(super) fn enter_again(&mut self, keys: &[usize], ask: &Ask<'_>) -> Reply<u64> {
+    pub(super) fn enter_again(&mut self, keys: &[usize], ask: &Ask<'static>) -> Reply<u64> {
         if self.lacks_watches_to_stay(keys, ask) {
             return Reply::QUEUE_FULL;
         }
@@ -133,6 +133,7 @@ impl Model {
             let holder = holder.expect("it asks again");
             holder.count += u32::from(ask.request.options.reenter);
             fence = self.set_lease(*at, ask.owner(), ask.request.options.lease_ms, None);
+            self.set_value(*at, ask.value());
             self.watch(*at, fence, ask);
         }
         Reply::Fence(fence)

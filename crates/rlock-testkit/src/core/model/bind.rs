@@ -17,7 +17,7 @@ impl Via {
 }
 
 impl Model {
-    pub(super) fn watch(&mut self, at: usize, fence: u64, ask: &Ask<'_>) {
+    pub(super) fn watch(&mut self, at: usize, fence: u64, ask: &Ask<'static>) {
         let grace = Wanted::asked(ask).grace;
         self.watch_as(at, ask.owner(), fence, &Via::asked(ask), grace);
     }
@@ -69,8 +69,7 @@ impl Model {
     ) -> bool {
         let unwatched = |at: &&usize| {
             let lock = &self.locks[**at];
-            let is_watched = lock.watching.iter().any(|it| it.owner == owner);
-            lock.data.holder(owner).is_some() && !is_watched
+            lock.data.holder(owner).is_some() && !lock.is_watched(owner)
         };
         let more = keys.iter().filter(unwatched).count();
         renewed.watches() && more > 0 && self.watches() + more > self.limits.watches_max
@@ -94,10 +93,7 @@ impl Model {
     }
 
     fn watched_holds(&self, keys: &[usize], ask: &Ask<'_>) -> usize {
-        let watched = |at: &&usize| {
-            let mut watching = self.locks[**at].watching.iter();
-            watching.any(|it| it.owner == ask.owner())
-        };
+        let watched = |at: &&usize| self.locks[**at].is_watched(ask.owner());
         keys.iter().filter(watched).count()
     }
 
@@ -138,6 +134,7 @@ impl Model {
                 self.settle(at);
                 self.cut(at, &owner);
                 self.settle(at);
+                self.tell_value(at);
             }
         }
     }
@@ -166,6 +163,10 @@ impl Model {
         let Some(bind) = bind.filter(|it| it.closed.is_some()) else {
             return;
         };
+        if lock.data.holder(owner).is_none() {
+            // The hold of somebody else has come here, with the same fence.
+            return;
+        }
         if bind.grace == 0 {
             self.end_hold(at, owner);
             self.locks[at].owes_message = true;

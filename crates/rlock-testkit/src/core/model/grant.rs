@@ -22,6 +22,7 @@ impl Model {
                 },
                 holders: Vec::new(),
                 fence: None,
+                value: wanted.value,
                 ends: Some(ends),
             });
         }
@@ -61,6 +62,7 @@ impl Model {
             return false;
         }
         if front.ends.is_some_and(|ends| ends < self.now) {
+            self.leave_free(&front);
             self.end_wait(&front);
             return true;
         }
@@ -71,6 +73,7 @@ impl Model {
         if yields || !self.is_next(&front) {
             return false;
         }
+        self.leave_free(&front);
         match &front.via {
             Via::Channel { channel, .. } if !self.listened.contains(channel) => {
                 self.skip(at, &front);
@@ -81,6 +84,14 @@ impl Model {
             }
         }
         true
+    }
+
+    /// Its locks are free until a request for several has all of them, or has
+    /// given way: whoever held one before has ended by then.
+    fn leave_free(&mut self, front: &Waiting) {
+        for at in front.keys.iter().filter(|_| front.kind == Kind::Many) {
+            self.tell_value(*at);
+        }
     }
 
     /// Nobody would hear of the grant. What is left of it is its fence, in the

@@ -16,6 +16,9 @@ pub struct Hash {
     pub holders: Vec<Holder>,
     /// The fence of an exclusive hold; of shared ones the largest granted.
     pub fence: Option<u64>,
+    /// What is published with an exclusive hold. Beside anything else it means
+    /// nothing.
+    pub value: Option<&'static str>,
     /// The key's own end.
     pub ends: Option<u64>,
 }
@@ -57,6 +60,12 @@ impl Hash {
         matches!(self.mode, HashMode::Shared)
     }
 
+    /// The value of an exclusive hold, if it may be published.
+    pub fn published(&self) -> Option<&'static str> {
+        self.value
+            .filter(|it| !self.is_shared() && it.len() <= 1024)
+    }
+
     /// The key ends with its longest lease.
     pub fn end_with_the_last(&mut self) {
         self.ends = self.holders.iter().map(|it| it.ends).max();
@@ -95,6 +104,12 @@ impl Data {
     pub fn holder_mut(&mut self, owner: &str) -> Option<&mut Holder> {
         let mut holders = self.lock_mut()?.holders.iter_mut();
         holders.find(|it| it.owner == owner)
+    }
+
+    /// The fence of a hold with a value, and the value.
+    pub fn published(&self) -> Option<(u64, &'static str)> {
+        let hash = self.lock()?;
+        Some((hash.fence?, hash.published()?))
     }
 
     pub fn is_exclusive(&self) -> bool {

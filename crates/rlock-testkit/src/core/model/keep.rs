@@ -19,7 +19,7 @@ impl Model {
         let request = requests.find(|it| it.id == id).expect("it has a place");
         request.via = Via::Kept;
         request.ends = Some(ends);
-        request.wanted.grace = None;
+        (request.wanted.grace, request.wanted.value) = (None, None);
     }
 
     /// Takes note of a hand-off whose place is to be kept if it turns out not
@@ -52,7 +52,7 @@ impl Model {
         self.event("place", "kept for a grant that did not arrive");
         request.via = Via::Kept;
         request.ends = Some(self.now + keep);
-        request.wanted.grace = None;
+        (request.wanted.grace, request.wanted.value) = (None, None);
         for at in &request.keys {
             let stands_before = |id: &u64| {
                 let other = self.request(*id);

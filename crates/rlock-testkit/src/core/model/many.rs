@@ -6,7 +6,7 @@ use crate::core::told::{Ask, Error, Reply};
 impl Model {
     pub fn acquire_all(&mut self, keys: &[usize], ask: &Ask<'static>) -> Reply<u64> {
         if !self.are_locks(keys) {
-            return Reply::WRONG_TYPE;
+            return self.done(Reply::WRONG_TYPE);
         }
         self.counters.acquires += 1;
         let reply = match self.odd_one(keys, ask.owner()) {
@@ -59,7 +59,7 @@ impl Model {
 
     pub fn renew_all(&mut self, keys: &[usize], owner: &str, renewed: &Renewed) -> Reply<u64> {
         if !self.are_locks(keys) {
-            return Reply::WRONG_TYPE;
+            return self.done(Reply::WRONG_TYPE);
         }
         if self.lacks_watches_to_renew(keys, owner, renewed) {
             return self.done(Reply::QUEUE_FULL);
@@ -84,7 +84,7 @@ impl Model {
     ) -> Reply<u64> {
         let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
         if !self.are_locks(keys) {
-            return Reply::WRONG_TYPE;
+            return self.done(Reply::WRONG_TYPE);
         }
         let mut released = 0;
         for (at, held) in keys.iter().zip(held) {

@@ -17,6 +17,7 @@ mod settle;
 mod tell;
 mod turn;
 mod upgrade;
+mod value;
 mod views;
 
 pub use hash::{Data, Hash, HashMode, Holder};
@@ -51,10 +52,12 @@ pub struct Wanted {
     pub keep: Option<u64>,
     /// For how long its hold outlives the connection.
     pub grace: Option<u64>,
+    /// What is published with its hold.
+    pub value: Option<&'static str>,
 }
 
 impl Wanted {
-    pub fn asked(ask: &Ask<'_>) -> Self {
+    pub fn asked(ask: &Ask<'static>) -> Self {
         let it = &ask.request.options;
         Self {
             mode: it.mode,
@@ -62,6 +65,7 @@ impl Wanted {
             lease: it.lease_ms.into(),
             keep: it.keep.map(|keep| keep.millis().into()),
             grace: it.bind.map(|bind| bind.millis().into()),
+            value: ask.value(),
         }
     }
 }
@@ -105,11 +109,12 @@ pub struct Renewed {
     /// The connection that asks, and the channel if there is one.
     pub via: Via,
     pub grace: Option<u64>,
+    pub value: Option<&'static str>,
 }
 
 impl Renewed {
     pub const fn watches(&self) -> bool {
-        self.via.is_channel() || self.grace.is_some()
+        self.via.is_channel() || self.grace.is_some() || self.value.is_some()
     }
 }
 
@@ -168,6 +173,8 @@ pub struct Lock {
     pub yields_until: Option<u64>,
     /// The largest fence that was given or met here, as far as it is believed.
     pub met: u64,
+    /// The fence and the value of a hold that those who follow it take to go on.
+    pub followed: Option<(u64, &'static str)>,
 }
 
 #[derive(Debug)]
@@ -223,11 +230,19 @@ impl Lock {
             in_a_row: 0,
             yields_until: None,
             met: 0,
+            followed: None,
         }
     }
 
+    /// Whether what the owner holds here counts among the watches, or will once
+    /// it holds: at most one with a value is followed, and when another owner
+    /// comes to hold that one is over.
+    pub fn is_watched(&self, owner: &str) -> bool {
+        self.followed.is_some() || self.watching.iter().any(|it| it.owner == owner)
+    }
+
     pub fn is_contended(&self) -> bool {
-        !self.queue.is_empty() || !self.watching.is_empty()
+        !self.queue.is_empty() || !self.watching.is_empty() || self.followed.is_some()
     }
 }
 

@@ -64,8 +64,10 @@ impl Model {
             }
         }
         for at in 0..self.locks.len() {
+            if std::mem::take(&mut self.locks[at].touched) {
+                self.tell_value(at);
+            }
             let lock = &mut self.locks[at];
-            lock.touched = false;
             if std::mem::take(&mut lock.owes_message) && lock.data == Data::Absent {
                 self.unlock(at);
             }

@@ -40,6 +40,7 @@ impl Model {
         let ends = self.now + wanted.lease;
         let hash = self.locks[at].data.lock_mut().expect("it holds");
         hash.mode = HashMode::Exclusive;
+        hash.value = wanted.value;
         hash.ends = Some(ends);
         hash.fence = Some(fence);
         let holder = hash.holders.iter_mut().find(|it| it.owner == owner);
@@ -71,7 +72,7 @@ impl Model {
         let own = self.locks[at].data.holder(owner).and_then(|it| it.fence);
         let fence = own.unwrap_or_else(|| self.next_fence(&[at]));
         let hash = self.locks[at].data.lock_mut().expect("it holds");
-        hash.mode = HashMode::Shared;
+        (hash.mode, hash.value) = (HashMode::Shared, None);
         hash.fence = Some(fence);
         let ends = hash.ends.expect("it is a lock");
         let holder = hash.holders.first_mut().expect("it holds");

@@ -2,7 +2,7 @@
 
 use rlock_core::Gauges;
 
-use super::{Data, Model, Via, Waiting};
+use super::{Data, Lock, Model, Via, Waiting};
 use crate::core::told::Ask;
 
 /// One line of the list of contended locks.
@@ -15,13 +15,14 @@ pub struct Contended {
 
 impl Ask<'_> {
     pub const fn watches(&self) -> bool {
-        self.request.channel.is_some() || self.request.options.bind.is_some()
+        let request = &self.request;
+        request.channel.is_some() || request.options.bind.is_some() || request.value.is_some()
     }
 }
 
 impl Waiting {
     pub const fn watches(&self) -> bool {
-        self.via.is_channel() || self.wanted.grace.is_some()
+        self.via.is_channel() || self.wanted.grace.is_some() || self.wanted.value.is_some()
     }
 }
 
@@ -71,12 +72,13 @@ impl Model {
         list
     }
 
-    /// Holds with a channel or a binding, counted from when they are queued.
+    /// Holds with a channel, a binding or a value, counted from when they are
+    /// queued. Of an exclusive hold with a value there is one at each lock.
     pub fn watches(&self) -> usize {
         let queued = self.requests.iter().filter(|it| it.watches());
         let queued: usize = queued.map(|it| it.keys.len()).sum();
-        let held: usize = self.locks.iter().map(|it| it.watching.len()).sum();
-        queued + held
+        let held = |it: &Lock| it.watching.len().max(it.followed.iter().len());
+        queued + self.locks.iter().map(held).sum::<usize>()
     }
 
     pub fn gauges(&self) -> Gauges {

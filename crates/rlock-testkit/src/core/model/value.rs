@@ -1,0 +1,49 @@
+//! What is published with a hold, and what those are told who follow it.
+
+use super::Model;
+use crate::core::told::Told;
+
+impl Model {
+    /// Replaces the value of an exclusive hold. Left out, it stays.
+    pub(super) fn set_value(&mut self, at: usize, value: Option<&'static str>) {
+        if let Some(hash) = self.locks[at].data.lock_mut() {
+            hash.value = value.or(hash.value);
+        }
+    }
+
+    /// A command, or a piece of what is done without one, is through with a
+    /// lock. Of what has come and gone since it began nobody hears.
+    pub(super) fn tell_value(&mut self, at: usize) {
+        let lock = &mut self.locks[at];
+        let is_now = lock.data.published();
+        let before = std::mem::replace(&mut lock.followed, is_now);
+        let (fence, value, what) = match (before, is_now) {
+            (Some(before), Some(now)) if before == now => return,
+            (None, None) => return,
+            (Some((fence, _)), None) => (fence, None, "ends"),
+            (None, Some((fence, value))) => (fence, Some(value), "begins"),
+            (Some((before, _)), Some((fence, value))) if before == fence => {
+                (fence, Some(value), "changes")
+            }
+            (Some(_), Some((fence, value))) => (fence, Some(value), "follows another"),
+        };
+        self.told.push(Told::Value {
+            key: lock.key.to_owned(),
+            fence,
+            value: value.map(str::to_owned),
+        });
+        self.event("value", what);
+        self.see(at);
+    }
+
+    /// Somebody is shown who holds a lock, and is told of the end from then on.
+    pub fn follow(&mut self, at: usize) {
+        self.expire_key(at);
+        let lock = &mut self.locks[at];
+        if lock.followed.is_none() && lock.data.published().is_some() {
+            lock.followed = lock.data.published();
+            self.event("value", "is asked for");
+            self.see(at);
+        }
+    }
+}
