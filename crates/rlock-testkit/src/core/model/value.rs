@@ -40,8 +40,11 @@ impl Model {
     pub fn follow(&mut self, at: usize) {
         self.expire_key(at);
         let lock = &mut self.locks[at];
-        if lock.followed.is_none() && lock.data.published().is_some() {
-            lock.followed = lock.data.published();
+        if lock.followed.is_none()
+            && let Some((fence, value)) = lock.data.published()
+        {
+            lock.followed = Some((fence, value));
+            self.believe(at, fence);
             self.event("value", "is asked for");
             self.see(at);
         }
