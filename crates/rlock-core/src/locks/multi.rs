@@ -135,7 +135,10 @@ impl Locks {
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
         if !self.is_watched_place(own) {
-            let more = || self.table.unremembered(names.iter().copied(), request.owner);
+            let more = || {
+                self.table
+                    .unremembered(names.iter().copied(), request.owner)
+            };
             self.check_watches(&request.beside(), limits.watches_max, more)?;
         }
         let fence = self.fences.next(now, names.iter().copied());
@@ -222,7 +225,10 @@ impl Locks {
         if request.options.reenter && holds.iter().any(overflows) {
             return Err(Refusal::CountOverflow);
         }
-        let more = || self.table.unremembered(names.iter().copied(), request.owner);
+        let more = || {
+            self.table
+                .unremembered(names.iter().copied(), request.owner)
+        };
         self.check_watches(&request.beside(), limits.watches_max, more)?;
         let mut step = Step::quiet(Admission::Busy);
         let grants = self.counters.grants;

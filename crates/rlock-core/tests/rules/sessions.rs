@@ -2,7 +2,7 @@
 
 use rlock_core::{
     AcquireOptions, Admission, Delivery, Due, Effect, Gauges, Grace, Hold, Holders, Limits, Locks,
-    Mode, Name, Refusal, Renewal, Request, VisitHolder, Wait, Who,
+    Mode, Name, Refusal, Renewal, Request, ValueMessage, VisitHolder, Wait, Who,
 };
 
 use crate::requests::{
@@ -161,6 +161,33 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
     assert_eq!((left.waiters, left.watches, left.bound_holds), (0, 1, 1));
     locks.session_closed(at(2), 9);
     assert!(matches!(locks.next_due(at(2)), Some(Due::Unbind { .. })));
+    assert_eq!(locks.check_indices(), Ok(()));
+}
+
+#[test]
+fn value_told_after_a_demotion_is_not_taken_for_one_from_before() {
+    let mut locks = Locks::default();
+    let mut hold = Hold::Free;
+    let asked = Request {
+        value: Some(b"a:1"),
+        ..request("ann", Wait::No)
+    };
+    let step = locks.acquire(at(0), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
+    assert!(matches!(step.map(|it| it.reply), Ok(Admission::Granted(_))));
+    let fence = hold.fence().expect("it was granted");
+    let told = |value: Option<&[u8]>| {
+        let value = value.map(Into::into);
+        Some(ValueMessage { fence, value })
+    };
+    assert_eq!(locks.tell_value(at(0), KEY, &hold), told(Some(b"a:1")));
+    assert_eq!(locks.tell_value(at(0), KEY, &hold), None);
+    locks.stand_down();
+    // It is a master again at once, and what is left of before is still there.
+    assert_eq!(locks.tell_value(at(1), KEY, &hold), told(Some(b"a:1")));
+    while locks.next_due(at(1)).is_some() {}
+    assert_eq!(locks.gauges().watches, 1);
+    assert_eq!(locks.tell_value(at(2), KEY, &Hold::Free), told(None));
+    assert_eq!(locks.gauges(), Gauges::default());
     assert_eq!(locks.check_indices(), Ok(()));
 }
 

@@ -202,42 +202,45 @@ impl Driver {
 
     /// What the shell does when the reply of a grant could not be written.
     pub fn undeliver(&mut self, names: &[Name<'_>], owner: &str, fence: Fence) -> Reply<Fence> {
-        let mut taken = false;
+        let mut taken = Vec::new();
         for name in names {
             let mut opened = self.open(*name, Some(owner));
             let (now, hold) = (self.now, &mut opened.hold);
             if *hold != Hold::NoLock {
                 let owner = owner.as_bytes();
                 let step = self.locks.undeliver(now, *name, hold, owner, fence);
-                taken |= step.reply;
+                taken.extend(Some(*name).filter(|_| step.reply));
                 self.carry_on(*name, &mut opened, step.with(()));
             }
             self.close_up(*name, Some(owner), opened);
         }
         self.finish();
-        if taken {
+        if !taken.is_empty() {
             self.locks.count_undelivered();
-            if let Some(HandedOff { keys, place, .. }) =
-                self.take_handed_off(names[0], owner, fence)
+            if let Some(HandedOff { keys, place, .. }) = self.take_handed_off(&taken, owner, fence)
             {
                 let names = keys.iter().map(|(db, key)| Name { db: *db, key });
                 let names: Vec<_> = names.collect();
                 self.locks.keep_place(self.now, &names, &place);
             }
         }
-        Reply::Number(taken.into())
+        Reply::Number(u64::from(!taken.is_empty()))
     }
 
-    /// Of two that the owner has under one fence, as may be if their keys are
-    /// ahead of the clock, that of the key.
-    fn take_handed_off(&mut self, name: Name<'_>, owner: &str, fence: Fence) -> Option<HandedOff> {
-        let handed_off = &mut self.handed_off;
-        let is_of = |it: &HandedOff| it.fence == fence && it.owner == owner;
-        let is_at = |it: &HandedOff| it.keys.iter().any(|of| *of.1 == *name.key);
-        let first = handed_off.iter().position(|it| is_of(it) && is_at(it));
-        // A hold may have gone elsewhere by a rename.
-        let at = first.or_else(|| handed_off.iter().position(is_of))?;
-        Some(handed_off.swap_remove(at))
+    /// That of one of these keys: another one may have the same fence, if both
+    /// are ahead of the clock.
+    fn take_handed_off(
+        &mut self,
+        names: &[Name<'_>],
+        owner: &str,
+        fence: Fence,
+    ) -> Option<HandedOff> {
+        let is_one = |(db, key): &(u32, Box<[u8]>)| names.contains(&Name { db: *db, key });
+        let at = self
+            .handed_off
+            .iter()
+            .position(|it| it.fence == fence && it.owner == owner && it.keys.iter().any(is_one))?;
+        Some(self.handed_off.swap_remove(at))
     }
 
     /// The server starts again, with nothing but its keys.

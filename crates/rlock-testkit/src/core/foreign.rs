@@ -63,6 +63,9 @@ impl Driver {
             }
             Foreign::Value { key, value } => {
                 let (name, field) = (name(key), codec::VALUE);
+                // Shared holders are known by the number of fields, so that this
+                // and a count that is taken away hide each other.
+                self.store.known.clear();
                 match value {
                     Some(value) => drop(self.store.set_field(now, name, field, value)),
                     None => drop(self.store.delete_field(now, name, field)),

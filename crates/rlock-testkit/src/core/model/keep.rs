@@ -30,14 +30,13 @@ impl Model {
         }
     }
 
-    /// The hand-off under this fence did not arrive: its place is kept, unless
-    /// its owner has asked anew.
-    pub(super) fn give_place_back(&mut self, at: usize, owner: &str, fence: u64) {
-        let mut handed_off = self.handed_off.iter();
-        let is_of = |it: &(u64, Waiting)| it.0 == fence && it.1.owner == owner;
-        let first = handed_off.position(|it| is_of(it) && it.1.keys.contains(&at));
-        // A hold may have gone elsewhere by a rename.
-        let found = first.or_else(|| self.handed_off.iter().position(is_of));
+    /// The hand-off of one of these keys under this fence did not arrive: its
+    /// place is kept, unless its owner has asked anew.
+    pub(super) fn give_place_back(&mut self, keys: &[usize], owner: &str, fence: u64) {
+        let is_one = |at: &usize| keys.contains(at);
+        let found = self.handed_off.iter().position(|(under, it)| {
+            *under == fence && it.owner == owner && it.keys.iter().any(is_one)
+        });
         let Some((_, mut request)) = found.map(|at| self.handed_off.swap_remove(at)) else {
             return;
         };
@@ -54,10 +53,9 @@ impl Model {
         request.ends = Some(self.now + keep);
         (request.wanted.grace, request.wanted.value) = (None, None);
         for at in &request.keys {
-            let stands_before = |id: &u64| {
-                let other = self.request(*id);
-                other.kind == Kind::Upgrade || other.id < request.id
-            };
+            // Upgrades come first, also when their shared holds have ended.
+            let order = |it: &Waiting| (it.kind != Kind::Upgrade, it.id);
+            let stands_before = |id: &u64| order(self.request(*id)) < order(&request);
             let queue = &self.locks[*at].queue;
             let place = queue.iter().take_while(|id| stands_before(id)).count();
             self.locks[*at].queue.insert(place, request.id);

@@ -110,7 +110,7 @@ impl Model {
     /// A grant from the queue did not reach its owner: all of it is passed on.
     pub fn undeliver(&mut self, keys: &[usize], owner: &str, undone: u64) -> Reply<u64> {
         let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
-        let mut taken = 0;
+        let mut from = Vec::new();
         for at in keys {
             self.settle(*at);
         }
@@ -119,14 +119,15 @@ impl Model {
             if holder.is_some_and(|it| it.fence == Some(undone)) {
                 self.end_hold(*at, owner);
                 self.locks[*at].owes_message |= held;
-                taken = 1;
+                from.push(*at);
             }
         }
+        let taken = u64::from(!from.is_empty());
         self.counters.undelivered_grants += taken;
         self.counters.waiters_gone += taken;
         self.settle_all();
         if taken > 0 {
-            self.give_place_back(keys[0], owner, undone);
+            self.give_place_back(&from, owner, undone);
         }
         Reply::Number(taken)
     }
