@@ -90,7 +90,8 @@ impl Locks {
         self.check_watch(name, &beside, watches_max)?;
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
-        let fence = held.fence.unwrap_or_else(|| self.fences.next(now, [name]));
+        let own = held.fence;
+        let fence = own.unwrap_or_else(|| self.fences.next(now, [name]));
         let fence = renewal.fence.map_or(fence, |to| fence.max(to));
         self.fences.meet(now, name, fence);
         held.fence = Some(fence);
@@ -100,8 +101,14 @@ impl Locks {
         }
         self.counters.renewals += 1;
         self.remember(now, name, hold, fence, &beside);
-        self.hold_changed(now, name, hold);
-        let step = Step::quiet(Some(fence));
+        let step = if own < Some(fence) && own.is_some() {
+            // Another one may be watched under the fence that it had, by chance.
+            self.settle(now, name, hold)
+        } else {
+            self.hold_changed(now, name, hold);
+            Step::quiet(())
+        };
+        let step = step.with(Some(fence));
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 

@@ -1,8 +1,8 @@
 //! Connections that end, servers that may grant no more, and stale names.
 
 use rlock_core::{
-    AcquireOptions, Admission, Delivery, Due, Effect, Gauges, Grace, Hold, Holders, Limits, Locks,
-    Mode, Name, Refusal, Renewal, Request, ValueMessage, VisitHolder, Wait, Who,
+    AcquireOptions, Admission, Delivery, Due, Effect, Fence, Gauges, Grace, Hold, Holders, Limits,
+    Locks, Mode, Name, Refusal, Renewal, Request, ValueMessage, VisitHolder, Wait, Who,
 };
 
 use crate::requests::{
@@ -261,15 +261,26 @@ fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
 
 /// As may be after a `RENAME`, if the fences of both keys were ahead of the clock.
 #[test]
-fn downgrade_tells_the_loss_of_one_whose_fence_the_holder_has_by_chance() {
-    let mut locks = Locks::default();
-    let mut hold = watched(&mut locks, "ann", 7);
-    let fence = hold.fence().expect("it was granted");
-    let step = locks.downgrade(at(1), KEY, &mut hold, b"bob");
-    assert_eq!(step.reply, Some(fence));
+fn one_whose_fence_another_holder_has_by_chance_is_told_of_its_loss_when_that_changes() {
     let lost = |it: &Effect| matches!(it, Effect::Lost { owner, .. } if **owner == *b"ann");
-    assert!(step.effects.iter().any(lost), "{:?}", step.effects);
-    assert_eq!(locks.gauges(), Gauges::default());
+    for is_raised in [false, true] {
+        let mut locks = Locks::default();
+        let mut hold = watched(&mut locks, "ann", 7);
+        let fence = hold.fence().expect("it was granted");
+        let step = if is_raised {
+            let raised = Renewal {
+                fence: Fence::new(fence.get() + 1),
+                ..RENEWAL
+            };
+            let step = locks.renew(at(1), KEY, &mut hold, b"bob", &raised, 0);
+            step.expect("it may be raised")
+        } else {
+            locks.downgrade(at(1), KEY, &mut hold, b"bob")
+        };
+        assert_eq!(step.reply, hold.fence());
+        assert!(step.effects.iter().any(lost), "{:?}", step.effects);
+        assert_eq!(locks.gauges(), Gauges::default());
+    }
 }
 
 #[test]
