@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use redis::Value;
 
 use rlock_testkit::client::text;
-use rlock_testkit::script::shown;
+use rlock_testkit::script::{shown, sorted_outcomes, value_line};
 
 /// How far the times in a reply may be from the scenario's.
 const TOLERANCE_MS: u64 = 40;
@@ -145,11 +145,14 @@ impl Rendering {
             Some(tagged.unwrap_or(key))
         };
         if let Some(key) = key_after("rlock:value:") {
-            let (fence, value) = message.split_at(message.find(' ').unwrap_or(message.len()));
+            let (fence, value) = match message.split_once(' ') {
+                Some((fence, value)) => (fence, Some(value)),
+                None => (message, None),
+            };
             let fence = fence
                 .parse()
                 .map_or_else(|_| fence.to_owned(), |it| self.fence(it));
-            return format!("value {key}: {fence}{value}");
+            return value_line(key, &fence, value);
         }
         if let Some(key) = key_after("redisson_lock__channel:") {
             return if message == "0" {
@@ -179,17 +182,11 @@ fn pairs(map: &Value) -> impl Iterator<Item = (String, &Value)> {
     flat.chunks_exact(2).map(|pair| (text(&pair[0]), &pair[1]))
 }
 
-/// Whether the reply, the messages on channels in their order, and all else in any order are as expected: between
-/// connections a client can see no order.
+/// Whether the reply and what has happened to others are as expected.
 pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> bool {
     let parts = |lines: &[String]| {
         let (reply, outcomes) = lines.split_at(has_reply.min(lines.len()));
-        let (messages, mut others): (Vec<_>, Vec<_>) = outcomes
-            .iter()
-            .cloned()
-            .partition(|line| line.starts_with("channel ") || line.starts_with("schannel "));
-        others.sort();
-        [reply.to_vec(), messages, others].concat()
+        [reply.to_vec(), sorted_outcomes(outcomes)].concat()
     };
     let (expected, seen) = (parts(expected), parts(seen));
     expected.len() == seen.len()

@@ -73,6 +73,29 @@ pub fn steps(text: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
+/// A message on the value channel of a key, as a scenario writes it.
+pub fn value_line(key: &str, fence: &str, value: Option<&str>) -> String {
+    let value = match value {
+        None => String::new(),
+        Some("") => " \"\"".to_owned(),
+        Some(value) => format!(" {value}"),
+    };
+    format!("value {key}: {fence}{value}")
+}
+
+/// What has happened to others, with what comes in an order that somebody can see in that order: the messages on channels,
+/// and those on value channels. All else reaches one connection before another.
+pub fn sorted_outcomes(lines: &[String]) -> Vec<String> {
+    let lines = lines.iter().cloned();
+    let (messages, others): (Vec<_>, Vec<_>) =
+        lines.partition(|line| line.starts_with("channel ") || line.starts_with("schannel "));
+    let others = others.into_iter();
+    let (values, mut others): (Vec<_>, Vec<_>) =
+        others.partition(|line| line.starts_with("value "));
+    others.sort();
+    [messages, values, others].concat()
+}
+
 /// What is shown of something as a scenario writes it, from its fields in their order.
 pub fn shown<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let shown = fields.into_iter().filter_map(|(name, value)| {

@@ -136,8 +136,8 @@ impl Stage {
             }
             Told::Unlock { key } => format!("unlock {key}"),
             Told::Value { key, fence, value } => {
-                let value = value.map_or_else(String::new, |value| format!(" {value}"));
-                format!("value {key}: {}{value}", self.number(fence))
+                let fence = self.number(fence).to_string();
+                script::value_line(&key, &fence, value.as_deref())
             }
         }
     }

@@ -4,8 +4,8 @@
 use rlock_core::{AcquireOptions, Grace, Mode, Wait};
 
 use crate::core::operation::{
-    Asked, CHANNELS, CONNECTIONS, Foreign, LONG_VALUE, OWNERS, Operation, Pass, Raise, SETS,
-    SHARED, Under, VALUES,
+    Asked, CHANNELS, CONNECTIONS, Foreign, OWNERS, Operation, Pass, Raise, SETS, SHARED, Under,
+    VALUES,
 };
 
 const LEASES: [u32; 5] = [1, 5, 20, 60, 200];
@@ -215,11 +215,7 @@ impl Foreign {
             19 => Self::Flush { db: Some(0) },
             20..=22 => Self::Value {
                 key,
-                value: [None, Some(LONG_VALUE)]
-                    .into_iter()
-                    .chain(VALUES.map(Some))
-                    .nth(owner)
-                    .flatten(),
+                value: VALUES.get(owner).copied(),
             },
             _ => Self::Flush { db: None },
         }

@@ -227,19 +227,24 @@ impl Driver {
         Reply::Number(u64::from(!taken.is_empty()))
     }
 
-    /// That of one of these keys: another one may have the same fence, if both
-    /// are ahead of the clock.
+    /// That of the first of these keys that has one: another one may have the
+    /// same fence, if both are ahead of the clock.
     fn take_handed_off(
         &mut self,
         names: &[Name<'_>],
         owner: &str,
         fence: Fence,
     ) -> Option<HandedOff> {
-        let is_one = |(db, key): &(u32, Box<[u8]>)| names.contains(&Name { db: *db, key });
-        let at = self
-            .handed_off
-            .iter()
-            .position(|it| it.fence == fence && it.owner == owner && it.keys.iter().any(is_one))?;
+        let is_of = |it: &HandedOff| it.fence == fence && it.owner == owner;
+        let at = names.iter().find_map(|name| {
+            let is_at = |it: &HandedOff| {
+                it.keys
+                    .iter()
+                    .any(|key| (key.0, &*key.1) == (name.db, name.key))
+            };
+            let mut all = self.handed_off.iter();
+            all.position(|it| is_of(it) && is_at(it))
+        })?;
         Some(self.handed_off.swap_remove(at))
     }
 

@@ -14,11 +14,6 @@ pub const CHANNELS: [Channel<'static>; 3] = [
 ];
 /// What is published with holds. An empty value is one, too.
 pub const VALUES: [&str; 3] = ["", "a:1", "b:2"];
-/// One byte more than may be published.
-pub const LONG_VALUE: &str = match str::from_utf8(&[b'v'; 1025]) {
-    Ok(text) => text,
-    Err(_) => "",
-};
 /// Connections on which several requests are made.
 pub const CONNECTIONS: usize = 3;
 /// What is asked for at once, all of it in one database.

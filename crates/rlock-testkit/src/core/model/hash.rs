@@ -60,10 +60,9 @@ impl Hash {
         matches!(self.mode, HashMode::Shared)
     }
 
-    /// The value of an exclusive hold, if it may be published.
+    /// The value of an exclusive hold.
     pub fn published(&self) -> Option<&'static str> {
-        self.value
-            .filter(|it| !self.is_shared() && it.len() <= 1024)
+        self.value.filter(|_| !self.is_shared())
     }
 
     /// The key ends with its longest lease.

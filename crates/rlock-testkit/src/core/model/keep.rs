@@ -30,12 +30,13 @@ impl Model {
         }
     }
 
-    /// The hand-off of one of these keys under this fence did not arrive: its
-    /// place is kept, unless its owner has asked anew.
+    /// The hand-off of these keys under this fence did not arrive: its place is
+    /// kept, unless its owner has asked anew.
     pub(super) fn give_place_back(&mut self, keys: &[usize], owner: &str, fence: u64) {
-        let is_one = |at: &usize| keys.contains(at);
-        let found = self.handed_off.iter().position(|(under, it)| {
-            *under == fence && it.owner == owner && it.keys.iter().any(is_one)
+        let is_of = |it: &(u64, Waiting)| it.0 == fence && it.1.owner == owner;
+        let found = keys.iter().find_map(|at| {
+            let mut all = self.handed_off.iter();
+            all.position(|it| is_of(it) && it.1.keys.contains(at))
         });
         let Some((_, mut request)) = found.map(|at| self.handed_off.swap_remove(at)) else {
             return;
