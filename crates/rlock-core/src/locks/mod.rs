@@ -101,7 +101,7 @@ impl Locks {
         }
         self.counters.renewals += 1;
         self.remember(now, name, hold, fence, &beside);
-        let step = if own < Some(fence) && own.is_some() {
+        let step = if own.is_some_and(|own| own < fence) {
             // Another one may be watched under the fence that it had, by chance.
             self.settle(now, name, hold)
         } else {
