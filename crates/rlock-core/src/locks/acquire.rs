@@ -145,10 +145,12 @@ impl Locks {
         let queue = self.table.find(name);
         let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let own_ticket = own.and_then(|id| self.table.ticket(id));
+        // A place of another kind goes on beside the hold.
+        let own_ticket = own_ticket.filter(|it| is_same(it, request));
         if !own_ticket.is_some_and(Ticket::is_watched) {
             self.check_watch(name, &request.beside(), limits.watches_max)?;
         }
-        let own = own.filter(|_| own_ticket.is_some_and(|it| is_same(it, request)));
+        let own = own.filter(|_| own_ticket.is_some());
         if own.is_none() && *hold != Hold::Free {
             self.check_shared(now, hold, request, limits)?;
         }

@@ -116,6 +116,7 @@ const OUTCOMES: &[(&str, &str)] = &[
     ("RENEW", "fence taken"),
     ("RENEW", "fence too large"),
     ("RENEW", "nil"),
+    ("RENEW", "value of shared"),
     ("RENEW", "wrong type"),
     ("hang up", "0"),
     ("hang up", "1"),
@@ -127,7 +128,9 @@ const OUTCOMES: &[(&str, &str)] = &[
     ("others", "call superseded"),
     ("others", "told of a grant"),
     ("others", "told of a loss"),
+    ("others", "told of a value"),
     ("others", "told of a withdrawal"),
+    ("others", "told of the end of a value"),
     ("others", "told of the end of a wait"),
     ("others", "told on a sharded channel"),
     ("others", "unlock"),
@@ -144,6 +147,11 @@ const OUTCOMES: &[(&str, &str)] = &[
     ("place", "left by a try"),
     ("place", "lost at the end of its grace"),
     ("place", "waited in again"),
+    ("value", "begins"),
+    ("value", "changes"),
+    ("value", "ends"),
+    ("value", "follows another"),
+    ("value", "is asked for"),
 ];
 
 #[test]

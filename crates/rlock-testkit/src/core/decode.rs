@@ -138,7 +138,7 @@ impl Operation {
             54 if b % 4 == 0 => Self::Restart {
                 ms: 1 + c as u64 % 20,
             },
-            55 => Self::Follow { key },
+            55..=57 => Self::Follow { key },
             _ => Self::Pass {
                 time: match b % 4 {
                     0 | 1 => Pass::Millis(c as u64 % 12),
