@@ -105,6 +105,14 @@ impl Locks {
         }
     }
 
+    /// Whether [`Locks::tell_value`] has anything to do, which is told at once:
+    /// most holds have no value.
+    #[inline]
+    #[must_use]
+    pub fn may_tell_value(&self, hold: &Hold) -> bool {
+        hold.published().is_some() || self.table.has_told()
+    }
+
     /// What those who follow the value of a lock are to be told, now that an
     /// operation is through. To be called once for each operation, when the
     /// hold does not change any more. So of a hand-off only the new holder's
@@ -137,9 +145,6 @@ impl Locks {
         name: Name<'_>,
         hold: &Hold,
     ) -> Option<ValueMessage> {
-        if !self.table.has_told() {
-            return None;
-        }
         let queue = self.table.find(name)?;
         let told = self.table.told(queue)?;
         self.look_at(now, queue, hold);
