@@ -29,7 +29,7 @@ def test_leaders_follow_one_another(server, key):
             with pytest.raises(NotAcquired), other.election(key, wait=0.05).campaign("c"):
                 pytest.fail("two lead")
             assert other.election(key).campaign("c").acquire(False) is False
-            second = b.election(key).campaign(b"b\xff\0:1")
+            second = b.election(key, thread_local=False).campaign(b"b\xff\0:1")
             thread = threading.Thread(target=second.acquire)
             thread.start()
             until(lambda: server.info(key)["queued"] == 1, "a wait")
