@@ -35,7 +35,7 @@ pub(super) fn info(call: &Call<'_>) -> Option<()> {
     {
         let ends = holder.deadline;
         state::with(ctx, |state, _| {
-            state.locks.follow_value(now, name, (fence, value), ends)
+            state.locks.follow_value(now, name, (fence, value), ends);
         });
     }
     let show = |locks: Option<&Locks>| reply_fields(ctx, holding.fields(now, name, locks));

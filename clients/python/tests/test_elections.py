@@ -75,7 +75,7 @@ def test_observers_that_end_leave_nothing(server, key):
         with pytest.raises(rlock_client.Closed):
             next(changes)
     with pytest.raises(rlock_client.Closed):
-        client.election(key).observe()
+        next(client.election(key).observe())
 
 
 def test_what_is_not_taken_is_bounded(server, key):
@@ -90,8 +90,9 @@ def test_what_is_not_taken_is_bounded(server, key):
 
 
 def test_what_is_refused(server, key):
-    server.ask("ACL", "SETUSER", key, "on", ">secret", "~*", "&rlock:client:*", "+@all")
-    with Client(server.url.replace("redis://", f"redis://{key}:secret@")) as client:
+    user = key.replace(":", "-")
+    server.ask("ACL", "SETUSER", user, "on", ">secret", "~*", "&rlock:client:*", "+@all")
+    with Client(server.url.replace("redis://", f"redis://{user}:secret@")) as client:
         election = client.election(key, lease=0.3, renew=False)
         with pytest.raises(rlock_client.Error, match="channel") as refused:
             next(election.observe())
