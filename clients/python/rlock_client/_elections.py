@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import functools
 import threading
 from typing import Any, Deque, Dict, Generic, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
@@ -66,7 +67,7 @@ class Observer(Call):
             super().finish(value, error)
 
     def take(self, host: Host) -> Optional[Change]:
-        """The next one; nothing if it is to be waited for."""
+        """The next one; ``None`` if the caller has to wait for it."""
         if host.is_foreign:
             raise errors.Closed("it belongs to the process, or the event loop, that observes")
         with self._lock:
@@ -82,6 +83,29 @@ class Observer(Call):
         with self._lock:
             self.is_closed = True
             self._ready.set()
+
+
+class ChangesBase:
+    """An observer, from its first request until it is closed or forgotten."""
+
+    _is_left = True  # Before it has begun.
+
+    def __init__(self, host: Host, key: bytes, ready: Union[threading.Event, asyncio.Event]) -> None:
+        self._host, self._observer, self._is_left = host, Observer(key, ready), False
+
+    def close(self) -> None:
+        """Ends it. A thread or task that waits for a change is told that there is none any more."""
+        self._observer.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._is_left:
+            self._is_left = True
+            if not self._host.is_foreign:
+                self._host.post(functools.partial(self._host.give_up, self._observer))
+
+    def __del__(self) -> None:
+        self._leave()  # Nobody waits, and this may run in the middle of anything: it takes no lock.
 
 
 class LeadershipBase(LockBase):

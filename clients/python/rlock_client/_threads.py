@@ -16,7 +16,7 @@ from typing import Any, Callable, Coroutine, Deque, List, Optional, Type, TypeVa
 from . import _errors as errors
 from . import _host as common
 from . import _wire as wire
-from ._elections import Change, ElectionBase, Leader, LeadershipBase, Observer
+from ._elections import Change, ChangesBase, ElectionBase, Leader, LeadershipBase
 from ._face import ClientBase, LockBase, Value, documented, key_bytes
 from ._host import Call, Connection, Hold, Key, Settings, log
 
@@ -268,7 +268,7 @@ class Leadership(Lock, LeadershipBase):
         return self
 
 
-class Changes:
+class Changes(ChangesBase):
     """Who leads, and each change of that: to be iterated over, by any thread. It ends with ``close``, a ``with`` block, or
     when it is forgotten.
 
@@ -281,7 +281,7 @@ class Changes:
 
     def __init__(self, host: _Host, key: bytes) -> None:
         self._ready = threading.Event()
-        self._host, self._observer, self._is_left = host, Observer(key, self._ready), False
+        super().__init__(host, key, self._ready)
         host.post(functools.partial(host.begin, self._observer, wire.OBSERVE, wire.data(key)))
         if host.is_stopped:
             self._observer.finish(None, errors.Closed("the client has been closed"))
@@ -299,17 +299,6 @@ class Changes:
             self._ready.wait(rest)
         return None
 
-    def close(self) -> None:
-        """Ends it. A thread that waits for a change is told that there is none any more."""
-        self._observer.close()
-        self._leave()
-
-    def _leave(self) -> None:
-        if not self._is_left:
-            self._is_left = True
-            if not self._host.is_foreign:
-                self._host.post(functools.partial(self._host.give_up, self._observer))
-
     def __iter__(self) -> "Changes":
         return self
 
@@ -325,16 +314,11 @@ class Changes:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if hasattr(self, "_is_left"):
-            self._leave()  # Nobody waits, and this may run in the middle of anything: it takes no lock.
-
 
 @documented
 class Election(ElectionBase[Leadership]):
-    """The right to lead at a key, which one owner at a time has, in the order of asking, and publishes a value with: where
-    it is reached, for example. It is the lock at its key: whoever holds that in another way keeps candidates waiting, but is
-    no leader."""
+    """The right to lead at a key. One owner at a time has it, in the order of asking, and publishes a value with it, such as
+    its address. It is the lock at its key: a holder that did not campaign keeps candidates waiting, but is no leader."""
 
     _kind = Leadership
 

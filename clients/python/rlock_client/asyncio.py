@@ -12,7 +12,7 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional, Set, Tuple, T
 
 from . import _errors as errors
 from . import _wire as wire
-from ._elections import Change, ElectionBase, LeadershipBase, Observer
+from ._elections import Change, ChangesBase, ElectionBase, LeadershipBase
 from ._face import ClientBase, LockBase
 from ._host import Call, Connection, Hold, Host, Settings, log
 
@@ -162,25 +162,14 @@ class Leadership(Lock, LeadershipBase):
         return self
 
 
-class Changes:
+class Changes(ChangesBase):
     """Who leads, and each change of that, to be iterated over: see `rlock_client.Changes`. It ends with ``close``, an
     ``async with`` block, or when it is forgotten. A task that is cancelled while it waits takes no change."""
 
     def __init__(self, host: _Host, key: bytes) -> None:
         self._ready = asyncio.Event()
-        self._host, self._observer, self._is_left = host, Observer(key, self._ready), False
+        super().__init__(host, key, self._ready)
         host.begin(self._observer, wire.OBSERVE, wire.data(key))
-
-    def close(self) -> None:
-        """Ends it. A task that waits for a change is told that there is none any more."""
-        self._observer.close()
-        self._leave()
-
-    def _leave(self) -> None:
-        if not self._is_left:
-            self._is_left = True
-            if not self._host.is_foreign:
-                self._host.post(functools.partial(self._host.give_up, self._observer))
 
     def __aiter__(self) -> "Changes":
         return self
@@ -198,10 +187,6 @@ class Changes:
 
     async def __aexit__(self, *error: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_is_left"):
-            self._leave()  # Nobody waits, and this may run in the middle of anything: it takes no lock.
 
 
 class Election(ElectionBase[Leadership]):
