@@ -148,7 +148,7 @@ impl Locks {
         // A place of another kind goes on beside the hold.
         let own_ticket = own_ticket.filter(|it| is_same(it, request));
         if !own_ticket.is_some_and(Ticket::is_watched) {
-            self.check_watch(name, &request.beside(), limits.watches_max)?;
+            self.check_watches_of([name], &request.beside(), limits.watches_max)?;
         }
         let own = own.filter(|_| own_ticket.is_some());
         if own.is_none() && *hold != Hold::Free {
@@ -185,7 +185,7 @@ impl Locks {
         request: &Request<'_>,
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
-        self.check_watch(name, &request.beside(), limits.watches_max)?;
+        self.check_watches_of([name], &request.beside(), limits.watches_max)?;
         let Some(mut held) = hold.of_caller(request.owner) else {
             return Ok(Step::quiet(Admission::Busy));
         };

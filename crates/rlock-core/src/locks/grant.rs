@@ -203,14 +203,14 @@ impl Locks {
         Ok(())
     }
 
-    /// The same for a hold of one lock.
-    pub(super) fn check_watch(
+    /// The same for holds of these locks, of which some may be remembered already.
+    pub(super) fn check_watches_of<'a>(
         &self,
-        name: Name<'_>,
+        names: impl IntoIterator<Item = Name<'a>>,
         beside: &Beside<'_>,
         watches_max: u64,
     ) -> Result<(), Refusal> {
-        let more = || self.table.unremembered([name], beside.owner);
+        let more = || self.table.unremembered(names, beside.owner);
         self.check_watches(beside, watches_max, more)
     }
 

@@ -87,7 +87,7 @@ impl Locks {
             return Err(Refusal::FenceTaken { fence });
         }
         let beside = renewal.beside(owner);
-        self.check_watch(name, &beside, watches_max)?;
+        self.check_watches_of([name], &beside, watches_max)?;
         let before = hold.deadline();
         held.deadline = now.plus_millis(renewal.lease_ms.into());
         let own = held.fence;

@@ -117,9 +117,7 @@ impl Locks {
         }
         let is_held = |(name, hold): (&Name<'a>, &Hold)| hold.of_caller(owner).map(|_| *name);
         let held = names.iter().zip(&*holds).filter_map(is_held);
-        self.check_watches(&renewal.beside(owner), watches_max, || {
-            self.table.unremembered(held, owner)
-        })?;
+        self.check_watches_of(held, &renewal.beside(owner), watches_max)?;
         let each = names.iter().zip(holds);
         each.map(|(name, hold)| self.renew(now, *name, hold, owner, renewal, watches_max))
             .collect()
@@ -135,11 +133,8 @@ impl Locks {
         limits: &Limits,
     ) -> Result<Step<Admission>, Refusal> {
         if !self.is_watched_place(own) {
-            let more = || {
-                self.table
-                    .unremembered(names.iter().copied(), request.owner)
-            };
-            self.check_watches(&request.beside(), limits.watches_max, more)?;
+            let names = names.iter().copied();
+            self.check_watches_of(names, &request.beside(), limits.watches_max)?;
         }
         let fence = self.fences.next(now, names.iter().copied());
         self.counters.grants += 1;
@@ -225,11 +220,8 @@ impl Locks {
         if request.options.reenter && holds.iter().any(overflows) {
             return Err(Refusal::CountOverflow);
         }
-        let more = || {
-            self.table
-                .unremembered(names.iter().copied(), request.owner)
-        };
-        self.check_watches(&request.beside(), limits.watches_max, more)?;
+        let all = names.iter().copied();
+        self.check_watches_of(all, &request.beside(), limits.watches_max)?;
         let mut step = Step::quiet(Admission::Busy);
         let grants = self.counters.grants;
         for (name, hold) in names.iter().zip(holds) {

@@ -25,7 +25,7 @@ pub(super) struct Sweep {
     /// The number of the last ticket or watch from before this server became a
     /// replica, as long as any of these may be left.
     left: Option<NonZeroU64>,
-    /// Which lock is to be looked at next for a value told before that.
+    /// The next lock to check for a value that was told before that.
     left_told: QueueId,
     /// Queues whose places all end, with the number of the last ticket that was
     /// given before that was asked for.

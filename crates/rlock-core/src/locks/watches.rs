@@ -160,7 +160,7 @@ impl Locks {
         let queue = self.table.find_or_insert(name);
         let told = self.table.told(queue);
         if told.is_none_or(|it| self.is_told_left(&it)) {
-            // Whoever has seen it ignores what is below.
+            // Followers who have seen this fence ignore smaller ones.
             self.fences.meet(now, name, fence);
             self.table.set_told(queue, fence, value);
             self.look_at(now, queue, &Hold::exclusive(Who::Other, Some(fence), ends));

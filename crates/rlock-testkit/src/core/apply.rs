@@ -8,7 +8,7 @@ use crate::core::{
     model::{Renewed, Via},
     operation::{Asked, CHANNELS, Foreign, OWNERS, Operation, Pass, Raise, SETS, USERS, Under},
     pair::{NOTHING, Pair},
-    told::{Ask, Reply},
+    told::{Ask, Reply, value_text},
 };
 
 impl Pair {
@@ -17,10 +17,8 @@ impl Pair {
         match operation {
             Operation::Acquire { key, asked } => self.acquire(key, asked),
             Operation::AcquireAll { set, asked } => self.acquire_all(set, asked),
-            Operation::Renew { .. }
-            | Operation::RenewAll { .. }
-            | Operation::Release { .. }
-            | Operation::ReleaseAll { .. } => self.keep_or_give_up(operation),
+            Operation::Renew { .. } | Operation::RenewAll { .. } => self.keep(operation),
+            Operation::Release { .. } | Operation::ReleaseAll { .. } => self.give_up(operation),
             Operation::Downgrade { key, owner } => {
                 let reply = self.driver.downgrade(name(key), OWNERS[owner]);
                 (reply, self.model.downgrade(key, OWNERS[owner]))
@@ -122,8 +120,7 @@ impl Pair {
         Ask { request, call }
     }
 
-    fn keep_or_give_up(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
-        let (driver, model) = (&mut self.driver, &mut self.model);
+    fn keep(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
         match operation {
             Operation::Renew {
                 key,
@@ -146,12 +143,7 @@ impl Pair {
                     value: value.map(str::as_bytes),
                 };
                 let reply = self.driver.renew(name(key), owner, &renewal);
-                let model = &mut self.model;
-                let renewed = Renewed {
-                    value,
-                    ..renewed(&renewal, expected)
-                };
-                let answer = model.renew(key, owner, &renewed);
+                let answer = self.model.renew(key, owner, &renewed(&renewal, expected));
                 if let (Some(fence), Some(expected)) = (fence, expected)
                     && answer == Reply::Fence(expected)
                 {
@@ -175,12 +167,16 @@ impl Pair {
                     bind: None,
                     value: None,
                 };
-                let reply = driver.renew_all(&names(set), owner, &renewal);
-                (
-                    reply,
-                    model.renew_all(SETS[set], owner, &renewed(&renewal, None)),
-                )
+                let reply = self.driver.renew_all(&names(set), owner, &renewal);
+                let renewed = renewed(&renewal, None);
+                (reply, self.model.renew_all(SETS[set], owner, &renewed))
             }
+            _ => NOTHING,
+        }
+    }
+
+    fn give_up(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
+        match operation {
             Operation::Release {
                 key,
                 owner,
@@ -237,7 +233,7 @@ impl Pair {
             }
             // By an odd number, so that it is nobody's fence already.
             Raise::Ahead => clock + 20_000_567,
-            // What is given above it is to be believed too, whenever it is seen.
+            // Fences above it have to be believed too, whenever they are seen.
             Raise::Most => match self.model.highest_fence() - 500 {
                 most if self.is_other_elsewhere(most) => 1,
                 most => most,
@@ -370,14 +366,14 @@ impl Pair {
 }
 
 /// A renewal, as the model has it.
-fn renewed(renewal: &Renewal<'_>, raise_to: Option<u64>) -> Renewed {
+fn renewed(renewal: &Renewal<'static>, raise_to: Option<u64>) -> Renewed {
     let session = renewal.session.expect("a connection asks");
     Renewed {
         lease_ms: renewal.lease_ms,
         raise_to,
         via: Via::of(session, renewal.channel, 0),
         grace: renewal.bind.map(|it| it.millis().into()),
-        value: None,
+        value: renewal.value.map(value_text),
     }
 }
 

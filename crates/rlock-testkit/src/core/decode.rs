@@ -68,6 +68,7 @@ impl Operation {
         Self::decode_with(&OF_PERMITS, bytes)
     }
 
+    /// One table, however long, so that all shares can be seen together.
     fn decode_with(modes: &[Mode; 8], bytes: [u8; 8]) -> Self {
         let [what, a, b, c, d, e, f, g] = bytes.map(usize::from);
         let key = [0, 0, 0, 1, 1, 2, 2, 3][a % 8];

@@ -15,16 +15,20 @@ impl<'a> Ask<'a> {
         std::str::from_utf8(self.request.owner).expect("owners are texts here")
     }
 
-    /// What is to be published with the hold.
+    /// The value that is published with the hold.
     pub fn value(&self) -> Option<&'a str> {
-        let value = self.request.value?;
-        Some(std::str::from_utf8(value).expect("values are texts here"))
+        self.request.value.map(value_text)
     }
 
     /// The connection that asks.
     pub fn session(&self) -> u64 {
         self.request.session.expect("no script asks here")
     }
+}
+
+/// A value to be published, which is a text here.
+pub fn value_text(value: &[u8]) -> &str {
+    std::str::from_utf8(value).expect("values are texts here")
 }
 
 /// Where a message is published.

@@ -86,8 +86,8 @@ impl Model {
         true
     }
 
-    /// Its locks are free until a request for several has all of them, or has
-    /// given way: whoever held one before has ended by then.
+    /// A request for several locks leaves each of them free until it has all, or
+    /// has given way. The end of the hold before is told by then.
     fn leave_free(&mut self, front: &Waiting) {
         for at in front.keys.iter().filter(|_| front.kind == Kind::Many) {
             self.tell_value(*at);
