@@ -353,7 +353,7 @@ fn idle(facts: &Facts) -> Option<Finding> {
     let finding = Finding::new(Severity::Warning, "idle connections", found)
         .effect("A connection that sends nothing for so many seconds is closed, unless it is blocked or has subscriptions. Holds with BIND and requests with NOTIFY that were sent by it end with it. The Rust client has a subscription, so its connection stays.")
         .remedy("Set `timeout 0`, or use BIND and NOTIFY on connections that subscribe or are used more often.")
-        .docs("docs/locks.md#bound-to-a-connection");
+        .docs(docs);
     Some(finding)
 }
 
@@ -369,7 +369,7 @@ fn keepalive(facts: &Facts) -> Option<Finding> {
     let finding = Finding::new(Severity::Warning, "keep-alive", found)
         .effect("The server never notices that a client's machine has vanished. A waiter there may be granted the lock, which then stands still for a lease. A hold with BIND ends with its lease only.")
         .remedy("Set `tcp-keepalive 60`, or leave it at its default of 300.")
-        .docs("docs/locks.md#bound-to-a-connection");
+        .docs(docs);
     Some(finding)
 }
 
@@ -387,7 +387,7 @@ fn limit(facts: &Facts) -> Option<Finding> {
     let finding = Finding::new(Severity::Note, "connections", found)
         .effect("Each blocked waiter has a connection. So a crowd of them uses up the connections before the queue is full, and holders that have to reconnect are refused.")
         .remedy("Set `maxclients` above `rlock.max-waiters`, or lower the latter, or wait by NOTIFY, where all waits of a client share a connection.")
-        .docs("docs/locks.md#two-ways-to-wait");
+        .docs(docs);
     Some(finding)
 }
 
