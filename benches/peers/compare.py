@@ -89,7 +89,7 @@ def in_order(plan, contestants, rounds):
                 ready = [who for who in contestants if workload.suits(who)]
                 if number == 0:
                     ready = [who for who in ready if who not in leading(workload, contestants)]
-                # Whoever comes first in one round comes later in the next.
+                # The first in one round comes later in the next.
                 turn = number * len(ready) // workload.rounds
                 yield number, workload, ready[turn:] + ready[:turn]
 

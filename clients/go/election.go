@@ -10,9 +10,8 @@ import (
 // changesMax is how many changes an observer may leave untaken.
 const changesMax = 1024
 
-// Election is the right to lead at a key, which one owner at a time has, in the order of asking, and publishes a value with:
-// where it is reached, for example. It is the lock at its key: whoever holds that in another way keeps candidates waiting,
-// but is no leader.
+// Election is the right to lead at a key. One owner at a time has it, in the order of asking, and publishes a value with it,
+// such as its address. It is the lock at its key: a holder that did not campaign keeps candidates waiting, but is no leader.
 type Election struct {
 	client  *Client
 	key     string

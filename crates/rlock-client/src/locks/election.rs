@@ -19,11 +19,11 @@ use crate::locks::guard::{Guard, Kind, OneKey, sealed};
 use crate::locks::{Lock, Single};
 use crate::pump::Inner;
 
-/// The right to lead, which one owner at a time has, in the order of asking, and
-/// publishes a value with: where it is reached, for example.
+/// The right to lead. One owner at a time has it, in the order of asking, and
+/// publishes a value with it, such as its address.
 ///
 /// Made by [`Client::election`](crate::Client::election); cheap to clone. It is
-/// the lock at its key: whoever holds it in another way keeps candidates
+/// the lock at its key: a holder that did not campaign keeps candidates
 /// waiting, but is no leader, as nothing is published then.
 ///
 /// # Examples
