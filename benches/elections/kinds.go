@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/redis/go-redis/v9"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 )
 
 // By plain commands, each candidate and each observer on a connection of its own.
@@ -30,7 +32,8 @@ func rlockKind(name string, options []any) kind {
 		observe: func(ctx context.Context, address string, told func(string)) {
 			client := connect(address)
 			defer client.Close()
-			channel := client.Subscribe(ctx, "rlock:value:{"+election+"}").Channel()
+			// Without the PING every 3 s by which go-redis looks after a connection: it would count as a request.
+			channel := client.Subscribe(ctx, "rlock:value:{"+election+"}").Channel(redis.WithChannelHealthCheckInterval(0))
 			for {
 				select {
 				case <-ctx.Done():
@@ -64,9 +67,11 @@ type rlockCandidate struct {
 
 func (c *rlockCandidate) campaign(ctx context.Context) {
 	words := []any{"RLOCK.ACQUIRE", c.key, c.owner, lease.Milliseconds(), "WAIT", 0, "VALUE", c.owner}
-	if c.client.Do(ctx, append(words, c.options...)...).Err() != nil {
+	err := c.client.Do(ctx, append(words, c.options...)...).Err()
+	if ctx.Err() != nil {
 		return
 	}
+	check(err)
 	ctx, c.stop = context.WithCancel(ctx)
 	go func() {
 		for {
@@ -122,6 +127,7 @@ func (c *etcdCandidate) resign()                      { check(c.election.Resign(
 // client-go's leaderelection. Its record is a key in etcd, written by compare and swap, as the API server does it;
 // who observes watches that key.
 func clientGoKind() kind {
+	klog.SetLogger(logr.Discard())
 	return kind{
 		name: "client-go `leaderelection`", rounds: 5, isEtcd: true, requests: etcdRequests,
 		candidate: func(address, name string) candidate {

@@ -2,7 +2,8 @@
 // leaderelection on a record in etcd, as it is in Kubernetes. 100 campaign and 100 observe.
 //
 //	elections REDIS ETCD              measures, and prints a table
-//	elections lead KIND ADDRESS       leads until it is killed; for the table
+//	elections measure KIND ADDRESS    measures one of them, and prints its row
+//	elections lead KIND ADDRESS       leads until it is killed; for the last column
 package main
 
 import (
@@ -54,27 +55,38 @@ var election string
 var kinds = []kind{rlockKind("rlock", nil), etcdKind(), clientGoKind(), rlockKind("rlock, BIND 0", []any{"BIND", 0})}
 
 func main() {
-	if len(os.Args) == 4 && os.Args[1] == "lead" {
-		at := slices.IndexFunc(kinds, func(it kind) bool { return it.name == os.Args[2] })
-		election = "killed-" + os.Args[2]
-		kinds[at].candidate(os.Args[3], "killed").campaign(context.Background())
+	switch arguments := os.Args[1:]; {
+	case len(arguments) == 3 && arguments[0] == "lead":
+		it := kindOf(arguments[1])
+		election = "killed-" + it.name
+		it.candidate(arguments[2], "killed").campaign(context.Background())
 		fmt.Println("leads")
 		select {}
-	}
-	if len(os.Args) != 3 {
-		log.Fatal("usage: elections REDIS-ADDRESS ETCD-ADDRESS")
-	}
-	fmt.Println("| | resign → the next one knows | → 100 observers know, median; last | requests a second, all quiet | kill -9 → the next one leads |")
-	fmt.Println("|---|---|---|---|---|")
-	for _, it := range kinds {
-		address := os.Args[1]
-		if it.isEtcd {
-			address = os.Args[2]
-		}
+	case len(arguments) == 3 && arguments[0] == "measure":
+		it, address := kindOf(arguments[1]), arguments[2]
 		leads, median, last, idle := it.measure(address)
 		killed := it.kill(address)
 		fmt.Printf("| %s | %s | %s; %s | %.1f | %s |\n", it.name, shown(leads), shown(median), shown(last), idle, shown(killed))
+	case len(arguments) == 2:
+		fmt.Println("| | resign → the next one knows | → 100 observers know, median; last | requests a second, all quiet | kill -9 → the next one leads |")
+		fmt.Println("|---|---|---|---|---|")
+		for _, it := range kinds {
+			address := arguments[0]
+			if it.isEtcd {
+				address = arguments[1]
+			}
+			// In a process of its own, so that nothing of it goes on beside the next one.
+			part := exec.Command(os.Args[0], "measure", it.name, address)
+			part.Stdout, part.Stderr = os.Stdout, os.Stderr
+			check(part.Run())
+		}
+	default:
+		log.Fatal("usage: elections REDIS-ADDRESS ETCD-ADDRESS")
 	}
+}
+
+func kindOf(name string) kind {
+	return kinds[slices.IndexFunc(kinds, func(it kind) bool { return it.name == name })]
 }
 
 // Medians over all rounds.
