@@ -4,14 +4,15 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use rlock_client::{Answer, Client, Contended, Error};
+use futures_util::future::join_all;
+use rlock_client::{Answer, Client, Contended, Error, Info};
 use serde::Serialize;
 
 use crate::address::Address;
 use crate::counters::{Counters, Rates};
 use crate::failure::Failure;
 use crate::info::LockInfo;
-use crate::readable::whole_ms;
+use crate::readable::{lossy, printable, whole_ms};
 
 /// For how long a master that is away holds up what others show.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -38,36 +39,42 @@ pub(super) struct Master {
     pub(super) error: Option<String>,
 }
 
+/// Who holds a lock, in one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// The first of the holders, and how many more there are.
+    pub(super) by: String,
+    pub(super) value: Option<String>,
+}
+
 /// Looks again and again.
 pub(super) struct Sampler {
     address: Address,
     client: Client,
-    /// How many locks to ask for.
-    locks: u16,
     /// By the masters' addresses.
     before: BTreeMap<String, Counters>,
     looked: Instant,
 }
 
 impl Sampler {
-    /// Looks for the first time.
-    pub(super) async fn start(address: &Address, locks: u16) -> Result<Self, Failure> {
+    /// Looks for the first time, for this many locks. No rate is known yet.
+    pub(super) async fn start(address: &Address, count: u16) -> Result<(Self, Sample), Failure> {
         let mut sampler = Self {
             client: address.impatient(PATIENCE).await?,
             address: address.clone(),
-            locks,
             before: BTreeMap::new(),
             looked: Instant::now(),
         };
-        sampler.next().await?;
-        Ok(sampler)
+        let mut first = sampler.next(count).await?;
+        first.per_second = Rates::default();
+        Ok((sampler, first))
     }
 
-    /// Looks once more; an error if no master shows anything.
-    pub(super) async fn next(&mut self) -> Result<Sample, Failure> {
+    /// Looks once more, for this many locks; an error if no master shows anything.
+    pub(super) async fn next(&mut self, count: u16) -> Result<Sample, Failure> {
         let failure = |error| self.address.failure(&error);
         let counters = self.client.counters();
-        let lists = self.client.list_each(self.locks.into());
+        let lists = self.client.list_each(count.into());
         let (counters, lists) = tokio::join!(counters, lists);
         let (mut masters, mut numbers) = (Vec::new(), BTreeMap::new());
         let mut locks = Vec::new();
@@ -88,7 +95,7 @@ impl Sampler {
             return Err(failure(error));
         }
         locks.sort_by_key(|lock: &Contended| Reverse(lock.waiters));
-        locks.truncate(self.locks.into());
+        locks.truncate(count.into());
         let (elapsed, per_second) = (self.looked.elapsed(), self.rates(&numbers));
         let counters = Counters::total(numbers.values());
         self.looked = Instant::now();
@@ -113,16 +120,77 @@ impl Sampler {
     }
 
     /// Looks at one lock.
-    pub(super) async fn lock(&mut self, key: &[u8]) -> Result<LockInfo, Failure> {
+    pub(super) async fn lock(&self, key: &[u8]) -> Result<LockInfo, Failure> {
         let lock = self.client.mutex(key).info().await;
         let lock = lock.map_err(|error| self.address.failure(&error))?;
         Ok(LockInfo::new(key, lock))
+    }
+
+    /// Who holds each of these locks.
+    pub(super) async fn holders(&self, keys: Vec<Vec<u8>>) -> Vec<(Vec<u8>, Held)> {
+        let asked = keys.into_iter().map(async |key| {
+            let held = Held::new(self.client.mutex(&key).info().await);
+            (key, held)
+        });
+        join_all(asked).await
+    }
+
+    /// Ends the holds of a lock, if one of those with these fences and owners is
+    /// still there; how many were removed.
+    pub(super) async fn force(
+        &self,
+        key: &[u8],
+        doomed: &[(Option<u64>, String)],
+    ) -> Result<Option<u64>, Failure> {
+        // They may be gone since the user was asked. It is not known in one step,
+        // but almost.
+        let holds = holds(&self.lock(key).await?.info);
+        if !holds.iter().any(|hold| doomed.contains(hold)) {
+            return Ok(None);
+        }
+        let removed = self.client.mutex(key).force_release().await;
+        removed
+            .map(Some)
+            .map_err(|error| self.address.failure(&error))
     }
 
     /// The servers' name.
     pub(super) fn shown(&self) -> String {
         self.address.title()
     }
+}
+
+impl Held {
+    fn new(lock: Result<Info, Error>) -> Self {
+        let holders = match lock {
+            Ok(lock) => lock.holders,
+            Err(Error::Denied(_)) => return Self::by("no access"),
+            Err(_) => return Self::by("unknown"),
+        };
+        let Some(first) = holders.first() else {
+            return Self::by("nobody");
+        };
+        let owner = printable(&first.owner);
+        let by = match holders.len() - 1 {
+            0 => owner,
+            more => format!("{owner} +{more}"),
+        };
+        let value = first.value.as_deref().map(lossy);
+        Self { by, value }
+    }
+
+    pub(super) fn by(words: impl Into<String>) -> Self {
+        let (by, value) = (words.into(), None);
+        Self { by, value }
+    }
+}
+
+/// Fence and owner of each hold.
+pub(super) fn holds(lock: &Info) -> Vec<(Option<u64>, String)> {
+    let holders = lock.holders.iter();
+    holders
+        .map(|holder| (holder.fence, holder.owner.clone()))
+        .collect()
 }
 
 impl Master {
