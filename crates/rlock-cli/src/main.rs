@@ -24,6 +24,11 @@ mod output;
 mod readable;
 mod signals;
 mod top;
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "`top` and `exporter` will show them")
+)]
+mod waits;
 
 use std::process::ExitCode;
 

@@ -96,7 +96,7 @@ fn with_number<'a>(
     masters: &'a [Master],
     name: &'a str,
 ) -> impl Iterator<Item = (&'a Master, u64)> {
-    let number = move |it: &'a Master| Some((it, *it.counters.as_ref()?.get(name)?));
+    let number = move |it: &'a Master| Some((it, *it.counters.as_ref()?.numbers.get(name)?));
     masters.iter().filter_map(number)
 }
 
