@@ -1,5 +1,6 @@
 //! Finds the commit that the source is of, for the programs to tell: `RLOCK_COMMIT`
-//! while they are compiled. The command line's package has this file too.
+//! while they are compiled, `unknown` where nothing says it. The variable of that
+//! name in the environment goes first. The command line's package has this file too.
 
 use std::env;
 use std::fs;
@@ -33,7 +34,8 @@ fn packaged(package: &Path) -> Option<String> {
 /// source among its own files, does not say.
 fn checked_out(package: &Path) -> Option<String> {
     let roots = [package.to_owned(), package.join("../..")];
-    let is_ours = |root: &&PathBuf| root.join(".git").exists() && root.join("crates").exists();
+    let is_ours =
+        |root: &&PathBuf| root.join(".git").exists() && root.join("crates/rlock-cli").exists();
     let root = roots.iter().find(is_ours)?;
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
