@@ -5,7 +5,7 @@
 
 use std::io;
 
-use signal_hook::consts::signal::{SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::backend::Handle;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -26,14 +26,9 @@ pub(crate) struct Received {
 
 impl Received {
     /// Whether it asks a process to end that has not said otherwise. The other
-    /// two of those that are forwarded are for the command to give a meaning.
+    /// two are for the command to give a meaning.
     pub(crate) fn is_ending(self) -> bool {
-        !matches!(self.number, SIGUSR1 | SIGUSR2 | SIGCONT)
-    }
-
-    /// Whether this process was stopped, and goes on.
-    pub(crate) fn is_continuing(self) -> bool {
-        self.number == SIGCONT
+        !matches!(self.number, SIGUSR1 | SIGUSR2)
     }
 
     /// The exit code of what was ended by it.
@@ -56,17 +51,8 @@ pub(crate) struct Signals {
 
 impl Signals {
     pub(crate) fn listen() -> io::Result<Self> {
-        Self::listen_to(&FORWARDED)
-    }
-
-    /// The same, and that this process goes on after it was stopped.
-    pub(crate) fn listen_also_to_continuing() -> io::Result<Self> {
-        Self::listen_to(&[&FORWARDED[..], &[SIGCONT]].concat())
-    }
-
-    fn listen_to(numbers: &[i32]) -> io::Result<Self> {
         let ignored = ignored();
-        let wanted = numbers.iter().filter(|number| !is_in(ignored, **number));
+        let wanted = FORWARDED.iter().filter(|number| !is_in(ignored, **number));
         let mut signals = SignalsInfo::<WithOrigin>::new(wanted)?;
         let handle = signals.handle();
         let (sender, arrived) = mpsc::channel(PENDING_MAX);

@@ -7,7 +7,9 @@
 //! again.
 
 mod asker;
+mod head;
 mod keys;
+mod recent;
 mod sample;
 mod screen;
 mod table;
@@ -30,6 +32,9 @@ use sample::{Sample, Sampler};
 use screen::Screen;
 use terminal::{Display, Input, Press};
 use view::Paint;
+
+/// How often the age of what is shown is drawn anew, however long the interval.
+const AGE_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows the contended locks of a server live
 ///
@@ -60,8 +65,8 @@ pub(crate) async fn run(top: &Top, address: &Address, output: Output) -> Result<
         let message = "top needs a terminal; `--json` prints lines instead";
         return Err(Failure::usage(message));
     }
-    let mut signals = Signals::listen_also_to_continuing()
-        .map_err(|error| Failure::internal("cannot take signals", &error))?;
+    let mut signals =
+        Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;
     // The first look is what the rates of the first interval start from. It
     // fails in plain sight, before the terminal is taken.
     let (mut sampler, first) = tokio::select! {
@@ -124,20 +129,8 @@ async fn live(
             biased;
             press = input.next() => match press? {
                 Press::Quit(code) => return Ok(code),
-                Press::Key(key) => {
-                    if screen.press(key) {
-                        return Ok(0);
-                    }
-                }
-                Press::Stop => {
-                    display.give_back();
-                    if let Some(code) = input.stop().await? {
-                        return Ok(code);
-                    }
-                    display.take_again()?;
-                }
-                Press::Continued => display.take_again()?,
-                Press::Other => {}
+                Press::Key(key) if screen.press(key) => return Ok(0),
+                Press::Key(_) | Press::Other => {}
             },
             answer = asker.answer() => screen.learn(answer),
             _ = ticks.tick() => {
@@ -145,8 +138,10 @@ async fn live(
                     return Ok(0);
                 }
                 left = left.map(|left| left - 1);
-                screen.tick();
+                screen.look_again();
             }
+            // What is shown grows older.
+            () = tokio::time::sleep(AGE_EVERY) => {}
         }
     }
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use crate::failure::Failure;
 use crate::info::LockInfo;
 
-use super::sample::{Held, Sample, Sampler};
+use super::sample::{Held, HoldId, Sample, Sampler};
 
 /// What the screen wants to know, or to have done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,43 +17,41 @@ pub(super) enum Question {
     /// Holders and queue of a lock.
     Queue(Vec<u8>),
     /// The same, to ask the user whether to end its holds.
-    Doomed(Vec<u8>),
-    /// The end of the lock's holds, if one of those with these fences and owners is
-    /// still there.
-    Force(Vec<u8>, Vec<(Option<u64>, String)>),
+    Confirm(Vec<u8>),
+    /// The end of the lock's holds, if they are still these.
+    Force(Vec<u8>, Vec<HoldId>),
 }
 
-/// What came of it.
 pub(super) enum Answer {
     Look(Result<Sample, Failure>),
     Holders(Vec<(Vec<u8>, Held)>),
     Queue(Vec<u8>, Result<LockInfo, Failure>),
-    Doomed(Vec<u8>, Result<LockInfo, Failure>),
-    /// How many holders were removed; none if others hold the lock by now.
+    Confirm(Vec<u8>, Result<LockInfo, Failure>),
+    /// How many holders were removed; none if other holds were found.
     Force(Vec<u8>, Result<Option<u64>, Failure>),
 }
 
 type Asking = Pin<Box<dyn Future<Output = (Sampler, Answer)>>>;
 
-pub(super) enum Asker {
-    Idle(Sampler),
-    Busy(Asking),
-    /// Only for a moment.
-    Between,
+pub(super) struct Asker {
+    /// None while a question is asked.
+    idle: Option<Sampler>,
+    asking: Option<Asking>,
 }
 
 impl Asker {
     pub(super) fn new(sampler: Sampler) -> Self {
-        Self::Idle(sampler)
+        let (idle, asking) = (Some(sampler), None);
+        Self { idle, asking }
     }
 
     /// Asks the next question, if the last one is answered and there is one.
     pub(super) fn ask(&mut self, next: impl FnOnce() -> Option<Question>) {
-        if let Self::Idle(_) = self
+        if self.idle.is_some()
             && let Some(question) = next()
-            && let Self::Idle(sampler) = std::mem::replace(self, Self::Between)
+            && let Some(sampler) = self.idle.take()
         {
-            *self = Self::Busy(Box::pin(asked(sampler, question)));
+            self.asking = Some(Box::pin(asked(sampler, question)));
         }
     }
 
@@ -63,11 +61,11 @@ impl Asker {
     ///
     /// Nothing is lost: the question stays asked.
     pub(super) async fn answer(&mut self) -> Answer {
-        let Self::Busy(asking) = self else {
+        let Some(asking) = &mut self.asking else {
             return std::future::pending().await;
         };
         let (sampler, answer) = asking.await;
-        *self = Self::Idle(sampler);
+        (self.idle, self.asking) = (Some(sampler), None);
         answer
     }
 }
@@ -80,12 +78,12 @@ async fn asked(mut sampler: Sampler, question: Question) -> (Sampler, Answer) {
             let lock = sampler.lock(&key).await;
             Answer::Queue(key, lock)
         }
-        Question::Doomed(key) => {
+        Question::Confirm(key) => {
             let lock = sampler.lock(&key).await;
-            Answer::Doomed(key, lock)
+            Answer::Confirm(key, lock)
         }
-        Question::Force(key, doomed) => {
-            let removed = sampler.force(&key, &doomed).await;
+        Question::Force(key, holds) => {
+            let removed = sampler.force(&key, &holds).await;
             Answer::Force(key, removed)
         }
     };

@@ -2,35 +2,33 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::screen::{Sort, Step};
+use super::screen::Sort;
 
-/// Each key, or several, with what it does, for the help.
+/// Keys, and what they do, for the help.
 pub(super) const KEYS: &[(&str, &str)] = &[
-    ("j k ↓ ↑", "next and previous lock; scroll the queue"),
-    ("space b", "a page on, back; so do Page Down, Up"),
-    ("Ctrl-D Ctrl-U", "half a page on, back"),
-    ("g G", "first, last; so do Home, End"),
+    ("↓ ↑ j k", "next and previous lock; scroll the queue"),
+    ("Page Down, Up", "a page on, back; so do space and b"),
+    ("Home End g G", "first and last"),
     ("Enter", "show the queue of the lock, or hide it"),
     ("← →", "in a queue: that of the lock before, after"),
     ("/", "show only locks with this in their name"),
-    ("Esc", "hide the queue, clear the filter, or end"),
-    ("w o n m", "sort by waiters, oldest wait, name,"),
-    ("", "most holders"),
+    ("w o n", "sort by waiters, oldest wait, name"),
     ("F", "end the holds of the lock: asks first"),
-    ("p", "stop looking, or go on"),
-    ("Ctrl-Z", "stop rlock; the shell's `fg` goes on"),
+    ("p", "pause, or go on"),
+    ("Esc", "hide the queue, clear the filter, or end"),
     ("q Ctrl-C", "end"),
 ];
 
-/// What the user wants, by a key that has the same meaning whatever is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum Action {
     Quit,
     /// Hides what is shown last.
     Back,
-    /// To another line.
-    Move(Step),
-    /// To the lock so many lines on.
+    /// So many lines on.
+    Move(isize),
+    /// So many pages on.
+    Page(isize),
+    /// Shows the queue of the lock so many lines on, if a queue is shown.
     Other(isize),
     /// Shows the queue of the selected lock, or hides it.
     Queue,
@@ -41,48 +39,48 @@ pub(super) enum Wish {
     Help,
 }
 
-pub(super) fn wish(key: KeyEvent) -> Option<Wish> {
-    if key.modifiers.contains(KeyModifiers::CONTROL) {
-        return Some(match key.code {
-            KeyCode::Char('d') => Wish::Move(Step::Half(1)),
-            KeyCode::Char('u') => Wish::Move(Step::Half(-1)),
-            KeyCode::Char('f') => Wish::Move(Step::Page(1)),
-            KeyCode::Char('b') => Wish::Move(Step::Page(-1)),
-            KeyCode::Char('n') => Wish::Move(Step::Lines(1)),
-            KeyCode::Char('p') => Wish::Move(Step::Lines(-1)),
-            _ => return None,
-        });
-    }
-    if let Some(step) = step(key.code) {
-        return Some(Wish::Move(step));
+/// What a key means where no text is typed.
+pub(super) fn action(key: KeyEvent) -> Option<Action> {
+    if has_control(key) {
+        return None;
     }
     Some(match key.code {
-        KeyCode::Char('q') => Wish::Quit,
-        KeyCode::Esc => Wish::Back,
-        KeyCode::Left => Wish::Other(-1),
-        KeyCode::Right => Wish::Other(1),
-        KeyCode::Enter => Wish::Queue,
-        KeyCode::Char('/') => Wish::Filter,
-        KeyCode::Char('F') => Wish::Force,
-        KeyCode::Char('w') => Wish::Sort(Sort::Waiters),
-        KeyCode::Char('o') => Wish::Sort(Sort::OldestWait),
-        KeyCode::Char('n') => Wish::Sort(Sort::Name),
-        KeyCode::Char('m') => Wish::Sort(Sort::Holders),
-        KeyCode::Char('p') => Wish::Pause,
-        KeyCode::Char('?') => Wish::Help,
+        KeyCode::Char('q') => Action::Quit,
+        KeyCode::Esc => Action::Back,
+        KeyCode::Char('j') => Action::Move(1),
+        KeyCode::Char('k') => Action::Move(-1),
+        KeyCode::Char(' ') => Action::Page(1),
+        KeyCode::Char('b') => Action::Page(-1),
+        KeyCode::Char('g') => Action::Move(isize::MIN),
+        KeyCode::Char('G') => Action::Move(isize::MAX),
+        KeyCode::Left => Action::Other(-1),
+        KeyCode::Right => Action::Other(1),
+        KeyCode::Enter => Action::Queue,
+        KeyCode::Char('/') => Action::Filter,
+        KeyCode::Char('F') => Action::Force,
+        KeyCode::Char('w') => Action::Sort(Sort::Waiters),
+        KeyCode::Char('o') => Action::Sort(Sort::OldestWait),
+        KeyCode::Char('n') => Action::Sort(Sort::Name),
+        KeyCode::Char('p') => Action::Pause,
+        KeyCode::Char('?') => Action::Help,
+        _ => return movement(key),
+    })
+}
+
+/// What a key that is no letter means, also while text is typed.
+pub(super) fn movement(key: KeyEvent) -> Option<Action> {
+    Some(match key.code {
+        KeyCode::Down => Action::Move(1),
+        KeyCode::Up => Action::Move(-1),
+        KeyCode::PageDown => Action::Page(1),
+        KeyCode::PageUp => Action::Page(-1),
+        KeyCode::Home => Action::Move(isize::MIN),
+        KeyCode::End => Action::Move(isize::MAX),
         _ => return None,
     })
 }
 
-/// Where a key leads, as in `less` and `vim`.
-pub(super) fn step(key: KeyCode) -> Option<Step> {
-    Some(match key {
-        KeyCode::Down | KeyCode::Char('j') => Step::Lines(1),
-        KeyCode::Up | KeyCode::Char('k') => Step::Lines(-1),
-        KeyCode::PageDown | KeyCode::Char(' ') => Step::Page(1),
-        KeyCode::PageUp | KeyCode::Char('b') => Step::Page(-1),
-        KeyCode::Home | KeyCode::Char('g') => Step::First,
-        KeyCode::End | KeyCode::Char('G') => Step::Last,
-        _ => return None,
-    })
+pub(super) fn has_control(key: KeyEvent) -> bool {
+    let others = KeyModifiers::CONTROL | KeyModifiers::ALT;
+    key.modifiers.intersects(others)
 }

@@ -1,14 +1,14 @@
-//! What `top` shows: the last look, the order, the selection, what lies above it;
-//! and what it wants to know next.
+//! What `top` shows: the last look, the order, the selection, the queue of a lock,
+//! a dialog; and what it wants to know next.
 //!
 //! It asks nobody itself, and draws nothing.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::widgets::TableState;
 use rlock_client::{Contended, Mode};
 
 use crate::failure::Failure;
@@ -16,28 +16,27 @@ use crate::info::LockInfo;
 use crate::readable::lossy;
 
 use super::asker::{Answer, Question};
-use super::keys::{Wish, step, wish};
+use super::keys::{Action, action, has_control, movement};
 use super::sample::{Held, Sample, holds};
 use super::view::Paint;
 
 /// How many locks are asked for while only some of them are shown.
 const FILTERED: u16 = 1000;
-/// Holders of a lock with more of them are not asked for, unless its queue is shown.
-const HOLDERS_MAX: u64 = 1000;
+/// Holders of a lock with more of them are only counted, unless its queue is shown.
+const HOLDERS_MAX: u64 = 100;
 /// How often it is asked who holds the locks in view, however short the interval.
 const HOLDERS_EVERY: Duration = Duration::from_millis(900);
 /// By how much a look may be late before its age is shown.
 const LATE: Duration = Duration::from_secs(2);
 /// For how long a rate is shown after it was more than zero: the screen is calmer.
 const RATE_KEPT: Duration = Duration::from_secs(60);
-/// How long a filter may be.
+/// How long a filter may be, in bytes.
 const FILTER_MAX: usize = 60;
 
 /// What the locks are sorted by; numbers with the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Waiters,
-    Holders,
     OldestWait,
     Name,
 }
@@ -46,7 +45,6 @@ impl Sort {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Waiters => "waiters",
-            Self::Holders => "holders",
             Self::OldestWait => "oldest wait",
             Self::Name => "name",
         }
@@ -56,36 +54,9 @@ impl Sort {
     fn rank(self, row: &Row) -> impl Ord + use<> {
         Reverse(match self {
             Self::Waiters => u128::from(row.waiters),
-            Self::Holders => u128::from(row.holders),
             Self::OldestWait => row.oldest_wait.as_millis(),
             Self::Name => 0,
         })
-    }
-}
-
-/// To another line of what is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    Lines(isize),
-    Page(isize),
-    Half(isize),
-    First,
-    Last,
-}
-
-impl Step {
-    /// Where it leads from line `from` of `count`, of which `shown` fit.
-    fn lead(self, from: usize, shown: usize, count: usize) -> usize {
-        let page = isize::try_from(shown).unwrap_or(isize::MAX).max(1);
-        let lines = match self {
-            Self::Lines(lines) => lines,
-            Self::Page(pages) => pages.saturating_mul(page),
-            Self::Half(halves) => halves.saturating_mul((page / 2).max(1)),
-            Self::First => isize::MIN,
-            Self::Last => isize::MAX,
-        };
-        from.saturating_add_signed(lines)
-            .min(count.saturating_sub(1))
     }
 }
 
@@ -94,7 +65,7 @@ impl Step {
 pub(super) struct Row {
     pub(super) key: Vec<u8>,
     pub(super) mode: Mode,
-    pub(super) holders: u64,
+    holders: u64,
     pub(super) waiters: u64,
     pub(super) oldest_wait: Duration,
     /// None until it is known.
@@ -120,53 +91,66 @@ impl Row {
     }
 }
 
-/// A window on lines.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Window {
-    first: usize,
-    /// How many lines fit, when it was drawn last.
-    lines: usize,
+/// What the servers said last, and when.
+pub(super) struct Known<T> {
+    pub(super) it: T,
+    pub(super) at: Instant,
+    /// Why there is nothing newer.
+    pub(super) failure: Option<Failure>,
 }
 
-impl Window {
-    /// The lines that are shown of `count`, `line` among them, in a window of
-    /// another size.
-    pub(super) fn around(&mut self, line: usize, lines: usize, count: usize) -> Range<usize> {
-        self.lines = lines;
-        let first_of_last = (line + 1).saturating_sub(lines);
-        self.first = self.first.clamp(first_of_last, line.max(first_of_last));
-        self.of(lines, count)
+impl<T> Known<T> {
+    fn new(it: T) -> Self {
+        Self {
+            it,
+            at: Instant::now(),
+            failure: None,
+        }
     }
 
-    /// The lines that are shown of `count`, in a window of another size.
-    pub(super) fn of(&mut self, lines: usize, count: usize) -> Range<usize> {
-        self.lines = lines;
-        self.first = self.first.min(count.saturating_sub(lines));
-        self.range(count)
-    }
-
-    fn range(self, count: usize) -> Range<usize> {
-        self.first.min(count)..self.first.saturating_add(self.lines).min(count)
+    fn learn(&mut self, answer: Result<T, Failure>) {
+        match answer {
+            Ok(it) => *self = Self::new(it),
+            Err(failure) => self.failure = Some(failure),
+        }
     }
 }
 
 /// The lock whose queue is shown, which may have left the list.
 pub(super) struct Queue {
-    key: Vec<u8>,
-    /// None until it is known.
-    pub(super) lock: Option<LockInfo>,
-    /// Why it is not known.
-    pub(super) failure: Option<Failure>,
-    pub(super) waiters: Window,
+    pub(super) key: Vec<u8>,
+    /// None until it has been asked for.
+    pub(super) lock: Known<Option<LockInfo>>,
+    pub(super) waiters: TableState,
+}
+
+impl Queue {
+    fn new(key: Vec<u8>) -> Self {
+        Self {
+            key,
+            lock: Known::new(None),
+            waiters: TableState::new(),
+        }
+    }
 }
 
 /// What lies above all else until a key is pressed.
-pub(super) enum Above {
+pub(super) enum Dialog {
     Help,
-    /// Whether to end the holds of this lock.
-    Force(Vec<u8>, LockInfo),
-    /// What came of it.
-    Said(String),
+    /// Who holds this lock is not known yet.
+    Asking(Vec<u8>),
+    Confirm(Confirm),
+    /// What came of it, in paragraphs.
+    Said(Vec<String>),
+}
+
+/// Whether to end the holds of a lock.
+pub(super) struct Confirm {
+    key: Vec<u8>,
+    pub(super) lock: LockInfo,
+    /// Whether all of the question is on the screen. It counts for nothing until
+    /// then.
+    pub(super) is_shown: bool,
 }
 
 /// What is to be asked next.
@@ -177,24 +161,20 @@ struct Wanted {
     /// Of all locks in view, not only where it is not known.
     holders: bool,
     /// What the user wants to have done, once.
-    first: Option<Question>,
+    command: Option<Question>,
 }
 
 pub(super) struct Screen {
     pub(super) server: String,
     pub(super) paint: Paint,
     pub(super) every: Duration,
-    pub(super) sort: Sort,
-    pub(super) is_paused: bool,
-    pub(super) sample: Sample,
-    /// When the last sample came.
-    looked: Instant,
-    /// Why the last look failed.
-    pub(super) failure: Option<Failure>,
-    /// The locks of the sample that the filter lets through, in order.
-    pub(super) rows: Vec<Row>,
     /// How many locks are shown at most.
     limit: u16,
+    pub(super) sort: Sort,
+    pub(super) is_paused: bool,
+    pub(super) sample: Known<Sample>,
+    /// The locks of the sample that the filter lets through, in order.
+    pub(super) rows: Vec<Row>,
     /// When each rate was last more than zero.
     moved: BTreeMap<String, Instant>,
     pub(super) filter: String,
@@ -202,11 +182,11 @@ pub(super) struct Screen {
     pub(super) is_typing: bool,
     /// The selected lock: by key, as its place changes.
     selected: Option<Vec<u8>>,
-    /// Where it was last.
-    place: usize,
-    pub(super) locks: Window,
+    pub(super) locks: TableState,
     pub(super) queue: Option<Queue>,
-    pub(super) above: Option<Above>,
+    pub(super) dialog: Option<Dialog>,
+    /// How many lines of locks or waiters fit, as it was drawn last.
+    pub(super) page: usize,
     wanted: Wanted,
     /// When it was last asked who holds all locks in view.
     asked_holders: Option<Instant>,
@@ -221,68 +201,66 @@ impl Screen {
     ) -> Self {
         let mut screen = Self {
             server,
+            paint,
             every,
+            limit,
             sort: Sort::Waiters,
             is_paused: false,
-            looked: Instant::now(),
-            failure: None,
+            sample: Known::new(sample),
             rows: Vec::new(),
-            limit,
             moved: BTreeMap::new(),
             filter: String::new(),
             is_typing: false,
             selected: None,
-            place: 0,
-            locks: Window::default(),
+            locks: TableState::new(),
             queue: None,
-            above: None,
+            dialog: None,
+            page: 1,
             wanted: Wanted::default(),
             asked_holders: None,
-            sample,
-            paint,
         };
-        screen.take_in();
+        screen.make_rows();
         screen
     }
 
-    /// How old the sample is, if that is to be said.
-    pub(super) fn age(&self) -> Option<Duration> {
-        let age = self.looked.elapsed();
-        let is_old = self.is_stale() || self.is_paused;
-        is_old.then_some(age)
+    /// How old what is shown is.
+    pub(super) fn age(&self) -> Duration {
+        let queue = self.queue.as_ref();
+        let at = queue.map_or(self.sample.at, |queue| queue.lock.at);
+        at.elapsed()
     }
 
-    /// Whether the sample says what was, not what is.
+    /// Whether it shows what was, not what is, though nobody wanted that.
     pub(super) fn is_stale(&self) -> bool {
-        let is_late = !self.is_paused && self.looked.elapsed() > self.every + LATE;
-        self.failure.is_some() || is_late
+        let is_late = !self.is_paused && self.age() > self.every + LATE;
+        self.failure().is_some() || is_late
+    }
+
+    /// Why there is nothing newer.
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        let queue = self.queue.as_ref();
+        let of_queue = queue.and_then(|queue| queue.lock.failure.as_ref());
+        of_queue.or(self.sample.failure.as_ref())
     }
 
     /// A rate, unless it has been zero for long.
     pub(super) fn rate(&self, name: &str) -> Option<f64> {
-        let moved = self.moved.get(name)?;
-        let is_shown = moved.elapsed() < RATE_KEPT;
-        is_shown.then(|| self.sample.per_second.get(name))
-    }
-
-    /// Where the selected lock stands.
-    pub(super) fn place(&self) -> Option<usize> {
-        let selected = self.selected.as_ref()?;
-        self.rows.iter().position(|row| row.key == *selected)
+        let is_shown = self.moved.get(name)?.elapsed() < RATE_KEPT;
+        is_shown.then(|| self.sample.it.per_second.get(name))
     }
 
     /// The next question. It is asked.
     pub(super) fn question(&mut self) -> Option<Question> {
         let wanted = &mut self.wanted;
-        if let Some(first) = wanted.first.take() {
-            return Some(first);
+        if let Some(command) = wanted.command.take() {
+            return Some(command);
         }
         if std::mem::take(&mut wanted.queue)
             && let Some(queue) = &self.queue
         {
             return Some(Question::Queue(queue.key.clone()));
         }
-        if std::mem::take(&mut self.wanted.look) {
+        if std::mem::take(&mut wanted.look) {
             let is_filtered = !self.filter.is_empty();
             let count = if is_filtered { FILTERED } else { self.limit };
             return Some(Question::Look(count));
@@ -295,8 +273,8 @@ impl Screen {
             return None;
         }
         let all = std::mem::take(&mut self.wanted.holders);
-        let in_view = &self.rows[self.locks.range(self.rows.len())];
-        let asked = in_view.iter().filter(|row| match &row.held {
+        let in_view = self.rows.iter().skip(self.locks.offset()).take(self.page);
+        let asked = in_view.filter(|row| match &row.held {
             Some(_) => all && (1..=HOLDERS_MAX).contains(&row.holders),
             None => true,
         });
@@ -307,8 +285,8 @@ impl Screen {
         (!keys.is_empty()).then_some(Question::Holders(keys))
     }
 
-    /// An interval is over.
-    pub(super) fn tick(&mut self) {
+    /// An interval is over, or what is shown is known to have changed.
+    pub(super) fn look_again(&mut self) {
         if !self.is_paused {
             self.wanted.look = true;
             self.wanted.queue = self.queue.is_some();
@@ -320,13 +298,12 @@ impl Screen {
         match answer {
             // Paused meanwhile.
             Answer::Look(_) if self.is_paused => {}
-            Answer::Look(Ok(sample)) => {
-                (self.sample, self.looked, self.failure) = (sample, Instant::now(), None);
+            Answer::Look(answer) => {
+                self.sample.learn(answer);
                 let asked = self.asked_holders;
                 self.wanted.holders = asked.is_none_or(|asked| asked.elapsed() >= HOLDERS_EVERY);
-                self.take_in();
+                self.make_rows();
             }
-            Answer::Look(Err(failure)) => self.failure = Some(failure),
             Answer::Holders(all) => {
                 for (key, held) in all {
                     if let Some(row) = self.rows.iter_mut().find(|row| row.key == key) {
@@ -335,26 +312,26 @@ impl Screen {
                 }
             }
             Answer::Queue(key, lock) => {
-                if let Some(queue) = &mut self.queue
-                    && queue.key == key
-                {
-                    match lock {
-                        Ok(lock) => (queue.lock, queue.failure) = (Some(lock), None),
-                        Err(failure) => queue.failure = Some(failure),
-                    }
+                if let Some(queue) = self.queue.as_mut().filter(|queue| queue.key == key) {
+                    queue.lock.learn(lock.map(Some));
                 }
             }
-            Answer::Doomed(key, lock) => self.above = Some(doomed(key, lock)),
+            Answer::Confirm(key, lock) => {
+                // The user may have turned to something else.
+                if matches!(&self.dialog, Some(Dialog::Asking(asked)) if *asked == key) {
+                    self.dialog = Some(confirm(key, lock));
+                }
+            }
             Answer::Force(key, removed) => {
-                self.above = Some(Above::Said(forced(&key, removed)));
-                self.tick();
+                self.dialog = Some(Dialog::Said(forced(&key, removed)));
+                self.look_again();
             }
         }
     }
 
     /// Makes rows of the sample.
-    fn take_in(&mut self) {
-        let rates = self.sample.per_second.moving();
+    fn make_rows(&mut self) {
+        let rates = self.sample.it.per_second.moving();
         let now = Instant::now();
         self.moved.extend(rates.map(|name| (name.to_owned(), now)));
         let mut known: BTreeMap<_, _> = std::mem::take(&mut self.rows)
@@ -363,7 +340,7 @@ impl Screen {
             .collect();
         let filter = self.filter.to_lowercase();
         let passes = |lock: &&Contended| lossy(&lock.key).to_lowercase().contains(&filter);
-        let passing = self.sample.locks.iter().filter(passes);
+        let passing = self.sample.it.locks.iter().filter(passes);
         self.rows = passing.take(self.limit.into()).map(Row::new).collect();
         for row in &mut self.rows {
             if row.held.is_none() {
@@ -375,177 +352,176 @@ impl Screen {
 
     /// Sorts the locks, and selects one if none is.
     fn arrange(&mut self) {
-        arrange(&mut self.rows, self.sort);
-        match self.place() {
-            Some(place) => self.place = place,
+        let sort = self.sort;
+        self.rows
+            .sort_by(|one, other| (sort.rank(one), &one.key).cmp(&(sort.rank(other), &other.key)));
+        let selected = self.selected.as_ref();
+        let place = selected.and_then(|key| self.rows.iter().position(|row| row.key == *key));
+        match place {
+            Some(place) => self.locks.select(Some(place)),
+            // It is selected until its queue is left.
             None if self.queue.is_some() => {}
-            None => self.select(self.place),
+            None => self.select(self.place()),
         }
     }
 
+    /// Where the selected lock stands, or stood.
+    fn place(&self) -> usize {
+        self.locks.selected().unwrap_or_default()
+    }
+
     fn select(&mut self, place: usize) {
-        let last = self.rows.len().saturating_sub(1);
-        self.place = place.min(last);
-        let row = self.rows.get(self.place);
+        let place = place.min(self.rows.len().saturating_sub(1));
+        let row = self.rows.get(place);
         self.selected = row.map(|row| row.key.clone());
+        self.locks.select(row.map(|_| place));
     }
 
     /// Does what a key means; whether that is to end.
     pub(super) fn press(&mut self, key: KeyEvent) -> bool {
-        match self.above.take() {
-            Some(Above::Force(of, lock)) => {
-                if key.code == KeyCode::Char('y') {
-                    self.wanted.first = Some(Question::Force(of, holds(&lock.info)));
-                }
-            }
-            Some(Above::Help | Above::Said(_)) => {}
+        match self.dialog.take() {
+            Some(Dialog::Confirm(confirm)) => self.confirmed(confirm, key),
+            Some(_) => {}
             None if self.is_typing => self.edit(key),
-            None => return self.fulfil(wish(key)),
+            None => return action(key).is_some_and(|action| self.act(action)),
         }
         false
+    }
+
+    fn confirmed(&mut self, confirm: Confirm, key: KeyEvent) {
+        if confirm.is_shown && key.code == KeyCode::Char('y') && !has_control(key) {
+            let Confirm { key, lock, .. } = confirm;
+            let words = format!("ending the holds of {}", lossy(&key));
+            self.dialog = Some(Dialog::Said(vec![words]));
+            self.wanted.command = Some(Question::Force(key, holds(&lock.info)));
+        }
     }
 
     /// A key while the filter is typed.
     fn edit(&mut self, key: KeyEvent) {
-        let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
             KeyCode::Enter => self.is_typing = false,
-            KeyCode::Esc => self.clear(),
+            KeyCode::Esc => self.clear_filter(),
             KeyCode::Backspace if self.filter.is_empty() => self.is_typing = false,
-            KeyCode::Backspace => self.change(|filter| _ = filter.pop()),
-            KeyCode::Char('u') if is_control => self.change(String::clear),
-            KeyCode::Char(letter) if !is_control => {
-                if self.filter.len() < FILTER_MAX {
-                    self.change(|filter| filter.push(letter));
-                }
+            KeyCode::Backspace => self.change_filter(|filter| _ = filter.pop()),
+            KeyCode::Char('u') if has_control(key) => self.change_filter(String::clear),
+            KeyCode::Char(letter) if !has_control(key) && self.filter.len() < FILTER_MAX => {
+                self.change_filter(|filter| filter.push(letter));
             }
-            other => {
-                if let Some(step) = step(other) {
-                    self.go(step);
-                }
-            }
+            _ => _ = movement(key).map(|action| self.act(action)),
         }
     }
 
-    fn change(&mut self, change: impl FnOnce(&mut String)) {
+    fn change_filter(&mut self, change: impl FnOnce(&mut String)) {
         let was_empty = self.filter.is_empty();
         change(&mut self.filter);
-        self.take_in();
+        self.make_rows();
         // Then more locks are asked for, or fewer again.
         if was_empty != self.filter.is_empty() {
-            self.tick();
+            self.look_again();
         }
     }
 
-    fn clear(&mut self) {
+    fn clear_filter(&mut self) {
         self.is_typing = false;
-        self.change(String::clear);
+        self.change_filter(String::clear);
     }
 
-    fn fulfil(&mut self, wish: Option<Wish>) -> bool {
-        match wish {
-            None => {}
-            Some(Wish::Quit) => return true,
-            Some(Wish::Back) => return self.back(),
-            Some(Wish::Move(step)) => self.go(step),
-            Some(Wish::Other(lines)) => self.other(lines),
-            Some(Wish::Queue) if self.queue.is_some() => self.queue = None,
-            Some(Wish::Queue) => self.open(),
-            Some(Wish::Filter) => self.is_typing = self.queue.is_none(),
-            Some(Wish::Force) => {
-                let doomed = self.selected.clone().map(Question::Doomed);
-                self.wanted.first = doomed;
+    /// Whether the action is to end.
+    fn act(&mut self, action: Action) -> bool {
+        match action {
+            Action::Quit => return true,
+            Action::Back if self.queue.is_some() => self.close(),
+            Action::Back if !self.filter.is_empty() => self.clear_filter(),
+            Action::Back => return true,
+            Action::Move(lines) => self.scroll(lines),
+            Action::Page(pages) => {
+                let page = isize::try_from(self.page.max(1)).unwrap_or(isize::MAX);
+                self.scroll(page.saturating_mul(pages));
             }
-            Some(Wish::Sort(sort)) => {
+            Action::Other(lines) if self.queue.is_some() => {
+                self.select(self.place().saturating_add_signed(lines));
+                self.open();
+            }
+            Action::Other(_) => {}
+            Action::Queue if self.queue.is_some() => self.close(),
+            Action::Queue => self.open(),
+            Action::Filter => self.is_typing = self.queue.is_none(),
+            Action::Force => self.ask_to_force(),
+            Action::Sort(sort) => {
                 self.sort = sort;
                 self.arrange();
             }
-            Some(Wish::Pause) => {
+            Action::Pause => {
                 self.is_paused = !self.is_paused;
-                self.tick();
+                self.look_again();
             }
-            Some(Wish::Help) => self.above = Some(Above::Help),
+            Action::Help => self.dialog = Some(Dialog::Help),
         }
         false
     }
 
-    /// Hides what was shown last; whether there is nothing left to hide.
-    fn back(&mut self) -> bool {
-        if self.queue.take().is_some() {
-            self.arrange();
-            return false;
-        }
-        let was_filtered = !self.filter.is_empty();
-        if was_filtered {
-            self.clear();
-        }
-        !was_filtered
-    }
-
-    fn go(&mut self, step: Step) {
+    fn scroll(&mut self, lines: isize) {
         match &mut self.queue {
             Some(queue) => {
-                let lock = queue.lock.as_ref();
-                let count = lock.map_or(0, |lock| lock.info.waiters.len());
-                let Window { first, lines } = queue.waiters;
-                queue.waiters.first = step.lead(first, lines, count);
+                let first = queue.waiters.offset_mut();
+                *first = first.saturating_add_signed(lines);
             }
-            None => self.select(step.lead(self.place, self.locks.lines, self.rows.len())),
-        }
-    }
-
-    /// Shows the queue of the lock so many lines on, if a queue is shown.
-    fn other(&mut self, lines: isize) {
-        if self.queue.is_some() {
-            self.select(Step::Lines(lines).lead(self.place, 1, self.rows.len()));
-            self.open();
+            None => self.select(self.place().saturating_add_signed(lines)),
         }
     }
 
     fn open(&mut self) {
-        if let Some(key) = self.selected.clone() {
-            self.queue = Some(Queue {
-                key,
-                lock: None,
-                failure: None,
-                waiters: Window::default(),
-            });
-            self.wanted.queue = true;
+        self.queue = self.selected.clone().map(Queue::new);
+        self.wanted.queue = true;
+    }
+
+    fn close(&mut self) {
+        self.queue = None;
+        self.arrange();
+    }
+
+    /// Asks who holds the lock, and only then the user. Nothing else that the user
+    /// wants to have done is forgotten for that.
+    fn ask_to_force(&mut self) {
+        if let Some(key) = self.selected.clone()
+            && self.wanted.command.is_none()
+        {
+            self.wanted.command = Some(Question::Confirm(key.clone()));
+            self.dialog = Some(Dialog::Asking(key));
         }
     }
 }
 
-fn doomed(key: Vec<u8>, lock: Result<LockInfo, Failure>) -> Above {
+fn confirm(key: Vec<u8>, lock: Result<LockInfo, Failure>) -> Dialog {
     match lock {
         Ok(lock) if lock.info.holders.is_empty() => {
-            Above::Said(format!("Nobody holds {}.", lossy(&key)))
+            Dialog::Said(vec![format!("nobody holds {}", lossy(&key))])
         }
-        Ok(lock) => Above::Force(key, lock),
-        Err(failure) => Above::Said(failed(&failure)),
+        Ok(lock) => Dialog::Confirm(Confirm {
+            key,
+            lock,
+            is_shown: false,
+        }),
+        Err(failure) => Dialog::Said(failed(failure)),
     }
 }
 
 /// What came of the end of holds.
-fn forced(key: &[u8], removed: Result<Option<u64>, Failure>) -> String {
+fn forced(key: &[u8], removed: Result<Option<u64>, Failure>) -> Vec<String> {
     let key = lossy(key);
     match removed {
-        Ok(Some(0)) => format!("Nobody held {key}."),
-        Ok(Some(1)) => format!("{key}: 1 holder removed."),
-        Ok(Some(removed)) => format!("{key}: {removed} holders removed."),
-        Ok(None) => format!(
-            "Nothing was changed: those who held {key} when you were asked do not hold it any more."
-        ),
-        Err(failure) => failed(&failure),
+        Ok(Some(0)) => vec![format!("nobody held {key}")],
+        Ok(Some(1)) => vec![format!("{key}: 1 holder removed")],
+        Ok(Some(removed)) => vec![format!("{key}: {removed} holders removed")],
+        Ok(None) => vec![format!(
+            "nothing was changed: the holders of {key} are not those any more that you were shown"
+        )],
+        Err(failure) => failed(failure),
     }
 }
 
-fn failed(failure: &Failure) -> String {
-    match failure.hint {
-        Some(hint) => format!("{}\n\n{hint}", failure.message),
-        None => failure.message.clone(),
-    }
-}
-
-fn arrange(rows: &mut [Row], sort: Sort) {
-    rows.sort_by(|one, other| (sort.rank(one), &one.key).cmp(&(sort.rank(other), &other.key)));
+fn failed(failure: Failure) -> Vec<String> {
+    let hint = failure.hint.map(str::to_owned);
+    [failure.message].into_iter().chain(hint).collect()
 }

@@ -2,24 +2,14 @@
 //! keyboard or by a signal.
 //!
 //! It is given back however `top` ends: when [`Display`] is dropped, and by a hook
-//! before the message of a panic. So it is while `top` is stopped by Ctrl-Z.
-
-use std::io;
-use std::time::Duration;
+//! before the message of a panic.
 
 use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use crossterm::execute;
-use crossterm::terminal::{EnterAlternateScreen, disable_raw_mode, enable_raw_mode};
 use futures_util::StreamExt;
 use ratatui::{DefaultTerminal, Frame};
-use rustix::process::{Signal, kill_current_process_group};
 
 use crate::failure::Failure;
 use crate::signals::Signals;
-
-/// By when a stop has begun, if it comes at all: a process group that nobody could
-/// continue is not stopped.
-const STOP_LIMIT: Duration = Duration::from_millis(200);
 
 pub(super) struct Display(DefaultTerminal);
 
@@ -38,22 +28,6 @@ impl Display {
             .map(drop)
             .map_err(|error| Failure::internal("cannot write to the terminal", &error))
     }
-
-    /// As it was found, until it is taken again.
-    pub(super) fn give_back(&mut self) {
-        // What fails here fails again, and is reported, when it is taken again.
-        let _ = self.0.show_cursor();
-        ratatui::restore();
-    }
-
-    /// Takes it again, whatever has been done with it since.
-    pub(super) fn take_again(&mut self) -> Result<(), Failure> {
-        let taken = disable_raw_mode()
-            .and_then(|()| enable_raw_mode())
-            .and_then(|()| execute!(io::stdout(), EnterAlternateScreen))
-            .and_then(|()| self.0.clear());
-        taken.map_err(|error| Failure::internal("cannot use the terminal", &error))
-    }
 }
 
 impl Drop for Display {
@@ -67,10 +41,6 @@ pub(super) enum Press {
     /// Ends, with this exit code.
     Quit(u8),
     Key(KeyEvent),
-    /// Stops the process, as Ctrl-Z does elsewhere.
-    Stop,
-    /// The process was stopped, and goes on.
-    Continued,
     /// The terminal has another size, for example.
     Other,
 }
@@ -95,13 +65,7 @@ impl<'a> Input<'a> {
     pub(super) async fn next(&mut self) -> Result<Press, Failure> {
         let event = tokio::select! {
             biased;
-            signal = self.signals.next() => {
-                return Ok(match signal {
-                    signal if signal.is_ending() => Press::Quit(signal.exit_code()),
-                    signal if signal.is_continuing() => Press::Continued,
-                    _ => Press::Other,
-                });
-            }
+            signal = self.signals.ending() => return Ok(Press::Quit(signal.exit_code())),
             event = self.events.next() => event,
         };
         match event.transpose() {
@@ -112,25 +76,6 @@ impl<'a> Input<'a> {
             Err(error) => Err(Failure::internal("cannot read keys", &error)),
         }
     }
-
-    /// Stops the process and all that were started with it, and returns when it
-    /// goes on; an exit code if it is to end then.
-    pub(super) async fn stop(&mut self) -> Result<Option<u8>, Failure> {
-        kill_current_process_group(Signal::TSTP)
-            .map_err(|error| Failure::internal("cannot stop", &error.into()))?;
-        let continued = async {
-            loop {
-                match self.signals.next().await {
-                    signal if signal.is_continuing() => return None,
-                    signal if signal.is_ending() => return Some(signal.exit_code()),
-                    _ => {}
-                }
-            }
-        };
-        // Time passes while it is stopped, too.
-        let continued = tokio::time::timeout(STOP_LIMIT, continued).await;
-        Ok(continued.ok().flatten())
-    }
 }
 
 fn press(key: KeyEvent) -> Press {
@@ -138,7 +83,6 @@ fn press(key: KeyEvent) -> Press {
     match key.code {
         _ if key.kind == KeyEventKind::Release => Press::Other,
         KeyCode::Char('c') if is_control => Press::Quit(0),
-        KeyCode::Char('z') if is_control => Press::Stop,
         _ => Press::Key(key),
     }
 }

@@ -1,56 +1,37 @@
 //! Draws the screen of `top`.
 //!
-//! It is made for 60 columns and more.
+//! It is made for 60 columns and more. In a smaller terminal parts are cut off.
 
 use std::time::Duration;
 
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{
-    Block, Clear, Padding, Paragraph, Scrollbar, ScrollbarOrientation, ScrollbarState,
+    Block, Clear, Padding, Paragraph, Scrollbar, ScrollbarOrientation, ScrollbarState, TableState,
 };
 
 use crate::info::{HOLDERS, LockInfo, WAITERS};
-use crate::readable::{Column, duration, lossy, microseconds, printable};
+use crate::readable::{Column, duration, lossy, printable};
 
+use super::head;
 use super::keys::KEYS;
-use super::sample::Master;
-use super::screen::{Above, Row, Screen};
+use super::screen::{Confirm, Dialog, Row, Screen};
 use super::table::{Fitted, cut, width};
 
 /// From when on a wait is shown as long, and as too long.
 const LONG: Duration = Duration::from_secs(1);
 const TOO_LONG: Duration = Duration::from_secs(10);
 
-/// The width of what says what a line of numbers is about.
-const LABEL: usize = 12;
-/// The width of one number and its name: three of them fit into 60 columns.
-const NUMBER: usize = 16;
-/// The largest rate that is shown in full.
-const RATE_MAX: f64 = 999_999.0;
-/// How many masters are named that show nothing.
-const AWAY_MAX: usize = 3;
-/// How wide questions and answers are at most.
-const ABOVE_WIDTH: usize = 66;
-
-/// The rates by their names in `INFO rlock`, and what they are called here.
-const RATES: &[(&str, &str)] = &[
-    ("acquires", "acquires"),
-    ("grants", "grants"),
-    ("handoffs", "hand-offs"),
-    ("releases", "releases"),
-    ("renewals", "renewals"),
-    ("refusals", "refused"),
-    ("wait_timeouts", "timed out"),
-    ("waiters_gone", "gone"),
-    ("lease_expirations", "expired"),
-    ("force_releases", "forced"),
-    ("deadlocks", "deadlocks"),
-    ("evicted_locks", "evicted"),
-    ("panics", "panics"),
-];
+/// The numbers are shown only where this many lines are left for the list.
+const LIST_MIN: u16 = 8;
+/// How wide a dialog is at most inside.
+const DIALOG_WIDTH: u16 = 62;
+/// How many holders the question before their end names.
+const NAMED_MAX: usize = 3;
+/// A key or an owner takes this many lines of a dialog at most.
+const NAME_LINES: usize = 2;
 
 const LOCKS: &[Column<Row>] = &[
     Column::name("KEY", |it: &Row, _| lossy(&it.key)),
@@ -58,23 +39,26 @@ const LOCKS: &[Column<Row>] = &[
         let held = it.held.as_ref();
         held.map_or(String::new(), |held| held.by.clone())
     }),
+    Column::text("MODE", |it: &Row, _| it.mode.to_string())
+        .usually("exclusive")
+        .spare(),
+    Column::number("WAITERS", |it: &Row, _| it.waiters.to_string()),
+    Column::number("OLDEST WAIT", |it: &Row, _| duration(it.oldest_wait))
+        .waited(|it: &Row| it.oldest_wait),
     Column::name("VALUE", |it: &Row, _| {
         let value = it.held.as_ref().and_then(|held| held.value.clone());
         value.unwrap_or_default()
     })
-    .usually(""),
-    Column::text("MODE", |it: &Row, _| it.mode.to_string()).usually("exclusive"),
-    Column::number("WAITERS", |it: &Row, _| it.waiters.to_string()),
-    Column::number("OLDEST WAIT", |it: &Row, _| duration(it.oldest_wait))
-        .waited(|it: &Row| it.oldest_wait),
+    .usually("")
+    .spare(),
 ];
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let area = frame.area();
-    let head = head(screen, area.width.into());
-    let lines = u16::try_from(head.len()).unwrap_or(u16::MAX);
-    let [above, body, below] = Layout::vertical([
-        Constraint::Length(lines.saturating_add(1)),
+    let head = head(screen, area);
+    let [above, _, body, below] = Layout::vertical([
+        length(head.len()),
+        Constraint::Length(1),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
@@ -87,195 +71,51 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     if screen.is_stale() {
         frame.buffer_mut().set_style(body, dim());
     }
-    let foot = foot(screen, area.width.into(), &shown);
+    let foot = foot(screen, below.width.into(), &shown);
     frame.render_widget(Paragraph::new(foot), below);
-    draw_above(frame, screen);
+    draw_dialog(frame, screen);
 }
 
-/// The title; why it is old, if it is; and the numbers, if no queue is shown.
-fn head(screen: &Screen, room: usize) -> Vec<Line<'static>> {
+/// The title; why it is old, if it is; and the numbers, if there is room for them.
+fn head(screen: &Screen, area: Rect) -> Vec<Line<'static>> {
+    let room = usize::from(area.width);
     let mut lines = vec![title(screen, room)];
-    if let Some(failure) = &screen.failure {
+    if let Some(failure) = screen.failure() {
         let words = format!("{}; asking again", printable(&failure.message));
         lines.extend(wrapped(&words, room, screen.paint.bad()));
     }
     if screen.queue.is_none() {
-        lines.extend(masters(screen, room));
-        lines.extend(warnings(screen, room));
-        lines.extend(now(screen, room));
-        lines.extend(waited(screen, room));
-        lines.extend(rates(screen, room));
+        let numbers = head::numbers(screen, room);
+        if lines.len() + numbers.len() + usize::from(LIST_MIN) <= area.height.into() {
+            lines.extend(numbers);
+        }
     }
     lines
 }
 
 fn title(screen: &Screen, room: usize) -> Line<'static> {
-    let mut states = Vec::new();
-    if screen.is_paused {
-        states.push(Span::styled("paused", screen.paint.notable()));
-    }
-    if let Some(age) = screen.age() {
-        let style = match screen.is_stale() {
-            true => screen.paint.bad(),
-            false => screen.paint.notable(),
-        };
-        states.push(Span::styled(format!("as of {} ago", seconds(age)), style));
-    }
-    if states.is_empty() {
-        let every = humantime::format_duration(screen.every);
-        let sort = screen.sort.name();
-        states.push(Span::styled(format!("every {every}, by {sort}"), dim()));
-    }
-    let states: Vec<_> = with_gaps(states, "  ");
-    let taken: usize = states.iter().map(Span::width).sum();
+    let age = seconds(screen.age());
+    let (state, style) = match (screen.is_stale(), screen.is_paused) {
+        (true, _) => (format!("as of {age} ago"), screen.paint.bad()),
+        (false, true) => (format!("paused, as of {age} ago"), screen.paint.notable()),
+        (false, false) => {
+            let every = humantime::format_duration(screen.every);
+            (format!("every {every}, by {}", screen.sort.name()), dim())
+        }
+    };
     let name = "rlock top  ";
-    let server = cut(&screen.server, room.saturating_sub(name.len() + taken + 2));
-    let gap = room.saturating_sub(name.len() + width(&server) + taken);
-    let mut line = vec![
-        Span::styled(name, bold()),
-        Span::raw(server),
-        Span::raw(" ".repeat(gap)),
-    ];
-    line.extend(states);
-    Line::from(line)
+    let taken = width(name) + width(&state) + 2;
+    let server = cut(&screen.server, room.saturating_sub(taken));
+    let left = vec![Span::styled(name, bold()), Span::raw(server)];
+    spread(left, Span::styled(state, style), room)
 }
 
-fn with_gaps(spans: Vec<Span<'static>>, gap: &'static str) -> Vec<Span<'static>> {
-    let mut all = Vec::new();
-    for span in spans {
-        if !all.is_empty() {
-            all.push(Span::raw(gap));
-        }
-        all.push(span);
-    }
-    all
-}
-
-/// How many masters there are if that is not one, and those that show nothing.
-fn masters(screen: &Screen, room: usize) -> Vec<Line<'static>> {
-    let masters = &screen.sample.masters;
-    if masters.len() < 2 {
-        return Vec::new();
-    }
-    let silent = |master: &Master| {
-        let error = master.error.as_ref()?;
-        Some(format!("{}: {}", master.address, printable(error)))
-    };
-    let silent: Vec<_> = masters.iter().filter_map(silent).collect();
-    let count = match silent.len() {
-        0 => vec![number(masters.len(), "masters")],
-        away => vec![
-            number(masters.len() - away, "masters answer"),
-            number(away, "show nothing"),
-        ],
-    };
-    let mut lines = grid("", count, room);
-    for line in silent.iter().take(AWAY_MAX) {
-        let line = cut(line, room.saturating_sub(LABEL));
-        let style = screen.paint.bad();
-        lines.push(Line::from(vec![label(""), Span::styled(line, style)]));
-    }
-    lines
-}
-
-/// Why locks may be lost, or are not granted.
-fn warnings(screen: &Screen, room: usize) -> Vec<Line<'static>> {
-    let now = |name: &str| screen.sample.counters.get(name);
-    let mut words = Vec::new();
-    if now("eviction_risk") > 0 {
-        words.push("maxmemory-policy may evict locks".to_owned());
-    }
-    if let grace @ 1.. = now("grace_left_ms") {
-        let grace = duration(Duration::from_millis(grace));
-        words.push(format!("start grace: nothing is granted for {grace}"));
-    }
-    let style = screen.paint.notable();
-    let lines = words.iter().flat_map(|words| wrapped(words, room, style));
-    lines.collect()
-}
-
-fn now(screen: &Screen, room: usize) -> Vec<Line<'static>> {
-    let now = |name: &str| screen.sample.counters.get(name);
-    let mut numbers = vec![
-        number(now("waiters"), "waiters"),
-        number(now("contended_locks"), "locks"),
-    ];
-    for (name, words) in [
-        ("places_kept", "kept"),
-        ("watches", "watches"),
-        ("bound_holds", "bound"),
-    ] {
-        if now(name) > 0 {
-            numbers.push(number(now(name), words));
-        }
-    }
-    grid("now", numbers, room)
-}
-
-fn waited(screen: &Screen, room: usize) -> Vec<Line<'static>> {
-    let waited = |name: &str, words| {
-        let time = screen.sample.counters.get(name);
-        named(words, microseconds(time))
-    };
-    if screen.sample.counters.get("handoffs") == 0 {
-        let words = Span::styled("no lock was handed on yet", dim());
-        return vec![Line::from(vec![label("waited"), words])];
-    }
-    let numbers = vec![
-        waited("wait_usec_p50", "p50"),
-        waited("wait_usec_p99", "p99"),
-        waited("wait_usec_max", "max"),
-        vec![Span::styled("since start", dim())],
-    ];
-    grid("waited", numbers, room)
-}
-
-fn rates(screen: &Screen, room: usize) -> Vec<Line<'static>> {
-    let rates = RATES.iter().filter_map(|(name, words)| {
-        let rate = match screen.rate(name)? {
-            rate if rate < 1000.0 => format!("{rate:.1}"),
-            rate => format!("{:.0}", rate.min(RATE_MAX)),
-        };
-        Some(number(rate, words))
-    });
-    let rates: Vec<_> = rates.collect();
-    if rates.is_empty() {
-        let words = Span::styled("nothing happens", dim());
-        return vec![Line::from(vec![label("per second"), words])];
-    }
-    grid("per second", rates, room)
-}
-
-fn label(words: &str) -> Span<'static> {
-    Span::styled(format!("{words:LABEL$}"), bold())
-}
-
-/// A number and what it counts.
-fn number(number: impl std::fmt::Display, words: &str) -> Vec<Span<'static>> {
-    let number = format!("{number:>6} ");
-    vec![Span::raw(number), Span::styled(words.to_owned(), dim())]
-}
-
-/// What is measured, and how much it is.
-fn named(words: &str, value: String) -> Vec<Span<'static>> {
-    let words = format!("{words:>6} ");
-    vec![Span::styled(words, dim()), Span::raw(value)]
-}
-
-/// Numbers side by side, in as many lines as it takes.
-fn grid(words: &str, numbers: Vec<Vec<Span<'static>>>, room: usize) -> Vec<Line<'static>> {
-    let in_line = (room.saturating_sub(LABEL) / NUMBER).max(1);
-    let mut lines = Vec::new();
-    for numbers in numbers.chunks(in_line) {
-        let mut line = vec![label(if lines.is_empty() { words } else { "" })];
-        for number in numbers {
-            let taken: usize = number.iter().map(Span::width).sum();
-            line.extend(number.iter().cloned());
-            line.push(Span::raw(" ".repeat(NUMBER.saturating_sub(taken))));
-        }
-        lines.push(Line::from(line));
-    }
-    lines
+/// One part at the left, the other at the right.
+fn spread(mut left: Vec<Span<'static>>, right: Span<'static>, room: usize) -> Line<'static> {
+    let taken = left.iter().map(Span::width).sum::<usize>() + right.width();
+    left.push(Span::raw(" ".repeat(room.saturating_sub(taken))));
+    left.push(right);
+    Line::from(left)
 }
 
 /// Draws the list; which part of it.
@@ -286,69 +126,73 @@ fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String 
         frame.render_widget(Paragraph::new(lines), area);
         return String::new();
     }
-    let (count, place) = (screen.rows.len(), screen.place());
-    let lines = usize::from(area.height).saturating_sub(1);
-    let window = match place {
-        Some(place) => screen.locks.around(place, lines, count),
-        None => screen.locks.of(lines, count),
-    };
-    let room = table_room(area, window.len() < count);
-    let fitted = Fitted::new(LOCKS, &screen.rows, room.width.into());
-    let paint = screen.paint;
-    let table = fitted.table(&screen.rows, window.clone(), place, |wait| paint.wait(wait));
-    frame.render_widget(table, room);
-    scrollbar(frame, area, &window, count)
+    screen.page = list_lines(area);
+    let (rows, state) = (&screen.rows, &mut screen.locks);
+    draw_list(frame, area, (LOCKS, rows), state, screen.paint)
+        .map_or(String::new(), |part| format!("{part} of {}", rows.len()))
 }
 
 /// Why there are no locks.
 fn nobody(screen: &Screen) -> String {
-    let masters = &screen.sample.masters;
-    let listed = screen.sample.locks.len();
-    if !screen.filter.is_empty() && listed > 0 {
+    let sample = &screen.sample.it;
+    let listed = sample.locks.len();
+    if listed > 0 {
         let filter = printable(&screen.filter);
-        return format!("none of {listed} contended locks has `{filter}` in its name");
+        return format!("none of the {listed} most contended locks has `{filter}` in its name");
     }
-    if screen.is_stale() {
+    if screen.is_stale() || screen.is_paused {
         return "nobody waited for any lock".to_owned();
     }
-    match masters.iter().any(|master| master.error.is_some()) {
+    match sample.masters.iter().any(|master| master.error.is_some()) {
         true => "nobody waits for any lock of the masters that answer".to_owned(),
         false => "nobody waits for any lock".to_owned(),
     }
 }
 
-/// What is left of the area beside a scroll bar.
-fn table_room(area: Rect, has_bar: bool) -> Rect {
-    let bar = if has_bar { 2 } else { 0 };
-    let width = area.width.saturating_sub(bar);
-    Rect { width, ..area }
+/// How many lines of a table there are in an area, below its titles.
+fn list_lines(area: Rect) -> usize {
+    usize::from(area.height).saturating_sub(1)
 }
 
-/// Draws where the window is, if it does not show all lines; the same in words.
-fn scrollbar(
+/// Draws a table, with a scroll bar if it has more lines than fit; which lines are
+/// shown then.
+fn draw_list<T>(
     frame: &mut Frame<'_>,
     area: Rect,
-    window: &std::ops::Range<usize>,
-    count: usize,
-) -> String {
-    if window.len() >= count {
-        return String::new();
-    }
-    let lines = Rect {
-        y: area.y.saturating_add(1),
-        height: area.height.saturating_sub(1),
+    (columns, things): (&[Column<T>], &[T]),
+    state: &mut TableState,
+    paint: Paint,
+) -> Option<String> {
+    let (lines, count) = (list_lines(area), things.len());
+    let last = count.saturating_sub(lines);
+    *state.offset_mut() = state.offset().min(last);
+    let bar = if last > 0 { 2 } else { 0 };
+    let room = Rect {
+        width: area.width.saturating_sub(bar),
         ..area
     };
-    let last = count.saturating_sub(window.len());
-    let mut state = ScrollbarState::new(last + 1)
-        .position(window.start)
-        .viewport_content_length(window.len());
+    let fitted = Fitted::new(columns, things, room.width.into());
+    let table = fitted.table(things, |wait| paint.wait(wait));
+    frame.render_stateful_widget(table, room, state);
+    if last == 0 || lines == 0 {
+        return None;
+    }
+    let first = state.offset();
+    let beside = Rect {
+        y: area.y + 1,
+        height: area.height - 1,
+        ..area
+    };
+    let mut scrolled = ScrollbarState::new(last + 1)
+        .position(first)
+        .viewport_content_length(lines);
     let bar = Scrollbar::new(ScrollbarOrientation::VerticalRight)
         .begin_symbol(None)
         .end_symbol(None)
+        .track_symbol(Some("│"))
         .style(dim());
-    frame.render_stateful_widget(bar, lines, &mut state);
-    format!("{}-{} of {count}", window.start + 1, window.end)
+    frame.render_stateful_widget(bar, beside, &mut scrolled);
+    Some(format!("{}-{}", first + 1, first + lines))
 }
 
 /// Draws holders and waiters of one lock; which part of these.
@@ -357,70 +201,73 @@ fn draw_queue(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String 
     let Some(queue) = &mut screen.queue else {
         return String::new();
     };
-    let mut title = Vec::new();
-    if let Some(failure) = &queue.failure {
-        title.extend(wrapped(&printable(&failure.message), room, paint.bad()));
-    }
-    let Some(LockInfo { key, info }) = &queue.lock else {
-        frame.render_widget(Paragraph::new(title), area);
+    let Some(LockInfo { key, info }) = &queue.lock.it else {
+        let words = format!("asking who waits for {}", lossy(&queue.key));
+        let lines = wrapped(&words, room, Style::new());
+        frame.render_widget(Paragraph::new(lines), area);
         return String::new();
     };
-    let words = format!("{}: {}, {} queued", printable(key), info.mode, info.queued);
-    title.extend(wrapped(&words, room, bold()));
-    // What there is of everything else is shown of holders, but not more than fits
-    // into a third.
-    let title_lines = u16::try_from(title.len()).unwrap_or(u16::MAX);
-    let holders_max = usize::from(area.height / 3).max(1);
-    let shown = info.holders.len().min(holders_max);
-    let more = info.holders.len() - shown;
-    let holder_lines = match info.holders.len() {
-        0 => 1,
-        _ => u16::try_from(shown + 1 + usize::from(more > 0)).unwrap_or(u16::MAX),
-    };
+    let state = format!(": {}, {} queued", info.mode, info.queued);
+    let name = cut(&printable(key), room.saturating_sub(width(&state)));
+    let title = Line::styled(name + &state, bold());
+    // Holders get what they need, but not more than half.
+    let holder_lines = (info.holders.len() + 1).min((area.height / 2).into());
     let [above, _, holders, _, waiters] = Layout::vertical([
-        Constraint::Length(title_lines),
         Constraint::Length(1),
-        Constraint::Length(holder_lines),
+        Constraint::Length(1),
+        length(holder_lines),
         Constraint::Length(1),
         Constraint::Fill(1),
     ])
     .areas(area);
-    frame.render_widget(Paragraph::new(title), above);
-    if info.holders.is_empty() {
-        frame.render_widget(Paragraph::new("nobody holds it"), holders);
-    }
-    let fitted = Fitted::new(HOLDERS, &info.holders, room);
-    if !info.holders.is_empty() {
-        let table = fitted.table(&info.holders, 0..shown, None, |_| Style::new());
-        frame.render_widget(table, holders);
-    }
-    if more > 0 {
-        let last = Rect {
-            y: holders.bottom().saturating_sub(1),
-            height: holders.height.min(1),
-            ..holders
-        };
-        let words = format!("and {more} more");
-        frame.render_widget(Paragraph::new(words).style(dim()), last);
-    }
+    frame.render_widget(title, above);
+    draw_holders(frame, holders, info, paint);
     if info.waiters.is_empty() {
-        frame.render_widget(Paragraph::new("nobody waits for it"), waiters);
+        frame.render_widget("nobody waits for it", waiters);
         return String::new();
     }
-    let count = info.waiters.len();
-    let lines = usize::from(waiters.height).saturating_sub(1);
-    let window = queue.waiters.of(lines, count);
-    let room = table_room(waiters, window.len() < count);
-    let fitted = Fitted::new(WAITERS, &info.waiters, room.width.into());
-    let table = fitted.table(&info.waiters, window.clone(), None, |wait| paint.wait(wait));
-    frame.render_widget(table, room);
-    scrollbar(frame, waiters, &window, count)
+    screen.page = list_lines(waiters);
+    let state = &mut queue.waiters;
+    let part = draw_list(frame, waiters, (WAITERS, &info.waiters), state, paint);
+    let listed = info.waiters.len();
+    part.map_or(String::new(), |part| match info.queued > listed as u64 {
+        true => format!("{part} of the first {listed}"),
+        false => format!("{part} of {listed}"),
+    })
+}
+
+/// Draws those of the holders that there is room for, and how many more there are.
+fn draw_holders(frame: &mut Frame<'_>, area: Rect, info: &rlock_client::Info, paint: Paint) {
+    let holders = &info.holders;
+    if holders.is_empty() {
+        return frame.render_widget("nobody holds it", area);
+    }
+    let lines = list_lines(area);
+    let (shown, more) = match holders.len() <= lines {
+        true => (holders.len(), 0),
+        false => {
+            let shown = lines.saturating_sub(1);
+            (shown, holders.len() - shown)
+        }
+    };
+    let fitted = Fitted::new(HOLDERS, &holders[..shown], area.width.into());
+    let table = fitted.table(&holders[..shown], |wait| paint.wait(wait));
+    frame.render_widget(table, area);
+    if more > 0 {
+        let last = Rect {
+            y: area.bottom().saturating_sub(1),
+            height: area.height.min(1),
+            ..area
+        };
+        let words = format!("and {more} more");
+        frame.render_widget(Line::styled(words, dim()), last);
+    }
 }
 
 /// The last line: what the user types, or the keys; and what part is shown.
 fn foot(screen: &Screen, room: usize, shown: &str) -> Line<'static> {
-    let filter = printable(&screen.filter);
-    let mut line = Vec::new();
+    let filter = format!("/{}", printable(&screen.filter));
+    let mut left = Vec::new();
     let legend: &[&str] = match (screen.is_typing, screen.queue.is_some()) {
         (true, _) => &["Enter keeps it", "Esc clears it"],
         (false, false) => &[
@@ -430,7 +277,7 @@ fn foot(screen: &Screen, room: usize, shown: &str) -> Line<'static> {
             "/ filter",
             "F force",
             "p pause",
-            "sort: w)aiters o)ldest n)ame m)ost holders",
+            "sort: w)aiters o)ldest n)ame",
         ],
         (false, true) => &[
             "? help",
@@ -443,58 +290,50 @@ fn foot(screen: &Screen, room: usize, shown: &str) -> Line<'static> {
         ],
     };
     if screen.is_typing {
-        line.push(Span::styled(format!("/{filter}"), bold()));
-        let cursor = Style::new().add_modifier(Modifier::REVERSED);
-        line.push(Span::styled(" ", cursor));
-    } else if !filter.is_empty() && screen.queue.is_none() {
-        line.push(Span::styled(format!("/{filter}"), screen.paint.notable()));
+        left.push(Span::styled(filter, bold()));
+        left.push(Span::styled(" ", Modifier::REVERSED));
+    } else if !screen.filter.is_empty() && screen.queue.is_none() {
+        left.push(Span::styled(filter, screen.paint.notable()));
     }
-    let mut taken: usize = line.iter().map(Span::width).sum();
-    let left = room.saturating_sub(match shown.len() {
-        0 => 0,
-        shown => shown + 2,
-    });
+    let mut taken: usize = left.iter().map(Span::width).sum();
     for words in legend {
         let gap = if taken == 0 { "" } else { "  " };
-        if taken + gap.len() + width(words) > left {
+        taken += width(gap) + width(words);
+        if taken + 2 + width(shown) > room {
             break;
         }
-        taken += gap.len() + width(words);
-        line.push(Span::styled(format!("{gap}{words}"), dim()));
+        left.push(Span::styled(format!("{gap}{words}"), dim()));
     }
-    let gap = room.saturating_sub(taken + shown.len());
-    line.push(Span::raw(" ".repeat(gap)));
-    line.push(Span::styled(shown.to_owned(), dim()));
-    Line::from(line)
+    spread(left, Span::styled(shown.to_owned(), dim()), room)
 }
 
 /// Draws what lies above all else.
-fn draw_above(frame: &mut Frame<'_>, screen: &Screen) {
+fn draw_dialog(frame: &mut Frame<'_>, screen: &mut Screen) {
     let area = frame.area();
-    let room = usize::from(area.width).min(ABOVE_WIDTH).saturating_sub(4);
-    let (name, lines) = match &screen.above {
+    let paint = screen.paint;
+    let room = usize::from(area.width.saturating_sub(4).min(DIALOG_WIDTH));
+    let fits = |lines: &[Line<'_>]| lines.len() + 2 <= area.height.into();
+    let (title, lines) = match &mut screen.dialog {
         None => return,
-        Some(Above::Help) => (" Keys ", help()),
-        Some(Above::Force(_, lock)) => (" Force ", question(lock, room, screen.paint)),
-        Some(Above::Said(words)) => {
-            let mut lines = wrapped(&printable(words), room, Style::new());
-            lines.push(Line::default());
-            lines.push(Line::styled("any key goes on", dim()));
-            (" Force ", lines)
+        Some(Dialog::Help) => ("Keys", help()),
+        Some(Dialog::Asking(key)) => {
+            let words = vec![format!("asking who holds {}", lossy(key))];
+            ("Force", statement(&words, room))
         }
+        Some(Dialog::Confirm(confirm)) => {
+            let lines = question(confirm, room, paint);
+            confirm.is_shown = fits(&lines);
+            let too_small = "the terminal is too small to ask whether to end holds";
+            let instead = || statement(&[too_small.to_owned()], room);
+            ("Force", if confirm.is_shown { lines } else { instead() })
+        }
+        Some(Dialog::Said(words)) => ("Force", statement(words, room)),
     };
     let widest = lines.iter().map(Line::width).max().unwrap_or_default();
-    let size = |inside: usize, around| u16::try_from(inside + around).unwrap_or(u16::MAX);
-    let height = size(lines.len(), 2).min(area.height);
-    let width = size(widest, 4).min(area.width);
-    let place = Rect {
-        x: (area.width - width) / 2,
-        y: (area.height - height) / 2,
-        width,
-        height,
-    };
+    let place = area.centered(length(widest + 4), length(lines.len() + 2));
     let block = Block::bordered()
-        .title(Span::styled(name, bold()))
+        .title(Span::styled(format!(" {title} "), bold()))
+        .title_alignment(Alignment::Left)
         .padding(Padding::horizontal(1));
     frame.render_widget(Clear, place);
     frame.render_widget(Paragraph::new(lines).block(block), place);
@@ -505,38 +344,49 @@ fn help() -> Vec<Line<'static>> {
         let keys = Span::styled(format!("{keys:15}"), bold());
         Line::from(vec![keys, Span::raw(*what)])
     });
-    let end = [Line::default(), Line::styled("any key goes on", dim())];
-    keys.chain(end).collect()
+    keys.chain(any_key()).collect()
+}
+
+/// Paragraphs, until a key is pressed.
+fn statement(words: &[String], room: usize) -> Vec<Line<'static>> {
+    let lines = words
+        .iter()
+        .flat_map(|words| wrapped(&printable(words), room, Style::new()));
+    lines.chain(any_key()).collect()
+}
+
+fn any_key() -> [Line<'static>; 2] {
+    [Line::default(), Line::styled("any key goes on", dim())]
 }
 
 /// Whether to end the holds of a lock.
-fn question(lock: &LockInfo, room: usize, paint: Paint) -> Vec<Line<'static>> {
-    const NAMED_MAX: usize = 3;
-    let LockInfo { key, info } = lock;
-    let key = printable(key);
-    let mut lines = wrapped(&format!("End every hold of {key}?"), room, bold());
-    lines.push(Line::default());
+fn question(confirm: &Confirm, room: usize, paint: Paint) -> Vec<Line<'static>> {
+    let LockInfo { key, info } = &confirm.lock;
+    let name = |name: &str| cut(&printable(name), room * NAME_LINES);
+    let plain = Style::new();
+    let mut lines = wrapped(&format!("End every hold of {}?", name(key)), room, bold());
     for holder in info.holders.iter().take(NAMED_MAX) {
-        let owner = printable(&holder.owner);
+        lines.push(Line::default());
+        lines.extend(wrapped(&name(&holder.owner), room, plain));
+        let fence = holder.fence.map_or("none".to_owned(), |it| it.to_string());
         let lease = duration(holder.lease_left);
-        let words = format!("Held by {owner}, lease left {lease}");
-        lines.extend(wrapped(&words, room, Style::new()));
+        let words = format!("fence {fence}, lease left {lease}");
+        lines.extend(wrapped(&words, room, plain));
     }
     if let more @ 1.. = info.holders.len().saturating_sub(NAMED_MAX) {
         lines.push(Line::from(format!("and {more} more")));
     }
-    let (who, is) = match info.holders.len() {
-        1 => ("The holder is", "it"),
-        _ => ("The holders are", "they"),
+    let who = match info.holders.len() {
+        1 => "The holder",
+        _ => "A holder",
     };
     let next = match info.queued {
-        0 => "Nobody waits for it: it will be free.".to_owned(),
-        1 => "The one who waits is granted the lock.".to_owned(),
-        queued => format!("The first of {queued} in its queue is granted the lock."),
+        0 => "Nobody waits for it.",
+        _ => "Then the next in the queue gets it.",
     };
-    let effects = format!("{who} told that {is} lost the lock, but may still be at work. {next}");
+    let effect = format!("{who} is told that it lost the lock, but may still be at work. {next}");
     lines.push(Line::default());
-    lines.extend(wrapped(&effects, room, Style::new()));
+    lines.extend(wrapped(&effect, room, plain));
     lines.push(Line::default());
     lines.push(Line::from(vec![
         Span::styled("y", paint.bad()),
@@ -546,7 +396,7 @@ fn question(lock: &LockInfo, room: usize, paint: Paint) -> Vec<Line<'static>> {
 }
 
 /// Words in lines of `room` columns.
-fn wrapped(words: &str, room: usize, style: Style) -> Vec<Line<'static>> {
+pub(super) fn wrapped(words: &str, room: usize, style: Style) -> Vec<Line<'static>> {
     let lines = textwrap::wrap(words, room.max(1)).into_iter();
     lines
         .map(|line| Line::styled(line.into_owned(), style))
@@ -554,18 +404,22 @@ fn wrapped(words: &str, room: usize, style: Style) -> Vec<Line<'static>> {
 }
 
 /// `12 s`, `1m 2s`.
-fn seconds(time: Duration) -> String {
+pub(super) fn seconds(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..60 => format!("{seconds} s"),
         seconds => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
     }
 }
 
-fn bold() -> Style {
+fn length(lines: usize) -> Constraint {
+    Constraint::Length(u16::try_from(lines).unwrap_or(u16::MAX))
+}
+
+pub(super) fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-fn dim() -> Style {
+pub(super) fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
@@ -586,12 +440,12 @@ impl Paint {
     }
 
     /// Of what is wrong.
-    fn bad(self) -> Style {
+    pub(super) fn bad(self) -> Style {
         self.of(Color::Red).add_modifier(Modifier::BOLD)
     }
 
     /// Of what is not as usual.
-    fn notable(self) -> Style {
+    pub(super) fn notable(self) -> Style {
         self.of(Color::Yellow).add_modifier(Modifier::BOLD)
     }
 
