@@ -124,7 +124,7 @@ fn waited(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     }
     let words = match over_ms {
         0 => "not known yet".to_owned(),
-        _ => format!("nobody was granted a lock from a queue in {over}"),
+        _ => format!("no hand-off in the last {over}"),
     };
     said("waited", &words, room)
 }

@@ -10,7 +10,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("Page Down, Up", "a page on, back; so do space and b"),
     ("Home End g G", "first and last"),
     ("Enter", "show the queue of the lock, or hide it"),
-    ("← →", "in a queue: that of the lock before, after"),
+    ("← →", "the queue of the lock before, after"),
     ("/", "show only locks with this in their name"),
     ("w o n", "sort by waiters, oldest wait, name"),
     ("F", "end the holds of the lock: asks first"),

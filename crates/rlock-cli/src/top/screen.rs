@@ -225,7 +225,7 @@ impl Screen {
 
     /// How old what is shown is.
     pub(super) fn age(&self) -> Duration {
-        let queue = self.queue.as_ref();
+        let queue = self.queue.as_ref().filter(|queue| queue.lock.it.is_some());
         let at = queue.map_or(self.sample.at, |queue| queue.lock.at);
         at.elapsed()
     }
@@ -430,10 +430,9 @@ impl Screen {
     /// Whether the action is to end.
     fn act(&mut self, action: Action) -> bool {
         match action {
-            Action::Quit => return true,
-            Action::Back if self.queue.is_some() => self.close(),
+            Action::Back | Action::Queue if self.queue.is_some() => self.close(),
             Action::Back if !self.filter.is_empty() => self.clear_filter(),
-            Action::Back => return true,
+            Action::Quit | Action::Back => return true,
             Action::Move(lines) => self.scroll(lines),
             Action::Page(pages) => {
                 let page = isize::try_from(self.page.max(1)).unwrap_or(isize::MAX);
@@ -444,7 +443,6 @@ impl Screen {
                 self.open();
             }
             Action::Other(_) => {}
-            Action::Queue if self.queue.is_some() => self.close(),
             Action::Queue => self.open(),
             Action::Filter => self.is_typing = self.queue.is_none(),
             Action::Force => self.ask_to_force(),

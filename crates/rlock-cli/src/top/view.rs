@@ -25,7 +25,7 @@ const LONG: Duration = Duration::from_secs(1);
 const TOO_LONG: Duration = Duration::from_secs(10);
 
 /// The numbers are shown only where this many lines are left for the list.
-const LIST_MIN: u16 = 8;
+const LIST_MIN: usize = 8;
 /// How wide a dialog is at most inside.
 const DIALOG_WIDTH: u16 = 62;
 /// How many holders the question before their end names.
@@ -55,42 +55,50 @@ const LOCKS: &[Column<Row>] = &[
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let area = frame.area();
-    let head = head(screen, area);
-    let [above, _, body, below] = Layout::vertical([
-        length(head.len()),
+    let title = titles(screen, area.width.into());
+    let numbers = numbers(screen, area, title.len());
+    let [top, above, _, body, below] = Layout::vertical([
+        length(title.len()),
+        length(numbers.len()),
         Constraint::Length(1),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
     .areas(area);
-    frame.render_widget(Paragraph::new(head), above);
+    frame.render_widget(Paragraph::new(title), top);
+    frame.render_widget(Paragraph::new(numbers), above);
     let shown = match screen.queue {
         None => draw_locks(frame, body, screen),
         Some(_) => draw_queue(frame, body, screen),
     };
     if screen.is_stale() {
-        frame.buffer_mut().set_style(body, dim());
+        frame.buffer_mut().set_style(above.union(body), dim());
     }
     let foot = foot(screen, below.width.into(), &shown);
-    frame.render_widget(Paragraph::new(foot), below);
+    frame.render_widget(foot, below);
     draw_dialog(frame, screen);
 }
 
-/// The title; why it is old, if it is; and the numbers, if there is room for them.
-fn head(screen: &Screen, area: Rect) -> Vec<Line<'static>> {
-    let room = usize::from(area.width);
+/// The title, and why what is shown is old, if it is.
+fn titles(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     let mut lines = vec![title(screen, room)];
     if let Some(failure) = screen.failure() {
         let words = format!("{}; asking again", printable(&failure.message));
         lines.extend(wrapped(&words, room, screen.paint.bad()));
     }
-    if screen.queue.is_none() {
-        let numbers = head::numbers(screen, room);
-        if lines.len() + numbers.len() + usize::from(LIST_MIN) <= area.height.into() {
-            lines.extend(numbers);
-        }
-    }
     lines
+}
+
+/// The numbers, where there is room for them.
+fn numbers(screen: &Screen, area: Rect, taken: usize) -> Vec<Line<'static>> {
+    if screen.queue.is_some() {
+        return Vec::new();
+    }
+    let numbers = head::numbers(screen, area.width.into());
+    match taken + numbers.len() + LIST_MIN <= area.height.into() {
+        true => numbers,
+        false => Vec::new(),
+    }
 }
 
 fn title(screen: &Screen, room: usize) -> Line<'static> {
