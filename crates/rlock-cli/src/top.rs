@@ -14,6 +14,8 @@ mod sample;
 mod screen;
 mod table;
 mod terminal;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::io::{self, IsTerminal};

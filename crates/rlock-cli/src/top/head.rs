@@ -87,8 +87,8 @@ fn warnings(screen: &Screen, room: usize) -> Vec<Line<'static>> {
 fn now(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     let now = |name: &str| screen.sample.it.counters.get(name);
     let mut numbers = vec![
-        number(now("waiters"), "waiters"),
-        number(now("contended_locks"), "locks"),
+        number(now("waiters"), "waiting"),
+        number(now("contended_locks"), "contended"),
     ];
     for (name, words) in [("places_kept", "kept"), ("bound_holds", "bound")] {
         if let some @ 1.. = now(name) {

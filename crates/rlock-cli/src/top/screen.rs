@@ -65,7 +65,7 @@ impl Sort {
 pub(super) struct Row {
     pub(super) key: Vec<u8>,
     pub(super) mode: Mode,
-    holders: u64,
+    pub(super) holders: u64,
     pub(super) waiters: u64,
     pub(super) oldest_wait: Duration,
     /// None until it is known.

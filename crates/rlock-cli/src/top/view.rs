@@ -62,7 +62,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
         length(numbers.len()),
         Constraint::Length(1),
         Constraint::Fill(1),
-        Constraint::Length(1),
+        // The title says whether any of it is true, so it goes last.
+        Constraint::Length(area.height.saturating_sub(1).min(1)),
     ])
     .areas(area);
     frame.render_widget(Paragraph::new(title), top);
