@@ -1,5 +1,7 @@
 //! What tests ask a server, by a connection with typed replies.
 
+use std::collections::BTreeMap;
+
 use redis::{Connection, FromRedisValue};
 use rlock_testkit::{Server, eventually};
 
@@ -73,6 +75,12 @@ impl Admin {
             .trim()
             .parse()
             .unwrap()
+    }
+
+    /// The fence of a lock that one owner holds.
+    pub(crate) fn fence(&mut self, key: &str) -> u64 {
+        let info: BTreeMap<String, redis::Value> = self.run(&format!("RLOCK.INFO {key}"));
+        redis::from_redis_value(info["fence"].clone()).unwrap()
     }
 
     pub(crate) fn is_held(&mut self, key: &str) -> bool {
