@@ -76,10 +76,12 @@ impl Terminal {
         }
     }
 
-    /// Gives the terminal another size, of which the program is told.
+    /// Gives the terminal another size, of which the program is told. What it
+    /// shows from then on has been drawn for that size.
     pub(crate) fn resize(&self, rows: u16, cols: u16) {
         let mut screen = self.screen.lock().unwrap();
         screen.screen_mut().set_size(rows, cols);
+        screen.process(b"\x1b[2J");
         let size = PtySize { rows, cols, ..SIZE };
         self.pty.resize(size).unwrap();
     }

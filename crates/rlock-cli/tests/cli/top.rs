@@ -94,6 +94,7 @@ fn long_names_are_cut_in_the_middle() {
     for columns in [60, 80, 160] {
         let mut terminal = Terminal::start_with(columns, &server, &EVERY);
         terminal.until_shows("x)");
+        terminal.until_shows("? help");
         for (start, end) in [("<x", "x"), ("<鎖", "鎖")] {
             let line = terminal.line_of(start);
             for part in ["…", &format!("{end}>"), &format!("{end})")] {
@@ -105,6 +106,7 @@ fn long_names_are_cut_in_the_middle() {
         }
         terminal.types("n\u{1b}[F\r");
         terminal.until_shows("鎖>: exclusive, 1 queued");
+        terminal.until_shows("←→ other locks");
         let waiter = terminal.line_of("鎖-2)");
         assert!(waiter.contains("(鎖"), "{waiter}");
         let holder = terminal.line_of("鎖)");
@@ -298,6 +300,7 @@ fn force_asks_nothing_where_the_question_does_not_fit() {
     let mut terminal = top(&server);
     terminal.until_shows("alpha");
     terminal.resize(10, 60);
+    terminal.until_shows("? help");
     terminal.types("F");
     terminal.until_shows("the terminal is too small to ask");
     terminal.types("y");
