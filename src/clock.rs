@@ -33,9 +33,9 @@ pub(crate) fn now() -> Timestamp {
     servers().unwrap_or_else(wall_clock)
 }
 
-/// The wall clock if that is later than the server's, which stands still within
+/// The wall clock if that is later than the server's, which stalls within
 /// a script or a transaction: what concerns other clients than the caller begins
-/// when they are told. It is looked at only when somebody waits, as that costs
+/// when they get their messages. It is looked at only when somebody waits, as that costs
 /// as much as a twentieth of a command.
 pub(crate) fn latest() -> Timestamp {
     let wall_clock = wall_clock();
@@ -146,7 +146,7 @@ impl Timer {
         self.rung();
     }
 
-    /// Arms the timer anew, whatever it was armed for.
+    /// Rearms the timer, whatever it was armed for.
     pub(crate) fn set_right(&mut self, ctx: &Context) {
         self.held_off = false;
         self.at_once = false;

@@ -113,7 +113,7 @@ unsafe fn on_load(
 ///
 /// # Safety
 ///
-/// No function of the module is called any more, but for `OnUnload`.
+/// No function of the module is called any more, except `OnUnload`.
 unsafe fn end() {
     state::State::end();
     settings::end();
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn ValkeyModule_OnLoad(
     unsafe { on_load(ctx, argv, argc, Server::Valkey) }
 }
 
-/// What is in memory would be lost: waiters, and who is to be told of a loss.
+/// What is in memory would be lost: waiters, and who must be notified of a loss.
 /// So a server that has any keeps the module; and as long as it will call back.
 ///
 /// # Safety
@@ -204,7 +204,7 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
             Server::Redis => 0,
             Server::Valkey => OPTION_ATOMIC_SLOT_MIGRATION,
         };
-    // SAFETY: the context is that of loading.
+    // SAFETY: the context is the one of loading.
     unsafe { raw::set_module_options(ctx.raw(), options as c_int) };
     settings::load(ctx, arguments)
         .and_then(|()| commands::register(ctx))

@@ -10,7 +10,7 @@ use super::{Context, OwnedText, Text, raw};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
     Yes,
-    /// Another node does, or is to be asked first.
+    /// Another node does, or must be asked first.
     No,
     /// No node does.
     ClusterIsDown,
@@ -39,7 +39,7 @@ impl Context {
         std::io::Error::last_os_error().kind() != std::io::ErrorKind::NotFound
     }
 
-    /// Whether this node of a cluster serves a key, also while its slot moves:
+    /// Whether this node of a cluster serves a key, even while its slot moves:
     /// by a command that writes and changes nothing. No time to live ends later
     /// than never.
     pub(crate) fn serves(&self, name: Text) -> Serves {
@@ -62,8 +62,8 @@ impl Context {
         }
     }
 
-    /// Whether this node of a cluster serves a shard channel, also while its
-    /// slot moves away. That a key is to be asked for elsewhere says nothing of
+    /// Whether this node of a cluster serves a shard channel, even while its
+    /// slot moves away. An answer of `ASK` for a key says nothing of
     /// channels: then it tells whether a message of no content may be sent to
     /// another channel of the slot.
     pub(crate) fn serves_channel(&self, name: Text) -> bool {
@@ -136,7 +136,7 @@ impl Context {
     /// How many replicas the server hears of, if it needs any to take writes.
     pub(crate) fn good_replicas(&self) -> Option<u64> {
         let mut failed: c_int = 0;
-        // SAFETY: the context is that of the running call; what the server
+        // SAFETY: the context belongs to the running call; what the server
         // tells is freed here.
         let good = unsafe {
             let info = raw::server_info(self.raw(), c"replication".as_ptr());

@@ -17,7 +17,7 @@ pub(crate) struct LoadedAll<'a> {
     loaded: Vec<Loaded<'a>>,
     pub(crate) names: Vec<Name<'a>>,
     pub(crate) holds: Vec<Hold>,
-    /// What those who wait outside the queues are to be told of each.
+    /// What those who wait outside the queues must be notified of each.
     pub(crate) announces: Vec<Announce>,
     changing: Changing,
 }
@@ -117,7 +117,7 @@ pub(crate) fn check_all(
         };
         let (name, known) = (op.name(), &state.known);
         if !store::is_lock(&opened, name, op.caller, known, op.now) {
-            // The next one who asks is told the same.
+            // The next one who asks gets the same.
             state.known.forget(name);
             return Err(Failure::WrongType { key: index });
         }
@@ -126,7 +126,7 @@ pub(crate) fn check_all(
 }
 
 /// Grants the next of the requests for several keys that changes have made
-/// first in all their queues. Answers which locks are to be settled then: those
+/// first in all their queues. Returns the locks that must be settled then: those
 /// of a request that nobody heard of. `None` if there is no such request.
 pub(super) fn grant_next(state: &mut State, op: &Operation<'_>) -> Option<Vec<OwnedText>> {
     let ticket = state.locks.next_ready()?;

@@ -155,7 +155,7 @@ class Lock(LockBase):
 
 class Leadership(Lock, LeadershipBase):
     """The right to lead, to acquire and to release: a lock that publishes a value while it is held. Another one may lead
-    before this one notices that it stood still or was cut off: send ``fence`` along with each write."""
+    before this one notices that it stalled or was cut off: send ``fence`` along with each write."""
 
     async def __aenter__(self) -> "Leadership":
         await super().__aenter__()

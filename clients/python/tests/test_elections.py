@@ -1,4 +1,4 @@
-"""Who leads, and who is told of it."""
+"""Who leads, and who learns of it."""
 
 import asyncio
 import gc

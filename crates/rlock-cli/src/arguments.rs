@@ -49,7 +49,7 @@ const EXIT_CODES: [(&str, &str); 12] = [
         "128+n",
         "ended by signal n: rlock while it waited, or the command of `exec` or `elect`",
     ),
-    ("other", "`exec`, `elect`: that of the command"),
+    ("other", "`exec`, `elect`: the command's code"),
 ];
 
 /// What is read from the environment, and what a command finds there.
@@ -177,7 +177,7 @@ struct Tls {
     cert: Option<std::path::PathBuf>,
 
     /// The key of --cert, a PEM file.
-    // Its identifier must not be that of the key of a lock.
+    // Its identifier must differ from the key of a lock.
     #[arg(id = "key_of_cert", long = "key", global = true, value_name = "FILE")]
     key: Option<std::path::PathBuf>,
 }

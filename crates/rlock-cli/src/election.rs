@@ -37,7 +37,7 @@ pub(crate) struct Elect {
     #[arg(long)]
     value: OsString,
 
-    /// Campaigns anew after the leadership was lost and the command ended for
+    /// Campaigns again after the leadership was lost and the command ended for
     /// that, until the command ends by itself.
     #[arg(long)]
     again: bool,

@@ -66,7 +66,7 @@ pub(crate) struct Exec {
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
     lease: Duration,
 
-    /// Leaves the lock taken until this long after its grant, also if the command
+    /// Leaves the lock taken until this long after its grant, even if the command
     /// ends at once or rlock is killed; the lease is at least as long then.
     #[arg(long, value_name = "DURATION", value_parser = from_millisecond)]
     at_least: Option<Duration>,
@@ -97,7 +97,7 @@ pub(crate) struct Exec {
     replicas: u16,
 
     /// Holds the lock on a majority of these servers: three, five, seven or nine
-    /// masters that know nothing of each other, instead of on that of --url.
+    /// masters that know nothing of each other, instead of the server of --url.
     #[arg(long, value_name = "URL,URL,URL", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["shared", "limit", "bind", "replicas"])]
     quorum: Vec<String>,
@@ -128,7 +128,7 @@ pub(crate) struct Exec {
     pub(crate) again: bool,
 }
 
-/// How the lock is to be held.
+/// How to hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Exclusive,
@@ -202,7 +202,7 @@ impl Exec {
         }
     }
 
-    /// The servers of which a majority is to hold the lock; none if it is one
+    /// The servers of which a majority holds the lock; none if it is one
     /// server's.
     pub(crate) fn quorum(&self) -> &[String] {
         &self.quorum
@@ -308,7 +308,7 @@ enum End {
 }
 
 impl Session<'_> {
-    /// Connects, within the wait if there is one, as nobody is to wait for
+    /// Connects, within the wait if there is one, as nobody should wait for
     /// longer at a server that hangs.
     async fn connect(&self) -> Result<Servers, Failure> {
         let connecting = async {

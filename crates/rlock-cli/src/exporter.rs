@@ -40,12 +40,12 @@ const PAGE: &str = "<!doctype html><title>rlock exporter</title>\
 /// Serves the numbers of the servers to Prometheus, by HTTP
 ///
 /// `/metrics` has all counters and gauges of `INFO rlock`, of each master, and the
-/// most contended locks. `/-/healthy` answers as long as the exporter runs. A
-/// server that is away is shown as `rlock_up 0`.
+/// most contended locks. `/-/healthy` answers as long as the exporter runs. An
+/// unreachable server is shown as `rlock_up 0`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Exporter {
     /// Where to listen, as an IP address and a port; port 0 takes a free one.
-    /// Whoever can reach it sees the names of contended locks.
+    /// Everybody who can reach it sees the names of contended locks.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9751")]
     listen: SocketAddr,
 

@@ -14,7 +14,7 @@ use crate::readable::printable;
 
 /// Ends every hold of a lock, of any owner
 ///
-/// Shows the holders and asks first. They are told that they lost the lock, but
+/// Shows the holders and asks first. They learn that they lost the lock, but
 /// may still be at work. The next waiter is granted the lock, unless `--queue`
 /// ends the queue as well.
 #[derive(Debug, clap::Args)]
@@ -68,7 +68,7 @@ fn words(key: &str, removed: u64, queue: bool) -> String {
 }
 
 /// Shows who holds the lock, and asks. It may be somebody else's by the time
-/// of the answer: that cannot be told to the server.
+/// of the answer: the server does not know the answer.
 fn confirm(lock: &LockInfo, queue: bool, output: Output) -> Result<(), Failure> {
     output.say(lock.words().trim_end());
     let what = if queue { "hold and place" } else { "hold" };

@@ -20,7 +20,7 @@ pub(crate) const LOCKS: &[Column<Contended>] = &[
 /// Lists the locks that are waited for, the most contended first
 ///
 /// Only locks of the selected database with places in their queue. A place that
-/// is kept for a waiter whose connection was lost counts as one. Of a cluster, the
+/// is kept for a waiter whose connection was lost counts as one. In a cluster, the
 /// locks of all masters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {

@@ -26,7 +26,7 @@ use terminal::{Display, Input};
 
 /// Shows the contended locks of a server live
 ///
-/// Of a cluster, those of all masters, and the sums of their numbers.
+/// In a cluster, the locks of all masters, and the sums of their numbers.
 ///
 /// With --json it prints one line for each interval instead.
 ///

@@ -60,7 +60,7 @@ impl Wake for Parked {
 }
 
 /// What an async call gives, as a blocking one gives it: locks and guards know
-/// the client's thread, and all else stays as it is.
+/// the client's thread, and everything else stays as it is.
 trait OnThread {
     type Blocking;
 

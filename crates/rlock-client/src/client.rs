@@ -217,7 +217,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for another `count`; all else is said of each
+    /// [`Error::OutOfRange`] for another `count`; everything else is said of each
     /// master.
     ///
     /// # Examples
@@ -356,7 +356,7 @@ impl Client {
     /// a program that stops when it loses anything.
     ///
     /// Losses before this call do not count. The background tells it, so while
-    /// its runtime stands still it is later than [`Guard::loss`](crate::Guard::loss).
+    /// its runtime stalls it is later than [`Guard::loss`](crate::Guard::loss).
     /// It is [`Loss::Released`] when the client ends. A quorum's client has none.
     ///
     /// # Examples

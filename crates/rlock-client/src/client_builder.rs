@@ -43,7 +43,7 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     /// How long the server may take for one reply; default 5 s, up to 30 days.
     ///
-    /// A connection that takes longer is given up and made anew: holds and
+    /// A connection that takes longer is given up and replaced: holds and
     /// places in queues survive that. Choose it well below the
     /// leases in use, so that a vanished server is noticed in time to renew.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
@@ -112,7 +112,7 @@ impl ClientBuilder {
     ///
     /// It is for all addresses, those of Sentinels and of a cluster's nodes too.
     ///
-    /// With the feature `tls-rustls`. The cryptography is that of `ring`,
+    /// With the feature `tls-rustls`. The cryptography comes from `ring`,
     /// unless the program has installed another provider of `rustls` before.
     ///
     /// # Examples

@@ -63,7 +63,7 @@
 //!
 //! Between a look at `is_valid` and the write that follows, any time may pass.
 //! Whatever must be safe even then has to be refused by its receiver: send
-//! [`Guard::fence`] along, a number larger than that of every earlier holder,
+//! [`Guard::fence`] along, a number larger than the fence of every earlier holder,
 //! and let the receiver refuse numbers smaller than it has seen.
 //!
 //! # Cancellation
@@ -105,7 +105,7 @@
 //! process ends first, the lock is free when its lease ends. Call
 //! [`Guard::release`] where that matters, or [`Client::flush`] before the end.
 //! A lock that is [bound](Terms::bound) is free soon after its process
-//! has ended, however that came. One that is to stay taken for a while after the
+//! has ended, however that came. One that stays taken for a while after the
 //! work is done, so that nobody repeats it, ends by [`Guard::release_after`].
 //!
 //! So a guard needs a name: `let _ = mutex.lock().await?` and
@@ -135,15 +135,15 @@
 //! A client reconnects by itself. Holds survive that as long as their lease.
 //! Waiting calls go on in their places, which the server keeps for 10 s, or as
 //! long as the wait may last if that is less; after that they are last in the
-//! queue. A wait without limit goes on while the server is away; all others
+//! queue. A wait without limit goes on while the server is unreachable; all others
 //! end within a bound with [`Error::Unavailable`].
 //!
-//! While somebody waits, a quiet connection is asked for a sign of life four
+//! While somebody waits, a quiet connection is asked for a heartbeat four
 //! times in a lease and every 5 s at least, once for all waiting calls of the
 //! client.
 //!
 //! A server that refuses all writes for a while, as it has too few good
-//! replicas or cannot save its data, is asked again like one that is away.
+//! replicas or cannot save its data, is asked again like an unreachable one.
 //! When it can remember no more (`rlock.max-watches`), a lock that is free is
 //! still granted; its loss is then known at the next renewal.
 //!

@@ -1,5 +1,5 @@
-//! Asks servers what is not about locks, such as `INFO` and `CONFIG GET`, also
-//! where the module is missing.
+//! Asks servers what is not about locks, such as `INFO` and `CONFIG GET`,
+//! even without the module.
 //!
 //! For operators' programs. What a program needs besides locks it asks with a
 //! client for Redis.

@@ -1,7 +1,7 @@
 //! How a hold is written in the hash of its key, and read from it.
 //!
 //! An exclusive hold is the field of its owner, with the hold count, and the
-//! field of its fence, and that of its value if it has one. A shared one says so in the field of its mode; each
+//! field of its fence, and the field of its value if it has one. A shared one says so in the field of its mode; each
 //! holder has a field with its count, and one with its terms: the end of its
 //! lease, its fence and its permits. The time to live of the key is the end of
 //! the last lease.
@@ -212,7 +212,7 @@ pub struct SharedHolders {
 }
 
 impl SharedHolders {
-    /// Those of a lock with so many fields.
+    /// The holders of a lock with this many fields.
     #[must_use]
     pub fn of(fields: usize) -> Self {
         Self {
@@ -237,7 +237,7 @@ impl SharedHolders {
 
     /// The holders of a lock that ends at `end`; `None` if it is no shared lock.
     /// One of whom nothing is kept but the count, or nothing sound, has a lease
-    /// as long as the key has to live, no fence and one permit: `bare` is told
+    /// as long as the key has to live, no fence and one permit: `bare` is notified
     /// of each.
     #[must_use]
     pub fn found(

@@ -35,7 +35,7 @@ impl Mode {
     }
 }
 
-/// What a request asks for: its lease and its options, whoever asks and however
+/// What a request asks for: its lease and its options, whatever the owner and however
 /// the outcome reaches it. They are carried whole from the words of a command to
 /// the ticket and to the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,9 @@ pub struct AcquireOptions {
     /// Whether a holder asks for one more entry; else asking again changes
     /// nothing but the lease.
     pub reenter: bool,
-    /// How long the place in the queue outlives the call, if it is to be kept.
+    /// How long the place in the queue outlives the call, if it is kept.
     pub keep: Option<Grace>,
-    /// How long the hold outlives its connection, if it is to be bound to one.
+    /// How long the hold outlives its connection, if it is bound to one.
     /// Needs a connection.
     pub bind: Option<Grace>,
 }
@@ -167,7 +167,7 @@ impl Hold {
         }
     }
 
-    /// Drops holds whose leases have ended, up to `most`, that of `owner` first,
+    /// Drops holds whose leases have ended, up to `most`, the hold of `owner` first,
     /// and says how many those were.
     pub(crate) fn drop_lapsed(
         &mut self,
@@ -262,7 +262,7 @@ impl Hold {
         }
     }
 
-    /// Ends the hold of an owner who has one, and has to be told.
+    /// Ends the hold of an owner who has one, and reports it.
     pub(crate) fn lose(&mut self, owner: &[u8]) {
         if let Self::Shared(shared) = self {
             shared.lose(owner);

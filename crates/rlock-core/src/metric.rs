@@ -100,14 +100,14 @@ counters! {
     force_releases = "Holds ended by RLOCK.FORCE.";
     deadlocks = "Requests refused with DEADLOCK.";
     undelivered_grants = "Grants that did not reach a blocked waiter and were passed on.";
-    /// Whoever has the locks of a server counts them.
+    /// The owner of the server's locks counts them.
     evicted_locks = "Locks evicted while somebody waited for them or watched them.";
-    /// Whoever catches them counts them.
+    /// The code that catches them counts them.
     panics = "Panics caught in the module.";
 }
 
 metrics! {
-    /// What there is now. Whoever has the locks of a server knows the last five.
+    /// What there is now. The owner of the server's locks knows the last five.
     Gauges {
         waiters = "waiters", 1.0, Gauge,
             "Places in queues, of at most rlock.max-waiters.";

@@ -238,7 +238,7 @@ impl Shared {
         }
     }
 
-    /// Ends holds whose leases have ended, up to `most`, that of `owner` first,
+    /// Ends holds whose leases have ended, up to `most`, the hold of `owner` first,
     /// and says how many those were.
     pub(crate) fn drop_lapsed(
         &mut self,
@@ -504,7 +504,7 @@ impl FromIterator<Held> for Many {
 }
 
 impl FromIterator<Held> for HolderSet {
-    /// Of an owner that comes twice the last hold counts.
+    /// If an owner comes twice, its last hold counts.
     fn from_iter<I: IntoIterator<Item = Held>>(held: I) -> Self {
         let many: Many = held.into_iter().collect();
         if many.by_owner.len() > FEW {

@@ -107,8 +107,8 @@ pub enum Error {
     /// Too few replicas have said in time that they know of the grant.
     ///
     /// Only with [`Terms::replicas`]. What the call had
-    /// taken is given back; a lock that was held before is held as before. A
-    /// replica is away, slow, or not there at all: look at
+    /// taken is released; a lock that was held before is held as before. A
+    /// replica is unreachable, slow, or not there at all: look at
     /// `INFO replication`, then try again.
     #[error("only {acknowledged} of {wanted} replicas have said in time that they know of it")]
     NotReplicated {
@@ -118,7 +118,7 @@ pub enum Error {
         acknowledged: u16,
     },
 
-    /// The lock was no longer held when it was to be released, extended, upgraded or
+    /// The lock was no longer held when it should have been released, extended, upgraded or
     /// shared.
     ///
     /// What was done under it may have overlapped with another holder's work:
@@ -154,7 +154,7 @@ pub enum Error {
         /// is the one who asked, each waits for the next, and the last for
         /// the first.
         ///
-        /// Of a cycle of more than 16 the first 16; none if the server did
+        /// The first 16 of a longer cycle; none if the server did
         /// not name them in a way that is understood here. Bytes that are no
         /// UTF-8 are replaced.
         owners: Vec<String>,
@@ -243,7 +243,7 @@ impl Error {
     }
 
     /// Whether the same call may succeed later, without anybody changing
-    /// anything: the server was away, full, or out of memory. An address that
+    /// anything: the server was unreachable, full, or out of memory. An address that
     /// cannot be read, a wrong password or a certificate that is not trusted
     /// does not pass by itself.
     ///
@@ -341,7 +341,7 @@ pub enum Failure {
     /// The server answered with an error.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// What came is not of the form that was to come.
+    /// What came does not have the expected form.
     #[error("{0}")]
     Protocol(String),
     /// There can be no connection with these settings: an address that cannot

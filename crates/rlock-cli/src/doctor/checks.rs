@@ -12,7 +12,7 @@ const DEFECTS: &str = "docs/operating.md#defects-and-limits-of-servers";
 /// What the Rust client and the command line ask for, unless told otherwise.
 const USUAL_LEASE_MS: u64 = 30_000;
 const REPLICATION: &str = "docs/operating.md#replication-and-fail-over";
-/// Seconds without a sign of life, unless `min-replicas-max-lag` is known.
+/// Seconds without a heartbeat, unless `min-replicas-max-lag` is known.
 const LAG_MAX: u64 = 10;
 /// What is more than time daemons leave.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(1);
@@ -256,7 +256,7 @@ fn guard(facts: &Facts, has_fail_over: bool) -> Option<Finding> {
             .effect("A master that is cut off goes on granting after its replica was promoted: two holders at once. Fences do not help, as those of the old master may be the larger ones.")
             .remedy("Set `min-replicas-to-write 1`. For single locks ask for replicas: `rlock exec --replicas 1`, or `Terms::replicas`."),
         (_, 0) if has_fail_over => finding(Severity::Note)
-            .effect("No replica can be promoted: when this master is away, so are its locks.")
+            .effect("No replica can be promoted: when this master is unreachable, so are its locks.")
             .remedy("Add a replica."),
         _ => finding(Severity::Ok),
     })
@@ -351,7 +351,7 @@ fn idle(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("idle connections", found).docs(docs));
     }
     let finding = Finding::new(Severity::Warning, "idle connections", found)
-        .effect("A connection that sends nothing for so many seconds is closed, unless it is blocked or has subscriptions. Holds with BIND and requests with NOTIFY that were sent by it end with it. The Rust client has a subscription, so its connection stays.")
+        .effect("A connection that sends nothing for this many seconds is closed, unless it is blocked or has subscriptions. Holds with BIND and requests with NOTIFY that were sent by it end with it. The Rust client has a subscription, so its connection stays.")
         .remedy("Set `timeout 0`, or use BIND and NOTIFY on connections that subscribe or are used more often.")
         .docs(docs);
     Some(finding)
@@ -367,7 +367,7 @@ fn keepalive(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("keep-alive", found).docs(docs));
     }
     let finding = Finding::new(Severity::Warning, "keep-alive", found)
-        .effect("The server never notices that a client's machine has vanished. A waiter there may be granted the lock, which then stands still for a lease. A hold with BIND ends with its lease only.")
+        .effect("The server never notices that a client's machine has vanished. A waiter there may be granted the lock, which then stalls for a lease. A hold with BIND ends with its lease only.")
         .remedy("Set `tcp-keepalive 60`, or leave it at its default of 300.")
         .docs(docs);
     Some(finding)
@@ -421,7 +421,7 @@ fn own(facts: &Facts) -> Option<Finding> {
             .docs(RIGHTS)
     } else if !denied.is_empty() {
         Finding::new(Severity::Note, "rights", format!("{user} lacks {all}"))
-            .effect("What needs these commands gets NOPERM. All else of locking works.")
+            .effect("What needs these commands gets NOPERM. Everything else of locking works.")
             .remedy("Give them to the user by `ACL SETUSER` if it needs them.")
             .docs(RIGHTS)
     } else {

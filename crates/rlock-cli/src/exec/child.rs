@@ -127,9 +127,9 @@ impl Child {
             && !is_all_ended(self.id)
     }
 
-    /// Errors mean that nobody is left to be told. A process that was waited
-    /// for is left alone, as its number may be another's by now; that of a
-    /// group is not given out again while anybody is left in it.
+    /// Errors mean that nobody is left to signal. A process that was waited
+    /// for is left alone, as its number may be another's by now; a group's number
+    /// is not given out again while anybody is left in it.
     fn send(&self, signal: Signal) {
         let _ = match (self.has_group, self.is_reaped) {
             (true, _) => kill_process_group(self.id, signal),

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::info::LockInfo;
 use crate::readable::whole_ms;
 
-/// For how long a master that is away holds up what others show.
+/// For how long an unreachable master holds up what others show.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One look, and what has changed since the one before.
@@ -23,7 +23,7 @@ pub(super) struct Sample {
     pub(super) at_ms: u64,
     /// What the rates are measured over.
     pub(super) interval_ms: u64,
-    /// Of all masters that answered.
+    /// The counters of all masters that answered.
     pub(super) counters: Counters,
     pub(super) per_second: Rates,
     pub(super) masters: Vec<Master>,

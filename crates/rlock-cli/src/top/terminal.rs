@@ -1,8 +1,8 @@
 //! The terminal while `top` has it: what is drawn there, and what the user wants by
 //! keys or by a signal.
 //!
-//! It is given back however `top` ends: when [`Display`] is dropped, and by a hook
-//! before the message of a panic. Asking to end is heard also while a server is slow
+//! It is restored however `top` ends: when [`Display`] is dropped, and by a hook
+//! before the message of a panic. Asking to end is heard even while a server is slow
 //! to answer; what else is wanted meanwhile is kept for later.
 
 use std::collections::VecDeque;

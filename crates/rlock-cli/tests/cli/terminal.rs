@@ -28,7 +28,7 @@ impl Terminal {
         Self::start_with(SIZE.cols, server, arguments)
     }
 
-    /// In a terminal with so many columns.
+    /// In a terminal with this many columns.
     pub(crate) fn start_with(cols: u16, server: &Server, arguments: &[&str]) -> Self {
         Self::start_at(cols, &server.url(), arguments)
     }

@@ -145,8 +145,8 @@ impl Election {
 
     /// Who leads at the moment of asking; `None` if nobody does.
     ///
-    /// Asks the server once. It may be different by now: a leader's requests are
-    /// told from those of its predecessors by the fence.
+    /// Asks the server once. It may be different by now: a leader's requests differ
+    /// from those of its predecessors by the fence.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl Election {
     ///
     /// It begins at once, and goes on in the background; all that observe the same
     /// key by one client share one subscription. No requests are sent meanwhile,
-    /// but for a sign of life every 5 s if the connection is quiet.
+    /// except a heartbeat every 5 s if the connection is quiet.
     ///
     /// Needs a module that publishes values in the usual way (`rlock.publish` is
     /// `auto`, or names the same).
@@ -220,12 +220,12 @@ impl sealed::Kind for Elected {
 impl Guard<Elected> {
     /// Publishes another value, 0 to 1024 bytes, and waits for the server's word.
     ///
-    /// Observers are told of it under the same fence. Values are published in the
+    /// Observers receive it under the same fence. Values are published in the
     /// order in which this was called.
     ///
     /// # Errors
     ///
-    /// It leads as before, but for the first.
+    /// It leads as before, except the first.
     ///
     /// - [`Error::Lost`]: the leadership was lost;
     /// - [`Error::OutOfRange`]: for more than 1024 bytes; nothing was sent;
@@ -269,14 +269,14 @@ impl Guard<Elected> {
 ///
 /// - It begins with the leader of now, or that there is none.
 /// - Each change comes once, a new value of the same leader too, and fences never
-///   go back: of a leader that another one has followed nothing is told any more.
+///   go back: nothing more is published about a leader that has a successor.
 /// - After a new connection, a fail-over, or a slot that has moved, it begins again
 ///   with the leader of that moment, in a change that says that others may have
 ///   been [`missed`](Change::missed).
 /// - Of more than 1024 changes that are not taken, the oldest are dropped, and the
 ///   next one says so likewise.
 ///
-/// A server that is away ends nothing. It ends after an error that does not pass:
+/// An unreachable server ends nothing. It ends after an error that does not pass:
 /// [`Error::Denied`], [`Error::NotALock`], [`Error::ModuleMissing`],
 /// [`Error::Refused`], [`Error::Closed`].
 ///

@@ -111,14 +111,14 @@ impl<K: Kind> Guard<K> {
         Self { held }
     }
 
-    /// The fencing token: larger than that of every earlier holder.
+    /// The fencing token: larger than the fence of every earlier holder.
     ///
     /// A positive number below 2^53. Send it along with what is done under
     /// the lock, and have the receiver refuse a smaller one than it has seen:
     /// then a holder that does not know yet that it lost the lock does no
     /// harm. Entering again and renewal keep it.
     ///
-    /// A reader's and that of permits is this holder's own: larger than that of
+    /// The fence of a reader or of permits is this holder's own: larger than the fence of
     /// every holder before that it could not be together with. For several keys
     /// see [`fence_of`](Guard::fence_of).
     ///
@@ -148,7 +148,7 @@ impl<K: Kind> Guard<K> {
     /// For how long it is held for certain; zero if it was lost.
     ///
     /// Counted on this machine's clock from a moment before the grant, less 2 ms
-    /// and a hundredth of the lease. Each renewal sets it anew. Of several keys
+    /// and a hundredth of the lease. Each renewal sets it again. Of several keys
     /// that which ends first counts; of the members of a quorum, the last that
     /// makes a majority. What is [bound](crate::Terms::bound) ends sooner if its
     /// connection does.
@@ -167,7 +167,7 @@ impl<K: Kind> Guard<K> {
 
     /// Whether it is held for certain at this moment.
     ///
-    /// Compares with the clock when it is called, so it is right also if the
+    /// Compares with the clock when it is called, so it is right even if the
     /// runtime could not run for a while. Once false it stays false. Of several
     /// keys each has to be held, and of the members of a quorum a majority.
     ///
@@ -253,8 +253,8 @@ impl<K: Kind> Guard<K> {
     ///
     /// # Errors
     ///
-    /// It is held as before, but for the first. Several keys are asked for at
-    /// once: the error is that of the first for which it failed, and the others
+    /// It is held as before, except the first. Several keys are asked for at
+    /// once: the error comes from the first that failed, and the others
     /// may last for longer.
     ///
     /// - [`Error::Lost`]: the lock was lost;
@@ -286,13 +286,13 @@ impl<K: Kind> Guard<K> {
     ///
     /// The next waiter gets it in the same moment. If other guards of the
     /// same owner hold it too, only this one ends, and nothing is sent.
-    /// Several keys are released at once, so one whose server is away keeps none
+    /// Several keys are released at once, so one whose server is unreachable keeps none
     /// of the others. In a quorum a majority is waited for, and the others if
     /// they answer soon.
     ///
     /// # Errors
     ///
-    /// Of several keys, that of the first that could not be released.
+    /// For several keys, the error of the first that could not be released.
     ///
     /// - [`Error::Lost`]: the lock was lost before. What the server may have of it
     ///   still is released all the same;
@@ -320,7 +320,7 @@ impl<K: Kind> Guard<K> {
 
     /// Ends this guard, and leaves the lock taken until `least` after its grant.
     ///
-    /// For what must not be done more often than once in `least`, by whomever: a
+    /// For what must not be done more often than once in `least`, by any process: a
     /// job that a timer starts on many machines at once, a call that is limited
     /// to a number per minute (by [`Permits`](crate::Permits)). Nobody's clock
     /// has to agree with another's, and nothing has to be written down.
@@ -350,15 +350,15 @@ impl<K: Kind> Guard<K> {
     ///   [`replicas`](crate::Terms::replicas) as many have to know it.
     /// - Where the server does not let this client close its own earlier connection
     ///   (`CLIENT KILL`), a call for the lock that was lost with that may still
-    ///   arrive, and set the lease anew to its own.
+    ///   arrive, and set the lease to its own.
     /// - In a quorum a majority keeps it. A member that crashes keeps it for its
     ///   startup grace at least.
     ///
     /// # Errors
     ///
     /// None frees the lock: what could not be kept for `least` is free when its
-    /// lease ends, or when `least` is over if that is later. Of several keys, the
-    /// error is that of the first that has one.
+    /// lease ends, or when `least` is over if that is later. For several keys,
+    /// the error of the first that has one.
     ///
     /// - [`Error::Lost`]: the lock was lost before, or while this was asked for;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
@@ -465,7 +465,7 @@ pub(crate) mod sealed {
             std::iter::once(self.first())
         }
 
-        /// Counts anew where the proof rests on others.
+        /// Counts again where the proof rests on others.
         fn look(&self) {}
 
         /// The same, unless it is known without that.

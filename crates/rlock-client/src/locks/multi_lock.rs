@@ -2,7 +2,7 @@
 //!
 //! Decides whether the server can take them in one step. If not, they are
 //! taken one after the other in the order of their names, so that two calls
-//! never wait for each other, and given back if one is not granted.
+//! never wait for each other, and released if one is not granted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ use crate::pump::{Inner, now, pause_after};
 /// Otherwise they are taken one after the other, in the order of their names
 /// as bytes, and so two such calls never wait for each other in a cycle. Those
 /// that are taken already are kept and renewed while the next is waited for;
-/// others may wait for them too; they are given back if the wait ends first.
+/// others may wait for them too; they are released if the wait ends first.
 /// Each has its own fence. That needs a client of the cluster
 /// (`redis+cluster://`): one of a single node is refused the keys of others,
 /// with [`Error::Refused`] (`MOVED`).
@@ -326,7 +326,7 @@ impl MultiLock {
     }
 
     /// Takes one after the other. Wherever this is left, what was had is
-    /// dropped, and so given back.
+    /// dropped, and so released.
     async fn in_order(
         &self,
         owner: &Owner,

@@ -43,7 +43,7 @@ impl Mutex {
     /// The same lock, asked for by `owner`, who may hold it already.
     ///
     /// Then it is entered again: at once, past every waiter, with the terms
-    /// and the fence of the hold that is there, and its lease set anew. It is
+    /// and the fence of the hold that is there, and its lease set again. It is
     /// free when the last of the owner's guards is gone. Calls of one owner
     /// for one key take turns: [`try_lock`](Self::try_lock) gives `None` while
     /// another one waits. [`Error::HeldOtherwise`] if the owner holds the key
@@ -89,8 +89,8 @@ impl Mutex {
     /// Waiters get it in the order in which they asked. A broken connection
     /// does not end the wait: it goes on in its place if there is a new one
     /// within 10 s, and is last in the queue after that. Nor does a server that
-    /// fails over end it: its successor knows no places, so the order there is
-    /// that of asking again.
+    /// fails over end it: its successor knows no places, so the order there is the
+    /// order of asking again.
     ///
     /// # Errors
     ///
@@ -227,12 +227,12 @@ impl Mutex {
 
     /// Takes the lock from its holders; the number of holders removed.
     ///
-    /// The next waiter gets it. The holder is told that it lost the lock, but
+    /// The next waiter gets it. The holder learns that it lost the lock, but
     /// may still be at work: this is for operators.
     ///
     /// # Errors
     ///
-    /// As for [`info`](Self::info). [`Error::Unavailable`] also if the connection
+    /// As for [`info`](Self::info). [`Error::Unavailable`] even if the connection
     /// ended before the answer: it is not asked again, as that could take the lock
     /// from the next holder, too. Whether it is done is not known then.
     ///

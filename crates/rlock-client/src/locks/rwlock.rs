@@ -58,7 +58,7 @@ impl RwLock {
     /// gone. A writer may read as well; the lock stays exclusive meanwhile. For
     /// a reader, to write is an upgrade of what it holds, as
     /// [`ReadGuard::upgrade`](Guard::upgrade) is: it waits for all other readers, and all its
-    /// guards have the new fence then, also if the call was dropped in that
+    /// guards have the new fence then, even if the call was dropped in that
     /// very moment. The lock stays exclusive until the last of the owner's
     /// guards is gone, or the last of its write guards is downgraded.
     ///
@@ -239,7 +239,7 @@ pub enum Write {}
 /// Holds a lock together with other readers, until it is released, dropped,
 /// or lost.
 ///
-/// The fence is this reader's own: larger than that of every writer before it.
+/// The fence is this reader's own: larger than the fence of every writer before it.
 ///
 /// # Examples
 ///
@@ -340,7 +340,7 @@ impl Guard<Shared> {
     ///
     /// The guard belongs to the future: dropping it withdraws the request and
     /// releases what was held, as dropping the guard does. Other guards of
-    /// the same owner keep on reading, also if the upgrade was granted in
+    /// the same owner keep on reading, even if the upgrade was granted in
     /// that very moment: it is undone, and only their fence is a new one. To
     /// give up waiting and go on reading use
     /// [`upgrade_timeout`](Self::upgrade_timeout).
@@ -357,12 +357,12 @@ impl Guard<Shared> {
 
     /// Writes if nobody else reads, at once; gives the guard back if not.
     ///
-    /// Also given back while another call of this owner for this key is under
+    /// Also returned while another call of this owner for this key is under
     /// way.
     ///
     /// # Errors
     ///
-    /// Those of [`upgrade`](Self::upgrade) but for [`Error::Deadlock`], and
+    /// Those of [`upgrade`](Self::upgrade) except [`Error::Deadlock`], and
     /// [`Error::Unavailable`] if there was no usable answer within the
     /// client's retry timeout.
     ///

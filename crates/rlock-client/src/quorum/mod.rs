@@ -51,7 +51,7 @@ use seats::{Wait, acquire};
 /// more than the clocks of the members are apart. A lease above that grace is refused.
 ///
 /// This is Redlock, with a queue and a fence. It is no consensus: a holder that
-/// stood still does not know that it has lost the lock, before it looks. See
+/// stalled does not know that it has lost the lock, before it looks. See
 /// [`QuorumGuard::fence`](crate::QuorumGuard::fence).
 ///
 /// Cheap to clone; all clones use the same connections.
@@ -290,7 +290,7 @@ impl QuorumMutex {
         }
     }
 
-    /// Waits for the lock, without limit: also while too few members can be
+    /// Waits for the lock, without limit: even while too few members can be
     /// reached.
     ///
     /// # Errors
@@ -319,8 +319,8 @@ impl QuorumMutex {
     ///
     /// Of several that try at the same time one gets it: the one that the gate
     /// granted. It waits for the others to leave the other members: for half of
-    /// the response limit, or a fifth of the lease if that is less, but for half
-    /// a second at least. A member that still refuses is held.
+    /// the response limit, or a fifth of the lease if that is less, but at least half
+    /// a second. A member that still refuses is held.
     ///
     /// # Errors
     ///
@@ -448,7 +448,7 @@ impl Guard<Majority> {
         Self::new(Share { hold, open: true })
     }
 
-    /// Another one, after the lease of the whole was set anew; none if the hold
+    /// Another one, after the lease of the whole was set again; none if the hold
     /// is over.
     pub(crate) async fn again(hold: Arc<Hold>) -> Option<Self> {
         let guard = hold.enter().then(|| Self::of(hold))?;
@@ -458,7 +458,7 @@ impl Guard<Majority> {
         guard.held.hold.look().then_some(guard)
     }
 
-    /// The members that hold it now. Others may be away, or be asked just now.
+    /// The members that hold it now. Others may be unreachable, or be asked just now.
     ///
     /// # Examples
     ///

@@ -69,7 +69,7 @@ pub(crate) enum Event {
     Back(usize),
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
     /// Ask for what can be granted at once.
@@ -215,7 +215,7 @@ impl Plan {
         held + asking < majority(self.seats.len()) || self.gate() == Some(Seat::Refused)
     }
 
-    /// The first of those that could be reached when they were to be asked.
+    /// The first of those that could be reached when they were asked.
     fn gate(&self) -> Option<Seat> {
         let mut seats = self.seats.iter().copied();
         seats.find(|seat| !matches!(seat, Seat::Away | Seat::Ahead | Seat::Idle))

@@ -1,20 +1,20 @@
-//! The end of what is watched: losses are told, and bound holds are cut. And
-//! what those are told who follow the value of a lock.
+//! The end of what is watched: losses are reported, and bound holds are cut. And
+//! what observers of the value of a lock receive.
 //!
-//! Watches are compared with the hold: one is lost if its fence is not that of
-//! its owner's hold. A lock may have a hundred thousand watches, so the search
+//! Watches are compared with the hold: one is lost if its fence differs from its
+//! owner's hold. A lock may have a hundred thousand watches, so the search
 //! goes on from turn to turn, and nothing is granted until it is through.
 
 use crate::table::QueueId;
 use crate::watch::{Search, Watch, WatchId};
 use crate::{Announce, Effect, Fence, Hold, Locks, Name, Step, Timestamp, ValueMessage, Who};
 
-/// How many watches are looked at for the price of one that is told.
+/// How many watches are looked at for the price of one that is reported.
 const LOOKS_PER_TICKET: usize = 8;
 
 impl Locks {
-    /// Tells of the holds that have ended since the last time, as many as this
-    /// turn allows. Of shared ones only those are looked at that are known to
+    /// Tells of the holds that have ended since the last time, up to the limit
+    /// of this turn. Among shared ones only those are looked at that are known to
     /// have ended, if all is known.
     pub(super) fn tell_losses(
         &mut self,

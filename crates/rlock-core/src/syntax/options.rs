@@ -170,7 +170,7 @@ impl<'a, A: Argument> Options<'a, A> {
         Ok(Some(NamedChannel { kind, word }))
     }
 
-    /// What is to be published with the hold.
+    /// The value to publish with the hold.
     #[inline]
     pub(super) fn published(&self) -> Result<Option<&'a [u8]>, ArgError> {
         self.value(Opt::Value).map(args::value).transpose()

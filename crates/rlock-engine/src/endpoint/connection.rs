@@ -1,7 +1,7 @@
 //! One connection: its greeting, and the replies that it owes, in order.
 //!
 //! Requests and messages use the same connection: when it ends, the server
-//! withdraws what was queued and what was to be told by it, so nothing is
+//! withdraws its queued requests and its messages, so nothing is
 //! granted to somebody who no longer listens. A connection is used only after
 //! its subscription is confirmed.
 

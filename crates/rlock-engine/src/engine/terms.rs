@@ -138,7 +138,7 @@ impl Terms {
     /// grace. Here the grace counts from when the connection was last
     /// known to be there: a hold is lost that was not taken over by then.
     ///
-    /// A connection that is quiet is asked for a sign of life four times
+    /// A connection that is quiet is asked for a heartbeat four times
     /// in the grace, at most ten times a second and at least every 5 s,
     /// and given up if none comes for half of the grace. So a grace of
     /// some seconds is useful, in which a slow server can answer. One of
@@ -148,7 +148,7 @@ impl Terms {
     /// A process that was stopped, or a machine that was suspended, sees
     /// the end of its connection only when it runs again. From a grace of
     /// 400 ms on, `Guard::is_valid` knows better: it is
-    /// false once the last sign of life is older than the grace. For a
+    /// false once the last heartbeat is older than the grace. For a
     /// shorter one rely on the fence in that moment.
     ///
     /// The server must let this client close its own earlier connection
@@ -180,7 +180,7 @@ impl Terms {
     /// larger fence. With this nobody relies on such a grant: the client asks
     /// the replicas with `WAIT` before the call ends, for at most
     /// `ClientBuilder::replication_timeout`. If too few answer, what the call has
-    /// taken is given back, and the call fails with [`Error::NotReplicated`];
+    /// taken is released, and the call fails with [`Error::NotReplicated`];
     /// nothing tries again by itself. The call fails in the same way with
     /// [`Error::Unavailable`] if the connection for these questions cannot be
     /// made within that time. A wait with a limit may end later by that time.
@@ -193,7 +193,7 @@ impl Terms {
     /// majority of the servers, where those who choose can only choose a
     /// server that was reached by the majority. Set `min-replicas-to-write` as
     /// well: a master that was cut off then grants nothing. A fence is the
-    /// only thing that helps against a holder that stands still.
+    /// only thing that helps against a holder that stalls.
     ///
     /// It excludes [`bound`](Self::bound): these questions
     /// need a connection of their own, and renewing there would move the bond.
@@ -267,7 +267,7 @@ impl Terms {
         (!left.is_zero()).then(|| left.min(self.lease))
     }
 
-    /// When a hold that began at `taken` is to be renewed next, after a lease
+    /// When to renew next a hold that began at `taken`, after a lease
     /// that was asked for at `sent`.
     ///
     /// Renewals are a third of the lease apart, at a phase that differs from
@@ -303,7 +303,7 @@ fn phase(hold: u64, period: u64) -> u64 {
 /// Until when a lease that was asked for at `sent` counts on this machine.
 ///
 /// It began on the server after `sent`, so it ends there later than counted
-/// here, but for the server's rounding to its whole milliseconds, this
+/// here, except the server's rounding to its whole milliseconds, this
 /// machine's timers, and two clocks that do not run equally fast. What is
 /// taken off for these is what Redlock takes off: 2 ms and a hundredth.
 pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
@@ -404,7 +404,7 @@ fn in_range(argument: &'static str, permits: u32, most: u32) -> Result<(), Error
 /// The longest value.
 const VALUE_LEN_MAX: usize = 1024;
 
-/// What whoever holds a lock alone publishes with it: any bytes, 0 to 1024 of them.
+/// What an exclusive holder publishes with the lock: any bytes, 0 to 1024 of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value(Arc<[u8]>);
 
@@ -431,7 +431,7 @@ impl Value {
     }
 }
 
-/// How a request for a lock is told its outcome.
+/// How a request for a lock gets its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queueing {
     /// Not at all: now or never.
@@ -503,7 +503,7 @@ mod tests {
             assert!(first >= taken + terms.lease / 12, "{:?}", first - taken);
             assert!(first <= taken + terms.lease / 12 * 5);
             assert_eq!(due(first), first + terms.lease / 3);
-            // Also if it was late, and after one that was out of turn.
+            // Even if it was late, and after one that was out of turn.
             let late = first + Duration::from_secs(1);
             assert_eq!(due(late), first + terms.lease / 3);
             let early = taken + ((first - taken) - Duration::from_secs(1));
