@@ -59,9 +59,6 @@ const fn version_part(text: &str) -> c_int {
     }
 }
 
-/// The commit that the module is built from; `build.rs` finds it.
-const COMMIT: &str = env!("RLOCK_COMMIT");
-
 /// Where Redis begins.
 ///
 /// # Safety
@@ -231,8 +228,9 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
         );
     }
     events::subscribe(ctx);
-    let version = env!("CARGO_PKG_VERSION");
-    ctx.log(c"notice", &format!("version {version} ({COMMIT})"));
+    // `build.rs` finds the commit.
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("RLOCK_COMMIT"));
+    ctx.log(c"notice", &format!("version {version} ({commit})"));
     Ok(())
 }
 
