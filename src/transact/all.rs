@@ -43,7 +43,11 @@ impl<'a> LoadedAll<'a> {
             }
         }
         let loaded = Self::as_they_are(state, op, keys);
-        match loaded.holds.iter().position(|hold| *hold == Hold::NoLock) {
+        match loaded
+            .holds
+            .iter()
+            .position(|hold| matches!(hold, Hold::NoLock))
+        {
             None => Ok(loaded),
             Some(key) => {
                 loaded.save(state);

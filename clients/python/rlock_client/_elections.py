@@ -12,6 +12,7 @@ from ._face import ClientBase, LockBase, Value, key_bytes
 from ._host import Call, Host, Key
 
 CHANGES_MAX = 1024
+FOREIGN = "it belongs to the process, or the event loop, that observes"
 M = TypeVar("M", bound="LeadershipBase")
 
 
@@ -69,7 +70,7 @@ class Observer(Call):
     def take(self, host: Host) -> Optional[Change]:
         """The next one; ``None`` if the caller has to wait for it."""
         if host.is_foreign:
-            raise errors.Closed("it belongs to the process, or the event loop, that observes")
+            raise errors.Closed(FOREIGN)
         with self._lock:
             if self._untaken:
                 return self._untaken.popleft()

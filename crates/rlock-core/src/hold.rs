@@ -135,6 +135,12 @@ impl Hold {
         Self::Exclusive { who, holder, value }
     }
 
+    /// Whether nobody holds the lock.
+    #[must_use]
+    pub const fn is_free(&self) -> bool {
+        matches!(self, Self::Free)
+    }
+
     /// Takes the hold out, and leaves a free one.
     #[must_use]
     pub const fn take(&mut self) -> Self {
@@ -269,8 +275,12 @@ impl Hold {
     #[must_use]
     pub fn published(&self) -> Option<(Fence, &Arc<[u8]>)> {
         match self {
-            Self::Exclusive { holder, value, .. } => holder.fence.zip(value.as_ref()),
-            Self::Free | Self::Shared(_) | Self::NoLock => None,
+            Self::Exclusive {
+                holder,
+                value: Some(value),
+                ..
+            } => holder.fence.map(|fence| (fence, value)),
+            Self::Free | Self::Exclusive { .. } | Self::Shared(_) | Self::NoLock => None,
         }
     }
 

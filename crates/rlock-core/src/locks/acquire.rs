@@ -151,7 +151,7 @@ impl Locks {
             self.check_watches_of([name], &request.beside(), limits.watches_max)?;
         }
         let own = own.filter(|_| own_ticket.is_some());
-        if own.is_none() && *hold != Hold::Free {
+        if own.is_none() && !hold.is_free() {
             self.check_shared(now, hold, request, limits)?;
         }
         let count = hold.of_caller(request.owner).map_or(0, |it| it.count);

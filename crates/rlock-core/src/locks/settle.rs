@@ -128,7 +128,7 @@ impl Locks {
     /// Counts a lease that ended unseen: the key is gone, and it was time.
     fn count_unseen_lapse(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
         let queue = self.table.queue(id);
-        if queue.is_some_and(|it| it.was_lease_due(now)) && *hold == Hold::Free {
+        if queue.is_some_and(|it| it.was_lease_due(now)) && hold.is_free() {
             self.counters.lease_expirations += 1;
         }
     }
@@ -172,7 +172,7 @@ impl Locks {
             self.budget.spend(1);
             if over || gone {
                 effects.extend(self.end_front(now, front, gone));
-            } else if *hold == Hold::Free && self.offers(now, id, effects) {
+            } else if hold.is_free() && self.offers(now, id, effects) {
                 return;
             } else if is_multi {
                 self.note_if_ready(front);
@@ -295,7 +295,7 @@ impl Locks {
             let front = self.table.front(queue);
             let offered = self.is_offered(now, queue);
             self.look_at(now, queue, hold);
-            let free = *hold == Hold::Free && !offered;
+            let free = hold.is_free() && !offered;
             grantable &= free
                 && self.is_granting(now, Some(queue))
                 && front == Some(*member)

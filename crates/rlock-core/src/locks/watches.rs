@@ -105,11 +105,25 @@ impl Locks {
         }
     }
 
-    /// What those who follow the value of a lock are to be told, now that an
-    /// operation is through. To be called once for each operation, when the
-    /// hold does not change any more. So of a hand-off only the new holder's
-    /// value is told, and a waiter who is passed over never seems to lead.
+    /// The message to those who follow the value of a lock, if it has changed.
+    /// Call it once for each operation, when the hold does not change any more.
+    /// So a hand-off tells only the new holder's value, and a waiter who is
+    /// passed over never seems to lead.
+    #[inline]
     pub fn tell_value(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &Hold,
+    ) -> Option<ValueMessage> {
+        // Inlined, as most holds have no value.
+        if hold.published().is_none() && !self.table.has_told() {
+            return None;
+        }
+        self.tell_change_of_value(now, name, hold)
+    }
+
+    fn tell_change_of_value(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
@@ -137,9 +151,6 @@ impl Locks {
         name: Name<'_>,
         hold: &Hold,
     ) -> Option<ValueMessage> {
-        if !self.table.has_told() {
-            return None;
-        }
         let queue = self.table.find(name)?;
         let told = self.table.told(queue)?;
         self.look_at(now, queue, hold);
