@@ -1,4 +1,4 @@
-//! How long those waited who were granted a lock from the queue: the histogram
+//! The waits of requests that were granted from the queue: the histogram
 //! `wait_usec_histogram` of `INFO rlock`.
 
 use std::collections::BTreeMap;

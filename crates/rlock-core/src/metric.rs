@@ -107,7 +107,7 @@ counters! {
 }
 
 metrics! {
-    /// What there is now. Whoever has the locks of a server knows the last seven.
+    /// What there is now. The shell fills in the last seven.
     Gauges {
         waiters = "waiters", 1.0, Gauge,
             "Places in queues, of at most rlock.max-waiters.";
