@@ -47,7 +47,17 @@ static ALLOCATOR: redis_module::alloc::RedisAlloc = redis_module::alloc::RedisAl
 const NAME: &std::ffi::CStr = c"rlock";
 /// The version as `MODULE LIST` shows it: major, minor and patch, two digits
 /// each.
-const VERSION: c_int = 1_00;
+const VERSION: c_int = version_part(env!("CARGO_PKG_VERSION_MAJOR")) * 1_00_00
+    + version_part(env!("CARGO_PKG_VERSION_MINOR")) * 1_00
+    + version_part(env!("CARGO_PKG_VERSION_PATCH"));
+
+/// Used while the module is compiled.
+const fn version_part(text: &str) -> c_int {
+    match c_int::from_str_radix(text, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("a part of the version is no number"),
+    }
+}
 
 /// Where Redis begins.
 ///
@@ -218,6 +228,9 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
         );
     }
     events::subscribe(ctx);
+    // `build.rs` finds the commit.
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("RLOCK_COMMIT"));
+    ctx.log(c"notice", &format!("version {version} ({commit})"));
     Ok(())
 }
 

@@ -15,12 +15,14 @@ mod facts;
 mod key;
 mod questions;
 pub(crate) mod raw;
+mod section;
 mod text;
 
 pub(crate) use context::{Context, Published};
 pub(crate) use facts::KeyEvent;
 pub(crate) use key::{Field, Key, KeyKind};
 pub(crate) use questions::Serves;
+pub(crate) use section::Section;
 pub(crate) use text::{OwnedText, Text, Word};
 
 use std::cell::{OnceCell, UnsafeCell};

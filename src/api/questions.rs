@@ -19,6 +19,12 @@ pub(crate) enum Serves {
 /// A reply of the server's, freed with this value.
 struct Reply(*mut raw::RedisModuleCallReply);
 
+/// A section of the server's own `INFO`, freed with this value.
+struct Info<'a> {
+    ctx: &'a Context,
+    fields: *mut raw::RedisModuleServerInfoData,
+}
+
 impl Context {
     /// Whether the server has a command under this name, which needs at least
     /// one argument.
@@ -135,17 +141,55 @@ impl Context {
 
     /// How many replicas the server hears of, if it needs any to take writes.
     pub(crate) fn good_replicas(&self) -> Option<u64> {
+        Info::of(self, c"replication").number(c"min_slaves_good_slaves")
+    }
+
+    /// How many replicas are connected.
+    pub(crate) fn replicas(&self) -> Option<u64> {
+        Info::of(self, c"replication").number(c"connected_slaves")
+    }
+
+    /// How many of the last write to the AOF and the last dump failed.
+    pub(crate) fn write_errors(&self) -> u64 {
+        let info = Info::of(self, c"persistence");
+        let statuses = [c"aof_last_write_status", c"rdb_last_bgsave_status"];
+        statuses
+            .map(|it| u64::from(info.is(it, c"err")))
+            .iter()
+            .sum()
+    }
+}
+
+impl<'a> Info<'a> {
+    fn of(ctx: &'a Context, section: &CStr) -> Self {
+        // SAFETY: the context belongs to the running call.
+        let fields = unsafe { raw::server_info(ctx.raw(), section.as_ptr()) };
+        Self { ctx, fields }
+    }
+
+    /// A field that is a number; `None` if there is none.
+    fn number(&self, field: &CStr) -> Option<u64> {
         let mut failed: c_int = 0;
-        // SAFETY: the context belongs to the running call; what the server
-        // tells is freed here.
-        let good = unsafe {
-            let info = raw::server_info(self.raw(), c"replication".as_ptr());
-            let field = c"min_slaves_good_slaves".as_ptr();
-            let good = raw::server_info_number(info, field, &raw mut failed);
-            raw::free_server_info(self.raw(), info);
-            good
-        };
-        (failed == raw::REDISMODULE_OK as c_int).then_some(good)
+        // SAFETY: the fields are not freed yet.
+        let number =
+            unsafe { raw::server_info_number(self.fields, field.as_ptr(), &raw mut failed) };
+        (failed == raw::REDISMODULE_OK as c_int).then_some(number)
+    }
+
+    /// Whether there is a field with this value.
+    fn is(&self, field: &CStr, value: &CStr) -> bool {
+        // SAFETY: the fields, of which the text is one, are not freed yet.
+        unsafe {
+            let text = raw::server_info_text(self.fields, field.as_ptr());
+            !text.is_null() && CStr::from_ptr(text) == value
+        }
+    }
+}
+
+impl Drop for Info<'_> {
+    fn drop(&mut self) {
+        // SAFETY: ours, and freed once, in the call that has asked.
+        unsafe { raw::free_server_info(self.ctx.raw(), self.fields) }
     }
 }
 

@@ -12,11 +12,11 @@ pub(crate) use published::{ZERO, announce, publish_value};
 use std::{collections::BTreeMap, time::Duration};
 
 use hdrhistogram::Histogram;
-use rlock_core::{Delivery, Ended, Fence, Granted, Listener, TicketId};
+use rlock_core::{Delivery, Ended, Fence, Granted, Listener, TicketId, Waits};
 
 use crate::api::{Context, Published};
 
-/// The longest wait that the histogram tells from longer ones: 30 days, in
+/// The longest wait that the quantiles tell from longer ones: 30 days, in
 /// microseconds, which is the largest value of `max-lease-ms`.
 const WAIT_USEC_MAX: u64 = 2_592_000_000_000;
 
@@ -26,8 +26,9 @@ pub(crate) struct Deliveries {
     /// Which ticket a blocked call waits on; until it is unblocked.
     callers: BTreeMap<u64, TicketId>,
     pub(crate) grants: Grants,
-    waits: Histogram<u32>,
+    quantiles: Histogram<u32>,
     wait_usec_max: u64,
+    pub(crate) waits: Waits,
 }
 
 impl Deliveries {
@@ -37,12 +38,13 @@ impl Deliveries {
     ///
     /// The text of the histogram's refusal of its bounds.
     pub(crate) fn new() -> Result<Self, String> {
-        let waits = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
+        let quantiles = Histogram::new_with_bounds(1, WAIT_USEC_MAX, 2);
         Ok(Self {
             callers: BTreeMap::new(),
             grants: Grants::default(),
-            waits: waits.map_err(|error| error.to_string())?,
+            quantiles: quantiles.map_err(|error| error.to_string())?,
             wait_usec_max: 0,
+            waits: Waits::default(),
         })
     }
 
@@ -157,7 +159,8 @@ impl Deliveries {
     /// Takes note of how long somebody has waited who was granted a lock.
     fn record_wait(&mut self, waited: Duration) {
         let usec = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
-        self.waits.saturating_record(usec.max(1));
+        self.quantiles.saturating_record(usec.max(1));
+        self.waits.record(usec);
         self.wait_usec_max = self.wait_usec_max.max(usec);
     }
 
@@ -165,7 +168,7 @@ impl Deliveries {
     /// microseconds: of half of them at most, of 99 %, of all.
     pub(crate) fn wait_usec(&self) -> [u64; 3] {
         let at_most = |quantile| {
-            let value = self.waits.value_at_quantile(quantile);
+            let value = self.quantiles.value_at_quantile(quantile);
             value.min(self.wait_usec_max)
         };
         [at_most(0.5), at_most(0.99), self.wait_usec_max]

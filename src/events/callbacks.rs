@@ -4,14 +4,14 @@
 
 use std::{
     cell::Cell,
-    ffi::{CStr, CString},
+    ffi::CStr,
     os::raw::{c_char, c_int, c_void},
     ptr,
 };
 
 use super::{info, timer};
 use crate::{
-    api::{KeyEvent, MainThread, Text, entry, raw},
+    api::{KeyEvent, MainThread, Section, Text, entry, raw},
     clock,
     delivery::Outcome,
     notes::{KeyChange, Note},
@@ -241,13 +241,7 @@ pub(super) unsafe extern "C" fn on_info(
         return;
     }
     entry::callback(ptr::null_mut(), |ctx| {
-        // SAFETY: the server passes a context for this call; without a name the
-        // section has the module's.
-        unsafe { raw::info_add_section(section, ptr::null()) };
-        info::report(ctx, &|name, value| {
-            let name = CString::new(name).unwrap_or_default();
-            // SAFETY: as above; the server copies the name.
-            unsafe { raw::info_add_field(section, name.as_ptr(), value) };
-        });
+        // SAFETY: the server passes a section for this call.
+        info::report(ctx, &unsafe { Section::begin(section) });
     });
 }

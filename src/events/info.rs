@@ -3,17 +3,21 @@
 use rlock_core::{Counters, Gauges};
 
 use crate::{
-    api::{Context, entry},
+    api::{Context, Section, entry},
     state::{self, State},
 };
 
-/// Adds the numbers of the section, each by `add`.
-pub(super) fn report(ctx: &Context, add: &dyn Fn(&str, u64)) {
+/// Writes the section.
+pub(super) fn report(ctx: &Context, section: &Section) {
+    section.text("version", env!("CARGO_PKG_VERSION"));
+    section.text("commit", env!("RLOCK_COMMIT"));
     state::look(|state| {
         let (counters, gauges) = (counters(state), gauges(state, ctx));
         for (metric, value) in counters.values().chain(gauges.values()) {
-            add(metric.name, value);
+            section.number(metric.name, value);
         }
+        let waits = state.deliveries.waits.fields();
+        section.numbers("wait_usec_histogram", waits);
     });
 }
 
@@ -34,6 +38,8 @@ fn gauges(state: &State, ctx: &Context) -> Gauges {
         wait_usec_max,
         eviction_risk: ctx.flags().may_evict().into(),
         grace_left_ms: u64::try_from(grace_left_ms).unwrap_or(u64::MAX),
+        replicas: ctx.replicas().unwrap_or_default(),
+        write_errors: ctx.write_errors(),
         ..state.locks.gauges()
     }
 }

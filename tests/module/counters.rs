@@ -3,8 +3,8 @@
 use rlock_core::{Counters, Gauges};
 
 use crate::contest::{Contest, wait_for};
-use rlock_testkit::Server;
 use rlock_testkit::client::eventually;
+use rlock_testkit::{Server, replicated};
 
 /// Asserts that these counters have these values, and all other counters zero.
 #[track_caller]
@@ -170,6 +170,60 @@ fn waited_time_is_that_of_the_granted() {
             "{percentile} is {value}, the maximum {max}"
         );
     }
+    let histogram = server.info("rlock", "rlock_wait_usec_histogram");
+    let fields = histogram.split(',').map(|field| {
+        let (name, value) = field.split_once('=').expect("each field has a value");
+        (name, value.parse::<u64>().expect("a value is a number"))
+    });
+    for (name, value) in fields {
+        let expected = match name.strip_prefix("le_") {
+            Some("inf") => 1,
+            Some(bound) => u64::from(max <= bound.parse().expect("a bound is a number")),
+            None => max,
+        };
+        assert_eq!(value, expected, "{name} of {histogram}");
+    }
+}
+
+#[test]
+fn version_and_commit_are_those_of_the_source() {
+    let server = Server::start();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(server.info("rlock", "rlock_version"), version);
+    let [major, minor, patch] = [0, 1, 2].map(|part| version.split('.').nth(part));
+    let number = |part: Option<&str>| part.and_then(|it| it.parse::<u64>().ok());
+    let [major, minor, patch] = [major, minor, patch].map(|part| number(part).unwrap());
+    let listed = format!("name rlock ver {} ", major * 10_000 + minor * 100 + patch);
+    let modules = server.ask("MODULE LIST");
+    assert!(modules.contains(&listed), "{modules}");
+    let commit = server.info("rlock", "rlock_commit");
+    assert_ne!(commit, "");
+    let logged = format!("<rlock> version {version} ({commit})\n");
+    assert!(server.log().contains(&logged), "{}", server.log());
+}
+
+#[test]
+fn replicas_are_counted_while_they_are_connected() {
+    let (primary, replica) = replicated();
+    assert_eq!(primary.counter("replicas"), 1);
+    assert_eq!(replica.counter("replicas"), 0);
+    drop(replica);
+    eventually("the replica is gone", || primary.counter("replicas") == 0);
+}
+
+#[test]
+fn last_dump_counts_as_long_as_it_is_one_that_failed() {
+    let server = Server::start();
+    assert_eq!(server.counter("write_errors"), 0);
+    let in_its_way = server.directory().join("dump.rdb");
+    std::fs::create_dir(&in_its_way).unwrap();
+    assert_eq!(server.ask("BGSAVE"), "Background saving started");
+    eventually("the dump has failed", || {
+        server.counter("write_errors") == 1
+    });
+    std::fs::remove_dir(&in_its_way).unwrap();
+    assert_eq!(server.ask("SAVE"), "OK");
+    assert_eq!(server.counter("write_errors"), 0);
 }
 
 #[test]

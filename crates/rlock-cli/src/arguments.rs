@@ -73,6 +73,12 @@ const ENVIRONMENT: [(&str, &str); 5] = [
     ),
 ];
 
+/// The commit that the program is built from; `build.rs` finds it.
+pub(crate) const COMMIT: &str = env!("RLOCK_COMMIT");
+
+/// What `--version` shows behind the name.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("RLOCK_COMMIT"), ")");
+
 /// After the options of the command, which are counted from zero.
 const GLOBAL: usize = 100;
 
@@ -85,7 +91,7 @@ fn exit_codes() -> String {
 ///
 /// For servers that have the rlock module loaded.
 #[derive(Debug, Parser)]
-#[command(name = "rlock", version, after_long_help = exit_codes())]
+#[command(name = "rlock", version = VERSION, after_long_help = exit_codes())]
 pub(crate) struct Arguments {
     /// The server, as redis://[user:password@]host[:port][/database].
     ///

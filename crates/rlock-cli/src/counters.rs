@@ -19,8 +19,8 @@ fn kind(name: &str) -> MetricKind {
 pub(crate) struct Counters(BTreeMap<String, u64>);
 
 impl Counters {
-    pub(crate) fn new(numbers: rlock_client::Counters) -> Self {
-        Self(numbers)
+    pub(crate) fn new(said: &rlock_client::Counters) -> Self {
+        Self(said.numbers.clone())
     }
 
     /// Those of all masters together: sums, except what cannot be summed.
@@ -90,11 +90,8 @@ mod tests {
             ("waiters", 9),
             ("wait_usec_max", grants),
         ];
-        Counters::new(
-            numbers
-                .map(|(name, number)| (name.to_owned(), number))
-                .into(),
-        )
+        let numbers = numbers.map(|(name, number)| (name.to_owned(), number));
+        Counters(numbers.into())
     }
 
     #[test]

@@ -258,7 +258,7 @@ impl Client {
     /// # async fn example(client: rlock_client::Client) {
     /// for master in client.counters().await {
     ///     match master.answer {
-    ///         Ok(numbers) => println!("{}: {} wait", master.address, numbers["waiters"]),
+    ///         Ok(said) => println!("{}: {} wait", master.address, said.numbers["waiters"]),
     ///         Err(error) => println!("{}: {error}", master.address),
     ///     }
     /// }

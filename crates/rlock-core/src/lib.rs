@@ -24,7 +24,8 @@
 //!   `settle`, `watches`, `sweep` those of what follows from it, `wait_for` and
 //!   `graph` those of deadlocks; `views` shows an operator the rest;
 //! - [`syntax`]: from the words of a command to a request; [`setting`](Setting),
-//!   [`metric`](Metric): what a server can be set to, and what it shows of itself.
+//!   [`metric`](Metric), [`waits`](Waits): what a server can be set to,
+//!   and what it shows of itself.
 #![forbid(unsafe_code)]
 
 pub mod codec;
@@ -39,6 +40,7 @@ pub mod syntax;
 mod table;
 mod ticket;
 mod time;
+mod waits;
 mod watch;
 
 pub use fence::Fence;
@@ -56,4 +58,5 @@ pub use step::{
 };
 pub use ticket::{Channel, ChannelKind, Delivery, Listener, Ticket, TicketId};
 pub use time::{Grace, Timestamp};
+pub use waits::Waits;
 pub use watch::Binding;

@@ -107,7 +107,7 @@ counters! {
 }
 
 metrics! {
-    /// What there is now. The owner of the server's locks knows the last five.
+    /// What there is now. The shell fills in the last seven.
     Gauges {
         waiters = "waiters", 1.0, Gauge,
             "Places in queues, of at most rlock.max-waiters.";
@@ -129,5 +129,9 @@ metrics! {
             "1 while maxmemory-policy could evict locks.";
         grace_left_ms = "grace_left_seconds", 1e-3, Largest,
             "What is left of rlock.startup-grace-ms.";
+        replicas = "replicas", 1.0, Gauge,
+            "Replicas that are connected to this server.";
+        write_errors = "write_errors", 1.0, Gauge,
+            "How many of the last AOF write and the last dump failed.";
     }
 }

@@ -1,10 +1,15 @@
 //! The numbers under Prometheus' names: seconds, `_total` for what only grows.
 
-use prometheus::{Gauge, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
+use std::time::Duration;
+
+use prometheus::proto::{Bucket, Histogram, LabelPair, MetricFamily, MetricType};
+use prometheus::{Gauge, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder, proto};
 use rlock_client::Contended;
 use rlock_core::{Metric, MetricKind};
 
 use super::look::{Looks, Master};
+use crate::arguments::COMMIT;
+use crate::waits::Waits;
 
 /// How much of a key is shown, in characters.
 const KEY_MAX: usize = 120;
@@ -26,15 +31,36 @@ pub(super) fn text(looks: &Looks) -> prometheus::Result<String> {
         let is_up = if master.counters.is_some() { 1.0 } else { 0.0 };
         up.with_label_values(&[&master.address]).set(is_up);
     }
+    page.builds(&looks.masters)?;
     page.numbers(&looks.masters)?;
     page.locks(&looks.masters)?;
-    TextEncoder::new().encode_to_string(&page.0.gather())
+    let mut families = page.0.gather();
+    families.extend(waits(&looks.masters));
+    TextEncoder::new().encode_to_string(&families)
 }
 
 /// What is shown of one look.
 struct Page(Registry);
 
 impl Page {
+    /// The builds of the modules that tell them, and of the exporter.
+    fn builds(&self, masters: &[Master]) -> prometheus::Result<()> {
+        let build = "1, with the version and the commit of the module.";
+        let build = self.gauges("build_info", build, &["master", "version", "commit"])?;
+        for master in masters {
+            let text = |name| Some(master.counters.as_ref()?.texts.get(name)?.as_str());
+            if let (Some(version), Some(commit)) = (text("version"), text("commit")) {
+                let values = [master.address.as_str(), version, commit];
+                build.with_label_values(&values).set(1.0);
+            }
+        }
+        let own = "1, with the version and the commit of the exporter.";
+        let own = self.gauges("exporter_build_info", own, &["version", "commit"])?;
+        own.with_label_values(&[env!("CARGO_PKG_VERSION"), COMMIT])
+            .set(1.0);
+        Ok(())
+    }
+
     fn numbers(&self, masters: &[Master]) -> prometheus::Result<()> {
         for metric in Metric::all() {
             let Metric { name, unit, .. } = *metric;
@@ -91,12 +117,47 @@ impl Page {
     }
 }
 
+/// The histogram of waits of each master whose module has it; none if no module has.
+/// It is made by hand, as a histogram of the registry only takes single waits.
+fn waits(masters: &[Master]) -> Option<MetricFamily> {
+    let metric = |master: &Master| {
+        let waits = Waits::read(master.counters.as_ref()?)?;
+        let mut label = LabelPair::default();
+        label.set_name("master".to_owned());
+        label.set_value(master.address.clone());
+        let mut metric = proto::Metric::from_label(vec![label]);
+        metric.set_histogram(histogram(&waits));
+        Some(metric)
+    };
+    let metrics: Vec<_> = masters.iter().filter_map(metric).collect();
+    let mut family = MetricFamily::default();
+    family.set_name("rlock_wait_seconds".to_owned());
+    family.set_help("Waits of requests granted from the queue.".to_owned());
+    family.set_field_type(MetricType::HISTOGRAM);
+    family.set_metric(metrics);
+    (!family.get_metric().is_empty()).then_some(family)
+}
+
+fn histogram(waits: &Waits) -> Histogram {
+    let bucket = |(bound, count): (Duration, u64)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound.as_secs_f64());
+        bucket.set_cumulative_count(count);
+        bucket
+    };
+    let mut histogram = Histogram::default();
+    histogram.set_bucket(waits.buckets().map(bucket).collect());
+    histogram.set_sample_count(waits.count());
+    histogram.set_sample_sum(waits.sum().as_secs_f64());
+    histogram
+}
+
 /// The masters that have the number of this name.
 fn with_number<'a>(
     masters: &'a [Master],
     name: &'a str,
 ) -> impl Iterator<Item = (&'a Master, u64)> {
-    let number = move |it: &'a Master| Some((it, *it.counters.as_ref()?.get(name)?));
+    let number = move |it: &'a Master| Some((it, *it.counters.as_ref()?.numbers.get(name)?));
     masters.iter().filter_map(number)
 }
 

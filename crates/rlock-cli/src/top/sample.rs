@@ -158,7 +158,7 @@ fn both(
         let answer = master.answer.and_then(|numbers| {
             // One that has become known just now is asked in full the next time.
             let list = list.unwrap_or_else(|| Ok(Vec::new()))?;
-            Ok((Counters::new(numbers), list))
+            Ok((Counters::new(&numbers), list))
         });
         Both {
             address: master.address,

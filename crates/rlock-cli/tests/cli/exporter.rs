@@ -101,7 +101,9 @@ fn every_number_of_the_server_is_shown() {
     let info: String = admin.run("INFO rlock");
     let metrics = exporter.metrics();
     let names = info.lines().filter_map(|line| line.split_once(':'));
-    let names: Vec<_> = names.map(|(name, _)| name).collect();
+    let numbers =
+        names.filter(|(name, value)| *name != "rlock_commit" && value.parse::<u64>().is_ok());
+    let names: Vec<_> = numbers.map(|(name, _)| name).collect();
     assert!(names.len() > 20, "{info}");
     for name in names {
         let as_counter = format!("\n{name}_total{master} ");
@@ -117,6 +119,60 @@ fn every_number_of_the_server_is_shown() {
     let acquires = exporter.value(&format!("rlock_acquires_total{master}"));
     assert_eq!(acquires, Some(2.0));
     assert_eq!(exporter.value(&format!("rlock_up{master}")), Some(1.0));
+}
+
+#[test]
+fn module_and_exporter_say_what_they_are_built_from() {
+    let server = Server::start();
+    let exporter = Exporter::start(&server.url(), &[]);
+    let build = |name: &str, labels: &str, version: &str, commit: &str| {
+        let labels = format!("commit=\"{commit}\",{labels}version=\"{version}\"");
+        exporter.value(&format!("{name}{{{labels}}}"))
+    };
+    let master = format!("master=\"127.0.0.1:{}\",", server.port());
+    let [version, commit] = ["version", "commit"].map(|name| {
+        let name = format!("rlock_{name}");
+        server.info("rlock", &name)
+    });
+    assert_eq!(
+        build("rlock_build_info", &master, &version, &commit),
+        Some(1.0)
+    );
+    let shown = finished(rlock(&server).arg("--version")).stdout;
+    let own = shown.trim_end().strip_prefix("rlock ");
+    let (version, commit) = own.and_then(|own| own.split_once(" (")).unwrap();
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
+    let commit = commit.strip_suffix(')').unwrap();
+    assert_ne!(commit, "");
+    let shown = build("rlock_exporter_build_info", "", version, commit);
+    assert_eq!(shown, Some(1.0), "{commit}");
+}
+
+#[test]
+fn the_histogram_has_the_wait_of_one_who_was_granted_and_of_nobody_else() {
+    let server = Server::start();
+    let exporter = Exporter::start(&server.url(), &[]);
+    let master = format!("master=\"127.0.0.1:{}\"", server.port());
+    let waits = |part: &str| exporter.value(&format!("rlock_wait_seconds_{part}"));
+    let count = format!("count{{{master}}}");
+    assert_eq!(waits(&count), Some(0.0), "a grant at once is no wait");
+    server.held_by("k", "ann");
+    let mut blocked = server.admin();
+    let blocked =
+        std::thread::spawn(move || blocked.run::<u64>("RLOCK.ACQUIRE k bob 60000 WAIT 60000"));
+    let mut admin = server.admin();
+    admin.queued(1);
+    let over: Option<u64> = admin.run("RLOCK.ACQUIRE k cid 60000 WAIT 30");
+    assert_eq!(over, None);
+    let _: u64 = admin.run("RLOCK.RELEASE k ann");
+    blocked.join().unwrap();
+    let waited = server.info("rlock", "rlock_wait_usec_max");
+    let waited: f64 = waited.parse::<f64>().unwrap() / 1e6;
+    assert_eq!(waits(&count), Some(1.0));
+    assert_eq!(waits(&format!("sum{{{master}}}")), Some(waited));
+    let bounds = ["0.0001", "0.025", "30", "600", "+Inf"];
+    let up_to = bounds.map(|bound| waits(&format!("bucket{{{master},le=\"{bound}\"}}")));
+    assert_eq!(up_to, [0.0, 0.0, 1.0, 1.0, 1.0].map(Some));
 }
 
 #[test]

@@ -28,7 +28,7 @@ async fn counters_are_those_of_the_server() {
         .unwrap();
     let [master] = client.counters().await.try_into().unwrap();
     assert_eq!(master.address, format!("127.0.0.1:{}", server.port()));
-    let numbers = master.answer.unwrap();
+    let numbers = master.answer.unwrap().numbers;
     assert_eq!((numbers["grants"], numbers["releases"]), (1, 1));
     assert_eq!(numbers["waiters"], 0);
     assert!(numbers.contains_key("wait_usec_p99"));
@@ -56,7 +56,7 @@ async fn masters_answer_each_for_itself() {
     let masters = client.counters().await;
     let waiters = |address: &str| {
         let master = masters.iter().find(|master| master.address == address);
-        master.unwrap().answer.as_ref().unwrap()["waiters"]
+        master.unwrap().answer.as_ref().unwrap().numbers["waiters"]
     };
     assert_eq!(addresses.each_ref().map(|it| waiters(it)), [1, 0, 0]);
     let asking = url(&cluster);

@@ -195,14 +195,22 @@ pub struct Contended {
     pub oldest_wait: Duration,
 }
 
-/// The numbers of `INFO rlock` by name, without the prefix `rlock_`.
+/// What `INFO rlock` says, by name without the prefix `rlock_`.
 ///
-/// Most count something since the server started: `acquires`, `grants`,
-/// `handoffs`, `releases`. Names that end with `_usec` or have it before their
-/// quantile, such as `wait_usec_p99`, are in microseconds, those with `_ms` in
-/// milliseconds. `docs/commands.md` of the module tells of each. A newer module
-/// may have more of them.
-pub type Counters = BTreeMap<String, u64>;
+/// `docs/commands.md` of the module tells of each. A newer module may have more
+/// of them, an older one fewer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Most count something since the server started: `acquires`, `grants`,
+    /// `handoffs`, `releases`. Names that end with `_usec` or have it before their
+    /// quantile, such as `wait_usec_p99`, are in microseconds, those with `_ms` in
+    /// milliseconds.
+    pub numbers: BTreeMap<String, u64>,
+    /// What is not a number: `version` and `commit` of the module, and
+    /// `wait_usec_histogram`.
+    pub texts: BTreeMap<String, String>,
+}
 
 /// What one master has answered.
 #[derive(Clone, Debug)]
@@ -268,14 +276,24 @@ pub fn longest(count: u64, replies: &[Frame]) -> Result<Vec<Contended>, Error> {
 /// [`Error::ModuleMissing`] if there are none, [`Error::Protocol`] if it is no text.
 pub fn counters(reply: &Frame) -> Result<Counters, Error> {
     let text = String::read(reply)?;
-    let numbers = fields(&text).filter_map(|(name, value)| {
-        let name = name.strip_prefix("rlock_")?;
-        Some((name.to_owned(), value.parse().ok()?))
-    });
-    let numbers: Counters = numbers.collect();
-    match numbers.is_empty() {
+    let mut counters = Counters::default();
+    for (name, value) in fields(&text) {
+        let Some(name) = name.strip_prefix("rlock_") else {
+            continue;
+        };
+        match value.parse() {
+            // The hash of a commit may consist of digits.
+            Ok(number) if name != "commit" => {
+                counters.numbers.insert(name.to_owned(), number);
+            }
+            _ => {
+                counters.texts.insert(name.to_owned(), value.to_owned());
+            }
+        }
+    }
+    match counters.numbers.is_empty() {
         true => Err(Error::ModuleMissing),
-        false => Ok(numbers),
+        false => Ok(counters),
     }
 }
 
@@ -598,10 +616,17 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_without_their_prefix() {
-        let reply = text("# rlock\r\nrlock_grants:7\r\nrlock_waiters:0\r\nother:1\r\n");
-        let expected = [("grants".to_owned(), 7), ("waiters".to_owned(), 0)];
-        assert_eq!(counters(&reply).unwrap(), expected.into());
+    fn numbers_and_texts_are_read_without_their_prefix() {
+        let reply = text(
+            "# rlock\r\nrlock_version:0.1.0\r\nrlock_commit:1234567890\r\n\
+             rlock_grants:7\r\nrlock_waiters:0\r\nother:1\r\n",
+        );
+        let counters = counters(&reply).unwrap();
+        let numbers = [("grants".to_owned(), 7), ("waiters".to_owned(), 0)];
+        assert_eq!(counters.numbers, numbers.into());
+        let texts = [("commit", "1234567890"), ("version", "0.1.0")];
+        let texts = texts.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        assert_eq!(counters.texts, texts.into());
     }
 
     #[test]
