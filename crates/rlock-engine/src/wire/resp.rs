@@ -62,7 +62,7 @@ impl Frame {
         }
     }
 
-    /// The same as text; bytes that are no UTF-8 are replaced.
+    /// The same as text; bytes that are not UTF-8 are replaced.
     pub fn into_text(self) -> Option<String> {
         match self {
             Self::Simple(text) => Some(text),
