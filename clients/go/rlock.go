@@ -51,7 +51,7 @@ var (
 	ErrNotReplicated = &Error{Code: "NotReplicated", Message: "too few replicas know of the grant"}
 	ErrQueueFull     = &Error{Code: "QueueFull", Message: "the queue is full"}
 	ErrCancelled     = &Error{Code: "Cancelled", Message: "somebody withdrew the request"}
-	ErrDeadlock      = &Error{Code: "Deadlock", Message: "to wait would be a deadlock"}
+	ErrDeadlock      = &Error{Code: "Deadlock", Message: "waiting would cause a deadlock"}
 	ErrHeldOtherwise = &Error{Code: "HeldOtherwise", Message: "the activity holds the lock otherwise"}
 	ErrDenied        = &Error{Code: "Denied", Message: "the user may not do that"}
 	ErrNotALock      = &Error{Code: "NotALock", Message: "the key is no lock"}

@@ -1088,6 +1088,6 @@ fn described(note: &Note) -> (u8, String) {
             let message = String::from_utf8_lossy(message);
             (2, format!("unknown message: {message}"))
         }
-        Note::NoRoutes { failure } => (0, format!("no server tells of the slots: {failure}")),
+        Note::NoRoutes { failure } => (0, format!("no server reports the slots: {failure}")),
     }
 }

@@ -110,7 +110,7 @@ pub enum Error {
     /// taken is released; a lock that was held before is held as before. A
     /// replica is unreachable, slow, or not there at all: look at
     /// `INFO replication`, then try again.
-    #[error("only {acknowledged} of {wanted} replicas have said in time that they know of it")]
+    #[error("only {acknowledged} of {wanted} replicas acknowledged it in time")]
     NotReplicated {
         /// How many were asked for.
         wanted: u16,
@@ -148,7 +148,7 @@ pub enum Error {
     /// Also for the second of two readers of a lock who both would wait to
     /// upgrade. Nothing has changed on the server: release what this owner
     /// holds, then start over.
-    #[error("waiting would be a deadlock: {text}")]
+    #[error("waiting would cause a deadlock: {text}")]
     Deadlock {
         /// The owners of the cycle, as [`Owner::as_str`] has them: the first
         /// is the one who asked, each waits for the next, and the last for
@@ -166,7 +166,7 @@ pub enum Error {
     ///
     /// What was taken by one call for several keys is entered again by the
     /// same keys only. Release that guard first, or ask as another owner.
-    #[error("{owner} already holds {keys} together, which cannot be entered in part")]
+    #[error("{owner} already holds {keys} together, and cannot enter only some of them")]
     HeldOtherwise {
         /// Who holds them.
         owner: Owner,

@@ -245,7 +245,7 @@ impl State {
                 tracing::warn!(%message, "unknown message");
             }
             Note::NoRoutes { failure } => {
-                tracing::debug!(%failure, "no server tells of the slots");
+                tracing::debug!(%failure, "no server reports the slots");
             }
         }
         if let Note::Connected { .. } | Note::NotConnected { .. } | Note::Lost { .. } = note {

@@ -138,7 +138,7 @@ impl QuorumBuilder {
             return Err(Error::OutOfRange {
                 argument: "members",
                 value: format!("{} servers", servers.len()),
-                limit: "3, 5, 7 or 9: one more than an odd number outlives no more failures".into(),
+                limit: "3, 5, 7 or 9: an even number survives no more failures than the odd number below".into(),
             });
         }
         let (members, tasks) = Members::connect(servers, &self.members, self.any_grace).await?;

@@ -408,7 +408,7 @@ impl Endpoint {
             connection.expected.shrink_to(EXPECTED_KEPT);
         }
         let Some(Expected { what, .. }) = expected else {
-            let failure = Failure::Protocol("a reply that nobody has asked for".to_owned());
+            let failure = Failure::Protocol("a reply without a request".to_owned());
             return self.give_up(now, id, failure);
         };
         match what {
