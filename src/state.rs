@@ -210,7 +210,7 @@ impl State {
         }
     }
 
-    /// Has a lock settled by the timer, as its key has changed.
+    /// Has a lock settled by the timer, because its key has changed.
     fn note_key(&mut self, ctx: &Context, name: Name<'_>, change: KeyChange) {
         match change {
             // Only the ends of leases have changed, which is seen when the key is

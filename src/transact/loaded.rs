@@ -24,7 +24,7 @@ pub(crate) enum Message {
 /// What is due of a change that is written down, when all keys are closed.
 pub(super) struct Saved {
     events: Events,
-    /// In a box, as most changes have none.
+    /// In a box, because most changes have none.
     value: Option<Box<ValueMessage>>,
     /// Whether an unlock message is due, and if only as long as the lock is free.
     pub(super) message: Message,

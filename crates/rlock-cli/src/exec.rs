@@ -307,7 +307,7 @@ enum End {
 }
 
 impl Session<'_> {
-    /// Connects, within the wait if there is one, as nobody should wait for
+    /// Connects, within the wait if there is one, because nobody should wait for
     /// longer at a server that hangs.
     async fn connect(&self) -> Result<Servers, Failure> {
         let connecting = async {
@@ -445,7 +445,7 @@ impl Session<'_> {
 
     /// What became of the release after the command.
     ///
-    /// That it was lost by then is an error, as nobody knows since when. That
+    /// That it was lost by then is an error, because nobody knows since when. That
     /// the server cannot be reached is none: the command ran under the lock to
     /// its end, and the lock ends with its lease.
     fn over(&self, released: Result<(), Error>) -> Result<(), Failure> {

@@ -158,7 +158,7 @@ impl Shared {
         });
     }
 
-    /// Forgets holders, any of them and up to `most`, as all are of no use any
+    /// Forgets holders, any of them and up to `most`, because all are of no use any
     /// more, and says how many those were. Many at once take long to free.
     pub fn shed(&mut self, most: usize) -> usize {
         self.holders.shed(most)

@@ -274,8 +274,12 @@ fn lag(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let finding = Finding::new(Severity::Warning, "replica lag", words.join("; "))
-        .effect("If this replica is promoted, recent grants are lost, and somebody else gets the lock.")
-        .remedy("Find out what delays the replica: its network, its disk, or a full synchronization.")
+        .effect(
+            "If this replica is promoted, recent grants are lost, and somebody else gets the lock.",
+        )
+        .remedy(
+            "Find out what delays the replica: its network, its disk, or a full synchronization.",
+        )
         .docs(REPLICATION);
     Some(finding)
 }

@@ -29,7 +29,7 @@ use crate::signals::{Received, exit_code};
 
 use super::Exec;
 
-/// How often it is looked whether a process group is empty, as nothing tells.
+/// How often it is looked whether a process group is empty, because nothing tells.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Child {
     }
 
     /// Errors mean that nobody is left to signal. A process that was waited
-    /// for is left alone, as its number may be another's by now; a group's number
+    /// for is left alone, because its number may be another's by now; a group's number
     /// is not given out again while anybody is left in it.
     fn send(&self, signal: Signal) {
         let _ = match (self.has_group, self.is_reaped) {
@@ -167,7 +167,7 @@ fn is_all_ended(group: Pid) -> bool {
 ///
 /// The kernel looks at the thread that starts the command, not at the process.
 /// It is the main thread, where the runtime polls `main`: a task of its own
-/// must not start the command, as its thread may end before.
+/// must not start the command, because its thread may end before.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn end_with_parent(command: &mut Command) {

@@ -24,7 +24,7 @@ use crate::pump::Inner;
 ///
 /// Made by [`Client::election`](crate::Client::election); cheap to clone. It is
 /// the lock at its key: a holder that did not campaign keeps candidates
-/// waiting, but is no leader, as nothing is published then.
+/// waiting, but is no leader, because nothing is published then.
 ///
 /// # Examples
 ///

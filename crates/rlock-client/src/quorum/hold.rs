@@ -166,7 +166,7 @@ impl Hold {
     }
 
     /// Sets the lease of all parts again, as far as they can be reached; but of those
-    /// that were not extended, as their member might grant again what it forgets.
+    /// that were not extended, because their member might grant again what it forgets.
     pub(crate) async fn renew(&self) {
         let members = &self.turn.members;
         let mut renewing: FuturesUnordered<_> = {

@@ -14,7 +14,7 @@
 //! 3. Otherwise let go of all after the first that refused, and wait there. Then
 //!    ask the others again. One that wants the lock only if it is free does not
 //!    wait at the gate. It does at the others: who has the gate is the one to get
-//!    the lock, as all others leave once the gate has refused them.
+//!    the lock, because all others leave once the gate has refused them.
 //! 4. If too few can be reached: let go of all.
 
 /// How one member stands to this contender.

@@ -116,7 +116,7 @@ impl Locks {
         name: Name<'_>,
         hold: &Hold,
     ) -> Option<ValueMessage> {
-        // Inlined, as most holds have no value.
+        // Inlined, because most holds have no value.
         if hold.published().is_none() && !self.table.has_told() {
             return None;
         }

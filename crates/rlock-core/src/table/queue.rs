@@ -24,7 +24,7 @@ pub(crate) enum Look {
     /// The lease of its hold, as far as it was known, has ended; the lock is
     /// marked as due.
     LeaseEnded,
-    /// Once more, as nothing could be decided.
+    /// Once more, because nothing could be decided.
     Again(Timestamp),
 }
 

@@ -307,7 +307,7 @@ pub enum Note {
         /// Where it is.
         address: String,
     },
-    /// A connection is given up, as nothing was heard for too long.
+    /// A connection is given up, because nothing was heard for too long.
     Silent,
     /// Sentinels name another server.
     NamedElsewhere,

@@ -22,7 +22,7 @@ use crate::error::{Error, Fault};
 const NOTICE_GRACE: Duration = Duration::from_secs(1);
 /// When to ask again if a stale request may have taken the place over: one of an
 /// earlier connection that may still be open on the server. The pause doubles each
-/// time up to 32 s, as nobody knows how late a request can be.
+/// time up to 32 s, because nobody knows how late a request can be.
 const STALE_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -340,7 +340,7 @@ impl Call {
     }
 
     /// The lock is held for this call, which cannot work under it: for no longer
-    /// than replicas may take, as others may want it.
+    /// than replicas may take, because others may want it.
     fn not_confirmed(&mut self, at: &mut Context<'_>, sent: Sent, fault: Fault) -> Next {
         let next = self.failed(at, sent, fault);
         let since = self.unconfirmed.filter(|_| self.terms.replicas > 0);
@@ -506,7 +506,7 @@ impl Call {
         self.withdraw(at)
     }
 
-    /// Withdraws what the server may know of it, as nobody waits for it.
+    /// Withdraws what the server may know of it, because nobody waits for it.
     fn withdraw(&self, at: &mut Context<'_>) -> Next {
         if at.work.asked_by.is_none() && at.work.unanswered.is_none() {
             return self.leave_nothing(at.engine, Outcome::Refused);

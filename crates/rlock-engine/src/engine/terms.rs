@@ -515,7 +515,7 @@ mod tests {
     fn holds_taken_at_once_are_renewed_evenly() {
         let (terms, taken) = (Terms::default(), Instant::from_nanos(1_000_000_000_000));
         let mut per_second = [0; 10];
-        // A hold takes every other number, as its owner has one too.
+        // A hold takes every other number, because its owner has one too.
         for hold in (0..20_000).step_by(2) {
             let due = terms.renewal_due(hold, taken, taken, terms.lease).unwrap();
             let later = (due - taken) - terms.lease / 12;

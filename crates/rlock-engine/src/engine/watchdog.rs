@@ -396,7 +396,7 @@ impl Engine {
         self.check_at(now, id, Some(due));
     }
 
-    /// Has every hold there checked soon, as there is a new connection. Bound holds
+    /// Has every hold there checked soon, because there is a new connection. Bound holds
     /// come at once, in the order in which they would be lost; the others follow.
     pub(super) fn check_all(&mut self, now: Instant, node: Node) {
         let live = self.holds_at(node).filter_map(|(id, hold)| {

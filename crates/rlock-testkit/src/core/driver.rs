@@ -257,7 +257,7 @@ impl Driver {
         self.places_per_user = before.places_per_user;
     }
 
-    /// Has the end of a hold with a value told from now on, as somebody is
+    /// Has the end of a hold with a value published from now on, once somebody is
     /// shown who has it.
     pub fn follow(&mut self, name: Name<'_>) {
         let held = self.store.get(self.now, name).and_then(Stored::held);
