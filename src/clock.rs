@@ -33,10 +33,10 @@ pub(crate) fn now() -> Timestamp {
     servers().unwrap_or_else(wall_clock)
 }
 
-/// The wall clock if that is later than the server's, which stalls within
-/// a script or a transaction: what concerns other clients than the caller begins
-/// when they get their messages. It is looked at only when somebody waits, as that costs
-/// as much as a twentieth of a command.
+/// The wall clock if that is later than the server's, which stalls within a
+/// script or a transaction: what concerns other clients than the caller begins
+/// when they get their messages. It is looked at only when somebody waits, as
+/// that costs as much as a twentieth of a command.
 pub(crate) fn latest() -> Timestamp {
     let wall_clock = wall_clock();
     servers().map_or(wall_clock, |servers| servers.max(wall_clock))

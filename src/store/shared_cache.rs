@@ -25,8 +25,8 @@ const HOLDERS_KEPT: usize = 1 << 18;
 const DROPPED_MAX: usize = 256;
 /// Up to how many locks of a database, and holders of a lock, are freed at once.
 const FREED_AT_ONCE: usize = 64;
-/// For each holder that is added, this many forgotten ones are freed: so there are
-/// never more of these than were added before.
+/// For each holder that is added, this many forgotten ones are freed: so there
+/// are never more of these than were added before.
 const FREED_PER_ADDED: usize = 2;
 
 /// What a shared lock is recognised by.

@@ -126,8 +126,8 @@ pub(crate) fn check_all(
 }
 
 /// Grants the next of the requests for several keys that changes have made
-/// first in all their queues. Returns the locks that must be settled then: those
-/// of a request that nobody heard of. `None` if there is no such request.
+/// first in all their queues. Returns the locks that must be settled then:
+/// those of a request that nobody heard of. `None` if there is no such request.
 pub(super) fn grant_next(state: &mut State, op: &Operation<'_>) -> Option<Vec<OwnedText>> {
     let ticket = state.locks.next_ready()?;
     let keys = state.locks.keys_of(ticket);

@@ -193,9 +193,9 @@ impl<'a> Settled<'a> {
     }
 }
 
-/// Tells those whom an operation concerns, in order. A waiter who is found
-/// gone is passed over, and the next one gets the message. Answers which unlock message
-/// is still due.
+/// Tells those whom an operation concerns, in order. A waiter who is found gone
+/// is passed over, and the next one gets the message. Answers which unlock
+/// message is still due.
 fn perform(
     state: &mut State,
     op: &Operation<'_>,

@@ -87,7 +87,8 @@ fn exit_codes() -> String {
     format!("Exit codes:{}", lines.concat())
 }
 
-/// Locks on Redis and Valkey: run commands under locks, inspect locks, end holds.
+/// Locks on Redis and Valkey: run commands under locks, inspect locks, end
+/// holds.
 ///
 /// For servers that have the rlock module loaded.
 #[derive(Debug, Parser)]
@@ -173,8 +174,8 @@ pub(crate) enum Command {
 #[cfg(feature = "tls-rustls")]
 #[derive(Debug, clap::Args)]
 struct Tls {
-    /// Trust only the authorities in this PEM file, instead of the system's. Only
-    /// for rediss://, rediss+sentinel:// and rediss+cluster://.
+    /// Trust only the authorities in this PEM file, instead of the system's.
+    /// Only for rediss://, rediss+sentinel:// and rediss+cluster://.
     #[arg(long, global = true, value_name = "FILE")]
     cacert: Option<std::path::PathBuf>,
 

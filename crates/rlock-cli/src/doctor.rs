@@ -19,7 +19,9 @@ use report::{Finding, Master, Report, Severity};
 /// Finds risks to locks on these servers, and says what to do about them
 ///
 /// Examines eviction, persistence and startup grace, replicas, the clock, connection limits, access
-/// rights, and versions with known defects; in a cluster on all masters. Changes nothing. Names the checks that the user's rights do not allow. Exits with code 1 if there is a problem; warnings and notes do not count.
+/// rights, and versions with known defects; in a cluster on all masters. Changes nothing. Names the
+/// checks that the user's rights do not allow. Exits with code 1 if there is a problem; warnings
+/// and notes do not count.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {}
 

@@ -21,8 +21,10 @@ rlock elect [OPTIONS] --value <VALUE> <NAME> -- <COMMAND> [ARGS]...
 
 /// Runs a command while leading
 ///
-/// Waits in the queue until it leads, publishes the value, and runs the command
-/// like `rlock exec`: with RLOCK_FENCE, RLOCK_KEY and RLOCK_OWNER. A loss of the leadership ends the command. When the command ends, rlock resigns, and the next candidate leads at once. `rlock observe` shows the leader.
+/// Waits in the queue until it leads, publishes the value, and runs the command like `rlock exec`:
+/// with RLOCK_FENCE, RLOCK_KEY and RLOCK_OWNER. A loss of the leadership ends the command. When the
+/// command ends, rlock resigns, and the next candidate leads at once. `rlock observe` shows the
+/// leader.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = USAGE)]
 pub(crate) struct Elect {

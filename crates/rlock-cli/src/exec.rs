@@ -41,11 +41,12 @@ rlock exec [OPTIONS] <KEY> -- <COMMAND> [ARGS]...
 /// Runs a command while holding a lock
 ///
 /// The command's environment has the fencing token in RLOCK_FENCE, the key in
-/// RLOCK_KEY and the owner in RLOCK_OWNER. rlock passes signals on to the command, and exits with its exit code. If the lock is lost, rlock ends the command.
-/// On Linux the command is killed if rlock is killed.
+/// RLOCK_KEY and the owner in RLOCK_OWNER. rlock passes signals on to the
+/// command, and exits with its exit code. If the lock is lost, rlock ends the
+/// command. On Linux the command is killed if rlock is killed.
 ///
-/// A DURATION has a unit, for example 500ms, 30s or 1h 30m. Without a unit it is in
-/// seconds.
+/// A DURATION has a unit, for example 500ms, 30s or 1h 30m. Without a unit it
+/// is in seconds.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = USAGE)]
 pub(crate) struct Exec {
@@ -60,13 +61,14 @@ pub(crate) struct Exec {
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     at_once: bool,
 
-    /// How long the lock outlives rlock if rlock is killed or loses its connection; it is
-    /// renewed every third of this time.
+    /// How long the lock outlives rlock if rlock is killed or loses its
+    /// connection; it is renewed every third of this time.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
     lease: Duration,
 
     /// Keep the lock for at least this long after its grant, even if the
-    /// command ends at once or rlock is killed; the lease is then at least this long.
+    /// command ends at once or rlock is killed; the lease is then at least this
+    /// long.
     #[arg(long, value_name = "DURATION", value_parser = from_millisecond)]
     at_least: Option<Duration>,
 
@@ -307,8 +309,8 @@ enum End {
 }
 
 impl Session<'_> {
-    /// Connects, within the wait if there is one, because nobody should wait for
-    /// longer at a server that hangs.
+    /// Connects, within the wait if there is one, because nobody should wait
+    /// for longer at a server that hangs.
     async fn connect(&self) -> Result<Servers, Failure> {
         let connecting = async {
             match &self.address.place {
@@ -445,9 +447,9 @@ impl Session<'_> {
 
     /// What became of the release after the command.
     ///
-    /// That it was lost by then is an error, because nobody knows since when. That
-    /// the server cannot be reached is none: the command ran under the lock to
-    /// its end, and the lock ends with its lease.
+    /// That it was lost by then is an error, because nobody knows since when.
+    /// That the server cannot be reached is none: the command ran under the
+    /// lock to its end, and the lock ends with its lease.
     fn over(&self, released: Result<(), Error>) -> Result<(), Failure> {
         match released {
             Ok(()) => Ok(()),

@@ -14,9 +14,9 @@ use crate::readable::printable;
 
 /// Ends every hold of a lock, of any owner
 ///
-/// Shows the holders and asks for confirmation. They learn that they lost the lock,
-/// but may still be working. The next waiter is granted the lock, unless `--queue`
-/// ends the queue as well.
+/// Shows the holders and asks for confirmation. They learn that they lost the
+/// lock, but may still be working. The next waiter is granted the lock, unless
+/// `--queue` ends the queue as well.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Force {
     /// The lock.

@@ -35,9 +35,9 @@ impl Mode {
     }
 }
 
-/// What a request asks for: its lease and its options, whatever the owner and however
-/// the outcome reaches it. They are carried whole from the words of a command to
-/// the ticket and to the grant.
+/// What a request asks for: its lease and its options, whatever the owner and
+/// however the outcome reaches it. They are carried whole from the words of a
+/// command to the ticket and to the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcquireOptions {
     /// How the lock is asked for.
@@ -167,8 +167,8 @@ impl Hold {
         }
     }
 
-    /// Drops holds whose leases have ended, up to `most`, the hold of `owner` first,
-    /// and says how many those were.
+    /// Drops holds whose leases have ended, up to `most`, the hold of `owner`
+    /// first, and says how many those were.
     pub(crate) fn drop_lapsed(
         &mut self,
         now: Timestamp,

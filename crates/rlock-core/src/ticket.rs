@@ -202,7 +202,8 @@ impl Ticket {
         std::mem::replace(&mut self.delivery, Delivery::Kept)
     }
 
-    /// Whether the hold, once granted, has to be remembered: its loss must be reported, it ends with its connection, or it has a value.
+    /// Whether the hold, once granted, has to be remembered: its loss must be
+    /// reported, it ends with its connection, or it has a value.
     pub(crate) const fn is_watched(&self) -> bool {
         self.options.bind.is_some()
             || self.value.is_some()

@@ -1,5 +1,5 @@
-//! What is kept of a hold beside the store: who must be notified of its loss, and
-//! which connection it ends with; and what observers have received.
+//! What is kept of a hold beside the store: who must be notified of its loss,
+//! and which connection it ends with; and what observers have received.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;

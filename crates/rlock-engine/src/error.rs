@@ -143,7 +143,7 @@ pub enum Error {
 
     /// Waiting would close a cycle of owners that wait for each other.
     ///
-    /// Also if two readers of a lock both wait to upgrade: the second gets this
+    /// The same if two readers of a lock both wait to upgrade: the second gets this
     /// error. Nothing has changed on the server: release what this owner holds,
     /// then start over.
     #[error("waiting would cause a deadlock: {text}")]

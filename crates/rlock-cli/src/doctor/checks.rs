@@ -389,7 +389,7 @@ fn limit(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("connections", found).docs(docs));
     }
     let finding = Finding::new(Severity::Note, "connections", found)
-        .effect("Each blocked waiter has a connection. So many waiters exhaust the connections before the queue is full, and the server refuses holders that have to reconnect.")
+        .effect("Each blocked waiter has a connection. A large number of waiters exhausts the connections before the queue is full, and the server refuses holders that have to reconnect.")
         .remedy("Set `maxclients` above `rlock.max-waiters`, or lower the latter, or wait with NOTIFY, where all waits of a client share a connection.")
         .docs(docs);
     Some(finding)

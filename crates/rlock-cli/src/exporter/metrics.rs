@@ -117,8 +117,9 @@ impl Page {
     }
 }
 
-/// The histogram of waits of each master whose module has it; none if no module has.
-/// It is made by hand, as a histogram of the registry only takes single waits.
+/// The histogram of waits of each master whose module has it; none if no module
+/// has. It is made by hand, as a histogram of the registry only takes single
+/// waits.
 fn waits(masters: &[Master]) -> Option<MetricFamily> {
     let metric = |master: &Master| {
         let waits = Waits::read(master.counters.as_ref()?)?;

@@ -118,7 +118,8 @@ async fn calls_dropped_beside_faults_leave_nothing() {
             }
         }
     };
-    // After a fault a client is unreachable for up to a second, but others go on.
+    // After a fault a client is unreachable for up to a second, but others go
+    // on.
     let mut clients = vec![server.client().await, server.client().await];
     for _ in 0..12 {
         clients.push(through().await);

@@ -59,9 +59,9 @@ impl Locks {
     ///
     /// [`Refusal::FenceTooLarge`] if that fence is more than an hour ahead of
     /// the clock, [`Refusal::FenceTaken`] if another holder has it,
-    /// [`Refusal::TooManyWatches`] if it asks for a watch, was not watched before, and
-    /// there are `watches_max` watches, [`Refusal::ValueOfShared`] if it is
-    /// shared and asks for a value.
+    /// [`Refusal::TooManyWatches`] if it asks for a watch, was not watched
+    /// before, and there are `watches_max` watches, [`Refusal::ValueOfShared`]
+    /// if it is shared and asks for a value.
     pub fn renew(
         &mut self,
         now: Timestamp,

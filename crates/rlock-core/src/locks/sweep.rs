@@ -4,10 +4,10 @@
 //!
 //! Ten thousand leases may end in one millisecond, and ten thousand readers may
 //! be let in by one release. The server would stall meanwhile, so every
-//! operation over many tickets asks its budget before each, and marks its lock as
-//! due when there is nothing left. The unit is one ticket: a grant, the end of a
-//! wait, a loss that is reported, a lease that has ended; each is some microseconds
-//! of work for the shell.
+//! operation over many tickets asks its budget before each, and marks its lock
+//! as due when there is nothing left. The unit is one ticket: a grant, the end
+//! of a wait, a loss that is reported, a lease that has ended; each is some
+//! microseconds of work for the shell.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;

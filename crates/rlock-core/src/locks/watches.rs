@@ -1,8 +1,8 @@
-//! The end of what is watched: losses are reported, and bound holds are cut. And
-//! what observers of the value of a lock receive.
+//! The end of what is watched: losses are reported, and bound holds are cut.
+//! And what observers of the value of a lock receive.
 //!
-//! Watches are compared with the hold: one is lost if its fence differs from its
-//! owner's hold. A lock may have a hundred thousand watches, so the search
+//! Watches are compared with the hold: one is lost if its fence differs from
+//! its owner's hold. A lock may have a hundred thousand watches, so the search
 //! goes on from turn to turn, and nothing is granted until it is through.
 
 use crate::table::QueueId;
@@ -14,8 +14,8 @@ const LOOKS_PER_TICKET: usize = 8;
 
 impl Locks {
     /// Tells of the holds that have ended since the last time, up to the limit
-    /// of this turn. Among shared ones only those are looked at that are known to
-    /// have ended, if all is known.
+    /// of this turn. Among shared ones only those are looked at that are known
+    /// to have ended, if all is known.
     pub(super) fn tell_losses(
         &mut self,
         now: Timestamp,

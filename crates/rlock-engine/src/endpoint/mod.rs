@@ -1,11 +1,12 @@
-//! A client without its sockets, its clock and its threads: bytes in, bytes out.
+//! A client without its sockets, its clock and its threads: bytes in, bytes
+//! out.
 //!
-//! The input of an endpoint: that a connection is open, which bytes came by it, that
-//! it has ended, and what time it is ([`Endpoint::handle`]). It says which
+//! The input of an endpoint: that a connection is open, which bytes came by it,
+//! that it has ended, and what time it is ([`Endpoint::handle`]). It says which
 //! address to connect to, that there are bytes to write, and what became of a
 //! call ([`Endpoint::poll_action`]). It wants the time again at
-//! [`Endpoint::next_deadline`]. The caller decides nothing,
-//! so it can be done with any runtime and in any language.
+//! [`Endpoint::next_deadline`]. The caller decides nothing, so it can be done
+//! with any runtime and in any language.
 //!
 //! The [`Engine`] in it decides about locks. What is here gives the engine its
 //! connections:

@@ -1,4 +1,5 @@
-//! Moments, as the engine is notified of them. It never asks for the time itself.
+//! Moments, as the engine is notified of them. It never asks for the time
+//! itself.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;

@@ -132,8 +132,8 @@ impl Engine {
         }
     }
 
-    /// A guard that nobody took ends. An upgrade is undone with it, because others of
-    /// its owner only read.
+    /// A guard that nobody took ends. An upgrade is undone with it, because
+    /// others of its owner only read.
     pub(super) fn untaken(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;

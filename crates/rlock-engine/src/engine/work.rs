@@ -4,9 +4,9 @@
 //! queues at most once per key, and counts its re-entries here, not on the
 //! server. So only the first at all of its keys may ask.
 //!
-//! The work that has the turn asks, and on a lost connection asks again. Asking again
-//! is harmless: it finds the grant that is there already, or goes on in the
-//! place that the server has kept.
+//! The work that has the turn asks, and on a lost connection asks again. Asking
+//! again is harmless: it finds the grant that is there already, or goes on in
+//! the place that the server has kept.
 //!
 //! Each kind of work is a machine of its own: its input is what happens
 //! ([`Input`]), and says what comes next ([`Next`]). What all have in common is

@@ -25,8 +25,8 @@ pub(crate) enum Operation {
     },
     /// A task drops its call, or its guard.
     Drop { actor: usize },
-    /// A task releases its guard, and waits for that. The lock stays taken for this
-    /// long from then on, or from its last release.
+    /// A task releases its guard, and waits for that. The lock stays taken for
+    /// this long from then on, or from its last release.
     Release {
         actor: usize,
         kept: Option<Duration>,

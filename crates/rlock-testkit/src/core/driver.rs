@@ -227,8 +227,8 @@ impl Driver {
         Reply::Number(u64::from(!taken.is_empty()))
     }
 
-    /// The one of the first of these keys that has one: another one may have the
-    /// same fence, if both are ahead of the clock.
+    /// The one of the first of these keys that has one: another one may have
+    /// the same fence, if both are ahead of the clock.
     fn take_handed_off(
         &mut self,
         names: &[Name<'_>],
@@ -257,8 +257,8 @@ impl Driver {
         self.places_per_user = before.places_per_user;
     }
 
-    /// Has the end of a hold with a value published from now on, once somebody is
-    /// shown who has it.
+    /// Has the end of a hold with a value published from now on, once somebody
+    /// is shown who has it.
     pub fn follow(&mut self, name: Name<'_>) {
         let held = self.store.get(self.now, name).and_then(Stored::held);
         let published = held.and_then(|it| Some(((it.fence?, it.value.as_deref()?), it.ends)));

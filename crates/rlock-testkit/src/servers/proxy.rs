@@ -28,8 +28,8 @@ pub enum Weather {
     /// The next request with these bytes arrives only when
     /// [`Proxy::let_late_request_arrive`] says so; fair for everything else.
     DelayRequest(&'static str),
-    /// The connection by which the last of this many bytes comes from the client
-    /// ends with that byte; then fair.
+    /// The connection by which the last of this many bytes comes from the
+    /// client ends with that byte; then fair.
     CutRequests(usize),
     /// The same with the bytes that come from the server.
     CutReplies(usize),

@@ -133,8 +133,8 @@ pub enum Kind {
     Many,
 }
 
-/// A hold whose end somebody wants to be notified of, or that a connection's end
-/// cuts.
+/// A hold whose end somebody wants to be notified of, or that a connection's
+/// end cuts.
 #[derive(Clone, Debug)]
 pub struct Watching {
     pub owner: String,

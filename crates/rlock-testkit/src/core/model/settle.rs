@@ -33,8 +33,8 @@ impl Model {
         }
     }
 
-    /// Losses are reported; then the lock goes to the one who has waited longest,
-    /// and to the next, until one has to wait on.
+    /// Losses are reported; then the lock goes to the one who has waited
+    /// longest, and to the next, until one has to wait on.
     pub fn settle(&mut self, at: usize) {
         self.locks[at].touched = true;
         self.forget_idle();

@@ -36,7 +36,8 @@ impl Model {
         self.see(at);
     }
 
-    /// Somebody is shown who holds a lock, and is notified of the end from then on.
+    /// Somebody is shown who holds a lock, and is notified of the end from then
+    /// on.
     pub fn follow(&mut self, at: usize) {
         self.expire_key(at);
         let lock = &mut self.locks[at];
