@@ -188,7 +188,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::connect`](crate::Client::connect), and
+    /// The errors of [`Client::connect`](crate::Client::connect), and
     /// [`Error::Connect`] if the system gives no thread.
     pub fn connect<S>(servers: S) -> Result<Self, Error>
     where
@@ -202,7 +202,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// The errors of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
     /// setting.
     ///
     /// # Examples
@@ -247,7 +247,7 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Quorum::connect`], and [`Error::Connect`] if the system
+    /// The errors of [`crate::Quorum::connect`], and [`Error::Connect`] if the system
     /// gives no thread.
     pub fn connect<S>(servers: impl IntoIterator<Item = S>) -> Result<Self, Error>
     where
@@ -261,7 +261,7 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// The errors of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
     /// setting.
     pub fn connect_with<S>(
         settings: QuorumBuilder,
@@ -426,16 +426,16 @@ impl<K: Kind> Guard<K> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Guard::extend`].
+    /// The errors of [`crate::Guard::extend`].
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         run(&self.runtime, self.guard.extend(lease))
     }
 
-    /// Releases it and waits for the server's word.
+    /// Releases it and waits for the server's reply.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Guard::release`].
+    /// The errors of [`crate::Guard::release`].
     pub fn release(self) -> Result<(), Error> {
         run(&self.runtime, self.guard.release())
     }
@@ -445,7 +445,7 @@ impl<K: Kind> Guard<K> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Guard::release_after`].
+    /// The errors of [`crate::Guard::release_after`].
     pub fn release_after(self, least: Duration) -> Result<(), Error> {
         run(&self.runtime, self.guard.release_after(least))
     }
@@ -456,7 +456,7 @@ impl Guard<Shared> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::ReadGuard::upgrade`](crate::Guard::upgrade).
+    /// The errors of [`crate::ReadGuard::upgrade`](crate::Guard::upgrade).
     pub fn upgrade(self) -> Result<WriteGuard, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.upgrade()).on(&runtime)
@@ -466,7 +466,7 @@ impl Guard<Shared> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::ReadGuard::try_upgrade`](crate::Guard::try_upgrade).
+    /// The errors of [`crate::ReadGuard::try_upgrade`](crate::Guard::try_upgrade).
     pub fn try_upgrade(self) -> Result<Upgrade, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.try_upgrade()).on(&runtime)
@@ -476,7 +476,7 @@ impl Guard<Shared> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::ReadGuard::upgrade_timeout`](crate::Guard::upgrade_timeout).
+    /// The errors of [`crate::ReadGuard::upgrade_timeout`](crate::Guard::upgrade_timeout).
     pub fn upgrade_timeout(self, wait: Duration) -> Result<Upgrade, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.upgrade_timeout(wait)).on(&runtime)
@@ -488,7 +488,7 @@ impl Guard<Write> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::WriteGuard::downgrade`](crate::Guard::downgrade).
+    /// The errors of [`crate::WriteGuard::downgrade`](crate::Guard::downgrade).
     pub fn downgrade(self) -> Result<ReadGuard, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.downgrade()).on(&runtime)
@@ -504,20 +504,20 @@ impl Guard<Permit> {
 }
 
 impl Guard<Elected> {
-    /// Publishes another value, and waits for the server's word.
+    /// Publishes another value, and waits for the server's reply.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Leadership::proclaim`](crate::Guard::proclaim).
+    /// The errors of [`crate::Leadership::proclaim`](crate::Guard::proclaim).
     pub fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
         run(&self.runtime, self.guard.proclaim(value))
     }
 
-    /// Ends the leadership, and waits for the server's word.
+    /// Ends the leadership, and waits for the server's reply.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Leadership::resign`](crate::Guard::resign).
+    /// The errors of [`crate::Leadership::resign`](crate::Guard::resign).
     pub fn resign(self) -> Result<(), Error> {
         run(&self.runtime, self.guard.resign())
     }

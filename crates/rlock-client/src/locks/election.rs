@@ -85,7 +85,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
     /// a value of more than 1024 bytes. A module that knows no values refuses
     /// it with [`Error::Refused`]; one that can remember no more of them
     /// (`rlock.max-watches`), with [`Error::QueueFull`].
@@ -107,7 +107,7 @@ impl Election {
         lock.wait_for(Ask::Exclusive).await.map(Guard::new)
     }
 
-    /// The same for at most `wait`; `None` if that was not enough.
+    /// The same for at most `wait`; `None` if the time was not enough.
     ///
     /// `wait` is rounded up to whole milliseconds, at most what the server allows
     /// (24 h by default). With zero it leads at once or not at all. See
@@ -115,7 +115,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`campaign`](Self::campaign), [`Error::Unavailable`] if the server
+    /// The errors of [`campaign`](Self::campaign), [`Error::Unavailable`] if the server
     /// could not be reached in that time, and [`Error::OutOfRange`] above 30 days.
     ///
     /// # Cancel safety
@@ -150,11 +150,11 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::info`](crate::Mutex::info).
+    /// The errors of [`Mutex::info`](crate::Mutex::info).
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: it changes nothing.
+    /// Safe: it changes nothing.
     ///
     /// # Examples
     ///
@@ -218,7 +218,7 @@ impl sealed::Kind for Elected {
 }
 
 impl Guard<Elected> {
-    /// Publishes another value, 0 to 1024 bytes, and waits for the server's word.
+    /// Publishes another value, 0 to 1024 bytes, and waits for the server's reply.
     ///
     /// Observers receive it under the same fence. Values are published in the
     /// order in which this was called.
@@ -230,7 +230,7 @@ impl Guard<Elected> {
     /// - [`Error::Lost`]: the leadership was lost;
     /// - [`Error::OutOfRange`]: for more than 1024 bytes; nothing was sent;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
-    ///   another call of the same owner has been at work for as long. Which value
+    ///   another call of the same owner was under way for that time. Which value
     ///   is published then is not known;
     /// - [`Error::QueueFull`], [`Error::Denied`], [`Error::Refused`]: the server
     ///   refuses.
@@ -250,12 +250,12 @@ impl Guard<Elected> {
         self.held.proclaiming(Value::new(value.as_ref())?).await
     }
 
-    /// Ends the leadership and waits for the server's word: the same as
+    /// Ends the leadership and waits for the server's reply: the same as
     /// [`release`](Guard::release).
     ///
     /// # Errors
     ///
-    /// Those of [`release`](Guard::release).
+    /// The errors of [`release`](Guard::release).
     ///
     /// # Cancel safety
     ///

@@ -177,7 +177,7 @@ impl MultiLock {
         self.keys.iter().map(|key| &**key)
     }
 
-    /// The same locks, asked for by `owner`, who may hold them already.
+    /// The same locks, for `owner`, which may already hold them.
     ///
     /// If it holds exactly these by guards of such a lock, they are entered
     /// again, at once, under the same fence. [`Error::HeldOtherwise`] if it
@@ -204,12 +204,12 @@ impl MultiLock {
 
     /// Waits for all of them, without limit.
     ///
-    /// Goes on over broken connections as
+    /// Continues after a broken connection, as
     /// [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
     /// no keys, for more than 1024, and for one that is named twice. None of the
     /// locks is held then.
     ///
@@ -230,7 +230,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock) and of
+    /// The errors of [`Mutex::try_lock`](crate::Mutex::try_lock) and of
     /// [`lock`](Self::lock).
     ///
     /// # Cancel safety
@@ -240,7 +240,7 @@ impl MultiLock {
         self.ask(&self.lock.owner(), Queueing::Try).await
     }
 
-    /// Waits for all of them for at most `wait`; `None` if that was not
+    /// Waits for all of them for at most `wait`; `None` if the time was not
     /// enough.
     ///
     /// Range and rounding as for
@@ -248,7 +248,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout) and of
+    /// The errors of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout) and of
     /// [`lock`](Self::lock).
     ///
     /// # Cancel safety
@@ -258,12 +258,12 @@ impl MultiLock {
         self.ask(&self.lock.owner(), Queueing::at_most(wait)?).await
     }
 
-    /// Waits for all of them until `deadline`; `None` if that was not enough. See
-    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    /// Waits for all of them until `deadline`; `None` if the time was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`lock_timeout`](Self::lock_timeout).
+    /// The errors of [`lock_timeout`](Self::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -278,7 +278,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::info`](crate::Mutex::info), for the first key that has
+    /// The errors of [`Mutex::info`](crate::Mutex::info), for the first key that has
     /// one.
     pub async fn info(&self) -> Result<Vec<Info>, Error> {
         let locks: Vec<_> = self.keys.iter().map(|key| self.lock.at(key)).collect();

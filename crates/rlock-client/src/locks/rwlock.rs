@@ -51,15 +51,15 @@ impl RwLock {
         &self.lock.key
     }
 
-    /// The same lock, asked for by `owner`, who may hold it already.
+    /// The same lock, for `owner`, which may already hold it.
     ///
     /// Then it is entered again, at once, with the terms and the fence of the
     /// hold that is there, and is free when the last of the owner's guards is
     /// gone. A writer may read as well; the lock stays exclusive meanwhile. For
     /// a reader, to write is an upgrade of what it holds, as
     /// [`ReadGuard::upgrade`](Guard::upgrade) is: it waits for all other readers, and all its
-    /// guards have the new fence then, even if the call was dropped in that
-    /// very moment. The lock stays exclusive until the last of the owner's
+    /// guards have the new fence then, even if the call was dropped at that
+    /// moment. The lock stays exclusive until the last of the owner's
     /// guards is gone, or the last of its write guards is downgraded.
     ///
     /// Calls of one owner for one key take turns: those that try give `None`
@@ -76,12 +76,12 @@ impl RwLock {
 
     /// Waits to read, without limit.
     ///
-    /// Goes on over broken connections as
+    /// Continues after a broken connection, as
     /// [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock).
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
     ///
@@ -95,7 +95,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The errors of [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
     ///
@@ -104,14 +104,14 @@ impl RwLock {
         self.ask_to_read(Queueing::Try).await
     }
 
-    /// Waits to read for at most `wait`; `None` if that was not enough.
+    /// Waits to read for at most `wait`; `None` if the time was not enough.
     ///
     /// Range and rounding as for
     /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// The errors of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -120,12 +120,12 @@ impl RwLock {
         self.ask_to_read(Queueing::at_most(wait)?).await
     }
 
-    /// Waits to read until `deadline`; `None` if that was not enough. See
-    /// [`read_timeout`](Self::read_timeout); a `deadline` that is over is a try.
+    /// Waits to read until `deadline`; `None` if the time was not enough. See
+    /// [`read_timeout`](Self::read_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`read_timeout`](Self::read_timeout).
+    /// The errors of [`read_timeout`](Self::read_timeout).
     ///
     /// # Cancel safety
     ///
@@ -138,7 +138,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock).
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
     ///
@@ -152,7 +152,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The errors of [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
     ///
@@ -161,11 +161,11 @@ impl RwLock {
         self.ask_to_write(Queueing::Try).await
     }
 
-    /// Waits to write for at most `wait`; `None` if that was not enough.
+    /// Waits to write for at most `wait`; `None` if the time was not enough.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// The errors of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -174,12 +174,12 @@ impl RwLock {
         self.ask_to_write(Queueing::at_most(wait)?).await
     }
 
-    /// Waits to write until `deadline`; `None` if that was not enough. See
-    /// [`write_timeout`](Self::write_timeout); a `deadline` that is over is a try.
+    /// Waits to write until `deadline`; `None` if the time was not enough. See
+    /// [`write_timeout`](Self::write_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`write_timeout`](Self::write_timeout).
+    /// The errors of [`write_timeout`](Self::write_timeout).
     ///
     /// # Cancel safety
     ///
@@ -202,7 +202,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::info`](crate::Mutex::info).
+    /// The errors of [`Mutex::info`](crate::Mutex::info).
     pub async fn info(&self) -> Result<Info, Error> {
         self.lock.info().await
     }
@@ -212,7 +212,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::force_release`](crate::Mutex::force_release).
+    /// The errors of [`Mutex::force_release`](crate::Mutex::force_release).
     pub async fn force_release(&self) -> Result<u64, Error> {
         self.lock.force().await
     }
@@ -340,8 +340,8 @@ impl Guard<Shared> {
     ///
     /// The guard belongs to the future: dropping it withdraws the request and
     /// releases what was held, as dropping the guard does. Other guards of
-    /// the same owner keep on reading, even if the upgrade was granted in
-    /// that very moment: it is undone, and only their fence is a new one. To
+    /// the same owner keep on reading, even if the upgrade was granted at
+    /// that moment: it is undone, and only their fence is a new one. To
     /// give up waiting and go on reading use
     /// [`upgrade_timeout`](Self::upgrade_timeout).
     pub async fn upgrade(self) -> Result<WriteGuard, ChangeError> {
@@ -355,14 +355,14 @@ impl Guard<Shared> {
         }
     }
 
-    /// Writes if nobody else reads, at once; gives the guard back if not.
+    /// Writes if nobody else reads, at once; returns the guard if not.
     ///
     /// Also returned while another call of this owner for this key is under
     /// way.
     ///
     /// # Errors
     ///
-    /// Those of [`upgrade`](Self::upgrade) except [`Error::Deadlock`], and
+    /// The errors of [`upgrade`](Self::upgrade) except [`Error::Deadlock`], and
     /// [`Error::Unavailable`] if there was no usable answer within the
     /// client's retry timeout.
     ///
@@ -386,7 +386,7 @@ impl Guard<Shared> {
         self.ask(Queueing::Try).await
     }
 
-    /// Waits to write for at most `wait`; gives the guard back if that was
+    /// Waits to write for at most `wait`; returns the guard if the time was
     /// not enough.
     ///
     /// Range and rounding of `wait` as for
@@ -394,7 +394,7 @@ impl Guard<Shared> {
     ///
     /// # Errors
     ///
-    /// Those of [`upgrade`](Self::upgrade), [`Error::Unavailable`] if the
+    /// The errors of [`upgrade`](Self::upgrade), [`Error::Unavailable`] if the
     /// server could not be reached in that time, and [`Error::OutOfRange`].
     ///
     /// # Cancel safety

@@ -127,12 +127,12 @@ impl Semaphore {
 
     /// Waits for one permit, without limit.
     ///
-    /// Goes on over broken connections as
+    /// Continues after a broken connection, as
     /// [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
     /// a semaphore of 0 or above 1,000,000 permits.
     ///
     /// # Cancel safety
@@ -162,7 +162,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The errors of [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
     ///
@@ -184,14 +184,14 @@ impl Semaphore {
         self.ask(permits, Queueing::Try).await
     }
 
-    /// Waits for one permit for at most `wait`; `None` if that was not enough.
+    /// Waits for one permit for at most `wait`; `None` if the time was not enough.
     ///
     /// Range and rounding as for
     /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// The errors of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -230,12 +230,12 @@ impl Semaphore {
         self.ask(permits, Queueing::at_most(wait)?).await
     }
 
-    /// Waits for one permit until `deadline`; `None` if that was not enough. See
-    /// [`acquire_timeout`](Self::acquire_timeout); a `deadline` that is over is a try.
+    /// Waits for one permit until `deadline`; `None` if the time was not enough. See
+    /// [`acquire_timeout`](Self::acquire_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire_timeout`](Self::acquire_timeout).
+    /// The errors of [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// # Cancel safety
     ///
@@ -244,12 +244,12 @@ impl Semaphore {
         self.acquire_timeout(left(deadline)).await
     }
 
-    /// Waits for `permits` permits together until `deadline`; `None` if that was not enough. See
-    /// [`acquire_many_timeout`](Self::acquire_many_timeout); a `deadline` that is over is a try.
+    /// Waits for `permits` permits together until `deadline`; `None` if the time was not enough. See
+    /// [`acquire_many_timeout`](Self::acquire_many_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire_many_timeout`](Self::acquire_many_timeout).
+    /// The errors of [`acquire_many_timeout`](Self::acquire_many_timeout).
     ///
     /// # Cancel safety
     ///
@@ -293,7 +293,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::info`](crate::Mutex::info).
+    /// The errors of [`Mutex::info`](crate::Mutex::info).
     pub async fn info(&self) -> Result<Info, Error> {
         self.lock.info().await
     }
@@ -303,7 +303,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::force_release`](crate::Mutex::force_release).
+    /// The errors of [`Mutex::force_release`](crate::Mutex::force_release).
     pub async fn force_release(&self) -> Result<u64, Error> {
         self.lock.force().await
     }

@@ -116,7 +116,7 @@ impl QuorumBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`Quorum::connect`], and [`Error::OutOfRange`] for a setting.
+    /// The errors of [`Quorum::connect`], and [`Error::OutOfRange`] for a setting.
     ///
     /// # Cancel safety
     ///
@@ -324,7 +324,7 @@ impl QuorumMutex {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if no majority
+    /// The errors of [`lock`](Self::lock), and [`Error::Unavailable`] if no majority
     /// has answered within the retry timeout of the members' settings. Its source
     /// says what each of the others does.
     ///
@@ -341,7 +341,7 @@ impl QuorumMutex {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if too few
+    /// The errors of [`lock`](Self::lock), and [`Error::Unavailable`] if too few
     /// members could be reached at the end of that time.
     ///
     /// # Cancel safety
@@ -351,12 +351,12 @@ impl QuorumMutex {
         self.ask(Queueing::at_most(wait)?).await
     }
 
-    /// Waits for the lock until `deadline`; `None` if that was not enough. See
-    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    /// Waits for the lock until `deadline`; `None` if the time was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`lock_timeout`](Self::lock_timeout).
+    /// The errors of [`lock_timeout`](Self::lock_timeout).
     ///
     /// # Cancel safety
     ///
