@@ -19,12 +19,12 @@ use crate::locks::guard::{Guard, Kind, OneKey, sealed};
 use crate::locks::{Lock, Single};
 use crate::pump::Inner;
 
-/// The right to lead. One owner at a time has it, in the order of asking, and
+/// The right to lead. One owner at a time has it, first come, first served, and
 /// publishes a value with it, such as its address.
 ///
 /// Made by [`Client::election`](crate::Client::election); cheap to clone. It is
-/// the lock at its key: a holder that did not campaign keeps candidates
-/// waiting, but is no leader, because nothing is published then.
+/// the lock at its key. A holder that did not campaign keeps candidates
+/// waiting, but is not a leader, because it publishes nothing.
 ///
 /// # Examples
 ///
@@ -54,10 +54,10 @@ impl Election {
         &self.lock.key
     }
 
-    /// The same election, in which `owner` is the candidate, who may lead already.
+    /// The same election with `owner` as the candidate, which may already lead.
     ///
-    /// Then it leads on, under the same fence and terms, with the new value; see
-    /// [`Mutex::by`](crate::Mutex::by).
+    /// If it does, it continues to lead under the same fence and terms, with
+    /// the new value; see [`Mutex::by`](crate::Mutex::by).
     pub fn by(&self, owner: &Owner) -> Self {
         Self::new(self.lock.by(owner))
     }
@@ -145,8 +145,8 @@ impl Election {
 
     /// Who leads at the moment of asking; `None` if nobody does.
     ///
-    /// Asks the server once. It may be different by now: a leader's requests differ
-    /// from those of its predecessors by the fence.
+    /// Asks the server once. The leader may have changed since: its requests
+    /// differ from a predecessor's by their fence.
     ///
     /// # Errors
     ///
@@ -169,11 +169,11 @@ impl Election {
         Ok(self.lock.info().await?.leader())
     }
 
-    /// Who leads now, and then each change of that, as the server tells it.
+    /// The current leader, and then each change, as the server reports it.
     ///
-    /// It begins at once, and goes on in the background; all that observe the same
-    /// key by one client share one subscription. No requests are sent meanwhile,
-    /// except a heartbeat every 5 s if the connection is quiet.
+    /// It starts at once, and runs in the background; all observers of the same
+    /// key in one client share one subscription. It sends no further requests,
+    /// except a heartbeat every 5 s on a quiet connection.
     ///
     /// Needs a module that publishes values in the usual way (`rlock.publish` is
     /// `auto`, or names the same).
@@ -201,8 +201,8 @@ impl Election {
 /// Leads until it resigns, is dropped, or the leadership is lost; from
 /// [`Election::campaign`].
 ///
-/// Another one may lead before this one notices that it was stopped or cut off: see
-/// [`fence`](Guard::fence).
+/// Another one may lead before this one notices that it was paused or
+/// partitioned: see [`fence`](Guard::fence).
 pub type Leadership = Guard<Elected>;
 
 /// A lock, alone, with a published value: the kind of [`Leadership`].
@@ -225,7 +225,7 @@ impl Guard<Elected> {
     ///
     /// # Errors
     ///
-    /// It leads as before, except the first.
+    /// After an error it still leads, except after the first one.
     ///
     /// - [`Error::Lost`]: the leadership was lost;
     /// - [`Error::OutOfRange`]: for more than 1024 bytes; nothing was sent;
@@ -267,16 +267,16 @@ impl Guard<Elected> {
 
 /// Who leads, and each change of that; from [`Election::observe`].
 ///
-/// - It begins with the leader of now, or that there is none.
+/// - It begins with the current leader, or with the fact that there is none.
 /// - Each change comes once, a new value of the same leader too, and fences never
 ///   go back: nothing more is published about a leader that has a successor.
-/// - After a new connection, a fail-over, or a slot that has moved, it begins again
-///   with the leader of that moment, in a change that says that others may have
-///   been [`missed`](Change::missed).
-/// - Of more than 1024 changes that are not taken, the oldest are dropped, and the
-///   next one says so likewise.
+/// - After a reconnect, a fail-over, or a moved slot, it starts again with the
+///   current leader, in a change that says that others may have been
+///   [`missed`](Change::missed).
+/// - If more than 1024 changes have not been taken, the oldest are dropped, and
+///   the next one says so in the same way.
 ///
-/// An unreachable server ends nothing. It ends after an error that does not pass:
+/// An unreachable server does not end it. It ends after a permanent error:
 /// [`Error::Denied`], [`Error::NotALock`], [`Error::ModuleMissing`],
 /// [`Error::Refused`], [`Error::Closed`].
 ///

@@ -17,7 +17,7 @@ use crate::pump::{now, timer};
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
-/// `K` is what it holds; each kind has a name of its own, and may have further
+/// `K` is the kind of hold. Each kind has its own name, and may have further
 /// methods:
 ///
 /// | | holds | made by |

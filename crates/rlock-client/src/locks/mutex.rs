@@ -118,8 +118,8 @@ impl Mutex {
 
     /// Takes the lock if it is free and nobody waits for it.
     ///
-    /// `None` if not. Never waits for the lock, only for the server's reply,
-    /// and for a connection at most as long as the client's retry timeout.
+    /// `None` otherwise. Never waits for the lock, only for the server's reply,
+    /// and for a connection for at most the client's retry timeout.
     ///
     /// # Errors
     ///
@@ -146,9 +146,9 @@ impl Mutex {
 
     /// Waits for the lock for at most `wait`; `None` if the time was not enough.
     ///
-    /// `wait` is rounded up to whole milliseconds, at most what the server
-    /// allows (24 h by default); a `wait` of zero is [`try_lock`](Self::try_lock).
-    /// If the server does not tell the end of the wait, the call ends 1 s later.
+    /// `wait` is rounded up to whole milliseconds, at most the server's limit
+    /// (24 h by default); a `wait` of zero is [`try_lock`](Self::try_lock). If
+    /// the server does not report the end of the wait, the call ends 1 s later.
     ///
     /// # Errors
     ///
@@ -232,7 +232,7 @@ impl Mutex {
     ///
     /// # Errors
     ///
-    /// As for [`info`](Self::info). [`Error::Unavailable`] also if the
+    /// As for [`info`](Self::info), and [`Error::Unavailable`] if the
     /// connection ended before the answer: the client does not repeat the
     /// request, because that could take the lock from the next holder too. It
     /// is then unknown whether the release happened.
