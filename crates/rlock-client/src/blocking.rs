@@ -1,8 +1,8 @@
 //! The same locks for code without async.
 //!
-//! Same verbs, same futures: the calling thread runs them, and what works in the
-//! background runs on a thread that the [`Client`] owns. Works on any thread; on
-//! one that runs async code it holds up that code, as every blocking call does.
+//! It has the same methods. The calling thread runs their futures, and a thread
+//! of the [`Client`] does the background work. It works on any thread; on one
+//! that runs async code it blocks that code, like every blocking call.
 //!
 //! # Examples
 //!
@@ -167,8 +167,8 @@ macro_rules! verbs {
 
 verbs! {
     ///
-    /// Its thread ends when the last client, lock and guard made from it is gone
-    /// and what they left to the background is done.
+    /// Its thread ends when the last client, lock and guard made from it is
+    /// gone and their clean-up is done.
     Client {
         has mutex(key: impl AsRef<[u8]>) -> Mutex;
         has rwlock(key: impl AsRef<[u8]>) -> RwLock;
@@ -389,7 +389,7 @@ verbs! {
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
-/// It can be asked all that [`crate::Guard`] can be, such as
+/// It has the methods of [`crate::Guard`], such as
 /// [`fence`](crate::Guard::fence) and [`is_valid`](crate::Guard::is_valid).
 #[must_use = "a lock is released as soon as its guard is dropped"]
 pub struct Guard<K: Kind = Exclusive> {
@@ -416,13 +416,13 @@ pub type Upgrade = crate::Upgrade<WriteGuard, ReadGuard>;
 pub type ChangeError = crate::ChangeError<ReadGuard>;
 
 impl<K: Kind> Guard<K> {
-    /// Tells when it is lost; see [`crate::Guard::loss`].
+    /// Reports its loss; see [`crate::Guard::loss`].
     pub fn loss(&self) -> LossSignal {
         let (signal, runtime) = (self.guard.loss(), self.runtime.clone());
         LossSignal { signal, runtime }
     }
 
-    /// Has it last for at least `lease` from now.
+    /// Extends the hold to at least `lease` from now.
     ///
     /// # Errors
     ///
@@ -440,7 +440,7 @@ impl<K: Kind> Guard<K> {
         run(&self.runtime, self.guard.release())
     }
 
-    /// Ends this guard, and leaves the lock taken until `least` after its grant;
+    /// Ends this guard, and keeps the lock taken until `least` after its grant;
     /// see [`crate::Guard::release_after`].
     ///
     /// # Errors
@@ -484,7 +484,7 @@ impl Guard<Shared> {
 }
 
 impl Guard<Write> {
-    /// Goes on reading, and lets other readers in.
+    /// Keeps reading, and lets other readers in.
     ///
     /// # Errors
     ///
@@ -496,8 +496,8 @@ impl Guard<Write> {
 }
 
 impl Guard<Permit> {
-    /// Lowers the number of permits that others can have, for as long as this
-    /// client is there; see [`crate::Permits::forget`](crate::Guard::forget).
+    /// Lowers the number of permits for others, as long as this client exists;
+    /// see [`crate::Permits::forget`](crate::Guard::forget).
     pub fn forget(self) {
         self.guard.forget();
     }
@@ -571,8 +571,8 @@ impl OnThread for crate::ChangeError {
     }
 }
 
-/// Who leads, and each change of that: an iterator that blocks until there is one.
-/// See [`crate::Changes`].
+/// The leader and each change: an iterator that blocks until there is one. See
+/// [`crate::Changes`].
 #[derive(Debug)]
 #[must_use = "nothing more is observed as soon as it is dropped"]
 pub struct Changes {
@@ -600,7 +600,7 @@ impl Iterator for Changes {
     }
 }
 
-/// Tells when a lock is lost; see [`crate::LossSignal`].
+/// Reports when a lock is lost; see [`crate::LossSignal`].
 #[derive(Clone, Debug)]
 pub struct LossSignal {
     signal: crate::LossSignal,
