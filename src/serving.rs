@@ -14,7 +14,7 @@ use crate::{
 
 /// How long to wait before asking again.
 pub(crate) const AGAIN: Duration = Duration::from_millis(100);
-/// How long the server's own clock-work stalls when the whole process
+/// How long the server's cron stalls when the whole process
 /// does, in milliseconds; it ticks ten times a second.
 const STALLED_MS: u64 = 1000;
 /// How long the server takes to count its replicas again: it does so once a
@@ -35,7 +35,7 @@ pub(crate) struct Serving {
     replicas_are_too_few: bool,
     /// When the server was asked for its replicas.
     asked: Option<Instant>,
-    /// When the server's clock-work has last ticked, by both clocks: one stops
+    /// When the server's cron has last ticked, by both clocks: one stops
     /// while the machine is suspended, the other may be set.
     ticked: Option<(Timestamp, Instant)>,
     /// Until when the server's count is one from before a pause.
@@ -69,7 +69,7 @@ impl Serving {
         self.is_master = is_master;
     }
 
-    /// Takes note that the server's clock-work ticks.
+    /// Takes note that the server's cron ticks.
     pub(crate) fn tick(&mut self, now: Timestamp) {
         let monotonic = Instant::now();
         self.note_stall(now, monotonic);

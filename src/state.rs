@@ -45,7 +45,7 @@ pub(crate) struct State {
     subscribe_to_keys: Option<fn(&Context)>,
     /// Subscribes to the turns of the event loop, which is done once.
     subscribe_to_turns: Option<fn(&Context)>,
-    /// When the server's clock-work has last ticked, by both clocks.
+    /// When the server's cron has last ticked, by both clocks.
     looked_after: (Timestamp, Instant),
 }
 

@@ -10,7 +10,7 @@
 //! (`max-shared-holders`).
 //!
 //! Ordered maps, as they never stop to copy themselves; and what is forgotten
-//! is freed by and by, unless it is small.
+//! is freed later, unless it is small.
 
 use std::collections::{BTreeMap, BTreeSet};
 

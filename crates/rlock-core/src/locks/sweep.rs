@@ -136,7 +136,7 @@ impl Locks {
         }
     }
 
-    /// Has every lock of a database, or of all, settled by and by.
+    /// Has every lock of a database, or of all, settled later.
     pub fn settle_all_later(&mut self, db: Option<u32>) {
         // Without this a thousand flushes in one turn would go through every
         // queue a thousand times.
@@ -162,7 +162,7 @@ impl Locks {
     /// From when on anything is granted to somebody who does not hold it yet;
     /// `None` for at any time, whatever becomes of the clock.
     ///
-    /// From then on every lock is settled by and by. If the first of them shows
+    /// From then on every lock is settled later. If the first of them shows
     /// that nothing may be granted yet, and this is called again, the rest is
     /// left alone until the new time.
     pub fn grant_from(&mut self, from: Option<Timestamp>) {
