@@ -78,6 +78,12 @@ impl Rates {
     pub(crate) fn get(&self, name: &str) -> f64 {
         self.0.get(name).copied().unwrap_or_default()
     }
+
+    /// The names of those that are more than zero.
+    pub(crate) fn moving(&self) -> impl Iterator<Item = &str> {
+        let moving = self.0.iter().filter(|(_, rate)| **rate > 0.0);
+        moving.map(|(name, _)| name.as_str())
+    }
 }
 
 #[cfg(test)]

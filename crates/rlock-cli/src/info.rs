@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::address::Address;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::readable::{Column, FILL, duration, printable, table};
+use crate::readable::{Column, duration, lossy, printable, table};
 
 /// Shows who holds a lock and who waits for it
 ///
@@ -32,33 +32,36 @@ pub(crate) async fn run(info: &Info, address: &Address, output: Output) -> Resul
 }
 
 pub(crate) const HOLDERS: &[Column<Holder>] = &[
-    Column::text("HOLDER", FILL, |it, _| printable(&it.owner)),
-    Column::text("VALUE", FILL, |it, _| match &it.value {
-        Some(value) => printable(&String::from_utf8_lossy(value)),
+    Column::name("HOLDER", |it: &Holder, _| printable(&it.owner)),
+    Column::name("VALUE", |it: &Holder, _| match &it.value {
+        Some(value) => lossy(value),
         None => "none".to_owned(),
-    }),
-    Column::number("COUNT", 5, |it, _| it.count.to_string()),
-    Column::number("PERMITS", 7, |it, _| it.permits.to_string()),
-    Column::number("LEASE LEFT", 11, |it, _| duration(it.lease_left)),
-    Column::text("FENCE", 16, |it, _| number_or_none(it.fence)),
-    Column::text("BOUND", 5, |it, _| {
+    })
+    .usually("none"),
+    Column::number("COUNT", |it: &Holder, _| it.count.to_string()).usually("1"),
+    Column::number("PERMITS", |it: &Holder, _| it.permits.to_string()).usually("1"),
+    Column::number("LEASE LEFT", |it: &Holder, _| duration(it.lease_left)),
+    Column::text("FENCE", |it: &Holder, _| number_or_none(it.fence)).spare(),
+    Column::text("BOUND", |it: &Holder, _| {
         if it.is_bound { "yes" } else { "no" }.to_owned()
-    }),
+    })
+    .usually("no"),
 ];
 
 pub(crate) const WAITERS: &[Column<Waiter>] = &[
-    Column::number("PLACE", 5, |_, before| (before + 1).to_string()),
-    Column::text("WAITER", FILL, |it, _| printable(&it.owner)),
-    Column::text("MODE", 9, |it, _| it.mode.to_string()),
-    Column::text("WAITED", 11, |it, _| duration(it.waited)),
-    Column::text("WAIT LEFT", 11, |it, _| {
+    Column::number("PLACE", |_, before| (before + 1).to_string()),
+    Column::name("WAITER", |it: &Waiter, _| printable(&it.owner)),
+    Column::text("MODE", |it: &Waiter, _| it.mode.to_string()).usually("exclusive"),
+    Column::number("WAITED", |it: &Waiter, _| duration(it.waited)).waited(|it: &Waiter| it.waited),
+    Column::number("WAIT LEFT", |it: &Waiter, _| {
         match (it.kept_left, it.wait_left) {
             (Some(left), _) => format!("kept {}", duration(left)),
             (None, Some(left)) => duration(left),
             (None, None) => "no limit".to_owned(),
         }
-    }),
-    Column::number("CLIENT", 8, |it, _| number_or_none(it.client_id)),
+    })
+    .usually("no limit"),
+    Column::number("CLIENT", |it: &Waiter, _| number_or_none(it.client_id)).spare(),
 ];
 
 fn number_or_none(number: Option<u64>) -> String {

@@ -5,16 +5,14 @@ use rlock_client::Contended;
 use crate::address::Address;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::readable::{Column, FILL, duration, printable, table};
+use crate::readable::{Column, duration, lossy, table};
 
-pub(crate) const LOCKS: &[Column<Contended>] = &[
-    Column::text("KEY", FILL, |it, _| {
-        printable(&String::from_utf8_lossy(&it.key))
-    }),
-    Column::text("MODE", 9, |it, _| it.mode.to_string()),
-    Column::number("HOLDERS", 7, |it, _| it.holders.to_string()),
-    Column::number("WAITERS", 7, |it, _| it.waiters.to_string()),
-    Column::number("OLDEST WAIT", 13, |it, _| duration(it.oldest_wait)),
+const LOCKS: &[Column<Contended>] = &[
+    Column::name("KEY", |it, _| lossy(&it.key)),
+    Column::text("MODE", |it, _| it.mode.to_string()),
+    Column::number("HOLDERS", |it, _| it.holders.to_string()),
+    Column::number("WAITERS", |it, _| it.waiters.to_string()),
+    Column::number("OLDEST WAIT", |it, _| duration(it.oldest_wait)),
 ];
 
 /// Lists the locks that have waiters, the most contended first

@@ -20,6 +20,11 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
+/// The same of bytes; those that are no UTF-8 are replaced.
+pub(crate) fn lossy(bytes: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(bytes))
+}
+
 /// Milliseconds, at most what a `u64` holds.
 pub(crate) fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -92,42 +97,63 @@ fn seconds(text: &str) -> Option<Duration> {
 /// A column of a table, here and on the screen of `rlock top`.
 pub(crate) struct Column<T> {
     pub(crate) title: &'static str,
-    /// How wide it is on a screen.
-    pub(crate) width: u16,
-    is_number: bool,
+    pub(crate) is_number: bool,
+    /// On a screen: a name, which is cut where there is no room for all of it.
+    pub(crate) is_name: bool,
+    /// On a screen: what it says where there is nothing to say. It goes before a
+    /// name is cut if it says nothing else.
+    pub(crate) usual: Option<&'static str>,
+    /// On a screen: whether it goes before a name is cut, whatever it says.
+    pub(crate) is_spare: bool,
+    /// On a screen: for how long somebody has waited, which has a colour.
+    pub(crate) wait: Option<fn(&T) -> Duration>,
     /// What is in it, given the thing and how many come before it.
     pub(crate) cell: fn(&T, usize) -> String,
 }
 
-/// The width of a column that takes what the others leave.
-pub(crate) const FILL: u16 = 0;
-
 impl<T> Column<T> {
-    pub(crate) const fn text(
-        title: &'static str,
-        width: u16,
-        cell: fn(&T, usize) -> String,
-    ) -> Self {
-        let is_number = false;
+    pub(crate) const fn text(title: &'static str, cell: fn(&T, usize) -> String) -> Self {
         Self {
             title,
-            width,
-            is_number,
+            is_number: false,
+            is_name: false,
+            usual: None,
+            is_spare: false,
+            wait: None,
             cell,
         }
     }
 
+    pub(crate) const fn name(title: &'static str, cell: fn(&T, usize) -> String) -> Self {
+        let is_name = true;
+        Self {
+            is_name,
+            ..Self::text(title, cell)
+        }
+    }
+
     /// One whose cells are on the right of a table.
-    pub(crate) const fn number(
-        title: &'static str,
-        width: u16,
-        cell: fn(&T, usize) -> String,
-    ) -> Self {
+    pub(crate) const fn number(title: &'static str, cell: fn(&T, usize) -> String) -> Self {
         let is_number = true;
         Self {
             is_number,
-            ..Self::text(title, width, cell)
+            ..Self::text(title, cell)
         }
+    }
+
+    pub(crate) const fn usually(self, usual: &'static str) -> Self {
+        let usual = Some(usual);
+        Self { usual, ..self }
+    }
+
+    pub(crate) const fn spare(self) -> Self {
+        let is_spare = true;
+        Self { is_spare, ..self }
+    }
+
+    pub(crate) const fn waited(self, wait: fn(&T) -> Duration) -> Self {
+        let wait = Some(wait);
+        Self { wait, ..self }
     }
 }
 

@@ -1,12 +1,21 @@
 //! `rlock top`: the contended locks as they change.
 //!
 //! Each interval every master is asked for the same two things, its numbers and
-//! the list of contended locks, and for one lock more if its queue is shown. A
-//! master that goes away is shown as such and asked again.
+//! the list of contended locks, then who holds the locks that are in view, and for
+//! the queue that is shown, if any. What the user presses is heard meanwhile,
+//! however slow a server is. A master that goes away is shown as such and asked
+//! again.
 
+mod asker;
+mod head;
+mod keys;
+mod recent;
 mod sample;
 mod screen;
+mod table;
 mod terminal;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::io::{self, IsTerminal};
@@ -20,13 +29,20 @@ use crate::output::Output;
 use crate::readable::interval;
 use crate::signals::Signals;
 
-use sample::Sampler;
-use screen::{Screen, Wish};
-use terminal::{Display, Input};
+use asker::Asker;
+use sample::{Sample, Sampler};
+use screen::Screen;
+use terminal::{Display, Input, Press};
+use view::Paint;
+
+/// How often the age of what is shown is drawn again, however long the interval.
+const AGE_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows the contended locks of a server live
 ///
-/// In a cluster, the locks of all masters, and the sums of their numbers.
+/// It shows who holds each lock, how many wait and for how long, and the queue of one
+/// lock. `?` lists the keys. In a cluster, it shows the locks of all masters, and the
+/// sums of their numbers.
 ///
 /// With --json it prints one line for each interval instead.
 ///
@@ -56,14 +72,14 @@ pub(crate) async fn run(top: &Top, address: &Address, output: Output) -> Result<
         Signals::listen().map_err(|error| Failure::internal("cannot take signals", &error))?;
     // The first look is what the rates of the first interval start from. It
     // fails in plain sight, before the terminal is taken.
-    let mut sampler = tokio::select! {
+    let (mut sampler, first) = tokio::select! {
         signal = signals.ending() => return Ok(signal.exit_code()),
-        sampler = Sampler::start(address, top.locks) => sampler?,
+        started = Sampler::start(address, top.locks) => started?,
     };
     if output.is_json() {
         lines(top, &mut sampler, &mut signals, output).await
     } else {
-        live(top, sampler, &mut signals).await
+        live(top, sampler, first, &mut signals).await
     }
 }
 
@@ -86,7 +102,7 @@ async fn lines(
     while left != Some(0) {
         let sample = tokio::select! {
             signal = signals.ending() => return Ok(signal.exit_code()),
-            sample = async { ticks.tick().await; sampler.next().await } => sample?,
+            sample = async { ticks.tick().await; sampler.next(top.locks).await } => sample?,
         };
         output.result(&sample, String::new)?;
         left = left.map(|left| left - 1);
@@ -94,32 +110,41 @@ async fn lines(
     Ok(0)
 }
 
-async fn live(top: &Top, sampler: Sampler, signals: &mut Signals) -> Result<u8, Failure> {
+async fn live(
+    top: &Top,
+    sampler: Sampler,
+    first: Sample,
+    signals: &mut Signals,
+) -> Result<u8, Failure> {
+    let is_coloured = console::colors_enabled();
+    let title = (sampler.shown(), Paint { is_coloured });
+    let mut screen = Screen::new(first, title, top.interval, top.locks);
     let mut display = Display::take()?;
     let mut input = Input::new(signals);
-    let mut screen = Screen::new(sampler, top.interval);
+    let mut asker = Asker::new(sampler);
     let mut ticks = ticks(top);
     let mut left = top.count;
     loop {
-        display.draw(|frame| view::draw(frame, &screen))?;
-        let wish = tokio::select! {
-            biased;
-            wish = input.next(screen.is_open()) => wish?,
-            _ = ticks.tick() => match left {
-                Some(0) => Wish::Quit(0),
-                _ => {
-                    left = left.map(|left| left - 1);
-                    Wish::Look
-                }
-            },
-        };
-        if let Wish::Quit(code) = wish {
-            return Ok(code);
-        }
+        display.draw(|frame| view::draw(frame, &mut screen))?;
+        // Only what was drawn says which locks are in view.
+        asker.ask(|| screen.question());
         tokio::select! {
             biased;
-            code = input.quit(screen.is_open()) => return code,
-            () = screen.take(wish) => {}
+            press = input.next() => match press? {
+                Press::Quit(code) => return Ok(code),
+                Press::Key(key) if screen.press(key) => return Ok(0),
+                Press::Key(_) | Press::Other => {}
+            },
+            answer = asker.answer() => screen.learn(answer),
+            _ = ticks.tick() => {
+                if left == Some(0) {
+                    return Ok(0);
+                }
+                left = left.map(|left| left - 1);
+                screen.look_again();
+            }
+            // What is shown grows older.
+            () = tokio::time::sleep(AGE_EVERY) => {}
         }
     }
 }

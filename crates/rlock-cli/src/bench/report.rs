@@ -5,7 +5,7 @@ use std::time::Duration;
 use hdrhistogram::{CreationError, Histogram};
 use serde::Serialize;
 
-use crate::readable::{Column, FILL, microseconds, table};
+use crate::readable::{Column, microseconds, table};
 
 use super::Bench;
 
@@ -71,11 +71,11 @@ struct Latency {
 }
 
 const TIMES: &[Column<(&str, Latency)>] = &[
-    Column::text("", FILL, |it, _| it.0.to_owned()),
-    Column::number("P50", FILL, |it, _| microseconds(it.1.p50)),
-    Column::number("P90", FILL, |it, _| microseconds(it.1.p90)),
-    Column::number("P99", FILL, |it, _| microseconds(it.1.p99)),
-    Column::number("MAX", FILL, |it, _| microseconds(it.1.max)),
+    Column::text("", |it, _| it.0.to_owned()),
+    Column::number("P50", |it, _| microseconds(it.1.p50)),
+    Column::number("P90", |it, _| microseconds(it.1.p90)),
+    Column::number("P99", |it, _| microseconds(it.1.p99)),
+    Column::number("MAX", |it, _| microseconds(it.1.max)),
 ];
 
 impl Report {

@@ -1,209 +1,525 @@
-//! What `top` shows: the last sample, the order, the selection.
+//! What `top` shows: the last look, the order, the selection, the queue of a lock,
+//! a dialog; and what it wants to know next.
+//!
+//! It asks nobody itself, and draws nothing.
 
 use std::cmp::Reverse;
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
-use rlock_client::Contended;
+use crossterm::event::{KeyCode, KeyEvent};
+use ratatui::widgets::TableState;
+use rlock_client::{Contended, Mode};
 
 use crate::failure::Failure;
 use crate::info::LockInfo;
+use crate::readable::lossy;
 
-use super::sample::{Sample, Sampler};
+use super::asker::{Answer, Question};
+use super::keys::{Action, action, has_control, movement};
+use super::sample::{Held, Sample, holds};
+use super::view::Paint;
+
+/// How many locks are asked for while only some of them are shown.
+const FILTERED: u16 = 1000;
+/// Holders of a lock with more of them are only counted, unless its queue is shown.
+const HOLDERS_MAX: u64 = 100;
+/// How often it is asked who holds the locks in view, however short the interval.
+const HOLDERS_EVERY: Duration = Duration::from_millis(900);
+/// By how much a look may be late before its age is shown.
+const LATE: Duration = Duration::from_secs(2);
+/// For how long a rate is shown after it was more than zero: the screen is calmer.
+const RATE_KEPT: Duration = Duration::from_secs(60);
+/// How long a filter may be, in bytes.
+const FILTER_MAX: usize = 60;
 
 /// What the locks are sorted by; numbers with the largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Waiters,
-    Holders,
     OldestWait,
-    Key,
+    Name,
 }
 
 impl Sort {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Waiters => "waiters",
-            Self::Holders => "holders",
             Self::OldestWait => "oldest wait",
-            Self::Key => "key",
+            Self::Name => "name",
         }
     }
 
     /// What comes before the key in the order of locks.
-    fn rank(self, waiters: u64, holders: u64, oldest_wait: Duration) -> impl Ord {
+    fn rank(self, row: &Row) -> impl Ord + use<> {
         Reverse(match self {
-            Self::Waiters => u128::from(waiters),
-            Self::Holders => u128::from(holders),
-            Self::OldestWait => oldest_wait.as_millis(),
-            Self::Key => 0,
+            Self::Waiters => u128::from(row.waiters),
+            Self::OldestWait => row.oldest_wait.as_millis(),
+            Self::Name => 0,
         })
     }
 }
 
-/// What the user wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
-    /// Ends, with this exit code.
-    Quit(u8),
-    /// Asks the server; this is what the clock wants.
-    Look,
-    /// Selects another lock, this many lines up or down.
-    Move(isize),
-    Sort(Sort),
-    /// Shows the queue of the selected lock.
-    Open,
-    /// Hides the queue.
-    Close,
-    /// Stops looking, or goes on.
-    Pause,
-    /// Nothing but drawing again, as after a change of size.
-    Redraw,
+/// A lock that is waited for.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) key: Vec<u8>,
+    pub(super) mode: Mode,
+    pub(super) holders: u64,
+    pub(super) waiters: u64,
+    pub(super) oldest_wait: Duration,
+    /// None until it is known.
+    pub(super) held: Option<Held>,
+}
+
+impl Row {
+    fn new(lock: &Contended) -> Self {
+        let held = match lock.holders {
+            // There is none if a request for several keys keeps the lock for itself.
+            0 => Some(Held::by("nobody")),
+            1..=HOLDERS_MAX => None,
+            many => Some(Held::by(format!("{many} holders"))),
+        };
+        Self {
+            key: lock.key.clone(),
+            mode: lock.mode,
+            holders: lock.holders,
+            waiters: lock.waiters,
+            oldest_wait: lock.oldest_wait,
+            held,
+        }
+    }
+}
+
+/// What the servers said last, and when.
+pub(super) struct Known<T> {
+    pub(super) it: T,
+    pub(super) at: Instant,
+    /// Why there is nothing newer.
+    pub(super) failure: Option<Failure>,
+}
+
+impl<T> Known<T> {
+    fn new(it: T) -> Self {
+        Self {
+            it,
+            at: Instant::now(),
+            failure: None,
+        }
+    }
+
+    fn learn(&mut self, answer: Result<T, Failure>) {
+        match answer {
+            Ok(it) => *self = Self::new(it),
+            Err(failure) => self.failure = Some(failure),
+        }
+    }
+}
+
+/// The lock whose queue is shown, which may have left the list.
+pub(super) struct Queue {
+    pub(super) key: Vec<u8>,
+    /// None until it has been asked for.
+    pub(super) lock: Known<Option<LockInfo>>,
+    pub(super) waiters: TableState,
+}
+
+impl Queue {
+    fn new(key: Vec<u8>) -> Self {
+        Self {
+            key,
+            lock: Known::new(None),
+            waiters: TableState::new(),
+        }
+    }
+}
+
+/// What covers the screen until a key is pressed.
+pub(super) enum Dialog {
+    Help,
+    /// Who holds this lock is not known yet.
+    Asking(Vec<u8>),
+    Confirm(Confirm),
+    /// What came of it, in paragraphs.
+    Said(Vec<String>),
+}
+
+/// Whether to end the holds of a lock.
+pub(super) struct Confirm {
+    key: Vec<u8>,
+    pub(super) lock: LockInfo,
+    /// Whether all of the question is on the screen. It counts for nothing until
+    /// then.
+    pub(super) is_shown: bool,
+}
+
+/// What to ask next.
+#[derive(Default)]
+struct Wanted {
+    look: bool,
+    queue: bool,
+    /// The holders of all locks in view, not only of those whose holders are unknown.
+    holders: bool,
+    /// What the user wants to have done, once.
+    command: Option<Question>,
 }
 
 pub(super) struct Screen {
-    sampler: Sampler,
+    pub(super) server: String,
+    pub(super) paint: Paint,
     pub(super) every: Duration,
+    /// How many locks are shown at most.
+    limit: u16,
     pub(super) sort: Sort,
     pub(super) is_paused: bool,
-    /// `None` until the first interval is over.
-    pub(super) sample: Option<Sample>,
-    /// Why the last look failed.
-    pub(super) failure: Option<Failure>,
+    pub(super) sample: Known<Sample>,
+    /// The locks of the sample that the filter lets through, in order.
+    pub(super) rows: Vec<Row>,
+    /// When each rate was last more than zero.
+    moved: BTreeMap<String, Instant>,
+    pub(super) filter: String,
+    /// Whether the user is typing the filter.
+    pub(super) is_typing: bool,
     /// The selected lock: by key, as its place changes.
     selected: Option<Vec<u8>>,
-    /// The lock whose queue is shown, which may have left the list.
-    pub(super) open: Option<LockInfo>,
+    pub(super) locks: TableState,
+    pub(super) queue: Option<Queue>,
+    pub(super) dialog: Option<Dialog>,
+    /// How many lines of locks or waiters fit, as it was drawn last.
+    pub(super) page: usize,
+    wanted: Wanted,
+    /// When it was last asked who holds all locks in view.
+    asked_holders: Option<Instant>,
 }
 
 impl Screen {
-    pub(super) fn new(sampler: Sampler, every: Duration) -> Self {
-        Self {
-            sampler,
+    pub(super) fn new(
+        sample: Sample,
+        (server, paint): (String, Paint),
+        every: Duration,
+        limit: u16,
+    ) -> Self {
+        let mut screen = Self {
+            server,
+            paint,
             every,
+            limit,
             sort: Sort::Waiters,
             is_paused: false,
-            sample: None,
-            failure: None,
+            sample: Known::new(sample),
+            rows: Vec::new(),
+            moved: BTreeMap::new(),
+            filter: String::new(),
+            is_typing: false,
             selected: None,
-            open: None,
+            locks: TableState::new(),
+            queue: None,
+            dialog: None,
+            page: 1,
+            wanted: Wanted::default(),
+            asked_holders: None,
+        };
+        screen.make_rows();
+        screen
+    }
+
+    /// How old what is shown is.
+    pub(super) fn age(&self) -> Duration {
+        let queue = self.queue.as_ref().filter(|queue| queue.lock.it.is_some());
+        let at = queue.map_or(self.sample.at, |queue| queue.lock.at);
+        at.elapsed()
+    }
+
+    /// Whether it shows what was, not what is, though nobody wanted that.
+    pub(super) fn is_stale(&self) -> bool {
+        let is_late = !self.is_paused && self.age() > self.every + LATE;
+        self.failure().is_some() || is_late
+    }
+
+    /// Why there is nothing newer.
+    pub(super) fn failure(&self) -> Option<&Failure> {
+        let queue = self.queue.as_ref();
+        let of_queue = queue.and_then(|queue| queue.lock.failure.as_ref());
+        of_queue.or(self.sample.failure.as_ref())
+    }
+
+    /// A rate, unless it has been zero for long.
+    pub(super) fn rate(&self, name: &str) -> Option<f64> {
+        let is_shown = self.moved.get(name)?.elapsed() < RATE_KEPT;
+        is_shown.then(|| self.sample.it.per_second.get(name))
+    }
+
+    /// The next question. It is asked.
+    pub(super) fn question(&mut self) -> Option<Question> {
+        let wanted = &mut self.wanted;
+        if let Some(command) = wanted.command.take() {
+            return Some(command);
+        }
+        if std::mem::take(&mut wanted.queue)
+            && let Some(queue) = &self.queue
+        {
+            return Some(Question::Queue(queue.key.clone()));
+        }
+        if std::mem::take(&mut wanted.look) {
+            let is_filtered = !self.filter.is_empty();
+            let count = if is_filtered { FILTERED } else { self.limit };
+            return Some(Question::Look(count));
+        }
+        self.question_of_holders()
+    }
+
+    fn question_of_holders(&mut self) -> Option<Question> {
+        if self.queue.is_some() {
+            return None;
+        }
+        let all = std::mem::take(&mut self.wanted.holders);
+        let in_view = self.rows.iter().skip(self.locks.offset()).take(self.page);
+        let asked = in_view.filter(|row| match &row.held {
+            Some(_) => all && (1..=HOLDERS_MAX).contains(&row.holders),
+            None => true,
+        });
+        let keys: Vec<_> = asked.map(|row| row.key.clone()).collect();
+        if all {
+            self.asked_holders = Some(Instant::now());
+        }
+        (!keys.is_empty()).then_some(Question::Holders(keys))
+    }
+
+    /// An interval is over, or what is shown is known to have changed.
+    pub(super) fn look_again(&mut self) {
+        if !self.is_paused {
+            self.wanted.look = true;
+            self.wanted.queue = self.queue.is_some();
         }
     }
 
-    pub(super) fn server(&self) -> String {
-        self.sampler.shown()
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.open.is_some()
-    }
-
-    pub(super) fn locks(&self) -> &[Contended] {
-        self.sample
-            .as_ref()
-            .map_or(&[], |sample| sample.locks.as_slice())
-    }
-
-    /// Where the selected lock stands.
-    pub(super) fn place(&self) -> Option<usize> {
-        let selected = self.selected.as_ref()?;
-        self.locks().iter().position(|lock| lock.key == *selected)
-    }
-
-    /// Asks the server for everything that is shown.
-    async fn look(&mut self) {
-        if self.is_paused {
-            return;
-        }
-        match self.sampler.next().await {
-            Ok(sample) => {
-                self.sample = Some(sample);
-                self.failure = None;
-                self.arrange();
+    /// Takes in what the servers said.
+    pub(super) fn learn(&mut self, answer: Answer) {
+        match answer {
+            // Paused meanwhile.
+            Answer::Look(_) if self.is_paused => {}
+            Answer::Look(answer) => {
+                self.sample.learn(answer);
+                let asked = self.asked_holders;
+                self.wanted.holders = asked.is_none_or(|asked| asked.elapsed() >= HOLDERS_EVERY);
+                self.make_rows();
             }
-            Err(failure) => self.failure = Some(failure),
-        }
-        if self.is_open() {
-            self.look_at_selected().await;
+            Answer::Holders(all) => {
+                for (key, held) in all {
+                    if let Some(row) = self.rows.iter_mut().find(|row| row.key == key) {
+                        row.held = Some(held);
+                    }
+                }
+            }
+            Answer::Queue(key, lock) => {
+                if let Some(queue) = self.queue.as_mut().filter(|queue| queue.key == key) {
+                    queue.lock.learn(lock.map(Some));
+                }
+            }
+            Answer::Confirm(key, lock) => {
+                // The user may have turned to something else.
+                if matches!(&self.dialog, Some(Dialog::Asking(asked)) if *asked == key) {
+                    self.dialog = Some(confirm(key, lock));
+                }
+            }
+            Answer::Force(key, removed) => {
+                self.dialog = Some(Dialog::Said(forced(&key, removed)));
+                self.look_again();
+            }
         }
     }
 
-    /// Does what the user wants.
-    pub(super) async fn take(&mut self, wish: Wish) {
-        match wish {
-            Wish::Quit(_) | Wish::Redraw => {}
-            Wish::Look => self.look().await,
-            Wish::Pause => self.is_paused = !self.is_paused,
-            Wish::Close => self.open = None,
-            Wish::Open => self.look_at_selected().await,
-            Wish::Sort(sort) => {
+    /// Makes rows of the sample.
+    fn make_rows(&mut self) {
+        let rates = self.sample.it.per_second.moving();
+        let now = Instant::now();
+        self.moved.extend(rates.map(|name| (name.to_owned(), now)));
+        let mut known: BTreeMap<_, _> = std::mem::take(&mut self.rows)
+            .into_iter()
+            .map(|row| (row.key, row.held))
+            .collect();
+        let filter = self.filter.to_lowercase();
+        let passes = |lock: &&Contended| lossy(&lock.key).to_lowercase().contains(&filter);
+        let passing = self.sample.it.locks.iter().filter(passes);
+        self.rows = passing.take(self.limit.into()).map(Row::new).collect();
+        for row in &mut self.rows {
+            if row.held.is_none() {
+                row.held = known.remove(&row.key).flatten();
+            }
+        }
+        self.arrange();
+    }
+
+    /// Sorts the locks, and selects one if none is.
+    fn arrange(&mut self) {
+        let sort = self.sort;
+        self.rows
+            .sort_by(|one, other| (sort.rank(one), &one.key).cmp(&(sort.rank(other), &other.key)));
+        let selected = self.selected.as_ref();
+        let place = selected.and_then(|key| self.rows.iter().position(|row| row.key == *key));
+        match place {
+            Some(place) => self.locks.select(Some(place)),
+            // It is selected until its queue is left.
+            None if self.queue.is_some() => {}
+            None => self.select(self.place()),
+        }
+    }
+
+    /// Where the selected lock stands, or stood.
+    fn place(&self) -> usize {
+        self.locks.selected().unwrap_or_default()
+    }
+
+    fn select(&mut self, place: usize) {
+        let place = place.min(self.rows.len().saturating_sub(1));
+        let row = self.rows.get(place);
+        self.selected = row.map(|row| row.key.clone());
+        self.locks.select(row.map(|_| place));
+    }
+
+    /// Does what a key means; true to end the program.
+    pub(super) fn press(&mut self, key: KeyEvent) -> bool {
+        match self.dialog.take() {
+            Some(Dialog::Confirm(confirm)) => self.confirmed(confirm, key),
+            Some(_) => {}
+            None if self.is_typing => self.edit(key),
+            None => return action(key).is_some_and(|action| self.act(action)),
+        }
+        false
+    }
+
+    fn confirmed(&mut self, confirm: Confirm, key: KeyEvent) {
+        if confirm.is_shown && key.code == KeyCode::Char('y') && !has_control(key) {
+            let Confirm { key, lock, .. } = confirm;
+            let words = format!("ending the holds of {}", lossy(&key));
+            self.dialog = Some(Dialog::Said(vec![words]));
+            self.wanted.command = Some(Question::Force(key, holds(&lock.info)));
+        }
+    }
+
+    /// A key while the filter is typed.
+    fn edit(&mut self, key: KeyEvent) {
+        match key.code {
+            KeyCode::Enter => self.is_typing = false,
+            KeyCode::Esc => self.clear_filter(),
+            KeyCode::Backspace if self.filter.is_empty() => self.is_typing = false,
+            KeyCode::Backspace => self.change_filter(|filter| _ = filter.pop()),
+            KeyCode::Char('u') if has_control(key) => self.change_filter(String::clear),
+            KeyCode::Char(letter) if !has_control(key) && self.filter.len() < FILTER_MAX => {
+                self.change_filter(|filter| filter.push(letter));
+            }
+            _ => _ = movement(key).map(|action| self.act(action)),
+        }
+    }
+
+    fn change_filter(&mut self, change: impl FnOnce(&mut String)) {
+        let was_empty = self.filter.is_empty();
+        change(&mut self.filter);
+        self.make_rows();
+        // Then more locks are asked for, or fewer again.
+        if was_empty != self.filter.is_empty() {
+            self.look_again();
+        }
+    }
+
+    fn clear_filter(&mut self) {
+        self.is_typing = false;
+        self.change_filter(String::clear);
+    }
+
+    /// Does it; true to end the program.
+    fn act(&mut self, action: Action) -> bool {
+        match action {
+            Action::Back | Action::Queue if self.queue.is_some() => self.close(),
+            Action::Back if !self.filter.is_empty() => self.clear_filter(),
+            Action::Quit | Action::Back => return true,
+            Action::Move(lines) => self.scroll(lines),
+            Action::Page(pages) => {
+                let page = isize::try_from(self.page.max(1)).unwrap_or(isize::MAX);
+                self.scroll(page.saturating_mul(pages));
+            }
+            Action::Other(lines) if self.queue.is_some() => {
+                self.select(self.place().saturating_add_signed(lines));
+                self.open();
+            }
+            Action::Other(_) => {}
+            Action::Queue => self.open(),
+            Action::Filter => self.is_typing = self.queue.is_none(),
+            Action::Force => self.ask_to_force(),
+            Action::Sort(sort) => {
                 self.sort = sort;
                 self.arrange();
             }
-            Wish::Move(lines) => {
-                self.move_by(lines);
-                if self.is_open() {
-                    self.look_at_selected().await;
-                }
+            Action::Pause => {
+                self.is_paused = !self.is_paused;
+                self.look_again();
             }
+            Action::Help => self.dialog = Some(Dialog::Help),
+        }
+        false
+    }
+
+    fn scroll(&mut self, lines: isize) {
+        match &mut self.queue {
+            Some(queue) => {
+                let first = queue.waiters.offset_mut();
+                *first = first.saturating_add_signed(lines);
+            }
+            None => self.select(self.place().saturating_add_signed(lines)),
         }
     }
 
-    async fn look_at_selected(&mut self) {
-        let Some(key) = self.selected.clone() else {
-            return;
-        };
-        match self.sampler.lock(&key).await {
-            Ok(lock) => self.open = Some(lock),
-            Err(failure) => self.failure = Some(failure),
-        }
+    fn open(&mut self) {
+        self.queue = self.selected.clone().map(Queue::new);
+        self.wanted.queue = true;
     }
 
-    /// Sorts the locks, and selects the first if none is.
-    fn arrange(&mut self) {
-        let sort = self.sort;
-        if let Some(sample) = &mut self.sample {
-            arrange(&mut sample.locks, sort);
-        }
-        if self.place().is_none() && !self.is_open() {
-            self.selected = self.locks().first().map(|lock| lock.key.clone());
-        }
+    fn close(&mut self) {
+        self.queue = None;
+        self.arrange();
     }
 
-    fn move_by(&mut self, lines: isize) {
-        let last = self.locks().len().saturating_sub(1);
-        let place = self.place().unwrap_or_default();
-        let place = place.saturating_add_signed(lines).min(last);
-        if let Some(lock) = self.locks().get(place) {
-            self.selected = Some(lock.key.clone());
+    /// Asks who holds the lock, and only then the user. Nothing else that the user
+    /// wants to have done is forgotten for that.
+    fn ask_to_force(&mut self) {
+        if let Some(key) = self.selected.clone()
+            && self.wanted.command.is_none()
+        {
+            self.wanted.command = Some(Question::Confirm(key.clone()));
+            self.dialog = Some(Dialog::Asking(key));
         }
     }
 }
 
-fn arrange(locks: &mut [Contended], sort: Sort) {
-    locks.sort_by(|one, other| {
-        let rank = |lock: &Contended| sort.rank(lock.waiters, lock.holders, lock.oldest_wait);
-        (rank(one), &one.key).cmp(&(rank(other), &other.key))
-    });
+fn confirm(key: Vec<u8>, lock: Result<LockInfo, Failure>) -> Dialog {
+    match lock {
+        Ok(lock) if lock.info.holders.is_empty() => {
+            Dialog::Said(vec![format!("nobody holds {}", lossy(&key))])
+        }
+        Ok(lock) => Dialog::Confirm(Confirm {
+            key,
+            lock,
+            is_shown: false,
+        }),
+        Err(failure) => Dialog::Said(failed(failure)),
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn keys(sort: Sort) -> String {
-        let mut locks = [("b", 1, 2, 9), ("c", 3, 1, 5), ("a", 1, 2, 7)];
-        locks.sort_by_key(|(key, holders, waiters, oldest)| {
-            let oldest = Duration::from_millis(*oldest);
-            (sort.rank(*waiters, *holders, oldest), *key)
-        });
-        locks.iter().map(|lock| lock.0).collect()
+/// What came of the end of holds.
+fn forced(key: &[u8], removed: Result<Option<u64>, Failure>) -> Vec<String> {
+    let key = lossy(key);
+    match removed {
+        Ok(Some(0)) => vec![format!("nobody held {key}")],
+        Ok(Some(1)) => vec![format!("{key}: 1 holder removed")],
+        Ok(Some(removed)) => vec![format!("{key}: {removed} holders removed")],
+        Ok(None) => vec![format!(
+            "nothing was changed: the holders of {key} are not those any more that you were shown"
+        )],
+        Err(failure) => failed(failure),
     }
+}
 
-    #[test]
-    fn the_largest_number_comes_first_and_keys_settle_the_rest() {
-        assert_eq!(keys(Sort::Waiters), "abc");
-        assert_eq!(keys(Sort::Holders), "cab");
-        assert_eq!(keys(Sort::OldestWait), "bac");
-        assert_eq!(keys(Sort::Key), "abc");
-    }
+fn failed(failure: Failure) -> Vec<String> {
+    let hint = failure.hint.map(str::to_owned);
+    [failure.message].into_iter().chain(hint).collect()
 }

@@ -1,216 +1,467 @@
 //! Draws the screen of `top`.
 //!
-//! It fits into 60 columns: names that do not are cut, and what is longer for
-//! once, as a message, goes on in the next line.
+//! It is made for 60 columns and more. In a smaller terminal parts are cut off.
 
-use console::truncate_str;
+use std::time::Duration;
+
 use ratatui::Frame;
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Modifier, Style};
-use ratatui::text::Line;
-use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{
+    Block, Clear, Padding, Paragraph, Scrollbar, ScrollbarOrientation, ScrollbarState, TableState,
+};
 
 use crate::info::{HOLDERS, LockInfo, WAITERS};
-use crate::list::LOCKS;
-use crate::readable::{Column, FILL, microseconds, printable};
+use crate::readable::{Column, duration, lossy, printable};
 
-use super::sample::{Master, Sample};
-use super::screen::Screen;
-use super::terminal::LEGEND;
+use super::head;
+use super::keys::KEYS;
+use super::screen::{Confirm, Dialog, Row, Screen};
+use super::table::{Fitted, cut, width};
 
-/// The title, the numbers, and an empty line.
-const HEADER_LINES: u16 = 9;
-/// How many masters are named that show nothing.
-const AWAY_MAX: usize = 3;
+/// From when on a wait is shown as long, and as too long.
+const LONG: Duration = Duration::from_secs(1);
+const TOO_LONG: Duration = Duration::from_secs(10);
 
-pub(super) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
-    let legend = legend(frame.area());
-    let masters = masters(screen, frame.area().width.into());
-    let more = u16::try_from(masters.len()).unwrap_or_default();
-    let [header, body, footer] = Layout::vertical([
-        Constraint::Length(HEADER_LINES + more),
+/// The numbers are shown only where this many lines are left for the list.
+const LIST_MIN: usize = 8;
+/// How wide a dialog is at most inside.
+const DIALOG_WIDTH: u16 = 62;
+/// How many holders the question before their end names.
+const NAMED_MAX: usize = 3;
+/// A key or an owner takes this many lines of a dialog at most.
+const NAME_LINES: usize = 2;
+
+const LOCKS: &[Column<Row>] = &[
+    Column::name("KEY", |it: &Row, _| lossy(&it.key)),
+    Column::name("HOLDER", |it: &Row, _| {
+        let held = it.held.as_ref();
+        held.map_or(String::new(), |held| held.by.clone())
+    }),
+    Column::text("MODE", |it: &Row, _| it.mode.to_string())
+        .usually("exclusive")
+        .spare(),
+    Column::number("WAITERS", |it: &Row, _| it.waiters.to_string()),
+    Column::number("OLDEST WAIT", |it: &Row, _| duration(it.oldest_wait))
+        .waited(|it: &Row| it.oldest_wait),
+    Column::name("VALUE", |it: &Row, _| {
+        let value = it.held.as_ref().and_then(|held| held.value.clone());
+        value.unwrap_or_default()
+    })
+    .usually("")
+    .spare(),
+];
+
+pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
+    let area = frame.area();
+    let title = titles(screen, area.width.into());
+    let numbers = numbers(screen, area, title.len());
+    let [top, above, _, body, below] = Layout::vertical([
+        length(title.len()),
+        length(numbers.len()),
+        Constraint::Length(1),
         Constraint::Fill(1),
-        Constraint::Length(if legend.len() == 1 { 1 } else { 2 }),
+        // The title says whether any of it is true, so it goes last.
+        Constraint::Length(area.height.saturating_sub(1).min(1)),
     ])
-    .areas(frame.area());
-    let head = Paragraph::new(head(screen, masters)).wrap(Wrap { trim: false });
-    frame.render_widget(head, header);
-    match &screen.open {
+    .areas(area);
+    frame.render_widget(Paragraph::new(title), top);
+    frame.render_widget(Paragraph::new(numbers), above);
+    let shown = match screen.queue {
         None => draw_locks(frame, body, screen),
-        Some(lock) => {
-            let [locks, queue] =
-                Layout::vertical([Constraint::Fill(2), Constraint::Fill(3)]).areas(body);
-            draw_locks(frame, locks, screen);
-            draw_queue(frame, queue, lock);
-        }
+        Some(_) => draw_queue(frame, body, screen),
+    };
+    if screen.is_stale() {
+        frame.buffer_mut().set_style(above.union(body), dim());
     }
-    frame.render_widget(Paragraph::new(legend).style(dim()), footer);
+    let foot = foot(screen, below.width.into(), &shown);
+    frame.render_widget(foot, below);
+    draw_dialog(frame, screen);
 }
 
-fn legend(area: Rect) -> Vec<Line<'static>> {
-    let line = Line::from(LEGEND.join("  "));
-    if line.width() <= usize::from(area.width) {
-        return vec![line];
-    }
-    LEGEND.map(Line::from).into()
-}
-
-/// How many masters there are if that is not one, and those that show nothing.
-fn masters(screen: &Screen, columns: usize) -> Vec<Line<'static>> {
-    let (None, Some(sample)) = (&screen.failure, &screen.sample) else {
-        return Vec::new();
-    };
-    if sample.masters.len() < 2 {
-        return Vec::new();
-    }
-    let silent = |master: &Master| {
-        let error = master.error.as_ref()?;
-        Some(format!(
-            "            {}: {}",
-            master.address,
-            printable(error)
-        ))
-    };
-    let silent: Vec<_> = sample.masters.iter().filter_map(silent).collect();
-    let all = sample.masters.len();
-    let count = match silent.len() {
-        0 => format!("masters     {all}"),
-        silent => format!("masters     {} of {all}", all - silent),
-    };
-    let lines = std::iter::once(count).chain(silent.into_iter().take(AWAY_MAX));
-    lines.map(|line| Line::from(cut(&line, columns))).collect()
-}
-
-fn head(screen: &Screen, masters: Vec<Line<'static>>) -> Vec<Line<'static>> {
-    let every = humantime::format_duration(screen.every);
-    let paused = if screen.is_paused { ", paused" } else { "" };
-    let title = format!(
-        "rlock top  {}  every {every}, by {}{paused}",
-        screen.server(),
-        screen.sort.name()
-    );
-    let mut lines = vec![Line::styled(title, bold())];
-    match (&screen.failure, &screen.sample) {
-        (Some(failure), _) => {
-            lines.push(Line::from(printable(&failure.message)));
-            lines.push(Line::from("asking again every interval"));
-        }
-        (None, Some(sample)) => {
-            lines.extend(masters);
-            lines.extend(numbers(sample).map(Line::from));
-        }
-        (None, None) => lines.push(Line::from("the first interval has begun")),
+/// The title, and why what is shown is old, if it is.
+fn titles(screen: &Screen, room: usize) -> Vec<Line<'static>> {
+    let mut lines = vec![title(screen, room)];
+    if let Some(failure) = screen.failure() {
+        let words = format!("{}; asking again", printable(&failure.message));
+        lines.extend(wrapped(&words, room, screen.paint.bad()));
     }
     lines
 }
 
-/// No line is longer than 60 columns unless a rate has four digits.
-fn numbers(sample: &Sample) -> [String; 7] {
-    let now = |name: &str| sample.counters.get(name);
-    let kept = match now("places_kept") {
-        0 => String::new(),
-        places => format!(" ({places} kept)"),
-    };
-    let rate = |name: &str| sample.per_second.get(name);
-    let waited = |name: &str| microseconds(now(name));
-    [
-        format!(
-            "now         waiters {}{kept}  contended locks {}",
-            now("waiters"),
-            now("contended_locks")
-        ),
-        format!(
-            "            bound holds {}  watches {}",
-            now("bound_holds"),
-            now("watches")
-        ),
-        format!(
-            "waited      p50 {}  p99 {}  max {}",
-            waited("wait_usec_p50"),
-            waited("wait_usec_p99"),
-            waited("wait_usec_max")
-        ),
-        format!(
-            "per second  acquires {:.1}  grants {:.1}  hand-offs {:.1}",
-            rate("acquires"),
-            rate("grants"),
-            rate("handoffs")
-        ),
-        format!(
-            "            refused {:.1}  renewals {:.1}  releases {:.1}",
-            rate("refusals"),
-            rate("renewals"),
-            rate("releases")
-        ),
-        format!(
-            "            waits over {:.1}  waiters gone {:.1}",
-            rate("wait_timeouts"),
-            rate("waiters_gone")
-        ),
-        format!(
-            "            leases over {:.1}  forced {:.1}  deadlocks {:.1}",
-            rate("lease_expirations"),
-            rate("force_releases"),
-            rate("deadlocks")
-        ),
-    ]
-}
-
-fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &Screen) {
-    if screen.locks().is_empty() && screen.sample.is_some() {
-        return frame.render_widget(Paragraph::new("nobody waits for any lock"), area);
+/// The numbers, where there is room for them.
+fn numbers(screen: &Screen, area: Rect, taken: usize) -> Vec<Line<'static>> {
+    if screen.queue.is_some() {
+        return Vec::new();
     }
-    let table = table(area, LOCKS, screen.locks())
-        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED));
-    let mut state = TableState::new().with_selected(screen.place());
-    frame.render_stateful_widget(table, area, &mut state);
+    let numbers = head::numbers(screen, area.width.into());
+    match taken + numbers.len() + LIST_MIN <= area.height.into() {
+        true => numbers,
+        false => Vec::new(),
+    }
 }
 
-fn draw_queue(frame: &mut Frame<'_>, area: Rect, lock: &LockInfo) {
-    let info = &lock.info;
-    let shown = u16::try_from(info.holders.len()).unwrap_or(u16::MAX);
-    let [title, holders, waiters] = Layout::vertical([
-        Constraint::Length(2),
-        Constraint::Length(shown.saturating_add(2).min(area.height / 2)),
+fn title(screen: &Screen, room: usize) -> Line<'static> {
+    let age = seconds(screen.age());
+    let (state, style) = match (screen.is_stale(), screen.is_paused) {
+        (true, _) => (format!("as of {age} ago"), screen.paint.bad()),
+        (false, true) => (format!("paused, as of {age} ago"), screen.paint.notable()),
+        (false, false) => {
+            let every = humantime::format_duration(screen.every);
+            (format!("every {every}, by {}", screen.sort.name()), dim())
+        }
+    };
+    let name = "rlock top  ";
+    let taken = width(name) + width(&state) + 2;
+    let server = cut(&screen.server, room.saturating_sub(taken));
+    let left = vec![Span::styled(name, bold()), Span::raw(server)];
+    spread(left, Span::styled(state, style), room)
+}
+
+/// One part at the left, the other at the right.
+fn spread(mut left: Vec<Span<'static>>, right: Span<'static>, room: usize) -> Line<'static> {
+    let taken = left.iter().map(Span::width).sum::<usize>() + right.width();
+    left.push(Span::raw(" ".repeat(room.saturating_sub(taken))));
+    left.push(right);
+    Line::from(left)
+}
+
+/// Draws the list; which part of it.
+fn draw_locks(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String {
+    if screen.rows.is_empty() {
+        let words = nobody(screen);
+        let lines = wrapped(&words, area.width.into(), Style::new());
+        frame.render_widget(Paragraph::new(lines), area);
+        return String::new();
+    }
+    screen.page = list_lines(area);
+    let (rows, state) = (&screen.rows, &mut screen.locks);
+    draw_list(frame, area, (LOCKS, rows), state, screen.paint)
+        .map_or(String::new(), |part| format!("{part} of {}", rows.len()))
+}
+
+/// Why there are no locks.
+fn nobody(screen: &Screen) -> String {
+    let sample = &screen.sample.it;
+    let listed = sample.locks.len();
+    if listed > 0 {
+        let filter = printable(&screen.filter);
+        return format!("none of the {listed} most contended locks has `{filter}` in its name");
+    }
+    if screen.is_stale() || screen.is_paused {
+        return "nobody waited for any lock".to_owned();
+    }
+    match sample.masters.iter().any(|master| master.error.is_some()) {
+        true => "nobody waits for any lock of the masters that answer".to_owned(),
+        false => "nobody waits for any lock".to_owned(),
+    }
+}
+
+/// How many lines of a table there are in an area, below its titles.
+fn list_lines(area: Rect) -> usize {
+    usize::from(area.height).saturating_sub(1)
+}
+
+/// Draws a table, with a scroll bar if it has more lines than fit; which lines are
+/// shown then.
+fn draw_list<T>(
+    frame: &mut Frame<'_>,
+    area: Rect,
+    (columns, things): (&[Column<T>], &[T]),
+    state: &mut TableState,
+    paint: Paint,
+) -> Option<String> {
+    let (lines, count) = (list_lines(area), things.len());
+    let last = count.saturating_sub(lines);
+    *state.offset_mut() = state.offset().min(last);
+    let bar = if last > 0 { 2 } else { 0 };
+    let room = Rect {
+        width: area.width.saturating_sub(bar),
+        ..area
+    };
+    let fitted = Fitted::new(columns, things, room.width.into());
+    let table = fitted.table(things, |wait| paint.wait(wait));
+    frame.render_stateful_widget(table, room, state);
+    if last == 0 || lines == 0 {
+        return None;
+    }
+    let first = state.offset();
+    let beside = Rect {
+        y: area.y + 1,
+        height: area.height - 1,
+        ..area
+    };
+    let mut scrolled = ScrollbarState::new(last + 1)
+        .position(first)
+        .viewport_content_length(lines);
+    let bar = Scrollbar::new(ScrollbarOrientation::VerticalRight)
+        .begin_symbol(None)
+        .end_symbol(None)
+        .track_symbol(Some("│"))
+        .style(dim());
+    frame.render_stateful_widget(bar, beside, &mut scrolled);
+    Some(format!("{}-{}", first + 1, first + lines))
+}
+
+/// Draws holders and waiters of one lock; which part of these.
+fn draw_queue(frame: &mut Frame<'_>, area: Rect, screen: &mut Screen) -> String {
+    let (paint, room) = (screen.paint, usize::from(area.width));
+    let Some(queue) = &mut screen.queue else {
+        return String::new();
+    };
+    let Some(LockInfo { key, info }) = &queue.lock.it else {
+        let words = format!("asking who waits for {}", lossy(&queue.key));
+        let lines = wrapped(&words, room, Style::new());
+        frame.render_widget(Paragraph::new(lines), area);
+        return String::new();
+    };
+    let state = format!(": {}, {} queued", info.mode, info.queued);
+    let name = cut(&printable(key), room.saturating_sub(width(&state)));
+    let title = Line::styled(name + &state, bold());
+    // Holders get what they need, but not more than half.
+    let holder_lines = (info.holders.len() + 1).min((area.height / 2).into());
+    let [above, _, holders, _, waiters] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        length(holder_lines),
+        Constraint::Length(1),
         Constraint::Fill(1),
     ])
     .areas(area);
-    let rest = format!(": {}, {} queued", info.mode, info.queued);
-    let room = usize::from(area.width).saturating_sub(rest.len());
-    let words = format!("\n{}{rest}", cut(&printable(&lock.key), room));
-    frame.render_widget(Paragraph::new(words).style(bold()), title);
-    frame.render_widget(table(holders, HOLDERS, &info.holders), holders);
-    frame.render_widget(table(waiters, WAITERS, &info.waiters), waiters);
+    frame.render_widget(title, above);
+    draw_holders(frame, holders, info, paint);
+    if info.waiters.is_empty() {
+        frame.render_widget("nobody waits for it", waiters);
+        return String::new();
+    }
+    screen.page = list_lines(waiters);
+    let state = &mut queue.waiters;
+    let part = draw_list(frame, waiters, (WAITERS, &info.waiters), state, paint);
+    let listed = info.waiters.len();
+    part.map_or(String::new(), |part| match info.queued > listed as u64 {
+        true => format!("{part} of the first {listed}"),
+        false => format!("{part} of {listed}"),
+    })
 }
 
-/// A table whose cells are cut where they do not fit.
-fn table<T>(area: Rect, columns: &[Column<T>], things: &[T]) -> Table<'static> {
-    const SPACING: u16 = 1;
-    let width = |it: &Column<T>| match it.width {
-        FILL => Constraint::Fill(1),
-        width => Constraint::Length(width),
+/// Draws those of the holders that there is room for, and how many more there are.
+fn draw_holders(frame: &mut Frame<'_>, area: Rect, info: &rlock_client::Info, paint: Paint) {
+    let holders = &info.holders;
+    if holders.is_empty() {
+        return frame.render_widget("nobody holds it", area);
+    }
+    let lines = list_lines(area);
+    let (shown, more) = match holders.len() <= lines {
+        true => (holders.len(), 0),
+        false => {
+            let shown = lines.saturating_sub(1);
+            (shown, holders.len() - shown)
+        }
     };
-    let widths: Vec<_> = columns.iter().map(width).collect();
-    let areas = Layout::horizontal(&widths).spacing(SPACING).split(area);
-    let row = |(before, thing): (usize, &T)| {
-        let cells = columns.iter().zip(areas.iter());
-        Row::new(cells.map(|(column, area)| cut(&(column.cell)(thing, before), area.width.into())))
+    let fitted = Fitted::new(HOLDERS, &holders[..shown], area.width.into());
+    let table = fitted.table(&holders[..shown], |wait| paint.wait(wait));
+    frame.render_widget(table, area);
+    if more > 0 {
+        let last = Rect {
+            y: area.bottom().saturating_sub(1),
+            height: area.height.min(1),
+            ..area
+        };
+        let words = format!("and {more} more");
+        frame.render_widget(Line::styled(words, dim()), last);
+    }
+}
+
+/// The last line: what the user types, or the keys; and what part is shown.
+fn foot(screen: &Screen, room: usize, shown: &str) -> Line<'static> {
+    let filter = format!("/{}", printable(&screen.filter));
+    let mut left = Vec::new();
+    let legend: &[&str] = match (screen.is_typing, screen.queue.is_some()) {
+        (true, _) => &["Enter keeps it", "Esc clears it"],
+        (false, false) => &[
+            "? help",
+            "q quit",
+            "Enter queue",
+            "/ filter",
+            "F force",
+            "p pause",
+            "sort: w)aiters o)ldest n)ame",
+        ],
+        (false, true) => &[
+            "? help",
+            "Esc back",
+            "↑↓ scroll",
+            "←→ other locks",
+            "F force",
+            "p pause",
+            "q quit",
+        ],
     };
-    let header = Row::new(columns.iter().map(|it| it.title)).style(bold());
-    Table::new(things.iter().enumerate().map(row), widths)
-        .column_spacing(SPACING)
-        .header(header)
+    if screen.is_typing {
+        left.push(Span::styled(filter, bold()));
+        left.push(Span::styled(" ", Modifier::REVERSED));
+    } else if !screen.filter.is_empty() && screen.queue.is_none() {
+        left.push(Span::styled(filter, screen.paint.notable()));
+    }
+    let mut taken: usize = left.iter().map(Span::width).sum();
+    for words in legend {
+        let gap = if taken == 0 { "" } else { "  " };
+        taken += width(gap) + width(words);
+        if taken + 2 + width(shown) > room {
+            break;
+        }
+        left.push(Span::styled(format!("{gap}{words}"), dim()));
+    }
+    spread(left, Span::styled(shown.to_owned(), dim()), room)
 }
 
-/// At most `columns` columns of it, the last a mark if there is more.
-fn cut(text: &str, columns: usize) -> String {
-    truncate_str(text, columns, "…").into_owned()
+/// Draws what covers the screen until a key is pressed.
+fn draw_dialog(frame: &mut Frame<'_>, screen: &mut Screen) {
+    let area = frame.area();
+    let paint = screen.paint;
+    let room = usize::from(area.width.saturating_sub(4).min(DIALOG_WIDTH));
+    let fits = |lines: &[Line<'_>]| lines.len() + 2 <= area.height.into();
+    let (title, lines) = match &mut screen.dialog {
+        None => return,
+        Some(Dialog::Help) => ("Keys", help()),
+        Some(Dialog::Asking(key)) => {
+            let words = vec![format!("asking who holds {}", lossy(key))];
+            ("Force", statement(&words, room))
+        }
+        Some(Dialog::Confirm(confirm)) => {
+            let lines = question(confirm, room, paint);
+            confirm.is_shown = fits(&lines);
+            let too_small = "the terminal is too small to ask whether to end holds";
+            let instead = || statement(&[too_small.to_owned()], room);
+            ("Force", if confirm.is_shown { lines } else { instead() })
+        }
+        Some(Dialog::Said(words)) => ("Force", statement(words, room)),
+    };
+    let widest = lines.iter().map(Line::width).max().unwrap_or_default();
+    let place = area.centered(length(widest + 4), length(lines.len() + 2));
+    let block = Block::bordered()
+        .title(Span::styled(format!(" {title} "), bold()))
+        .title_alignment(Alignment::Left)
+        .padding(Padding::horizontal(1));
+    frame.render_widget(Clear, place);
+    frame.render_widget(Paragraph::new(lines).block(block), place);
 }
 
-fn bold() -> Style {
+fn help() -> Vec<Line<'static>> {
+    let keys = KEYS.iter().map(|(keys, what)| {
+        let keys = Span::styled(format!("{keys:15}"), bold());
+        Line::from(vec![keys, Span::raw(*what)])
+    });
+    keys.chain(any_key()).collect()
+}
+
+/// Paragraphs, until a key is pressed.
+fn statement(words: &[String], room: usize) -> Vec<Line<'static>> {
+    let lines = words
+        .iter()
+        .flat_map(|words| wrapped(&printable(words), room, Style::new()));
+    lines.chain(any_key()).collect()
+}
+
+fn any_key() -> [Line<'static>; 2] {
+    [Line::default(), Line::styled("any key goes on", dim())]
+}
+
+/// Whether to end the holds of a lock.
+fn question(confirm: &Confirm, room: usize, paint: Paint) -> Vec<Line<'static>> {
+    let LockInfo { key, info } = &confirm.lock;
+    let name = |name: &str| cut(&printable(name), room * NAME_LINES);
+    let plain = Style::new();
+    let mut lines = wrapped(&format!("End every hold of {}?", name(key)), room, bold());
+    for holder in info.holders.iter().take(NAMED_MAX) {
+        lines.push(Line::default());
+        lines.extend(wrapped(&name(&holder.owner), room, plain));
+        let fence = holder.fence.map_or("none".to_owned(), |it| it.to_string());
+        let lease = duration(holder.lease_left);
+        let words = format!("fence {fence}, lease left {lease}");
+        lines.extend(wrapped(&words, room, plain));
+    }
+    if let more @ 1.. = info.holders.len().saturating_sub(NAMED_MAX) {
+        lines.push(Line::from(format!("and {more} more")));
+    }
+    let who = match info.holders.len() {
+        1 => "The holder",
+        _ => "A holder",
+    };
+    let next = match info.queued {
+        0 => "Nobody waits for it.",
+        _ => "Then the next in the queue gets it.",
+    };
+    let effect = format!("{who} learns that it lost the lock, but may still be at work. {next}");
+    lines.push(Line::default());
+    lines.extend(wrapped(&effect, room, plain));
+    lines.push(Line::default());
+    lines.push(Line::from(vec![
+        Span::styled("y", paint.bad()),
+        Span::raw(" ends the holds, any other key leaves them"),
+    ]));
+    lines
+}
+
+/// Words in lines of `room` columns.
+pub(super) fn wrapped(words: &str, room: usize, style: Style) -> Vec<Line<'static>> {
+    let lines = textwrap::wrap(words, room.max(1)).into_iter();
+    lines
+        .map(|line| Line::styled(line.into_owned(), style))
+        .collect()
+}
+
+/// `12 s`, `1m 2s`.
+pub(super) fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..60 => format!("{seconds} s"),
+        seconds => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
+    }
+}
+
+fn length(lines: usize) -> Constraint {
+    Constraint::Length(u16::try_from(lines).unwrap_or(u16::MAX))
+}
+
+pub(super) fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-fn dim() -> Style {
+pub(super) fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
+}
+
+/// Colours, where they are wanted and the terminal has them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Paint {
+    pub(super) is_coloured: bool,
+}
+
+impl Paint {
+    /// The style of a waiter, by its wait.
+    fn wait(self, wait: Duration) -> Style {
+        match wait {
+            _ if wait >= TOO_LONG => self.bad(),
+            _ if wait >= LONG => self.of(Color::Yellow),
+            _ => Style::new(),
+        }
+    }
+
+    /// The style of what is wrong.
+    pub(super) fn bad(self) -> Style {
+        self.of(Color::Red).add_modifier(Modifier::BOLD)
+    }
+
+    /// The style of what is unusual.
+    pub(super) fn notable(self) -> Style {
+        self.of(Color::Yellow).add_modifier(Modifier::BOLD)
+    }
+
+    fn of(self, colour: Color) -> Style {
+        match self.is_coloured {
+            true => Style::new().fg(colour),
+            false => Style::new(),
+        }
+    }
 }

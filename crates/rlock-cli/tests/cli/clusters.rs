@@ -87,13 +87,13 @@ fn top_shows_the_others_while_a_master_is_away() {
     waiter.enqueue(key, "bob", "");
     let url = cluster.url();
     let mut terminal = Terminal::start_at(100, &url, &["top", "--interval", "100ms"]);
-    terminal.until_shows("masters     3");
+    terminal.until_shows("masters          3 answer");
     let away = cluster.masters.remove(2);
     let port = away.port();
     drop(away);
-    terminal.until_shows("masters     2 of 3");
+    terminal.until_shows("masters          2 answer        1 away");
     terminal.until_shows(&format!("127.0.0.1:{port}: away"));
-    terminal.until_shows("waiters 1  contended locks 1");
+    terminal.until_shows("1 waiting       1 contended");
     terminal.types("\r");
     terminal.until_shows("bob");
     terminal.types("q");

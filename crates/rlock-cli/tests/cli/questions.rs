@@ -92,7 +92,7 @@ fn kept_places_are_shown_as_such() {
     let locks = ask(&server, &["list", "--json"]).json();
     assert_eq!(locks[0]["waiters"], 2);
     let mut terminal = Terminal::start(&server, &["top", "--interval", "100ms"]);
-    terminal.until_shows("waiters 2 (1 kept)  contended locks 1");
+    terminal.until_shows("2 waiting       1 contended     1 kept");
     terminal.types("\r");
     terminal.until_shows("kept 9m");
     terminal.types("q");

@@ -1,5 +1,7 @@
 //! What tests ask a server, by a connection with typed replies.
 
+use std::collections::BTreeMap;
+
 use redis::{Connection, FromRedisValue};
 use rlock_testkit::{Server, eventually};
 
@@ -13,6 +15,9 @@ pub(crate) trait Asks {
 
     /// Somebody who holds `key` for longer than any test takes.
     fn held_by(&self, key: &str, owner: &str) -> u64;
+
+    /// Has somebody wait for `key` on a connection of its own, in the background.
+    fn waited_for_by(&self, key: &str, owner: &str);
 
     /// Whether a request has come that the server has not read.
     fn has_unread(&self) -> bool;
@@ -31,6 +36,18 @@ impl Asks for Server {
     fn held_by(&self, key: &str, owner: &str) -> u64 {
         let acquire = format!("RLOCK.ACQUIRE {key} {owner} 600000");
         self.admin().run(&acquire)
+    }
+
+    fn waited_for_by(&self, key: &str, owner: &str) {
+        let mut connection = self.admin().0;
+        let mut acquire = redis::cmd("RLOCK.ACQUIRE");
+        acquire.arg(key).arg(owner).arg(600_000).arg("WAIT").arg(0);
+        // The server may end first.
+        std::thread::spawn(move || acquire.query::<u64>(&mut connection));
+        let mut admin = self.admin();
+        eventually("it waits", || {
+            format!("{:?}", admin.info(key)["waiters"]).contains(owner)
+        });
     }
 
     fn has_unread(&self) -> bool {
@@ -73,6 +90,17 @@ impl Admin {
             .trim()
             .parse()
             .unwrap()
+    }
+
+    /// What the server says about a lock.
+    fn info(&mut self, key: &str) -> BTreeMap<String, redis::Value> {
+        self.run(&format!("RLOCK.INFO {key}"))
+    }
+
+    /// The fence of a lock that one owner holds.
+    pub(crate) fn fence(&mut self, key: &str) -> u64 {
+        let fence = self.info(key)["fence"].clone();
+        redis::from_redis_value(fence).unwrap()
     }
 
     pub(crate) fn is_held(&mut self, key: &str) -> bool {

@@ -20,7 +20,7 @@ pub(crate) struct Terminal {
     child: Box<dyn Child + Send + Sync>,
     keyboard: Box<dyn Write + Send>,
     screen: Arc<Mutex<vt100::Parser>>,
-    _pty: Box<dyn MasterPty + Send>,
+    pty: Box<dyn MasterPty + Send>,
 }
 
 impl Terminal {
@@ -35,12 +35,27 @@ impl Terminal {
 
     /// The same at any address.
     pub(crate) fn start_at(cols: u16, url: &str, arguments: &[&str]) -> Self {
+        Self::start_in(cols, url, arguments, &[])
+    }
+
+    /// The same with more in the environment, where `NO_COLOR` is not otherwise.
+    pub(crate) fn start_in(
+        cols: u16,
+        url: &str,
+        arguments: &[&str],
+        environment: &[(&str, &str)],
+    ) -> Self {
         let size = PtySize { cols, ..SIZE };
         let pty = native_pty_system().openpty(size).unwrap();
         let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_rlock"));
         command.args(arguments);
-        command.env("RLOCK_URL", url);
-        command.env("TERM", "xterm");
+        command.env_remove("NO_COLOR");
+        for (name, value) in [("RLOCK_URL", url), ("TERM", "xterm")]
+            .iter()
+            .chain(environment)
+        {
+            command.env(name, value);
+        }
         let child = pty.slave.spawn_command(command).unwrap();
         let screen = vt100::Parser::new(size.rows, size.cols, 0);
         let screen = Arc::new(Mutex::new(screen));
@@ -57,8 +72,18 @@ impl Terminal {
             child,
             keyboard: pty.master.take_writer().unwrap(),
             screen,
-            _pty: pty.master,
+            pty: pty.master,
         }
+    }
+
+    /// Gives the terminal another size, which the program learns by a signal.
+    /// What it shows from then on has been drawn for this size.
+    pub(crate) fn resize(&self, rows: u16, cols: u16) {
+        let mut screen = self.screen.lock().unwrap();
+        screen.screen_mut().set_size(rows, cols);
+        screen.process(b"\x1b[2J");
+        let size = PtySize { rows, cols, ..SIZE };
+        self.pty.resize(size).unwrap();
     }
 
     pub(crate) fn types(&mut self, keys: &str) {
@@ -70,11 +95,21 @@ impl Terminal {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    /// What stands in each line from this column on.
-    pub(crate) fn shows_from(&self, column: u16) -> Vec<String> {
+    /// The first line that has these words.
+    pub(crate) fn line_of(&self, words: &str) -> String {
+        let shown = self.shows();
+        let line = shown.lines().find(|line| line.contains(words));
+        line.unwrap_or_else(|| panic!("`{words}` is not on\n{shown}"))
+            .to_owned()
+    }
+
+    /// Whether anything on the screen has a colour.
+    pub(crate) fn is_coloured(&self) -> bool {
         let screen = self.screen.lock().unwrap();
-        let (_, columns) = screen.screen().size();
-        screen.screen().rows(column, columns - column).collect()
+        let (rows, columns) = screen.screen().size();
+        let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
+        let mut cells = cells.filter_map(|(row, column)| screen.screen().cell(row, column));
+        cells.any(|cell| cell.fgcolor() != vt100::Color::Default)
     }
 
     pub(crate) fn until_shows(&self, words: &str) {
