@@ -80,7 +80,7 @@ soak: ## What takes too long for each change (as root; about three hours): befor
 	tests/run-all --everywhere
 	tests/mutants
 
-lint: ## Formatting, clippy, rustdoc and shellcheck, warnings are errors
+lint: ## Words, formatting, clippy, rustdoc and shellcheck, warnings are errors
 	tests/run-lint
 
 help: ## This list

@@ -1,14 +1,14 @@
-//! Finds the commit that the source is of, for the programs to tell: `RLOCK_COMMIT`
-//! while they are compiled, `unknown` where nothing says it. The variable of that
-//! name in the environment goes first. The command line's package has this file too.
+//! Finds the commit of the source and passes it to the compiler as `RLOCK_COMMIT`.
+//! It takes the environment variable `RLOCK_COMMIT`, the published package,
+//! or git, in this order, or else `unknown`. Two packages share this file.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// How much of a hash is shown. What git calls its short form depends on how many
-/// objects a clone has.
+/// How many digits of a hash are shown. The length of git's own short form depends on
+/// the number of objects in a clone.
 const DIGITS: usize = 10;
 
 fn main() {
@@ -23,15 +23,15 @@ fn main() {
     println!("cargo::rustc-env=RLOCK_COMMIT={commit}");
 }
 
-/// The commit of a package from a registry, as cargo has noted it there.
+/// The commit of a published package: cargo has written it into the package.
 fn packaged(package: &Path) -> Option<String> {
     let noted = fs::read_to_string(package.join(".cargo_vcs_info.json")).ok()?;
     let (_, hash) = noted.split_once("\"sha1\": \"")?;
     hash.get(..DIGITS).map(str::to_owned)
 }
 
-/// The commit that git has checked out here. Another repository, which has this
-/// source among its own files, does not say.
+/// The commit that git has checked out. If the source lies in a repository of
+/// somebody else, that repository's commit says nothing about it.
 fn checked_out(package: &Path) -> Option<String> {
     let roots = [package.to_owned(), package.join("../..")];
     let is_ours =
@@ -45,7 +45,7 @@ fn checked_out(package: &Path) -> Option<String> {
         let output = output.ok().filter(|output| output.status.success())?;
         Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
     };
-    // What is written at a commit, and at a change of the branch.
+    // Git writes these at each commit, and when the branch changes.
     let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
     for name in ["HEAD", "logs/HEAD"].into_iter().chain(branch.as_deref()) {
         let file = git(&["rev-parse", "--git-path", name]).map(|path| root.join(path));

@@ -103,7 +103,7 @@ enum Part {
     Memory,
     /// Many waits or leases that end together.
     Ends,
-    /// How long the server stands still, at the worst.
+    /// How long the server stalls, at worst.
     Stalls,
     /// Readers, leases, deadlocks and lists of many.
     Crowds,

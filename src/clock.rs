@@ -1,10 +1,10 @@
 //! What time it is, and the one timer of the module.
 //!
-//! The server's timers ring by the wall clock but sleep by the monotonic one, so
+//! The server's timers fire by the wall clock but sleep by the monotonic one, so
 //! they are looked after ten times a second: when the wall clock jumps, or a
 //! suspended machine goes on, ends are late by no more than that.
 //!
-//! One timer is armed at the earliest deadline there is. It may ring early,
+//! One timer is armed at the earliest deadline there is. It may fire early,
 //! for a deadline that has moved; then it is armed again. It is never armed
 //! far ahead: Redis 7.0 keeps a processor busy while the next timer is more
 //! than about 35 minutes away.
@@ -33,10 +33,10 @@ pub(crate) fn now() -> Timestamp {
     servers().unwrap_or_else(wall_clock)
 }
 
-/// The wall clock if that is later than the server's, which stands still within
-/// a script or a transaction: what concerns other clients than the caller begins
-/// when they are told. It is looked at only when somebody waits, as that costs
-/// as much as a twentieth of a command.
+/// The wall clock if that is later than the server's, which stalls within a
+/// script or a transaction: what concerns other clients than the caller begins
+/// when they get their messages. It is looked at only when somebody waits, as
+/// that costs as much as a twentieth of a command.
 pub(crate) fn latest() -> Timestamp {
     let wall_clock = wall_clock();
     servers().map_or(wall_clock, |servers| servers.max(wall_clock))
@@ -56,7 +56,7 @@ fn wall_clock() -> Timestamp {
 
 /// The timer: not armed, or armed for a point in time.
 pub(crate) struct Timer {
-    /// What the server calls when it rings.
+    /// What the server calls when it fires.
     on_ring: raw::RedisModuleTimerProc,
     /// What it calls when the event loop was woken.
     on_wake: raw::RedisModuleEventLoopOneShotFunc,
@@ -81,7 +81,7 @@ impl Timer {
         }
     }
 
-    /// Makes sure that the timer rings at `deadline`, or before.
+    /// Makes sure that the timer fires at `deadline`, or before.
     pub(crate) fn arm(&mut self, ctx: &Context, now: Timestamp, deadline: Timestamp) {
         let deadline = deadline.min(now.plus_millis(AHEAD_MAX_MS));
         match self.armed {
@@ -112,7 +112,7 @@ impl Timer {
         }
     }
 
-    /// Makes sure that the timer rings in the next turn of the event loop.
+    /// Makes sure that the timer fires in the next turn of the event loop.
     pub(crate) fn arm_at_once(&mut self, ctx: &Context) {
         if !self.at_once {
             let now = now();
@@ -120,14 +120,14 @@ impl Timer {
         }
     }
 
-    /// Arms the timer for a time before which there is no use in ringing.
+    /// Arms the timer for a time before which it need not fire.
     pub(crate) fn hold_off(&mut self, ctx: &Context, now: Timestamp, until: Timestamp) {
         self.arm(ctx, now, until);
         self.held_off = true;
     }
 
     /// Whether the timer cannot be relied on, as the wall clock has jumped: it
-    /// should have rung, or was held off for longer than it ever is. The server
+    /// should have fired, or was held off for longer than it ever is. The server
     /// sleeps by another clock.
     pub(crate) fn is_astray(&self, now: Timestamp) -> bool {
         self.armed.is_some_and(|(armed, _)| {
@@ -136,7 +136,7 @@ impl Timer {
         })
     }
 
-    /// Makes sure that the timer does not ring. A module whose timer is armed
+    /// Makes sure that the timer does not fire. A module whose timer is armed
     /// cannot be unloaded.
     pub(crate) fn disarm(&mut self, ctx: &Context) {
         if let Some((_, id)) = self.armed.take() {
@@ -146,7 +146,7 @@ impl Timer {
         self.rung();
     }
 
-    /// Arms the timer anew, whatever it was armed for.
+    /// Rearms the timer, whatever it was armed for.
     pub(crate) fn set_right(&mut self, ctx: &Context) {
         self.held_off = false;
         self.at_once = false;
@@ -157,7 +157,7 @@ impl Timer {
         self.arm_at_once(ctx);
     }
 
-    /// Takes note that the timer is ringing. Must come first in its callback.
+    /// Takes note that the timer fires. Must come first in its callback.
     pub(crate) const fn rung(&mut self) {
         self.armed = None;
         self.held_off = false;
@@ -180,7 +180,7 @@ pub(crate) fn woken() {
 }
 
 /// Redis 7.0 computes how long it will sleep before it runs what may create a
-/// timer, so a timer for "now" would ring only after that sleep. A one-shot
+/// timer, so a timer for "now" would fire only after that sleep. A one-shot
 /// event ends the sleep; it does nothing else, as it has no context to act in.
 fn wake_event_loop(on_wake: raw::RedisModuleEventLoopOneShotFunc) {
     if IS_WAKING.get().replace(true) {

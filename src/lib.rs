@@ -59,9 +59,6 @@ const fn version_part(text: &str) -> c_int {
     }
 }
 
-/// The commit that the module is built from; `build.rs` finds it.
-const COMMIT: &str = env!("RLOCK_COMMIT");
-
 /// Where Redis begins.
 ///
 /// # Safety
@@ -126,7 +123,7 @@ unsafe fn on_load(
 ///
 /// # Safety
 ///
-/// No function of the module is called any more, but for `OnUnload`.
+/// No function of the module is called any more, except `OnUnload`.
 unsafe fn end() {
     state::State::end();
     settings::end();
@@ -153,7 +150,7 @@ pub unsafe extern "C" fn ValkeyModule_OnLoad(
     unsafe { on_load(ctx, argv, argc, Server::Valkey) }
 }
 
-/// What is in memory would be lost: waiters, and who is to be told of a loss.
+/// What is in memory would be lost: waiters, and who must be notified of a loss.
 /// So a server that has any keeps the module; and as long as it will call back.
 ///
 /// # Safety
@@ -217,7 +214,7 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
             Server::Redis => 0,
             Server::Valkey => OPTION_ATOMIC_SLOT_MIGRATION,
         };
-    // SAFETY: the context is that of loading.
+    // SAFETY: the context is the one of loading.
     unsafe { raw::set_module_options(ctx.raw(), options as c_int) };
     settings::load(ctx, arguments)
         .and_then(|()| commands::register(ctx))
@@ -231,8 +228,9 @@ fn load(ctx: &Context, arguments: &[Text], server: Server) -> Result<(), ()> {
         );
     }
     events::subscribe(ctx);
-    let version = env!("CARGO_PKG_VERSION");
-    ctx.log(c"notice", &format!("version {version} ({COMMIT})"));
+    // `build.rs` finds the commit.
+    let (version, commit) = (env!("CARGO_PKG_VERSION"), env!("RLOCK_COMMIT"));
+    ctx.log(c"notice", &format!("version {version} ({commit})"));
     Ok(())
 }
 

@@ -14,10 +14,10 @@ use crate::{
 
 /// How long to wait before asking again.
 pub(crate) const AGAIN: Duration = Duration::from_millis(100);
-/// How long the server's own clock-work stands still when the whole process
+/// How long the server's cron stalls when the whole process
 /// does, in milliseconds; it ticks ten times a second.
 const STALLED_MS: u64 = 1000;
-/// How long the server takes to count its replicas anew: it does so once a
+/// How long the server takes to count its replicas again: it does so once a
 /// second.
 const COUNTED: Duration = Duration::from_millis(1100);
 
@@ -35,8 +35,8 @@ pub(crate) struct Serving {
     replicas_are_too_few: bool,
     /// When the server was asked for its replicas.
     asked: Option<Instant>,
-    /// When the server's clock-work has last ticked, by both clocks: one stands
-    /// still while the machine is suspended, the other may be set.
+    /// When the server's cron has last ticked, by both clocks: one stops
+    /// while the machine is suspended, the other may be set.
     ticked: Option<(Timestamp, Instant)>,
     /// Until when the server's count is one from before a pause.
     stale_until: Option<Instant>,
@@ -69,7 +69,7 @@ impl Serving {
         self.is_master = is_master;
     }
 
-    /// Takes note that the server's clock-work ticks.
+    /// Takes note that the server's cron ticks.
     pub(crate) fn tick(&mut self, now: Timestamp) {
         let monotonic = Instant::now();
         self.note_stall(now, monotonic);
@@ -140,7 +140,7 @@ impl Serving {
         self.grace_ends.map(left).unwrap_or_default()
     }
 
-    /// Grants nothing for so long, nor before what was said earlier.
+    /// Grants nothing for this long, nor before what was said earlier.
     pub(crate) fn grant_after(&mut self, locks: &mut Locks, now: Timestamp, wait: Duration) {
         self.granting_from = self.granting_from.max(Some(Instant::now() + wait));
         self.follow_clock(locks, now);

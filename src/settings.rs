@@ -115,7 +115,7 @@ pub(crate) fn load(ctx: &Context, arguments: &[Text]) -> Result<(), String> {
             setting.name(),
         )?;
     }
-    // SAFETY: the context is that of loading, after all are registered.
+    // SAFETY: the context is the one of loading, after all are registered.
     let status = unsafe { raw::load_configs(ctx.raw()) };
     accepted(status, "a setting in the configuration file")?;
     for pair in arguments.chunks(2) {

@@ -45,7 +45,7 @@ pub(crate) struct State {
     subscribe_to_keys: Option<fn(&Context)>,
     /// Subscribes to the turns of the event loop, which is done once.
     subscribe_to_turns: Option<fn(&Context)>,
-    /// When the server's clock-work has last ticked, by both clocks.
+    /// When the server's cron has last ticked, by both clocks.
     looked_after: (Timestamp, Instant),
 }
 
@@ -113,7 +113,7 @@ impl State {
     }
 
     /// Turns away those who wait for the lock, and tells those who asked to be
-    /// told of a loss that none will be told here any more.
+    /// notified of a loss that none will be reported here any more.
     fn turn_all_away(&mut self, op: &Operation<'_>) {
         while !self.locks.turn_is_over() {
             let Some(ended) = self.locks.withdraw_one(op.name()) else {
@@ -124,8 +124,8 @@ impl State {
         self.locks.settle_later(op.name());
     }
 
-    /// Has all locks looked at again if the wall clock was set back: what they
-    /// were to be looked at for may not have to wait for as long.
+    /// Has all locks looked at again if the wall clock was set back: the
+    /// reason for the check may not have to wait for as long.
     fn note_step_back(&mut self) {
         let (wall, monotonic) = (clock::latest(), Instant::now());
         let (last_wall, last_monotonic) = self.looked_after;
@@ -210,7 +210,7 @@ impl State {
         }
     }
 
-    /// Has a lock settled by the timer, as its key has changed.
+    /// Has a lock settled by the timer, because its key has changed.
     fn note_key(&mut self, ctx: &Context, name: Name<'_>, change: KeyChange) {
         match change {
             // Only the ends of leases have changed, which is seen when the key is
@@ -313,7 +313,7 @@ pub(crate) fn key_changed(ctx: &Context, key: Text, change: KeyChange) {
     }
 }
 
-/// Arms the timer anew if the wall clock has jumped, stops it if there is
+/// Rearms the timer if the wall clock has jumped, stops it if there is
 /// nothing to wait for, and forgets what is known of locks that have ended.
 pub(crate) fn look_after(ctx: &Context) {
     let Ok(mut state) = STATE.get().try_borrow_mut() else {

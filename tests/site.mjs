@@ -6,7 +6,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { chromium } from 'playwright-core';
 
 const [where, word, screenshots] = process.argv.slice(2);
-const LOADS = [[360, 768], [1400]]; // Widths, and where a page is loaded anew: what it shows may depend on the first.
+const LOADS = [[360, 768], [1400]]; // Widths, and where a page is loaded again: what it shows may depend on the first.
 const WIDTHS = LOADS.flat();
 const root = resolve(where);
 const isDirectory = statSync(root).isDirectory();

@@ -31,9 +31,9 @@ const TARGET_MS: f64 = 5.0;
 /// What it is that ends.
 struct Kind {
     what: &'static str,
-    /// Makes so many ready to end in that millisecond, if there is the time.
+    /// Makes this many ready to end in that millisecond, if there is the time.
     prepare: fn(&mut Connection, usize, u64) -> Option<()>,
-    /// Where each end is told, and how the message begins.
+    /// Where each end is reported, and how the message begins.
     channel: &'static str,
     outcome: &'static str,
     target: Goal,
@@ -43,7 +43,7 @@ struct Kind {
 enum Goal {
     Nothing,
     Milliseconds(f64),
-    /// As for so many milliseconds, or what the strings took if that is more.
+    /// As for this many milliseconds, or what the strings took if that is more.
     MillisecondsOrStrings(f64),
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn measure(report: &mut Report) {
         );
         let told = format!("{:.0} ms", spread(|round| round.all).0);
         section.row(
-            [&format!("  {what}: until the last is told"), &told, ""],
+            [&format!("  {what}: until the last is notified"), &told, ""],
             None,
         );
     }

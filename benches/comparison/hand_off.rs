@@ -17,14 +17,14 @@ const LEGEND: &str = "  \
 From sending RLOCK.RELEASE on one connection to the arrival, on another one, of the next one's fence: as the reply
   to its call that is blocked in WAIT, or as the message to its NOTIFY channel. PING: there and back on one connection.
   BLPOP: from sending RPUSH, what the server itself has for waiting. One thread sends and waits; all in turns; who had
-  the lock queues again, last, between two times. Of the 10,000, 400 are blocked, evenly among the others. On one
+  the lock queues again, last, between two times. 400 of the 10,000 are blocked, evenly among the others. On one
   processor nobody is woken before the server has finished its turn; on two, most of the time is a processor's waking.";
 
 const TARGET: Target = Target::AtMost(1.3, " ×");
 const FEW: usize = 10;
 const MANY: usize = 10_000;
 const MANY_QUICK: usize = 200;
-/// Of the many, one in so many is blocked on a connection of its own; the
+/// One of this many waiters is blocked on a connection of its own; the
 /// others wait by message.
 const ONE_BLOCKED_OF: usize = 25;
 

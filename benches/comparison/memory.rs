@@ -1,4 +1,4 @@
-//! What a waiter costs, and whether everything is given back.
+//! What a waiter costs, and whether all memory is freed.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ fn kilobytes(bytes: f64) -> String {
     format!("{:.1} KB", bytes / 1024.0)
 }
 
-/// Bytes for each of so many connections that are blocked by a command.
+/// Bytes for each of this many connections that are blocked by a command.
 #[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
 fn each_blocked(server: &Server, count: usize, command: impl Fn(usize) -> String) -> f64 {
     let before = steady_memory(server);

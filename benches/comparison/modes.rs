@@ -11,7 +11,7 @@ use rlock_testkit::client::{request, words};
 
 const LEGEND: &str = "  \
 Processor time of the server's main thread for one pair, pipelined, as for the exclusive pair above. Among
-  others: the lock is held in shared mode by so many other owners already. Eight keys: MACQUIRE and MRELEASE.";
+  others: the lock is held in shared mode by this many other owners already. Eight keys: MACQUIRE and MRELEASE.";
 
 const TRIP_LEGEND: &str = "  \
 One connection, one command at a time, all kinds in turns: medians. Of eight keys, and of one.";

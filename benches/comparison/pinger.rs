@@ -51,7 +51,7 @@ impl Pinger {
         Duration::from_nanos(self.seen.longest_nanos.load(Ordering::Relaxed))
     }
 
-    /// The longest PING while nothing is done for so long.
+    /// The longest PING while nothing is done for this long.
     pub(crate) fn idle(&self, time: Duration) -> Duration {
         self.during(|| thread::sleep(time))
     }

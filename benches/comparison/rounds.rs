@@ -15,7 +15,7 @@ pub(crate) struct Rounds<const KINDS: usize> {
 }
 
 impl<const KINDS: usize> Rounds<KINDS> {
-    /// Measures so many rounds.
+    /// Measures this many rounds.
     pub(crate) fn of(count: usize, round: impl FnMut() -> [f64; KINDS]) -> Self {
         Self {
             nanos: std::iter::repeat_with(round).take(count).collect(),

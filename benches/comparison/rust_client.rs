@@ -223,7 +223,7 @@ fn compare_callers(
     section.row(["  processor time of it", "", &beside], target);
 }
 
-/// Of all callers together.
+/// For all callers together.
 struct Figures {
     /// Pairs a second.
     rate: f64,
@@ -248,7 +248,7 @@ where
     }
 }
 
-/// That of all threads of this process since it began.
+/// The processor time of all threads of this process since it began.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).expect("it is not before the beginning")
@@ -379,7 +379,7 @@ fn count_while_waiting(section: &mut Section<'_>, runtime: &Runtime, server: &Se
 }
 
 /// How many commands the server has carried out since its statistics were
-/// reset, but for those that ask for them.
+/// reset, except those that ask for them.
 fn commands(server: &Server) -> u32 {
     let statistics = server.ask("INFO commandstats");
     let counts = statistics.lines().filter_map(|line| {

@@ -1,4 +1,4 @@
-//! How long the server stands still, at the worst: the longest PING while
+//! How long the server stalls, at the worst: the longest PING while
 //! something big happens.
 
 #[path = "stalls/holders.rs"]
@@ -110,8 +110,8 @@ impl Stall {
     }
 }
 
-/// The longest PING while so many plain keys are set by one command, and while
-/// they are deleted by another.
+/// The longest PING while this many plain keys are set by one command, and
+/// while they are deleted by another.
 fn as_many_keys(scene: &mut Scene, count: usize) -> [Duration; 2] {
     let keys = |after: &'static str| (0..count).map(move |it| format!(" plain:{it}{after}"));
     let [set, del] = [("MSET", " 1790000000000000"), ("DEL", "")];

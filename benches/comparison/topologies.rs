@@ -15,7 +15,7 @@ use rlock_testkit::{Server, replicated};
 const LEGEND: &str = "  \
 A cluster: lock().await and release().await on keys of all masters by 16 tasks for each, beside one server that is no
   cluster, both in turns, medians of the rounds and of their ratios. Processor time of the main threads of all masters for
-  a pair, beside that of 16 tasks at the one server; pairs a second, beside as many tasks there. Replicas: time of a pair,
+  a pair, beside the time of 16 tasks at the one server; pairs a second, beside as many tasks there. Replicas: time of a pair,
   one after the other, and of 100 locks that are asked for together, beside 100 without replicas.";
 
 const ROUNDS: usize = 15;
@@ -145,7 +145,7 @@ fn rate(runtime: &Runtime, client: &Client, tasks: usize) -> f64 {
     (tasks * PAIRS) as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// Each task locks keys of all slots, so many times.
+/// Each task locks keys of all slots, this many times.
 async fn turns(client: &Client, tasks: usize, pairs: usize) {
     let mut running = JoinSet::new();
     for task in 0..tasks {
@@ -248,7 +248,7 @@ async fn pair(mutex: &Mutex) -> Duration {
     begun.elapsed()
 }
 
-/// The time until all of so many are held that were asked for together.
+/// The time until all of them are held that were asked for together.
 async fn burst(client: &Client, replicas: u16) -> Duration {
     let terms = Terms::new().replicas(replicas).unwrap();
     let begun = Instant::now();

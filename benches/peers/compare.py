@@ -163,7 +163,7 @@ def parsed():
     size.add_argument("--quick", dest="size", action="store_const", const=QUICK, default=FULL, help="about 5 minutes, once all is built")
     size.add_argument("--smoke", dest="size", action="store_const", const=SMOKE, help="tries the machinery")
     parser.add_argument("--only", action="append", metavar="ID", help="only this one, e.g. go/redsync; repeatable")
-    parser.add_argument("--minutes", type=float, help="begin no run after so many (17; quick: 4)")
+    parser.add_argument("--minutes", type=float, help="start no run after this many (17; quick: 4)")
     parser.add_argument("--program", action="append", default=[], help="a contestant's command line")
     parser.add_argument("--left-out", action="append", default=[], help="a line that says what was left out, and why")
     parser.add_argument("--out", type=pathlib.Path, default=TOP / "target/compare", help="where the results go")

@@ -1,6 +1,6 @@
 """Runs the contestants: programs that use one lock library each, as its users would.
 
-`docs/comparison.md` describes what a contestant is told and what it answers.
+`docs/comparison.md` describes the protocol of a contestant.
 """
 
 import contextlib
@@ -124,7 +124,7 @@ class Run:
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
         except OSError:
-            raise Failed(f"its program ended before it was told to go on{self._complaint()}") from None
+            raise Failed(f"its program ended before it was allowed to go on{self._complaint()}") from None
 
     def event(self, name, limit_s):
         """The event of that name, which has to be the next one; acquisitions before it are kept in `rows`."""

@@ -113,7 +113,7 @@ def of_crowd(rows):
 
 
 def longest_wait(rows):
-    """Of those who got the lock, in the end."""
+    """Among those who got the lock, in the end."""
     return max((row.granted - row.asked for row in rows), default=None)
 
 

@@ -35,7 +35,7 @@ class Times(NamedTuple):
 
 
 def read(line, ours):
-    """Of the line `cpu` of /proc/stat: user nice system idle iowait irq softirq steal, and guests, which are in user."""
+    """The fields of the line `cpu` of /proc/stat: user nice system idle iowait irq softirq steal, and guests, which are in user."""
     ticks = [int(word) / TICKS_PER_S for word in line.split()[1:9]]
     return Times(programs=sum(ticks[:3]), all=sum(ticks), steal=ticks[7], ours=ours)
 

@@ -55,7 +55,7 @@ SECTIONS = (
     Section(
         "alone",
         "Nobody else wants the lock",
-        "A caller takes a lock of its own and gives it back, again and again; then sixteen callers do so at once, each"
+        "A caller takes a lock of its own and releases it, again and again; then sixteen callers do so at once, each"
         " with another lock. The language and its Redis library come first here, so compare within a language."
         " The yardstick, SET NX PX and DEL, is plain commands without any safety. A runtime that compiles while"
         " it runs, such as Java's, is still warming up in these seconds.",
@@ -72,10 +72,10 @@ SECTIONS = (
     Section(
         "turns",
         "Sixteen callers want one lock",
-        "All of them ask again as soon as they have given it back. Look at the hand-offs to another caller, not at the"
+        "All of them ask again as soon as they have released it. Compare the hand-offs to another caller, not at the"
         " grants: a library that polls looks fast when the caller who has just released takes the lock again while the"
         " others sleep. A hand-off is the time from the call to release until another caller knows that it has the"
-        " lock. Of a library that polls it says little: the few that happen are tries that came by chance just after a"
+        " lock. For a library that polls it says little: the few that happen are tries that came by chance just after a"
         " release. So a library that keeps most grants to the same caller is not compared by the time and the cost of a"
         " hand-off; its longest wait shows the price. A share of 1 is what each of the sixteen should get.",
         (
@@ -98,8 +98,8 @@ SECTIONS = (
         "A crowd waits for one holder",
         "One caller has the lock, and the others ask for it, each once, one after the other. Then it is released, and"
         " each who gets it holds it for 1 ms. So 1 ms for each is the least that is possible, and what is above that is"
-        " the price of passing the lock on. Rank correlation compares the order of asking with that of"
-        " getting: 1 is first come, first served; 0 is chance.",
+        " the price of passing the lock on. Rank correlation compares the order of asking with the order"
+        " of getting: 1 is first come, first served; 0 is chance.",
         (
             Column("time for each of 10", "crowd-10", "per_grant_us", duration, "less", "log", 1e-3),
             Column("for each of 100", "crowd-100", "per_grant_us", duration, "less", "log", 1e-3),
@@ -132,7 +132,7 @@ SECTIONS = (
         " time until that one has the lock cannot be much shorter than what is left of the lease, unless the lock is"
         " tied to a connection: then it is shorter when the process dies, and no shorter when the machine or the"
         " network does. A library that does not renew by itself took its lease some time before, which makes"
-        " its time shorter. A token in a list is never given back.",
+        " its time shorter. A token in a list is never returned.",
         (
             Column("time to the next", "crash", "crash_us", duration, "less", "linear", 1e-6),
             Column("held until then for", "crash", "held_us", duration),
@@ -146,7 +146,7 @@ FIRST = tuple(replace(each, chart="linear") for each in COLUMNS if each.figure i
 
 
 def sections_of(results):
-    """The sections, each with the columns that can be shown. Of a workload that ours did not reach there is none."""
+    """The sections, each with the columns that can be shown. There is none for a workload that ours did not reach."""
     for section in SECTIONS:
         planned = [column for column in section.columns if results.content["planned"].get(column.workload)]
         if planned:

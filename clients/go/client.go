@@ -40,11 +40,11 @@ type call struct {
 	number uint64
 	done   chan action // Takes one without waiting.
 	hold   *Hold       // What a lock is granted to, or what an upgrade is of.
-	// What an observer is told.
+	// What an observer receives.
 	changes *changes
 }
 
-// Options of a client. Of a time, zero is the default.
+// Options of a client. For a time, zero is the default.
 type Options struct {
 	// Name is what connections and owners begin with, for those who look for them on the server: 1 to 64 bytes without
 	// spaces. Default: none.
@@ -57,9 +57,9 @@ type Options struct {
 	ReplicationTimeout time.Duration
 	// TLS is for rediss://. Default: the roots of the system.
 	TLS *tls.Config
-	// Dial makes connections, such as through a tunnel. Default: that of net.Dialer.
+	// Dial makes connections, such as through a tunnel. Default: net.Dialer's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Logger is told what happens to connections. Default: nobody is.
+	// Logger logs what happens to connections. Default: none.
 	Logger *slog.Logger
 }
 
@@ -95,7 +95,7 @@ func NewClient(url string, options Options) (*Client, error) {
 // event begins an event; c.handle tells it. The lock is held.
 func (c *Client) event(kind uint8) *writer { return c.engine.event.u8(kind) }
 
-// handle tells the engine the event that was written, and carries out what it says. It gives the lock back.
+// handle tells the engine the event that was written, and carries out what it says. It releases the lock.
 func (c *Client) handle() {
 	var notes []action
 	c.step(&notes)

@@ -24,12 +24,12 @@ func (c *Client) Election(key string, options ...Option) *Election {
 }
 
 // Leadership is a hold with a value that its leader publishes, from Campaign until Resign, or until it is lost. Another one
-// may lead before this one notices that it stood still or was cut off: send Fence along with each write.
+// may lead before this one notices that it stalled or was cut off: send Fence along with each write.
 type Leadership struct{ *Hold }
 
 // Proclaimed is what a leader has published.
 type Proclaimed struct {
-	// Fence is larger than that of every leader before.
+	// Fence is larger than the fence of every leader before.
 	Fence uint64
 	// Value is any bytes, 0 to 1024 of them.
 	Value string
@@ -43,7 +43,7 @@ type Leader struct {
 	TimeLeft time.Duration
 }
 
-// Change is who leads from now on, as an observer is told.
+// Change is who leads from now on, as an observer sees it.
 type Change struct {
 	// Leader is nil if nobody leads.
 	Leader *Proclaimed
@@ -63,7 +63,7 @@ func (e *Election) Campaign(ctx context.Context, value string, options ...Option
 	return &Leadership{hold}, nil
 }
 
-// Proclaim publishes another value; observers are told of it under the same fence.
+// Proclaim publishes another value; observers receive it under the same fence.
 //
 // Errors: ErrLost, ErrOutOfRange, or ErrUnavailable: then, and if the context ends before, it is not known which value is
 // published.
@@ -98,7 +98,7 @@ func (e *Election) Leader(ctx context.Context) (*Leader, error) {
 // connection, a fail-over or a moved slot it begins again with the leader of that moment, in a change that is Missed. Of more
 // than 1024 changes that are not taken the oldest are dropped, and the next one is Missed.
 //
-// A server that is away ends nothing. The loop ends after an error: the cause of the context, ErrDenied, ErrNotALock,
+// An unreachable server ends nothing. The loop ends after an error: the cause of the context, ErrDenied, ErrNotALock,
 // ErrModuleMissing, ErrRefused or ErrClosed.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {

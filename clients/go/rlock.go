@@ -51,7 +51,7 @@ var (
 	ErrNotReplicated = &Error{Code: "NotReplicated", Message: "too few replicas know of the grant"}
 	ErrQueueFull     = &Error{Code: "QueueFull", Message: "the queue is full"}
 	ErrCancelled     = &Error{Code: "Cancelled", Message: "somebody withdrew the request"}
-	ErrDeadlock      = &Error{Code: "Deadlock", Message: "to wait would be a deadlock"}
+	ErrDeadlock      = &Error{Code: "Deadlock", Message: "waiting would cause a deadlock"}
 	ErrHeldOtherwise = &Error{Code: "HeldOtherwise", Message: "the activity holds the lock otherwise"}
 	ErrDenied        = &Error{Code: "Denied", Message: "the user may not do that"}
 	ErrNotALock      = &Error{Code: "NotALock", Message: "the key is no lock"}
@@ -135,14 +135,14 @@ func Permits(count, limit uint32) Option {
 	}
 }
 
-// In asks in the name of an activity, instead of that of a new owner.
+// In asks for an activity, instead of a new owner.
 func In(activity *Activity) Option { return func(t *terms) { t.activity = activity.number } }
 
 // IgnoreLoss has Release say nothing of a loss.
 func IgnoreLoss() Option { return func(t *terms) { t.ignore = true } }
 
 // Activity is what is done one after the other. Its calls enter again what it holds, and two activities of which each waits
-// for what the other holds are told of it: ErrDeadlock.
+// for what the other holds get ErrDeadlock.
 type Activity struct{ number uint64 }
 
 // Activity makes a new one.
@@ -223,8 +223,8 @@ func (c *Client) acquire(ctx context.Context, keys []string, value *string, opti
 	return hold, nil
 }
 
-// Run does work while the lock is held. The context of work ends if the lock is lost, or with ctx. The error joins that of
-// work with that of the release: ErrLost if the lock was lost, also if work did not notice.
+// Run does work while the lock is held. The context of work ends if the lock is lost, or with ctx. The error joins the
+// work's error with the release's: ErrLost if the lock was lost, even if work did not notice.
 func (c *Client) Run(ctx context.Context, key string, work func(context.Context, *Hold) error, options ...Option) error {
 	hold, err := c.Lock(ctx, key, options...)
 	if err != nil {
@@ -252,7 +252,7 @@ type Hold struct {
 	isReleased atomic.Bool
 }
 
-// holdContext is over as soon as the lease is, also if its process stood still and no timer has run yet.
+// holdContext is over as soon as the lease is, even if its process stalled and no timer has run yet.
 type holdContext struct {
 	context.Context
 	hold *Hold
@@ -275,7 +275,7 @@ func (h *Hold) Keys() []string { return append([]string(nil), h.keys...) }
 // Owner is what the server calls the holder.
 func (h *Hold) Owner() string { return h.owner }
 
-// Fence is larger than that of every earlier holder: send it along with each write. Of several keys it is the largest.
+// Fence is larger than the fence of every earlier holder: send it along with each write. Of several keys it is the largest.
 func (h *Hold) Fence() uint64 {
 	var most uint64
 	for _, fence := range h.Fences() {
@@ -321,8 +321,8 @@ func (h *Hold) Check() error {
 	return &Error{Code: "Lost", Message: h.text() + ": the lock was lost: " + why}
 }
 
-// Release gives the lock back. ErrLost if it was lost before. If the context ends before the server has answered, that is
-// told, and the lock is released in the background. Only the first call does something.
+// Release releases the lock. ErrLost if it was lost before. If the context ends before the server has answered, that is
+// the error, and the lock is released in the background. Only the first call does something.
 func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, none) }
 
 // ReleaseAfter is Release, but the server keeps the lock until so long after its grant.
@@ -357,7 +357,7 @@ func (h *Hold) release(ctx context.Context, least uint64) error {
 	}
 }
 
-// Extend has the lock last for at least so long from now.
+// Extend sets the lease to at least this long from now.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if lease < 0 || lease > math.MaxInt64-time.Second {
 		return outOfRange("lease is %v, it is out of its range", lease)

@@ -209,7 +209,7 @@ func TestBadArguments(t *testing.T) {
 	}
 }
 
-// TestLosses: each is told at once, by the context, and by the end of the block.
+// TestLosses: each is reported at once, by the context, and by the end of the block.
 func TestLosses(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -238,7 +238,7 @@ func TestLosses(t *testing.T) {
 	is(t, context.Cause(hold.Context()), context.Canceled)
 }
 
-// TestContexts: that of the wait ends the wait at once and not the hold; what is released in one that is over is released.
+// TestContexts: the wait's context ends the wait at once and not the hold; what is released in one that is over is released.
 func TestContexts(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -380,7 +380,7 @@ func TestLostReplies(t *testing.T) {
 	eventually(t, "all are free", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "held") })
 }
 
-// TestReleaseMeanwhile: a release outlasts a server that is away for a second.
+// TestReleaseMeanwhile: a release outlasts a server that is unreachable for a second.
 func TestReleaseMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -451,7 +451,7 @@ func TestNeverTwo(t *testing.T) {
 	isTrue(t, grants.Load() > 20, grants.Load())
 }
 
-// TestStandstill: a server that stands still ends no wait late, and what was asked of it leaves nothing.
+// TestStandstill: a server that stalls ends no wait late, and what was asked of it leaves nothing.
 func TestStandstill(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -470,7 +470,7 @@ func TestStandstill(t *testing.T) {
 	eventually(t, "nothing is left", func() bool { return isFree(t, s.port(), "k") && isFree(t, s.port(), "l") })
 }
 
-// TestOwnStandstill: a process that stood still beyond its lease knows so at its first look.
+// TestOwnStandstill: a process that stalled beyond its lease knows so at its first look.
 func TestOwnStandstill(t *testing.T) {
 	t.Parallel()
 	if url := os.Getenv("RLOCK_STOPPED"); url != "" {

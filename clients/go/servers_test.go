@@ -112,7 +112,7 @@ func connect(t testing.TB, url string, options Options) *Client {
 	return client
 }
 
-// network passes bytes, for as long as it is told to.
+// network passes bytes, for as long as it is enabled.
 type network struct {
 	url    string
 	target atomic.Int64

@@ -215,7 +215,7 @@ class Client {
 
   #handle(kind, write) {
     const { actions, deadline } = this.#engine.handle(kind, write);
-    // What is to be written goes first: whoever is told may call again at once, and that is to be written after it.
+    // Bytes to write go first: a caller that gets its result may call again at once, and that request comes after it.
     const told = actions.filter(it => !this.#carryOut(it));
     this.#wakeAt(deadline);
     for (const it of told) this.#tell(it);
@@ -433,7 +433,7 @@ class Election {
   observe({ signal } = {}) { return this.#verbs.observe(this.#key, signal); }
 }
 
-/** What an observer is told, until it ends. */
+/** What an observer receives, until it ends. */
 class Changes {
   #verbs;
   #untaken = [];

@@ -28,7 +28,7 @@ export interface ClientOptions {
   replicationTimeout?: number;
   /** For `rediss://`: as of `tls.connect`, such as `ca`, `cert`, `key`. Default: Node's own roots. */
   tls?: ConnectionOptions;
-  /** Told what happens to connections. Default: nobody is. */
+  /** Told what happens to connections. Default: none. */
   log?: (level: 'debug' | 'info' | 'warn', text: string) => void;
 }
 
@@ -91,7 +91,7 @@ export class Client {
   /** Permits of a semaphore with `limit` of them, 1 to 1,000,000. */
   acquire(key: Key, limit: number, options?: LockOptions & { permits?: number }): Promise<Guard>;
   tryAcquire(key: Key, limit: number, options?: LockOptions & { permits?: number }): Promise<Guard | null>;
-  /** Runs `work` while the locks are held. Rejects with `Lost` if they were lost, also if `work` did not notice. */
+  /** Runs `work` while the locks are held. Rejects with `Lost` if they were lost, even if `work` did not notice. */
   using<T>(keys: Key | readonly Key[], work: (signal: AbortSignal, guard: Guard) => Promise<T> | T): Promise<T>;
   using<T>(
     keys: Key | readonly Key[], options: LockOptions, work: (signal: AbortSignal, guard: Guard) => Promise<T> | T,
@@ -115,7 +115,7 @@ export type Value = string | Uint8Array;
 
 /**
  * One of several processes leads, in the order of asking, and publishes a value: where it is reached, for example. It is
- * the lock at its key. Whoever holds that in another way keeps candidates waiting, but is no leader.
+ * the lock at its key. An owner that holds it in another way keeps candidates waiting, but is no leader.
  */
 export class Election {
   private constructor();
@@ -144,7 +144,7 @@ export interface Leader extends Proclaimed {
 
 /** What a leader has published. */
 export interface Proclaimed {
-  /** Larger than that of every leader before. */
+  /** Larger than the fence of every leader before. */
   readonly fence: bigint;
   readonly value: Buffer;
 }
@@ -162,7 +162,7 @@ export interface Change {
  * moment, in a change that is `missed`. Of more than 1024 changes that are not taken the oldest are dropped, and the next
  * one is `missed`.
  *
- * A server that is away ends nothing. Errors that do not pass are thrown once, and end it: `Denied`, `NotALock`,
+ * An unreachable server ends nothing. Errors that do not pass are thrown once, and end it: `Denied`, `NotALock`,
  * `ModuleMissing`, `Refused`, `Closed`. Leaving the loop ends it, as `return()` does. The process stays alive while a
  * change is waited for.
  */
@@ -179,9 +179,9 @@ export class Guard {
   readonly key: string;
   readonly keys: readonly string[];
   readonly owner: string;
-  /** Larger than that of every earlier holder: send it along with each write. */
+  /** Larger than the fence of every earlier holder: send it along with each write. */
   readonly fence: bigint;
-  /** That of each key. */
+  /** The fence of each key. */
   readonly fences: Readonly<Record<string, bigint>>;
   /** Aborts when the lock is lost, with `Lost` as its reason. */
   readonly signal: AbortSignal;
@@ -190,9 +190,9 @@ export class Guard {
   readonly isValid: boolean;
   /** Throws `Lost` unless the lock is held, judged now. */
   check(): void;
-  /** Gives the lock back. Rejects with `Lost` if it was lost before. */
+  /** Releases the lock. Rejects with `Lost` if it was lost before. */
   release(): Promise<void>;
-  /** The same, but the server keeps it until so many milliseconds after the grant. */
+  /** The same, but the server keeps it until this many milliseconds after the grant. */
   releaseAfter(least: number): Promise<void>;
   /** Has the lock last for at least `lease` milliseconds from now. */
   extend(lease: number): Promise<void>;
@@ -207,7 +207,7 @@ export class Guard {
 export class Leadership extends Guard {
   private constructor();
   /**
-   * Publishes another value; observers are told of it under the same fence. Rejects with `Lost`, `OutOfRange` for more
+   * Publishes another value; observers receive it under the same fence. Rejects with `Lost`, `OutOfRange` for more
    * than 1024 bytes, or `Unavailable`: then which value is published is not known.
    */
   proclaim(value: Value): Promise<void>;

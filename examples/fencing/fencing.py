@@ -74,7 +74,7 @@ class Holder:
         except queue.Empty:
             raise Disturbed(f"{self.name} did not say {first!r} within {PATIENCE_S} s") from None
         if words[:1] != [first]:
-            raise Disturbed(f"{self.name} was to say {first!r}, and said {' '.join(words)!r}")
+            raise Disturbed(f"{self.name} should have said {first!r}, and said {' '.join(words)!r}")
         return words[1:]
 
     def outcomes(self) -> dict[str, str]:
@@ -146,7 +146,7 @@ class Accounts:
 def tell(command: list[str], accounts: Accounts, late_write="after", say=print) -> Told:
     """The story with one holder program. `say` gets a line at a time.
 
-    The late write comes `after` that of the new holder, or `before` it, when
+    The late write comes `after` the new holder's, or `before` it, when
     the new holder has only read.
     """
     start = time.monotonic()

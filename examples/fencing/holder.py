@@ -2,7 +2,7 @@
 
 Usage: holder.py DEPOSIT LEASE-MS, with RLOCK_URL, POSTGRES and STORE in the
 environment. It takes the lock, reads the balance of each receiver, waits for a
-line on its input, and writes each balance anew.
+line on its input, and writes each balance again.
 src/main.rs is the same in Rust.
 """
 
@@ -129,9 +129,9 @@ def say(*words) -> None:
 
 def main() -> None:
     deposit, lease = int(sys.argv[1]), int(sys.argv[2]) / 1000
-    # A thread renews the lease, but not while this process stands still.
+    # A thread renews the lease, but not while this process stalls.
     client = Client(os.environ["RLOCK_URL"])
-    # Of a loss it says so itself.
+    # A loss is reported by the release itself.
     with client.lock(LOCK, lease=lease, wait=20, raise_lost=False) as held:
         say("granted", held.fence)
 

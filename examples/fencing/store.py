@@ -1,7 +1,7 @@
 """A small HTTP store with objects that can be fenced, for the example.
 
     GET  /name                       the object, with its ETag and x-fence
-    PUT  /name                       overwrites it, whoever asks
+    PUT  /name                       overwrites it for any client
     PUT  /name   x-fence: 7          412 if the object has seen a larger fence
     POST /name   x-fence: 7          the same check without a write: raises the fence, answers the object
     PUT  /name   If-Match: "etag"    412 unless the object is still that one

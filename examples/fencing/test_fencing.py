@@ -38,7 +38,7 @@ def holder(request):
 
 
 def tell(holder, postgres, checks=True, late_write="after"):
-    """Tells a story, three times at most: a machine that stands still for a second takes the lock from a holder too early."""
+    """Tells a story, three times at most: a machine that stalls for a second takes the lock from a holder too early."""
     for left in reversed(range(3)):
         with servers.store(checks) as store:
             try:

@@ -88,7 +88,7 @@ pub(crate) struct Handoffs {
 }
 
 impl Handoffs {
-    /// In the order of fences, which is that of the grants.
+    /// In the order of fences, which is the order of the grants.
     pub(crate) fn of(sale: &Sale) -> Self {
         let mut visits: Vec<_> = sale.visits.iter().filter(|visit| visit.fence > 0).collect();
         visits.sort_by_key(|visit| visit.fence);

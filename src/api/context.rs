@@ -50,7 +50,7 @@ impl Context {
     }
 
     pub(crate) fn flags(&self) -> Flags {
-        // SAFETY: the context is that of the running call.
+        // SAFETY: the context belongs to the running call.
         Flags(unsafe { raw::context_flags(self.0) }.cast_unsigned())
     }
 

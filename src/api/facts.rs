@@ -1,4 +1,4 @@
-//! What replicas, the AOF and those who listen to key events are told of a
+//! What replicas, the AOF and those who listen to key events are notified of a
 //! change: the same as of the native commands.
 
 use std::{
@@ -56,7 +56,7 @@ impl Context {
     /// Emits a key event, as the native command would.
     pub(crate) fn notify(&self, event: KeyEvent, name: Text) {
         let text = event.text().as_ptr();
-        // SAFETY: the context is that of the running call.
+        // SAFETY: the context belongs to the running call.
         unsafe { raw::notify_keyspace_event(self.raw(), event.class(), text, name.raw()) };
     }
 

@@ -1,4 +1,4 @@
-//! An open key, closed when the value is dropped, also while unwinding.
+//! An open key, closed when the value is dropped, even while unwinding.
 
 use std::{
     any::Any,

@@ -10,7 +10,7 @@ use super::{Context, OwnedText, Text, raw};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
     Yes,
-    /// Another node does, or is to be asked first.
+    /// Another node does, or must be asked first.
     No,
     /// No node does.
     ClusterIsDown,
@@ -45,7 +45,7 @@ impl Context {
         std::io::Error::last_os_error().kind() != std::io::ErrorKind::NotFound
     }
 
-    /// Whether this node of a cluster serves a key, also while its slot moves:
+    /// Whether this node of a cluster serves a key, even while its slot moves:
     /// by a command that writes and changes nothing. No time to live ends later
     /// than never.
     pub(crate) fn serves(&self, name: Text) -> Serves {
@@ -68,8 +68,8 @@ impl Context {
         }
     }
 
-    /// Whether this node of a cluster serves a shard channel, also while its
-    /// slot moves away. That a key is to be asked for elsewhere says nothing of
+    /// Whether this node of a cluster serves a shard channel, even while its
+    /// slot moves away. An answer of `ASK` for a key says nothing of
     /// channels: then it tells whether a message of no content may be sent to
     /// another channel of the slot.
     pub(crate) fn serves_channel(&self, name: Text) -> bool {
@@ -149,7 +149,7 @@ impl Context {
         Info::of(self, c"replication").number(c"connected_slaves")
     }
 
-    /// Of the last write to the AOF and the last dump, how many failed.
+    /// How many of the last write to the AOF and the last dump failed.
     pub(crate) fn write_errors(&self) -> u64 {
         let info = Info::of(self, c"persistence");
         let statuses = [c"aof_last_write_status", c"rdb_last_bgsave_status"];
@@ -162,7 +162,7 @@ impl Context {
 
 impl<'a> Info<'a> {
     fn of(ctx: &'a Context, section: &CStr) -> Self {
-        // SAFETY: the context is that of the running call.
+        // SAFETY: the context belongs to the running call.
         let fields = unsafe { raw::server_info(ctx.raw(), section.as_ptr()) };
         Self { ctx, fields }
     }

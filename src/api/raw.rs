@@ -147,7 +147,7 @@ pub(crate) fn cached_microseconds() -> Option<i64> {
     unsafe { RedisModule_CachedMicroseconds.map(|function| function()) }
 }
 
-/// Whether the server's handling of `CLIENT UNBLOCK` for modules is mended.
+/// Whether the server's handling of `CLIENT UNBLOCK` for modules is fixed.
 ///
 /// It is since Redis 7.4 and Valkey 8. Both have had this function since.
 pub(crate) fn has_mended_unblock() -> bool {

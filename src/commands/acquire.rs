@@ -73,7 +73,7 @@ fn request<'a>(ctx: &Context, syntax: Acquire<'a, Text>) -> Result<Request<'a>, 
     Ok(request)
 }
 
-/// The connection that is to be told, or that the hold is to end with, if a
+/// The connection to notify, or that the hold ends with, if a
 /// command asks for either, and may.
 pub(super) fn connection(
     ctx: &Context,
@@ -193,7 +193,7 @@ fn of_user<'a>(
     Ok(request)
 }
 
-/// Queues the request, once it is sure that the caller can be told.
+/// Queues the request, once it is sure that the caller can be reached.
 fn queue(
     locks: &mut Locks,
     op: &Operation<'_>,
@@ -237,7 +237,7 @@ fn request_locks(
     outcome
 }
 
-/// Queues the request, once it is sure that the caller can be told.
+/// Queues the request, once it is sure that the caller can be reached.
 fn queue_all(
     state: &mut State,
     op: &Operation<'_>,

@@ -36,7 +36,7 @@ pub(crate) struct Call<'a> {
 
 impl<'a> Call<'a> {
     /// What the arguments come to. `None` if they are refused, and the caller
-    /// has been told why. Always inlined: otherwise they are copied once more.
+    /// has the reason. Always inlined: otherwise they are copied once more.
     #[inline(always)]
     fn parsed<T>(&self, parsed: Result<T, ArgError>) -> Option<T> {
         parsed.inspect_err(|error| self.refuse(error)).ok()
@@ -45,14 +45,14 @@ impl<'a> Call<'a> {
     #[cold]
     fn refuse(&self, error: &ArgError) {
         if *error == ArgError::Arity {
-            // SAFETY: the context is that of the running command.
+            // SAFETY: the context belongs to the running command.
             unsafe { raw::wrong_arity(self.ctx.raw()) };
         } else {
             self.ctx.reply_error(&format!("ERR {error}"));
         }
     }
 
-    /// What is not refused by a sentence; if it is, the caller has been told.
+    /// What is not refused by a sentence; if it is, the caller has the reply.
     fn accepted<T>(&self, done: Result<T, String>) -> Option<T> {
         done.inspect_err(|text| self.ctx.reply_error(text)).ok()
     }
@@ -77,8 +77,8 @@ impl<'a> Call<'a> {
     }
 
     /// Runs a change of `keys`, on behalf of `caller`, with the module's state,
-    /// at the first of them. `None` if it is refused, and the caller has been
-    /// told why.
+    /// at the first of them. `None` if it is refused, and the caller has
+    /// the reason.
     fn change<R>(
         &self,
         keys: &[Text],

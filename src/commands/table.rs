@@ -44,7 +44,7 @@ pub(super) static COMMANDS: [Row; 12] = [
     },
     Row {
         command: Command::Renew,
-        summary: c"Sets the lease of a hold anew, from now.",
+        summary: c"Sets the lease of a hold, from now.",
         complexity: c"O(1)",
         function: entry_point::renew,
         flags: c"write fast",
@@ -53,7 +53,7 @@ pub(super) static COMMANDS: [Row; 12] = [
     },
     Row {
         command: Command::Release,
-        summary: c"Gives a lock back; the next waiter holds it within the same command.",
+        summary: c"Releases a lock; the next waiter holds it within the same command.",
         complexity: c"O(1), O(log N) to hand the lock over with N waiters on the server",
         function: entry_point::release,
         flags: c"write fast",
@@ -80,7 +80,7 @@ pub(super) static COMMANDS: [Row; 12] = [
     },
     Row {
         command: Command::RenewAll,
-        summary: c"Sets the leases of several holds anew; replies with how many there are.",
+        summary: c"Sets the leases of several holds; replies with how many there are.",
         complexity: c"O(K) for K keys",
         function: entry_point::renew_all,
         flags: c"write getkeys-api",
@@ -89,7 +89,7 @@ pub(super) static COMMANDS: [Row; 12] = [
     },
     Row {
         command: Command::ReleaseAll,
-        summary: c"Gives several locks back; replies with how many were held.",
+        summary: c"Releases several locks; replies with how many were held.",
         complexity: c"O(K) for K keys, O(K log N) to hand them over with N waiters on the server",
         function: entry_point::release_all,
         flags: c"write getkeys-api",

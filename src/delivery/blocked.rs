@@ -18,7 +18,7 @@ use crate::{
 pub(crate) enum Outcome {
     Granted {
         fence: Fence,
-        /// Of the call; the server gives it to no other before this one has ended.
+        /// The id of the call; the server gives it to no other before this one has ended.
         handle: u64,
     },
     Nil,
@@ -35,7 +35,7 @@ pub(crate) struct Callbacks {
     pub(crate) unblocked: raw::RedisModuleCmdFunc,
     /// Frees the outcome, which was replied with or not.
     pub(crate) free: raw::FreeFn,
-    /// Is told that the client has gone.
+    /// Called when the client has gone.
     pub(crate) gone: raw::RedisModuleDisconnectFunc,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn start(callbacks: Callbacks) {
 fn block(ctx: &Context) -> Option<u64> {
     let on = CALLBACKS.get().get()?;
     // A time-out callback makes `CLIENT UNBLOCK` work, which is safe only where
-    // the race is mended.
+    // the race is fixed.
     let unblocked = on.unblocked.filter(|_| raw::has_mended_unblock());
     // SAFETY: the functions are ours and live as long as the module.
     let client = unsafe { raw::block_client(ctx.raw(), on.reply, unblocked, on.free, 0) };

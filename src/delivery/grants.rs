@@ -16,7 +16,7 @@ pub(crate) struct Grant {
     pub(crate) keys: Box<[Box<[u8]>]>,
     pub(crate) owner: Box<[u8]>,
     pub(crate) fence: Fence,
-    /// Who was told, if it was by message.
+    /// Who got the message, if there was one.
     pub(crate) listener: Option<Arc<Listener>>,
     /// The place that the owner gets back if the grant does not reach it.
     pub(crate) place: Option<Box<KeptPlace>>,

@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn on_cron(
 }
 
 /// A turn of the event loop has ended: what was sent in it has been written, and
-/// connections that were closed in it have been told of.
+/// connections that were closed in it have been notified of.
 pub(super) unsafe extern "C" fn on_turn(
     ctx: *mut raw::RedisModuleCtx,
     _event: raw::RedisModuleEvent,
@@ -198,7 +198,7 @@ pub(super) unsafe extern "C" fn on_free(ctx: *mut raw::RedisModuleCtx, data: *mu
     entry::callback(ctx, |ctx| {
         // SAFETY: made by `Deliveries`, and passed here once.
         let outcome = unsafe { Box::from_raw(data.cast::<Outcome>()) };
-        // SAFETY: the context is that of this callback.
+        // SAFETY: the context belongs to this callback.
         let gone = unsafe { raw::blocked_client_disconnected(ctx.raw()) } != 0;
         if let Outcome::Granted { handle, .. } = *outcome {
             state::leave_note(ctx, Note::GrantEnded { handle, gone });
@@ -224,7 +224,7 @@ pub(super) unsafe extern "C" fn on_client_unblock(
     _argc: c_int,
 ) -> c_int {
     entry::command(ctx, |ctx| {
-        // SAFETY: the context is that of a blocked client's callback.
+        // SAFETY: the context belongs to a blocked client's callback.
         let client = unsafe { raw::blocked_client_handle(ctx.raw()) };
         state::leave_note(ctx, Note::CallerGone(client.expose_provenance() as u64));
         ctx.reply_nil();

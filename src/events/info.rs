@@ -3,7 +3,6 @@
 use rlock_core::{Counters, Gauges};
 
 use crate::{
-    COMMIT,
     api::{Context, Section, entry},
     state::{self, State},
 };
@@ -11,7 +10,7 @@ use crate::{
 /// Writes the section.
 pub(super) fn report(ctx: &Context, section: &Section) {
     section.text("version", env!("CARGO_PKG_VERSION"));
-    section.text("commit", COMMIT);
+    section.text("commit", env!("RLOCK_COMMIT"));
     state::look(|state| {
         let (counters, gauges) = (counters(state), gauges(state, ctx));
         for (metric, value) in counters.values().chain(gauges.values()) {

@@ -148,7 +148,7 @@ fn do_due(state: &mut State, ctx: &Context, now: Timestamp, due: Due) {
     }
 }
 
-/// A replica grants nothing: those who wait for a message are told so. Blocked
+/// A replica grants nothing: those who wait for a message are notified. Blocked
 /// clients the server has disconnected itself.
 fn stand_down(state: &mut State, ctx: &Context) {
     state.deliveries.grants.forget_undelivered();

@@ -304,7 +304,7 @@ fn load_shared<'a>(
 const DROPPED_MAX: usize = 256;
 
 /// Whether what is known of a shared lock is what its key says of those who are
-/// decided upon: the owner who asks, and those who are to be dropped. What
+/// decided upon: the owner who asks, and those who must be dropped. What
 /// others have changed of it by hand then comes to light.
 fn agrees(
     key: &Key<'_>,

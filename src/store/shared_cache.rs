@@ -10,7 +10,7 @@
 //! (`max-shared-holders`).
 //!
 //! Ordered maps, as they never stop to copy themselves; and what is forgotten
-//! is freed by and by, unless it is small.
+//! is freed later, unless it is small.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,8 +25,8 @@ const HOLDERS_KEPT: usize = 1 << 18;
 const DROPPED_MAX: usize = 256;
 /// Up to how many locks of a database, and holders of a lock, are freed at once.
 const FREED_AT_ONCE: usize = 64;
-/// For each holder that is added so many forgotten ones are freed: so there are
-/// never more of these than were added before.
+/// For each holder that is added, this many forgotten ones are freed: so there
+/// are never more of these than were added before.
 const FREED_PER_ADDED: usize = 2;
 
 /// What a shared lock is recognised by.
@@ -257,7 +257,7 @@ impl Forgotten {
         }
     }
 
-    /// Frees so many locks and holders.
+    /// Frees this many locks and holders.
     fn free(&mut self, most: usize) {
         let mut left = most;
         while left > 0 {

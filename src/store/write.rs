@@ -9,7 +9,7 @@ use rlock_core::{Fence, Hold, Holder, Shared, Timestamp, Who};
 use smallvec::SmallVec;
 
 use super::{
-    before::Before,
+    before::{Before, One},
     fields::{constants, holder_field, holder_terms},
 };
 use crate::api::{Context, Field, Key, KeyEvent, OwnedText, Text, Word};
@@ -54,13 +54,11 @@ impl<'a> Diff<'a> {
             (_, Hold::Exclusive { who, holder, value }) => {
                 // If it is somebody's of whom nothing is known, it goes on as it was.
                 if let Some(owner) = sole_owner(who, caller) {
-                    diff.exclusive(before, owner, holder, now);
-                    diff.put_value(before, value.as_deref(), now);
+                    diff.exclusive(before, owner, holder, value.as_deref(), now);
                 }
             }
             (_, Hold::Shared(shared)) => {
                 diff.shared(before, shared, caller, now);
-                diff.put_value(before, None, now);
             }
         }
         diff
@@ -71,6 +69,7 @@ impl<'a> Diff<'a> {
         before: &'a Before<'a>,
         owner: Word<'a>,
         holder: &Holder,
+        value: Option<&[u8]>,
         now: Timestamp,
     ) {
         let one = before.one(now);
@@ -91,6 +90,7 @@ impl<'a> Diff<'a> {
             }
         }
         self.put_fence(holder.fence, one.and_then(|one| one.holder.fence));
+        self.put_value(value, one);
         self.put_end(holder.deadline, one.map(|one| one.holder.deadline));
     }
 
@@ -130,6 +130,7 @@ impl<'a> Diff<'a> {
             Some(one) => self.del.push(one.owner.word()),
             None => {}
         }
+        self.put_value(None, one);
         self.put_end(shared.last_end().unwrap_or(now), deadline);
     }
 
@@ -146,8 +147,8 @@ impl<'a> Diff<'a> {
     }
 
     /// A value that is stored is replaced, or goes.
-    fn put_value(&mut self, before: &Before<'_>, value: Option<&[u8]>, now: Timestamp) {
-        let stored = before.one(now).and_then(|one| one.value.as_deref());
+    fn put_value(&mut self, value: Option<&[u8]>, one: Option<&One<'_>>) {
+        let stored = one.and_then(|one| one.value.as_deref());
         if value == stored {
             return;
         }

@@ -17,7 +17,7 @@ pub(crate) struct LoadedAll<'a> {
     loaded: Vec<Loaded<'a>>,
     pub(crate) names: Vec<Name<'a>>,
     pub(crate) holds: Vec<Hold>,
-    /// What those who wait outside the queues are to be told of each.
+    /// What those who wait outside the queues must be notified of each.
     pub(crate) announces: Vec<Announce>,
     changing: Changing,
 }
@@ -43,7 +43,11 @@ impl<'a> LoadedAll<'a> {
             }
         }
         let loaded = Self::as_they_are(state, op, keys);
-        match loaded.holds.iter().position(|hold| *hold == Hold::NoLock) {
+        match loaded
+            .holds
+            .iter()
+            .position(|hold| matches!(hold, Hold::NoLock))
+        {
             None => Ok(loaded),
             Some(key) => {
                 loaded.save(state);
@@ -113,7 +117,7 @@ pub(crate) fn check_all(
         };
         let (name, known) = (op.name(), &state.known);
         if !store::is_lock(&opened, name, op.caller, known, op.now) {
-            // The next one who asks is told the same.
+            // The next one who asks gets the same.
             state.known.forget(name);
             return Err(Failure::WrongType { key: index });
         }
@@ -122,8 +126,8 @@ pub(crate) fn check_all(
 }
 
 /// Grants the next of the requests for several keys that changes have made
-/// first in all their queues. Answers which locks are to be settled then: those
-/// of a request that nobody heard of. `None` if there is no such request.
+/// first in all their queues. Returns the locks that must be settled then:
+/// those of a request that nobody heard of. `None` if there is no such request.
 pub(super) fn grant_next(state: &mut State, op: &Operation<'_>) -> Option<Vec<OwnedText>> {
     let ticket = state.locks.next_ready()?;
     let keys = state.locks.keys_of(ticket);

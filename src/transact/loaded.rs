@@ -24,13 +24,15 @@ pub(crate) enum Message {
 /// What is due of a change that is written down, when all keys are closed.
 pub(super) struct Saved {
     events: Events,
-    value: Option<ValueMessage>,
+    /// In a box, because most changes have none.
+    value: Option<Box<ValueMessage>>,
     /// Whether an unlock message is due, and if only as long as the lock is free.
     pub(super) message: Message,
 }
 
 impl Saved {
     /// Emits the key events, and tells those who follow the value of the lock.
+    #[inline(always)]
     pub(super) fn emit(self, ctx: &Context, key: Text) {
         self.events.emit(ctx, key);
         if let Some(value) = &self.value {
@@ -72,8 +74,10 @@ impl<'a> Loaded<'a> {
         let diff = Diff::between(&self.before, &mut self.hold, caller, now);
         diff.write(&self.key);
         let (locks, known) = (&mut state.locks, &mut state.known);
-        let value = locks.tell_value(now, self.op.name(), &self.hold);
-        let free = self.hold == Hold::Free;
+        let value = locks
+            .tell_value(now, self.op.name(), &self.hold)
+            .map(Box::new);
+        let free = self.hold.is_free();
         if let Hold::Shared(shared) = self.hold {
             let stamp = store::stamp(&self.key, shared.fence());
             known.keep(

@@ -22,7 +22,7 @@ use crate::{
 };
 use loaded::{Loaded, Message};
 
-/// Changes a lock by `act`, and tells what there is to be told.
+/// Changes a lock by `act`, and sends the messages that are due.
 pub(crate) fn transact<R>(
     state: &mut State,
     op: &Operation<'_>,
@@ -76,7 +76,7 @@ pub(crate) fn finish(state: &mut State, op: &Operation<'_>, mut pending: Pending
 }
 
 /// As [`finish`] for a caller that has been queued. Nothing is granted before
-/// it has been told so: what is ready is left to the timer.
+/// it has been notified: what is ready is left to the timer.
 pub(crate) fn finish_queued(state: &mut State, op: &Operation<'_>, pending: &Pending<'_>) {
     state.locks.settle_ready_later();
     announce(op, pending);
@@ -193,9 +193,9 @@ impl<'a> Settled<'a> {
     }
 }
 
-/// Tells those whom an operation concerns, in order. A waiter who is found
-/// gone is passed over, and the next one is told. Answers which unlock message
-/// is still due.
+/// Tells those whom an operation concerns, in order. A waiter who is found gone
+/// is passed over, and the next one gets the message. Answers which unlock
+/// message is still due.
 fn perform(
     state: &mut State,
     op: &Operation<'_>,
@@ -237,7 +237,7 @@ fn perform(
                     let (now, name) = (op.now, op.name());
                     effects.extend(state.locks.nobody_took(now, name, hold).effects);
                 } else {
-                    // They have been told.
+                    // They have the message.
                     announce = Announce::No;
                 }
             }

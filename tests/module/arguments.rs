@@ -180,7 +180,7 @@ fn errors_stay_on_one_line_whatever_they_quote() {
     refused(&a, &acquire, &[]);
     let acquire: [&[u8]; 4] = [b"RLOCK.ACQUIRE", b"k", b"owner-a", b"%n%s%n\r\n\0"];
     refused(&a, &acquire, &["lease-ms"]);
-    // The next reply is that of the next command.
+    // The next reply belongs to the next command.
     assert_eq!(a.ask("PING"), "PONG");
     nothing_changed(&server);
 }

@@ -48,7 +48,7 @@ fn client_unblock_in_the_turn_of_the_release_gives_one_outcome() {
         let granted = !(answer == "nil" || answer.starts_with("UNBLOCKED "));
         let agrees = || granted == (server.ask("EXISTS k") == "1");
         eventually(
-            &format!("the lock is as the waiter was told: {answer}"),
+            &format!("the lock is as the waiter's reply says: {answer}"),
             agrees,
         );
         assert_eq!(contest.waiter.ask("PING"), "PONG");

@@ -98,7 +98,7 @@ fn build(directory: &Path) -> PathBuf {
     library
 }
 
-/// The fence of a blocked call that is to be answered soon.
+/// The fence of a blocked call that must be answered soon.
 #[track_caller]
 fn soon(client: &Client, what: &str) -> i64 {
     match client.reply_within(LATE) {

@@ -67,7 +67,8 @@ pub(crate) fn begin_move(from: &Server, to: &Server) {
     assert_eq!(from.ask(&migrating), "OK");
 }
 
-/// Moves all keys of the slot of `k`, as a cluster's tools do; then only the nodes have to be told.
+/// Moves all keys of the slot of `k`, as a cluster's tools do; then only the nodes have to learn
+/// it.
 pub(crate) fn move_keys(from: &Server, to: &Server) {
     loop {
         let keys = from.ask(&format!("CLUSTER GETKEYSINSLOT {SLOT} 100"));
@@ -131,7 +132,7 @@ fn keys_of_another_node_are_pointed_to() {
     assert_eq!(second.counter("acquires"), 0);
 }
 
-/// The waiters of a lock that leaves are told so, or at least never granted it here.
+/// The waiters of a lock that leaves are notified, or at least never granted it here.
 fn assert_not_granted(client: &Client, what: &str) {
     if let Some(answer) = client.reply_by_now() {
         let answer = rlock_testkit::client::text(&answer);

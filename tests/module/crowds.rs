@@ -64,7 +64,7 @@ fn ten_thousand_waiters_stand_in_one_queue_and_leave_no_memory_behind() {
     n.close();
     server.await_queued("k", 0);
     assert_eq!(server.counter("watches"), 0);
-    eventually("the memory is given back", || {
+    eventually("the memory is freed", || {
         used() < before + (during - before) / 4
     });
 }

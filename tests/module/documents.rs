@@ -98,7 +98,7 @@ fn command_reference_has_every_command_setting_and_field() {
         ));
         has(&format!("\n{syntax}\n"));
     }
-    // What concerns several locks is told in words.
+    // The syntax for several locks is described in words.
     let of_one = |command: &Command| command.num_keys_at().is_none();
     for command in Command::ALL.into_iter().filter(of_one) {
         let section = format!("\n### {}\n", command.name());
@@ -353,7 +353,7 @@ impl<'a> Example<'a> {
         Ok(())
     }
 
-    /// Nobody is left waiting, and nobody was told more than is shown.
+    /// Nobody is left waiting, and nobody received more than is shown.
     fn end(&self) -> Result<(), String> {
         for (name, (client, doing)) in &self.terminals {
             if *doing == Doing::Waiting {

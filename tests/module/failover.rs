@@ -222,7 +222,7 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
     }
 }
 
-/// What was queued before a demotion is turned away, also if that is taken back at once; who asks again stays.
+/// What was queued before a demotion is turned away, even if that is taken back at once; who asks again stays.
 #[test]
 fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
     let server = Server::start();

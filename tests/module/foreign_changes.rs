@@ -116,7 +116,7 @@ fn lock_taken_and_released_by_scripts_is_the_same_lock() {
         Value::Int(0)
     );
     waiter.fence();
-    // It is refused in turn, is told the time left, and hears of the release.
+    // It is refused in turn, learns the time left, and hears of the release.
     let mut heard = server.listen(&[channel]);
     let Value::Int(left) = c.call(&["EVAL", take, "1", "k", "60000", owner]) else {
         panic!("a time")

@@ -80,7 +80,7 @@ fn grant_by_message_to_a_connection_killed_in_the_same_turn_is_passed_on() {
         assert_eq!(holder.answer(), "0");
         let fence = next.fence();
         assert_eq!(server.counter("undelivered_grants"), round);
-        // Whoever listens elsewhere is told that it has come to nothing.
+        // A listener elsewhere receives a message that it was lost.
         let granted = heard.message();
         let lost = granted.replace("grant ", "lost ");
         assert_ne!(granted, lost);
@@ -108,7 +108,7 @@ fn grant_by_message_stands_when_its_connection_closes_later() {
     assert_eq!(server.counter("undelivered_grants"), 0);
 }
 
-/// A client library asks again on another connection, and is told that it holds the lock: then it does.
+/// A client library asks again on another connection, and learns that it holds the lock: then it does.
 #[test]
 fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
     let server = Server::start();
@@ -234,7 +234,7 @@ fn killed_waiter_gives_back_its_memory() {
     let before = used();
     let during = round();
     // The server frees a connection's buffers in its own time.
-    eventually("the memory is given back", || {
+    eventually("the memory is freed", || {
         used() < before + (during - before) / 4
     });
 }

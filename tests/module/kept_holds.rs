@@ -106,7 +106,7 @@ fn assert_kept(server: &Server, facts: &[(BTreeMap<String, String>, String)]) {
     let terms = fence_of(0, "rlock:holder:owner-p");
     let fence = terms.split(' ').nth(1).expect("a fence");
     assert_eq!(a.ask("RLOCK.RENEW shared owner-p 60000"), fence);
-    // Of the 30 one has gone: 29, and 7.
+    // One of the 30 has gone: 29, and 7.
     for (limit, fits) in [(36, false), (37, true)] {
         let line = format!("RLOCK.ACQUIRE shared late 60000 SHARED LIMIT {limit}");
         assert_eq!(a.ask(&line) != "nil", fits, "{limit}");

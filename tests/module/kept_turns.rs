@@ -56,7 +56,7 @@ fn one_that_polls_keeps_its_turn_against_a_blocked_waiter_that_came_later() {
         assert_eq!(poller.ask(poll), "nil");
         assert_eq!(server.lock("k").waiting(), ["owner-p", "owner-c"]);
     }
-    // The lock is given back just while it asks.
+    // The lock is released just while it asks.
     at_once(
         &a,
         &[&format!("{poll} NOTIFY c"), "RLOCK.RELEASE k owner-a"],

@@ -458,7 +458,7 @@ fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
         for step in 0..1000 {
             let mut owner = EDITORS[numbers.below(EDITORS.len())];
             if numbers.below(3) == 0 {
-                // It is read anew when the number of its fields or its fence is another, or for whom it concerns.
+                // It is read again when the number of its fields or its fence is another, or for whom it concerns.
                 let known = || (a.ask("HLEN k"), a.ask("HGET k rlock:fence"));
                 let (before, now_ms) = (known(), server_ms(&a));
                 let mut concerned = BTreeSet::new();

@@ -184,7 +184,7 @@ impl Walk<'_> {
         (actor.keys, actor.stage) = (keys, Stage::Asked);
     }
 
-    /// Whoever waits then, and whose connection ends in the turn of its grant, holds nothing.
+    /// A waiter whose connection ends in the turn of its grant, holds nothing.
     fn kill_in_the_turn_of_its_grant(&mut self, number: usize) {
         let Actor {
             client,

@@ -5,7 +5,8 @@ use redis::Value;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text};
 
-/// Queues so many requests by a channel for a lock that is held, in the database of the connection.
+/// Queues this many requests by a channel for a lock that is held, in the database of the
+/// connection.
 fn queue(client: &Client, key: &str, count: usize) {
     client.number(&format!("RLOCK.ACQUIRE {key} owner-a 60000"));
     for number in 0..count {

@@ -143,11 +143,11 @@ const LIFE: [&str; 11] = [
     "RLOCK.MACQUIRE owner-a 60000 2 {} {}-too",
     "RLOCK.MRELEASE owner-a 2 {} {}-too",
 ];
-/// How often each takes the lock and gives it back beside that.
+/// How often each takes the lock and releases it beside that.
 const PAIRS: usize = 20;
 const LIVES_AT_ONCE: usize = 50;
 
-/// The requests of so many, each with a lock of its own.
+/// The requests of this many, each with a lock of its own.
 fn lives() -> Vec<u8> {
     let lives = (0..LIVES_AT_ONCE).flat_map(|number| {
         let key = format!("k{number}");

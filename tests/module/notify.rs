@@ -1,4 +1,4 @@
-//! What is told on channels, to whom, and until when.
+//! The messages on channels, to whom, and until when.
 
 use crate::contest::Contest;
 use rlock_testkit::Server;

@@ -51,7 +51,7 @@ fn grant_to_an_owner_that_held_the_key_stays() {
                 // What is shared and asked for in shared mode may be granted before the change.
                 let mut told = heard.message();
                 while told.starts_with("lost ") {
-                    // Of the round before.
+                    // From the round before.
                     told = heard.message();
                 }
                 assert!(

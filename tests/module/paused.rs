@@ -2,7 +2,7 @@
 
 use rlock_testkit::Server;
 
-/// The lease has ended, but a server that is told not to expire by itself still has the key. While writes are paused it
+/// The lease has ended, but a server that does not expire by itself still has the key. While writes are paused it
 /// does not delete it when it is met either, and then an assertion of the server fails if the key is written.
 #[test]
 fn transaction_that_pauses_writes_is_refused_a_lock_that_has_ended() {

@@ -132,7 +132,7 @@ fn connection_without_replies_stays_aligned() {
     contest.waiter.ask("RLOCK.RELEASE k owner-b");
     assert_eq!(c.answer(), "OK");
     assert_eq!(c.ask("RLOCK.RELEASE k owner-c"), "0");
-    // A reply that is skipped is skipped also when it comes late.
+    // A reply that is skipped is skipped even when it comes late.
     contest.holder.number("RLOCK.ACQUIRE k owner-a 60000");
     c.send("CLIENT REPLY SKIP");
     c.send("RLOCK.ACQUIRE k owner-c 60000 WAIT 0");

@@ -196,7 +196,7 @@ pub(crate) fn agree(expected: &[String], seen: &[String], has_reply: usize) -> b
             .all(|(expected, seen)| is_alike(expected, seen))
 }
 
-/// Equal, but for the tolerance of times.
+/// Equal, except the tolerance of times.
 fn is_alike(expected: &str, seen: &str) -> bool {
     let (expected, seen) = (
         expected.replace("ttl ", "ttl="),

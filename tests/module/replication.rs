@@ -170,7 +170,7 @@ fn lapsed_hold_taken_by_another_leaves_both_sides_equal() {
 #[test]
 fn lease_that_ends_within_a_script_leaves_both_sides_equal() {
     let (primary, replica) = replicated();
-    // For the keys of a script some servers let time stand still.
+    // For the keys of a script some servers stop the clock.
     let script = "redis.call('RLOCK.ACQUIRE', KEYS[1], 'owner-a', '1') local sum = 0 \
         for number = 1, 2000000 do sum = sum + number end \
         return redis.call('RLOCK.ACQUIRE', KEYS[1], 'owner-b', '60000')";

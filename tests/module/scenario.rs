@@ -83,7 +83,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does what the step says, and compares what is to be seen.
+    /// Does what the step says, and compares it with what must be seen.
     fn check(&mut self, step: &Step) -> Result<(), String> {
         let at = Duration::from_millis(step.at_ms);
         std::thread::sleep(at.saturating_sub(self.start.elapsed()));
@@ -194,7 +194,7 @@ impl<'a> Run<'a> {
     /// What has happened to others, in words.
     fn outcomes(&mut self, mut arrived: Vec<(String, Value)>, messages: &[String]) -> Vec<String> {
         let mut lines = Vec::new();
-        // Grants are told apart by their fences, so they have to be met in that order.
+        // Grants are distinguished by their fences, so they have to be met in that order.
         arrived.sort_by_key(|(_, reply)| {
             if let Value::Int(fence) = reply {
                 *fence

@@ -202,7 +202,7 @@ fn request_for_several_in_multi_waits_by_its_channel() {
     assert_eq!(server.owners("k2"), ["owner-c"]);
 }
 
-/// On most servers the clock stands still within a transaction. Who waits is told before it is over, and needs all of
+/// On most servers the clock stalls within a transaction. A waiter gets its reply before it is over, and needs all of
 /// its lease.
 #[test]
 fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {

@@ -129,7 +129,7 @@ fn one_waiter_more_than_the_limit_is_refused() {
     }
     assert_eq!(server.counter("waiters"), 3);
     assert_eq!(server.counter("watches"), 2);
-    // Taking over one's own place needs no other; trying needs none.
+    // Taking over its own place needs no other; trying needs none.
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n1 60000 WAIT 0 NOTIFY c"),
         "WAITING"

@@ -6,7 +6,7 @@ use rlock_testkit::client::{Client, request, words};
 
 const CROWD: usize = 1000;
 
-/// A lock with so many shared holders, `owner-0` and so on.
+/// A lock with this many shared holders, `owner-0` and so on.
 fn hold_together(client: &Client, key: &str, count: usize) -> Vec<i64> {
     for number in 0..count {
         client.send(&format!("RLOCK.ACQUIRE {key} owner-{number} 60000 SHARED"));

@@ -65,7 +65,7 @@ fn stored_fence_is_below_all_that_follow_in_its_key_up_to_an_hour_ahead() {
     }
 }
 
-/// Of a shared lock it may be less than what its holders have.
+/// For a shared lock it may be less than what its holders have.
 #[test]
 fn next_shared_holder_is_above_all_others_whatever_is_stored() {
     let server = Server::start();

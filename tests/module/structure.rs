@@ -1,5 +1,5 @@
-//! The files of the module use each other in one direction, that of the list in `src/lib.rs`, and `ARCHITECTURE.md` shows
-//! what there is.
+//! The files of the module use each other in one direction, given by the list in `src/lib.rs`, and `ARCHITECTURE.md`
+//! shows what there is.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};

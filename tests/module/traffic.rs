@@ -158,7 +158,7 @@ impl Numbers {
     }
 }
 
-/// Takes and gives back some of the locks until the time is over; how often, is the result.
+/// Takes and releases some of the locks until the time is over; how often, is the result.
 fn take_several(port: u16, number: usize, witnesses: &[Witness; KEYS]) -> usize {
     let client = Client::connect(port);
     let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15 ^ (number as u64) << 20);

@@ -68,7 +68,7 @@ fn every_end_is_told_in_time_though_nobody_waits() {
     assert_eq!(server.counter("watches"), 0);
 }
 
-/// Machines stand still at times, so the least of some delays counts.
+/// Machines stall at times, so the least of some delays counts.
 #[test]
 fn lease_end_is_told_within_ten_milliseconds_though_nobody_waits() {
     let (server, mut follower) = followed();
@@ -147,7 +147,7 @@ fn replicas_have_the_value_and_hear_the_messages() {
     assert_eq!(follower.message(), format!("{fence} a"));
     await_in_step(&primary, &replica);
     assert_eq!(value(&replica), "a");
-    // Whoever asks the new master has the end told by it.
+    // A client that asks the new master has it publish the end.
     replica.ask("REPLICAOF NO ONE");
     assert_eq!(value(&replica), "a");
     replica.ask("DEL k");

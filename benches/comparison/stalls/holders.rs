@@ -58,7 +58,7 @@ pub(super) fn locks_become_many(form: Form) -> Vec<Stall> {
     vec![stall.beside("as many hashes", hashes)]
 }
 
-/// By others, so that all of it has to be read anew; then all are dropped.
+/// By others, so that all of it has to be read again; then all are dropped.
 pub(super) fn a_lock_of_many_holders_is_changed(form: Form) -> Vec<Stall> {
     let count = form.of(100_000, 500);
     let mut scene = Scene::new();

@@ -107,7 +107,7 @@ pub(super) fn grants_are_undelivered(form: Form) -> Vec<Stall> {
     vec![stall.beside("as many in BLPOP", native)]
 }
 
-/// Blocks so many connections.
+/// Blocks this many connections.
 fn block(scene: &Scene, count: usize, line: impl Fn(usize) -> String) -> Vec<Connection> {
     let connections: Vec<_> = (0..count)
         .map(|number| {

@@ -94,7 +94,7 @@ func parse() (workload, error) {
 	flag.StringVar(&w.url, "url", "", "of the server")
 	flag.StringVar(&w.key, "key", "compare", "name of the lock")
 	flag.IntVar(&w.callers, "callers", 1, "how many callers there are at once")
-	flag.IntVar(&w.rounds, "rounds", 0, "loop: at most so many acquisitions for each caller; 0: no limit")
+	flag.IntVar(&w.rounds, "rounds", 0, "loop: at most this many acquisitions for each caller; 0: no limit")
 	flag.Float64Var(&w.seconds, "seconds", 1, "loop: how long")
 	flag.Parse()
 	w.ownKeys = *keys == "own"

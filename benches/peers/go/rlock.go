@@ -7,7 +7,7 @@ import (
 	"rlock"
 )
 
-// version is that of this repository; ./build sets it.
+// version is this repository's; ./build sets it.
 var version = "unknown"
 
 var rlockPeer = peer{

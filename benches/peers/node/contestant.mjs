@@ -6,11 +6,11 @@ import { parseArgs } from 'node:util'
 import { awaitLine, event, eventAt, finish, now, print } from './lines.mjs'
 import { find, list } from './peers.mjs'
 
-/** A loop ends early after so many acquisitions: more would say nothing more. */
+/** A loop ends early after this many acquisitions: more would say nothing more. */
 const MOST_ACQUISITIONS = 200_000
 /** How long callers warm up before a loop or a crowd, in ms: in that time Node compiles what they run. */
 const WARM_UP_MS = 500
-/** So many warm up for that long; any further ones acquire once, so that their connections are open. */
+/** This many warm up for that long; any further ones acquire once, so that their connections are open. */
 const WARM_UP_CALLERS = 16
 /** How long a caller rests after an error, in ms: one that comes at once must not become a busy loop. */
 const AFTER_ERROR_MS = 10

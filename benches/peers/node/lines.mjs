@@ -3,7 +3,7 @@
 import { writeSync } from 'node:fs'
 import { createInterface } from 'node:readline'
 
-/** Wall clock, in microseconds since 1970; that of `Date` has whole milliseconds only. */
+/** Wall clock, in microseconds since 1970; `Date` has whole milliseconds only. */
 export const now = () => Math.round((performance.timeOrigin + performance.now()) * 1000)
 
 export function print(line) {

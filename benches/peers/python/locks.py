@@ -1,7 +1,7 @@
 """The lock libraries of Python, each as its documentation shows it: one object for each caller's lock.
 
 A peer is made with the number of callers, the address and the lease in milliseconds; `take(key)` returns a function
-that gives the lock back.
+that releases the lock.
 """
 
 from importlib.metadata import version

@@ -51,7 +51,7 @@ class Callers:
                 print(traceback.format_exc(), file=sys.stderr, flush=True)
 
     def once(self, caller, key):
-        """Takes the lock, holds it and gives it back. False after an error."""
+        """Takes the lock, holds it and releases it. False after an error."""
         asked = now_us()
         try:
             release = self.all[caller].take(key)

@@ -1,4 +1,4 @@
-// Who leads, and who is told of it, on real servers.
+// Who leads, and who learns of it, on real servers.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -10,7 +10,7 @@ const next = async changes => {
   return [leader && leader.value.toString(), missed];
 };
 
-test('leaders follow one another, and each observer is told of each', async t => {
+test('leaders follow one another, and each observer sees each', async t => {
   const { url, servers: [{ port }] } = await start(t);
   const [a, b, other] = [connect(t, url), connect(t, url), connect(t, url)];
   const observers = [a, b, other, other].map(client => client.election('orders').observe());
@@ -47,7 +47,7 @@ test('an election has the terms that it was made with', async t => {
   await assert.rejects(leadership.proclaim('x'), { code: 'Lost' });
 });
 
-test('an observer begins anew after a broken connection and after a restart', async t => {
+test('an observer starts again after a broken connection and after a restart', async t => {
   const { servers: [{ port }] } = await start(t);
   const net = await network(t, port);
   const [client, leader] = [connect(t, net.url), connect(t, `redis://127.0.0.1:${port}`)];
@@ -60,7 +60,7 @@ test('an observer begins anew after a broken connection and after a restart', as
   assert.deepEqual([[...value], fence], [[0xff, 0, 0x20], leadership.fence]);
   await ask(port, 'RLOCK.FORCE', 'k');
   assert.deepEqual(await next(changes), [null, false]);
-  await eventually('it is told', () => leadership.signal.aborted);
+  await eventually('the loss is known', () => leadership.signal.aborted);
 });
 
 test('an observer that ends leaves nothing', async t => {
@@ -114,7 +114,7 @@ test('what is not taken is bounded, and the next change says so', async t => {
   const leadership = await client.election('k').campaign('0');
   for (let i = 1; i <= 1100; i++) leadership.proclaim(`${i}`);
   await leadership.proclaim('last');
-  await eventually('it is told', async () => (await client.election('k').leader()).value.toString() === 'last');
+  await eventually('the loss is known', async () => (await client.election('k').leader()).value.toString() === 'last');
   const [first, missed] = await next(changes);
   assert.ok(missed && Number(first) > 50, first);
   let [count, last] = [1, first];
@@ -124,7 +124,7 @@ test('what is not taken is bounded, and the next change says so', async t => {
   assert.ok(await isFree(port, 'k'));
 });
 
-test('what the server does not allow is told', async t => {
+test('what the server does not allow is an error', async t => {
   const { url, servers: [{ port }] } = await start(t);
   await ask(port, 'ACL', 'SETUSER', 'app', 'on', '>secret', '~*', '&rlock:client:*', '+@all');
   const client = connect(t, url.replace('redis://', 'redis://app:secret@'));

@@ -84,7 +84,7 @@ test('lost replies and connections that end cost no lock and leave none', async 
   await eventually('all are free', async () => await isFree(port, 'k') && await isFree(port, 'held'));
 });
 
-test('a release outlasts a server that is away for a second', async t => {
+test('a release outlasts a server that is unreachable for a second', async t => {
   const { servers: [{ port }] } = await start(t);
   const net = await network(t, port);
   const client = connect(t, net.url, { responseTimeout: 300 });
@@ -120,7 +120,7 @@ test('two clients behind a bad network never hold at once', async t => {
   assert.ok(grants > 20, `${grants}`);
 });
 
-test('a server that stands still ends no wait late, and what was asked of it leaves nothing', async t => {
+test('a server that stalls ends no wait late, and what was asked of it leaves nothing', async t => {
   const { url, servers: [{ port, pid }] } = await start(t);
   const client = connect(t, url, { responseTimeout: 500, retryTimeout: 1000 });
   const guard = await client.lock('k', { lease: 1000 });

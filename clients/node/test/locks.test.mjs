@@ -125,7 +125,7 @@ describe('a loss', () => {
     ['by FLUSHALL', port => ask(port, 'FLUSHALL')],
   ];
   for (const [how, end] of cases) {
-    test(`${how} is told at once, and by the end of the block`, async t => {
+    test(`${how} is reported at once, and by the end of the block`, async t => {
       const { url, servers: [{ port }] } = await start(t);
       const client = connect(t, url);
       const told = [];
@@ -133,7 +133,7 @@ describe('a loss', () => {
         const begun = performance.now();
         signal.addEventListener('abort', () => told.push(performance.now() - begun));
         await end(port, 'k');
-        await eventually('it is told', () => signal.aborted);
+        await eventually('the loss is known', () => signal.aborted);
         assert.throws(() => guard.check(), code('Lost'));
         assert.ok(code('Lost')(signal.reason));
       }), code('Lost'));
@@ -149,7 +149,7 @@ describe('a loss', () => {
     assert.throws(() => guard.check(), code('Lost'));
   });
 
-  test('what goes wrong in the work is told, not the loss', async t => {
+  test('an error of the work is reported, not the loss', async t => {
     const { url, servers: [{ port }] } = await start(t);
     const client = connect(t, url);
     const work = client.using(['k', 'l'], { lease: 5000 }, async () => {

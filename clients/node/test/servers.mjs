@@ -1,4 +1,4 @@
-// Servers of `rlock-testserver`, and a network that can be told to fail.
+// Servers of `rlock-testserver`, and a network that fails on demand.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -12,6 +12,7 @@ from ._face import ClientBase, LockBase, Value, key_bytes
 from ._host import Call, Host, Key
 
 CHANGES_MAX = 1024
+FOREIGN = "it belongs to the process, or the event loop, that observes"
 M = TypeVar("M", bound="LeadershipBase")
 
 
@@ -19,7 +20,7 @@ class Proclaimed(NamedTuple):
     """What a leader has published."""
 
     fence: int
-    """Larger than that of every leader before."""
+    """Larger than the fence of every leader before."""
     value: bytes
     """0 to 1024 bytes."""
 
@@ -35,7 +36,7 @@ class Leader(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Who leads from now on, as an observer is told."""
+    """Who leads from now on, as an observer sees it."""
 
     leader: Optional[Proclaimed]
     """``None`` if nobody leads."""
@@ -44,7 +45,7 @@ class Change(NamedTuple):
 
 
 class Observer(Call):
-    """Is told of each change by its host, and keeps what is not taken. ``ready`` is set while there is something to take."""
+    """Gets each change from its host, and keeps what is not taken. ``ready`` is set while there is something to take."""
 
     is_observer = True
 
@@ -69,7 +70,7 @@ class Observer(Call):
     def take(self, host: Host) -> Optional[Change]:
         """The next one; ``None`` if the caller has to wait for it."""
         if host.is_foreign:
-            raise errors.Closed("it belongs to the process, or the event loop, that observes")
+            raise errors.Closed(FOREIGN)
         with self._lock:
             if self._untaken:
                 return self._untaken.popleft()
@@ -94,7 +95,7 @@ class ChangesBase:
         self._host, self._observer, self._is_left = host, Observer(key, ready), False
 
     def close(self) -> None:
-        """Ends it. A thread or task that waits for a change is told that there is none any more."""
+        """Ends it. A thread or task that waits for a change learns that there are no more."""
         self._observer.close()
         self._leave()
 
@@ -110,7 +111,7 @@ class ChangesBase:
 
 class LeadershipBase(LockBase):
     async def proclaim(self, value: Value) -> None:
-        """Publishes another value, of which observers are told under the same fence. Raises `Lost`, `OutOfRange` for more
+        """Publishes another value, which observers receive under the same fence. Raises `Lost`, `OutOfRange` for more
         than 1024 bytes, or `Unavailable`: then it is not known which value is published."""
         await self._change(wire.PROCLAIM, wire.data(key_bytes(value, "value")))
 

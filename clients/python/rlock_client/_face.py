@@ -87,7 +87,7 @@ class ClientBase(Generic[L, E]):
         raise NotImplementedError
 
     def _host(self) -> Host:
-        """That of this process and this event loop."""
+        """The host of this process and this event loop."""
         raise NotImplementedError
 
     def lock(
@@ -138,7 +138,7 @@ class ClientBase(Generic[L, E]):
         return {str(name): value for name, value in pairs.items()}
 
     async def force(self, key: Key) -> bool:
-        """Takes a lock away from whoever has it. True if somebody had it."""
+        """Ends every hold of a lock. True if somebody had it."""
         return bool(await self._ask("RLOCK.FORCE", key, True))
 
     async def metrics(self) -> Dict[str, int]:
@@ -197,12 +197,12 @@ class LockBase:
 
     @property
     def fence(self) -> int:
-        """Larger than that of every earlier holder. Send it along with each write."""
+        """Larger than the fence of every earlier holder. Send it along with each write."""
         return max(self._hold.fences.values())
 
     @property
     def fences(self) -> Dict[bytes, int]:
-        """That of each key."""
+        """The fence of each key."""
         return dict(self._hold.fences)
 
     @property
@@ -254,7 +254,7 @@ class LockBase:
         return self.remaining > 0
 
     async def extend(self, lease: float) -> bool:
-        """Has it last for at least so many seconds from now."""
+        """Sets the lease to at least this many seconds from now."""
         await self._change(wire.EXTEND, wire.number(millis("lease", lease)))
         return True
 

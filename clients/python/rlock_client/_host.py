@@ -35,7 +35,7 @@ def millis(name: str, seconds: Optional[float]) -> int:
 
 
 class Settings:
-    """Of a client; each of its hosts begins with them."""
+    """A client's settings; each of its hosts starts with them."""
 
     def __init__(self, url: str, name: str, tls: Optional[ssl.SSLContext], **timeouts: Optional[float]) -> None:
         fields = [wire.text(it) for it in (url, name, "rlock-python", __version__)]
@@ -162,7 +162,7 @@ class Connection:
             if context:
                 made = context.wrap_socket(made, server_hostname=self.place)
             made.setblocking(False)
-        except Exception as error:  # Of whatever kind: it is told.
+        except Exception as error:  # Of any kind: it is reported.
             if made:
                 made.close()
             self.host.post(functools.partial(self.ended, error))
@@ -253,7 +253,7 @@ class Host:
         raise NotImplementedError
 
     def stepped(self) -> None:
-        """Sets the timer to the deadline, sees to it that what is to be written is, and tells what is to be told."""
+        """Sets the timer to the deadline, writes what has to be written, and notifies callers."""
         raise NotImplementedError
 
     def lost(self, hold: Hold) -> None:
@@ -296,7 +296,7 @@ class Host:
     def connect(self, connection: Connection) -> None:
         self.connections[connection.number] = connection
         try:
-            # Of its own: a name may take long to be found, and no caller's end is its end.
+            # In a separate thread: a name may take long to be found, and no caller's end is its end.
             threading.Thread(target=connection.dial, name="rlock-connect", daemon=True).start()
         except RuntimeError as error:
             self.post(functools.partial(connection.ended, error))

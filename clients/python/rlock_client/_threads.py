@@ -255,7 +255,7 @@ class Lock(LockBase):
 @documented
 class Leadership(Lock, LeadershipBase):
     """The right to lead, to acquire and to release: a lock that publishes a value while it is held. Another one may lead
-    before this one notices that it stood still or was cut off: send ``fence`` along with each write."""
+    before this one notices that it stalled or was cut off: send ``fence`` along with each write."""
 
     def proclaim(self, value: Value) -> None:  # type: ignore[override]
         _run(super().proclaim(value))
@@ -276,7 +276,7 @@ class Changes(ChangesBase):
     connection, a fail-over or a moved slot it begins again with the leader of that moment, in a change that is ``missed``.
     Of more than 1024 changes that are not taken the oldest are dropped, and the next one is ``missed``.
 
-    A server that is away ends nothing. An error that does not pass is raised: ``Denied``, ``NotALock``, ``ModuleMissing``,
+    An unreachable server ends nothing. An error that does not pass is raised: ``Denied``, ``NotALock``, ``ModuleMissing``,
     ``Refused``, `Closed`."""
 
     def __init__(self, host: _Host, key: bytes) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Awaitable, Callable, Dict, List, Optional, Set, Tuple, T
 
 from . import _errors as errors
 from . import _wire as wire
-from ._elections import Change, ChangesBase, ElectionBase, LeadershipBase
+from ._elections import FOREIGN, Change, ChangesBase, ElectionBase, LeadershipBase
 from ._face import ClientBase, LockBase
 from ._host import Call, Connection, Hold, Host, Settings, log
 
@@ -155,7 +155,7 @@ class Lock(LockBase):
 
 class Leadership(Lock, LeadershipBase):
     """The right to lead, to acquire and to release: a lock that publishes a value while it is held. Another one may lead
-    before this one notices that it stood still or was cut off: send ``fence`` along with each write."""
+    before this one notices that it stalled or was cut off: send ``fence`` along with each write."""
 
     async def __aenter__(self) -> "Leadership":
         await super().__aenter__()
@@ -167,7 +167,7 @@ class Changes(ChangesBase):
     ``async with`` block, or when it is forgotten. A task that is cancelled while it waits takes no change."""
 
     def __init__(self, host: _Host, key: bytes) -> None:
-        self._ready = asyncio.Event()
+        self._loop, self._ready = host.loop, asyncio.Event()
         super().__init__(host, key, self._ready)
         host.begin(self._observer, wire.OBSERVE, wire.data(key))
 
@@ -175,6 +175,8 @@ class Changes(ChangesBase):
         return self
 
     async def __anext__(self) -> Change:
+        if self._loop is not asyncio.get_running_loop():
+            raise errors.Closed(FOREIGN)
         while not self._observer.is_closed:
             change = self._observer.take(self._host)
             if change:

@@ -1,4 +1,4 @@
-"""Who leads, and who is told of it."""
+"""Who leads, and who learns of it."""
 
 import asyncio
 import gc
@@ -150,6 +150,17 @@ def test_with_asyncio(server, key):
 
     asyncio.run(main())
     until(lambda: server.is_free(key) and subscribed(server, key) == 0, "nothing left")
+
+
+def test_an_observer_of_another_event_loop(server, key):
+    async def begun():
+        changes = rlock_client.asyncio.Client(server.url).election(key).observe()
+        assert await changes.__anext__() == (None, False)
+        return changes
+
+    changes = asyncio.run(begun())
+    with pytest.raises(rlock_client.Closed):
+        asyncio.run(changes.__anext__())
 
 
 def test_observers_wake_each_thread(server, key):

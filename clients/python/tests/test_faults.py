@@ -131,7 +131,7 @@ def test_fork_of_an_event_loop(server, key):
 
 
 def test_a_cancelled_task_ends_at_once(server, key):
-    """A4: at whatever step, also while the connection opens; and nothing is left."""
+    """A4: at whatever step, even while the connection opens; and nothing is left."""
 
     async def main():
         for turn in range(300):

@@ -56,7 +56,7 @@ pub(crate) struct Address {
 }
 
 impl Address {
-    /// The address `url`, which is that of Sentinels or of a cluster if they
+    /// The address `url`, which belongs to Sentinels or to a cluster if they
     /// are asked for.
     pub(crate) fn new(url: &str, sentinel: Option<&str>, cluster: bool) -> Result<Self, Failure> {
         let servers = match (sentinel, cluster) {
@@ -113,7 +113,7 @@ impl Address {
             .await
     }
 
-    /// The same, which does not wait for long for a master that is away.
+    /// The same, which does not wait for long for an unreachable master.
     pub(crate) async fn impatient(&self, patience: Duration) -> Result<Client, Failure> {
         self.connect(self.builder.clone().retry_timeout(patience))
             .await
@@ -128,7 +128,7 @@ impl Address {
         masters.await.map_err(|error| self.failure(&error))
     }
 
-    /// Whether somebody replaces a master that is away.
+    /// Whether somebody replaces an unreachable master.
     pub(crate) fn has_fail_over(&self) -> bool {
         !matches!(self.place, Place::Servers(Servers::One { .. }))
     }

@@ -25,10 +25,10 @@ use crate::top::Top;
 const EXIT_CODES: [(&str, &str); 12] = [
     ("0", "done"),
     ("1", "`force`: not confirmed; `doctor`: there is a problem"),
-    ("2", "wrong arguments"),
+    ("2", "invalid arguments"),
     (
         "121",
-        "`exec`, `elect`: the lock was lost before the command had ended",
+        "`exec`, `elect`: the lock was lost before the command ended",
     ),
     (
         "122",
@@ -36,7 +36,7 @@ const EXIT_CODES: [(&str, &str); 12] = [
     ),
     (
         "123",
-        "the server refused the request, or too few replicas know of the grant",
+        "the server refused the request, or too few replicas acknowledged the grant",
     ),
     (
         "124",
@@ -49,7 +49,7 @@ const EXIT_CODES: [(&str, &str); 12] = [
         "128+n",
         "ended by signal n: rlock while it waited, or the command of `exec` or `elect`",
     ),
-    ("other", "`exec`, `elect`: that of the command"),
+    ("other", "`exec`, `elect`: the command's code"),
 ];
 
 /// What is read from the environment, and what a command finds there.
@@ -87,7 +87,8 @@ fn exit_codes() -> String {
     format!("Exit codes:{}", lines.concat())
 }
 
-/// Locks on Redis and Valkey: run commands under them, look at them, end them.
+/// Locks on Redis and Valkey: run commands under locks, inspect locks, end
+/// holds.
 ///
 /// For servers that have the rlock module loaded.
 #[derive(Debug, Parser)]
@@ -97,26 +98,26 @@ pub(crate) struct Arguments {
     ///
     /// The master that Sentinels name:
     /// redis+sentinel://[user:password@]host[:port][,...]/master[/database];
-    /// user and password of the Sentinels themselves at the end, as
+    /// give the user and password of the Sentinels themselves at the end, as
     /// ?sentinel_user=ann&sentinel_password=secret.
     /// A cluster: redis+cluster://[user:password@]host[:port][,...].
-    /// With rediss instead of redis each of them over TLS.
+    /// With rediss instead of redis, each of them uses TLS.
     ///
-    /// A password is safer in the environment: arguments can be seen by every
-    /// user of the machine.
+    /// A password is safer in the environment: every user of the
+    /// machine can see arguments.
     ///
-    /// Without it and without RLOCK_URL, REDIS_URL is taken, and at last
+    /// Without it and without RLOCK_URL, rlock uses REDIS_URL, or else
     /// redis://127.0.0.1/.
     #[arg(long, global = true, display_order = GLOBAL)]
     #[arg(env = "RLOCK_URL", hide_env_values = true)]
     url: Option<String>,
 
-    /// The addresses of --url are those of Sentinels, and this is what they
-    /// call the master. Short for redis+sentinel://.
+    /// The addresses of --url are Sentinels, and this is the name by which they
+    /// know the master. Short for redis+sentinel://.
     #[arg(long, global = true, display_order = GLOBAL, value_name = "MASTER")]
     sentinel: Option<String>,
 
-    /// The addresses of --url are those of a cluster. Short for
+    /// The addresses of --url are nodes of a cluster. Short for
     /// redis+cluster://.
     #[arg(long, global = true, display_order = GLOBAL)]
     cluster: bool,
@@ -125,7 +126,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     tls: Tls,
 
-    /// Writes JSON: results to stdout, errors and events to stderr.
+    /// Write JSON: results to stdout, errors and events to stderr.
     #[arg(long, global = true, display_order = GLOBAL)]
     pub(crate) json: bool,
 
@@ -173,17 +174,17 @@ pub(crate) enum Command {
 #[cfg(feature = "tls-rustls")]
 #[derive(Debug, clap::Args)]
 struct Tls {
-    /// Trusts the authorities in this PEM file, instead of the system's. For
-    /// rediss://, rediss+sentinel:// and rediss+cluster:// only.
+    /// Trust only the authorities in this PEM file, instead of the system's.
+    /// Only for rediss://, rediss+sentinel:// and rediss+cluster://.
     #[arg(long, global = true, value_name = "FILE")]
     cacert: Option<std::path::PathBuf>,
 
-    /// Shows the server the certificate in this PEM file. Needs --key.
+    /// Show the server the certificate in this PEM file. Needs --key.
     #[arg(long, global = true, value_name = "FILE")]
     cert: Option<std::path::PathBuf>,
 
     /// The key of --cert, a PEM file.
-    // Its identifier must not be that of the key of a lock.
+    // Its identifier must differ from the key of a lock.
     #[arg(id = "key_of_cert", long = "key", global = true, value_name = "FILE")]
     key: Option<std::path::PathBuf>,
 }
@@ -212,7 +213,7 @@ fn read(file: &std::path::Path) -> Result<Vec<u8>, Failure> {
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))
 }
 
-/// Writes the completions of a shell to stdout
+/// Writes the completions for a shell to stdout
 #[derive(Debug, clap::Args)]
 pub(crate) struct Completions {
     /// The shell.
@@ -233,7 +234,7 @@ pub(crate) fn completions(completions: &Completions, output: Output) -> Result<u
 /// `rlock man | man -l -` shows it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Man {
-    /// The command that the page is about; without it, the page of rlock.
+    /// The command of the page; without it, the page of rlock.
     command: Option<String>,
 }
 

@@ -21,9 +21,8 @@ use report::Report;
 
 /// Measures how fast locks are acquired and released
 ///
-/// Each client has a connection of its own; it takes the locks in turn, and
-/// releases each at once. Waiting for the others is part of the time that an
-/// acquire takes.
+/// Each client has its own connection, takes the locks in turn, and
+/// releases each at once. The acquire time includes the wait for other clients.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Bench {
     /// How many clients, from 1 to 1000.
@@ -36,12 +35,12 @@ pub(crate) struct Bench {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
     locks: u32,
 
-    /// Ends after this many seconds, from 1 to 3600.
+    /// End after this many seconds, from 1 to 3600.
     #[arg(long, value_name = "S", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
 
-    /// Ends after this many acquires, from 1 to 1000000000, if that is sooner
+    /// End after this many acquires, from 1 to 1000000000, if that is sooner
     /// [default: without limit]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     ops: Option<u64>,

@@ -23,7 +23,7 @@ impl Counters {
         Self(said.numbers.clone())
     }
 
-    /// Those of all masters together: sums, but for what cannot be summed.
+    /// Those of all masters together: sums, except what cannot be summed.
     pub(crate) fn total<'a>(masters: impl Iterator<Item = &'a Self>) -> Self {
         let mut total = BTreeMap::new();
         for (name, number) in masters.flat_map(|master| &master.0) {
@@ -43,7 +43,7 @@ impl Counters {
 
     /// How much each count has grown since `before`, `elapsed` ago.
     ///
-    /// A server that was started anew counts from zero: the rate is zero then.
+    /// A server that was restarted counts from zero: the rate is zero then.
     pub(crate) fn rates(&self, before: &Self, elapsed: Duration) -> Rates {
         let seconds = elapsed.as_secs_f64().max(0.001);
         let counts = self

@@ -16,12 +16,12 @@ use crate::output::Output;
 use facts::Facts;
 use report::{Finding, Master, Report, Severity};
 
-/// Says what would hurt a lock at these servers, and what to do about it
+/// Finds risks to locks on these servers, and says what to do about them
 ///
-/// Looks at eviction, persistence and start grace, replicas, the clock, limits of
-/// connections, access rights, and versions with known defects: of a cluster at
-/// all masters. Changes nothing. What the user may not ask is named. Ends with
-/// code 1 if there is a problem; warnings and notes do not count.
+/// Examines eviction, persistence and startup grace, replicas, the clock, connection limits, access
+/// rights, and versions with known defects; in a cluster on all masters. Changes nothing. Names the
+/// checks that the user's rights do not allow. Exits with code 1 if there is a problem; warnings
+/// and notes do not count.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {}
 

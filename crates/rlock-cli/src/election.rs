@@ -21,10 +21,10 @@ rlock elect [OPTIONS] --value <VALUE> <NAME> -- <COMMAND> [ARGS]...
 
 /// Runs a command while leading
 ///
-/// Waits in the queue until it leads, publishes the value, and runs the command
-/// as `rlock exec` does: with RLOCK_FENCE, RLOCK_KEY and RLOCK_OWNER, and ended if
-/// the leadership is lost. When the command ends, it resigns, and the next one
-/// leads at once. `rlock observe` shows who leads.
+/// Waits in the queue until it leads, publishes the value, and runs the command like `rlock exec`:
+/// with RLOCK_FENCE, RLOCK_KEY and RLOCK_OWNER. A loss of the leadership ends the command. When the
+/// command ends, rlock resigns, and the next candidate leads at once. `rlock observe` shows the
+/// leader.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = USAGE)]
 pub(crate) struct Elect {
@@ -32,13 +32,13 @@ pub(crate) struct Elect {
     #[arg(value_name = "NAME")]
     name: OsString,
 
-    /// What is published while it leads, for example where it is reached: up to
+    /// The value to publish while it leads, for example its address: up to
     /// 1024 bytes.
     #[arg(long)]
     value: OsString,
 
-    /// Campaigns anew after the leadership was lost and the command ended for
-    /// that, until the command ends by itself.
+    /// After a loss, which ends the command, campaign again,
+    /// until the command ends by itself.
     #[arg(long)]
     again: bool,
 
@@ -46,22 +46,22 @@ pub(crate) struct Elect {
     #[arg(short, long, value_name = "DURATION", value_parser = from_zero)]
     wait: Option<Duration>,
 
-    /// How long the leadership outlives rlock, should it be killed or cut off; it
-    /// is renewed every third of it.
+    /// How long the leadership outlives rlock if rlock is killed or loses its connection; it
+    /// is renewed every third of this time.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
     lease: Duration,
 
-    /// Binds the leadership to rlock's connection: when that ends, the next one
+    /// Bind the leadership to rlock's connection: when it ends, the next candidate
     /// leads this much later.
     #[arg(long, value_name = "DURATION", value_parser = from_zero)]
     bind: Option<Duration>,
 
-    /// How long a command has to end by itself after the leadership is lost,
+    /// How long the command has to end by itself after a loss
     /// before it is killed.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = from_zero)]
     kill_after: Duration,
 
-    /// Runs this by the shell (`sh -c`), instead of a command.
+    /// Run this string with the shell (`sh -c`) instead of a command.
     #[arg(short = 'c', long, value_name = "STRING", conflicts_with = "command")]
     shell: Option<OsString>,
 
@@ -82,10 +82,10 @@ pub(crate) async fn elect(elect: &Elect, address: &Address, output: Output) -> R
     exec::run(&exec, address, output).await
 }
 
-/// Shows who leads, and each change of that
+/// Shows the leader and each change
 ///
-/// A line for the leader of now and for each change: the fence and the value, or
-/// that nobody leads. Asks nothing again and again. Ends with an interrupt.
+/// Writes a line for the current leader and for each change: the fence and the value,
+/// or `nobody leads`. It does not poll. An interrupt ends it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Observe {
     /// The election: the key of its lock.

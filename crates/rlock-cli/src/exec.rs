@@ -40,13 +40,13 @@ rlock exec [OPTIONS] <KEY> -- <COMMAND> [ARGS]...
 
 /// Runs a command while holding a lock
 ///
-/// The command finds the lock's fencing token in RLOCK_FENCE, its key in
-/// RLOCK_KEY and the owner in RLOCK_OWNER. Its exit code is passed on, and
-/// signals are passed on to it. If the lock is lost, the command is ended.
-/// On Linux it is killed if rlock is killed.
+/// The command's environment has the fencing token in RLOCK_FENCE, the key in
+/// RLOCK_KEY and the owner in RLOCK_OWNER. rlock passes signals on to the
+/// command, and exits with its exit code. If the lock is lost, rlock ends the
+/// command. On Linux the command is killed if rlock is killed.
 ///
-/// A DURATION has a unit, for example 500ms, 30s or 1h 30m; without one it is
-/// seconds.
+/// A DURATION has a unit, for example 500ms, 30s or 1h 30m. Without a unit it
+/// is in seconds.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = USAGE)]
 pub(crate) struct Exec {
@@ -57,25 +57,26 @@ pub(crate) struct Exec {
     #[arg(short, long, value_name = "DURATION", value_parser = from_zero)]
     pub(crate) wait: Option<Duration>,
 
-    /// Does not wait: as `--wait 0`.
+    /// Do not wait: the same as `--wait 0`.
     #[arg(short = 'n', long = "try", conflicts_with = "wait")]
     at_once: bool,
 
-    /// How long the lock outlives rlock, should it be killed or cut off; it is
-    /// renewed every third of it.
+    /// How long the lock outlives rlock if rlock is killed or loses its
+    /// connection; it is renewed every third of this time.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = from_millisecond)]
     lease: Duration,
 
-    /// Leaves the lock taken until this long after its grant, also if the command
-    /// ends at once or rlock is killed; the lease is at least as long then.
+    /// Keep the lock for at least this long after its grant, even if the
+    /// command ends at once or rlock is killed; the lease is then at least this
+    /// long.
     #[arg(long, value_name = "DURATION", value_parser = from_millisecond)]
     at_least: Option<Duration>,
 
-    /// Shares the lock with others who share it.
+    /// Share the lock with other shared requests.
     #[arg(short, long)]
     shared: bool,
 
-    /// Shares the lock, but only while at most this many permits are taken,
+    /// Share the lock while at most this many permits are taken,
     /// from 1 to 1000000.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     limit: Option<u32>,
@@ -85,24 +86,24 @@ pub(crate) struct Exec {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     permits: u32,
 
-    /// Binds the lock to rlock's connection: when that ends, the lock ends this
-    /// much later, if its lease does not end before.
+    /// Bind the lock to rlock's connection: when it ends, the lock ends
+    /// this much later, unless its lease ends first.
     #[arg(long, value_name = "DURATION", conflicts_with = "at_least")]
     #[arg(value_parser = from_zero)]
     pub(crate) bind: Option<Duration>,
 
-    /// Takes the lock only if this many replicas of the server have said that
-    /// they know of it.
+    /// Take the lock only if this many replicas of the server
+    /// have acknowledged it.
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "bind")]
     replicas: u16,
 
-    /// Holds the lock on a majority of these servers: three, five, seven or nine
-    /// masters that know nothing of each other, instead of on that of --url.
+    /// Hold the lock on a majority of these servers instead of
+    /// the server of --url: three, five, seven or nine independent masters.
     #[arg(long, value_name = "URL,URL,URL", value_delimiter = ',')]
     #[arg(conflicts_with_all = ["shared", "limit", "bind", "replicas"])]
     quorum: Vec<String>,
 
-    /// How long a command has to end by itself after the lock is lost, before
+    /// How long the command has to end by itself after a loss before
     /// it is killed.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = from_zero)]
     pub(crate) kill_after: Duration,
@@ -111,7 +112,7 @@ pub(crate) struct Exec {
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = NOT_GRANTED)]
     conflict_exit_code: u8,
 
-    /// Runs this by the shell (`sh -c`), instead of a command.
+    /// Run this string with the shell (`sh -c`) instead of a command.
     #[arg(short = 'c', long, value_name = "STRING", conflicts_with = "command")]
     pub(crate) shell: Option<OsString>,
 
@@ -128,7 +129,7 @@ pub(crate) struct Exec {
     pub(crate) again: bool,
 }
 
-/// How the lock is to be held.
+/// How to hold the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Exclusive,
@@ -137,7 +138,7 @@ enum Kind {
 }
 
 impl Exec {
-    /// What a command line says that names nothing but these.
+    /// A command line with only these arguments.
     pub(crate) fn new(key: OsString, lease: Duration) -> Self {
         Self {
             key,
@@ -164,7 +165,7 @@ impl Exec {
         &self.key
     }
 
-    /// The key for people: bytes that are no UTF-8 are replaced.
+    /// The key for people: bytes that are not UTF-8 are replaced.
     fn key_text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.key.as_bytes())
     }
@@ -202,7 +203,7 @@ impl Exec {
         }
     }
 
-    /// The servers of which a majority is to hold the lock; none if it is one
+    /// The servers of which a majority holds the lock; none if it is one
     /// server's.
     pub(crate) fn quorum(&self) -> &[String] {
         &self.quorum
@@ -308,8 +309,8 @@ enum End {
 }
 
 impl Session<'_> {
-    /// Connects, within the wait if there is one, as nobody is to wait for
-    /// longer at a server that hangs.
+    /// Connects, within the wait if there is one, because nobody should wait
+    /// for longer at a server that hangs.
     async fn connect(&self) -> Result<Servers, Failure> {
         let connecting = async {
             match &self.address.place {
@@ -446,14 +447,14 @@ impl Session<'_> {
 
     /// What became of the release after the command.
     ///
-    /// That it was lost by then is an error, as nobody knows since when. That
-    /// the server cannot be reached is none: the command ran under the lock to
-    /// its end, and the lock ends with its lease.
+    /// That it was lost by then is an error, because nobody knows since when.
+    /// That the server cannot be reached is none: the command ran under the
+    /// lock to its end, and the lock ends with its lease.
     fn over(&self, released: Result<(), Error>) -> Result<(), Failure> {
         match released {
             Ok(()) => Ok(()),
             Err(Error::Lost(loss)) => {
-                let message = format!("{}: lost before the command had ended: {loss}", self.key());
+                let message = format!("{}: lost before the command ended: {loss}", self.key());
                 Err(Failure::new(Code::Lost, message))
             }
             Err(error) => {

@@ -37,20 +37,20 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const PAGE: &str = "<!doctype html><title>rlock exporter</title>\
      <p>rlock exporter: <a href=\"/metrics\">/metrics</a></p>\n";
 
-/// Serves the numbers of the servers to Prometheus, by HTTP
+/// Serves the servers' metrics to Prometheus over HTTP
 ///
-/// `/metrics` has all counters and gauges of `INFO rlock`, of each master, and the
-/// most contended locks. `/-/healthy` answers as long as the exporter runs. A
-/// server that is away is shown as `rlock_up 0`.
+/// `/metrics` has all counters and gauges of `INFO rlock` for each master, and the
+/// most contended locks. `/-/healthy` answers as long as the exporter runs. An
+/// unreachable server has `rlock_up 0`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Exporter {
     /// Where to listen, as an IP address and a port; port 0 takes a free one.
-    /// Whoever can reach it sees the names of contended locks.
+    /// Everybody who can reach it sees the names of contended locks.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:9751")]
     listen: SocketAddr,
 
-    /// How many contended locks to show of each master, from 0 to 1000. Each is
-    /// a time series of its own.
+    /// How many contended locks of each master to show, from 0 to 1000. Each
+    /// is a separate time series.
     #[arg(long, value_name = "N", default_value_t = 20)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=1000))]
     locks: u16,
@@ -135,13 +135,13 @@ async fn answer(request: &Request<Incoming>, looker: &Looker) -> Response<Full<B
 
 async fn metrics(looker: &Looker) -> Response<Full<Bytes>> {
     let Some(looks) = looker.look().await else {
-        let busy = "too many are asking at a time\n";
+        let busy = "too many scrapes at a time\n";
         return reply(StatusCode::SERVICE_UNAVAILABLE, "text/plain", busy);
     };
     match metrics::text(&looks) {
         Ok(text) => reply(StatusCode::OK, prometheus::TEXT_FORMAT, text),
         Err(error) => {
-            let message = format!("the numbers cannot be shown: {error}\n");
+            let message = format!("the metrics cannot be shown: {error}\n");
             reply(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", message)
         }
     }

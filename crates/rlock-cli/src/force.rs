@@ -14,19 +14,19 @@ use crate::readable::printable;
 
 /// Ends every hold of a lock, of any owner
 ///
-/// Shows the holders and asks first. They are told that they lost the lock, but
-/// may still be at work. The next waiter is granted the lock, unless `--queue`
-/// ends the queue as well.
+/// Shows the holders and asks for confirmation. They learn that they lost the
+/// lock, but may still be working. The next waiter is granted the lock, unless
+/// `--queue` ends the queue as well.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Force {
     /// The lock.
     key: OsString,
 
-    /// Ends every place in the queue too, kept ones included, before the holds.
+    /// End every place in the queue first, including kept ones.
     #[arg(long)]
     queue: bool,
 
-    /// Does not ask. Needed where there is no terminal to ask on.
+    /// Do not ask for confirmation. Required without a terminal.
     #[arg(long, short)]
     yes: bool,
 }
@@ -34,7 +34,7 @@ pub(crate) struct Force {
 pub(crate) async fn run(force: &Force, address: &Address, output: Output) -> Result<u8, Failure> {
     let key = force.key.as_bytes();
     if !force.yes && (!io::stdin().is_terminal() || !io::stderr().is_terminal()) {
-        let message = "nobody can be asked without a terminal; `--yes` goes ahead without";
+        let message = "cannot ask for confirmation without a terminal; `--yes` skips the question";
         return Err(Failure::usage(message));
     }
     let mutex = address.questioner().await?.mutex(key);
@@ -68,7 +68,7 @@ fn words(key: &str, removed: u64, queue: bool) -> String {
 }
 
 /// Shows who holds the lock, and asks. It may be somebody else's by the time
-/// of the answer: that cannot be told to the server.
+/// of the answer: the server does not know the answer.
 fn confirm(lock: &LockInfo, queue: bool, output: Output) -> Result<(), Failure> {
     output.say(lock.words().trim_end());
     let what = if queue { "hold and place" } else { "hold" };

@@ -15,11 +15,10 @@ const LOCKS: &[Column<Contended>] = &[
     Column::number("OLDEST WAIT", |it, _| duration(it.oldest_wait)),
 ];
 
-/// Lists the locks that are waited for, the most contended first
+/// Lists the locks that have waiters, the most contended first
 ///
-/// Only locks of the selected database with places in their queue. A place that
-/// is kept for a waiter whose connection was lost counts as one. Of a cluster, the
-/// locks of all masters.
+/// Lists the locks of the selected database with places in
+/// their queue, including kept places. In a cluster it lists the locks of all masters.
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// How many locks at most, from 1 to 1000.

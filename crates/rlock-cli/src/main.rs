@@ -24,7 +24,6 @@ mod output;
 mod readable;
 mod signals;
 mod top;
-#[cfg_attr(not(test), allow(dead_code, reason = "`top` will show quantiles"))]
 mod waits;
 
 use std::process::ExitCode;

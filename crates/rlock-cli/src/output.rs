@@ -1,4 +1,4 @@
-//! Who is told what: results go to stdout, everything else to stderr.
+//! Where output goes: results go to stdout, everything else to stderr.
 //!
 //! A reader that has gone away ends a command quietly, as it has seen what it
 //! wanted; and nothing that is said on stderr can fail.

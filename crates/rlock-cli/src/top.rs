@@ -35,13 +35,14 @@ use screen::Screen;
 use terminal::{Display, Input, Press};
 use view::Paint;
 
-/// How often the age of what is shown is drawn anew, however long the interval.
+/// How often the age of what is shown is drawn again, however long the interval.
 const AGE_EVERY: Duration = Duration::from_secs(1);
 
 /// Shows the contended locks of a server live
 ///
-/// Who holds each, how many wait and for how long; and the queue of one. `?` shows
-/// the keys. Of a cluster, the locks of all masters, and the sums of their numbers.
+/// It shows who holds each lock, how many wait and for how long, and the queue of one
+/// lock. `?` lists the keys. In a cluster, it shows the locks of all masters, and the
+/// sums of their numbers.
 ///
 /// With --json it prints one line for each interval instead.
 ///

@@ -1,4 +1,4 @@
-//! How long those waited who were granted a lock from the queue: the histogram
+//! The waits of requests that were granted from the queue: the histogram
 //! `wait_usec_histogram` of `INFO rlock`.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ impl Waits {
         waits.up_to.contains_key(&INFINITE).then_some(waits)
     }
 
-    /// Those that were granted since `earlier`. A server that was started anew
+    /// Those that were granted since `earlier`. A server that was restarted
     /// counts from zero: all of its waits are newer.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         if self.count() < earlier.count() || self.sum_usec < earlier.sum_usec {

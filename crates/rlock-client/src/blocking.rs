@@ -1,8 +1,8 @@
 //! The same locks for code without async.
 //!
-//! Same verbs, same futures: the calling thread runs them, and what works in the
-//! background runs on a thread that the [`Client`] owns. Works on any thread; on
-//! one that runs async code it holds up that code, as every blocking call does.
+//! It has the same methods. The calling thread runs their futures, and a thread
+//! of the [`Client`] does the background work. It works on any thread; on one
+//! that runs async code it blocks that code, like every blocking call.
 //!
 //! # Examples
 //!
@@ -60,7 +60,7 @@ impl Wake for Parked {
 }
 
 /// What an async call gives, as a blocking one gives it: locks and guards know
-/// the client's thread, and all else stays as it is.
+/// the client's thread, and everything else stays as it is.
 trait OnThread {
     type Blocking;
 
@@ -167,8 +167,8 @@ macro_rules! verbs {
 
 verbs! {
     ///
-    /// Its thread ends when the last client, lock and guard made from it is gone
-    /// and what they left to the background is done.
+    /// Its thread ends when the last client, lock and guard made from it is
+    /// gone and their clean-up is done.
     Client {
         has mutex(key: impl AsRef<[u8]>) -> Mutex;
         has rwlock(key: impl AsRef<[u8]>) -> RwLock;
@@ -188,7 +188,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::connect`](crate::Client::connect), and
+    /// The errors of [`Client::connect`](crate::Client::connect), and
     /// [`Error::Connect`] if the system gives no thread.
     pub fn connect<S>(servers: S) -> Result<Self, Error>
     where
@@ -202,7 +202,7 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// The errors of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
     /// setting.
     ///
     /// # Examples
@@ -247,7 +247,7 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Quorum::connect`], and [`Error::Connect`] if the system
+    /// The errors of [`crate::Quorum::connect`], and [`Error::Connect`] if the system
     /// gives no thread.
     pub fn connect<S>(servers: impl IntoIterator<Item = S>) -> Result<Self, Error>
     where
@@ -261,7 +261,7 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
+    /// The errors of [`connect`](Self::connect), and [`Error::OutOfRange`] for a
     /// setting.
     pub fn connect_with<S>(
         settings: QuorumBuilder,
@@ -389,7 +389,7 @@ verbs! {
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
-/// It can be asked all that [`crate::Guard`] can be, such as
+/// It has the methods of [`crate::Guard`], such as
 /// [`fence`](crate::Guard::fence) and [`is_valid`](crate::Guard::is_valid).
 #[must_use = "a lock is released as soon as its guard is dropped"]
 pub struct Guard<K: Kind = Exclusive> {
@@ -416,36 +416,36 @@ pub type Upgrade = crate::Upgrade<WriteGuard, ReadGuard>;
 pub type ChangeError = crate::ChangeError<ReadGuard>;
 
 impl<K: Kind> Guard<K> {
-    /// Tells when it is lost; see [`crate::Guard::loss`].
+    /// Reports its loss; see [`crate::Guard::loss`].
     pub fn loss(&self) -> LossSignal {
         let (signal, runtime) = (self.guard.loss(), self.runtime.clone());
         LossSignal { signal, runtime }
     }
 
-    /// Has it last for at least `lease` from now.
+    /// Extends the hold to at least `lease` from now.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Guard::extend`].
+    /// The errors of [`crate::Guard::extend`].
     pub fn extend(&self, lease: Duration) -> Result<(), Error> {
         run(&self.runtime, self.guard.extend(lease))
     }
 
-    /// Releases it and waits for the server's word.
+    /// Releases it and waits for the server's reply.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Guard::release`].
+    /// The errors of [`crate::Guard::release`].
     pub fn release(self) -> Result<(), Error> {
         run(&self.runtime, self.guard.release())
     }
 
-    /// Ends this guard, and leaves the lock taken until `least` after its grant;
+    /// Ends this guard, and keeps the lock taken until `least` after its grant;
     /// see [`crate::Guard::release_after`].
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Guard::release_after`].
+    /// The errors of [`crate::Guard::release_after`].
     pub fn release_after(self, least: Duration) -> Result<(), Error> {
         run(&self.runtime, self.guard.release_after(least))
     }
@@ -456,7 +456,7 @@ impl Guard<Shared> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::ReadGuard::upgrade`](crate::Guard::upgrade).
+    /// The errors of [`crate::ReadGuard::upgrade`](crate::Guard::upgrade).
     pub fn upgrade(self) -> Result<WriteGuard, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.upgrade()).on(&runtime)
@@ -466,7 +466,7 @@ impl Guard<Shared> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::ReadGuard::try_upgrade`](crate::Guard::try_upgrade).
+    /// The errors of [`crate::ReadGuard::try_upgrade`](crate::Guard::try_upgrade).
     pub fn try_upgrade(self) -> Result<Upgrade, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.try_upgrade()).on(&runtime)
@@ -476,7 +476,7 @@ impl Guard<Shared> {
     ///
     /// # Errors
     ///
-    /// Those of [`crate::ReadGuard::upgrade_timeout`](crate::Guard::upgrade_timeout).
+    /// The errors of [`crate::ReadGuard::upgrade_timeout`](crate::Guard::upgrade_timeout).
     pub fn upgrade_timeout(self, wait: Duration) -> Result<Upgrade, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.upgrade_timeout(wait)).on(&runtime)
@@ -484,11 +484,11 @@ impl Guard<Shared> {
 }
 
 impl Guard<Write> {
-    /// Goes on reading, and lets other readers in.
+    /// Keeps reading, and lets other readers in.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::WriteGuard::downgrade`](crate::Guard::downgrade).
+    /// The errors of [`crate::WriteGuard::downgrade`](crate::Guard::downgrade).
     pub fn downgrade(self) -> Result<ReadGuard, ChangeError> {
         let Self { guard, runtime } = self;
         run(&runtime, guard.downgrade()).on(&runtime)
@@ -496,28 +496,28 @@ impl Guard<Write> {
 }
 
 impl Guard<Permit> {
-    /// Lowers the number of permits that others can have, for as long as this
-    /// client is there; see [`crate::Permits::forget`](crate::Guard::forget).
+    /// Lowers the number of permits for others, as long as this client exists;
+    /// see [`crate::Permits::forget`](crate::Guard::forget).
     pub fn forget(self) {
         self.guard.forget();
     }
 }
 
 impl Guard<Elected> {
-    /// Publishes another value, and waits for the server's word.
+    /// Publishes another value, and waits for the server's reply.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Leadership::proclaim`](crate::Guard::proclaim).
+    /// The errors of [`crate::Leadership::proclaim`](crate::Guard::proclaim).
     pub fn proclaim(&self, value: impl AsRef<[u8]>) -> Result<(), Error> {
         run(&self.runtime, self.guard.proclaim(value))
     }
 
-    /// Ends the leadership, and waits for the server's word.
+    /// Ends the leadership, and waits for the server's reply.
     ///
     /// # Errors
     ///
-    /// Those of [`crate::Leadership::resign`](crate::Guard::resign).
+    /// The errors of [`crate::Leadership::resign`](crate::Guard::resign).
     pub fn resign(self) -> Result<(), Error> {
         run(&self.runtime, self.guard.resign())
     }
@@ -571,8 +571,8 @@ impl OnThread for crate::ChangeError {
     }
 }
 
-/// Who leads, and each change of that: an iterator that blocks until there is one.
-/// See [`crate::Changes`].
+/// The leader and each change: an iterator that blocks until there is one. See
+/// [`crate::Changes`].
 #[derive(Debug)]
 #[must_use = "nothing more is observed as soon as it is dropped"]
 pub struct Changes {
@@ -600,7 +600,7 @@ impl Iterator for Changes {
     }
 }
 
-/// Tells when a lock is lost; see [`crate::LossSignal`].
+/// Reports when a lock is lost; see [`crate::LossSignal`].
 #[derive(Clone, Debug)]
 pub struct LossSignal {
     signal: crate::LossSignal,

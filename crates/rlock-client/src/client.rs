@@ -19,12 +19,14 @@ use crate::locks::rwlock::RwLock;
 use crate::locks::semaphore::Semaphore;
 use crate::pump::Inner;
 
-/// A connection to one server, or to each of a cluster, from which locks are
-/// made.
+/// A connection to one server, or to each master of a cluster, which creates
+/// locks.
 ///
-/// Cheap to clone; all clones use the same connection, as do all locks and
-/// guards made from them, and they keep it open. It comes back by itself when
-/// it breaks. The work in the background runs on the tokio runtime that
+/// Cheap to clone. All clones, locks and guards of a client share its
+/// connections and keep them open. The client reconnects by itself. Its
+/// background work runs on the tokio runtime that called `connect`, in one task
+/// plus one for each connection. While that runtime does not run, the client
+/// renews nothing and answers no call.
 /// `connect` was called on, in one task and one for each connection. While that
 /// runtime does not run, nothing is renewed and no call is answered.
 ///
@@ -60,13 +62,15 @@ impl Client {
     /// | `redis+cluster://[user:password@]host[:port][,…]` | a cluster, port 6379 |
     /// | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | the same over TLS, with the feature `tls-rustls` |
     ///
-    /// User and password are those of the servers that hold the locks.
-    /// Sentinels have their own, `?sentinel_user=ann&sentinel_password=secret`
-    /// at the end. What has a meaning in a URL is percent-encoded: `%40` for an
+    /// The user and password are for the servers that hold the locks. Give
+    /// those for Sentinels at the end:
+    /// `?sentinel_user=ann&sentinel_password=secret`. Percent-encode special
+    /// characters: `%40` for an `@`. Put IPv6 addresses in brackets:
+    /// `[::1]:6379`. With TLS the Sentinels must use TLS too.
     /// `@`. IPv6 addresses are in brackets: `[::1]:6379`. With TLS the
     /// Sentinels speak it too.
     ///
-    /// What a URL cannot say, such as whom to trust, is a setting: see
+    /// Settings that a URL cannot express, such as certificates, are in
     /// [`builder`](Self::builder).
     ///
     /// # Errors
@@ -113,8 +117,8 @@ impl Client {
 
     /// The lock at `key`, with a lease of 30 s that the watchdog renews.
     ///
-    /// Nothing is sent. A key is any bytes, and names the same lock for every
-    /// client of the same database.
+    /// This sends nothing. A key may be any bytes, and names the same lock for
+    /// every client of the same database.
     ///
     /// # Examples
     ///
@@ -131,7 +135,7 @@ impl Client {
         Lock::new(Arc::clone(&self.inner), key.into(), &[])
     }
 
-    /// The lock at `key` that readers share and a writer has alone, on terms
+    /// The lock at `key` that readers share and a writer holds alone, on terms
     /// as for [`mutex`](Self::mutex).
     ///
     /// # Examples
@@ -159,8 +163,8 @@ impl Client {
         Semaphore::new(self.lock_at(key.as_ref()), permits)
     }
 
-    /// The election at `key`: who holds its lock leads, and has published a value,
-    /// on terms as for [`mutex`](Self::mutex).
+    /// The election at `key`: the holder of its lock leads and publishes a
+    /// value. Terms are as for [`mutex`](Self::mutex).
     ///
     /// # Examples
     ///
@@ -173,8 +177,8 @@ impl Client {
         Election::new(self.lock_at(key.as_ref()))
     }
 
-    /// The locks at all of `keys` as one, all or none, on terms as for
-    /// [`mutex`](Self::mutex). From 1 to 1024 keys that differ.
+    /// All locks at `keys` as one, all or none, on terms as for
+    /// [`mutex`](Self::mutex). From 1 to 1024 different keys.
     ///
     /// # Examples
     ///
@@ -189,10 +193,10 @@ impl Client {
     }
 
     /// The `count` locks with the longest queues, from 1 to 1000, the longest
-    /// first, of all masters where there are several.
+    /// first; in a cluster, of all masters.
     ///
-    /// Only locks with places in their queue, kept ones too. For operators: it shows key names,
-    /// and needs the command `RLOCK.LIST`.
+    /// Only locks with places in their queue, including kept ones. For
+    /// operators: it shows key names, and needs the command `RLOCK.LIST`.
     ///
     /// # Errors
     ///
@@ -212,13 +216,12 @@ impl Client {
         inspect::longest(count, &self.inner.state.ask_everywhere(&list).await?)
     }
 
-    /// The same, but each master's own `count` locks, at those masters that
-    /// answer.
+    /// The same for each master that answers: its own `count` locks.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for another `count`; all else is said of each
-    /// master.
+    /// [`Error::OutOfRange`] for another `count`; each master's own error is in
+    /// its place.
     ///
     /// # Examples
     ///
@@ -238,19 +241,14 @@ impl Client {
         Ok(Answer::all(answers, inspect::list))
     }
 
-    /// The numbers that each master counts about its locks, with its address;
-    /// one server is one master.
+    /// The metrics of each master, with its address; one server is one master.
     ///
-    /// They are those of `INFO rlock`, for all databases and all clients of the
-    /// server, and most of them count since it was started: see [`Counters`].
-    /// All masters are asked at the same time. One that does not answer within
-    /// the client's retry timeout has the reason in its place, so does one that
-    /// refuses, or that does not have the module. For operators: it needs the
-    /// command `INFO`.
+    /// They come from `INFO rlock`. They cover all databases and all clients of
+    /// the server, and most of them count since it started: see [`Counters`].
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: it changes nothing.
+    /// Safe: it changes nothing.
     ///
     /// # Examples
     ///
@@ -269,7 +267,7 @@ impl Client {
         Answer::all(answers, inspect::counters)
     }
 
-    /// A new owner, for entering a lock more than once.
+    /// A new owner, to enter a lock more than once.
     ///
     /// # Examples
     ///
@@ -283,9 +281,9 @@ impl Client {
         self.inner.next_owner()
     }
 
-    /// What this client has counted since it was made, its clones too.
+    /// The counters of this client and its clones, since it was created.
     ///
-    /// Asks nobody.
+    /// Sends nothing.
     ///
     /// # Examples
     ///
@@ -301,13 +299,13 @@ impl Client {
 
     /// Waits until the background has nothing left to release or withdraw.
     ///
-    /// Dropped guards and dropped calls leave their clean-up to the
-    /// background. Call this before the end of a process, so that others need
-    /// not wait for the end of a lease.
+    /// Dropped guards and dropped calls leave their clean-up to the background.
+    /// Call this before the end of a process, so that others do not have to
+    /// wait for the end of a lease.
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the work goes on.
+    /// Safe: the work goes on.
     ///
     /// # Examples
     ///
@@ -321,16 +319,16 @@ impl Client {
         self.inner.state.flush().await;
     }
 
-    /// Ends this client and all its clones: releases all that is held, withdraws
-    /// all that is waited for, and closes the connections; in `timeout` at most.
+    /// Ends this client and all its clones, within `timeout`: releases all
+    /// holds, withdraws all requests, and closes the connections.
     ///
-    /// Calls for locks that wait, and all that are made from now on, fail with
-    /// [`Error::Closed`]. Guards are not valid any more: their
-    /// [`loss`](crate::Guard::loss) is [`Loss::Released`].
+    /// Waiting calls and all later calls fail with [`Error::Closed`]. Guards
+    /// are no longer valid: their [`loss`](crate::Guard::loss) is
+    /// [`Loss::Released`].
     ///
     /// # Errors
     ///
-    /// What could not be released is free when its lease ends.
+    /// A lock that could not be released becomes free when its lease ends.
     ///
     /// - [`Error::Unavailable`]: not all of it was answered in time. The client has
     ///   ended all the same;
@@ -338,7 +336,7 @@ impl Client {
     ///
     /// # Cancel safety
     ///
-    /// What is held is released in the background; the connections stay.
+    /// Holds are released in the background; the connections stay.
     ///
     /// # Examples
     ///
@@ -352,12 +350,13 @@ impl Client {
         self.inner.state.close(timeout).await
     }
 
-    /// Tells of the next loss of any lock that this client holds: one signal for
-    /// a program that stops when it loses anything.
+    /// Waits for the next loss of any lock that this client holds: one signal
+    /// for a program that stops when it loses anything.
     ///
-    /// Losses before this call do not count. The background tells it, so while
-    /// its runtime stands still it is later than [`Guard::loss`](crate::Guard::loss).
-    /// It is [`Loss::Released`] when the client ends. A quorum's client has none.
+    /// Losses before this call do not count. The background reports it, so
+    /// while its runtime stalls it comes later than
+    /// [`Guard::loss`](crate::Guard::loss). It is [`Loss::Released`] when the
+    /// client ends. A quorum's client has none.
     ///
     /// # Examples
     ///

@@ -43,56 +43,56 @@ pub struct ClientBuilder {
 impl ClientBuilder {
     /// How long the server may take for one reply; default 5 s, up to 30 days.
     ///
-    /// A connection that takes longer is given up and made anew: holds and
-    /// places in queues survive that. Choose it well below the
-    /// leases in use, so that a vanished server is noticed in time to renew.
+    /// If a connection takes longer, the client replaces it: holds and places
+    /// in queues survive that. Choose a time well below the leases in use, so
+    /// that the client notices a vanished server in time to renew.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.limits.response = timeout;
         self
     }
 
-    /// How long calls that do not wait for a lock go on in the face of broken
-    /// connections and servers that start or fail over; default 10 s.
+    /// How long calls that do not wait for a lock keep trying while connections
+    /// break and servers start or fail over; default 10 s.
     ///
-    /// These are `try_lock`, `release` and the questions. Calls that wait for
-    /// a lock go on as long as their wait. Up to 30 days.
+    /// These calls are `try_lock`, `release` and the questions. Calls that wait
+    /// for a lock try for as long as their wait. Up to 30 days.
     pub fn retry_timeout(mut self, timeout: Duration) -> Self {
         self.limits.retry = timeout;
         self
     }
 
-    /// How long replicas may take to say that they know of a grant, where they
-    /// are asked; default 1 s, at most 30 days. See
-    /// [`Terms::replicas`](crate::Terms::replicas).
+    /// How long replicas may take to acknowledge a grant; default 1 s, at most
+    /// 30 days. See [`Terms::replicas`](crate::Terms::replicas).
     pub fn replication_timeout(mut self, timeout: Duration) -> Self {
         self.limits.replication = timeout;
         self
     }
 
-    /// Names this client to those who look for it on the server; by default it
-    /// has no name. For example `billing@host-7`.
+    /// Names this client for people who inspect the server; by default it has
+    /// no name. For example `billing@host-7`.
     ///
-    /// The name comes first in all owners that the client makes, so it is seen
-    /// in `RLOCK.INFO` and in deadlocks, and it is the name of the connection
-    /// in `CLIENT LIST`. From 1 to 64 bytes without spaces, not starting with
+    /// All owners of the client begin with the name, so it appears in
+    /// `RLOCK.INFO` and in deadlocks. It is also the name of the connection in
+    /// `CLIENT LIST`. From 1 to 64 bytes without spaces, not starting with
+    /// `rlock:`. Several clients may have the same name.
     /// `rlock:`. Several clients may have the same.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Has the work in the background run on a thread of its own; by default it
-    /// runs on the runtime that `connect` is called on.
+    /// Runs the background work on a separate thread; by default it runs on the
+    /// runtime that calls `connect`.
     ///
-    /// So the watchdog renews what is held though the tasks of that runtime do
-    /// not yield for long, as with work for the processor or blocking calls.
-    /// The client then also outlives the runtime. The thread ends when the last
-    /// client, lock and guard is gone and what they left is done.
+    /// Then the watchdog renews even if tasks on your runtime block it for a
+    /// long time (CPU-bound work, blocking calls). The client also outlives the
+    /// runtime. The thread ends when the last client, lock and guard is gone
+    /// and their clean-up is done.
     ///
-    /// The calls themselves need a tokio runtime with timers where they are
-    /// awaited, with this too: [`Guard::loss`](crate::Guard::loss),
-    /// [`Guard::run`](crate::Guard::run), [`Client::close`] and those of a quorum
-    /// panic without one. Where there is none, use [`blocking`](crate::blocking).
+    /// The calls themselves still need a tokio runtime with timers:
+    /// [`Guard::loss`](crate::Guard::loss), [`Guard::run`](crate::Guard::run),
+    /// [`Client::close`] and the calls of a quorum panic without one. Without a
+    /// runtime, use [`blocking`](crate::blocking).
     ///
     /// # Examples
     ///
@@ -107,18 +107,19 @@ impl ClientBuilder {
         self
     }
 
-    /// Whom to trust, and what to show, at servers with TLS; by default the
-    /// authorities of the system are trusted, and nothing is shown.
+    /// The certificates to trust and to present at servers with TLS. By default
+    /// the client trusts the system's authorities and presents no certificate.
     ///
-    /// It is for all addresses, those of Sentinels and of a cluster's nodes too.
+    /// They apply to all addresses, including Sentinels and the nodes of a
+    /// cluster.
     ///
-    /// With the feature `tls-rustls`. The cryptography is that of `ring`,
+    /// Needs the feature `tls-rustls`. The cryptography comes from `ring`,
     /// unless the program has installed another provider of `rustls` before.
     ///
     /// # Examples
     ///
-    /// A cluster with certificates of a private authority, which asks its
-    /// clients for certificates too. The files are PEM.
+    /// A cluster with certificates of a private authority that also asks its
+    /// clients for certificates. The files are PEM.
     ///
     /// ```no_run
     /// use rlock_client::{Certificates, Client};
@@ -141,7 +142,7 @@ impl ClientBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`Client::connect`], and [`Error::OutOfRange`] for a setting or
+    /// The errors of [`Client::connect`], and [`Error::OutOfRange`] for a setting or
     /// for certificates that cannot be used.
     ///
     /// # Cancel safety

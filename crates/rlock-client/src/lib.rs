@@ -11,9 +11,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Uncontended, that is two commands. A waiter costs none while it waits: all
-//! waiters of a [`Client`] listen on its one connection, and the server wakes
-//! the one whose turn it is. [`blocking`] has the same for code without async.
+//! Without contention this sends two commands. A waiter sends none while it
+//! waits: all waiters of a [`Client`] listen on its one connection, and the
+//! server wakes the one whose turn it is. [`blocking`] has the same for code
+//! without async.
 //!
 //! # Kinds of locks
 //!
@@ -25,24 +26,25 @@
 //! | [`MultiLock`] | [`Client::multi`] | one [`MultiGuard`] of all its keys, all or none |
 //! | [`Election`] | [`Client::election`] | one [`Leadership`] at a time, with a value that others can read and observe |
 //!
-//! All of them wait in one queue per key, in the order of asking, and all that
-//! is said below of a lock and its guard is true of every kind.
+//! All of them wait in one queue per key, first come, first served. The
+//! following sections are true of every kind of lock and guard.
 //!
 //! # Several servers
 //!
 //! A [`Quorum`] of 3, 5, 7 or 9 independent masters holds locks by majority, so
-//! they outlive a minority: [`QuorumMutex`], [`QuorumGuard`]. They wait in order,
-//! have fences that rise whatever the servers' clocks say, are renewed, entered
-//! again, lost and dropped as all others are.
+//! they survive the failure of a minority: [`QuorumMutex`], [`QuorumGuard`].
+//! Their queue, renewal, re-entry, loss and drop work like those of other
+//! locks. Their fences rise whatever the servers' clocks say.
 //!
 //! # Losing a lock
 //!
-//! A lock on a server rests on a lease, 30 s unless chosen otherwise, that the
-//! watchdog renews about every third of it. A client that cannot renew it loses the
-//! lock: a process that was stopped, a network that was cut. An operator can
-//! take it away. The holder knows before anybody else can have it, as its
-//! lease counts here from before the request was sent: [`Guard::is_valid`]
-//! says so at any time, [`Guard::loss`] waits for it.
+//! A lock on a server has a lease, 30 s by default, which the watchdog renews
+//! about every third of it. A client that cannot renew loses the lock: its
+//! process was stopped, or its network was cut. An operator can also end the
+//! hold. The holder knows of a loss before another owner can get the lock,
+//! because this client counts the lease from before it sent the request.
+//! [`Guard::is_valid`] tells at any time whether the lock is held, and
+//! [`Guard::loss`] waits for its loss.
 //!
 //! ```no_run
 //! # async fn work() {}
@@ -55,20 +57,28 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The clock is one that nobody sets. On Linux it also runs while the machine
+//! The client uses a monotonic clock. On Linux it also runs while the machine
 //! is suspended (`CLOCK_BOOTTIME`), so a lock is lost then as well. A virtual
-//! machine that was stopped by its host cannot tell: see fences.
+//! machine that its host has paused cannot notice that: use fences.
 //!
 //! # Fences
 //!
-//! Between a look at `is_valid` and the write that follows, any time may pass.
-//! Whatever must be safe even then has to be refused by its receiver: send
-//! [`Guard::fence`] along, a number larger than that of every earlier holder,
-//! and let the receiver refuse numbers smaller than it has seen.
+//! Any time may pass between a call of `is_valid` and the write that follows.
+//! If a late write would do harm, its receiver must refuse it. Send
+//! [`Guard::fence`] with the write. It is larger than the fence of every
+//! earlier holder, so let the receiver refuse numbers smaller than it has seen.
 //!
 //! # Cancellation
 //!
 //! Every future may be dropped at any point, by `tokio::select!`,
+//! `tokio::time::timeout` or an aborted task. The client then withdraws the
+//! request in the background; neither a hold nor a place in a queue stays. If
+//! the connection is lost at that moment, a hold may stay until its lease ends,
+//! but only if the server does not let this client close its own earlier
+//! connection (`CLIENT KILL`). Without that right, a late release may also free
+//! a lock that the same long-lived [`Owner`] has taken again since. If a
+//! process ends while it waits, the server keeps its places for at most 10 s;
+//! they hold up nobody.
 //! `tokio::time::timeout` or an aborted task. What it asked for is then
 //! withdrawn in the background; neither a hold nor a place in a queue stays.
 //! If the connection is lost in just that moment, a hold may stay until its
@@ -82,33 +92,35 @@
 //!
 //! # Entering again
 //!
-//! A task is not a thread, so who asks is named: every `lock` is a new owner,
-//! and would wait for itself. An [`Owner`] that is kept can enter a lock that
-//! it holds: [`Mutex::by`], [`RwLock::by`], [`MultiLock::by`].
-//! Its entries are counted here, and the server sees one. What was taken by
-//! one call for several keys is entered by the same keys only. Permits are not
-//! entered again.
+//! A task is not a thread, so the owner is explicit: every `lock` has a new
+//! owner, and would wait for itself. To re-enter a lock, keep an [`Owner`]:
+//! [`Mutex::by`], [`RwLock::by`], [`MultiLock::by`]. The client counts the
+//! entries, and the server sees one. A lock of several keys can be re-entered
+//! only with the same keys. Permits cannot be re-entered.
 //!
 //! # Deadlocks
 //!
-//! A call that would wait for itself through others is refused with
-//! [`Error::Deadlock`], which names them. The server sees it by the owners: it
-//! can only if those who hold one lock and wait for another do so as one
-//! [`Owner`].
+//! A call that would wait for itself through others fails with
+//! [`Error::Deadlock`], which names the owners. The server detects cycles by
+//! owner. So use the same [`Owner`] when you hold one lock and wait for
+//! another.
 //!
 //! # Dropping
 //!
-//! A dropped [`Guard`] is released without waiting for the server's word. The
-//! request is on its way before what the task asks for next, unless there is no
-//! connection just then. The background task awaits the reply and repeats what
-//! has failed. That never blocks, and works anywhere; but if the runtime or the
-//! process ends first, the lock is free when its lease ends. Call
-//! [`Guard::release`] where that matters, or [`Client::flush`] before the end.
-//! A lock that is [bound](Terms::bound) is free soon after its process
-//! has ended, however that came. One that is to stay taken for a while after the
-//! work is done, so that nobody repeats it, ends by [`Guard::release_after`].
+//! A dropped [`Guard`] is released without waiting for the server's reply. The
+//! request is sent before the next request of the task, unless there is no
+//! connection just then. The background task awaits the reply, and repeats a
+//! failed release. Dropping never blocks and works anywhere. But if the runtime
+//! or the process ends first, the lock becomes free only when its lease ends.
+//! If that matters, call [`Guard::release`], or [`Client::flush`] before the
+//! end. A [bound](Terms::bound) lock becomes free soon after its process has
+//! ended for any reason. To keep a lock for a while after the work, so that
+//! nobody repeats it, use [`Guard::release_after`].
 //!
-//! So a guard needs a name: `let _ = mutex.lock().await?` and
+//! So a guard needs a name: `let _ = mutex.lock().await?` and `if
+//! mutex.try_lock().await?.is_some() { … }` release the lock at once. Terms
+//! apply only to the lock that [`with`](Mutex::with) returns; the compiler
+//! warns if you discard it:
 //! `if mutex.try_lock().await?.is_some() { … }` release the lock at once. And
 //! terms are those of the lock that [`with`](Mutex::with) gives, which the
 //! compiler does not let you throw away unseen:
@@ -123,35 +135,37 @@
 //!
 //! # Many holds
 //!
-//! The renewals of all holds are spread evenly over time, also of those that
-//! were taken together. At each server one is under way at a time for each 500
-//! holds. One that has waited for a twelfth of its lease is sent all the same,
-//! short leases first, so that a slow network loses none. One that fails is
-//! tried again, and holds up no other. After a new connection every
-//! hold is looked at once, those first that would be lost first.
+//! The client spreads the renewals of all holds evenly over time, even of holds
+//! that were taken together. At each server at most one renewal is under way
+//! for each 500 holds. A renewal that has waited for a twelfth of its lease is
+//! sent anyway, short leases first, so that a slow network loses none. A failed
+//! renewal is repeated, and does not hold up others. After a reconnect the
+//! client checks every hold at once, starting with those that would be lost
+//! first.
 //!
 //! # Connections
 //!
 //! A client reconnects by itself. Holds survive that as long as their lease.
-//! Waiting calls go on in their places, which the server keeps for 10 s, or as
-//! long as the wait may last if that is less; after that they are last in the
-//! queue. A wait without limit goes on while the server is away; all others
-//! end within a bound with [`Error::Unavailable`].
+//! Waiting calls keep their places, which the server keeps for 10 s, or for the
+//! rest of the wait if that is less; after that they go to the end of the
+//! queue. A wait without limit goes on while the server is unreachable; every
+//! other call fails with [`Error::Unavailable`] within a limited time.
 //!
-//! While somebody waits, a quiet connection is asked for a sign of life four
-//! times in a lease and every 5 s at least, once for all waiting calls of the
-//! client.
+//! While a call waits, the client sends a heartbeat on a quiet connection four
+//! times in a lease, and at least every 5 s; one heartbeat serves all waiting
+//! calls.
 //!
-//! A server that refuses all writes for a while, as it has too few good
-//! replicas or cannot save its data, is asked again like one that is away.
-//! When it can remember no more (`rlock.max-watches`), a lock that is free is
-//! still granted; its loss is then known at the next renewal.
+//! If a server refuses all writes for a while, because it has too few good
+//! replicas or cannot save its data, the client treats it like an unreachable
+//! one. If the server has no room for more watches (`rlock.max-watches`), it
+//! still grants a free lock; the client then learns of a loss at the next
+//! renewal.
 //!
 //! The server's user needs the commands `RLOCK.*` and `SUBSCRIBE` with the
-//! channels `rlock:client:*`, and with `rlock:value:*` and `UNSUBSCRIBE` if it
-//! observes elections; `CLIENT` is recommended, and bound holds need it. In a
-//! cluster it is `SSUBSCRIBE` and `SUNSUBSCRIBE`, and `CLUSTER SLOTS` and `ASKING`; who asks
-//! replicas needs `WAIT`.
+//! channels `rlock:client:*`. To observe elections it also needs `UNSUBSCRIBE`
+//! and the channels `rlock:value:*`. `CLIENT` is recommended, and required for
+//! bound holds. A cluster needs `SSUBSCRIBE`, `SUNSUBSCRIBE`, `CLUSTER SLOTS`
+//! and `ASKING` instead. [`Terms::replicas`] needs `WAIT`.
 //!
 //! # Features
 //!
@@ -171,8 +185,8 @@
 //! - `pump`: bytes between sockets and the endpoint of `rlock-engine`, the time,
 //!   and who waits for what.
 //!
-//! All decisions are in a crate of their own, `rlock-engine`: one state machine
-//! without I/O and without a clock.
+//! All decisions are in the crate `rlock-engine`: one state machine without I/O
+//! and without a clock.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Asks servers what is not about locks, such as `INFO` and `CONFIG GET`, also
-//! where the module is missing.
+//! Sends servers questions that are not about locks, such as `INFO` and `CONFIG
+//! GET`, even without the module.
 //!
-//! For operators' programs. What a program needs besides locks it asks with a
-//! client for Redis.
+//! For operators' programs. Other programs use an ordinary Redis client for
+//! that.
 
 use std::sync::Arc;
 
@@ -31,9 +31,9 @@ pub struct Master {
 /// The masters of `servers`: the one server, even if it is a replica; the one
 /// that Sentinels name; or all of a cluster.
 ///
-/// One of them is connected to, all others when they are asked. A connection
-/// is closed when no [`Master`] is left. Of `settings`, the limits and the
-/// certificates count.
+/// Connects to one of them now, and to the others when they are asked. A
+/// connection is closed when no [`Master`] is left. Only the limits and the
+/// certificates of `settings` apply.
 ///
 /// # Errors
 ///
@@ -84,7 +84,8 @@ impl Master {
         &self.address
     }
 
-    /// Sends `command`, once; its reply, which may be a [`Frame::Error`].
+    /// Sends `command` once; returns its reply, which may be a
+    /// [`Frame::Error`].
     ///
     /// The answer to `SUBSCRIBE` is a [`Frame::Push`]; messages are not passed on.
     ///
@@ -95,7 +96,7 @@ impl Master {
     ///
     /// # Cancel safety
     ///
-    /// Once it was polled the command may be carried out.
+    /// Once the future was polled, the command may be executed.
     pub async fn ask(&self, command: &Command) -> Result<Frame, Error> {
         let state = &self.inner.state;
         let limit = Some(state.limits.retry);

@@ -1,10 +1,10 @@
 //! How a hold is written in the hash of its key, and read from it.
 //!
 //! An exclusive hold is the field of its owner, with the hold count, and the
-//! field of its fence, and that of its value if it has one. A shared one says so in the field of its mode; each
-//! holder has a field with its count, and one with its terms: the end of its
-//! lease, its fence and its permits. The time to live of the key is the end of
-//! the last lease.
+//! field of its fence, and the field of its value if it has one. A shared one
+//! says so in the field of its mode; each holder has a field with its count,
+//! and one with its terms: the end of its lease, its fence and its permits. The
+//! time to live of the key is the end of the last lease.
 //!
 //! What one server writes another one reads, of an earlier or a later version,
 //! and others may write too: nothing that is read is believed to be well formed.
@@ -212,7 +212,7 @@ pub struct SharedHolders {
 }
 
 impl SharedHolders {
-    /// Those of a lock with so many fields.
+    /// The holders of a lock with this many fields.
     #[must_use]
     pub fn of(fields: usize) -> Self {
         Self {
@@ -235,10 +235,10 @@ impl SharedHolders {
         continue_if(!self.is_none)
     }
 
-    /// The holders of a lock that ends at `end`; `None` if it is no shared lock.
-    /// One of whom nothing is kept but the count, or nothing sound, has a lease
-    /// as long as the key has to live, no fence and one permit: `bare` is told
-    /// of each.
+    /// The holders of a lock that ends at `end`; `None` if it is no shared
+    /// lock. One of whom nothing is kept but the count, or nothing sound, has a
+    /// lease as long as the key has to live, no fence and one permit: `bare` is
+    /// notified of each.
     #[must_use]
     pub fn found(
         mut self,

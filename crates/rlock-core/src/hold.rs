@@ -35,9 +35,9 @@ impl Mode {
     }
 }
 
-/// What a request asks for: its lease and its options, whoever asks and however
-/// the outcome reaches it. They are carried whole from the words of a command to
-/// the ticket and to the grant.
+/// What a request asks for: its lease and its options, whatever the owner and
+/// however the outcome reaches it. They are carried whole from the words of a
+/// command to the ticket and to the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcquireOptions {
     /// How the lock is asked for.
@@ -47,9 +47,9 @@ pub struct AcquireOptions {
     /// Whether a holder asks for one more entry; else asking again changes
     /// nothing but the lease.
     pub reenter: bool,
-    /// How long the place in the queue outlives the call, if it is to be kept.
+    /// How long the place in the queue outlives the call, if it is kept.
     pub keep: Option<Grace>,
-    /// How long the hold outlives its connection, if it is to be bound to one.
+    /// How long the hold outlives its connection, if it is bound to one.
     /// Needs a connection.
     pub bind: Option<Grace>,
 }
@@ -135,6 +135,12 @@ impl Hold {
         Self::Exclusive { who, holder, value }
     }
 
+    /// Whether nobody holds the lock.
+    #[must_use]
+    pub const fn is_free(&self) -> bool {
+        matches!(self, Self::Free)
+    }
+
     /// Takes the hold out, and leaves a free one.
     #[must_use]
     pub const fn take(&mut self) -> Self {
@@ -161,8 +167,8 @@ impl Hold {
         }
     }
 
-    /// Drops holds whose leases have ended, up to `most`, that of `owner` first,
-    /// and says how many those were.
+    /// Drops holds whose leases have ended, up to `most`, the hold of `owner`
+    /// first, and says how many those were.
     pub(crate) fn drop_lapsed(
         &mut self,
         now: Timestamp,
@@ -256,7 +262,7 @@ impl Hold {
         }
     }
 
-    /// Ends the hold of an owner who has one, and has to be told.
+    /// Ends the hold of an owner who has one, and reports it.
     pub(crate) fn lose(&mut self, owner: &[u8]) {
         if let Self::Shared(shared) = self {
             shared.lose(owner);
@@ -269,8 +275,12 @@ impl Hold {
     #[must_use]
     pub fn published(&self) -> Option<(Fence, &Arc<[u8]>)> {
         match self {
-            Self::Exclusive { holder, value, .. } => holder.fence.zip(value.as_ref()),
-            Self::Free | Self::Shared(_) | Self::NoLock => None,
+            Self::Exclusive {
+                holder,
+                value: Some(value),
+                ..
+            } => holder.fence.map(|fence| (fence, value)),
+            Self::Free | Self::Exclusive { .. } | Self::Shared(_) | Self::NoLock => None,
         }
     }
 

@@ -16,16 +16,16 @@
 //! - [`hold`](Hold), [`shared`](Shared), [`fence`](Fence): who holds, and under
 //!   which number;
 //! - [`codec`]: how a hold is kept in a hash;
-//! - [`ticket`](Ticket), `table`, [`watch`](Binding): who waits, and who is
-//!   to be told; no rules;
+//! - [`ticket`](Ticket), `table`, [`watch`](Binding): who waits, and who must
+//!   be notified; no rules;
 //! - [`step`](Step): what an operation answers, and whom else it concerns;
 //! - [`locks`](Locks): the rules, which alone see queues, fences and the work
 //!   that is left. `acquire`, `multi`, `grant` have those of what is asked,
 //!   `settle`, `watches`, `sweep` those of what follows from it, `wait_for` and
 //!   `graph` those of deadlocks; `views` shows an operator the rest;
 //! - [`syntax`]: from the words of a command to a request; [`setting`](Setting),
-//!   [`metric`](Metric), [`waits`](Waits): what a server can be told, and what it
-//!   tells of itself.
+//!   [`metric`](Metric), [`waits`](Waits): what a server can be set to,
+//!   and what it shows of itself.
 #![forbid(unsafe_code)]
 
 pub mod codec;

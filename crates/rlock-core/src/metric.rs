@@ -100,14 +100,14 @@ counters! {
     force_releases = "Holds ended by RLOCK.FORCE.";
     deadlocks = "Requests refused with DEADLOCK.";
     undelivered_grants = "Grants that did not reach a blocked waiter and were passed on.";
-    /// Whoever has the locks of a server counts them.
+    /// The owner of the server's locks counts them.
     evicted_locks = "Locks evicted while somebody waited for them or watched them.";
-    /// Whoever catches them counts them.
+    /// The code that catches them counts them.
     panics = "Panics caught in the module.";
 }
 
 metrics! {
-    /// What there is now. Whoever has the locks of a server knows the last seven.
+    /// What there is now. The shell fills in the last seven.
     Gauges {
         waiters = "waiters", 1.0, Gauge,
             "Places in queues, of at most rlock.max-waiters.";
@@ -132,6 +132,6 @@ metrics! {
         replicas = "replicas", 1.0, Gauge,
             "Replicas that are connected to this server.";
         write_errors = "write_errors", 1.0, Gauge,
-            "Of the last write to the AOF and the last dump, how many failed.";
+            "How many of the last AOF write and the last dump failed.";
     }
 }

@@ -158,8 +158,8 @@ impl Shared {
         });
     }
 
-    /// Forgets holders, any of them and up to `most`, as all are of no use any
-    /// more, and says how many those were. Many at once take long to free.
+    /// Forgets holders, any of them and up to `most`, because all are of no use
+    /// any more, and says how many those were. Many at once take long to free.
     pub fn shed(&mut self, most: usize) -> usize {
         self.holders.shed(most)
     }
@@ -238,8 +238,8 @@ impl Shared {
         }
     }
 
-    /// Ends holds whose leases have ended, up to `most`, that of `owner` first,
-    /// and says how many those were.
+    /// Ends holds whose leases have ended, up to `most`, the hold of `owner`
+    /// first, and says how many those were.
     pub(crate) fn drop_lapsed(
         &mut self,
         now: Timestamp,
@@ -504,7 +504,7 @@ impl FromIterator<Held> for Many {
 }
 
 impl FromIterator<Held> for HolderSet {
-    /// Of an owner that comes twice the last hold counts.
+    /// If an owner comes twice, its last hold counts.
     fn from_iter<I: IntoIterator<Item = Held>>(held: I) -> Self {
         let many: Many = held.into_iter().collect();
         if many.by_owner.len() > FEW {

@@ -147,12 +147,12 @@ pub enum Refusal {
         /// The largest that may be set now.
         limit: u64,
     },
-    /// The fence to be set is that of another holder.
+    /// The fence to be set belongs to another holder.
     FenceTaken {
         /// The fence that was asked for.
         fence: Fence,
     },
-    /// A value is to be published with a shared hold.
+    /// A value was given for a shared hold.
     ValueOfShared,
     /// Waiting would close a cycle of owners who wait for one another.
     Deadlock {
@@ -166,7 +166,7 @@ pub enum Refusal {
     },
 }
 
-/// Something to be told to somebody other than the caller, in this order.
+/// Something to report to somebody other than the caller, in this order.
 #[derive(Debug)]
 pub enum Effect {
     /// A waiter holds the lock now.
@@ -177,7 +177,7 @@ pub enum Effect {
         owner: Box<[u8]>,
         /// Under which fence.
         fence: Fence,
-        /// Who is to be told.
+        /// Who gets the message.
         listener: Arc<Listener>,
     },
     /// A wait has ended without a grant.
@@ -195,7 +195,7 @@ pub enum Effect {
     Offer,
 }
 
-/// What those who follow the value of a lock are told.
+/// What observers of the value of a lock receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueMessage {
     /// The fence of the hold that it is about.
@@ -225,7 +225,7 @@ pub enum Announce {
     IfFreed,
     /// If the lock is free then, even if its key had gone before.
     IfFree,
-    /// Yes: the hold ends earlier than they were told.
+    /// Yes: the hold ends earlier than they know.
     Sooner,
 }
 
@@ -274,10 +274,10 @@ pub enum Due {
     /// The wait of this ticket is over.
     WaitEnd(TicketId),
     /// This request, from before the server became a replica, is at its end: its
-    /// owner has to ask anew.
+    /// owner has to ask again.
     TurnAway(Ended),
     /// A request of a queue that was emptied has been withdrawn, and its owner
-    /// has to be told.
+    /// must be notified.
     Withdraw(Ended),
     /// The connection has closed that this hold is bound to.
     Unbind {

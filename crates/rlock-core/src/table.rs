@@ -52,7 +52,7 @@ pub(crate) struct Table {
     waiting: BTreeSet<(QueueId, Rank)>,
     /// Kept places, queue by queue, in order.
     kept: BTreeSet<(QueueId, Rank)>,
-    /// Of those who wait the ones whose owners wait elsewhere too.
+    /// The waiters whose owners wait elsewhere too.
     linked: BTreeSet<(QueueId, Rank)>,
     /// Queues with places by database, the longest first.
     contended: BTreeSet<(u32, Reverse<u32>, QueueId)>,
@@ -61,7 +61,7 @@ pub(crate) struct Table {
     session_watches: BTreeSet<(u64, WatchId)>,
     watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
     watched_tickets: u64,
-    /// The holds whose values have been told.
+    /// The holds whose values have been published.
     told: BTreeMap<QueueId, Told>,
     /// How many of those are not watched besides.
     told_alone: u64,
@@ -163,23 +163,23 @@ impl Table {
         self.watches.keys().next().copied()
     }
 
-    /// Whether the value of any hold has been told.
+    /// Whether the value of any hold has been reported.
     pub(crate) fn has_told(&self) -> bool {
         !self.told.is_empty()
     }
 
-    /// The first lock from `from` on the value of whose hold has been told.
+    /// The first lock from `from` on the value of whose hold has been reported.
     pub(crate) fn told_from(&self, from: QueueId) -> Option<(QueueId, Told)> {
         let (id, told) = self.told.range(from..).next()?;
         Some((*id, *told))
     }
 
-    /// What has been told of the value of the hold of a lock.
+    /// What has been notified of the value of the hold of a lock.
     pub(crate) fn told(&self, id: QueueId) -> Option<Told> {
         self.told.get(&id).copied()
     }
 
-    /// Takes note that the value of a hold has been told.
+    /// Takes note that the value of a hold has been reported.
     pub(crate) fn set_told(&mut self, id: QueueId, fence: Fence, value: &[u8]) {
         let told = Told {
             fence,
@@ -190,7 +190,7 @@ impl Table {
         self.told_alone += u64::from(is_new && !self.has_watches(id));
     }
 
-    /// Takes note that the end of a hold has been told, if its value was.
+    /// Takes note that the end of a hold has been reported, if its value was.
     pub(crate) fn forget_told(&mut self, id: QueueId) {
         let was_told = self.told.remove(&id).is_some();
         self.told_alone -= u64::from(was_told && !self.has_watches(id));
@@ -244,7 +244,7 @@ impl Table {
     }
 
     /// Forgets a queue that has neither tickets nor watches, of whose hold no
-    /// value has been told either.
+    /// value has been reported either.
     pub(crate) fn drop_if_idle(&mut self, id: QueueId) {
         if !self.queues.get(&id).is_some_and(|queue| queue.is_idle()) || self.told(id).is_some() {
             return;
@@ -655,7 +655,7 @@ impl Table {
 
     /// How many of these locks have nothing remembered of them yet that a hold of
     /// this owner would take the place of: its own watch, or a told value. There
-    /// is one value for each lock, and that of another hold ends with it.
+    /// is one value for each lock, and the value of another hold ends with it.
     pub(crate) fn unremembered<'a>(
         &self,
         names: impl IntoIterator<Item = Name<'a>>,
@@ -810,7 +810,7 @@ impl Deadlines {
 }
 
 /// What tickets are found by: half of it from the owner, half from the queue.
-/// Two that have it in common by chance are told apart by their tickets.
+/// Two that have it in common by chance are distinguished by their tickets.
 const fn of_both(owner: u64, queue: QueueId) -> u64 {
     (owner & !QUEUE_HALF) | (queue.0 & QUEUE_HALF)
 }

@@ -1,4 +1,4 @@
-//! One waiter's place in one queue, and whom its outcome is told.
+//! One waiter's place in one queue, and who gets its outcome.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub struct Channel<'a> {
     pub name: &'a [u8],
 }
 
-/// Who is to be told by message: a connection, and where it listens.
+/// Who gets the message by message: a connection, and where it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// The connection that asked; what it asked for ends with it.
@@ -140,7 +140,7 @@ pub struct Ticket {
     /// The user for whom the place counts, by a hash of the name: the one who
     /// asked last.
     pub(crate) user: Option<NonZeroU64>,
-    /// What is to be published with the hold.
+    /// The value to publish with the hold.
     pub(crate) value: Option<Arc<[u8]>>,
 }
 
@@ -169,8 +169,8 @@ impl Ticket {
         }
     }
 
-    /// Gives the place to a later request of its owner, and says through what
-    /// the earlier one was to be answered.
+    /// Gives the place to a later request of its owner, and returns the
+    /// way to answer the earlier one.
     pub(crate) fn take_over(
         &mut self,
         now: Timestamp,
@@ -194,7 +194,7 @@ impl Ticket {
         Some(now.plus_millis(self.options.keep?.millis().into()))
     }
 
-    /// Ends the call; what it was to be answered through comes back.
+    /// Ends the call; returns the way to answer it.
     pub(crate) fn keep_until(&mut self, until: Timestamp) -> Delivery {
         self.wait_ends = until;
         self.options.bind = None;
@@ -202,8 +202,8 @@ impl Ticket {
         std::mem::replace(&mut self.delivery, Delivery::Kept)
     }
 
-    /// Whether the hold, once granted, has to be remembered: its loss is to be
-    /// told, it ends with its connection, or it has a value.
+    /// Whether the hold, once granted, has to be remembered: its loss must be
+    /// reported, it ends with its connection, or it has a value.
     pub(crate) const fn is_watched(&self) -> bool {
         self.options.bind.is_some()
             || self.value.is_some()
@@ -223,7 +223,7 @@ impl Rank {
     pub(crate) const MAX: Self = Self(i64::MAX);
 
     pub(crate) fn of(id: TicketId, is_upgrade: bool) -> Self {
-        // So many tickets there are never.
+        // There are never this many tickets.
         let arrival = i64::try_from(id.0.get()).unwrap_or(i64::MAX - 1);
         Self(if is_upgrade { -arrival } else { arrival })
     }

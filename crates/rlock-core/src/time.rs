@@ -1,4 +1,4 @@
-//! Time as data: the core is told what time it is and never asks.
+//! Time as data: the core receives the time and never asks.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

@@ -1,12 +1,12 @@
-//! How long those waited who were granted a lock from the queue, as a histogram.
+//! The histogram of the waits of requests that were granted from the queue.
 
-/// The upper bounds of its counts, in microseconds: 100 µs, which is little more
-/// than a hand-off takes, to 10 minutes.
+/// The upper bounds of its counts, in microseconds: from 100 µs, little more than a
+/// hand-off takes, to 10 minutes.
 ///
-/// A quantile is estimated between two bounds. Each is at most 2.5 times the one
-/// before up to 10 seconds, where waits differ by what a service does under a
-/// lock, and at most 5 times above, where somebody is stuck. More bounds would
-/// be more series in Prometheus for each master.
+/// A quantile is estimated between two bounds. Up to 10 seconds each bound is at most
+/// 2.5 times the one before, as there the wait depends on the work that a service does
+/// under a lock. Above that it is at most 5 times, as there somebody is stuck. Each
+/// bound is one more series in Prometheus for each master.
 const BOUNDS_USEC: [u64; 20] = [
     100,
     250,
@@ -30,12 +30,11 @@ const BOUNDS_USEC: [u64; 20] = [
     600_000_000,
 ];
 
-/// The waits that ended with a grant: how many, by how long they were, and how
-/// long together.
+/// The waits that ended with a grant: their number, by length, and their sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// How many were longer than the bound before, but not than the bound in the
-    /// same place. The last has no bound.
+    /// How many were longer than the bound before, and not longer than the bound in
+    /// the same place. The last count has no bound.
     counts: [u64; BOUNDS_USEC.len() + 1],
     sum_usec: u64,
 }
@@ -50,8 +49,8 @@ impl Waits {
         self.sum_usec = self.sum_usec.saturating_add(usec);
     }
 
-    /// The fields of `wait_usec_histogram` in `INFO rlock`: how many waited no
-    /// longer than each bound, how many there are, how long they waited together.
+    /// The fields of `wait_usec_histogram` in `INFO rlock`: for each bound, the number
+    /// of waits that were not longer; the number of all waits; their sum.
     pub fn fields(&self) -> impl Iterator<Item = (String, u64)> {
         let bounds = BOUNDS_USEC.iter().map(ToString::to_string);
         let bounds = bounds.chain(["inf".to_owned()]);

@@ -1,5 +1,5 @@
-//! What is kept of a hold beside the store: who is to be told of its loss, and
-//! which connection it ends with; and what those have been told who follow it.
+//! What is kept of a hold beside the store: who must be notified of its loss,
+//! and which connection it ends with; and what observers have received.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -46,14 +46,14 @@ impl Binding {
     }
 }
 
-/// A hold whose loss is to be told, or that is bound, or both.
+/// A hold whose loss must be reported, or that is bound, or both.
 #[derive(Debug)]
 pub(crate) struct Watch {
     pub(crate) queue: QueueId,
     pub(crate) owner: Box<[u8]>,
     /// The fence of the hold, by which it is recognised.
     pub(crate) fence: Fence,
-    /// Who asked to be told of its loss.
+    /// Who asked to be notified of its loss.
     pub(crate) notice: Option<Arc<Listener>>,
     pub(crate) binding: Option<Binding>,
 }
@@ -69,7 +69,7 @@ impl Watch {
     }
 }
 
-/// What those who follow the value of a lock have been told last, of a hold that
+/// What observers of the value of a lock received last, of a hold that
 /// goes on as far as they know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
@@ -85,7 +85,7 @@ pub(crate) struct Told {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Search {
     pub(crate) from: (u64, WatchId),
-    /// Whether a hold has ended since it began, so that it has to begin anew.
+    /// Whether a hold has ended since it began, so that it has to start again.
     pub(crate) again: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The engine of rlock's clients inside another language.
 //!
-//! A [`Machine`] is a client but for its sockets and its clock. Its host, a small
+//! A [`Machine`] is a client without its sockets and its clock. Its host, a small
 //! library of some language, makes connections, reads and writes bytes, keeps the
 //! time, and gives callers their answers. Everything else is decided here, by the
 //! same code as in the client for Rust: waiting, renewing, reconnecting, Sentinels,

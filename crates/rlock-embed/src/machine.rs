@@ -21,7 +21,7 @@ use rlock_engine::wire::{inspect, replies, requests};
 
 use crate::format::{Malformed, Reader, VERSION, Writer};
 
-/// A client but for its sockets and its clock.
+/// A client without its sockets and its clock.
 pub struct Machine {
     endpoint: Endpoint,
     /// How long questions are asked.
@@ -61,7 +61,7 @@ enum Call {
     },
     /// Who leads is asked once.
     Leader,
-    /// Is told of each change of who leads, until it is abandoned.
+    /// Gets each change of the leader, until it is abandoned.
     Observer,
 }
 
@@ -98,7 +98,7 @@ struct Guard {
 }
 
 impl Machine {
-    /// A client as `configuration` has it. Nothing is sent before it is told to
+    /// A client as `configuration` has it. Nothing is sent before it is enabled
     /// do something.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Machine {
         })
     }
 
-    /// Takes an event, and says what is to be done, in `buffer`: the next
+    /// Takes an event, and says what to do, in `buffer`: the next
     /// deadline, and actions. `now` is in nanoseconds of a clock that never goes
     /// back, and that goes on while the machine is suspended if there is one.
     ///
@@ -1088,6 +1088,6 @@ fn described(note: &Note) -> (u8, String) {
             let message = String::from_utf8_lossy(message);
             (2, format!("unknown message: {message}"))
         }
-        Note::NoRoutes { failure } => (0, format!("no server tells of the slots: {failure}")),
+        Note::NoRoutes { failure } => (0, format!("no server reports the slots: {failure}")),
     }
 }

@@ -37,7 +37,7 @@ pub extern "C" fn rlock_version() -> u32 {
     VERSION
 }
 
-/// Where the next `length` bytes are to be written.
+/// Where to write the next `length` bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlock_input(length: u32) -> *mut u8 {
     with(|it| {

@@ -1,8 +1,8 @@
 //! What can go wrong, and what the caller should do about it.
 //!
-//! Contention is no error: a lock that somebody else holds is `None`. What is
-//! decided here is which answers of the server mean which variant, and which
-//! of them pass by themselves ([`Fault`]).
+//! Contention is not an error: a lock that somebody else holds is `None`. This
+//! file decides which reply of the server means which variant, and which
+//! failures are temporary ([`Fault`]).
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -19,11 +19,10 @@ use crate::engine::terms::Terms;
 pub enum Loss {
     /// The lease ran out by this machine's own clock.
     ///
-    /// It was not renewed in time: no contact with the server, a process that
-    /// was stopped, a starved runtime, a fixed lease, or `max_hold`; or the
-    /// hold was bound to a connection that ended, and none came to replace it
-    /// within the grace. The server may have given the lock to somebody else
-    /// by now.
+    /// It was not renewed in time: no contact with the server, a stopped
+    /// process, a starved runtime, a fixed lease, or `max_hold`. Or the hold
+    /// was bound to a connection that ended, and no new connection came within
+    /// the grace. By now the server may have granted the lock to another owner.
     LeaseEnded,
     /// The server says that this owner no longer holds the lock.
     ///
@@ -31,8 +30,8 @@ pub enum Loss {
     EndedByServer,
     /// Nothing was lost: its guards have released it.
     ///
-    /// Only a `LossSignal` that outlives its guard says so, and `Client::loss` at
-    /// the end of the client.
+    /// Only a `LossSignal` that outlives its guard reports this, and
+    /// `Client::loss` at the end of the client.
     Released,
 }
 
@@ -52,7 +51,7 @@ impl fmt::Display for Loss {
 pub enum Error {
     /// An argument is outside its range; nothing was sent.
     ///
-    /// A mistake in the calling code: correct the argument.
+    /// A bug in the calling code: correct the argument.
     #[error("{argument} is {value}, it must be {limit}")]
     OutOfRange {
         /// The argument's name.
@@ -72,7 +71,7 @@ pub enum Error {
 
     /// A server cannot be a member of a `Quorum`.
     ///
-    /// Name other servers, or change what the reason says.
+    /// Name other servers, or fix the problem that `reason` describes.
     #[error("{address} cannot be a member of the quorum: {reason}")]
     Member {
         /// The server.
@@ -91,10 +90,10 @@ pub enum Error {
     )]
     ModuleMissing,
 
-    /// No usable answer came in the time that the call may take.
+    /// No usable answer came in the time limit of the call.
     ///
-    /// Nothing is left behind: what the call may have queued or acquired is
-    /// withdrawn in the background. Try again later, or give up.
+    /// Nothing is left behind: the client withdraws the request in the
+    /// background. Try again later, or give up.
     #[error("no usable answer from the server within {waited:?}")]
     Unavailable {
         /// How long the call tried.
@@ -104,90 +103,89 @@ pub enum Error {
         source: Option<Failure>,
     },
 
-    /// Too few replicas have said in time that they know of the grant.
+    /// Too few replicas acknowledged the grant in time.
     ///
-    /// Only with [`Terms::replicas`]. What the call had
-    /// taken is given back; a lock that was held before is held as before. A
-    /// replica is away, slow, or not there at all: look at
+    /// Only with [`Terms::replicas`]. What the call has taken is released; a
+    /// lock that was held before stays held. A replica is unreachable, slow, or
+    /// missing: check `INFO replication`, then try again.
     /// `INFO replication`, then try again.
-    #[error("only {acknowledged} of {wanted} replicas have said in time that they know of it")]
+    #[error("only {acknowledged} of {wanted} replicas acknowledged it in time")]
     NotReplicated {
-        /// How many were asked for.
+        /// How many were required.
         wanted: u16,
-        /// How many have said so.
+        /// How many acknowledged.
         acknowledged: u16,
     },
 
-    /// The lock was no longer held when it was to be released, extended, upgraded or
-    /// shared.
+    /// The lock was lost before it was released, extended, upgraded or shared.
     ///
-    /// What was done under it may have overlapped with another holder's work:
-    /// check it, or rely on the fence. Releasing again is of no use.
+    /// Work under the lock may have overlapped with another holder's: check it,
+    /// or rely on the fence. Releasing again does not help.
     #[error("the lock was lost: {0}")]
     Lost(Loss),
 
-    /// The server's queues have as many places as its settings allow, or its
-    /// locks as many shared holders.
+    /// The limit of places in the server's queues is reached, or the limit of
+    /// watches or shared holders.
     ///
-    /// Each key that is asked for is a place, and places that are kept for
-    /// lost connections count too. Try again later, or raise
+    /// Each key of a request takes a place, and places that are kept for lost
+    /// connections count too. Try again later, or raise `rlock.max-waiters`,
+    /// `rlock.max-watches` or `rlock.max-shared-holders`.
     /// `rlock.max-waiters`, `rlock.max-watches` or `rlock.max-shared-holders`.
     #[error("the server's queue is full: {0}")]
     QueueFull(String),
 
     /// Somebody else ended the wait, with `RLOCK.CANCEL`.
     ///
-    /// That is what an operator does who wants this call to give up. Nothing
-    /// is left on the server. Do without the lock, or ask again, which is last
-    /// in the queue then.
+    /// An operator does that to make this call give up. Nothing is left on the
+    /// server. Go on without the lock, or ask again at the end of the queue.
     #[error("the wait was cancelled by somebody else")]
     Cancelled,
 
     /// Waiting would close a cycle of owners that wait for each other.
     ///
-    /// Also for the second of two readers of a lock who both would wait to
-    /// upgrade. Nothing has changed on the server: release what this owner
-    /// holds, then start over.
-    #[error("waiting would be a deadlock: {text}")]
+    /// The same if two readers of a lock both wait to upgrade: the second gets this
+    /// error. Nothing has changed on the server: release what this owner holds,
+    /// then start over.
+    #[error("waiting would cause a deadlock: {text}")]
     Deadlock {
-        /// The owners of the cycle, as [`Owner::as_str`] has them: the first
-        /// is the one who asked, each waits for the next, and the last for
-        /// the first.
+        /// The owners of the cycle, as [`Owner::as_str`] has them. The first is
+        /// the requester; each waits for the next, and the last for the first.
         ///
-        /// Of a cycle of more than 16 the first 16; none if the server did
-        /// not name them in a way that is understood here. Bytes that are no
-        /// UTF-8 are replaced.
+        /// The first 16 of a longer cycle; empty if this client does not
+        /// understand the server's sentence. Bytes that are not UTF-8 are
+        /// replaced.
         owners: Vec<String>,
         /// The server's sentence.
         text: String,
     },
 
-    /// This owner holds some of these keys by a guard of other keys.
+    /// This owner holds some of these keys with a guard of other keys.
     ///
-    /// What was taken by one call for several keys is entered again by the
-    /// same keys only. Release that guard first, or ask as another owner.
-    #[error("{owner} already holds {keys} together, which cannot be entered in part")]
+    /// A lock of several keys can be re-entered only with the same keys.
+    /// Release that guard first, or use another owner.
+    #[error("{owner} already holds {keys} together, and cannot enter only some of them")]
     HeldOtherwise {
         /// Who holds them.
         owner: Owner,
-        /// The keys of the guard that is there.
+        /// The keys of the existing guard.
         keys: String,
     },
 
     /// The server's user may not do this.
     ///
-    /// Grant the commands `RLOCK.*`, the key, and the channel pattern
+    /// In the server's ACL, grant the user the commands `RLOCK.*`, the key, and
+    /// the channel pattern `rlock:client:*`.
     /// `rlock:client:*` to the user in the server's access lists.
     #[error("not permitted: {0}")]
     Denied(String),
 
-    /// The key holds something that is no lock.
+    /// The key holds something that is not a lock.
     ///
     /// Use another key: the module never deletes anybody's data.
     #[error("the key holds no lock: {0}")]
     NotALock(String),
 
-    /// The server is out of memory and grants nothing new.
+    /// The server is out of memory, and refuses new locks.
     ///
     /// Renewing and releasing still work. Try again later.
     #[error("the server is out of memory: {0}")]
@@ -195,23 +193,21 @@ pub enum Error {
 
     /// The server refused the request for another reason.
     ///
-    /// Its sentence names the argument, its value and the limit. `MOVED` says that
-    /// the server is a node of a cluster, and another one has the key: connect
-    /// to it as a cluster.
+    /// Its sentence names the argument, its value and the limit. `MOVED` says
+    /// that the server is a node of a cluster, and that another node has the
+    /// key: connect to it as a cluster.
     #[error("the server refused: {0}")]
     Refused(#[source] ServerError),
 
-    /// A reply was not of the form that the commands promise.
+    /// A reply did not have the form that the commands promise.
     ///
-    /// Client and module do not fit together: update the older one.
+    /// Client and module do not match: update the older one.
     #[error("unexpected reply: {0}")]
     Protocol(String),
 
-    /// The client has ended: by `Client::close`, or with the runtime that it ran
-    /// on.
+    /// The client has ended, through `Client::close` or with its runtime.
     ///
-    /// Connect again, on a runtime that lives. What is held still ends with its
-    /// lease.
+    /// Connect again, on a running runtime. Its holds end with their leases.
     #[error("the client has been closed, or its runtime shut down")]
     Closed,
 }
@@ -243,7 +239,7 @@ impl Error {
     }
 
     /// Whether the same call may succeed later, without anybody changing
-    /// anything: the server was away, full, or out of memory. An address that
+    /// anything: the server was unreachable, full, or out of memory. An address that
     /// cannot be read, a wrong password or a certificate that is not trusted
     /// does not pass by itself.
     ///
@@ -341,7 +337,7 @@ pub enum Failure {
     /// The server answered with an error.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// What came is not of the form that was to come.
+    /// What came does not have the expected form.
     #[error("{0}")]
     Protocol(String),
     /// There can be no connection with these settings: an address that cannot

@@ -263,7 +263,7 @@ impl Servers {
         }
     }
 
-    /// The same servers with another login, which is not that of Sentinels.
+    /// The same servers with another login, which Sentinels do not use.
     #[must_use]
     pub fn with_login(mut self, new: Login) -> Self {
         match &mut self {
@@ -475,7 +475,7 @@ impl<'a> Url<'a> {
         })
     }
 
-    /// A URL whose scheme is that of one server.
+    /// A URL with the scheme of one server.
     fn of_plain_scheme(url: &'a str) -> Result<Self, Error> {
         let url = Self::new(url)?;
         if url.kind == Kind::Server {

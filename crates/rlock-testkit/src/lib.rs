@@ -5,7 +5,7 @@
 //! - [`asynchronous`] is the same for tests on a runtime, where others go on while a server starts;
 //! - [`Cluster`](cluster::Cluster) and [`Sentinel`](sentinel::Sentinel) are made of those; so is a master with its
 //!   [`replica`](sentinel::replica_of);
-//! - [`Proxy`](proxy::Proxy) is a network that can be told to fail;
+//! - [`Proxy`](proxy::Proxy) is a network that fails on demand;
 //! - [`certificates`] are made for one test;
 //! - [`core`] is the core without a server, in virtual time, and beside it a naive second model of the contract;
 //! - [`history`] is what happened in a run amid faults, and a checker of what must not have happened;

@@ -68,7 +68,7 @@ struct One {
     /// Also speaks TLS on a port of its own, as `localhost`
     #[arg(long)]
     tls: bool,
-    /// So many servers more, for a quorum: after a crash each grants nothing for two seconds
+    /// This many servers more, for a quorum: after a crash each grants nothing for two seconds
     #[arg(long, default_value_t = 0)]
     members: usize,
     /// Runs while the servers do, with RLOCK_URL, RLOCK_PORT, RLOCK_PID, RLOCK_MEMBERS and RLOCK_LOG in its environment, instead of
@@ -184,7 +184,7 @@ impl One {
     }
 }
 
-/// A server that whoever has its process id may end.
+/// A server that anybody with its process id may end.
 fn started(setup: Setup) -> Result<Server, String> {
     let server = setup.try_start();
     let server = server.map_err(|log| format!("the server did not start:\n{log}"))?;

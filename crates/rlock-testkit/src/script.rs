@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// One step of a scenario: what is done, and what is to be seen by then.
+/// One step of a scenario: what is done, and what must be seen by then.
 #[derive(Debug)]
 pub struct Step {
     /// Where it stands in its file.
@@ -84,7 +84,7 @@ pub fn value_line(key: &str, fence: &str, value: Option<&str>) -> String {
 }
 
 /// What has happened to others, with what comes in an order that somebody can see in that order: the messages on channels,
-/// and those on value channels. All else reaches one connection before another.
+/// and those on value channels. Everything else reaches one connection before another.
 pub fn sorted_outcomes(lines: &[String]) -> Vec<String> {
     let lines = lines.iter().cloned();
     let (messages, others): (Vec<_>, Vec<_>) =

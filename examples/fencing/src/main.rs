@@ -2,7 +2,7 @@
 //!
 //! Usage: `fencing-holder DEPOSIT LEASE-MS`, with `RLOCK_URL`, `POSTGRES` and
 //! `STORE` in the environment. It takes the lock, reads the balance of each
-//! receiver, waits for a line on its input, and writes each balance anew.
+//! receiver, waits for a line on its input, and writes each balance again.
 //! holder.py is the same in Python.
 
 mod objects;
@@ -32,7 +32,7 @@ fn main() -> Outcome<()> {
     let deposit: i32 = arguments.next().ok_or("DEPOSIT is missing")?.parse()?;
     let lease_ms = arguments.next().ok_or("LEASE-MS is missing")?.parse()?;
 
-    // The watchdog renews the lease, but not while this process stands still.
+    // The watchdog renews the lease, but not while this process stalls.
     let client = blocking::Client::connect(&std::env::var("RLOCK_URL")?)?;
     let terms = Terms::new().lease(Duration::from_millis(lease_ms))?;
     let guard = client.mutex(LOCK).with(terms).lock()?;

@@ -40,7 +40,7 @@ pub(crate) struct Workload {
     /// loop: how long
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// loop: at most so many acquisitions for each caller; 0: no limit
+    /// loop: at most this many acquisitions for each caller; 0: no limit
     #[arg(long, default_value_t = 0)]
     pub(crate) rounds: usize,
     /// How long each lock is held, in microseconds

@@ -15,7 +15,7 @@ use crate::lines::{self, Acquisition, now};
 use crate::peers::{Caller, Peer};
 use crate::{Mode, Workload};
 
-/// A loop ends early after so many: more would say nothing more.
+/// A loop ends early after this many: more would say nothing more.
 const MOST_ACQUISITIONS: u64 = 200_000;
 /// How long a caller rests after an error: one that comes at once must not
 /// become a busy loop.

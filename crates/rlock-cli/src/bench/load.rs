@@ -14,7 +14,7 @@ use crate::failure::{Code, Failure};
 use super::Bench;
 use super::report::Tally;
 
-/// Of a client that is killed a lock stays for this long.
+/// After a client is killed, its lock stays for this long.
 const LEASE: Duration = Duration::from_secs(10);
 /// How long after the end of its time a load may take to tidy up.
 const CLEANUP_MAX: Duration = Duration::from_secs(2);

@@ -9,7 +9,7 @@ use crate::readable::{Column, microseconds, table};
 
 use super::Bench;
 
-/// How finely times are told apart: three digits.
+/// How finely times are distinguished: three digits.
 const DIGITS: u8 = 3;
 /// More than any load takes, in microseconds: two hours.
 const TIME_MAX_US: u64 = 2 * 60 * 60 * 1_000_000;

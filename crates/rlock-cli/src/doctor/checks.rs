@@ -12,7 +12,7 @@ const DEFECTS: &str = "docs/operating.md#defects-and-limits-of-servers";
 /// What the Rust client and the command line ask for, unless told otherwise.
 const USUAL_LEASE_MS: u64 = 30_000;
 const REPLICATION: &str = "docs/operating.md#replication-and-fail-over";
-/// Seconds without a sign of life, unless `min-replicas-max-lag` is known.
+/// Seconds without a heartbeat, unless `min-replicas-max-lag` is known.
 const LAG_MAX: u64 = 10;
 /// What is more than time daemons leave.
 const DIFFERENCE_MAX: Duration = Duration::from_secs(1);
@@ -46,13 +46,13 @@ fn loaded(facts: &Facts) -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     match (facts.has_module(), facts.module()) {
         (false, _) => Finding::new(Severity::Problem, "module", "rlock is not loaded")
-            .effect("There are no lock commands here: each of them is answered by `ERR unknown command`.")
+            .effect("There are no lock commands here: the reply to each is `ERR unknown command`.")
             .remedy("Start the server with `loadmodule /path/to/librlock.so`. Replicas that may be promoted need it, too.")
             .docs("docs/commands.md#settings"),
         (true, Some(version)) if version != own => {
             let found = format!("rlock {version}, and this command line is {own}");
             Finding::new(Severity::Note, "module", found)
-                .effect("The older one of both does not know the options of the newer one, and refuses them.")
+                .effect("The older version refuses options of the newer one that it does not know.")
                 .remedy("Upgrade the servers first, then the clients.")
                 .docs(docs)
         }
@@ -76,14 +76,14 @@ fn of_redis(found: &str, version: (u32, u32)) -> Vec<Finding> {
     let mut findings = Vec::new();
     if version < (7, 4) {
         let finding = Finding::new(Severity::Note, "CLIENT UNBLOCK", found)
-            .effect("`CLIENT UNBLOCK` answers 0 for a blocked waiter, and the wait goes on.")
+            .effect("`CLIENT UNBLOCK` replies with 0 for a blocked waiter, and the wait goes on.")
             .remedy("Use `RLOCK.CANCEL` or `CLIENT KILL`.")
             .docs(DEFECTS);
         findings.push(finding);
     }
     if version < (7, 2) {
         let finding = Finding::new(Severity::Note, "ACL categories", found)
-            .effect("Commands of modules have no categories: a user with `+@all -@dangerous` or `+@write` has other rights than the same user on a newer server.")
+            .effect("Module commands have no categories: a user with `+@all -@dangerous` or `+@write` has other rights than on a newer server.")
             .remedy("Name the commands in the rules of users.")
             .docs(DEFECTS);
         findings.push(finding);
@@ -95,14 +95,14 @@ fn of_valkey(found: &str, version: &str, numbers: (u32, u32)) -> Vec<Finding> {
     let mut findings = Vec::new();
     if version == "8.1.1" {
         let finding = Finding::new(Severity::Warning, "MOVE and COPY", found)
-            .effect("After `MOVE` or `COPY … DB` a connection is left in the other database. It then takes and releases its locks there.")
+            .effect("After `MOVE` or `COPY … DB` the connection stays in the other database. It then takes and releases its locks there.")
             .remedy("Upgrade the server, do not use them, or `SELECT` after them.")
             .docs(DEFECTS);
         findings.push(finding);
     }
     if numbers >= (8, 1) {
         let finding = Finding::new(Severity::Note, "RESP3", found)
-            .effect("A connection with RESP3 that has subscriptions cannot be blocked: WAIT without NOTIFY is refused there.")
+            .effect("A RESP3 connection that has subscriptions cannot block: the server refuses WAIT without NOTIFY there.")
             .remedy("Use `WAIT … NOTIFY` there, or another connection.")
             .docs(DEFECTS);
         findings.push(finding);
@@ -128,8 +128,8 @@ fn redisson(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("unlock messages", found).docs(docs));
     }
     let finding = Finding::new(Severity::Note, "unlock messages", found)
-        .effect("Redisson listens to the default channel, and in a cluster by SSUBSCRIBE since 3.22. If it is not told of an unlock, its waiters look again only when the lease of the holder would end.")
-        .remedy("If Redisson shares these locks, set what its version listens to. Otherwise this is as good.")
+        .effect("Redisson listens to the default channel, and since 3.22 with SSUBSCRIBE in a cluster. If it misses an unlock message, its waiters try again only when the lease of the holder would end.")
+        .remedy("If Redisson shares these locks, set what its version listens to. Otherwise this is fine.")
         .docs("docs/data.md#sharing-locks-with-redisson");
     Some(finding)
 }
@@ -150,7 +150,7 @@ fn eviction(facts: &Facts) -> Option<Finding> {
         Severity::Ok => finding,
         _ => finding
             .effect("When maxmemory is reached, the key of a held lock may be evicted. Somebody else then gets the lock while its former holder still works.")
-            .remedy("Set `maxmemory-policy noeviction`. If the server is a cache that has to evict, give the locks a server of their own."),
+            .remedy("Set `maxmemory-policy noeviction`. If the server is a cache that must evict, put the locks on a separate server."),
     })
 }
 
@@ -165,8 +165,8 @@ fn memory(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("memory", found).docs(docs));
     }
     let finding = Finding::new(Severity::Warning, "memory", found)
-        .effect("At maxmemory, new locks are refused with OOM. Renewals, releases and hand-offs to waiters go on.")
-        .remedy("Raise `maxmemory`, or delete what is not needed.")
+        .effect("At maxmemory, new locks are refused with OOM. Renewals, releases and hand-offs to waiters still work.")
+        .remedy("Raise `maxmemory`, or delete keys that are not needed.")
         .docs("docs/operating.md#memory");
     Some(finding)
 }
@@ -200,7 +200,7 @@ fn judged(severity: Severity, found: String) -> Finding {
     match severity {
         Severity::Ok => finding,
         Severity::Note => finding
-            .effect("After a crash the grace covers holds that were forgotten only as long as their leases are not longer than it. The usual lease is 30 s.")
+            .effect("After a crash the grace covers forgotten holds only if their leases are not longer than the grace. The usual lease is 30 s.")
             .remedy("Set `rlock.startup-grace-ms` to at least the longest lease in use."),
         _ => finding
             .effect("A crash may make the server forget holds that clients know of. Their locks then go to others while the first holders still work.")
@@ -215,7 +215,7 @@ fn grace(facts: &Facts) -> Option<Finding> {
         .filter(|left| *left > 0)?;
     let found = format!("it runs for another {}", milliseconds(left));
     let finding = Finding::new(Severity::Note, "start grace", found)
-        .effect("Until then nothing is granted: a try is refused, and waiters wait. Renewals and releases work.")
+        .effect("Until then nothing is granted: tries are refused, and waiters keep waiting. Renewals and releases work.")
         .remedy("Wait for its end.")
         .docs("docs/operating.md#persistence-and-crashes");
     Some(finding)
@@ -253,10 +253,10 @@ fn guard(facts: &Facts, has_fail_over: bool) -> Option<Finding> {
             .effect("There are too few good replicas: locks, renewals and releases are refused with NOREPLICAS, and waiters get nothing.")
             .remedy("Bring the replicas back. `INFO replication` shows them."),
         (None, 1..) => finding(Severity::Warning)
-            .effect("A master that is cut off goes on granting after its replica was promoted: two holders at once. Fences do not help, as those of the old master may be the larger ones.")
+            .effect("A partitioned master still grants locks after its replica was promoted: two holders at once. Fences do not help, because the old master's may be the larger ones.")
             .remedy("Set `min-replicas-to-write 1`. For single locks ask for replicas: `rlock exec --replicas 1`, or `Terms::replicas`."),
         (_, 0) if has_fail_over => finding(Severity::Note)
-            .effect("No replica can be promoted: when this master is away, so are its locks.")
+            .effect("No replica can be promoted: when this master is unreachable, so are its locks.")
             .remedy("Add a replica."),
         _ => finding(Severity::Ok),
     })
@@ -274,8 +274,12 @@ fn lag(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let finding = Finding::new(Severity::Warning, "replica lag", words.join("; "))
-        .effect("What was granted meanwhile is lost if this replica is promoted, and somebody else gets the lock.")
-        .remedy("See what holds the replica up: its network, its disk, or a full synchronization.")
+        .effect(
+            "If this replica is promoted, recent grants are lost, and somebody else gets the lock.",
+        )
+        .remedy(
+            "Find out what delays the replica: its network, its disk, or a full synchronization.",
+        )
         .docs(REPLICATION);
     Some(finding)
 }
@@ -316,8 +320,8 @@ fn cluster(facts: &Facts) -> Option<Finding> {
         _ => Severity::Problem,
     };
     let finding = Finding::new(severity, "cluster", found)
-        .effect("Locks in slots without a master, or all locks if the state is fail, are refused with CLUSTERDOWN: they can be neither taken nor renewed.")
-        .remedy("`redis-cli --cluster check` tells which master is missing. With `cluster-require-full-coverage no` the other slots go on.")
+        .effect("Locks in slots without a master, or all locks if the state is fail, are refused with CLUSTERDOWN: nobody can take or renew them.")
+        .remedy("`redis-cli --cluster check` shows which master is missing. With `cluster-require-full-coverage no` the other slots still work.")
         .docs("docs/operating.md#clusters");
     Some(finding)
 }
@@ -335,8 +339,8 @@ fn clock(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("clock", found).docs(docs));
     }
     let finding = Finding::new(Severity::Note, "clock", found)
-        .effect("Leases use the server's clock only, so no hold ends early by it. But if the clocks of servers differ as much, a fail-over makes leases longer or shorter by that, and a fence may be smaller than an earlier one.")
-        .remedy("Keep the clocks of all servers in step by a time daemon that slews them.")
+        .effect("Leases use only the server's clock, so this ends no hold early. But if the clocks of two servers differ this much, a fail-over makes leases longer or shorter by the difference, and a fence may be smaller than an earlier one.")
+        .remedy("Synchronize the clocks of all servers with a time daemon that slews them.")
         .docs(docs);
     Some(finding)
 }
@@ -351,8 +355,8 @@ fn idle(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("idle connections", found).docs(docs));
     }
     let finding = Finding::new(Severity::Warning, "idle connections", found)
-        .effect("A connection that sends nothing for so many seconds is closed, unless it is blocked or has subscriptions. Holds with BIND and requests with NOTIFY that were sent by it end with it. The Rust client has a subscription, so its connection stays.")
-        .remedy("Set `timeout 0`, or use BIND and NOTIFY on connections that subscribe or are used more often.")
+        .effect("The server closes a connection that is idle for this many seconds, unless it is blocked or has subscriptions. Its holds with BIND and its requests with NOTIFY end with it. The Rust client has a subscription, so its connection stays.")
+        .remedy("Set `timeout 0`, or use BIND and NOTIFY only on connections that subscribe or are used more often.")
         .docs(docs);
     Some(finding)
 }
@@ -367,7 +371,7 @@ fn keepalive(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("keep-alive", found).docs(docs));
     }
     let finding = Finding::new(Severity::Warning, "keep-alive", found)
-        .effect("The server never notices that a client's machine has vanished. A waiter there may be granted the lock, which then stands still for a lease. A hold with BIND ends with its lease only.")
+        .effect("The server never notices that a client's machine has vanished. A waiter there may be granted the lock, which then stalls for a lease. A hold with BIND ends with its lease only.")
         .remedy("Set `tcp-keepalive 60`, or leave it at its default of 300.")
         .docs(docs);
     Some(finding)
@@ -385,8 +389,8 @@ fn limit(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("connections", found).docs(docs));
     }
     let finding = Finding::new(Severity::Note, "connections", found)
-        .effect("Each blocked waiter has a connection. So a crowd of them uses up the connections before the queue is full, and holders that have to reconnect are refused.")
-        .remedy("Set `maxclients` above `rlock.max-waiters`, or lower the latter, or wait by NOTIFY, where all waits of a client share a connection.")
+        .effect("Each blocked waiter has a connection. A large number of waiters exhausts the connections before the queue is full, and the server refuses holders that have to reconnect.")
+        .remedy("Set `maxclients` above `rlock.max-waiters`, or lower the latter, or wait with NOTIFY, where all waits of a client share a connection.")
         .docs(docs);
     Some(finding)
 }
@@ -416,13 +420,13 @@ fn own(facts: &Facts) -> Option<Finding> {
     let is_other = |right: &&str| OTHERS.iter().any(|(other, _)| other == right);
     Some(if !denied.iter().all(is_other) {
         Finding::new(Severity::Warning, "rights", format!("{user} lacks {all}"))
-            .effect("This user cannot lock with the Rust client or by `rlock exec`: it gets NOPERM. Other users may have these rights.")
-            .remedy("Give a user that locks these rights by `ACL SETUSER`. A user that only looks on does not need them.")
+            .effect("This user cannot lock with the Rust client or `rlock exec`: it gets NOPERM. Other users may have these rights.")
+            .remedy("If this user has to lock, give it these rights with `ACL SETUSER`.")
             .docs(RIGHTS)
     } else if !denied.is_empty() {
         Finding::new(Severity::Note, "rights", format!("{user} lacks {all}"))
-            .effect("What needs these commands gets NOPERM. All else of locking works.")
-            .remedy("Give them to the user by `ACL SETUSER` if it needs them.")
+            .effect("Calls that need these commands get NOPERM. All other lock functions work.")
+            .remedy("If the user needs them, give them with `ACL SETUSER`.")
             .docs(RIGHTS)
     } else {
         Finding::ok("rights", format!("{user} may use all commands")).docs(RIGHTS)
@@ -448,8 +452,8 @@ fn exposure(facts: &Facts) -> Option<Finding> {
         return Some(Finding::ok("access", found).docs(RIGHTS));
     }
     let finding = Finding::new(Severity::Warning, "access", found)
-        .effect("Everybody who can reach the server may end any hold, by RLOCK.FORCE or DEL, and change its settings.")
-        .remedy("Give the user `default` a password or switch it off, set `protected-mode yes`, or bind to addresses that only clients can reach.")
+        .effect("Everybody who can reach the server can end any hold with RLOCK.FORCE or DEL, and change its settings.")
+        .remedy("Give the user `default` a password or disable it, set `protected-mode yes`, or bind to addresses that only clients can reach.")
         .docs(RIGHTS);
     Some(finding)
 }
@@ -470,8 +474,8 @@ fn unanswered(facts: &Facts) -> Option<Finding> {
         rights.collect::<Vec<_>>().join(" ")
     );
     let finding = Finding::new(Severity::Note, "not looked at", found)
-        .effect("INFO tells of the module, versions, memory and replicas. CONFIG GET tells of persistence, start grace, min-replicas-to-write, connections and unlock messages. ACL GETUSER tells of access by the user default. What depends on the refused ones is left out here.")
-        .remedy("Give the user these rights by `ACL SETUSER`, or look again as a user that has them.")
+        .effect("INFO covers the module, versions, memory and replicas. CONFIG GET covers persistence, startup grace, min-replicas-to-write, connections and unlock messages. ACL GETUSER covers access by the user default. Checks that need a refused command are missing here.")
+        .remedy("Give the user these rights with `ACL SETUSER`, or run this again as a user that has them.")
         .docs("docs/cli.md#access-rights");
     Some(finding)
 }

@@ -62,7 +62,7 @@ pub(super) struct Facts {
     pub(super) default_user: Vec<String>,
     /// What the user may not use of what clients need; none without the module.
     pub(super) denied: Option<Vec<&'static str>>,
-    /// What was asked for in vain, and how the server refused it.
+    /// What was refused, and how the server refused it.
     pub(super) unanswered: Vec<(&'static str, String)>,
 }
 
@@ -156,7 +156,7 @@ pub(super) async fn ask(master: &Master) -> Result<Facts, Error> {
     })
 }
 
-/// A master, and what it was asked for in vain.
+/// A master, and what it refused.
 struct Questions<'a> {
     master: &'a Master,
     unanswered: Vec<(&'static str, String)>,
@@ -255,7 +255,7 @@ async fn denied(master: &Master, is_cluster: bool) -> Result<Option<Vec<&'static
     Ok(Some(denied))
 }
 
-/// What is missing to be told something by the server.
+/// The rights that are missing to receive messages from the server.
 async fn no_subscription(master: &Master, is_cluster: bool) -> Result<Option<&'static str>, Error> {
     let subscribe = if is_cluster {
         "SSUBSCRIBE"

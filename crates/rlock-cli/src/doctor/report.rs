@@ -34,7 +34,7 @@ pub(super) struct Finding {
     pub(super) effect: Option<&'static str>,
     /// What to do about it.
     pub(super) remedy: Option<&'static str>,
-    /// Where more is told, in this project's documents.
+    /// Where this project's documents say more.
     pub(super) docs: &'static str,
 }
 

@@ -29,7 +29,8 @@ use crate::signals::{Received, exit_code};
 
 use super::Exec;
 
-/// How often it is looked whether a process group is empty, as nothing tells.
+/// How often it is looked whether a process group is empty, because nothing
+/// tells.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -127,9 +128,9 @@ impl Child {
             && !is_all_ended(self.id)
     }
 
-    /// Errors mean that nobody is left to be told. A process that was waited
-    /// for is left alone, as its number may be another's by now; that of a
-    /// group is not given out again while anybody is left in it.
+    /// Errors mean that nobody is left to signal. A process that was waited for
+    /// is left alone, because its number may be another's by now; a group's
+    /// number is not given out again while anybody is left in it.
     fn send(&self, signal: Signal) {
         let _ = match (self.has_group, self.is_reaped) {
             (true, _) => kill_process_group(self.id, signal),
@@ -167,7 +168,7 @@ fn is_all_ended(group: Pid) -> bool {
 ///
 /// The kernel looks at the thread that starts the command, not at the process.
 /// It is the main thread, where the runtime polls `main`: a task of its own
-/// must not start the command, as its thread may end before.
+/// must not start the command, because its thread may end before.
 #[cfg(target_os = "linux")]
 #[allow(unsafe_code)]
 fn end_with_parent(command: &mut Command) {

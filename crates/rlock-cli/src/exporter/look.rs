@@ -11,7 +11,7 @@ use crate::address::Address;
 use crate::failure::{Code, Failure};
 use crate::output::Output;
 
-/// How long a master that is away is waited for. Prometheus waits 10 s for all.
+/// How long an unreachable master is waited for. Prometheus waits 10 s for all.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// When the whole look ends, whatever happens.
 const LIMIT: Duration = Duration::from_secs(8);
@@ -37,7 +37,7 @@ pub(super) struct Looks {
     pub(super) took: Duration,
 }
 
-/// What one master has shown; nothing if it is away.
+/// What one master has shown; nothing if it is unreachable.
 pub(super) struct Master {
     pub(super) address: String,
     pub(super) counters: Option<Counters>,
@@ -47,7 +47,7 @@ pub(super) struct Master {
 }
 
 impl Looker {
-    /// A server that is away now is looked for again later. An address that
+    /// An unreachable server now is looked for again later. An address that
     /// cannot be read is an error.
     pub(super) async fn start(
         address: &Address,

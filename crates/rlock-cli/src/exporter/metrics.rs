@@ -43,7 +43,7 @@ pub(super) fn text(looks: &Looks) -> prometheus::Result<String> {
 struct Page(Registry);
 
 impl Page {
-    /// What runs: at each master that is new enough to say it, and here.
+    /// The builds of the modules that tell them, and of the exporter.
     fn builds(&self, masters: &[Master]) -> prometheus::Result<()> {
         let build = "1, with the version and the commit of the module.";
         let build = self.gauges("build_info", build, &["master", "version", "commit"])?;
@@ -117,8 +117,9 @@ impl Page {
     }
 }
 
-/// The histogram of waits of each master that is new enough to have it; none if
-/// there are none. The registry counts by itself, and takes no counts of others.
+/// The histogram of waits of each master whose module has it; none if no module
+/// has. It is made by hand, as a histogram of the registry only takes single
+/// waits.
 fn waits(masters: &[Master]) -> Option<MetricFamily> {
     let metric = |master: &Master| {
         let waits = Waits::read(master.counters.as_ref()?)?;
@@ -132,7 +133,7 @@ fn waits(masters: &[Master]) -> Option<MetricFamily> {
     let metrics: Vec<_> = masters.iter().filter_map(metric).collect();
     let mut family = MetricFamily::default();
     family.set_name("rlock_wait_seconds".to_owned());
-    family.set_help("How long those waited who were granted a lock from the queue.".to_owned());
+    family.set_help("Waits of requests granted from the queue.".to_owned());
     family.set_field_type(MetricType::HISTOGRAM);
     family.set_metric(metrics);
     (!family.get_metric().is_empty()).then_some(family)

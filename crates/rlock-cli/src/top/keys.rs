@@ -24,11 +24,11 @@ pub(super) enum Action {
     Quit,
     /// Hides what is shown last.
     Back,
-    /// So many lines on.
+    /// Moves by this number of lines.
     Move(isize),
-    /// So many pages on.
+    /// Moves by this number of pages.
     Page(isize),
-    /// Shows the queue of the lock so many lines on, if a queue is shown.
+    /// Shows the queue of the lock this number of lines away, if a queue is shown.
     Other(isize),
     /// Shows the queue of the selected lock, or hides it.
     Queue,
@@ -67,7 +67,7 @@ pub(super) fn action(key: KeyEvent) -> Option<Action> {
     })
 }
 
-/// What a key that is no letter means, also while text is typed.
+/// What a key that is no letter means, even while text is typed.
 pub(super) fn movement(key: KeyEvent) -> Option<Action> {
     Some(match key.code {
         KeyCode::Down => Action::Move(1),

@@ -17,9 +17,9 @@ use crate::waits::Waits;
 
 use super::recent::{Percentiles, Recent};
 
-/// For how long a master that is away holds up what others show.
+/// For how long an unreachable master holds up what others show.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What is to be done when a server did not answer whether it has ended holds.
+/// What the user should do if a server did not answer whether it has ended holds.
 const LOOK_AGAIN: &str = "whether the holds were ended is not known: look who holds it now";
 
 /// One look, and what has changed since the one before.
@@ -29,10 +29,10 @@ pub(super) struct Sample {
     pub(super) at_ms: u64,
     /// What the rates are measured over.
     pub(super) interval_ms: u64,
-    /// Of all masters that answered.
+    /// The counters of all masters that answered.
     pub(super) counters: Counters,
     pub(super) per_second: Rates,
-    /// Of the waits at all masters that tell; none if no master does.
+    /// The waits at all masters that show them; none if no master does.
     pub(super) waits: Option<Percentiles>,
     pub(super) masters: Vec<Master>,
     pub(super) locks: Vec<Contended>,

@@ -134,7 +134,7 @@ impl Queue {
     }
 }
 
-/// What lies above all else until a key is pressed.
+/// What covers the screen until a key is pressed.
 pub(super) enum Dialog {
     Help,
     /// Who holds this lock is not known yet.
@@ -153,12 +153,12 @@ pub(super) struct Confirm {
     pub(super) is_shown: bool,
 }
 
-/// What is to be asked next.
+/// What to ask next.
 #[derive(Default)]
 struct Wanted {
     look: bool,
     queue: bool,
-    /// Of all locks in view, not only where it is not known.
+    /// The holders of all locks in view, not only of those whose holders are unknown.
     holders: bool,
     /// What the user wants to have done, once.
     command: Option<Question>,
@@ -377,7 +377,7 @@ impl Screen {
         self.locks.select(row.map(|_| place));
     }
 
-    /// Does what a key means; whether that is to end.
+    /// Does what a key means; true to end the program.
     pub(super) fn press(&mut self, key: KeyEvent) -> bool {
         match self.dialog.take() {
             Some(Dialog::Confirm(confirm)) => self.confirmed(confirm, key),
@@ -427,7 +427,7 @@ impl Screen {
         self.change_filter(String::clear);
     }
 
-    /// Whether the action is to end.
+    /// Does it; true to end the program.
     fn act(&mut self, action: Action) -> bool {
         match action {
             Action::Back | Action::Queue if self.queue.is_some() => self.close(),

@@ -1,7 +1,7 @@
 //! The terminal while `top` has it: what is drawn there, and what comes from the
 //! keyboard or by a signal.
 //!
-//! It is given back however `top` ends: when [`Display`] is dropped, and by a hook
+//! It is restored however `top` ends: when [`Display`] is dropped, and by a hook
 //! before the message of a panic.
 
 use crossterm::event::{Event, EventStream, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};

@@ -316,7 +316,7 @@ fn foot(screen: &Screen, room: usize, shown: &str) -> Line<'static> {
     spread(left, Span::styled(shown.to_owned(), dim()), room)
 }
 
-/// Draws what lies above all else.
+/// Draws what covers the screen until a key is pressed.
 fn draw_dialog(frame: &mut Frame<'_>, screen: &mut Screen) {
     let area = frame.area();
     let paint = screen.paint;
@@ -393,7 +393,7 @@ fn question(confirm: &Confirm, room: usize, paint: Paint) -> Vec<Line<'static>> 
         0 => "Nobody waits for it.",
         _ => "Then the next in the queue gets it.",
     };
-    let effect = format!("{who} is told that it lost the lock, but may still be at work. {next}");
+    let effect = format!("{who} learns that it lost the lock, but may still be at work. {next}");
     lines.push(Line::default());
     lines.extend(wrapped(&effect, room, plain));
     lines.push(Line::default());
@@ -439,7 +439,7 @@ pub(super) struct Paint {
 }
 
 impl Paint {
-    /// Of somebody who has waited for so long.
+    /// The style of a waiter, by its wait.
     fn wait(self, wait: Duration) -> Style {
         match wait {
             _ if wait >= TOO_LONG => self.bad(),
@@ -448,12 +448,12 @@ impl Paint {
         }
     }
 
-    /// Of what is wrong.
+    /// The style of what is wrong.
     pub(super) fn bad(self) -> Style {
         self.of(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    /// Of what is not as usual.
+    /// The style of what is unusual.
     pub(super) fn notable(self) -> Style {
         self.of(Color::Yellow).add_modifier(Modifier::BOLD)
     }

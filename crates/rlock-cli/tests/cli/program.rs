@@ -65,7 +65,7 @@ impl Running {
         signal::send(self.id(), signal);
     }
 
-    /// Waits until all that it was told is taken: none of its threads runs.
+    /// Waits until all its work is taken: none of its threads runs.
     pub(crate) fn until_idle(&mut self) {
         let tasks = format!("/proc/{}/task", self.id());
         eventually("the program is idle", || {

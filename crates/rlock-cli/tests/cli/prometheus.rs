@@ -263,8 +263,10 @@ fn the_page_the_alerts_and_the_dashboard_name_what_there_is() {
         .split("\n## ")
         .next()
         .unwrap();
-    assert_eq!(names(section), shown);
     let histogram = ["bucket", "count", "sum"].map(|part| format!("rlock_wait_seconds_{part}"));
+    let mut named = names(section);
+    named.retain(|name| !histogram.contains(name));
+    assert_eq!(named, shown);
     let series: BTreeSet<_> = shown.into_iter().chain(histogram).collect();
     let used = names(&(text("prometheus/alerts.yml") + &dashboard().join(" ")));
     let used: BTreeSet<_> = used.difference(&series).collect();

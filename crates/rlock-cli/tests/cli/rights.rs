@@ -206,7 +206,7 @@ fn who_observes_an_election_needs_a_channel_more_and_who_leads_does_not() {
     refused.assert_code(123);
     refused.assert_says("Access rights");
     let _: () = server.admin().run("ACL LOG RESET");
-    admit(&server, &added("| who observes"));
+    admit(&server, &added("| observers of an"));
     let users = ["application", "operator"];
     let mut observers = users.map(|user| Running::start(&mut observe(user)));
     for observer in &mut observers {

@@ -111,7 +111,7 @@ fn exec_takes_the_lock_only_if_replicas_know_of_it() {
     let run = ["exec", "k", "--replicas", "1", "--", "echo", "ran"];
     let ended = finished(rlock_at(&master.url()).args(run));
     ended.assert_code(123);
-    ended.assert_says("only 0 of 1 replicas have said in time that they know of it");
+    ended.assert_says("only 0 of 1 replicas acknowledged it in time");
     ended.assert_says("INFO replication");
     assert_eq!(ended.stdout, "");
     assert!(!master.admin().is_held("k"));

@@ -21,13 +21,13 @@ impl Cluster {
         Self::replicated(0)
     }
 
-    /// One whose masters have so many replicas each.
+    /// One whose masters have this many replicas each.
     pub(crate) fn replicated(replicas: usize) -> Self {
         let cluster = block_on(cluster::Cluster::start(MASTERS, replicas));
         let mut masters = cluster.into_servers();
         let replicas = masters.split_off(MASTERS);
         for master in &masters {
-            // Those that are there go on when one is away.
+            // Those that are there go on when one is unreachable.
             let _: () = master
                 .admin()
                 .run("CONFIG SET cluster-require-full-coverage no");

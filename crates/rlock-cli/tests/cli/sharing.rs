@@ -8,7 +8,7 @@ use rlock_testkit::{Server, eventually};
 
 const UNTIL_OVER: &str = "echo ready; until [ -e over ] || [ ! -d \"$PWD\" ]; do sleep 0.01; done";
 
-/// Commands that run until the directory is told that it is over.
+/// Commands that run until the directory says that it is over.
 struct Crowd<'a> {
     server: &'a Server,
     directory: tempfile::TempDir,

@@ -28,7 +28,7 @@ impl Terminal {
         Self::start_with(SIZE.cols, server, arguments)
     }
 
-    /// In a terminal with so many columns.
+    /// In a terminal with this many columns.
     pub(crate) fn start_with(cols: u16, server: &Server, arguments: &[&str]) -> Self {
         Self::start_at(cols, &server.url(), arguments)
     }
@@ -76,8 +76,8 @@ impl Terminal {
         }
     }
 
-    /// Gives the terminal another size, of which the program is told. What it
-    /// shows from then on has been drawn for that size.
+    /// Gives the terminal another size, which the program learns by a signal.
+    /// What it shows from then on has been drawn for this size.
     pub(crate) fn resize(&self, rows: u16, cols: u16) {
         let mut screen = self.screen.lock().unwrap();
         screen.screen_mut().set_size(rows, cols);

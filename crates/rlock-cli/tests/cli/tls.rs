@@ -67,7 +67,7 @@ fn commands_go_over_tls() {
         let ended = finished(server.rlock().args(["--cacert", "ca.pem"]).args(command));
         ended.assert_code(0);
     }
-    // The system's authorities, where it is told that these are they.
+    // The system's authorities, given by name.
     let ended = finished(
         server
             .rlock()

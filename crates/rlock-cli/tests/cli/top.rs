@@ -238,7 +238,7 @@ fn what_a_silent_server_said_is_not_shown_as_new() {
     terminal.until_shows("as of 3 s ago");
     terminal.until_shows("no answer from the server");
     terminal.until_shows("alpha");
-    // Its age is that of the queue, too.
+    // The queue has the same age.
     terminal.types("\r");
     terminal.until_shows("asking who waits for beta");
     assert!(terminal.shows().contains("as of "), "{}", terminal.shows());

@@ -19,12 +19,12 @@ use crate::locks::guard::{Guard, Kind, OneKey, sealed};
 use crate::locks::{Lock, Single};
 use crate::pump::Inner;
 
-/// The right to lead. One owner at a time has it, in the order of asking, and
+/// The right to lead. One owner at a time has it, first come, first served, and
 /// publishes a value with it, such as its address.
 ///
 /// Made by [`Client::election`](crate::Client::election); cheap to clone. It is
-/// the lock at its key: a holder that did not campaign keeps candidates
-/// waiting, but is no leader, as nothing is published then.
+/// the lock at its key. A holder that did not campaign keeps candidates
+/// waiting, but is not a leader, because it publishes nothing.
 ///
 /// # Examples
 ///
@@ -54,10 +54,10 @@ impl Election {
         &self.lock.key
     }
 
-    /// The same election, in which `owner` is the candidate, who may lead already.
+    /// The same election with `owner` as the candidate, which may already lead.
     ///
-    /// Then it leads on, under the same fence and terms, with the new value; see
-    /// [`Mutex::by`](crate::Mutex::by).
+    /// If it does, it continues to lead under the same fence and terms, with
+    /// the new value; see [`Mutex::by`](crate::Mutex::by).
     pub fn by(&self, owner: &Owner) -> Self {
         Self::new(self.lock.by(owner))
     }
@@ -85,7 +85,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
     /// a value of more than 1024 bytes. A module that knows no values refuses
     /// it with [`Error::Refused`]; one that can remember no more of them
     /// (`rlock.max-watches`), with [`Error::QueueFull`].
@@ -107,7 +107,7 @@ impl Election {
         lock.wait_for(Ask::Exclusive).await.map(Guard::new)
     }
 
-    /// The same for at most `wait`; `None` if that was not enough.
+    /// The same for at most `wait`; `None` if the time was not enough.
     ///
     /// `wait` is rounded up to whole milliseconds, at most what the server allows
     /// (24 h by default). With zero it leads at once or not at all. See
@@ -115,7 +115,7 @@ impl Election {
     ///
     /// # Errors
     ///
-    /// Those of [`campaign`](Self::campaign), [`Error::Unavailable`] if the server
+    /// The errors of [`campaign`](Self::campaign), [`Error::Unavailable`] if the server
     /// could not be reached in that time, and [`Error::OutOfRange`] above 30 days.
     ///
     /// # Cancel safety
@@ -145,16 +145,16 @@ impl Election {
 
     /// Who leads at the moment of asking; `None` if nobody does.
     ///
-    /// Asks the server once. It may be different by now: a leader's requests are
-    /// told from those of its predecessors by the fence.
+    /// Asks the server once. The leader may have changed since: its requests
+    /// differ from a predecessor's by their fence.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::info`](crate::Mutex::info).
+    /// The errors of [`Mutex::info`](crate::Mutex::info).
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: it changes nothing.
+    /// Safe: it changes nothing.
     ///
     /// # Examples
     ///
@@ -169,11 +169,11 @@ impl Election {
         Ok(self.lock.info().await?.leader())
     }
 
-    /// Who leads now, and then each change of that, as the server tells it.
+    /// The current leader, and then each change, as the server reports it.
     ///
-    /// It begins at once, and goes on in the background; all that observe the same
-    /// key by one client share one subscription. No requests are sent meanwhile,
-    /// but for a sign of life every 5 s if the connection is quiet.
+    /// It starts at once, and runs in the background; all observers of the same
+    /// key in one client share one subscription. It sends no further requests,
+    /// except a heartbeat every 5 s on a quiet connection.
     ///
     /// Needs a module that publishes values in the usual way (`rlock.publish` is
     /// `auto`, or names the same).
@@ -201,8 +201,8 @@ impl Election {
 /// Leads until it resigns, is dropped, or the leadership is lost; from
 /// [`Election::campaign`].
 ///
-/// Another one may lead before this one notices that it was stopped or cut off: see
-/// [`fence`](Guard::fence).
+/// Another one may lead before this one notices that it was paused or
+/// partitioned: see [`fence`](Guard::fence).
 pub type Leadership = Guard<Elected>;
 
 /// A lock, alone, with a published value: the kind of [`Leadership`].
@@ -218,19 +218,19 @@ impl sealed::Kind for Elected {
 }
 
 impl Guard<Elected> {
-    /// Publishes another value, 0 to 1024 bytes, and waits for the server's word.
+    /// Publishes another value, 0 to 1024 bytes, and waits for the server's reply.
     ///
-    /// Observers are told of it under the same fence. Values are published in the
+    /// Observers receive it under the same fence. Values are published in the
     /// order in which this was called.
     ///
     /// # Errors
     ///
-    /// It leads as before, but for the first.
+    /// After an error it still leads, except after the first one.
     ///
     /// - [`Error::Lost`]: the leadership was lost;
     /// - [`Error::OutOfRange`]: for more than 1024 bytes; nothing was sent;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
-    ///   another call of the same owner has been at work for as long. Which value
+    ///   another call of the same owner was under way for that time. Which value
     ///   is published then is not known;
     /// - [`Error::QueueFull`], [`Error::Denied`], [`Error::Refused`]: the server
     ///   refuses.
@@ -250,12 +250,12 @@ impl Guard<Elected> {
         self.held.proclaiming(Value::new(value.as_ref())?).await
     }
 
-    /// Ends the leadership and waits for the server's word: the same as
+    /// Ends the leadership and waits for the server's reply: the same as
     /// [`release`](Guard::release).
     ///
     /// # Errors
     ///
-    /// Those of [`release`](Guard::release).
+    /// The errors of [`release`](Guard::release).
     ///
     /// # Cancel safety
     ///
@@ -267,16 +267,16 @@ impl Guard<Elected> {
 
 /// Who leads, and each change of that; from [`Election::observe`].
 ///
-/// - It begins with the leader of now, or that there is none.
+/// - It begins with the current leader, or with the fact that there is none.
 /// - Each change comes once, a new value of the same leader too, and fences never
-///   go back: of a leader that another one has followed nothing is told any more.
-/// - After a new connection, a fail-over, or a slot that has moved, it begins again
-///   with the leader of that moment, in a change that says that others may have
-///   been [`missed`](Change::missed).
-/// - Of more than 1024 changes that are not taken, the oldest are dropped, and the
-///   next one says so likewise.
+///   go back: nothing more is published about a leader that has a successor.
+/// - After a reconnect, a fail-over, or a moved slot, it starts again with the
+///   current leader, in a change that says that others may have been
+///   [`missed`](Change::missed).
+/// - If more than 1024 changes have not been taken, the oldest are dropped, and
+///   the next one says so in the same way.
 ///
-/// A server that is away ends nothing. It ends after an error that does not pass:
+/// An unreachable server does not end it. It ends after a permanent error:
 /// [`Error::Denied`], [`Error::NotALock`], [`Error::ModuleMissing`],
 /// [`Error::Refused`], [`Error::Closed`].
 ///

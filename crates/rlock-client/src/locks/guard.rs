@@ -17,7 +17,7 @@ use crate::pump::{now, timer};
 
 /// Holds a lock until it is released, dropped, or lost.
 ///
-/// `K` is what it holds; each kind has a name of its own, and may have further
+/// `K` is the kind of hold. Each kind has its own name, and may have further
 /// methods:
 ///
 /// | | holds | made by |
@@ -29,12 +29,12 @@ use crate::pump::{now, timer};
 /// | [`Leadership`](crate::Leadership) | a lock, alone, with a value | [`Election`](crate::Election) |
 /// | [`QuorumGuard`](crate::QuorumGuard) | a lock on a majority of servers | [`QuorumMutex`](crate::QuorumMutex) |
 ///
-/// [`release`](Self::release) is the way to end it. Dropping it sends the
-/// release and leaves the reply to the background: that never blocks and never
-/// fails, in or out of a runtime, also in a panic; if the runtime is gone, the
-/// lock is free when its lease ends.
+/// End it with [`release`](Self::release). Dropping it sends the release and
+/// leaves the reply to the background. That never blocks and never fails,
+/// inside or outside a runtime, even in a panic. If the runtime is gone, the
+/// lock becomes free when its lease ends.
 ///
-/// A lock that rests on a lease can be lost: see [`loss`](Self::loss), and
+/// A lock with a lease can be lost: see [`loss`](Self::loss), and
 /// [`fence`](Self::fence) for what to do about it.
 ///
 /// # Examples
@@ -111,16 +111,16 @@ impl<K: Kind> Guard<K> {
         Self { held }
     }
 
-    /// The fencing token: larger than that of every earlier holder.
+    /// The fencing token: larger than the fence of every earlier holder.
     ///
-    /// A positive number below 2^53. Send it along with what is done under
-    /// the lock, and have the receiver refuse a smaller one than it has seen:
-    /// then a holder that does not know yet that it lost the lock does no
-    /// harm. Entering again and renewal keep it.
+    /// A positive number below 2^53. Send it with every write under the lock,
+    /// and let the receiver refuse a smaller one than it has seen. Then a
+    /// holder that does not know of its loss yet does no harm. Re-entry and
+    /// renewal keep the fence.
     ///
-    /// A reader's and that of permits is this holder's own: larger than that of
-    /// every holder before that it could not be together with. For several keys
-    /// see [`fence_of`](Guard::fence_of).
+    /// The fence of a reader or of permits belongs to this holder. It is larger
+    /// than the fence of every earlier holder that excludes this one. For
+    /// several keys see [`fence_of`](Guard::fence_of).
     ///
     /// # Examples
     ///
@@ -145,13 +145,13 @@ impl<K: Kind> Guard<K> {
         self.held.proofs().flat_map(|proof| proof.claims.keys())
     }
 
-    /// For how long it is held for certain; zero if it was lost.
+    /// How long it is certainly still held; zero if it was lost.
     ///
-    /// Counted on this machine's clock from a moment before the grant, less 2 ms
-    /// and a hundredth of the lease. Each renewal sets it anew. Of several keys
-    /// that which ends first counts; of the members of a quorum, the last that
-    /// makes a majority. What is [bound](crate::Terms::bound) ends sooner if its
-    /// connection does.
+    /// Counts on this machine's clock from a moment before the grant, minus 2
+    /// ms and a hundredth of the lease. Each renewal sets it again. With
+    /// several keys the first that ends counts, and with a quorum the last
+    /// member of a majority. A [bound](crate::Terms::bound) hold ends sooner if
+    /// its connection does.
     pub fn remaining(&self) -> Duration {
         self.held.look();
         let now = now();
@@ -165,11 +165,11 @@ impl<K: Kind> Guard<K> {
         left.min().unwrap_or_default()
     }
 
-    /// Whether it is held for certain at this moment.
+    /// Whether it is certainly held at this moment.
     ///
-    /// Compares with the clock when it is called, so it is right also if the
-    /// runtime could not run for a while. Once false it stays false. Of several
-    /// keys each has to be held, and of the members of a quorum a majority.
+    /// Compares with the clock at each call, so it is right even if the runtime
+    /// could not run for a while. Once false it stays false. With several keys
+    /// all must be held, and with a quorum a majority of the members.
     ///
     /// # Examples
     ///
@@ -187,14 +187,14 @@ impl<K: Kind> Guard<K> {
         self.held.proofs().all(|proof| proof.is_live(now))
     }
 
-    /// Tells when it is lost: a future, which can also be asked at once.
+    /// Reports its loss: a future that can also be polled at once.
     ///
-    /// The lock is lost for its holder before the server can grant it to
-    /// another: when the lease ends by this process's clock, without contact
-    /// to the server too. It is lost at once when the server says so: after a
-    /// forced release, a `DEL` or a flush. Of several keys it is lost with the
-    /// first. In a quorum it is lost when fewer members than a majority hold it;
-    /// a single one that has lost it is asked again in the background.
+    /// The holder loses the lock before the server can grant it to another
+    /// owner: when the lease ends by this process's clock, even without contact
+    /// to the server. It is lost at once when the server says so: after a
+    /// forced release, a `DEL` or a flush. With several keys the first loss
+    /// counts. A quorum lock is lost when fewer members than a majority hold
+    /// it; the background asks a single member that has lost it again.
     ///
     /// # Examples
     ///
@@ -208,15 +208,15 @@ impl<K: Kind> Guard<K> {
         LossSignal::of(self.held.proofs())
     }
 
-    /// Runs `work` for as long as it is held.
+    /// Runs `work` while it is held.
     ///
-    /// If it is lost, `work` is dropped where it stands, and the loss is the
-    /// answer. The guard stays: release it afterwards.
+    /// If it is lost, `work` is dropped, and the loss is returned. The guard
+    /// stays: release it afterwards.
     ///
     /// # Errors
     ///
-    /// The loss. What `work` has done may then overlap with another holder's
-    /// work, if it did not yield in time: see [`fence`](Self::fence).
+    /// The loss. If `work` did not yield in time, it may overlap with another
+    /// holder's work: see [`fence`](Self::fence).
     ///
     /// # Cancel safety
     ///
@@ -242,26 +242,25 @@ impl<K: Kind> Guard<K> {
         }
     }
 
-    /// Has it last for at least `lease` from now.
+    /// Extends the hold to at least `lease` from now.
     ///
-    /// For work that turns out to be longer than a
-    /// [fixed lease](crate::Lease::Fixed). A lock that the watchdog
-    /// renews has no shorter lease from now on. Nothing is sent if it lasts long
-    /// enough anyway; it never lasts beyond its
-    /// [`max_hold`](crate::Terms::max_hold). Range and rounding as for
-    /// [`Terms::lease`](crate::Terms::lease).
+    /// Use this for work that takes longer than a [fixed
+    /// lease](crate::Lease::Fixed). If the watchdog renews the lock, later
+    /// leases are not shorter. Nothing is sent if the hold already lasts long
+    /// enough; it never lasts beyond its [`max_hold`](crate::Terms::max_hold).
+    /// Range and rounding as for [`Terms::lease`](crate::Terms::lease).
     ///
     /// # Errors
     ///
-    /// It is held as before, but for the first. Several keys are asked for at
-    /// once: the error is that of the first for which it failed, and the others
-    /// may last for longer.
+    /// After an error it is held as before, except for the first one. Several
+    /// keys are asked for at once: the error comes from the first that failed,
+    /// and the others may last longer.
     ///
     /// - [`Error::Lost`]: the lock was lost;
     /// - [`Error::OutOfRange`], [`Error::Denied`], [`Error::Refused`]: for a
     ///   lease of zero, above 30 days, or longer than the server allows;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
-    ///   another call of the same owner has been at work for as long. The
+    ///   another call of the same owner was under way for that time. The
     ///   lock may last for longer on the server than is known here;
     /// - [`Error::Member`]: in a quorum, for a lease above the startup grace of
     ///   a member.
@@ -282,23 +281,23 @@ impl<K: Kind> Guard<K> {
         self.held.extend(lease).await
     }
 
-    /// Releases it and waits for the server's word.
+    /// Releases it and waits for the server's reply.
     ///
-    /// The next waiter gets it in the same moment. If other guards of the
-    /// same owner hold it too, only this one ends, and nothing is sent.
-    /// Several keys are released at once, so one whose server is away keeps none
-    /// of the others. In a quorum a majority is waited for, and the others if
-    /// they answer soon.
+    /// The next waiter gets it at the same moment. If other guards of the same
+    /// owner hold it too, only this one ends, and nothing is sent. Several keys
+    /// are released at once, so an unreachable server of one key does not delay
+    /// the others. A quorum lock waits for a majority, and for the other
+    /// members if they answer soon.
     ///
     /// # Errors
     ///
-    /// Of several keys, that of the first that could not be released.
+    /// For several keys, the error of the first that could not be released.
     ///
     /// - [`Error::Lost`]: the lock was lost before. What the server may have of it
     ///   still is released all the same;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
-    ///   another call of the same owner has been at work for as long; the
-    ///   background goes on trying until the lease ends;
+    ///   another call of the same owner was under way for that time; the
+    ///   background keeps trying until the lease ends;
     /// - [`Error::Denied`], [`Error::NotALock`]: the server refuses.
     ///
     /// # Cancel safety
@@ -318,14 +317,20 @@ impl<K: Kind> Guard<K> {
         self.held.release().await
     }
 
-    /// Ends this guard, and leaves the lock taken until `least` after its grant.
+    /// Ends this guard, and keeps the lock taken until `least` after its grant.
     ///
-    /// For what must not be done more often than once in `least`, by whomever: a
-    /// job that a timer starts on many machines at once, a call that is limited
-    /// to a number per minute (by [`Permits`](crate::Permits)). Nobody's clock
-    /// has to agree with another's, and nothing has to be written down.
+    /// For work that must happen at most once in `least`, in any process: a job
+    /// that a timer starts on many machines at once, or a rate-limited call
+    /// (with [`Permits`](crate::Permits)). The clocks of the machines do not
+    /// have to agree, and nothing has to be recorded.
     ///
-    /// The server does it: it is asked once more for a lease, of what is left of
+    /// The server does this. The client asks once more for a lease, for the
+    /// rest of `least`, and then nobody renews the lock. Once the server has
+    /// answered, the lock is taken until `least` after its grant and then free,
+    /// whatever happens to this process, its client or its connection. That
+    /// shortens a longer lease. [`bound`](crate::Terms::bound) and
+    /// [`max_hold`](crate::Terms::max_hold) do not end it. If `least` is
+    /// already over, the lock is [released](Self::release).
     /// `least`, and from then on nobody renews the lock. Once that is answered,
     /// the lock is taken until `least` after its grant and then free, whatever
     /// happens to this process, its client or its connection. That ends a longer
@@ -350,20 +355,20 @@ impl<K: Kind> Guard<K> {
     ///   [`replicas`](crate::Terms::replicas) as many have to know it.
     /// - Where the server does not let this client close its own earlier connection
     ///   (`CLIENT KILL`), a call for the lock that was lost with that may still
-    ///   arrive, and set the lease anew to its own.
+    ///   arrive, and set the lease to its own.
     /// - In a quorum a majority keeps it. A member that crashes keeps it for its
     ///   startup grace at least.
     ///
     /// # Errors
     ///
-    /// None frees the lock: what could not be kept for `least` is free when its
-    /// lease ends, or when `least` is over if that is later. Of several keys, the
-    /// error is that of the first that has one.
+    /// No error frees the lock: if it could not be kept for `least`, it becomes
+    /// free when its lease ends, or when `least` is over if that is later. For
+    /// several keys, the error of the first that has one.
     ///
     /// - [`Error::Lost`]: the lock was lost before, or while this was asked for;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout, or
-    ///   another call of the same owner has been at work for as long; the
-    ///   background goes on trying until the lease ends;
+    ///   another call of the same owner was under way for that time; the
+    ///   background keeps trying until the lease ends;
     /// - [`Error::Refused`]: what is left of `least`, and a millisecond, is longer
     ///   than the server allows for a lease (24 h by default), and nothing was
     ///   changed;
@@ -372,7 +377,7 @@ impl<K: Kind> Guard<K> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future, at any time, leaves it to the background.
+    /// Dropping the future at any time leaves the work to the background.
     ///
     /// # Examples
     ///
@@ -465,7 +470,7 @@ pub(crate) mod sealed {
             std::iter::once(self.first())
         }
 
-        /// Counts anew where the proof rests on others.
+        /// Counts again where the proof rests on others.
         fn look(&self) {}
 
         /// The same, unless it is known without that.
@@ -482,9 +487,10 @@ pub(crate) mod sealed {
 
 /// Resolves when a lock is lost; from [`Guard::loss`](crate::Guard::loss).
 ///
-/// It borrows nothing, so it can go into another task and outlive the guard.
-/// If the lock is released it resolves too, with [`Loss::Released`], so that
-/// such a task ends. While the guard is there it never says that.
+/// It borrows nothing, so it can move to another task and outlive the guard. If
+/// the lock is released, it resolves with [`Loss::Released`], so that such a
+/// task ends. It never does so while the guard exists. Dropping it changes
+/// nothing.
 ///
 /// # Cancel safety
 ///
@@ -504,7 +510,8 @@ pub struct LossSignal {
     parts: Vec<Part>,
 }
 
-/// It has its own timer, so it needs nobody to tell it that a lease has ended.
+/// It has its own timer, so it does not depend on another task to notice the
+/// end of a lease.
 struct Part {
     proof: Arc<Proof>,
     /// Its place among those who wait.

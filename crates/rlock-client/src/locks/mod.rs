@@ -89,7 +89,7 @@ impl Lock {
         }
     }
 
-    /// Who is to ask.
+    /// The owner for the request.
     pub(crate) fn owner(&self) -> Owner {
         let owner = self.owner.clone();
         owner.unwrap_or_else(|| self.inner.next_owner())
@@ -256,7 +256,7 @@ impl Single {
         }
     }
 
-    /// Raises the fence to at least `fence`, and sets the lease anew; held on
+    /// Raises the fence to at least `fence`, and sets the lease again; held on
     /// `terms` from then on. It is not kept meanwhile.
     #[cfg(feature = "quorum")]
     pub(crate) fn raising(

@@ -2,7 +2,7 @@
 //!
 //! Decides whether the server can take them in one step. If not, they are
 //! taken one after the other in the order of their names, so that two calls
-//! never wait for each other, and given back if one is not granted.
+//! never wait for each other, and released if one is not granted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,18 +26,17 @@ use crate::pump::{Inner, now, pause_after};
 /// Made by [`Client::multi`](crate::Client::multi); cheap to clone. Each is
 /// the same lock as a [`Mutex`](crate::Mutex) with its key.
 ///
-/// On a server that is no cluster, and in a cluster if all keys are in one
-/// slot (they are if they have the same `{tag}`), the server takes them in one
-/// step, under one fence. A waiting call has a place in every queue and holds
-/// nothing meanwhile. Two such requests never wait for each other in a cycle.
+/// On a single server, and in a cluster if all keys are in one slot (such as
+/// keys with the same `{tag}`), the server takes them in one step, under one
+/// fence. A waiting call has a place in every queue and holds nothing
+/// meanwhile. Two such requests never wait for each other in a cycle.
 ///
-/// Otherwise they are taken one after the other, in the order of their names
-/// as bytes, and so two such calls never wait for each other in a cycle. Those
-/// that are taken already are kept and renewed while the next is waited for;
-/// others may wait for them too; they are given back if the wait ends first.
-/// Each has its own fence. That needs a client of the cluster
-/// (`redis+cluster://`): one of a single node is refused the keys of others,
-/// with [`Error::Refused`] (`MOVED`).
+/// Otherwise the client takes them one after the other, in the order of their
+/// names as bytes, so two such calls never wait for each other in a cycle. It
+/// keeps and renews those already taken while it waits for the next, so others
+/// may wait for them. If the wait ends first, it releases them. Each has its
+/// own fence. This needs a client of the cluster (`redis+cluster://`): a client
+/// of a single node gets [`Error::Refused`] (`MOVED`) for the keys of others.
 ///
 /// These holds are not bound to a connection: the server cannot do it for
 /// several keys.
@@ -67,10 +66,10 @@ pub enum Several {}
 /// Holds several locks until they are released, dropped, or one of them is
 /// lost.
 ///
-/// As good as its weakest part: if one lock is lost, the guard is. Release or
-/// drop it then, so that the others become free: those that one grant took
-/// together are not renewed any more and end with their lease, those that have
-/// a grant each, as in a cluster, are renewed until then.
+/// If one lock is lost, the guard is lost. Then release or drop it, so that the
+/// others become free. Locks that one grant took together are no longer
+/// renewed, and end with their lease. Locks with a grant each, as in a cluster,
+/// are renewed until then.
 ///
 /// # Examples
 ///
@@ -129,10 +128,10 @@ impl Guard<Several> {
     /// The fencing token of one of the locks; `None` for a key that is not
     /// among them.
     ///
-    /// Where the server took them in one step, it is the one fence of all.
-    /// Where each has its own, the [`fence`](Self::fence) of the guard is the
-    /// largest of them, which is larger than all earlier ones for one of the
-    /// locks only.
+    /// If the server took them in one step, they all have the same fence. If
+    /// each has its own, the [`fence`](Self::fence) of the guard is the largest
+    /// of them, which is larger than all earlier fences of only one of the
+    /// locks.
     pub fn fence_of(&self, key: impl AsRef<[u8]>) -> Option<u64> {
         let key = key.as_ref();
         let mut proofs = self.held.proofs();
@@ -177,13 +176,13 @@ impl MultiLock {
         self.keys.iter().map(|key| &**key)
     }
 
-    /// The same locks, asked for by `owner`, who may hold them already.
+    /// The same locks, for `owner`, which may already hold them.
     ///
-    /// If it holds exactly these by guards of such a lock, they are entered
-    /// again, at once, under the same fence. [`Error::HeldOtherwise`] if it
-    /// holds some of them by other guards; where the keys are taken one after
-    /// the other, those are entered again instead. [`try_lock`](Self::try_lock)
-    /// gives `None` while another call of this owner waits for one of them.
+    /// If it holds exactly these with guards of such a lock, they are
+    /// re-entered at once, under the same fence. [`Error::HeldOtherwise`] if it
+    /// holds some of them with other guards; if the keys are taken one after
+    /// the other, those are re-entered instead. [`try_lock`](Self::try_lock)
+    /// returns `None` while another call of this owner waits for one of them.
     pub fn by(&self, owner: &Owner) -> Self {
         Self {
             lock: self.lock.by(owner),
@@ -204,18 +203,18 @@ impl MultiLock {
 
     /// Waits for all of them, without limit.
     ///
-    /// Goes on over broken connections as
+    /// Continues after a broken connection, as
     /// [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
     /// no keys, for more than 1024, and for one that is named twice. None of the
     /// locks is held then.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses the places in the queues and leaves nothing
+    /// Dropping the future gives up the places in the queues and leaves nothing
     /// on the server.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
         let owner = self.lock.owner();
@@ -230,7 +229,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock) and of
+    /// The errors of [`Mutex::try_lock`](crate::Mutex::try_lock) and of
     /// [`lock`](Self::lock).
     ///
     /// # Cancel safety
@@ -240,7 +239,7 @@ impl MultiLock {
         self.ask(&self.lock.owner(), Queueing::Try).await
     }
 
-    /// Waits for all of them for at most `wait`; `None` if that was not
+    /// Waits for all of them for at most `wait`; `None` if the time was not
     /// enough.
     ///
     /// Range and rounding as for
@@ -248,7 +247,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout) and of
+    /// The errors of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout) and of
     /// [`lock`](Self::lock).
     ///
     /// # Cancel safety
@@ -258,12 +257,12 @@ impl MultiLock {
         self.ask(&self.lock.owner(), Queueing::at_most(wait)?).await
     }
 
-    /// Waits for all of them until `deadline`; `None` if that was not enough. See
-    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    /// Waits for all of them until `deadline`; `None` if the time was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`lock_timeout`](Self::lock_timeout).
+    /// The errors of [`lock_timeout`](Self::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -278,7 +277,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::info`](crate::Mutex::info), for the first key that has
+    /// The errors of [`Mutex::info`](crate::Mutex::info), for the first key that has
     /// one.
     pub async fn info(&self) -> Result<Vec<Info>, Error> {
         let locks: Vec<_> = self.keys.iter().map(|key| self.lock.at(key)).collect();
@@ -326,7 +325,7 @@ impl MultiLock {
     }
 
     /// Takes one after the other. Wherever this is left, what was had is
-    /// dropped, and so given back.
+    /// dropped, and so released.
     async fn in_order(
         &self,
         owner: &Owner,

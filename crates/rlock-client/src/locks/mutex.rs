@@ -10,7 +10,7 @@ use rlock_engine::wire::inspect::{Info, Mode};
 use crate::locks::guard::Guard;
 use crate::locks::{Lock, left};
 
-/// A lock that one owner at a time can hold, in the order of asking.
+/// A lock that one owner at a time can hold, first come, first served.
 ///
 /// Made by [`Client::mutex`](crate::Client::mutex); cheap to clone. Waiting
 /// takes place in the server's queue and costs no commands.
@@ -40,20 +40,20 @@ impl Mutex {
         &self.lock.key
     }
 
-    /// The same lock, asked for by `owner`, who may hold it already.
+    /// The same lock, for `owner`, which may already hold it.
     ///
-    /// Then it is entered again: at once, past every waiter, with the terms
-    /// and the fence of the hold that is there, and its lease set anew. It is
-    /// free when the last of the owner's guards is gone. Calls of one owner
-    /// for one key take turns: [`try_lock`](Self::try_lock) gives `None` while
-    /// another one waits. [`Error::HeldOtherwise`] if the owner holds the key
-    /// by a guard of several keys.
+    /// If it does, the lock is re-entered: at once, ahead of every waiter, with
+    /// the terms and the fence of the existing hold, and with a new lease. It
+    /// becomes free when the last of the owner's guards is gone. Calls of one
+    /// owner for one key take turns: [`try_lock`](Self::try_lock) returns
+    /// `None` while another one waits. [`Error::HeldOtherwise`] if the owner
+    /// holds the key with a guard of several keys.
     ///
-    /// Where the owner has only read guards of an [`RwLock`](crate::RwLock)
-    /// with this key, asking is an upgrade of what it holds: it waits for all
-    /// other readers, and the fence of its guards is the new one then.
+    /// If the owner has only read guards of an [`RwLock`](crate::RwLock) with
+    /// this key, the call is an upgrade: it waits for all other readers, and
+    /// the guards of the owner then have the new fence.
     ///
-    /// Without this, every call is a new owner, and would wait for the others.
+    /// Without this, every call has a new owner, and would wait for the others.
     ///
     /// # Examples
     ///
@@ -86,11 +86,11 @@ impl Mutex {
 
     /// Waits for the lock, without limit.
     ///
-    /// Waiters get it in the order in which they asked. A broken connection
-    /// does not end the wait: it goes on in its place if there is a new one
-    /// within 10 s, and is last in the queue after that. Nor does a server that
-    /// fails over end it: its successor knows no places, so the order there is
-    /// that of asking again.
+    /// Waiters are served in the order of their requests. A broken connection
+    /// does not end the wait: it keeps its place if there is a new connection
+    /// within 10 s, and goes to the end of the queue after that. A fail-over
+    /// does not end it either: the successor knows no places, so waiters queue
+    /// again in the order in which they ask.
     ///
     /// # Errors
     ///
@@ -101,9 +101,9 @@ impl Mutex {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses the place in the queue and leaves nothing on
-    /// the server: what was asked for is withdrawn in the background. It may
-    /// so be put into `tokio::select!` and `tokio::time::timeout`.
+    /// Dropping the future gives up the place in the queue and leaves nothing
+    /// on the server: the client withdraws the request in the background. So it
+    /// may be used in `tokio::select!` and `tokio::time::timeout`.
     ///
     /// # Examples
     ///
@@ -118,12 +118,12 @@ impl Mutex {
 
     /// Takes the lock if it is free and nobody waits for it.
     ///
-    /// `None` if not. Never waits for the lock, only for the server's reply,
-    /// and for a connection at most as long as the client's retry timeout.
+    /// `None` otherwise. Never waits for the lock, only for the server's reply,
+    /// and for a connection for at most the client's retry timeout.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if there was
+    /// The errors of [`lock`](Self::lock), and [`Error::Unavailable`] if there was
     /// no usable answer within the client's retry timeout.
     ///
     /// # Cancel safety
@@ -144,15 +144,15 @@ impl Mutex {
         self.ask(Queueing::Try).await
     }
 
-    /// Waits for the lock for at most `wait`; `None` if that was not enough.
+    /// Waits for the lock for at most `wait`; `None` if the time was not enough.
     ///
-    /// `wait` is rounded up to whole milliseconds, at most what the server
-    /// allows (24 h by default); a `wait` of zero is [`try_lock`](Self::try_lock).
-    /// If the server does not tell the end of the wait, the call ends 1 s later.
+    /// `wait` is rounded up to whole milliseconds, at most the server's limit
+    /// (24 h by default); a `wait` of zero is [`try_lock`](Self::try_lock). If
+    /// the server does not report the end of the wait, the call ends 1 s later.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), [`Error::Unavailable`] if the server could not
+    /// The errors of [`lock`](Self::lock), [`Error::Unavailable`] if the server could not
     /// be reached in that time, and [`Error::OutOfRange`] above 30 days.
     ///
     /// # Cancel safety
@@ -173,12 +173,12 @@ impl Mutex {
         self.ask(Queueing::at_most(wait)?).await
     }
 
-    /// Waits for the lock until `deadline`; `None` if that was not enough. See
-    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    /// Waits for the lock until `deadline`; `None` if the time was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`lock_timeout`](Self::lock_timeout).
+    /// The errors of [`lock_timeout`](Self::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -227,14 +227,15 @@ impl Mutex {
 
     /// Takes the lock from its holders; the number of holders removed.
     ///
-    /// The next waiter gets it. The holder is told that it lost the lock, but
-    /// may still be at work: this is for operators.
+    /// The next waiter gets it. The former holder learns of its loss, but may
+    /// still be working. This is for operators.
     ///
     /// # Errors
     ///
-    /// As for [`info`](Self::info). [`Error::Unavailable`] also if the connection
-    /// ended before the answer: it is not asked again, as that could take the lock
-    /// from the next holder, too. Whether it is done is not known then.
+    /// As for [`info`](Self::info), and [`Error::Unavailable`] if the
+    /// connection ended before the answer: the client does not repeat the
+    /// request, because that could take the lock from the next holder too. It
+    /// is then unknown whether the release happened.
     ///
     /// # Cancel safety
     ///
@@ -253,12 +254,12 @@ impl Mutex {
         self.lock.force().await
     }
 
-    /// Takes the lock from its holders, and ends every place in its queue
-    /// before; the number of holders removed.
+    /// Takes the lock from its holders after ending every place in its queue;
+    /// the number of holders removed.
     ///
-    /// Use it where places are left that nobody is going to come back to. A
-    /// waiter of this client that is still there asks again, and gets a place at
-    /// the end of the queue. For the rest see [`force_release`](Self::force_release).
+    /// Use it for abandoned places. A waiter of this client that still waits
+    /// asks again, and gets a place at the end of the queue. Otherwise as
+    /// [`force_release`](Self::force_release).
     ///
     /// # Errors
     ///

@@ -16,10 +16,10 @@ use crate::locks::{Lock, Single, left};
 
 /// A lock that any number of readers can hold together, or one writer alone.
 ///
-/// Made by [`Client::rwlock`](crate::Client::rwlock); cheap to clone. Everybody
-/// is served in the order of asking: readers that ask one after the other get
-/// it together, and nobody who asks after a writer gets it before that writer.
-/// Each reader has its own lease and its own fence.
+/// Made by [`Client::rwlock`](crate::Client::rwlock); cheap to clone. It is
+/// served in the order of the requests: consecutive readers get it together,
+/// and no later request gets it before a waiting writer. Each reader has its
+/// own lease and its own fence.
 ///
 /// It is the same lock as a [`Mutex`](crate::Mutex) with the same key, which
 /// counts as a writer.
@@ -51,20 +51,21 @@ impl RwLock {
         &self.lock.key
     }
 
-    /// The same lock, asked for by `owner`, who may hold it already.
+    /// The same lock, for `owner`, which may already hold it.
     ///
-    /// Then it is entered again, at once, with the terms and the fence of the
-    /// hold that is there, and is free when the last of the owner's guards is
-    /// gone. A writer may read as well; the lock stays exclusive meanwhile. For
-    /// a reader, to write is an upgrade of what it holds, as
-    /// [`ReadGuard::upgrade`](Guard::upgrade) is: it waits for all other readers, and all its
-    /// guards have the new fence then, also if the call was dropped in that
-    /// very moment. The lock stays exclusive until the last of the owner's
-    /// guards is gone, or the last of its write guards is downgraded.
+    /// If it does, the lock is re-entered at once, with the terms and the fence
+    /// of the existing hold. It becomes free when the last of the owner's
+    /// guards is gone. A writer may read as well; the lock stays exclusive
+    /// meanwhile. If a reader asks to write, that is an upgrade, as with
+    /// [`ReadGuard::upgrade`](Guard::upgrade): it waits for all other readers,
+    /// and then all guards of the owner have the new fence, even if the call
+    /// was dropped at that moment. The lock stays exclusive until the last of
+    /// the owner's guards is gone, or the last of its write guards is
+    /// downgraded.
     ///
-    /// Calls of one owner for one key take turns: those that try give `None`
-    /// while another one waits. [`Error::HeldOtherwise`] if the owner holds the
-    /// key by a guard of several keys.
+    /// Calls of one owner for one key take turns: a try returns `None` while
+    /// another call waits. [`Error::HeldOtherwise`] if the owner holds the key
+    /// with a guard of several keys.
     pub fn by(&self, owner: &Owner) -> Self {
         Self::new(self.lock.by(owner))
     }
@@ -76,17 +77,17 @@ impl RwLock {
 
     /// Waits to read, without limit.
     ///
-    /// Goes on over broken connections as
+    /// Continues after a broken connection, as
     /// [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock).
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses the place in the queue and leaves nothing on
-    /// the server.
+    /// Dropping the future gives up the place in the queue and leaves nothing
+    /// on the server.
     pub async fn read(&self) -> Result<ReadGuard, Error> {
         self.lock.wait_for(Ask::Shared).await.map(Guard::new)
     }
@@ -95,7 +96,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The errors of [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
     ///
@@ -104,14 +105,14 @@ impl RwLock {
         self.ask_to_read(Queueing::Try).await
     }
 
-    /// Waits to read for at most `wait`; `None` if that was not enough.
+    /// Waits to read for at most `wait`; `None` if the time was not enough.
     ///
     /// Range and rounding as for
     /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// The errors of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -120,12 +121,12 @@ impl RwLock {
         self.ask_to_read(Queueing::at_most(wait)?).await
     }
 
-    /// Waits to read until `deadline`; `None` if that was not enough. See
-    /// [`read_timeout`](Self::read_timeout); a `deadline` that is over is a try.
+    /// Waits to read until `deadline`; `None` if the time was not enough. See
+    /// [`read_timeout`](Self::read_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`read_timeout`](Self::read_timeout).
+    /// The errors of [`read_timeout`](Self::read_timeout).
     ///
     /// # Cancel safety
     ///
@@ -138,7 +139,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock).
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
     ///
@@ -152,7 +153,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The errors of [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
     ///
@@ -161,11 +162,11 @@ impl RwLock {
         self.ask_to_write(Queueing::Try).await
     }
 
-    /// Waits to write for at most `wait`; `None` if that was not enough.
+    /// Waits to write for at most `wait`; `None` if the time was not enough.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// The errors of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -174,12 +175,12 @@ impl RwLock {
         self.ask_to_write(Queueing::at_most(wait)?).await
     }
 
-    /// Waits to write until `deadline`; `None` if that was not enough. See
-    /// [`write_timeout`](Self::write_timeout); a `deadline` that is over is a try.
+    /// Waits to write until `deadline`; `None` if the time was not enough. See
+    /// [`write_timeout`](Self::write_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`write_timeout`](Self::write_timeout).
+    /// The errors of [`write_timeout`](Self::write_timeout).
     ///
     /// # Cancel safety
     ///
@@ -202,17 +203,17 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::info`](crate::Mutex::info).
+    /// The errors of [`Mutex::info`](crate::Mutex::info).
     pub async fn info(&self) -> Result<Info, Error> {
         self.lock.info().await
     }
 
-    /// Takes the lock from all who hold it; the number of holders removed. See
+    /// Takes the lock from all its holders; the number of holders removed. See
     /// [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::force_release`](crate::Mutex::force_release).
+    /// The errors of [`Mutex::force_release`](crate::Mutex::force_release).
     pub async fn force_release(&self) -> Result<u64, Error> {
         self.lock.force().await
     }
@@ -239,7 +240,7 @@ pub enum Write {}
 /// Holds a lock together with other readers, until it is released, dropped,
 /// or lost.
 ///
-/// The fence is this reader's own: larger than that of every writer before it.
+/// The fence is this reader's own: larger than the fence of every writer before it.
 ///
 /// # Examples
 ///
@@ -318,18 +319,19 @@ impl Grants for Writing {
 impl Guard<Shared> {
     /// Waits, without limit, until all other readers are gone, and writes.
     ///
-    /// The lock is not given up in between, so what was read still stands;
-    /// readers and writers who wait already are passed. The fence is a new
-    /// one, for all guards of this owner.
+    /// The lock is held throughout, so what was read stays true. The upgrade
+    /// goes ahead of all waiting readers and writers. The fence is new, for all
+    /// guards of this owner.
     ///
-    /// While it waits, the watchdog goes on renewing what is held. If that is
-    /// lost meanwhile, by its lease or an operator, the request goes on as
-    /// one for writing only: then others may have written before it was
-    /// granted, and [`WriteGuard::is_unbroken`](Guard::is_unbroken) is false.
+    /// While it waits, the watchdog keeps renewing the hold. If the hold is
+    /// lost meanwhile, through its lease or an operator, the request continues
+    /// as an ordinary request to write. Then others may have written before it
+    /// was granted, and [`WriteGuard::is_unbroken`](Guard::is_unbroken) is
+    /// false.
     ///
     /// # Errors
     ///
-    /// Each gives the read guard back, valid unless it was lost.
+    /// Each error returns the read guard, which is valid unless it was lost.
     ///
     /// - [`Error::Deadlock`]: another reader waits for its upgrade already,
     ///   and so for this one to stop reading. Release the guard, then write;
@@ -339,11 +341,10 @@ impl Guard<Shared> {
     /// # Cancel safety
     ///
     /// The guard belongs to the future: dropping it withdraws the request and
-    /// releases what was held, as dropping the guard does. Other guards of
-    /// the same owner keep on reading, also if the upgrade was granted in
-    /// that very moment: it is undone, and only their fence is a new one. To
-    /// give up waiting and go on reading use
-    /// [`upgrade_timeout`](Self::upgrade_timeout).
+    /// releases the hold, like dropping the guard. Other guards of the same
+    /// owner keep reading, even if the upgrade was granted at that moment: it
+    /// is undone, and only their fence is new. To stop waiting and keep
+    /// reading, use [`upgrade_timeout`](Self::upgrade_timeout).
     pub async fn upgrade(self) -> Result<WriteGuard, ChangeError> {
         loop {
             match self.asking(Queueing::Unlimited).await {
@@ -355,14 +356,14 @@ impl Guard<Shared> {
         }
     }
 
-    /// Writes if nobody else reads, at once; gives the guard back if not.
+    /// Writes at once if nobody else reads; otherwise returns the guard.
     ///
-    /// Also given back while another call of this owner for this key is under
+    /// Also returned while another call of this owner for this key is under
     /// way.
     ///
     /// # Errors
     ///
-    /// Those of [`upgrade`](Self::upgrade) but for [`Error::Deadlock`], and
+    /// The errors of [`upgrade`](Self::upgrade) except [`Error::Deadlock`], and
     /// [`Error::Unavailable`] if there was no usable answer within the
     /// client's retry timeout.
     ///
@@ -386,7 +387,7 @@ impl Guard<Shared> {
         self.ask(Queueing::Try).await
     }
 
-    /// Waits to write for at most `wait`; gives the guard back if that was
+    /// Waits to write for at most `wait`; returns the guard if the time was
     /// not enough.
     ///
     /// Range and rounding of `wait` as for
@@ -394,7 +395,7 @@ impl Guard<Shared> {
     ///
     /// # Errors
     ///
-    /// Those of [`upgrade`](Self::upgrade), [`Error::Unavailable`] if the
+    /// The errors of [`upgrade`](Self::upgrade), [`Error::Unavailable`] if the
     /// server could not be reached in that time, and [`Error::OutOfRange`].
     ///
     /// # Cancel safety
@@ -415,7 +416,7 @@ impl Guard<Shared> {
         }
     }
 
-    /// Asks to write; `None` is a no. The owner keeps on reading meanwhile, so it
+    /// Asks to write; `None` means no. The owner keeps reading meanwhile, so it
     /// is a guard that is entered: nothing is released in between.
     async fn asking(&self, queueing: Queueing) -> Result<Option<WriteGuard>, Error> {
         if let Some(loss) = self.loss().now() {
@@ -433,26 +434,25 @@ impl Guard<Shared> {
 }
 
 impl Guard<Write> {
-    /// Whether nobody can have written since the read guard was taken that
-    /// this one was upgraded from.
+    /// Whether nobody can have written since this guard's read guard was taken.
     ///
-    /// True for a guard that is no upgrade. False if the read guard was lost
-    /// while the upgrade waited: read again what the writing rests on.
+    /// True for a guard that is not an upgrade. False if the read guard was
+    /// lost while the upgrade waited: read the data again.
     pub fn is_unbroken(&self) -> bool {
         self.held.is_unbroken
     }
 
-    /// Goes on reading, and lets other readers in.
+    /// Keeps reading, and lets other readers in.
     ///
-    /// Lease and fence stay as they are. Readers at the front of the queue get
-    /// in at once. If the owner has other write guards, nothing is sent, and
-    /// the lock stays exclusive until they are downgraded too, or all of its
-    /// guards are gone.
+    /// Lease and fence stay the same. Readers at the front of the queue get in
+    /// at once. If the owner has other write guards, nothing is sent, and the
+    /// lock stays exclusive until they are downgraded too, or all its guards
+    /// are gone.
     ///
     /// # Errors
     ///
-    /// Each gives a read guard, valid unless the lock was lost; the server may
-    /// still keep other readers out, until it is released.
+    /// Each error returns a read guard, which is valid unless the lock was
+    /// lost; the server may keep other readers out until it is released.
     ///
     /// - [`Error::Lost`]: the lock was lost before;
     /// - [`Error::Unavailable`]: no answer within the client's retry timeout;
@@ -473,13 +473,13 @@ impl Guard<Write> {
     }
 }
 
-/// What a reader has that asked to write, and not without limit.
+/// The result of a try to upgrade, or of one with a limited wait.
 #[derive(Debug)]
 #[must_use = "a lock is released as soon as its guard is dropped"]
 pub enum Upgrade<W = WriteGuard, R = ReadGuard> {
     /// It writes now.
     Granted(W),
-    /// Others read as well: it reads as before.
+    /// There are other readers: it still reads.
     Refused(R),
 }
 
@@ -489,8 +489,7 @@ pub enum Upgrade<W = WriteGuard, R = ReadGuard> {
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct ChangeError<R = ReadGuard> {
-    /// What is held still: the lock for reading, or what is left of a lost
-    /// hold.
+    /// What is still held: the lock for reading, or the rest of a lost hold.
     pub guard: R,
     /// What went wrong.
     #[source]

@@ -13,14 +13,15 @@ use crate::locks::{Lock, Single, left};
 /// A number of permits that many can share: at most that number is held at a time.
 ///
 /// Made by [`Client::semaphore`](crate::Client::semaphore); cheap to clone.
-/// Permits are held on a lease, renewed and lost like a mutex: those of a
-/// holder that dies come back by themselves. Everybody is served in the order
-/// of asking; one who waits for many holds up those behind it who want few.
+/// Permits have a lease, and are renewed and lost like a mutex: if a holder
+/// dies, its permits become free when its lease ends. It is served in the order
+/// of the requests: a waiter for many permits holds up those behind it that
+/// want few.
 ///
-/// The number belongs to the caller, not to the key. A caller is granted `k`
-/// permits if those held now and `k` make at most its own number. Use the
-/// same number everywhere; to change it, change it there. Each acquisition is
-/// an owner of its own, and there is no entering again.
+/// The limit belongs to the caller, not to the key. A caller is granted `k`
+/// permits if `k` plus the permits held now is at most its own limit. Use the
+/// same limit everywhere; to change it, change it there. Each acquisition has
+/// its own owner, and cannot be re-entered.
 ///
 /// # Examples
 ///
@@ -67,19 +68,18 @@ impl sealed::Kind for Permit {
 pub type Permits = Guard<Permit>;
 
 impl Guard<Permit> {
-    /// How many they are.
+    /// How many permits this guard holds.
     pub fn count(&self) -> u32 {
         self.held.ask().permits()
     }
 
-    /// Lowers the number of permits that others can have, for as long as this
-    /// client is there.
+    /// Lowers the number of permits for others, as long as this client exists.
     ///
-    /// They stay taken and are renewed as before. They come back when the client is
-    /// [closed](crate::Client::close), with their lease when it is gone, when an
-    /// operator takes them, and when their terms end them;
-    /// [`Client::loss`](crate::Client::loss) tells of the last two. For a time that
-    /// is known, whatever happens to this process, see
+    /// They stay taken and are renewed as before. They become free when the
+    /// client is [closed](crate::Client::close), with their lease when the
+    /// client is gone, when an operator takes them, and when their terms end
+    /// them; [`Client::loss`](crate::Client::loss) reports the last two. For a
+    /// limited time, whatever happens to this process, use
     /// [`release_after`](Self::release_after).
     ///
     /// # Examples
@@ -127,18 +127,18 @@ impl Semaphore {
 
     /// Waits for one permit, without limit.
     ///
-    /// Goes on over broken connections as
+    /// Continues after a broken connection, as
     /// [`Mutex::lock`](crate::Mutex::lock) does.
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
+    /// The errors of [`Mutex::lock`](crate::Mutex::lock), and [`Error::OutOfRange`] for
     /// a semaphore of 0 or above 1,000,000 permits.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future loses the place in the queue and leaves nothing on
-    /// the server.
+    /// Dropping the future gives up the place in the queue and leaves nothing
+    /// on the server.
     pub async fn acquire(&self) -> Result<Permits, Error> {
         self.acquire_many(1).await
     }
@@ -162,7 +162,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock).
+    /// The errors of [`Mutex::try_lock`](crate::Mutex::try_lock).
     ///
     /// # Cancel safety
     ///
@@ -184,14 +184,14 @@ impl Semaphore {
         self.ask(permits, Queueing::Try).await
     }
 
-    /// Waits for one permit for at most `wait`; `None` if that was not enough.
+    /// Waits for one permit for at most `wait`; `None` if the time was not enough.
     ///
     /// Range and rounding as for
     /// [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
+    /// The errors of [`Mutex::lock_timeout`](crate::Mutex::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -230,12 +230,12 @@ impl Semaphore {
         self.ask(permits, Queueing::at_most(wait)?).await
     }
 
-    /// Waits for one permit until `deadline`; `None` if that was not enough. See
-    /// [`acquire_timeout`](Self::acquire_timeout); a `deadline` that is over is a try.
+    /// Waits for one permit until `deadline`; `None` if the time was not enough. See
+    /// [`acquire_timeout`](Self::acquire_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire_timeout`](Self::acquire_timeout).
+    /// The errors of [`acquire_timeout`](Self::acquire_timeout).
     ///
     /// # Cancel safety
     ///
@@ -244,12 +244,12 @@ impl Semaphore {
         self.acquire_timeout(left(deadline)).await
     }
 
-    /// Waits for `permits` permits together until `deadline`; `None` if that was not enough. See
-    /// [`acquire_many_timeout`](Self::acquire_many_timeout); a `deadline` that is over is a try.
+    /// Waits for `permits` permits together until `deadline`; `None` if the time was not enough. See
+    /// [`acquire_many_timeout`](Self::acquire_many_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire_many_timeout`](Self::acquire_many_timeout).
+    /// The errors of [`acquire_many_timeout`](Self::acquire_many_timeout).
     ///
     /// # Cancel safety
     ///
@@ -262,8 +262,7 @@ impl Semaphore {
         self.acquire_many_timeout(permits, left(deadline)).await
     }
 
-    /// How many permits are free at the moment of asking: those of this number
-    /// that nobody holds.
+    /// How many permits of this limit are free, at the moment of asking.
     ///
     /// # Errors
     ///
@@ -293,17 +292,17 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::info`](crate::Mutex::info).
+    /// The errors of [`Mutex::info`](crate::Mutex::info).
     pub async fn info(&self) -> Result<Info, Error> {
         self.lock.info().await
     }
 
-    /// Takes all permits from those who hold them; the number of holders
-    /// removed. See [`Mutex::force_release`](crate::Mutex::force_release).
+    /// Takes all permits from their holders; the number of holders removed. See
+    /// [`Mutex::force_release`](crate::Mutex::force_release).
     ///
     /// # Errors
     ///
-    /// Those of [`Mutex::force_release`](crate::Mutex::force_release).
+    /// The errors of [`Mutex::force_release`](crate::Mutex::force_release).
     pub async fn force_release(&self) -> Result<u64, Error> {
         self.lock.force().await
     }

@@ -17,7 +17,7 @@ use crate::pump::{State, now};
 
 /// How much is read at once.
 const INPUT_LEN: usize = 16 * 1024;
-/// Of what was read half is taken at once, or this much if that is more. Then
+/// At most half of the input is taken at once, or this much if that is more. Then
 /// those who are answered have their turn, and what they ask for is written: the
 /// server works on that while the others are answered. If all were taken at once,
 /// either side would wait while the other one works.

@@ -72,7 +72,7 @@ struct Core {
     alarm: Option<Instant>,
 }
 
-/// What an observer was told and has not taken yet.
+/// What an observer received and has not taken yet.
 #[derive(Default)]
 struct Untaken {
     changes: VecDeque<Result<Change, Error>>,
@@ -96,7 +96,7 @@ pub(crate) struct Inner {
     pub(crate) state: Arc<State>,
 }
 
-/// Locks, also after a panic elsewhere: nothing here is left half done.
+/// Locks, even after a panic elsewhere: nothing here is left half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -245,7 +245,7 @@ impl State {
                 tracing::warn!(%message, "unknown message");
             }
             Note::NoRoutes { failure } => {
-                tracing::debug!(%failure, "no server tells of the slots");
+                tracing::debug!(%failure, "no server reports the slots");
             }
         }
         if let Note::Connected { .. } | Note::NotConnected { .. } | Note::Lost { .. } = note {
@@ -483,7 +483,7 @@ impl Untaken {
     }
 }
 
-/// Tells everybody that there is no background any more, also when the runtime
+/// Tells everybody that there is no background any more, even when the runtime
 /// is shut down under it.
 struct Closing(Arc<State>);
 
@@ -519,7 +519,7 @@ impl Drop for Inner {
 /// This moment, by a clock that also runs while the machine is suspended.
 ///
 /// The server's clock runs meanwhile, too. By the standard library's monotonic
-/// clock, which stands still on Linux, a hold would count as valid for up to a
+/// clock, which stalls on Linux, a hold would count as valid for up to a
 /// lease after the machine has woken, while somebody else holds the lock.
 #[cfg(target_os = "linux")]
 pub(crate) fn now() -> Instant {

@@ -108,7 +108,7 @@ impl TlsConfig {
         TlsConnector::from(config).connect(name, stream).await
     }
 
-    /// The system's authorities are read anew for each connection, as they may
+    /// The system's authorities are read again for each connection, as they may
     /// be others by now.
     async fn config(&self, tls: Tls) -> io::Result<ClientConfig> {
         let provider = provider();
@@ -208,7 +208,7 @@ fn of_the_system() -> io::Result<Arc<RootCertStore>> {
     }
 }
 
-/// Takes any certificate, whoever shows it.
+/// Accepts any certificate.
 #[derive(Debug)]
 struct Anybody(Arc<CryptoProvider>);
 

@@ -1,5 +1,5 @@
 //! What is held of a quorum, and the task that looks after it: it counts for how
-//! long a majority holds, and takes what was lost of it anew.
+//! long a majority holds, and takes again what was lost of it.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -84,7 +84,7 @@ struct Parts {
     seats: Seats,
     /// Whether a server has ended one of them.
     was_ended: bool,
-    /// Until when they are to be taken at least, guards or not.
+    /// Until when they must stay taken at least, guards or not.
     kept: Option<Instant>,
     /// Whether what is asked is being polled, which is done without the lock.
     is_heard: bool,
@@ -128,7 +128,7 @@ impl Hold {
 
     /// Whether a majority holds it now: a comparison with the clock, as it is
     /// counted until when. What looks after it is woken by what servers end, and
-    /// counts anew. Bound parts can be over before, so they are looked at.
+    /// counts again. Bound parts can be over before, so they are looked at.
     pub(crate) fn is_valid(&self) -> bool {
         match self.proof.valid_until() {
             None => false,
@@ -136,7 +136,7 @@ impl Hold {
         }
     }
 
-    /// Counts anew for how long a majority holds; false if it is lost.
+    /// Counts again for how long a majority holds; false if it is lost.
     pub(crate) fn look(&self) -> bool {
         let now = now();
         let mut parts = lock(&self.parts);
@@ -165,8 +165,8 @@ impl Hold {
         is_valid
     }
 
-    /// Sets the lease of all parts anew, as far as they can be reached; but of those
-    /// that were not extended, as their member might grant again what it forgets.
+    /// Sets the lease of all parts again, as far as they can be reached; but of those
+    /// that were not extended, because their member might grant again what it forgets.
     pub(crate) async fn renew(&self) {
         let members = &self.turn.members;
         let mut renewing: FuturesUnordered<_> = {
@@ -186,7 +186,7 @@ impl Hold {
         self.look();
     }
 
-    /// Has all parts last for at least `lease` from now, but for those at a
+    /// Has all parts last for at least `lease` from now, except those at a
     /// member that might grant again what it forgets.
     pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let (begun, members) = (now(), &self.turn.members);
@@ -368,7 +368,7 @@ impl Hold {
         Some((losses, alarm))
     }
 
-    /// The next answer of a member that is to hold it too: it counts when it has
+    /// The next answer of a member that should hold it too: it counts when it has
     /// the fence. What was ended hears none.
     fn hear(&self, context: &mut Context<'_>) -> Poll<()> {
         // To poll a question may run any waker, and that code may look at this hold.

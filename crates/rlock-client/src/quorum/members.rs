@@ -219,7 +219,7 @@ impl Member {
         self.client.inner.state.is_connected()
     }
 
-    /// Whether it will never be connected again, as its runtime is gone.
+    /// Whether it will never be connected again, because its runtime is gone.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.inner.state.read(Endpoint::is_closed)
     }

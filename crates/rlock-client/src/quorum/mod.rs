@@ -31,8 +31,8 @@ use hold::{Hold, Turn};
 use members::Members;
 use seats::{Wait, acquire};
 
-/// Independent servers that hold locks together: a lock is held by a majority of
-/// them, so it outlives a minority.
+/// Independent servers that hold locks together: a majority of them holds a
+/// lock, so it survives the failure of a minority.
 ///
 /// | members | may fail |
 /// |---|---|
@@ -41,17 +41,18 @@ use seats::{Wait, acquire};
 /// | 7 | 3 |
 /// | 9 | 4 |
 ///
-/// Each is a master of its own: none is a replica of another. Contenders wait in
-/// the queue of one of them, the gate of that key. All of a lock's holders get
-/// fences that rise, which holds whatever the clocks of the members say.
+/// Each is an independent master: none is a replica of another. Contenders wait
+/// in the queue of one of them, the gate of that key. The fences of a lock rise
+/// from holder to holder, whatever the clocks of the members say.
 ///
-/// A member must not forget what it has granted and grant it again. So it needs
-/// `rlock.startup-grace-ms` of at least the longest lease, or `appendonly yes` with
-/// `appendfsync always` and `no-appendfsync-on-rewrite no`; for the fences also
-/// more than the clocks of the members are apart. A lease above that grace is refused.
+/// A member must not forget a grant and then grant the lock again. So it needs
+/// `rlock.startup-grace-ms` of at least the longest lease, or `appendonly yes`
+/// with `appendfsync always` and `no-appendfsync-on-rewrite no`. For the
+/// fences, the grace must also be longer than the difference between the
+/// members' clocks. A lease above the grace is refused.
 ///
-/// This is Redlock, with a queue and a fence. It is no consensus: a holder that
-/// stood still does not know that it has lost the lock, before it looks. See
+/// This is Redlock, with a queue and a fence. It is not consensus: a holder
+/// that stalled does not know that it has lost the lock until it checks. See
 /// [`QuorumGuard::fence`](crate::QuorumGuard::fence).
 ///
 /// Cheap to clone; all clones use the same connections.
@@ -81,12 +82,13 @@ pub struct QuorumBuilder {
 }
 
 impl QuorumBuilder {
-    /// How each member is connected to; by default as by
+    /// How to connect to each member; by default as
     /// [`Client::builder`](crate::Client::builder).
     ///
-    /// A member that has not answered after a quarter of its response limit, or a
-    /// tenth of the lease if that is less, is not waited for, and left alone for
-    /// as long while the others are a majority.
+    /// If a member has not answered after a quarter of its response limit, or a
+    /// tenth of the lease if that is less, the client stops waiting for it. It
+    /// leaves that member alone for the same time while the others are a
+    /// majority.
     ///
     /// # Examples
     ///
@@ -104,9 +106,9 @@ impl QuorumBuilder {
 
     /// Allows leases above the startup grace of a member.
     ///
-    /// Then a member that crashes may grant a lock again that is still held, and
-    /// two contenders can hold it at the same time, one of them by the help of
-    /// that member. For servers that never forget for another reason.
+    /// Then a member that crashes may grant a lock again that is still held,
+    /// and two contenders can hold it at the same time. Use this only for
+    /// servers that never forget for another reason.
     pub fn any_grace(mut self) -> Self {
         self.any_grace = true;
         self
@@ -116,7 +118,7 @@ impl QuorumBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`Quorum::connect`], and [`Error::OutOfRange`] for a setting.
+    /// The errors of [`Quorum::connect`], and [`Error::OutOfRange`] for a setting.
     ///
     /// # Cancel safety
     ///
@@ -138,7 +140,7 @@ impl QuorumBuilder {
             return Err(Error::OutOfRange {
                 argument: "members",
                 value: format!("{} servers", servers.len()),
-                limit: "3, 5, 7 or 9: one more than an odd number outlives no more failures".into(),
+                limit: "3, 5, 7 or 9: an even number survives no more failures than the odd number below".into(),
             });
         }
         let (members, tasks) = Members::connect(servers, &self.members, self.any_grace).await?;
@@ -148,12 +150,12 @@ impl QuorumBuilder {
 }
 
 impl Quorum {
-    /// Connects to the servers at `urls`, of which there are 3, 5, 7 or 9. All
-    /// clients name the same ones.
+    /// Connects to the servers at `urls`: 3, 5, 7 or 9 of them. All clients
+    /// must name the same servers.
     ///
-    /// Members that are down now join later, if a majority is there. Each is
-    /// looked at by every new connection: whether it is another server than the
-    /// others, and a master.
+    /// Members that are down now join later, if there is a majority now. The
+    /// client checks each member on every new connection: it must be a master,
+    /// and a different server from the others.
     ///
     /// # Errors
     ///
@@ -191,7 +193,7 @@ impl Quorum {
         }
     }
 
-    /// A new owner, for entering a lock more than once.
+    /// A new owner, to enter a lock more than once.
     pub fn owner(&self) -> Owner {
         self.members.next_owner()
     }
@@ -201,7 +203,7 @@ impl Quorum {
     ///
     /// # Cancel safety
     ///
-    /// Nothing is lost: the work goes on.
+    /// Safe: the work goes on.
     pub async fn flush(&self) {
         while self.members.unheard.load(Ordering::Acquire) > 0 {
             tokio::task::yield_now().await;
@@ -237,7 +239,7 @@ pub struct QuorumMutex {
     members: Arc<Members>,
     key: Arc<[u8]>,
     terms: Terms,
-    /// Who asks; a new one each time where none is named.
+    /// The owner; by default a new one each time.
     owner: Option<Owner>,
 }
 
@@ -266,11 +268,11 @@ impl QuorumMutex {
         }
     }
 
-    /// The same lock, asked for by `owner`, who may hold it already: then it is
-    /// entered again, under the same fence. See [`Mutex::by`](crate::Mutex::by).
+    /// The same lock for `owner`, which may already hold it: then the lock is
+    /// re-entered, under the same fence. See [`Mutex::by`](crate::Mutex::by).
     ///
-    /// Only what this [`Quorum`](crate::Quorum) and its clones have taken for
-    /// that owner is entered.
+    /// Only locks that this [`Quorum`](crate::Quorum) and its clones have taken
+    /// for that owner can be re-entered.
     ///
     /// # Examples
     ///
@@ -290,7 +292,7 @@ impl QuorumMutex {
         }
     }
 
-    /// Waits for the lock, without limit: also while too few members can be
+    /// Waits for the lock without limit, even while too few members can be
     /// reached.
     ///
     /// # Errors
@@ -305,7 +307,7 @@ impl QuorumMutex {
     /// # Cancel safety
     ///
     /// Dropping the future leaves neither a hold nor a place in a queue at any
-    /// member: they are withdrawn in the background.
+    /// member: the client withdraws them in the background.
     pub async fn lock(&self) -> Result<QuorumGuard, Error> {
         loop {
             // Nobody says no to one who waits without limit.
@@ -317,14 +319,15 @@ impl QuorumMutex {
 
     /// Takes the lock if it is free; `None` if somebody holds it.
     ///
-    /// Of several that try at the same time one gets it: the one that the gate
-    /// granted. It waits for the others to leave the other members: for half of
-    /// the response limit, or a fifth of the lease if that is less, but for half
-    /// a second at least. A member that still refuses is held.
+    /// If several try at the same time, one of them gets it: the one that the
+    /// gate granted. It waits for the others to leave the other members: for
+    /// half of the response limit, or a fifth of the lease if that is less, but
+    /// at least half a second. A member that still refuses after that counts as
+    /// held.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if no majority
+    /// The errors of [`lock`](Self::lock), and [`Error::Unavailable`] if no majority
     /// has answered within the retry timeout of the members' settings. Its source
     /// says what each of the others does.
     ///
@@ -335,13 +338,14 @@ impl QuorumMutex {
         self.ask(Queueing::Try).await
     }
 
-    /// Waits for at most `wait`; `None` if somebody else has held the lock for all
-    /// of it. At the end all members are asked once more, as the one that was waited
-    /// at may hang. That takes no longer than a slow member is waited for.
+    /// Waits for at most `wait`; `None` if somebody else held the lock for the
+    /// whole time. At the end the client asks all members once more, because
+    /// the one that it waited at may hang. That takes no longer than its limit
+    /// for a slow member.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and [`Error::Unavailable`] if too few
+    /// The errors of [`lock`](Self::lock), and [`Error::Unavailable`] if too few
     /// members could be reached at the end of that time.
     ///
     /// # Cancel safety
@@ -351,12 +355,12 @@ impl QuorumMutex {
         self.ask(Queueing::at_most(wait)?).await
     }
 
-    /// Waits for the lock until `deadline`; `None` if that was not enough. See
-    /// [`lock_timeout`](Self::lock_timeout); a `deadline` that is over is a try.
+    /// Waits for the lock until `deadline`; `None` if the time was not enough. See
+    /// [`lock_timeout`](Self::lock_timeout); a past `deadline` is a try.
     ///
     /// # Errors
     ///
-    /// Those of [`lock_timeout`](Self::lock_timeout).
+    /// The errors of [`lock_timeout`](Self::lock_timeout).
     ///
     /// # Cancel safety
     ///
@@ -398,8 +402,8 @@ pub enum Majority {}
 /// Holds a lock of a [`Quorum`](crate::Quorum) until it is released, dropped, or
 /// lost.
 ///
-/// A majority of the members has its fence written down, so it rises whatever
-/// their clocks say and whichever of them take part.
+/// A majority of the members has stored its fence, so it rises whatever their
+/// clocks say, and whichever of them take part.
 ///
 /// # Examples
 ///
@@ -420,9 +424,9 @@ pub type QuorumGuard = Guard<Majority>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HoldingMember {
-    /// The server, as it was named to connect to it.
+    /// The server, as named when connecting.
     pub address: String,
-    /// For how long it holds for certain, as [`Guard::remaining`] has it.
+    /// How long it certainly still holds, as [`Guard::remaining`].
     ///
     /// [`Guard::remaining`]: crate::Guard::remaining
     pub remaining: Duration,
@@ -448,7 +452,7 @@ impl Guard<Majority> {
         Self::new(Share { hold, open: true })
     }
 
-    /// Another one, after the lease of the whole was set anew; none if the hold
+    /// Another one, after the lease of the whole was set again; none if the hold
     /// is over.
     pub(crate) async fn again(hold: Arc<Hold>) -> Option<Self> {
         let guard = hold.enter().then(|| Self::of(hold))?;
@@ -458,7 +462,8 @@ impl Guard<Majority> {
         guard.held.hold.look().then_some(guard)
     }
 
-    /// The members that hold it now. Others may be away, or be asked just now.
+    /// The members that hold it now. Others may be unreachable, or a request to
+    /// them may be under way.
     ///
     /// # Examples
     ///

@@ -14,7 +14,7 @@
 //! 3. Otherwise let go of all after the first that refused, and wait there. Then
 //!    ask the others again. One that wants the lock only if it is free does not
 //!    wait at the gate. It does at the others: who has the gate is the one to get
-//!    the lock, as all others leave once the gate has refused them.
+//!    the lock, because all others leave once the gate has refused them.
 //! 4. If too few can be reached: let go of all.
 
 /// How one member stands to this contender.
@@ -69,7 +69,7 @@ pub(crate) enum Event {
     Back(usize),
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
     /// Ask for what can be granted at once.
@@ -215,7 +215,7 @@ impl Plan {
         held + asking < majority(self.seats.len()) || self.gate() == Some(Seat::Refused)
     }
 
-    /// The first of those that could be reached when they were to be asked.
+    /// The first of those that could be reached when they were asked.
     fn gate(&self) -> Option<Seat> {
         let mut seats = self.seats.iter().copied();
         seats.find(|seat| !matches!(seat, Seat::Away | Seat::Ahead | Seat::Idle))

@@ -31,7 +31,7 @@ pub(crate) enum Answer {
     Raised(Result<(), Error>),
     /// No connection, or no answer in time.
     Gone,
-    /// It was waited for in vain for a lease, with others held: perhaps their
+    /// It did not answer for a lease, with others held: perhaps their
     /// order has changed, and everybody waits in a circle.
     Stuck,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Contact {
     pub(crate) member: Arc<Member>,
     pub(crate) asking: Option<Pending>,
     pub(crate) guard: Option<Guard>,
-    /// How often it was asked in vain, and when to ask it again.
+    /// How often it did not answer, and when to ask it again.
     pub(crate) failures: u32,
     pub(crate) again: Instant,
 }
@@ -350,7 +350,7 @@ impl Contact {
         (self.asking, self.guard) = (None, None);
     }
 
-    /// Asks for the lock: not for long, but for as long as it takes where it is
+    /// Asks for the lock: only for as long as it takes where it is
     /// queued for with no others held. It is renewed until all is decided,
     /// whatever the terms.
     pub(crate) fn ask(

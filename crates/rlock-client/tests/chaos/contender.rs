@@ -81,7 +81,7 @@ impl Process {
         Self::new(number, standstills, contend)
     }
 
-    /// Has a thread do this, and hears of standstills what it is told.
+    /// Has a thread do this, and records the stalls that it is given.
     pub(crate) fn new(
         number: usize,
         standstills: mpsc::UnboundedSender<Duration>,
@@ -99,7 +99,7 @@ impl Process {
         }
     }
 
-    /// Has nothing run in it for so long, the client's background included.
+    /// Has nothing run in it for this long, the client's background included.
     pub(crate) fn stand_still(&self, duration: Duration) {
         let _ = self.standstills.send(duration);
     }
@@ -113,7 +113,7 @@ async fn stand_still(mut orders: mpsc::UnboundedReceiver<Duration>, log: Log) {
     }
 }
 
-/// Writes down who leads, as this process is told.
+/// Writes down who leads, as this process sees it.
 async fn observe(door: Door, number: usize, log: Log) {
     let Door::Client(client) = door else { return };
     let mut changes = client.election(ELECTION).observe();
@@ -263,7 +263,7 @@ impl Contender {
         self.leave(held, hold).await;
     }
 
-    /// Holds it for so long; whether it is still held then.
+    /// Holds it for this long; whether it is still held then.
     async fn stay(&self, held: &Held, hold: usize, length: Duration) -> bool {
         let until = self.log.now() + micros(length);
         while self.log.sample(hold, || held.is_valid()) {
@@ -289,7 +289,7 @@ impl Contender {
         self.log.answered(release, outcome);
     }
 
-    /// Is told of the loss, and sees that it is final.
+    /// Learns of the loss, and sees that it is final.
     async fn lost(&self, held: Held, hold: usize) {
         let call = self.log.asked(
             self.number,

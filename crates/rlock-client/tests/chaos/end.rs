@@ -27,7 +27,7 @@ pub(crate) async fn all_have_left(processes: Vec<Process>, log: &Log) {
     }
 }
 
-/// No key, no place in a queue, and a lock for whoever wants one.
+/// No key, no place in a queue, and a free lock.
 pub(crate) async fn nothing_is_left(world: &impl World, network: &Network, log: &Log) {
     let begun = Instant::now();
     let mut remains = what_is_left(world).await;

@@ -112,7 +112,7 @@ impl Log {
         self.read().faults[fault].healed = Some(now);
     }
 
-    /// An observer is told who leads.
+    /// An observer learns who leads.
     pub(crate) fn seen(&self, observer: usize, fence: Option<u64>, missed: bool) {
         let moment = self.now();
         self.read().seen.push(Seen {
@@ -129,7 +129,7 @@ impl Log {
     }
 }
 
-/// Writes down when this machine stands still, until the log is all that is left of the run.
+/// Writes down when this machine stalls, until the log is all that is left of the run.
 pub(crate) fn watch_the_machine(log: Log) {
     const NAP: Duration = Duration::from_millis(20);
     const LATE: u64 = 200_000;

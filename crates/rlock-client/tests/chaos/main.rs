@@ -61,7 +61,7 @@ struct Arguments {
     /// What decides the faults; by default the time.
     #[arg(long)]
     seed: Option<u64>,
-    /// Names of tests and what else the test runner is told: with these nothing is run.
+    /// Names of tests and other arguments of the test runner: with these nothing is run.
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]
     tests: Vec<String>,
 }
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What a whole package's tests are told, such as the name of one, is nothing for this program.
+/// Arguments for a whole package's tests, such as the name of one, mean nothing to this program.
 fn without_tests(argument: &str) -> ExitCode {
     const OF_TEST_RUNNERS: [&str; 8] = [
         "--exact",

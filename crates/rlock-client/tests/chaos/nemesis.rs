@@ -91,7 +91,7 @@ impl<W: World> Nemesis<'_, W> {
         self.recover().await;
         let after = self.world.masters().await;
         let mut history = self.log.read();
-        // A machine that stands still may make more of it than was meant.
+        // A machine that stalls may make more of it than was meant.
         let is_meant = matches!(act, Act::FailOver | Act::MoveSlot | Act::MigrateSlot);
         if after != before && !is_meant && history.faults[fault].loses == Loses::Nothing {
             history.faults[fault].loses = Loses::Unreplicated;

@@ -17,7 +17,7 @@ impl Random {
         (mixed ^ (mixed >> 31)) % limit
     }
 
-    /// So many milliseconds, from the first to before the last.
+    /// This many milliseconds, from the first to before the last.
     pub(crate) fn between(&mut self, first: u64, last: u64) -> Duration {
         Duration::from_millis(first + self.below(last - first))
     }

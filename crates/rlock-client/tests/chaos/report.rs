@@ -117,7 +117,7 @@ fn faults(history: &History) -> String {
         .map(|still| still.ended - still.begun)
         .sum();
     format!(
-        "  faults: {}{}\n  clients stood still for {} in all",
+        "  faults: {}{}\n  clients stalled for {} in all",
         history.faults.len(),
         lines.collect::<String>(),
         seconds(still.max(micros(Duration::ZERO)))

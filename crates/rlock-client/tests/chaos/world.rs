@@ -16,9 +16,9 @@ pub(crate) enum Act {
     Crash { keeps_data: bool },
     /// A master dies, another takes its place, and the first comes back empty.
     Succeed,
-    /// A master stands still for less than anybody notices, or for longer.
+    /// A master stalls for less than anybody notices, or for longer.
     Pause { is_long: bool },
-    /// A replica stands still.
+    /// A replica stalls.
     PauseReplica,
     /// An operator has another server become the master.
     FailOver,
@@ -52,7 +52,7 @@ impl Act {
             Self::MigrateSlot => "slot moved at once",
             Self::Disconnect => "connections killed",
             Self::Partition => "partition",
-            Self::Standstill => "client stands still",
+            Self::Standstill => "client stalls",
             Self::Force => "forced release",
             Self::Flush => "flush",
         }

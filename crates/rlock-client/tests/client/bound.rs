@@ -118,7 +118,7 @@ fn without_a_connection_a_bound_hold_counts_for_its_grace_only() {
         proxy.set(Weather::Swallow);
         let loss = tokio::time::timeout(PATIENCE, guard.loss()).await.unwrap();
         assert_eq!(loss, Loss::LeaseEnded);
-        // It was lost before, by the clock; and is told as soon as a thread runs.
+        // It was lost before, by the clock; and is reported as soon as a thread runs.
         let late = Duration::from_millis(100);
         assert!(silent.elapsed() <= grace + late, "{:?}", silent.elapsed());
         assert!(kept.is_valid(), "what is not bound counts on");
@@ -141,9 +141,9 @@ fn a_quiet_connection_is_known_to_be_there() {
         let (client, mut admin) = (server.client().await, server.admin().await);
         let grace = Duration::from_millis(800);
         let guard = bound(&client, "k", grace).lock().await.unwrap();
-        // No renewal is due for seconds, only signs of life are asked for.
+        // No renewal is due for seconds, only heartbeats are asked for.
         let begun = Instant::now();
-        eventually("asked for signs of life", async || {
+        eventually("asked for heartbeats", async || {
             let calls = admin.calls().await;
             calls.get("ping").is_some_and(|calls| *calls >= 10)
         })

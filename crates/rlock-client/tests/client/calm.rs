@@ -1,4 +1,4 @@
-//! Tests that measure time, on machines that stand still now and then.
+//! Tests that measure time, on machines that stall now and then.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ const ATTEMPTS: usize = 12;
 const LATE: Duration = Duration::from_millis(100);
 const NAP: Duration = Duration::from_millis(10);
 
-/// Runs a test that fails if nothing happens for a part of a lease. What fails on a machine that stood still for as long
+/// Runs a test that fails if nothing happens for a part of a lease. What fails on a machine that stalled for as long
 /// says nothing, and is run again. What fails without that has failed.
 pub(crate) fn on_a_calm_machine(run: impl AsyncFn() + Copy + Send + 'static) {
     for attempt in 1.. {
@@ -27,7 +27,7 @@ pub(crate) fn on_a_calm_machine(run: impl AsyncFn() + Copy + Send + 'static) {
         match outcome {
             Ok(()) => return,
             Err(_) if delay > LATE && attempt < ATTEMPTS => {
-                eprintln!("the machine stood still for {delay:?}: once more");
+                eprintln!("the machine stalled for {delay:?}: once more");
             }
             Err(failure) => std::panic::resume_unwind(failure),
         }

@@ -204,7 +204,7 @@ async fn calls_for_keys_of_several_slots_dropped_anywhere_leave_nothing() {
     nothing_is_left(&mut server.admin().await).await;
 }
 
-/// A client has so many requests under way at most; the others have to keep their order too.
+/// A client has at most this many requests under way; the others have to keep their order too.
 #[tokio::test]
 async fn calls_dropped_before_their_requests_could_be_sent_leave_nothing() {
     let server = Server::start().await;

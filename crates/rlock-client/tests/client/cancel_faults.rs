@@ -112,13 +112,14 @@ async fn calls_dropped_beside_faults_leave_nothing() {
         let builder = Client::builder().response_timeout(LIMIT);
         let builder = builder.retry_timeout(4 * LIMIT);
         loop {
-            // A machine that stands still for so short a time fails no test.
+            // A machine that stalls for so short a time fails no test.
             if let Ok(client) = builder.clone().connect(&proxy.url()).await {
                 return client;
             }
         }
     };
-    // After a fault a client is away for up to a second, but others go on.
+    // After a fault a client is unreachable for up to a second, but others go
+    // on.
     let mut clients = vec![server.client().await, server.client().await];
     for _ in 0..12 {
         clients.push(through().await);

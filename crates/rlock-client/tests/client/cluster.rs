@@ -1,4 +1,4 @@
-//! A client of a cluster: locks at all its masters, also when slots move and masters change.
+//! A client of a cluster: locks at all its masters, even when slots move and masters change.
 
 use std::time::{Duration, Instant};
 

@@ -60,7 +60,7 @@ async fn a_unix_socket_carries_locks_and_messages() {
 }
 
 /// All connections have one address there, and the numbers of another server,
-/// or of the same one after a restart, begin anew.
+/// or of the same one after a restart, start again.
 #[tokio::test]
 async fn at_a_unix_socket_nobody_else_is_disconnected() {
     let settings = [("unixsocket", "socket")];

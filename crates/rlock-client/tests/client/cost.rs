@@ -125,7 +125,7 @@ async fn a_contended_lock_and_release_are_two_commands() {
     assert_eq!(calls.get("rlock.renew"), None, "{calls:?}");
 }
 
-/// A grant counts from the last sign of life, for which the connection is asked while somebody waits.
+/// A grant counts from the last heartbeat, for which the connection is asked while somebody waits.
 #[test]
 fn a_grant_after_a_long_wait_needs_no_confirmation() {
     on_a_calm_machine(async || {

@@ -1,4 +1,4 @@
-//! Who leads, what it has published, and who is told of it.
+//! Who leads, what it has published, and who is notified of it.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ async fn next(changes: &mut Changes) -> Change {
     change.expect("a change").unwrap().unwrap()
 }
 
-/// What an observer is told: fence and value, if anybody leads, and whether it may
+/// What an observer sees: fence and value, if anybody leads, and whether it may
 /// have missed others.
 async fn told(changes: &mut Changes) -> (Option<(u64, Vec<u8>)>, bool) {
     let change = next(changes).await;

@@ -154,7 +154,7 @@ async fn no_command_carries_a_time_of_this_machine() {
     let arguments = sent
         .split("\r\n")
         .filter_map(|word| word.parse::<u64>().ok())
-        // The server's own, which a release gives back.
+        // The server's own, which a release undoes.
         .filter(|number| *number != fence);
     let largest = arguments.max().unwrap();
     assert_eq!(largest, 30_000, "no number but leases and waits: {largest}");

@@ -68,7 +68,7 @@ async fn a_lapsed_hold_is_never_revived() {
         .mutex("k")
         .with(Terms::new().lease(Duration::from_millis(150)).unwrap());
     let guard = mutex.lock().await.unwrap();
-    // The server stands still over the end of the lease; nobody else asks.
+    // The server stalls over the end of the lease; nobody else asks.
     server.signal("-STOP");
     assert_eq!(lost(&guard).await, Loss::LeaseEnded);
     server.signal("-CONT");

@@ -1,4 +1,4 @@
-//! Questions that are not about locks, also where the module is missing.
+//! Questions that are not about locks, even where the module is missing.
 
 use rlock_client::probe::{self, Command, Frame, Master};
 use rlock_client::{Client, Error};

@@ -55,7 +55,7 @@ impl Members {
     }
 
     /// For locks with the usual lease, which no member sits out: where nothing
-    /// restarts. A short one is lost on a machine that stands still, and a member
+    /// restarts. A short one is lost on a machine that stalls, and a member
     /// that is slow for a tenth of it is asked once more.
     pub(crate) async fn lasting(&self) -> Quorum {
         let quorum = Quorum::builder().any_grace();

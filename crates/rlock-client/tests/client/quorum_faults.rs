@@ -229,7 +229,7 @@ async fn a_refused_extension_keeps_no_member_from_being_taken_again() {
     guard.release().await.unwrap();
 }
 
-/// All stand still for longer than a member is waited for, and then go on.
+/// All stall for longer than a member is waited for, and then go on.
 #[tokio::test]
 async fn a_short_stall_of_all_members_is_over_when_they_go_on() {
     let members = Members::start(3).await;
@@ -257,7 +257,7 @@ async fn a_short_stall_of_all_members_is_over_when_they_go_on() {
     );
 }
 
-/// One may not lock, and another one is away for a moment.
+/// One may not lock, and another one is unreachable for a moment.
 #[tokio::test]
 async fn a_wait_goes_on_while_a_majority_may_come_back() {
     let mut members = Members::start(3).await;

@@ -241,7 +241,7 @@ async fn a_lock_that_is_free_is_granted_when_the_server_can_remember_no_more() {
     let second = client.mutex("k2").lock().await.unwrap();
     let third = client.mutex("k3").try_lock().await.unwrap().unwrap();
     assert!(second.is_valid() && third.is_valid());
-    // Nobody could be told when it is free.
+    // Nobody could learn when it is free.
     let full = client.mutex("k").lock().await;
     assert!(matches!(full, Err(Error::QueueFull(_))), "{full:?}");
     for guard in [first, second, third] {

@@ -26,7 +26,7 @@ async fn elsewhere<T: Send + 'static>(
     let thread = thread::spawn(move || {
         run(async {
             give.send(made().await).ok().unwrap();
-            // Runs the client's tasks until it is told to end.
+            // Runs the client's tasks until it is enabled end.
             ended.await.unwrap();
         });
     });
@@ -117,7 +117,7 @@ async fn a_thread_of_its_own_renews_while_this_one_is_busy() {
     let lease = Duration::from_millis(1000);
     let mutex = client.mutex("k").with(Terms::new().lease(lease).unwrap());
     let guard = mutex.lock().await.unwrap();
-    // It is the thread that is to be blocked here.
+    // The thread itself must block here.
     thread::sleep(3 * lease);
     assert!(guard.is_valid());
     guard.release().await.unwrap();
@@ -202,7 +202,7 @@ async fn works(client: Client, way: u32) -> Error {
             }
             _ => drop(tokio::time::timeout(brief / 10, lock.write()).await),
         }
-        // Also where nothing else would tell.
+        // Even where nothing else would tell.
         client.mutex("other").try_lock().await.map(drop)
     };
     loop {

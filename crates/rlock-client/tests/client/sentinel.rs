@@ -70,7 +70,7 @@ async fn a_server_that_sentinels_do_not_name_any_more_is_asked_for_nothing() {
     knows(&replica, "kept").await;
     master.signal("-STOP");
     sentinel.names(replica.port()).await;
-    // Asked for while the old master stands still, and granted by the new one.
+    // Asked for while the old master stalls, and granted by the new one.
     let mutex = client.mutex("k");
     let guard = tokio::time::timeout(PATIENCE, mutex.lock()).await;
     let guard = guard.unwrap().unwrap();
@@ -89,7 +89,7 @@ async fn a_server_that_sentinels_do_not_name_any_more_is_asked_for_nothing() {
         info.await.is_ok_and(is_linked)
     })
     .await;
-    // It may have read what was sent before it stood still, but nothing later.
+    // It may have read what was sent before it stalled, but nothing later.
     let calls = master.admin().await.calls().await;
     assert!(!calls.contains_key("rlock.release"), "{calls:?}");
     assert!(!mutex.is_locked().await.unwrap());

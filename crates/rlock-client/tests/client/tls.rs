@@ -142,7 +142,7 @@ async fn calls_say_that_a_new_certificate_is_not_trusted_and_go_on_with_one_that
     let wrong = Authority::new("another").certify("localhost");
     server.show(&mut admin, "wrong", &wrong).await;
     admin.kill_lock_clients().await;
-    eventually("the reason is told", async || {
+    eventually("the reason is shown", async || {
         let error = client.mutex("k").is_locked().await.unwrap_err();
         let Error::Unavailable { source, .. } = error else {
             panic!("{error:?}");

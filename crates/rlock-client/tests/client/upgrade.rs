@@ -211,7 +211,7 @@ async fn a_write_that_is_dropped_leaves_the_same_owners_readers() {
         assert_eq!((info.mode, info.queued), (Mode::Shared, 0));
         assert_eq!(info.fence, Some(reading.fence()));
     }
-    // A loss is told by the fence that it has now.
+    // A loss is reported by the fence that it has now.
     assert_eq!(lock.force_release().await.unwrap(), 1);
     let loss = tokio::time::timeout(PATIENCE, reading.loss())
         .await

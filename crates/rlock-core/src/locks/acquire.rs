@@ -13,10 +13,10 @@ use crate::{
 impl Locks {
     /// Asks for a lock.
     ///
-    /// - A holder has its lease started anew; its fence stays, and its count
+    /// - A holder has its lease started again; its fence stays, and its count
     ///   too, unless it asks to `reenter`. It never queues.
     /// - A shared holder that asks for exclusive mode is upgraded if it is
-    ///   alone, also if others are queued.
+    ///   alone, even if others are queued.
     /// - A lock without a queue is granted if it is free, or shared and asked
     ///   for in shared mode.
     /// - An owner whose place is kept is answered as if it stood there, if it
@@ -24,7 +24,7 @@ impl Locks {
     /// - Else, without a wait, the answer is [`Admission::Busy`] and the queue
     ///   is not touched.
     /// - Else it is [`Admission::MustWait`]: the caller makes sure that it can
-    ///   be told of the outcome, and calls [`Locks::enqueue`].
+    ///   be notified of the outcome, and calls [`Locks::enqueue`].
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl Locks {
     }
 
     /// Queues a request that [`Locks::acquire`] answered with
-    /// [`Admission::MustWait`], last, or first if it is to be upgraded; or, if
+    /// [`Admission::MustWait`], last, or first if it is an upgrade; or, if
     /// its owner has a place already, gives it that place, and ends the
     /// earlier call if that still waits.
     pub fn enqueue(
@@ -114,8 +114,8 @@ impl Locks {
         Delivery::Notify(self.table.listener(session, channel))
     }
 
-    /// Gives a ticket to a later request of the same owner; through what the
-    /// earlier one was to be answered comes back.
+    /// Gives a ticket to a later request of the same owner; returns the
+    /// way to answer the earlier one.
     pub(super) fn take_over(
         &mut self,
         now: Timestamp,
@@ -128,7 +128,7 @@ impl Locks {
             ticket.user = user;
             ticket.take_over(now, request, delivery)
         })?;
-        // To go on in a kept place is to wait anew: the earlier wait has
+        // Going on in a kept place counts as a new wait: the earlier wait has
         // been counted as ended.
         self.counters.waits += u64::from(earlier == Delivery::Kept);
         Some(earlier)
@@ -151,7 +151,7 @@ impl Locks {
             self.check_watches_of([name], &request.beside(), limits.watches_max)?;
         }
         let own = own.filter(|_| own_ticket.is_some());
-        if own.is_none() && *hold != Hold::Free {
+        if own.is_none() && !hold.is_free() {
             self.check_shared(now, hold, request, limits)?;
         }
         let count = hold.of_caller(request.owner).map_or(0, |it| it.count);

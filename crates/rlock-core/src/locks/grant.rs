@@ -15,7 +15,7 @@ use crate::{
     Request, Ticket, TicketId, Timestamp,
 };
 
-/// What is to be remembered of a hold beside the store.
+/// What must be remembered of a hold beside the store.
 #[derive(Clone, Copy)]
 pub(super) struct Beside<'a> {
     pub(super) owner: &'a [u8],
@@ -310,7 +310,7 @@ pub struct KeptPlace {
 }
 
 impl Granted {
-    /// The place to be given back if the grant does not arrive, if the request
+    /// The place to restore if the grant does not arrive, if the request
     /// asked for that.
     #[must_use]
     pub fn kept_place(&self) -> Option<Box<KeptPlace>> {
@@ -322,7 +322,7 @@ impl Granted {
 
 impl Locks {
     /// Keeps a place for a waiter whom its grant has not reached. Nothing is
-    /// kept for an owner that has asked anew meanwhile.
+    /// kept for an owner that has asked again meanwhile.
     pub fn keep_place(&mut self, now: Timestamp, names: &[Name<'_>], place: &KeptPlace) {
         self.restore(now, names, &place.ticket, place.places.as_slice());
     }

@@ -1,7 +1,7 @@
 //! Owners who wait, for whom they wait, and which of them can never go on.
 //!
 //! The invariant: a set of owners is *stuck* if each of them has a wait that
-//! stays blocked even when everybody outside the set gives back all that it
+//! stays blocked even when everybody outside the set releases all that it
 //! holds. The union of two stuck sets is stuck, so there is a largest one. It
 //! is found from above: at first everybody who waits is taken to be stuck,
 //! then each owner is let go whose waits are not blocked any more, until

@@ -49,7 +49,7 @@ impl Locks {
     /// hold belongs to the caller's connection from then on, if it has one.
     /// Channel and grace replace those of the hold.
     ///
-    /// Raises the fence of the hold to that of the renewal, if that is larger;
+    /// Raises the fence of the hold to the renewal's, if that is larger;
     /// every later one of this lock is above it.
     ///
     /// `None` if the caller is not a holder; a hold that has ended is never
@@ -59,9 +59,9 @@ impl Locks {
     ///
     /// [`Refusal::FenceTooLarge`] if that fence is more than an hour ahead of
     /// the clock, [`Refusal::FenceTaken`] if another holder has it,
-    /// [`Refusal::TooManyWatches`] if it is to be watched, was not before, and
-    /// there are `watches_max` watches, [`Refusal::ValueOfShared`] if it is
-    /// shared and is to have a value.
+    /// [`Refusal::TooManyWatches`] if it asks for a watch, was not watched
+    /// before, and there are `watches_max` watches, [`Refusal::ValueOfShared`]
+    /// if it is shared and asks for a value.
     pub fn renew(
         &mut self,
         now: Timestamp,
@@ -112,7 +112,7 @@ impl Locks {
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 
-    /// Gives back one entry of the caller's hold, or `all` of them; with a
+    /// Releases one entry of the caller's hold, or `all` of them; with a
     /// fence, only if that is the hold's.
     ///
     /// Answers the count that is left, `None` if the caller is not a holder, or
@@ -215,7 +215,7 @@ impl Locks {
         self.take_out(ticket)
     }
 
-    /// Begins a turn, in which about so many tickets may be handled. Whatever
+    /// Begins a turn, in which about this many tickets may be handled. Whatever
     /// is left over is due at once, see [`Locks::next_due`].
     pub const fn begin_turn(&mut self, tickets: usize) {
         self.budget = Budget::of(tickets);
@@ -263,7 +263,7 @@ impl Locks {
         if let Some(fence) = hold.floor() {
             self.fences.meet(now, name, fence);
         }
-        // One who asks is told the truth, whatever is left of this turn.
+        // A request gets the truth, whatever is left of this turn.
         let most = self.budget.left() / 2;
         let lapsed = hold.drop_lapsed(now, owner, most);
         self.counters.lease_expirations += lapsed as u64;
@@ -293,7 +293,7 @@ impl Locks {
     }
 
     /// False during the grace after a start, and while losses of a lock are
-    /// still to be told: they come before its next grant.
+    /// not reported yet: they come before its next grant.
     fn is_granting(&self, now: Timestamp, queue: Option<QueueId>) -> bool {
         let tells = || queue.is_some_and(|id| self.table.search(id).is_some());
         self.granting_from.is_none_or(|from| from <= now) && !tells()
@@ -316,7 +316,7 @@ impl Locks {
     }
 }
 
-/// Whether a fence is that of another shared holder. Beside an exclusive one
+/// Whether another shared holder has this fence. Beside an exclusive one
 /// there is none.
 fn is_of_another(hold: &Hold, owner: &[u8], fence: Fence) -> bool {
     let Hold::Shared(shared) = hold else {

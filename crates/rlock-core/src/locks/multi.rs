@@ -47,7 +47,7 @@ impl Locks {
             }
             return self.enter_all_again(now, names, holds, request, limits);
         }
-        let free = holds.iter().all(|hold| *hold == Hold::Free);
+        let free = holds.iter().all(Hold::is_free);
         let own = self.own_place(names, request.owner);
         if free && self.is_granting_all(now, names) && self.is_next_for_all(names, own, request) {
             return self.enter_all(now, names, holds, own, request, limits);

@@ -1,6 +1,6 @@
 //! Settling: drop what lapsed, hand off to all who fit. Who is next, and
-//! whether it is anybody's turn, is decided here and nowhere else: also that of a
-//! request for several keys, which has to be first in all queues while all locks
+//! whether it is anybody's turn, is decided here and nowhere else: also the turn of
+//! a request for several keys, which has to be first in all queues while all locks
 //! are free.
 //!
 //! Fairness towards those who wait outside the queue, as clients of Redisson do:
@@ -16,7 +16,7 @@ use crate::{
 /// milliseconds.
 const OFFER_MS: u64 = 5;
 /// How long until a key that holds no lock is looked at again, in
-/// milliseconds. Nearly every way out of that state is told by a key event;
+/// milliseconds. Nearly every way out of that state has a key event;
 /// this is for the others.
 const NO_LOCK_LOOK_MS: u64 = 1000;
 
@@ -128,7 +128,7 @@ impl Locks {
     /// Counts a lease that ended unseen: the key is gone, and it was time.
     fn count_unseen_lapse(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
         let queue = self.table.queue(id);
-        if queue.is_some_and(|it| it.was_lease_due(now)) && *hold == Hold::Free {
+        if queue.is_some_and(|it| it.was_lease_due(now)) && hold.is_free() {
             self.counters.lease_expirations += 1;
         }
     }
@@ -172,7 +172,7 @@ impl Locks {
             self.budget.spend(1);
             if over || gone {
                 effects.extend(self.end_front(now, front, gone));
-            } else if *hold == Hold::Free && self.offers(now, id, effects) {
+            } else if hold.is_free() && self.offers(now, id, effects) {
                 return;
             } else if is_multi {
                 self.note_if_ready(front);
@@ -295,7 +295,7 @@ impl Locks {
             let front = self.table.front(queue);
             let offered = self.is_offered(now, queue);
             self.look_at(now, queue, hold);
-            let free = *hold == Hold::Free && !offered;
+            let free = hold.is_free() && !offered;
             grantable &= free
                 && self.is_granting(now, Some(queue))
                 && front == Some(*member)
@@ -359,7 +359,7 @@ impl Locks {
     }
 
     /// Whether a ticket is first for its lock, and that was free when it was
-    /// last looked at. Of the lock that is settled `now` it is known.
+    /// last looked at. It is known for the lock that is settled `now`.
     fn is_ready(&self, id: TicketId, now: TicketId) -> bool {
         let Some(ticket) = self.table.ticket(id) else {
             return true;

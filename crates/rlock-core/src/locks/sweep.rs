@@ -3,11 +3,11 @@
 //! the other, from each source of work in turn; and how much of it in one turn.
 //!
 //! Ten thousand leases may end in one millisecond, and ten thousand readers may
-//! be let in by one release. The server would stand still meanwhile, so every
-//! operation over many tickets asks its budget before each, and marks its lock as
-//! due when there is nothing left. The unit is one ticket: a grant, the end of a
-//! wait, a loss that is told, a lease that has ended; each is some microseconds
-//! of work for the shell.
+//! be let in by one release. The server would stall meanwhile, so every
+//! operation over many tickets asks its budget before each, and marks its lock
+//! as due when there is nothing left. The unit is one ticket: a grant, the end
+//! of a wait, a loss that is reported, a lease that has ended; each is some
+//! microseconds of work for the shell.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
@@ -25,7 +25,7 @@ pub(super) struct Sweep {
     /// The number of the last ticket or watch from before this server became a
     /// replica, as long as any of these may be left.
     left: Option<NonZeroU64>,
-    /// The next lock to check for a value that was told before that.
+    /// The next lock to check for a value that was published before that.
     left_told: QueueId,
     /// Queues whose places all end, with the number of the last ticket that was
     /// given before that was asked for.
@@ -62,7 +62,7 @@ enum Source {
     Rechecks,
     /// Waits that are over.
     Waits,
-    /// Locks whose leases have ended, or that are to be looked at for another
+    /// Locks whose leases have ended, or that must be checked for another
     /// reason that only time brings about.
     Looks,
     /// Bound holds whose connections have closed.
@@ -72,10 +72,10 @@ enum Source {
 }
 
 /// Whose turn it is. Each source gives a few pieces of work, then the next one
-/// does. So no source keeps another one waiting, however much there is to do.
+/// does. So no source keeps another one waiting, whatever the amount of work.
 #[derive(Debug, Default)]
 struct Turns {
-    /// How many pieces have been given, and asked for in vain.
+    /// How many pieces have been given, and asked for without result.
     given: usize,
 }
 
@@ -106,7 +106,7 @@ impl Turns {
         self.given = self.given.next_multiple_of(Self::SHARE) % all;
     }
 
-    /// Begins anew.
+    /// Starts again.
     fn restart(&mut self) {
         self.given = 0;
     }
@@ -136,7 +136,7 @@ impl Locks {
         }
     }
 
-    /// Has every lock of a database, or of all, settled by and by.
+    /// Has every lock of a database, or of all, settled later.
     pub fn settle_all_later(&mut self, db: Option<u32>) {
         // Without this a thousand flushes in one turn would go through every
         // queue a thousand times.
@@ -162,7 +162,7 @@ impl Locks {
     /// From when on anything is granted to somebody who does not hold it yet;
     /// `None` for at any time, whatever becomes of the clock.
     ///
-    /// From then on every lock is settled by and by. If the first of them shows
+    /// From then on every lock is settled later. If the first of them shows
     /// that nothing may be granted yet, and this is called again, the rest is
     /// left alone until the new time.
     pub fn grant_from(&mut self, from: Option<Timestamp>) {
@@ -246,7 +246,7 @@ impl Locks {
     }
 
     /// Ends a wait that is over, or the grace of a kept place. Nobody has to be
-    /// told of the latter.
+    /// notified of the latter.
     pub fn end_wait(&mut self, now: Timestamp, id: TicketId) -> Option<Ended> {
         let ticket = self.table.ticket(id)?;
         if !ticket.wait_ends.has_passed(now) {
@@ -260,7 +260,7 @@ impl Locks {
         self.end_call(now, id)
     }
 
-    /// Ends a request because the blocked call is gone that it was to be
+    /// Ends a request because the blocked call is gone that it would have been
     /// answered through. False if it has another one by now.
     pub fn caller_gone(&mut self, now: Timestamp, id: TicketId, handle: u64) -> bool {
         let gone = self.table.ticket(id).is_some_and(|ticket| {
@@ -445,7 +445,7 @@ impl Locks {
         self.sweep.left.is_some_and(|last| id.0 <= last.get())
     }
 
-    /// Whether a value was told before this server became a replica.
+    /// Whether a value was reported before this server became a replica.
     pub(super) fn is_told_left(&self, told: &Told) -> bool {
         self.sweep.left.is_some_and(|last| told.number <= last)
     }
@@ -468,7 +468,7 @@ impl Locks {
         }
         let watch = self.table.watches_of(id).map(|it| it.0).next();
         let Some(watch) = watch.and_then(|id| self.table.remove_watch(id)) else {
-            // Whoever follows its value asks the server that has it now.
+            // An observer of its value asks the server that has it now.
             self.table.forget_told(id);
             return None;
         };
@@ -559,7 +559,7 @@ impl Locks {
         })
     }
 
-    /// The next hold that is to be cut as its connection has closed.
+    /// The next hold to cut, because its connection has closed.
     fn next_unbound(&mut self) -> Option<Due> {
         while let Some(id) = self.sweep.unbound.pop_front() {
             let watch = self.table.watch(id);

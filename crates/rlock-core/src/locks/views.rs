@@ -205,7 +205,7 @@ pub struct ContendedView<'a> {
 }
 
 impl<'a> ContendedView<'a> {
-    /// What `RLOCK.LIST` shows of a lock that has so many holders.
+    /// What `RLOCK.LIST` shows of a lock with this many holders.
     #[must_use]
     pub fn fields(&self, is_shared: bool, holders: usize) -> ViewFields<'a> {
         ViewFields::of([

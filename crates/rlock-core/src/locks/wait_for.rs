@@ -252,7 +252,7 @@ impl<'a> Search<'a> {
             self.graph.in_the_way(blocked, 0, 1);
         }
         let ahead = self.table.linked_ahead(queue, wait.rank);
-        // Of a queue that was emptied, each may have to be passed.
+        // In a queue that was emptied, each may have to be passed.
         for id in ahead {
             if self.pace.step(self.holders).is_break() {
                 return;

@@ -1,7 +1,7 @@
-//! The end of what is watched: losses are told, and bound holds are cut. And
-//! what those are told who follow the value of a lock.
+//! The end of what is watched: losses are reported, and bound holds are cut.
+//! And what observers of the value of a lock receive.
 //!
-//! Watches are compared with the hold: one is lost if its fence is not that of
+//! Watches are compared with the hold: one is lost if its fence differs from
 //! its owner's hold. A lock may have a hundred thousand watches, so the search
 //! goes on from turn to turn, and nothing is granted until it is through.
 
@@ -9,13 +9,13 @@ use crate::table::QueueId;
 use crate::watch::{Search, Watch, WatchId};
 use crate::{Announce, Effect, Fence, Hold, Locks, Name, Step, Timestamp, ValueMessage, Who};
 
-/// How many watches are looked at for the price of one that is told.
+/// How many watches are looked at for the price of one that is reported.
 const LOOKS_PER_TICKET: usize = 8;
 
 impl Locks {
-    /// Tells of the holds that have ended since the last time, as many as this
-    /// turn allows. Of shared ones only those are looked at that are known to
-    /// have ended, if all is known.
+    /// Tells of the holds that have ended since the last time, up to the limit
+    /// of this turn. Among shared ones only those are looked at that are known
+    /// to have ended, if all is known.
     pub(super) fn tell_losses(
         &mut self,
         now: Timestamp,
@@ -105,11 +105,25 @@ impl Locks {
         }
     }
 
-    /// What those who follow the value of a lock are to be told, now that an
-    /// operation is through. To be called once for each operation, when the
-    /// hold does not change any more. So of a hand-off only the new holder's
-    /// value is told, and a waiter who is passed over never seems to lead.
+    /// The message to those who follow the value of a lock, if it has changed.
+    /// Call it once for each operation, when the hold does not change any more.
+    /// So a hand-off tells only the new holder's value, and a waiter who is
+    /// passed over never seems to lead.
+    #[inline]
     pub fn tell_value(
+        &mut self,
+        now: Timestamp,
+        name: Name<'_>,
+        hold: &Hold,
+    ) -> Option<ValueMessage> {
+        // Inlined, because most holds have no value.
+        if hold.published().is_none() && !self.table.has_told() {
+            return None;
+        }
+        self.tell_change_of_value(now, name, hold)
+    }
+
+    fn tell_change_of_value(
         &mut self,
         now: Timestamp,
         name: Name<'_>,
@@ -137,9 +151,6 @@ impl Locks {
         name: Name<'_>,
         hold: &Hold,
     ) -> Option<ValueMessage> {
-        if !self.table.has_told() {
-            return None;
-        }
         let queue = self.table.find(name)?;
         let told = self.table.told(queue)?;
         self.look_at(now, queue, hold);

@@ -55,7 +55,7 @@ impl<'a, A: Argument> Options<'a, A> {
         let channel = options.channel()?;
         let mode = options.mode()?;
         let value = options.published()?;
-        if value.is_some() && mode != Mode::Exclusive {
+        if value.is_some() && matches!(mode, Mode::Shared { .. }) {
             return Err(ArgError::ExcludesOption {
                 option: Opt::Value.spec().token,
                 excludes: Opt::Shared.spec().token,

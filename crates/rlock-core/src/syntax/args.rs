@@ -63,8 +63,8 @@ pub(crate) fn number<A: Argument>(
         })
 }
 
-/// A number of milliseconds. The largest that there may be fits: it is that of
-/// the setting `max-lease-ms`.
+/// A number of milliseconds. The largest that there may be fits: it is the
+/// setting `max-lease-ms`.
 pub(crate) fn millis<A: Argument>(
     argument: &'static str,
     text: &A,

@@ -101,8 +101,8 @@ pub fn release<A: Argument>(words: &[A]) -> Result<Release<'_, A>, ArgError> {
     })
 }
 
-/// Reads the arguments of `RLOCK.FORCE`: the key, and whether its queue is to
-/// end too.
+/// Reads the arguments of `RLOCK.FORCE`: the key, and whether to end its queue
+/// too.
 pub fn force<A: Argument>(words: &[A]) -> Result<(&A, bool), ArgError> {
     let [_, key, options @ ..] = words else {
         return Err(ArgError::Arity);

@@ -145,9 +145,17 @@ impl<'a, A: Argument> Options<'a, A> {
     }
 
     /// The same of an option whose numbers are all small.
-    #[inline]
+    #[inline(always)]
     pub(super) fn small(&self, option: Opt) -> Result<Option<u32>, ArgError> {
-        let number = self.number(option)?;
+        match self.value(option) {
+            None => Ok(None),
+            Some(text) => self.read_small(option, text),
+        }
+    }
+
+    #[inline(never)]
+    fn read_small(&self, option: Opt, text: &A) -> Result<Option<u32>, ArgError> {
+        let number = self.read_number(option, text)?;
         Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
     }
 
@@ -162,12 +170,14 @@ impl<'a, A: Argument> Options<'a, A> {
         Ok(Some(NamedChannel { kind, word }))
     }
 
-    /// What is to be published with the hold.
+    /// The value to publish with the hold.
+    #[inline]
     pub(super) fn published(&self) -> Result<Option<&'a [u8]>, ArgError> {
         self.value(Opt::Value).map(args::value).transpose()
     }
 
     /// The grace that an option has.
+    #[inline(always)]
     pub(super) fn grace(&self, option: Opt) -> Result<Option<Grace>, ArgError> {
         Ok(self.small(option)?.map(Grace::from_millis))
     }

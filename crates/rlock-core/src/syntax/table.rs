@@ -64,7 +64,7 @@ pub enum Opt {
     Count,
 }
 
-/// What there is to know of an option.
+/// What is known of an option.
 #[derive(Debug)]
 pub struct Spec {
     /// The word that it begins with.
@@ -232,7 +232,7 @@ impl Opt {
         Self::Count,
     ];
 
-    /// What there is to know of it.
+    /// What is known of it.
     #[must_use]
     pub const fn spec(self) -> &'static Spec {
         use Command::{Acquire, AcquireAll, Force, List, Release, ReleaseAll, Renew, RenewAll};

@@ -17,14 +17,14 @@ impl QueueId {
 /// When, and why, a lock has to be looked at without anybody asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Never: whatever concerns it will be told.
+    /// Never: every change comes as an event.
     Never,
     /// When the first lease of its hold ends.
     LeaseEnd(Timestamp),
     /// The lease of its hold, as far as it was known, has ended; the lock is
     /// marked as due.
     LeaseEnded,
-    /// Once more, as nothing could be decided.
+    /// Once more, because nothing could be decided.
     Again(Timestamp),
 }
 
@@ -66,8 +66,8 @@ impl Streak {
         self.hand_offs = self.hand_offs.saturating_sub(1);
     }
 
-    /// Whether a free lock is to be offered, after so many hand-offs; 0 for
-    /// never. After an offer the streak begins anew.
+    /// Whether to offer a free lock, after this many hand-offs; 0 for
+    /// never. After an offer the streak starts again.
     pub(crate) const fn offers(&mut self, after: u64) -> bool {
         let had_their_time = self.offered;
         self.offered = !had_their_time && after > 0 && self.hand_offs as u64 >= after;
@@ -135,7 +135,7 @@ impl Queue {
         &self.streak
     }
 
-    /// Whether it is to be settled by and by.
+    /// Whether it must be settled later.
     pub(crate) const fn is_due(&self) -> bool {
         self.due
     }

@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Takes a lock, enters again, renews, is in somebody's way, gives it back.
+/// Takes a lock, enters again, renews, is in somebody's way, releases it.
 fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
     let mut hold = Hold::Free;
     let entered = Request {

@@ -130,7 +130,7 @@ fn malformed_counts_fences_and_terms_are_none() {
     ] {
         assert_eq!(codec::holder(terms.as_bytes()), None, "{terms:?}");
     }
-    // A fence that can be none is that of a hold that was not granted here.
+    // A fence that cannot be one belongs to a hold that was not granted here.
     let holder = codec::holder(b"1 9007199254740992 1");
     assert_eq!(holder, Some(Holder::new(None, Timestamp::from_millis(1))));
 }

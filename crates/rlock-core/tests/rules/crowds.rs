@@ -31,7 +31,7 @@ fn acquire(
     step.expect("the request is in order")
 }
 
-/// Many shared holders, each of whom is to be told of a loss.
+/// Many shared holders, each of which watches its hold.
 fn many_watched(locks: &mut Locks) -> Hold {
     let mut hold = Hold::Free;
     for n in 0..MANY {
@@ -118,7 +118,7 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
     while told < MANY {
         let asked = request("bob", Wait::No);
         let early = acquire(&mut locks, at(1), &mut hold, &asked);
-        assert_eq!(early.reply, Admission::Busy, "{told} have been told");
+        assert_eq!(early.reply, Admission::Busy, "{told} are reported");
         assert!(matches!(locks.next_due(at(1)), Some(Due::Settle { .. })));
         locks.begin_turn(PIECE);
         let step = locks.settle(at(1), KEY, &mut hold);
@@ -126,7 +126,7 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
         assert!(step.effects.iter().all(losses));
         told += step.effects.len();
     }
-    assert_eq!(told, MANY, "each is told once");
+    assert_eq!(told, MANY, "each is reported once");
     settle_all(&mut locks, at(1), &mut hold);
     assert_eq!(locks.gauges(), Gauges::default());
     let asked = request("bob", Wait::No);

@@ -279,7 +279,7 @@ fn fence_is_not_raised_for_one_who_does_not_hold() {
     let last = grant(&mut locks, at(0)).get();
     assert_eq!(raise(&mut locks, &mut Hold::Free, last + 50), Ok(None));
     assert_eq!(grant(&mut locks, at(0)).get(), last + 1);
-    // The fence is that of the one who holds the lock now.
+    // The fence belongs to the current holder.
     let mut hold = Hold::exclusive(Who::Other, Fence::new(last), at(1000));
     assert_eq!(raise(&mut locks, &mut hold, last), Ok(None));
 }

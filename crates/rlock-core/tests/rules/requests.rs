@@ -78,7 +78,7 @@ pub(crate) fn call(
     locks.enqueue(now, KEY, &hold, &request, delivery).0
 }
 
-/// Queues a request that is to be answered on channel `c`.
+/// Queues a request whose answer goes to channel `c`.
 pub(crate) fn notified(
     locks: &mut Locks,
     now: Timestamp,

@@ -16,7 +16,7 @@ const OTHER: Name<'static> = Name {
     key: b"other",
 };
 
-/// Takes the lock and asks to be told of its loss.
+/// Takes the lock and asks to be notified of its loss.
 fn watched(locks: &mut Locks, owner: &str, session: u64) -> Hold {
     let mut hold = Hold::Free;
     let asked = Request {
@@ -127,7 +127,7 @@ fn who_comes_after_a_demotion_is_not_turned_away() {
         notified(&mut locks, at(0), &hold, owner, 8);
     }
     locks.stand_down();
-    // It is a master again at once. Two of them ask anew, one before it knows.
+    // It is a master again at once. Two of them ask again, one before it knows.
     let first = notified(&mut locks, at(0), &hold, "bob", 8);
     let mut turned_away = Vec::new();
     while let Some(due) = locks.next_due(at(0)) {
@@ -149,12 +149,12 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
     notified(&mut locks, at(0), &hold, "bob", 8);
     locks.stand_down();
     // It is a master again at once, and what is left of before is still there.
-    let anew = Renewal {
+    let again = Renewal {
         session: Some(9),
         bind: Some(Grace::from_millis(0)),
         ..RENEWAL
     };
-    let step = locks.renew(at(1), KEY, &mut hold, b"ann", &anew, 1);
+    let step = locks.renew(at(1), KEY, &mut hold, b"ann", &again, 1);
     assert!(step.is_ok_and(|step| step.reply.is_some()));
     while locks.next_due(at(1)).is_some() {}
     let left = locks.gauges();
@@ -487,7 +487,7 @@ fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u
     );
     let handle = |effect| match effect {
         Effect::Withdrawn(Delivery::Blocked { handle, .. }) => handle,
-        other => panic!("{other:?} is told"),
+        other => panic!("{other:?} comes"),
     };
     effects.into_iter().map(handle).collect()
 }
@@ -573,7 +573,7 @@ fn nobody_waits_for_places_of_a_queue_that_was_emptied() {
         ask(&mut locks, OTHER, &mut of_other, "eve"),
         Ok(Admission::MustWait)
     );
-    // One that comes later is ahead of one that asks anew.
+    // One that comes later is ahead of one that asks again.
     notified(&mut locks, at(1), &hold, "dan", 9);
     let delivery = Delivery::Blocked {
         session: 9,

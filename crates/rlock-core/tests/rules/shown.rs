@@ -1,4 +1,4 @@
-//! What there is to see on a stage, as text: locks and messages, with their
+//! What is visible on a stage, as text: locks and messages, with their
 //! fences counted.
 
 use rlock_core::{

@@ -72,7 +72,7 @@ impl Stage {
         }
     }
 
-    /// Plays a step, and answers what is to be seen of it, line by line.
+    /// Plays a step, and returns what is visible of it, line by line.
     pub(crate) fn play(&mut self, step: &Step) -> Vec<String> {
         let at = Timestamp::from_millis(START_MS + step.at_ms);
         self.driver.advance(at);
@@ -264,7 +264,7 @@ impl Stage {
     }
 
     /// Ends the connection: its blocked call is gone, and what it asked to be
-    /// told of, and what is bound to it is cut.
+    /// notified of, and what is bound to it is cut.
     fn close(&mut self, client: &str) {
         let session = self.session(client);
         let calls = self.calls.iter().filter(|(_, (_, of))| *of == session);

@@ -20,7 +20,7 @@ const PIECE: usize = 64;
 fn assert_empty(locks: &mut Locks, now: Timestamp) {
     assert_eq!(locks.gauges(), Gauges::default());
     assert!(!locks.is_contended(KEY));
-    // A lock that was to be settled may have been forgotten meanwhile.
+    // A lock that had to be settled may have been forgotten meanwhile.
     assert!(locks.next_due(now).is_none());
     assert_eq!(locks.next_deadline(now), None);
     assert_eq!(locks.check_indices(), Ok(()));
@@ -47,7 +47,7 @@ fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> (Vec<usize>
 }
 
 /// Turns of ten tickets until all is done: how many there were, and the
-/// databases of the locks that were to be settled.
+/// databases of the locks that had to be settled.
 fn turns(locks: &mut Locks) -> (usize, Vec<u32>) {
     let (mut turns, mut settled) = (0, Vec::new());
     while locks.next_deadline(at(0)) == Some(at(0)) {
@@ -242,7 +242,7 @@ fn flushes_in_a_row_are_one_work() {
         locks.settle_all_later(Some(0));
     }
     assert_eq!(turns(&mut locks).0, 11);
-    // One that comes while the work is under way has to begin anew.
+    // One that comes while the work is under way has to start again.
     locks.settle_all_later(Some(0));
     locks.begin_turn(1);
     assert!(locks.next_due(at(0)).is_none());

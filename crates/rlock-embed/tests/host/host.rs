@@ -23,7 +23,7 @@ pub(crate) struct Host {
     begun: Instant,
     deadline: u64,
     last: u64,
-    /// What callers were told and have not looked at.
+    /// The callers' results that nobody has looked at.
     told: Vec<Action>,
     pub(crate) configuration: Event,
     pub(crate) steps: Vec<Step>,
@@ -114,7 +114,7 @@ impl Host {
         }
     }
 
-    /// The first that callers are told for which that holds.
+    /// The first result of a caller for which that holds.
     pub(crate) fn told(&mut self, what: &str, is_meant: impl Fn(&Action) -> bool) -> Action {
         let begun = Instant::now();
         loop {
@@ -186,7 +186,7 @@ impl Host {
         }
     }
 
-    /// What an observer is told next, or what was asked for: the fence and the value.
+    /// What an observer receives next, or what was asked for: the fence and the value.
     pub(crate) fn leader(&mut self, call: u64) -> Option<(u64, String)> {
         let is_meant =
             |it: &Action| matches!(it, Action::Leader { call: told, .. } if *told == call);
@@ -196,7 +196,7 @@ impl Host {
         }
     }
 
-    /// Whether it was told who leads, and did not look.
+    /// Whether it received a leader that nobody has looked at.
     pub(crate) fn is_told_of(&self, call: u64) -> bool {
         let is_of = |it: &Action| matches!(it, Action::Leader { call: told, .. } if *told == call);
         self.told.iter().any(is_of)

@@ -239,7 +239,7 @@ fn what_is_recorded_is_what_hosts_write_and_read() {
     assert_eq!(rest, all);
 }
 
-/// The run that was recorded; `RLOCK_RECORD=1` records it anew.
+/// The run that was recorded; `RLOCK_RECORD=1` records it again.
 fn recording() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/host/run.json")
 }

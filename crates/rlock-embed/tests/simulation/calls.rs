@@ -34,12 +34,12 @@ enum What {
     /// The keys, which of [`MODES`], the grace if it is bound, and whether a release can have the server keep it.
     Lock(Vec<&'static str>, u8, u64, bool),
     Upgrade(u64),
-    /// Whether it was lost, and until when the server is to keep what; 0 if it is free when this is done.
+    /// Whether it was lost, and until when the server must keep what; 0 if it is free when this is done.
     Release(bool, Vec<(String, String, u64)>),
     Done,
     Flush,
     Question,
-    /// What it was told last, if anything.
+    /// What it received last, if anything.
     Observe(Option<Option<(u64, String)>>),
     Leader,
 }
@@ -145,7 +145,7 @@ impl World<'_> {
         }
     }
 
-    /// Begins a call that may wait for so many milliseconds, and for each of so many requests besides.
+    /// Begins a call that may wait for this many milliseconds, and for each of this many requests besides.
     fn calls(
         &mut self,
         client: usize,
@@ -242,7 +242,7 @@ impl World<'_> {
     fn proclaims(&mut self, client: usize, guard: Option<u64>, time: u8) {
         let Some(guard) = guard else { return };
         let value = usize::from(time) * 5;
-        // One that is too long is the caller's error; so is that of what is shared.
+        // One that is too long is the caller's error; so is the value of a shared hold.
         self.calls(client, 20, What::Done, 0, 1, |it| {
             it.u64("guard", guard).bytes("value", &vec![b'v'; value])
         });
@@ -331,7 +331,7 @@ impl World<'_> {
         self.doubtful.insert(key.to_owned(), fence);
     }
 
-    /// The process of a client stands still.
+    /// The process of a client stalls.
     fn stops(&mut self, client: usize, time: u64) {
         self.disturbed = self.now;
         self.kept.clear();
@@ -413,7 +413,7 @@ impl World<'_> {
         }
     }
 
-    /// A caller is told.
+    /// A caller gets its result.
     pub(crate) fn told(&mut self, client: usize, action: Action) {
         let call = match &action {
             Action::Leader {
@@ -433,7 +433,7 @@ impl World<'_> {
             Action::Over { guard, .. } => {
                 let this = &mut self.clients[client];
                 let ends = this.guards.get_mut(guard).filter(|it| !it.is_over);
-                // What was shared may be lost, and taken anew by an upgrade.
+                // What was shared may be lost, and taken again by an upgrade.
                 let upgrades = |it: &Call| matches!(it.what, What::Upgrade(of) if of == *guard);
                 let is_left = this.machine.remaining(*guard, self.now) > 0
                     && !this.calls.values().any(upgrades);
@@ -489,7 +489,7 @@ impl World<'_> {
                 }
                 it => {
                     let it = format!("{it:?}");
-                    self.is_wrong(|| format!("{it} was to be upgraded: {guard} {fences:?}"));
+                    self.is_wrong(|| format!("{it} was not upgraded: {guard} {fences:?}"));
                 }
             },
             (What::Lock(..) | What::Upgrade(_), Action::Refused { .. }) => {

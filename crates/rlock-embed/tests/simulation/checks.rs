@@ -30,7 +30,7 @@ impl World<'_> {
                     continue;
                 }
                 let since = *it.dead_since.get_or_insert(now);
-                // After it stood still, it asks for a sign of life, and waits for half the grace.
+                // After it stalled, it asks for a heartbeat, and waits for half the grace.
                 let is_running = client.stopped_until + it.grace / 2;
                 let is_late = now > since.max(is_running) + 50 * MS;
                 if is_late && !(it.is_over || is_stopped || client.is_closing) {
@@ -64,18 +64,18 @@ impl World<'_> {
         self.check_kept();
     }
 
-    /// What is to be kept is there, unless somebody took it away.
+    /// Every hold that must be kept exists, unless somebody ended it.
     fn check_kept(&mut self) {
         let now = self.now;
         self.kept.retain(|kept| now < kept.2);
         let mut kept = self.kept.iter();
         if let Some(it) = kept.find(|(key, owner, _)| !self.server.holds(key, owner)) {
-            let it = format!("{it:?} was to be kept");
+            let it = format!("{it:?} had to be kept");
             self.is_wrong(|| it);
         }
     }
 
-    /// Of those who have a key alone, the later one has the larger fence.
+    /// Among those who have a key alone, the later one has the larger fence.
     pub(crate) fn check_fences(&mut self, client: usize, guard: u64) {
         let this = &self.clients[client];
         if this.machine.remaining(guard, self.now) == 0 {

@@ -6,7 +6,7 @@
 
 mod calls;
 mod checks;
-#[allow(dead_code, reason = "hosts are told more than is looked at here")]
+#[allow(dead_code, reason = "hosts receive more than is checked here")]
 #[path = "../host/form.rs"]
 mod form;
 mod twin;

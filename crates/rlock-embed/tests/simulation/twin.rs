@@ -1,4 +1,4 @@
-//! A second machine, which is told the same.
+//! A second machine, with the same input.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

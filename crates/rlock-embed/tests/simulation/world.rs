@@ -35,7 +35,7 @@ pub(crate) struct Seen {
     pub(crate) connections: u64,
     /// Events that are none.
     pub(crate) refused: u64,
-    /// What observers were told.
+    /// What observers received.
     pub(crate) changes: u64,
 }
 
@@ -374,7 +374,7 @@ impl<'a> World<'a> {
         self.later(late, Happening::ServerSees(session));
     }
 
-    /// The server begins anew, with its keys or without them.
+    /// The server restarts, with its keys or without them.
     pub(crate) fn restarts(&mut self, keeps: bool, time: u64) {
         if self.is_away {
             return;
@@ -455,7 +455,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Has those told who are to be told of what the server has done.
+    /// Notifies everybody concerned of what the server has done.
     pub(crate) fn has_acted(&mut self) {
         for other in std::mem::take(&mut self.server.killed) {
             self.server_ends(other);

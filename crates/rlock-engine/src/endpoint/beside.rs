@@ -21,7 +21,7 @@ use crate::wire::resp::{Command, Frame};
 use crate::wire::topology::redirect;
 use crate::wire::{replies, requests};
 
-/// So many are asked for together at most.
+/// The most that are asked for together.
 const TOGETHER_MAX: usize = 256;
 
 pub(super) struct Beside {

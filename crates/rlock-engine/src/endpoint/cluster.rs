@@ -329,7 +329,7 @@ impl Endpoint {
             }
             None => {
                 let failure = Failure::NoneOf {
-                    what: "no server tells of the slots",
+                    what: "no server reports the slots",
                     failures: refresh.failures,
                 };
                 self.start_at_nobody(&failure);

@@ -1,7 +1,7 @@
 //! One connection: its greeting, and the replies that it owes, in order.
 //!
 //! Requests and messages use the same connection: when it ends, the server
-//! withdraws what was queued and what was to be told by it, so nothing is
+//! withdraws its queued requests and its messages, so nothing is
 //! granted to somebody who no longer listens. A connection is used only after
 //! its subscription is confirmed.
 
@@ -408,7 +408,7 @@ impl Endpoint {
             connection.expected.shrink_to(EXPECTED_KEPT);
         }
         let Some(Expected { what, .. }) = expected else {
-            let failure = Failure::Protocol("a reply that nobody has asked for".to_owned());
+            let failure = Failure::Protocol("a reply without a request".to_owned());
             return self.give_up(now, id, failure);
         };
         match what {

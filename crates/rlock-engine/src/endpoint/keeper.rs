@@ -14,8 +14,8 @@ use crate::wire::requests::Channel;
 
 /// After how long a connection counts as one that works.
 const SETTLED: Duration = Duration::from_secs(5);
-/// So many names are tried until one is in a slot of a server: it takes more
-/// for one with a single slot in a thousand cases of a million.
+/// The most names that are tried until one is in a slot of a server: it takes
+/// more for one with a single slot in a thousand cases of a million.
 const TAGS_MAX: u32 = 120_000;
 
 /// What is known of a server's connection.

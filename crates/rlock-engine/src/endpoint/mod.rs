@@ -1,11 +1,12 @@
-//! A client but for its sockets, its clock and its threads: bytes in, bytes out.
+//! A client without its sockets, its clock and its threads: bytes in, bytes
+//! out.
 //!
-//! An endpoint is told that a connection is open, which bytes came by it, that
-//! it has ended, and what time it is ([`Endpoint::handle`]). It says which
+//! The input of an endpoint: that a connection is open, which bytes came by it,
+//! that it has ended, and what time it is ([`Endpoint::handle`]). It says which
 //! address to connect to, that there are bytes to write, and what became of a
-//! call ([`Endpoint::poll_action`]). It wants to be told the time again at
-//! [`Endpoint::next_deadline`]. Whoever carries this out needs to decide nothing,
-//! so it can be done with any runtime and in any language.
+//! call ([`Endpoint::poll_action`]). It wants the time again at
+//! [`Endpoint::next_deadline`]. The caller decides nothing, so it can be done
+//! with any runtime and in any language.
 //!
 //! The [`Engine`] in it decides about locks. What is here gives the engine its
 //! connections:
@@ -15,7 +16,7 @@
 //! - `sentinels`, `cluster`: where the servers are;
 //! - `beside`: requests that go by a connection of their own;
 //! - `questions`: what is asked and changes nothing;
-//! - `observers`: who is told who leads at a key.
+//! - `observers`: who learns who leads at a key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -228,7 +229,7 @@ pub enum Event<'a> {
     Tick,
 }
 
-/// What is to be done, in this order.
+/// What to do, in this order.
 #[derive(Debug)]
 pub enum Action {
     /// Make a connection, and say when it is open or why it is not.
@@ -266,10 +267,10 @@ pub enum Action {
     Observed {
         /// Its number.
         observer: Id,
-        /// Who leads; or why nothing more is told.
+        /// Who leads; or why nothing more comes.
         change: Result<Change, Error>,
     },
-    /// What was to be cleaned up when this was asked for is.
+    /// Everything that needed cleaning up at the request is clean.
     Flushed {
         /// The number of what was asked.
         flush: Id,
@@ -281,7 +282,7 @@ pub enum Action {
 /// How a call or a question ends.
 #[derive(Debug)]
 pub enum Outcome {
-    /// That of a call, or of the start.
+    /// The outcome of a call, or of the start.
     Lock(engine::Outcome),
     /// What a server said to a question.
     Answer(Frame),
@@ -307,7 +308,7 @@ pub enum Note {
         /// Where it is.
         address: String,
     },
-    /// A connection is given up, as nothing was heard for too long.
+    /// A connection is given up, because nothing was heard for too long.
     Silent,
     /// Sentinels name another server.
     NamedElsewhere,
@@ -337,7 +338,7 @@ enum Source {
     Cluster(Cluster),
 }
 
-/// A client but for its sockets; see the documentation of this module.
+/// A client without its sockets; see the documentation of this module.
 pub struct Endpoint {
     engine: Engine,
     settings: Settings,
@@ -379,7 +380,7 @@ impl Source {
 }
 
 impl Endpoint {
-    /// One that does nothing before it is told to.
+    /// One that does nothing before it is enabled.
     #[must_use]
     pub fn new(servers: Servers, settings: Settings) -> Self {
         let (source, login) = Source::new(servers);
@@ -446,19 +447,19 @@ impl Endpoint {
         self.settle(now);
     }
 
-    /// What is to be done next; none until something happens.
+    /// What to do next; none until something happens.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to be told that time has passed, unless something happens before.
+    /// When to send the time again, unless something happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let own = self.timers.first().map(|(due, _)| *due);
         own.into_iter().chain(self.engine.next_deadline()).min()
     }
 
-    /// Exchanges what is to be written to a connection for `empty`.
+    /// Exchanges the bytes to write to a connection for `empty`.
     pub fn take_output(&mut self, connection: ConnectionId, empty: &mut Vec<u8>) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             std::mem::swap(&mut connection.output, empty);

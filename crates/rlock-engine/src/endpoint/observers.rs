@@ -1,11 +1,11 @@
-//! Who leads at a key, as its holders publish it: those who observe that are told
+//! Who leads at a key, as its holders publish it: those who observe that are notified
 //! of each change.
 //!
 //! All observers of a key share one subscription, at the connection of the key's
 //! server. The server is asked once who leads, right behind the subscription. It
 //! answers in order, so what it says is what all earlier messages came to, and
 //! each later message is a change. A new connection, and a slot that has moved,
-//! begin with that anew.
+//! start over with that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::error::{Error, Failure, Fault};
 use crate::wire::resp::Frame;
 use crate::wire::{inspect, replies, requests};
 
-/// Who leads from now on, as an observer is told.
+/// Who leads from now on, as an observer sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
@@ -35,7 +35,7 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Proclaimed {
-    /// Its fence: larger than that of every leader before.
+    /// Its fence: larger than the fence of every leader before.
     pub fence: u64,
     /// The value: 0 to 1024 bytes.
     pub value: Vec<u8>,
@@ -84,7 +84,7 @@ impl Known {
 /// What is observed at a key.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Each with whether it has been told who leads.
+    /// Each with whether it has received a leader.
     observers: BTreeMap<Id, bool>,
     known: Known,
     stage: Stage,
@@ -199,7 +199,7 @@ impl Endpoint {
         }
     }
 
-    /// A quiet connection is asked for signs of life at the server that has the key,
+    /// A quiet connection is asked for heartbeats at the server that has the key,
     /// as for those who wait for a lock.
     fn set_watched_node(&mut self, now: Instant, key: &Arc<[u8]>, node: Option<Node>) {
         let Some(watch) = self.watches.get_mut(key) else {
@@ -474,6 +474,6 @@ mod tests {
         known.answered(of(8));
         known.answered(None);
         assert_eq!(leader(&known), None);
-        assert!(known.told(8, Some(b"w")), "it holds, and publishes anew");
+        assert!(known.told(8, Some(b"w")), "it holds, and publishes again");
     }
 }

@@ -18,11 +18,11 @@ use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{ConnectionState, Engine, Id, Outcome};
 use crate::error::{Error, Fault};
 
-/// How much later than its wait a request may be told that it ended.
+/// How much later than its wait a request may learn that it ended.
 const NOTICE_GRACE: Duration = Duration::from_secs(1);
 /// When to ask again if a stale request may have taken the place over: one of an
 /// earlier connection that may still be open on the server. The pause doubles each
-/// time up to 32 s, as nobody knows how late a request can be.
+/// time up to 32 s, because nobody knows how late a request can be.
 const STALE_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Call {
     value: Option<Value>,
     terms: Terms,
     queueing: Queueing,
-    /// What is to be entered again, or upgraded.
+    /// The hold to enter again, or to upgrade.
     live: Option<Id>,
     is_upgrade: bool,
     phase: Phase,
@@ -61,7 +61,7 @@ enum Phase {
     /// Releasing what this owner held here and has lost by its own clock. The
     /// server may have it still, on terms of then, and would give it again.
     Releasing,
-    /// Having the loss told of what is to be upgraded: it must come before the
+    /// Having the loss of the hold to upgrade reported: it must come before the
     /// grant that an upgrade may still get after it.
     Attaching,
     Acquiring,
@@ -171,7 +171,7 @@ impl Call {
                 return Next::End(Outcome::Failed(Error::HeldOtherwise { owner, keys }));
             }
         };
-        // To enter a lock again is to get the terms of the hold that is there: a
+        // Entering a lock again gets the terms of the hold that is there: a
         // shorter lease would end under the guards that hold it.
         (self.live, self.terms) = (Some(live), hold.terms);
         self.is_upgrade = self.ask.is_exclusive() && !hold.ask.is_exclusive();
@@ -210,7 +210,7 @@ impl Call {
         self.acquire(at, queueing, true)
     }
 
-    /// What is to be entered again, or upgraded.
+    /// The hold to enter again, or to upgrade.
     fn hold<'a>(&self, engine: &'a Engine) -> Option<&'a Hold> {
         engine.holds.get(&self.live?).map(|hold| &**hold)
     }
@@ -227,7 +227,7 @@ impl Call {
         })
     }
 
-    /// The lease of the next request: that of its terms, or what is left of them.
+    /// The lease of the next request: the lease of its terms, or what is left of them.
     fn set_lease(&mut self, engine: &Engine, now: Instant) {
         let live = self.hold(engine);
         let taken = live.map_or(now, |hold| hold.taken);
@@ -340,7 +340,7 @@ impl Call {
     }
 
     /// The lock is held for this call, which cannot work under it: for no longer
-    /// than replicas may take, as others may want it.
+    /// than replicas may take, because others may want it.
     fn not_confirmed(&mut self, at: &mut Context<'_>, sent: Sent, fault: Fault) -> Next {
         let next = self.failed(at, sent, fault);
         let since = self.unconfirmed.filter(|_| self.terms.replicas > 0);
@@ -506,7 +506,7 @@ impl Call {
         self.withdraw(at)
     }
 
-    /// Withdraws what the server may know of it, as nobody waits for it.
+    /// Withdraws what the server may know of it, because nobody waits for it.
     fn withdraw(&self, at: &mut Context<'_>) -> Next {
         if at.work.asked_by.is_none() && at.work.unanswered.is_none() {
             return self.leave_nothing(at.engine, Outcome::Refused);

@@ -93,7 +93,7 @@ pub struct Claims(Arc<Parts>);
 
 struct Parts {
     owner: Owner,
-    /// Of the first key: all are in one where that matters.
+    /// The slot of the first key: all are in one where that matters.
     slot: u16,
     first: Name,
     rest: Vec<Name>,

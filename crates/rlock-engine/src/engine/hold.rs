@@ -49,15 +49,15 @@ pub(super) struct Hold {
     pub(super) alarm: Option<Instant>,
     /// When the last one was due.
     pub(super) alarm_was: Option<Instant>,
-    /// By when it is to be renewed, if others come first when it is due.
+    /// By when it must be renewed, if others come first when it is due.
     pub(super) urgent: Option<Instant>,
     /// Whether its loss has been reported.
     pub(super) is_reported: bool,
-    /// What its fence is to be raised to; the server may have done so already.
+    /// The fence to raise it to; the server may have done so already.
     pub(super) raised: Option<u64>,
-    /// Whether a request without an answer may have taken it anew, or upgraded it.
+    /// Whether a request without an answer may have taken it again, or upgraded it.
     pub(super) is_fence_uncertain: bool,
-    /// Until when the server is to have it at least, guards or not.
+    /// Until when the server must have it at least, guards or not.
     pub(super) kept: Option<Instant>,
 }
 
@@ -324,11 +324,11 @@ impl Engine {
         }
     }
 
-    /// Counts anew from a request that was answered; false if it was over by
+    /// Counts again from a request that was answered; false if it was over by
     /// then: somebody may have looked in between.
     ///
     /// A later request's answer may have come first. Its lease is the one that
-    /// counts, also if it is shorter: the last before `max_hold` is.
+    /// counts, even if it is shorter: the last before `max_hold` is.
     pub(super) fn prolong(&mut self, now: Instant, id: Id, grant: Grant) -> bool {
         let Some(hold) = self.holds.get_mut(&id) else {
             return false;
@@ -487,8 +487,8 @@ impl Engine {
             hold.proof.set_fence(fence.max(known));
             return true;
         }
-        // The grant of an upgrade may be told here before the call that waits
-        // for it. It cannot be a grant that followed a loss: that is told
+        // The grant of an upgrade may arrive here before the call that waits
+        // for it. It cannot be a grant that followed a loss: that is reported
         // before, and what is lost stays lost.
         let is_meant =
             |fence| fence == known || fence == asked_under || (hold.is_upgrading && fence > known);

@@ -1,4 +1,5 @@
-//! Moments, as the engine is told of them. It never asks for the time itself.
+//! Moments, as the engine is notified of them. It never asks for the time
+//! itself.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 pub struct Instant(u64);
 
 impl Instant {
-    /// So many nanoseconds after the clock's start.
+    /// This many nanoseconds after the clock's start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

@@ -31,12 +31,12 @@ pub(super) struct Leaving {
     ask: Ask,
     /// Whether the guard is counted no more.
     has_left: bool,
-    /// What is to be released, once it has the turn: the keys that the owner has
-    /// not taken anew since.
+    /// What to release, once it has the turn: the keys that the owner has
+    /// not taken again since.
     rest: Option<Claims>,
     /// Why each of several keys has to be released by itself, if so.
     refusal: Option<Error>,
-    /// Whether the last request was to keep it for a while, not to release it.
+    /// Whether the last request kept it for a while, not to release it.
     is_kept: bool,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Downgrade {
 /// kept until this is done, so that a next call of the same owner comes after.
 #[derive(Debug)]
 pub(super) struct CleanUp {
-    /// The shared hold that the call was to make exclusive.
+    /// The shared hold that the call had to make exclusive.
     upgraded: Option<Id>,
     is_one_by_one: bool,
     repeats: usize,
@@ -132,8 +132,8 @@ impl Engine {
         }
     }
 
-    /// A guard that nobody took ends. An upgrade is undone with it, as others of
-    /// its owner only read.
+    /// A guard that nobody took ends. An upgrade is undone with it, because
+    /// others of its owner only read.
     pub(super) fn untaken(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
@@ -213,8 +213,8 @@ impl Leaving {
             at.work
                 .resolve(at.engine, Outcome::Failed(Error::Lost(loss)));
         }
-        // Of several keys the loss of one leaves the others, but for those that
-        // the owner has taken anew since.
+        // Of several keys the loss of one leaves the others, except those that
+        // the owner has taken again since.
         let is_gone = loss == Some(Loss::EndedByServer) && is_single;
         self.rest = at.engine.newest_part(self.hold).filter(|_| !is_gone);
         if self.rest.is_none() {
@@ -280,7 +280,7 @@ impl Leaving {
             Ok(Reply::Nil) if self.is_kept || !is_repeated => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
-            // Its owner has taken it anew elsewhere.
+            // Its owner has taken it again elsewhere.
             Ok(Reply::Fence(kept)) if fence.is_some_and(|fence| fence != kept) => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }

@@ -1,8 +1,8 @@
 //! All that a client decides, without I/O and without a clock.
 //!
-//! The engine is told what happens ([`Engine::handle`]) and at which moment. It
-//! says what is to be done ([`Engine::poll_action`]), in order, and when it wants
-//! to be told that time has passed ([`Engine::next_deadline`]). The same input
+//! The engine's input is what happens ([`Engine::handle`]) and at which moment. It
+//! says what to do ([`Engine::poll_action`]), in order, and when it
+//! needs the time again ([`Engine::next_deadline`]). The same input
 //! gives the same output, which is how `tests/simulation` shows its rules.
 //!
 //! - `work`: what is under way for an owner, and in which order;
@@ -121,7 +121,7 @@ pub struct Engine {
     nodes: BTreeMap<Node, NodeState>,
     /// Whether there will be no connection any more, to no server.
     is_closed: bool,
-    /// Whether nothing is to be taken any more.
+    /// Whether nothing must be taken any more.
     is_leaving: bool,
     routes: Routes,
     /// When each server was last known to be there, for proofs.
@@ -226,12 +226,12 @@ impl Engine {
         self.do_what_is_due(now);
     }
 
-    /// What is to be done next; none until something happens.
+    /// What to do next; none until something happens.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to be told that time has passed, unless something happens before.
+    /// When to send the time again, unless something happens before.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(due, _)| *due)
     }
@@ -246,7 +246,7 @@ impl Engine {
         self.metrics
     }
 
-    /// Whether nothing is to be taken any more.
+    /// Whether nothing must be taken any more.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving
     }
@@ -352,7 +352,7 @@ impl Engine {
         for (_, flush) in std::mem::take(&mut self.flushes) {
             self.actions.push_back(Action::Flushed { flush });
         }
-        // What was to be released has nobody any more who does it.
+        // Nobody is left to release the rest.
         let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
         for hold in left.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.forget(hold);
@@ -467,7 +467,7 @@ pub enum Event {
         /// What is published.
         value: Value,
     },
-    /// The server is to keep a hold until then, also if its last guard ends
+    /// The server must keep a hold until then, even if its last guard ends
     /// before; nothing is sent until that ends.
     Keep {
         /// The hold's number.
@@ -543,7 +543,7 @@ pub enum Event {
         /// The number of this question.
         flush: Id,
     },
-    /// Nothing is to be taken any more: calls that wait for a lock end with
+    /// Nothing must be taken any more: calls that wait for a lock end with
     /// [`Error::Closed`], and all that is held is
     /// released.
     LeaveAll,
@@ -551,7 +551,7 @@ pub enum Event {
     Tick,
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Debug)]
 pub enum Action {
     /// Send `request` by a connection, after all that were sent before by it.
@@ -587,7 +587,7 @@ pub enum Action {
         /// The connection's number.
         connection: u64,
     },
-    /// What was to be cleaned up when this was asked for is.
+    /// Everything that needed cleaning up at the request is clean.
     Flushed {
         /// The number of the question.
         flush: Id,

@@ -3,7 +3,7 @@
 //!
 //! Whether it counts is a comparison with the clock, made when it is asked
 //! for: no task has to run for it, so none can be too late. A loss is final,
-//! also if the server later turns out to have renewed in time.
+//! even if the server later turns out to have renewed in time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -29,7 +29,7 @@ const GRACE_MIN: Duration = Duration::from_millis(400);
 /// When each server's connection was last known to be there.
 pub type Alive = Arc<[AtomicU64]>;
 
-/// So many servers can be known.
+/// The most servers that can be known.
 pub const NODES_MAX: u16 = 1024;
 
 pub(super) fn alive(routes: &Routes) -> Alive {
@@ -101,7 +101,7 @@ impl Proof {
         self.node.store(node.0, Ordering::Release);
     }
 
-    /// The number of the grant; larger than that of every earlier holder.
+    /// The number of the grant; larger than the fence of every earlier holder.
     pub fn fence(&self) -> u64 {
         self.fence.load(Ordering::Acquire)
     }
@@ -188,7 +188,7 @@ impl Proof {
     }
 
     /// Has `waker` woken by [`wake`](Self::wake). `place` is zero at first,
-    /// and is to be given back.
+    /// and must be returned.
     pub fn wait(&self, place: &mut u64, waker: &Waker) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let known = waiting.wakers.iter_mut().find(|(known, _)| known == place);
@@ -207,7 +207,7 @@ impl Proof {
         drop(before);
     }
 
-    /// Whether anybody is to be woken. Who asks to be woken from now on sees
+    /// Whether anybody needs waking. Who asks to be woken from now on sees
     /// the standing of now.
     pub fn is_awaited(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,7 +223,7 @@ impl Proof {
         drop(before);
     }
 
-    /// Wakes all who wait. Whoever calls this must hold no lock.
+    /// Wakes all who wait. The caller must hold no lock.
     pub fn wake(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let wakers = std::mem::take(&mut waiting.wakers);

@@ -41,7 +41,7 @@ pub enum Request {
         terms: Terms,
         /// The fence that is known.
         known: u64,
-        /// What the fence is to be raised to, if it is smaller; of one key only.
+        /// The fence to raise it to, if it is smaller; of one key only.
         raise: Option<u64>,
         /// Whether the server is to tell of a loss by this connection from then on:
         /// then no replicas are asked.
@@ -51,7 +51,7 @@ pub enum Request {
     },
     /// Answered with `Done`, or nil if not everything was held. With a fence
     /// only what is held under it is released, so that a release that arrives
-    /// late frees nothing that its owner has taken anew.
+    /// late frees nothing that its owner has taken again.
     Release {
         /// Who held what.
         claims: Claims,
@@ -82,7 +82,7 @@ pub enum Request {
     CleanUp {
         /// Who has asked for what.
         claims: Claims,
-        /// What is to be done about a grant.
+        /// What to do about a grant.
         undo: Undo,
     },
     /// A heartbeat: asks whether the server answers.
@@ -144,9 +144,9 @@ pub enum Reply {
     Nil,
     /// The request waits.
     Queued,
-    /// So many were there.
+    /// This many were there.
     Count(u64),
-    /// So many replicas know it.
+    /// This many replicas know it.
     TooFew(u16),
     /// It was done.
     Done,
@@ -200,7 +200,7 @@ pub enum NoticeKind {
 pub struct Notice {
     /// What has happened.
     pub kind: NoticeKind,
-    /// Of the grant, or of the hold that was lost.
+    /// The fence of the grant, or of the hold that was lost.
     pub fence: u64,
     /// To whom, and where.
     pub name: Name,

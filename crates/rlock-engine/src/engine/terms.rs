@@ -15,7 +15,7 @@ pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
 /// The largest value that any server setting allows for lease and wait.
 const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// On which terms a lock is held: for how long, who renews it, and its bounds.
+/// The terms of a hold: its lease, who renews it, and its limits.
 ///
 /// Durations are rounded up to whole milliseconds. Each is checked where it is
 /// set: at most 30 days.
@@ -45,17 +45,17 @@ pub struct Terms {
     /// How long it lasts after its connection has ended, if it is bound to it.
     #[doc(hidden)]
     pub bound: Option<Duration>,
-    /// How many replicas have to know of it.
+    /// How many replicas must acknowledge it.
     #[doc(hidden)]
     pub replicas: u16,
 }
 
-/// How long a grant lasts, and what then; for [`Terms::lease`].
+/// How long a grant lasts, and what happens then; for [`Terms::lease`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
     /// The watchdog renews it for as long as the lock is held.
     Renewed(Duration),
-    /// Nothing renews it: the lock is lost then, unless it was released.
+    /// Nothing renews it: at its end the lock is lost, unless it was released.
     Fixed(Duration),
 }
 
@@ -83,12 +83,12 @@ impl Terms {
         Self::default()
     }
 
-    /// How long a grant lasts, and whether the watchdog renews it; default 30 s,
-    /// renewed. A duration by itself is a lease that is renewed.
+    /// How long a grant lasts, and whether the watchdog renews it; default 30
+    /// s, renewed. A plain duration is a lease that is renewed.
     ///
     /// The watchdog renews about every third of the lease. So this is how long
     /// others wait after a holder's process has died, and how long a holder may
-    /// be out of contact without losing the lock. At most what the server allows
+    /// be without contact before it loses the lock. At most the server's limit
     /// (24 h by default).
     ///
     /// # Errors
@@ -115,11 +115,11 @@ impl Terms {
         Ok(self)
     }
 
-    /// How long the watchdog goes on at most, from the grant; default
-    /// without limit, at most 30 days.
+    /// How long the watchdog renews at most, from the grant; default without
+    /// limit, at most 30 days.
     ///
-    /// The lock is lost then, if it was not released. It protects others
-    /// from a holder that hangs but lives.
+    /// After that the lock is lost, if it was not released. This protects
+    /// others from a holder that hangs but is alive.
     ///
     /// # Errors
     ///
@@ -129,35 +129,35 @@ impl Terms {
         Ok(self)
     }
 
-    /// Ends a hold `grace` after its connection has ended, if its lease is
-    /// not over before; by default the connection does not matter.
+    /// Ends a hold `grace` after its connection has ended, unless its lease
+    /// ends first; by default the connection does not matter.
     ///
-    /// So others wait for the grace, not for a lease, after the holder's
-    /// process has died. The client's next connection takes the hold
-    /// over, and its lease counts in full again, if it comes within the
-    /// grace. Here the grace counts from when the connection was last
-    /// known to be there: a hold is lost that was not taken over by then.
+    /// So after the holder's process has died, others wait for the grace
+    /// instead of a lease. If the client reconnects within the grace, its new
+    /// connection takes over the hold, and the full lease counts again. The
+    /// client counts the grace from when the connection was last known to work:
+    /// a hold that was not taken over by then is lost.
     ///
-    /// A connection that is quiet is asked for a sign of life four times
-    /// in the grace, at most ten times a second and at least every 5 s,
-    /// and given up if none comes for half of the grace. So a grace of
-    /// some seconds is useful, in which a slow server can answer. One of
-    /// zero ends the hold with the connection. At most 30 days, and what
-    /// the server allows for leases; rounded up to whole milliseconds.
+    /// The client sends a heartbeat on a quiet connection four times in the
+    /// grace, but at most ten times a second and at least every 5 s. It closes
+    /// the connection if no answer comes for half of the grace. So choose a
+    /// grace of a few seconds, in which a slow server can answer. Zero ends the
+    /// hold with the connection. At most 30 days, and the server's limit for
+    /// leases; rounded up to whole milliseconds.
     ///
-    /// A process that was stopped, or a machine that was suspended, sees
-    /// the end of its connection only when it runs again. From a grace of
-    /// 400 ms on, `Guard::is_valid` knows better: it is
-    /// false once the last sign of life is older than the grace. For a
-    /// shorter one rely on the fence in that moment.
+    /// A stopped process, or a suspended machine, sees the end of its
+    /// connection only when it runs again. From a grace of 400 ms on,
+    /// `Guard::is_valid` accounts for that: it is false once the last heartbeat
+    /// is older than the grace. With a shorter grace, rely on the fence.
     ///
     /// The server must let this client close its own earlier connection
-    /// (`CLIENT KILL`): a request that is still under way there could
-    /// otherwise take the hold back with it. For the same reason it is not
-    /// renewed while its key is on its way to another master of a cluster, by
-    /// another connection: its lease has to outlast that. And a server keeps a
-    /// hold bound that its owner asks for again, under the same grace: give an
-    /// owner whose name several processes use the same terms in all of them.
+    /// (`CLIENT KILL`): otherwise a request that is still in transit there
+    /// could bind the hold to that connection again. For the same reason the
+    /// hold is not renewed on another connection while its key moves to another
+    /// master of a cluster: its lease must outlast the move. If its owner asks
+    /// for a bound hold again, the server keeps it bound, under the same grace:
+    /// if several processes use the same owner, give it the same terms in all
+    /// of them.
     ///
     /// # Errors
     ///
@@ -175,29 +175,30 @@ impl Terms {
     /// Counts a grant, and each renewal, only once `count` replicas of the server
     /// have acknowledged it; 0 by default.
     ///
-    /// A server that dies right after a grant may not have told its replicas.
-    /// The one that becomes the master then grants the lock once more, under a
-    /// larger fence. With this nobody relies on such a grant: the client asks
-    /// the replicas with `WAIT` before the call ends, for at most
-    /// `ClientBuilder::replication_timeout`. If too few answer, what the call has
-    /// taken is given back, and the call fails with [`Error::NotReplicated`];
-    /// nothing tries again by itself. The call fails in the same way with
-    /// [`Error::Unavailable`] if the connection for these questions cannot be
-    /// made within that time. A wait with a limit may end later by that time.
+    /// A server that dies right after a grant may not have replicated it. The
+    /// new master then grants the lock again, under a larger fence. With this
+    /// setting nobody relies on such a grant: the client asks the replicas with
+    /// `WAIT` before the call ends, for at most
+    /// `ClientBuilder::replication_timeout`. If too few answer, the client
+    /// releases what the call has taken, and the call fails with
+    /// [`Error::NotReplicated`]; nothing retries automatically. The call fails
+    /// with [`Error::Unavailable`] in the same way if the connection for `WAIT`
+    /// cannot be made within that time. A wait with a limit may end later by
+    /// that time.
     ///
     /// A renewal that too few replicas acknowledge is tried again. The lock is
     /// lost at the end of the last lease that enough of them acknowledged. Holds
     /// without this setting are not delayed.
     ///
-    /// It does not choose who becomes the master. So name all replicas; or a
-    /// majority of the servers, where those who choose can only choose a
-    /// server that was reached by the majority. Set `min-replicas-to-write` as
-    /// well: a master that was cut off then grants nothing. A fence is the
-    /// only thing that helps against a holder that stands still.
+    /// It does not choose the new master. So require all replicas; or a
+    /// majority of the servers, if the election can only choose a server that
+    /// the majority reached. Also set `min-replicas-to-write`: a partitioned
+    /// master then grants nothing. Only a fence helps against a holder that
+    /// stalls.
     ///
-    /// It excludes [`bound`](Self::bound): these questions
-    /// need a connection of their own, and renewing there would move the bond.
-    /// The server's user needs the command `WAIT`.
+    /// It excludes [`bound`](Self::bound): `WAIT` needs a separate connection,
+    /// and renewing there would move the binding. The server's user needs the
+    /// command `WAIT`.
     ///
     /// # Errors
     ///
@@ -217,7 +218,7 @@ impl Terms {
         self.consistent()
     }
 
-    /// Checks what excludes each other.
+    /// Checks for options that exclude each other.
     fn consistent(self) -> Result<Self, Error> {
         if self.replicas > 0 {
             self.unbound("left out where replicas are asked")?;
@@ -267,7 +268,7 @@ impl Terms {
         (!left.is_zero()).then(|| left.min(self.lease))
     }
 
-    /// When a hold that began at `taken` is to be renewed next, after a lease
+    /// When to renew next a hold that began at `taken`, after a lease
     /// that was asked for at `sent`.
     ///
     /// Renewals are a third of the lease apart, at a phase that differs from
@@ -303,7 +304,7 @@ fn phase(hold: u64, period: u64) -> u64 {
 /// Until when a lease that was asked for at `sent` counts on this machine.
 ///
 /// It began on the server after `sent`, so it ends there later than counted
-/// here, but for the server's rounding to its whole milliseconds, this
+/// here, except the server's rounding to its whole milliseconds, this
 /// machine's timers, and two clocks that do not run equally fast. What is
 /// taken off for these is what Redlock takes off: 2 ms and a hundredth.
 pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
@@ -404,7 +405,7 @@ fn in_range(argument: &'static str, permits: u32, most: u32) -> Result<(), Error
 /// The longest value.
 const VALUE_LEN_MAX: usize = 1024;
 
-/// What whoever holds a lock alone publishes with it: any bytes, 0 to 1024 of them.
+/// What an exclusive holder publishes with the lock: any bytes, 0 to 1024 of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value(Arc<[u8]>);
 
@@ -431,7 +432,7 @@ impl Value {
     }
 }
 
-/// How a request for a lock is told its outcome.
+/// How a request for a lock gets its outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queueing {
     /// Not at all: now or never.
@@ -503,7 +504,7 @@ mod tests {
             assert!(first >= taken + terms.lease / 12, "{:?}", first - taken);
             assert!(first <= taken + terms.lease / 12 * 5);
             assert_eq!(due(first), first + terms.lease / 3);
-            // Also if it was late, and after one that was out of turn.
+            // Even if it was late, and after one that was out of turn.
             let late = first + Duration::from_secs(1);
             assert_eq!(due(late), first + terms.lease / 3);
             let early = taken + ((first - taken) - Duration::from_secs(1));
@@ -515,7 +516,7 @@ mod tests {
     fn holds_taken_at_once_are_renewed_evenly() {
         let (terms, taken) = (Terms::default(), Instant::from_nanos(1_000_000_000_000));
         let mut per_second = [0; 10];
-        // A hold takes every other number, as its owner has one too.
+        // A hold takes every other number, because its owner has one too.
         for hold in (0..20_000).step_by(2) {
             let due = terms.renewal_due(hold, taken, taken, terms.lease).unwrap();
             let later = (due - taken) - terms.lease / 12;

@@ -94,7 +94,7 @@ impl Engine {
     pub(super) fn check_at(&mut self, now: Instant, id: Id, due: Option<Instant>) {
         self.wait_no_more(id);
         let until = self.holds.get(&id).and_then(|hold| {
-            // Whoever asked whether it still counts may have seen its end first.
+            // A caller that asked whether it still counts may have seen its end first.
             let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
             hold.proof.valid_until().or(is_news.then_some(now))
         });
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// Renews it. If its loss would be told by an earlier connection, by which
+    /// Renews it. If its loss would be reported on an earlier connection, by which
     /// nothing comes any more, the server is asked to tell it by this one.
     fn renew(&mut self, now: Instant, id: Id, connection: u64) {
         let hold = self.holds.get(&id);
@@ -263,7 +263,7 @@ impl Engine {
         self.renewed(now, id, sent, (lease, asked_under), fence);
     }
 
-    /// Takes the reply to a renewal that was to have the loss told by its
+    /// Takes the reply to a renewal that moves the loss messages to its
     /// connection; the fault of one that has to be asked for again.
     pub(super) fn attached(
         &mut self,
@@ -284,7 +284,7 @@ impl Engine {
             && let Some(hold) = self.holds.get_mut(&id)
         {
             hold.notified_by(sent.connection);
-            // Where replicas are to know of a lease, none has said so of this one.
+            // If replicas must acknowledge a lease, none has acknowledged this one.
             if hold.terms.replicas == 0 {
                 self.count(now, id, sent, (lease, asked_under));
             }
@@ -396,7 +396,7 @@ impl Engine {
         self.check_at(now, id, Some(due));
     }
 
-    /// Has every hold there checked soon, as there is a new connection. Bound holds
+    /// Has every hold there checked soon, because there is a new connection. Bound holds
     /// come at once, in the order in which they would be lost; the others follow.
     pub(super) fn check_all(&mut self, now: Instant, node: Node) {
         let live = self.holds_at(node).filter_map(|(id, hold)| {
@@ -522,9 +522,9 @@ fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
 pub(super) struct Extension {
     hold: Id,
     lease: Duration,
-    /// What the fence is to be raised to.
+    /// The fence to raise it to.
     raise: Option<u64>,
-    /// What is to be published.
+    /// The value to publish.
     value: Option<Value>,
     /// The lease that its renewals go back to if the server refuses.
     before: Option<Duration>,
@@ -621,7 +621,7 @@ impl Extension {
             let loss = loss.unwrap_or(Loss::LeaseEnded);
             return Next::End(Outcome::Failed(Error::Lost(loss)));
         };
-        // Whoever raises several fences need not ask where the largest was just
+        // A call that raises several fences need not ask where the largest was just
         // granted.
         let (is_raised, late) = match self.raise {
             Some(raise) => (hold.proof.fence() >= raise, self.lease / 20),

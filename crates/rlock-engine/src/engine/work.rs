@@ -4,11 +4,11 @@
 //! queues at most once per key, and counts its re-entries here, not on the
 //! server. So only the first at all of its keys may ask.
 //!
-//! Whoever has the turn asks, and on a lost connection asks again. Asking again
-//! is harmless: it finds the grant that is there already, or goes on in the
-//! place that the server has kept.
+//! The work that has the turn asks, and on a lost connection asks again. Asking
+//! again is harmless: it finds the grant that is there already, or goes on in
+//! the place that the server has kept.
 //!
-//! Each kind of work is a machine of its own: it is told what happens
+//! Each kind of work is a machine of its own: its input is what happens
 //! ([`Input`]), and says what comes next ([`Next`]). What all have in common is
 //! done here: turns, connections, pauses, deadlines, and the word to the caller.
 
@@ -42,7 +42,7 @@ pub(super) enum Task {
 /// How far a work is, whatever its task.
 #[derive(Debug)]
 pub(super) struct Progress {
-    /// Its number, and that of the caller's call if there is one.
+    /// Its number, and the number of the caller's call if there is one.
     pub(super) id: Id,
     pub(super) claims: Claims,
     /// The server that it is done at.
@@ -51,7 +51,7 @@ pub(super) struct Progress {
     /// Whether a caller waits for the outcome.
     pub(super) is_awaited: bool,
     begun: Instant,
-    /// When it is to end; none is without limit.
+    /// When it ends; none is without limit.
     pub(super) deadline: Option<Instant>,
     /// Whether it has had its turn.
     has_begun: bool,
@@ -81,7 +81,7 @@ pub(super) enum Stage {
     Queued(Option<Instant>),
 }
 
-/// Where a work stands when it is told something: the engine without it, and how
+/// The state of a work when an input comes: the engine without it, and how
 /// far it is.
 pub(super) struct Context<'a> {
     pub(super) engine: &'a mut Engine,
@@ -89,7 +89,7 @@ pub(super) struct Context<'a> {
     pub(super) now: Instant,
 }
 
-/// What a work is told.
+/// The input of a work.
 #[derive(Debug)]
 pub(super) enum Input {
     /// It has the turn.
@@ -109,7 +109,7 @@ pub(super) enum Input {
 /// What a work does next.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Asks, when it has the turn and a connection: it is told so.
+    /// Asks, when it has the turn and a connection: it gets that input.
     Ask,
     /// Waits for the answer to this.
     Send(Request),
@@ -374,7 +374,7 @@ impl Engine {
         self.actions.push_back(Action::Resolve { call, outcome });
     }
 
-    /// Whether everything that is to be done before a new work at `claims` is
+    /// Whether everything that must be done before a new work at `claims` is
     /// done soon, so that even those can wait for it who do not want to wait.
     pub(super) fn is_turn_near(&self, claims: &Claims) -> bool {
         let ahead = claims.names().filter_map(|name| self.claims.get(name));

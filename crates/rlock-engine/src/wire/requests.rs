@@ -43,7 +43,7 @@ impl Channel {
     }
 }
 
-/// Appends `request` to what is to be sent; how many replies will come.
+/// Appends `request` to the output; returns how many replies will come.
 pub fn encode(request: &Request, channel: &Channel, out: &mut Vec<u8>) -> usize {
     let mut count = 0;
     each(request, Some(channel), |command| {

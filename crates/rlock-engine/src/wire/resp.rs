@@ -62,7 +62,7 @@ impl Frame {
         }
     }
 
-    /// The same as text; bytes that are no UTF-8 are replaced.
+    /// The same as text; bytes that are not UTF-8 are replaced.
     pub fn into_text(self) -> Option<String> {
         match self {
             Self::Simple(text) => Some(text),
@@ -114,7 +114,7 @@ pub struct Decoder {
     searched: usize,
     /// The lists that are not whole yet, the outermost first.
     open: Vec<Open>,
-    /// Of the frame that is not whole yet.
+    /// The bytes of the frame that is not whole yet.
     bytes: usize,
     elements: usize,
     malformed: Option<Malformed>,
@@ -415,7 +415,7 @@ impl Command {
         self.arg(itoa::Buffer::new().format(number))
     }
 
-    /// Appends it to what is to be sent.
+    /// Appends it to the output.
     pub fn write(&self, out: &mut Vec<u8>) {
         announce(out, b'*', self.words);
         out.extend_from_slice(&self.bytes);

@@ -52,7 +52,7 @@ pub(crate) struct Seen {
     pub(crate) connections: u64,
     pub(crate) moves: u64,
     pub(crate) fail_overs: u64,
-    /// What observers were told, and how often some may have missed something.
+    /// What observers received, and how often some may have missed something.
     pub(crate) changes: u64,
     pub(crate) missed: u64,
 }
@@ -251,7 +251,7 @@ impl World {
             self.run_for(2 * SECOND);
         }
         self.run_for(2 * SECOND);
-        // All find their way to all keys, also where these have just moved to.
+        // All find their way to all keys, even where these have just moved to.
         for client in 0..CLIENTS {
             if self.kind == Kind::Cluster {
                 self.moves();
@@ -700,7 +700,7 @@ impl World {
         }
     }
 
-    /// A slot goes from one master to the other: that of a key, or that of a
+    /// A slot goes from one master to the other: the slot of a key, or of a
     /// client's channel.
     fn moves(&mut self) {
         if self.moving.is_some() {
@@ -787,7 +787,7 @@ impl World {
         }
     }
 
-    /// Has those told who are to be told of what a server has done.
+    /// Notifies everybody concerned of what a server has done.
     fn has_acted(&mut self, server: usize) {
         for (session, message) in self.servers[server].messages() {
             self.passes(session, message.as_bytes(), false);

@@ -32,7 +32,7 @@ fn too_few_are_told_and_what_was_taken_is_given_back() {
     let mut it = granted();
     it.hears(2, ":9\r\n:9\r\n:1\r\n");
     let said = it.said();
-    let too_few = "call 2: only 1 of 2 replicas have said in time that they know of it";
+    let too_few = "call 2: only 1 of 2 replicas acknowledged it in time";
     assert!(said.contains(&too_few.to_owned()), "{said:?}");
     assert!(
         said.contains(&"1 RLOCK.RELEASE k o2 ALL".to_owned()),

@@ -88,7 +88,7 @@ fn a_cluster_that_nobody_tells_of_is_not_connected_to() {
         2,
         "-ERR This instance has cluster support disabled\r\n".repeat(2),
     );
-    let why = "no server tells of the slots: s:7: NOAUTH who; \
+    let why = "no server reports the slots: s:7: NOAUTH who; \
          t:7: ERR This instance has cluster support disabled";
     let did = it.did();
     let failed = format!("call 1: cannot connect to the server: {why}");

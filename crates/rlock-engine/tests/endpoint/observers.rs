@@ -1,4 +1,4 @@
-//! Who is told who leads, and what of it is asked for.
+//! Who learns who leads, and what of it is asked for.
 
 use rlock_engine::engine::terms::{Lease, Terms};
 
@@ -97,7 +97,7 @@ fn what_is_said_before_the_answer_is_part_of_it() {
     assert!(it.said().is_empty());
     it.answers(1, "RLOCK.INFO", info(Some((8, "b"))));
     assert_eq!(it.said(), ["observer 1: 8 b"]);
-    // Of an earlier leader.
+    // From an earlier leader.
     says(&mut it, "7");
     assert!(it.said().is_empty());
 }
@@ -119,7 +119,7 @@ fn observers_of_a_key_share_one_subscription() {
     it.answers(1, "HELLO", HELLO);
     assert!(it.said().is_empty());
     it.passes(60_000);
-    assert!(it.said().is_empty(), "nobody needs a sign of life");
+    assert!(it.said().is_empty(), "nobody needs a heartbeat");
     assert!(it.endpoint.engine().is_empty());
 }
 

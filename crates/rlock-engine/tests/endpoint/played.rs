@@ -135,7 +135,7 @@ impl Played {
         }
     }
 
-    /// Reads what is to be written.
+    /// Reads the output.
     fn sent(&mut self, connection: ConnectionId) {
         let number = self.number(connection);
         let mut output = Vec::new();

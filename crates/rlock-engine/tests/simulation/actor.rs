@@ -24,7 +24,7 @@ pub(crate) struct Guard {
     pub(crate) is_taken_away: bool,
     /// How long it is asked for at a time, as far as is known.
     pub(crate) lease: Duration,
-    /// When its loss would last have been told, or could not be.
+    /// When its loss would last have been reported, or could not be.
     pub(crate) watched: u64,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum What {
     Lock(Ask, Duration),
     /// The guard that it has is given up then.
     Upgrade,
-    /// Until when the server is to keep it.
+    /// Until when the server must keep it.
     Release(Option<Instant>),
     Downgrade,
     Extend(Duration),

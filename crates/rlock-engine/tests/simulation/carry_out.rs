@@ -55,7 +55,7 @@ impl Server {
                     self.note_listener(session, claims, &reply);
                 }
                 match reply {
-                    // Now and then they are away.
+                    // Now and then they are unreachable.
                     Ok(Reply::Fence(_))
                         if request.replicas() > 0 && self.calls.is_multiple_of(3) =>
                     {

@@ -78,7 +78,7 @@ impl World {
         Ok(())
     }
 
-    /// What is to be kept is there, unless somebody took it away.
+    /// Every hold that must be kept exists, unless somebody ended it.
     fn check_kept(&mut self) -> Result<(), String> {
         let now = self.instant();
         self.kept.retain(|kept| now < kept.until);
@@ -90,16 +90,16 @@ impl World {
                 fields.contains_key(claims.owner().as_str())
             });
             if !is_held {
-                return Err(format!("{claims:?} was to be kept until {until:?}"));
+                return Err(format!("{claims:?} had to be kept until {until:?}"));
             }
         }
         Ok(())
     }
 
-    /// No two valid guards exclude each other, and fences grow. But for a grant
-    /// that the replica did not know when it became the master: it may count
-    /// until the lease ends that the old master gave, beside one with a larger
-    /// fence.
+    /// No two valid guards exclude each other, and fences grow. The exception
+    /// is a grant that the replica did not know when it became the master: it
+    /// may count until the lease ends that the old master gave, beside one with
+    /// a larger fence.
     fn check_guards(&mut self) -> Result<(), String> {
         let now = self.instant();
         let mut held: Vec<&Guard> = Vec::new();
@@ -178,8 +178,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether the loss of a hold is told to its client; or cannot be now, or
-    /// the client has something else to do first.
+    /// Whether the loss of a hold is reported to its client; or cannot be now,
+    /// or the client has something else to do first.
     fn is_watched(&self, client: usize, guard: &Guard) -> bool {
         let claims = &guard.proof.claims;
         let this = &self.clients[client];

@@ -21,7 +21,7 @@ pub(crate) const REPLICATION: Duration = Duration::from_secs(1);
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) actors: Vec<Actor>,
-    /// Its process stands still until then.
+    /// Its process stalls until then.
     pub(crate) stopped_until: u64,
     pub(crate) is_closed: bool,
     /// Whether a request of an earlier connection may still be carried out.
@@ -49,7 +49,7 @@ pub(crate) struct Client {
     pub(crate) has_asked: bool,
     pub(crate) doubts: bool,
     pub(crate) owners: u64,
-    /// The losses that it has been told of.
+    /// The losses that it has been notified of.
     pub(crate) lost: HashSet<(Name, u64)>,
 }
 
@@ -158,7 +158,7 @@ pub(crate) enum Happening {
 }
 
 impl Happening {
-    /// Whether it waits while the process of its client stands still.
+    /// Whether it waits while the process of its client stalls.
     pub(crate) fn is_at_client(&self) -> bool {
         matches!(
             self,

@@ -221,7 +221,7 @@ impl World {
         self.has_acted(to);
     }
 
-    /// Nobody waits for a key there any more, nor is told of its loss.
+    /// Nobody waits for a key there any more, nor is notified of its loss.
     fn turns_away(&mut self, server: usize, key: &str) {
         let core = &mut self.servers[server].core;
         while let Some(ended) = core.locks.withdraw_one(name(key)) {

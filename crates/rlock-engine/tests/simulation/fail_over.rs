@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// The replica may not know that a hold was ended, which its owner was told.
+    /// The replica may not know that a hold was ended, which its owner knows.
     fn is_held_again(&mut self, copy: &Keys) {
         for ((_, key), stored) in copy {
             let holders = stored.held().into_iter().flat_map(|held| &held.holders);

@@ -287,7 +287,7 @@ impl World {
         self.later(late, client, asked);
     }
 
-    /// What replicas are to know goes by a connection of its own, of which the
+    /// What replicas must know uses a connection of its own, of which the
     /// client's other one says nothing.
     fn asks_beside(&mut self, client: usize, server: usize, id: Id, request: Request) {
         let this = &self.clients[client];

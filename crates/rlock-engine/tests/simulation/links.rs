@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// The server is not there that was to be asked besides.
+    /// The extra server does not exist.
     pub(crate) fn is_not_there(&mut self, client: usize, id: Id) {
         let replied = Happening::Replied {
             id,
@@ -320,7 +320,7 @@ impl World {
     }
 }
 
-/// A client of a cluster with so many holds, all of them at the first server.
+/// A client of a cluster with this many holds, all of them at the first server.
 fn holder(count: u64) -> Engine {
     let mut nodes = vec![Node(0); usize::from(node::SLOTS)];
     nodes[1] = Node(1);

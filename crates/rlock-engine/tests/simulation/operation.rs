@@ -25,8 +25,8 @@ pub(crate) enum Operation {
     },
     /// A task drops its call, or its guard.
     Drop { actor: usize },
-    /// A task releases its guard, and waits for that. The lock stays taken for so
-    /// long from then on, or from its last release.
+    /// A task releases its guard, and waits for that. The lock stays taken for
+    /// this long from then on, or from its last release.
     Release {
         actor: usize,
         kept: Option<Duration>,
@@ -100,7 +100,7 @@ pub(crate) enum Beside {
     Breaks,
     /// Nobody sees it: what is sent is gone.
     Silent,
-    /// They end, and no other is made for so long.
+    /// They end, and no other is made for this long.
     Refused(Duration),
 }
 
@@ -108,7 +108,7 @@ pub(crate) enum Beside {
 pub(crate) enum Fall {
     /// It comes back with no data.
     Killed,
-    /// Its process stands still.
+    /// Its process stalls.
     Paused,
     /// By hand, with nothing lost.
     Demoted,

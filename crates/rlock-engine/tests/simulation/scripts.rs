@@ -39,7 +39,7 @@ fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
 
 /// A release is on its way by a connection that breaks, and the server does not
 /// see that. It is asked for once more by the next, and arrives when its owner
-/// has taken the lock anew.
+/// has taken the lock again.
 #[test]
 fn a_late_release_frees_nothing_that_was_taken_anew() {
     let wait = Queueing::Unlimited;

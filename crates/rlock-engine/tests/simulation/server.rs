@@ -147,12 +147,12 @@ impl Server {
         self.watched.clear();
     }
 
-    /// The connection by which the loss of a hold is told.
+    /// The connection that reports the loss of a hold.
     pub(crate) fn watcher(&self, name: &[u8]) -> Option<u64> {
         self.watched.get(name).copied()
     }
 
-    /// Nobody is told of the loss of a key any more.
+    /// Nobody is notified of the loss of a key any more.
     pub(crate) fn unwatch(&mut self, key: &str) {
         let end = format!(" {key}").into_bytes();
         self.watched.retain(|name, _| !name.ends_with(&end));

@@ -243,8 +243,8 @@ impl World {
         if let (What::Extend(lease), Some(guard)) = (calling.what, &mut state.guard) {
             guard.lease = guard.lease.max(lease);
         }
-        // Whoever is known by that name may have ended it since, and a request of an
-        // earlier connection may set its lease anew.
+        // The owner of that name may have ended it since, and a request of an
+        // earlier connection may set its lease again.
         if let (What::Release(Some(until)), Outcome::Done) = (calling.what, &outcome)
             && self.kind == Kind::One
             && !is_unsure

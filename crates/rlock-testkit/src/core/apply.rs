@@ -219,7 +219,7 @@ impl Pair {
         both.unwrap_or((Fence::new(3).expect("it is in range"), 3))
     }
 
-    /// The number that a fence is to be raised to, in the driver and in the
+    /// The number to raise a fence to, in the driver and in the
     /// model. What is not a fence of theirs is the same in both.
     fn raise_to(&self, raise: Raise, key: usize, owner: &str) -> (Fence, u64) {
         let clock = self.model.now * 1000;

@@ -33,7 +33,7 @@ pub struct Driver {
     pub listened: BTreeSet<OnChannel>,
     /// Whether somebody listens on the unlock channels.
     pub overheard: bool,
-    /// What others were told since somebody looked.
+    /// The messages to others since the last check.
     pub told: Vec<Told<Fence>>,
     /// Locks that a command has left free.
     pub freed: Vec<(u32, Box<[u8]>)>,
@@ -41,7 +41,7 @@ pub struct Driver {
     pub cycle: Vec<String>,
     /// Blocked calls, those that have been answered too, and their tickets.
     pub calls: BTreeMap<u64, TicketId>,
-    /// The hand-offs whose places are to be kept.
+    /// The hand-offs whose places must be kept.
     handed_off: Vec<HandedOff>,
 }
 
@@ -180,7 +180,7 @@ impl Driver {
         })
     }
 
-    /// Takes note of a hand-off whose place is to be kept if it does not
+    /// Takes note of a hand-off whose place must be kept if it does not
     /// arrive.
     pub fn may_come_back(
         &mut self,
@@ -227,8 +227,8 @@ impl Driver {
         Reply::Number(u64::from(!taken.is_empty()))
     }
 
-    /// That of the first of these keys that has one: another one may have the
-    /// same fence, if both are ahead of the clock.
+    /// The one of the first of these keys that has one: another one may have
+    /// the same fence, if both are ahead of the clock.
     fn take_handed_off(
         &mut self,
         names: &[Name<'_>],
@@ -257,8 +257,8 @@ impl Driver {
         self.places_per_user = before.places_per_user;
     }
 
-    /// Has the end of a hold with a value told from now on, as somebody is
-    /// shown who has it.
+    /// Has the end of a hold with a value published from now on, once somebody
+    /// is shown who has it.
     pub fn follow(&mut self, name: Name<'_>) {
         let held = self.store.get(self.now, name).and_then(Stored::held);
         let published = held.and_then(|it| Some(((it.fence?, it.value.as_deref()?), it.ends)));

@@ -27,7 +27,7 @@ impl Driver {
             }
             Foreign::Pexpire { key, ms } => {
                 let stored = self.store.get_mut(now, name(key));
-                // The end of a text is told by an event of its own, which
+                // The end of a text has a separate event, which
                 // stands for nothing that a lock does.
                 if let Some(stored) = stored.filter(|it| matches!(it.value, Value::Hash(_))) {
                     stored.ends_ms = Some(now.millis() + u64::from(ms));
@@ -196,7 +196,7 @@ impl Data {
         if let Self::Hash(hash) = self {
             hash.fence = Some(fence);
             if hash.mode == HashMode::Exclusive {
-                // It is that of the hold, too.
+                // The hold has the same.
                 for holder in &mut hash.holders {
                     holder.fence = hash.fence;
                 }

@@ -1,4 +1,4 @@
-//! What is told in one step, in the one order in which it can be compared.
+//! The messages of one step, in the one order in which it can be compared.
 
 use crate::core::told::{Outcome, Told, Word};
 
@@ -17,8 +17,8 @@ impl<F> Told<F> {
 }
 
 /// Locks have nothing to do with one another, so the order matters for each
-/// alone; of holds that are lost together none is lost before another; and who
-/// waits in vain, or listens on the unlock channel, hears of nothing else.
+/// alone; of holds that are lost together none is lost before another; and
+/// whose wait ends, or listens on the unlock channel, hears of nothing else.
 pub fn in_order_of_keys<F>(mut told: Vec<Told<F>>) -> Vec<Told<F>> {
     told.sort_by_cached_key(|it| {
         let (order, whom) = match it {

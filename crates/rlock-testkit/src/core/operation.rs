@@ -159,23 +159,23 @@ impl Asked {
     }
 }
 
-/// Under which fence alone a hold is to be released.
+/// The fence that a hold must have to be released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Under {
     /// The one that it has now.
     Its,
-    /// That of a recent grant.
+    /// The fence of a recent grant.
     Recent(usize),
     /// One that nobody has.
     Nobodys,
 }
 
-/// What a fence is to be raised to.
+/// The fence to raise it to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raise {
     /// The smallest there is.
     Least,
-    /// That of another holder of the key, if there is one.
+    /// The fence of another holder of the key, if there is one.
     OfAnother,
     /// Some seconds ahead of the clock.
     Ahead,

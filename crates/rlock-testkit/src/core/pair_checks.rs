@@ -52,14 +52,14 @@ impl Pair {
         let foretold: Vec<_> = foretold.map(|it| it.map(|it| self.fence(it))).collect();
         let expected = expected.map(|grant| self.fence(grant));
         same("the reply", &reply.map(Some), &expected)?;
-        same("what is told", &told, &foretold)?;
+        same("the messages", &told, &foretold)?;
         answered?;
         let locks = &self.driver.locks;
         same("the counters", locks.counters(), &self.model.counters)?;
         same("the gauges", &locks.gauges(), &self.model.gauges())
     }
 
-    /// Compares all that is to be seen.
+    /// Compares everything visible.
     pub fn compare_all(&mut self) -> Result<(), String> {
         for key in 0..KEYS.len() {
             self.compare_lock(key)?;

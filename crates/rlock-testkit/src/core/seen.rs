@@ -1,4 +1,4 @@
-//! What is to be seen of each lock: who holds it, who waits, and how many.
+//! What is visible of each lock: who holds it, who waits, and how many.
 
 use rlock_core::{Fence, Mode, Timestamp};
 
@@ -99,9 +99,9 @@ impl Pair {
 
     fn is_alike(&self, now: Timestamp, held: &Held, hash: &Hash) -> bool {
         let fence = hash.fence.and_then(|it| self.fence(it));
-        // That of a shared lock may be larger than all that were granted: one
-        // may have been taken back, as nobody heard of it. What was set by hand
-        // goes with the next grant.
+        // The fence of a shared lock may be larger than all that were granted:
+        // one may have been taken back, because nobody heard of it. What was
+        // set by hand goes with the next grant.
         let taken_back = |it: Fence| Some(it) > fence && it.get() < Fence::MAX;
         let fences = held.fence == fence || (held.shared && held.fence.is_some_and(taken_back));
         let has = |it: &Holder| {

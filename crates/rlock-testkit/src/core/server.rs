@@ -1,4 +1,4 @@
-//! A server that is told commands as words and writes replies, on the core.
+//! A server that takes commands as words and writes replies, on the core.
 
 use std::collections::BTreeMap;
 
@@ -133,7 +133,7 @@ impl Server {
         self.core.locks.settle_later(name);
     }
 
-    /// What is to be told, by whom, as bytes.
+    /// The messages to send, as bytes, each with its sender.
     pub fn messages(&mut self) -> Vec<(u64, String)> {
         let mut messages = Vec::new();
         for told in std::mem::take(&mut self.core.told) {
@@ -206,7 +206,7 @@ impl Server {
         }
     }
 
-    /// What is known of a lock, whose end is told from now on; nobody who asks here
+    /// What is known of a lock, whose end is reported from now on; nobody who asks here
     /// wants to know who waits.
     fn info(&mut self, key: &str) -> String {
         if self.is_master {

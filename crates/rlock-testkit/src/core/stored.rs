@@ -135,8 +135,8 @@ impl Store {
         }
     }
 
-    /// When the first of the keys that are no locks is gone. That is told by an
-    /// event; the end of a lease is not.
+    /// When the first of the keys that are no locks is gone. An event reports
+    /// that; the end of a lease is not.
     pub fn next_expiry_of_others(&self) -> Option<Timestamp> {
         let others = self.keys.values().filter(|it| it.held().is_none());
         let ends = others.filter_map(|it| it.ends_ms).min()?;

@@ -1,4 +1,4 @@
-//! What is asked, what a command answers and what others are told, in a form
+//! What is asked, what a command answers and what others receive, in a form
 //! that the driver and the naive model share.
 
 use rlock_core::{ChannelKind, Request};
@@ -177,7 +177,7 @@ pub enum Error {
     HeldInPart,
     /// The fence to be set is too far ahead of the clock.
     FenceTooLarge,
-    /// The fence to be set is that of another holder.
+    /// The fence to be set belongs to another holder.
     FenceTaken,
     /// A shared hold has no value.
     ValueOfShared,

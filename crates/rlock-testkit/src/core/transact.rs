@@ -107,8 +107,8 @@ impl Driver {
         }
     }
 
-    /// Grants the requests for several keys whose turn has come. What is free
-    /// after that is told to be.
+    /// Grants the requests for several keys whose turn has come. Locks that are
+    /// free after that are published.
     pub fn finish(&mut self) {
         let freed = std::mem::take(&mut self.freed);
         self.grant_all();

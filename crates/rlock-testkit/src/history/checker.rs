@@ -2,8 +2,8 @@
 //!
 //! Two guards of different owners may be believed valid at one moment only
 //! where the world promises no more: an operator ended the first hold, a server
-//! lost what it had, or a master died (or stood still) that alone knew of the
-//! first grant. The first is then to be told within its lease, and the second
+//! lost what it had, or a master died (or stalled) that alone knew of the
+//! first grant. The first must then learn of it within its lease, and the second
 //! has the larger fence. A grant that replicas have acknowledged is no such
 //! exception for a fail-over.
 
@@ -26,7 +26,7 @@ pub enum Rule {
     Validity,
     /// Every call ends in its time.
     Bound,
-    /// Who lost a lock is told within its lease.
+    /// A holder that lost a lock learns of it within its lease.
     Told,
     /// Nothing is left in the end.
     Remains,
@@ -349,7 +349,7 @@ pub fn calm_times(history: &History) -> Vec<(Moment, Moment)> {
 
 fn liveness(history: &History, key: &'static str, holds: &[&Hold], found: &mut Vec<Violation>) {
     let grants: BTreeSet<Moment> = holds.iter().map(|hold| hold.granted).collect();
-    // Whoever holds it rightly may go on for as long, and who was lost for a lease.
+    // A rightful holder may go on for that time, and who was lost for a lease.
     let longest = holds.iter().map(|hold| hold.lease).max().unwrap_or(0);
     let held = |hold: &&Hold| hold.believed.map_or(0, |(first, last)| last - first);
     let limit = SETTLED + longest + holds.iter().map(held).max().unwrap_or(0);

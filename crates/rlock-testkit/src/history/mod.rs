@@ -89,12 +89,12 @@ pub struct Standstill {
     pub ended: Moment,
 }
 
-/// Something that an observer of an election was told.
+/// Something that an observer of an election received.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub observer: usize,
     pub moment: Moment,
-    /// That of the leader, if anybody leads.
+    /// The fence of the leader, if anybody leads.
     pub fence: Option<u64>,
     /// Whether leaders may have been missed before.
     pub missed: bool,
@@ -107,11 +107,11 @@ pub struct History {
     pub holds: Vec<Hold>,
     pub faults: Vec<Fault>,
     pub standstills: Vec<Standstill>,
-    /// What observers of the one election were told.
+    /// What observers of the one election received.
     pub seen: Vec<Seen>,
     /// What was still there in the end that should not be.
     pub remains: Vec<String>,
-    /// When contenders were told to stop.
+    /// When contenders were stopped.
     pub stopped: Option<Moment>,
 }
 
@@ -148,7 +148,7 @@ impl History {
         calls.chain(faults).chain(self.stopped).max().unwrap_or(0)
     }
 
-    /// For how long some client stood still between two moments.
+    /// For how long some client stalled between two moments.
     pub fn stood_still(&self, from: Moment, to: Moment) -> u64 {
         let overlap =
             |still: &Standstill| still.ended.min(to).saturating_sub(still.begun.max(from));

@@ -126,7 +126,7 @@ fn fences_that_do_not_grow_are_found() {
     for (owner, fence) in [("y", 8), ("x", 7)] {
         assert_eq!(rules(&history(&[first(), later(owner, fence)], &[])), []);
     }
-    // Two that asked at once, of whom the second was told first.
+    // Two that asked at once, of whom the second heard first.
     let mut waited = later("y", 6);
     waited.asked = SECOND;
     assert_eq!(rules(&history(&[first(), waited.clone()], &[])), []);
@@ -158,7 +158,7 @@ fn calls_that_end_too_late_or_never_are_found() {
     assert_eq!(rules(&made_up), []);
     made_up.calls.push(call(Some(SECOND), 0, Some(3 * SECOND)));
     assert_eq!(rules(&made_up), [Rule::Bound]);
-    // Nobody can answer a client that stands still.
+    // Nobody can answer a client that stalls.
     let (begun, ended) = (SECOND, 2 * SECOND);
     made_up.standstills.push(Standstill { begun, ended });
     assert_eq!(rules(&made_up), []);

@@ -114,7 +114,7 @@ pub struct Admin(pub MultiplexedConnection);
 
 impl Admin {
     pub async fn connect(url: &str) -> redis::RedisResult<Self> {
-        // A machine that stands still for a second fails no test.
+        // A machine that stalls for a second fails no test.
         let patient = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Parser, Value};
 
-/// How long anything may take that ought to happen at once; only a failing test waits for so long.
+/// How long anything may take that ought to happen at once; only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `condition` holds.

@@ -1,4 +1,4 @@
-//! A network between client and server that can be told to fail.
+//! A network between client and server that fails on demand.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,10 +26,10 @@ pub enum Weather {
     /// Every request arrives, but only after this long.
     Slow(Duration),
     /// The next request with these bytes arrives only when
-    /// [`Proxy::let_late_request_arrive`] says so; fair for all else.
+    /// [`Proxy::let_late_request_arrive`] says so; fair for everything else.
     DelayRequest(&'static str),
-    /// The connection by which the last of so many bytes comes from the client
-    /// ends with that byte; then fair.
+    /// The connection by which the last of this many bytes comes from the
+    /// client ends with that byte; then fair.
     CutRequests(usize),
     /// The same with the bytes that come from the server.
     CutReplies(usize),

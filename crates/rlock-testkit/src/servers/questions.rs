@@ -33,7 +33,7 @@ impl Server {
             .unwrap_or_else(|| panic!("RLOCK.INFO said {info}"))
     }
 
-    /// Waits until so many requests are queued for a lock of database 0.
+    /// Waits until this many requests are queued for a lock of database 0.
     #[track_caller]
     pub fn await_queued(&self, key: &str, count: usize) {
         eventually(&format!("{count} queued for {key}"), || {

@@ -261,7 +261,7 @@ impl Server {
         if self.process.is_none() || *self.was_killed.get_mut() {
             return;
         }
-        // It may stand still.
+        // It may stall.
         self.signal("CONT");
         let Some(process) = self.process.as_mut() else {
             return;

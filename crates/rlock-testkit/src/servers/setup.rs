@@ -94,7 +94,7 @@ impl Setup {
         self
     }
 
-    /// What the server's environment has beside that of the tests.
+    /// What the server's environment has beside the tests' own.
     pub fn own_environment(&self) -> impl Iterator<Item = (&String, &OsString)> {
         self.environment.iter().map(|(name, value)| (name, value))
     }

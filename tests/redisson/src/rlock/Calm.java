@@ -2,7 +2,7 @@ package rlock;
 
 import java.util.concurrent.atomic.AtomicLong;
 
-/** Tests that measure time, on machines that stand still now and then. */
+/** Tests that measure time, on machines that stall now and then. */
 final class Calm {
     /** Within this time a waiter of either kind is woken, where nothing but a message has to be sent for that. */
     static final long PROMPT = 100;
@@ -39,7 +39,7 @@ final class Calm {
                 if (longest.get() <= late || attempt == ATTEMPTS) {
                     throw failure;
                 }
-                System.err.println("The machine stood still for " + longest + " ms, once more: " + failure.getMessage());
+                System.err.println("The machine stalled for " + longest + " ms, once more: " + failure.getMessage());
             } finally {
                 watch.interrupt();
                 watch.join();

@@ -18,7 +18,7 @@ final class Deadline {
         return System.nanoTime() - end >= 0;
     }
 
-    /** What never comes is no failed assertion: no machine stands still for that long, and {@link Calm} excuses nothing. */
+    /** What never comes is no failed assertion: no machine stalls for that long, and {@link Calm} excuses nothing. */
     static void until(String what, BooleanSupplier condition) {
         var deadline = new Deadline(LONG);
         while (!condition.getAsBoolean()) {

@@ -71,7 +71,7 @@ class RandomWalkTest {
             var who = "there-" + each;
             ends.add(world.actor().start(() -> repeat(() -> stepThere(who, random))));
         }
-        // Who fails leaves locks behind, and the others wait for them in vain.
+        // Who fails leaves locks behind, and the others wait for them without end.
         Deadline.until("the end of the walk", () -> failure.get() != null || ends.stream().allMatch(Future::isDone));
         if (failure.get() != null) {
             throw new AssertionError("with seed " + seed, failure.get());

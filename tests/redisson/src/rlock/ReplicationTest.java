@@ -185,7 +185,7 @@ class ReplicationTest {
         assertTrue(failure.getCause().getMessage().startsWith("UNBLOCKED"), failure::toString);
         both.areHeldByTheSameOwners();
         untilRedissonGoesOn();
-        // Redisson may stay at the server that has become a replica, and is told there, too.
+        // Redisson may stay at the server that has become a replica, and gets messages there, too.
         var servers = List.of(successor, client);
         both.changeHands(() -> servers.stream().anyMatch(it -> it.listeners(World.channel(both.ours)) == 1));
     }

@@ -13,7 +13,7 @@ import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
 
-/** Holds that are renewed stay, whoever waits for them. */
+/** Holds that are renewed stay, whatever waits for them. */
 class WatchdogTest {
     private static final long LEASE = 900;
     private static World world;

@@ -44,7 +44,7 @@ final class World implements AutoCloseable {
                 .setSubscriptionConnectionMinimumIdleSize(1));
     }
 
-    /** A program with few threads, as there are many of them here. */
+    /** A program with few threads, because there are many of them here. */
     static RedissonClient redisson(long lease, Consumer<Config> topology) {
         // The codec of old versions looks into classes that are closed to it by now. Locks use none.
         var config = new Config().setCodec(StringCodec.INSTANCE).setThreads(2).setNettyThreads(2);

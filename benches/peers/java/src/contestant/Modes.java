@@ -9,11 +9,11 @@ import java.util.concurrent.locks.LockSupport;
 
 /** The workloads, the same for each peer; each caller has a thread of its own. */
 final class Modes {
-    /** A loop ends early after so many: more would say nothing more. */
+    /** A loop ends early after this many: more would say nothing more. */
     private static final long MOST_ACQUISITIONS = 200_000;
     /** How long callers warm up before a loop or a crowd: in that time Java compiles what they run. */
     private static final Duration WARM_UP = Duration.ofMillis(1_500);
-    /** So many warm up for that long; any further ones acquire once, so that their connections are open. */
+    /** This many warm up for that long; any further ones acquire once, so that their connections are open. */
     private static final int WARM_UP_CALLERS = 16;
     private static final Duration MILLISECOND = Duration.ofMillis(1);
     /** How long a caller rests after an error: one that comes at once must not become a busy loop. */

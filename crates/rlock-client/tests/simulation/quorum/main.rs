@@ -1,6 +1,6 @@
 //! All that can happen to two contenders for a lock of three servers: messages
 //! in any order, servers that crash, links that break, clocks that are ahead,
-//! leases that end while their holder stands still.
+//! leases that end while their holder stalls.
 //!
 //! Built with the tests of `rlock-core`, as fast code: there are millions of states.
 

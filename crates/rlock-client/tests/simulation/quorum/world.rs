@@ -126,7 +126,7 @@ pub(crate) enum Action {
     Deliver(usize, usize),
     /// A client sees that its link has broken.
     Notice(usize, usize),
-    Mend(usize, usize),
+    Repair(usize, usize),
     /// A renewal shows that a hold is gone.
     Learn(usize, usize),
     /// A holder asks for a part that it has lost, or never had.
@@ -134,7 +134,7 @@ pub(crate) enum Action {
     /// A lease on which nobody counts ends.
     Expire(usize),
     EndGrace(usize),
-    /// Faults: a lease ends for its holder, who may stand still.
+    /// Faults: a lease ends for its holder, who may stall.
     Lapse(usize, usize),
     Cut(usize, usize),
     CrashKeeping(usize),
@@ -225,7 +225,7 @@ impl World {
                 if link.is_cut && self.awaits(c, s) {
                     all.push(Notice(c, s));
                 } else if link.is_cut {
-                    all.push(Mend(c, s));
+                    all.push(Repair(c, s));
                 }
                 if link.is_valid && !holds && !link.is_cut {
                     all.push(Learn(c, s));
@@ -297,7 +297,7 @@ impl World {
             Action::Serve(c, s) => self.serve(c, s, setting),
             Action::Deliver(c, s) => self.deliver(c, s, setting)?,
             Action::Notice(c, s) => self.tell(c, Event::Gone(s), setting)?,
-            Action::Mend(c, s) => {
+            Action::Repair(c, s) => {
                 let link = &mut self.clients[c].links[s];
                 link.is_cut = false;
                 if std::mem::take(&mut link.owes_leave) {

@@ -1,4 +1,4 @@
-//! Holds whose loss is told, or that end with a connection.
+//! Holds whose loss is reported, or that end with a connection.
 
 use super::{Bind, Kind, Model, Renewed, Via, Wanted, Watching};
 use crate::core::told::Ask;

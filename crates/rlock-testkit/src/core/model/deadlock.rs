@@ -1,8 +1,8 @@
-//! Who could never go on if a request were to wait.
+//! Who could never go on if a request waited.
 //!
 //! At first everybody who waits is taken to be stuck. Then those are let go
 //! whom nobody stuck is in the way of, in any of their waits, until nobody is
-//! left to be let go. What remains is a knot: even if everybody else gave back
+//! left to be let go. What remains is a knot: even if everybody else released
 //! all they hold, none of those in it could go on.
 
 use rlock_core::Mode;

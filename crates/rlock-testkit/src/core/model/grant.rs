@@ -1,4 +1,4 @@
-//! Becoming a holder: at once, or when it is one's turn.
+//! Becoming a holder: at once, or when its turn comes.
 
 use rlock_core::Mode;
 
@@ -87,7 +87,7 @@ impl Model {
     }
 
     /// A request for several locks leaves each of them free until it has all, or
-    /// has given way. The end of the hold before is told by then.
+    /// has given way. The end of the hold before is reported by then.
     fn leave_free(&mut self, front: &Waiting) {
         for at in front.keys.iter().filter(|_| front.kind == Kind::Many) {
             self.tell_value(*at);

@@ -22,7 +22,7 @@ impl Model {
         (request.wanted.grace, request.wanted.value) = (None, None);
     }
 
-    /// Takes note of a hand-off whose place is to be kept if it turns out not
+    /// Takes note of a hand-off whose place must be kept if it turns out not
     /// to have arrived.
     pub(super) fn may_come_back(&mut self, fence: u64, granted: &Waiting) {
         if granted.wanted.keep.is_some() {
@@ -31,7 +31,7 @@ impl Model {
     }
 
     /// The hand-off of these keys under this fence did not arrive: its place is
-    /// kept, unless its owner has asked anew.
+    /// kept, unless its owner has asked again.
     pub(super) fn give_place_back(&mut self, keys: &[usize], owner: &str, fence: u64) {
         let is_of = |it: &(u64, Waiting)| it.0 == fence && it.1.owner == owner;
         let found = keys.iter().find_map(|at| {
@@ -54,7 +54,7 @@ impl Model {
         request.ends = Some(self.now + keep);
         (request.wanted.grace, request.wanted.value) = (None, None);
         for at in &request.keys {
-            // Upgrades come first, also when their shared holds have ended.
+            // Upgrades come first, even when their shared holds have ended.
             let order = |it: &Waiting| (it.kind != Kind::Upgrade, it.id);
             let stands_before = |id: &u64| order(self.request(*id)) < order(&request);
             let queue = &self.locks[*at].queue;

@@ -2,7 +2,7 @@
 //!
 //! Written from the contract alone, and meant to be read beside it: everything
 //! is a plain list and is searched from its start, nothing is kept that can be
-//! worked out anew, and time is a number of milliseconds. Fast it is not.
+//! computed again, and time is a number of milliseconds. Fast it is not.
 
 mod acquire;
 mod bind;
@@ -70,7 +70,7 @@ impl Wanted {
     }
 }
 
-/// Through what a request is to be answered.
+/// How to answer a request.
 #[derive(Clone, Debug)]
 pub enum Via {
     Call {
@@ -133,8 +133,8 @@ pub enum Kind {
     Many,
 }
 
-/// A hold whose end somebody wants to be told of, or that a connection's end
-/// cuts.
+/// A hold whose end somebody wants to be notified of, or that a connection's
+/// end cuts.
 #[derive(Clone, Debug)]
 pub struct Watching {
     pub owner: String,
@@ -163,7 +163,7 @@ pub struct Lock {
     /// The first end of a lease as this server last saw it, while somebody
     /// waits or watches: what counts a lease end is that it was seen.
     pub seen_end: Option<u64>,
-    /// Whether those who only listen are to be told if nobody takes it.
+    /// Whether those who only listen get a message if nobody takes it.
     pub owes_message: bool,
     /// Whether it has to be settled before the command is over.
     pub touched: bool,
@@ -197,7 +197,7 @@ pub struct Model {
     /// How many were given.
     pub fences_given: u64,
     pub last_request: u64,
-    /// The hand-offs whose places are to be kept, by their fences.
+    /// The hand-offs whose places must be kept, by their fences.
     pub handed_off: Vec<(u64, Waiting)>,
     /// Whether somebody was let in from a kept place before others who wait
     /// since somebody looked.
@@ -318,7 +318,7 @@ impl Model {
     }
 
     /// A fence was met in a key: what is given there later is above it, as far
-    /// as it is to be believed.
+    /// as it may be believed.
     pub fn believe(&mut self, at: usize, fence: u64) {
         let fence = fence.min(self.highest_fence());
         self.locks[at].met = self.locks[at].met.max(fence);

@@ -33,8 +33,8 @@ impl Model {
         }
     }
 
-    /// Losses are told; then the lock goes to the one who has waited longest,
-    /// and to the next, until one has to wait on.
+    /// Losses are reported; then the lock goes to the one who has waited
+    /// longest, and to the next, until one has to wait on.
     pub fn settle(&mut self, at: usize) {
         self.locks[at].touched = true;
         self.forget_idle();
@@ -119,7 +119,7 @@ impl Model {
         self.see(at);
     }
 
-    /// The key's end cuts longer leases, and is that of the longest again.
+    /// The key's end cuts longer leases, and is the longest again.
     fn cut_by_key(&mut self, at: usize) {
         if let Some(hash) = self.locks[at].data.lock_mut()
             && hash.holders.iter().any(|it| Some(it.ends) != hash.ends)

@@ -1,4 +1,4 @@
-//! What is published with a hold, and what those are told who follow it.
+//! What is published with a hold, and what observers of it receive.
 
 use super::Model;
 use crate::core::told::Told;
@@ -12,7 +12,7 @@ impl Model {
     }
 
     /// A command, or a piece of what is done without one, is through with a
-    /// lock. Of what has come and gone since it began nobody hears.
+    /// lock. Nothing is published for changes that were undone since it began.
     pub(super) fn tell_value(&mut self, at: usize) {
         let lock = &mut self.locks[at];
         let is_now = lock.data.published();
@@ -36,7 +36,8 @@ impl Model {
         self.see(at);
     }
 
-    /// Somebody is shown who holds a lock, and is told of the end from then on.
+    /// Somebody is shown who holds a lock, and is notified of the end from then
+    /// on.
     pub fn follow(&mut self, at: usize) {
         self.expire_key(at);
         let lock = &mut self.locks[at];

@@ -1,4 +1,4 @@
-//! What there is to see: the most contended locks, and how many of what.
+//! What is visible: the most contended locks, and how many of what.
 
 use rlock_core::Gauges;
 
@@ -73,7 +73,7 @@ impl Model {
     }
 
     /// Holds with a channel, a binding or a value, counted from when they are
-    /// queued. Of an exclusive hold with a value there is one at each lock.
+    /// queued. An exclusive hold with a value has one at each lock.
     pub fn watches(&self) -> usize {
         let queued = self.requests.iter().filter(|it| it.watches());
         let queued: usize = queued.map(|it| it.keys.len()).sum();

@@ -20,7 +20,7 @@ import rlock.Engine.Action;
  * connection, a fail-over or a moved slot it begins again with the leader of that moment, in a change that {@link
  * Change#isMissed}. Of more than 1024 changes that are not taken the oldest are dropped, and the next one is missed.
  *
- * <p>A server that is away ends nothing. After an error that does not pass each call throws it, once all changes before are
+ * <p>An unreachable server ends nothing. After an error that does not pass each call throws it, once all changes before are
  * taken: {@code Denied}, {@code NotALock}, {@code ModuleMissing}, {@code Refused}, or {@code Closed} once the client or this has
  * been closed.
  */
@@ -75,7 +75,7 @@ public final class Changes implements AutoCloseable {
         return client.await(nextAsync());
     }
 
-    /** Waits for so long. */
+    /** Waits for this long. */
     public Optional<Change> poll(Duration timeout) throws InterruptedException {
         var millis = Engine.millis("timeout", Objects.requireNonNull(timeout, "timeout"));
         return Optional.ofNullable(client.await(nextAsync().completeOnTimeout(null, millis, TimeUnit.MILLISECONDS)));

@@ -81,7 +81,7 @@ public final class Client implements AutoCloseable {
         final CompletableFuture<Action> end = new CompletableFuture<>();
         /** What a lock is granted to, or what an upgrade is of. */
         final Hold hold;
-        /** Takes each leader that an observer is told of. */
+        /** Takes each leader that an observer receives. */
         final Consumer<Action> changes;
 
         Call(Hold hold, Consumer<Action> changes) {
@@ -135,7 +135,7 @@ public final class Client implements AutoCloseable {
             return this;
         }
 
-        /** For {@code rediss://}. Default: that of the JVM. */
+        /** For {@code rediss://}. Default: the JVM's. */
         public Builder tls(SSLContext tls) {
             this.tls = tls;
             return this;
@@ -175,7 +175,7 @@ public final class Client implements AutoCloseable {
         return new RLock(this, List.of(names), 0, 1, 0, Terms.DEFAULT);
     }
 
-    /** The lock of this name as its readers share it. Its writer's is that of {@link #getLock}. */
+    /** The lock of this name as its readers share it. Its writer's is {@link #getLock}. */
     public RLock getReadLock(String name) {
         return new RLock(this, List.of(name), 1, 1, 0, Terms.DEFAULT);
     }
@@ -361,7 +361,7 @@ public final class Client implements AutoCloseable {
         }
     }
 
-    /** Begins a call. Whoever cancels its end abandons it. */
+    /** Begins a call. Cancelling its end abandons it. */
     CompletableFuture<Action> call(int kind, Hold hold, Consumer<Writer> fields) {
         return call(kind, hold, null, fields);
     }

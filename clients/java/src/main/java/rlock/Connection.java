@@ -24,7 +24,7 @@ final class Connection {
 
     private final Client client;
     private final Engine.Action to;
-    /** What is to be written, before TLS and after it. */
+    /** Bytes to write, before TLS and after it. */
     private final ArrayDeque<ByteBuffer> plain = new ArrayDeque<>();
     private final ArrayDeque<ByteBuffer> output = new ArrayDeque<>();
     private final ByteBuffer input = ByteBuffer.allocate(32 << 10);
@@ -175,7 +175,7 @@ final class Connection {
         });
     }
 
-    /** Goes on with the handshake, opens what has come in, and closes what is to go out. */
+    /** Goes on with the handshake, opens what has come in, and encrypts what goes out. */
     private void secure() throws IOException {
         while (!isClosed) {
             switch (tls.getHandshakeStatus()) {

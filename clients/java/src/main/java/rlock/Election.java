@@ -32,7 +32,7 @@ public final class Election {
             value = it.bytes;
         }
 
-        /** Larger than that of every leader before. */
+        /** Larger than the fence of every leader before. */
         public long fence() {
             return fence;
         }
@@ -69,7 +69,7 @@ public final class Election {
         }
     }
 
-    /** Who leads from now on, as an observer is told. */
+    /** Who leads from now on, as an observer sees it. */
     public static final class Change {
         private final Proclaimed leader;
         private final boolean isMissed;
@@ -121,7 +121,7 @@ public final class Election {
         return campaign(bytes(value));
     }
 
-    /** Waits for so long; with zero it leads at once or not at all. */
+    /** Waits for this long; with zero it leads at once or not at all. */
     public Optional<Leadership> tryCampaign(byte[] value, Duration wait) throws InterruptedException {
         return Optional.ofNullable(client.await(campaignAsync(value, wait, null)));
     }

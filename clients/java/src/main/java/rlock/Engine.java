@@ -269,13 +269,13 @@ final class Engine {
         }
     }
 
-    /** What is to be done. */
+    /** What to do. */
     static final class Action {
         static final int CONNECT = 1, WRITE = 2, CLOSE = 3, GRANTED = 4, REFUSED = 5, DONE = 6, FAILED = 7, ANSWERED = 8;
         static final int OVER = 9, NOTE = 10, LEADER = 11;
 
         int kind;
-        /** Of a connection, a call or a guard. */
+        /** Number of a connection, a call or a guard. */
         long number;
         long guard;
         int how;

@@ -49,12 +49,12 @@ public class Hold implements AutoCloseable {
         return owner;
     }
 
-    /** Larger than that of every earlier holder: send it along with each write. Of several keys it is the largest. */
+    /** Larger than the fence of every earlier holder: send it along with each write. Of several keys it is the largest. */
     public long fence() {
         return Collections.max(fences.values());
     }
 
-    /** That of each key. */
+    /** The fence of each key. */
     public Map<String, Long> fences() {
         return fences;
     }
@@ -93,7 +93,7 @@ public class Hold implements AutoCloseable {
     }
 
     /**
-     * Gives the lock back, and waits for the server's answer. Only the first call does something.
+     * Releases the lock, and waits for the server's answer. Only the first call does something.
      *
      * @throws LostException if it was lost before, unless its terms say otherwise
      */
@@ -132,7 +132,7 @@ public class Hold implements AutoCloseable {
         return end.copy();
     }
 
-    /** Has the lock last for at least so long from now. */
+    /** Sets the lease to at least this long from now. */
     public void extend(Duration lease) {
         var millis = Engine.millis("lease", lease);
         client.join(client.call(Client.EXTEND, null, event -> event.u64(number).u64(millis)));

@@ -4,7 +4,7 @@ import java.util.List;
 
 /**
  * A hold with a value that its leader publishes, from {@link Election#campaign} until it resigns or is closed, or until it is
- * lost. Another one may lead before this one notices that it stood still or was cut off: send {@link #fence} along with each
+ * lost. Another one may lead before this one notices that it stalled or was cut off: send {@link #fence} along with each
  * write.
  */
 public final class Leadership extends Hold {
@@ -13,7 +13,7 @@ public final class Leadership extends Hold {
     }
 
     /**
-     * Publishes another value, 0 to 1024 bytes; observers are told of it under the same fence.
+     * Publishes another value, 0 to 1024 bytes; observers receive it under the same fence.
      *
      * @throws LostException if the leadership was lost
      * @throws IllegalArgumentException if the value is too long

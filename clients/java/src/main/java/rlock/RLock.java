@@ -43,7 +43,7 @@ public final class RLock implements Lock {
         return String.join(", ", keys);
     }
 
-    /** Waits for the lock, also when the thread is interrupted; it stays so then. */
+    /** Waits for the lock, even when the thread is interrupted; it stays so then. */
     @Override
     public void lock() {
         lock(terms);
@@ -140,7 +140,7 @@ public final class RLock implements Lock {
         return client.await(granted(null, null, terms));
     }
 
-    /** Waits for so long. */
+    /** Waits for this long. */
     public Optional<Hold> tryAcquire(Duration wait) throws InterruptedException {
         return Optional.ofNullable(client.await(granted(wait, null, terms)));
     }

@@ -90,7 +90,7 @@ class AdaptersTest {
         }
     }
 
-    /** What a program of README says, as it is but for the address. */
+    /** What a program of README says, as it is except the address. */
     static String run(String source, String url) throws Exception {
         var file = Files.createTempDirectory("rlock").resolve("Invoices.java");
         Files.writeString(file, source.replace("redis://127.0.0.1:6379", url));

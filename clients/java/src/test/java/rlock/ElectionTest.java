@@ -17,12 +17,12 @@ import org.junit.jupiter.api.Timeout;
 import rlock.Election.Change;
 import rlock.Servers.Network;
 
-/** Who leads, and who is told of it, on real servers. */
+/** Who leads, and who learns of it, on real servers. */
 @Timeout(60)
 class ElectionTest {
     private static final byte[] BYTES = {(byte) 0xff, 0, ' '};
 
-    /** What is told within the time of a test. */
+    /** What arrives within the time of a test. */
     private static Change next(Changes changes) throws Exception {
         return changes.poll(Duration.ofSeconds(20)).orElseThrow();
     }
@@ -108,7 +108,7 @@ class ElectionTest {
             assertTrue(change.leader().orElseThrow().fence() == leadership.fence() && !change.isMissed());
             ask(server.port(), "RLOCK.FORCE", "k");
             assertEquals("nobody", shown(changes));
-            eventually("it is told", () -> !leadership.isValid());
+            eventually("the loss is known", () -> !leadership.isValid());
         }
     }
 

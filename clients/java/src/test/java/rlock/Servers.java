@@ -108,7 +108,7 @@ final class Servers implements AutoCloseable {
         }
     }
 
-    /** Passes bytes, for as long as it is told to. */
+    /** Passes bytes, for as long as it is enabled. */
     static final class Network implements AutoCloseable {
         volatile int target;
         volatile int delay;

@@ -11,8 +11,8 @@ import rlock.Hold;
 import rlock.Terms;
 
 /**
- * Locks for ShedLock. {@code lockAtMostFor} is a lease that is not renewed. {@code lockAtLeastFor} is kept by the server, also
- * when the process ends after {@code unlock}. The client stays the caller's, to be closed.
+ * Locks for ShedLock. {@code lockAtMostFor} is a lease that is not renewed. {@code lockAtLeastFor} is kept by the server, even
+ * if the process ends after {@code unlock}. The client stays the caller's, to be closed.
  */
 public final class RlockProvider implements LockProvider {
     private final Client client;
