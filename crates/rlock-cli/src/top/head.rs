@@ -113,7 +113,7 @@ fn waited(screen: &Screen, room: usize) -> Vec<Line<'static>> {
             room,
         );
     };
-    let over = seconds(Duration::from_millis(over_ms + 500));
+    let over = seconds(Duration::from_millis(over_ms));
     if let Some((p50, p99)) = p50_usec.zip(p99_usec) {
         let numbers = [
             named("p50", microseconds(p50)),

@@ -38,8 +38,7 @@ pub(super) struct Percentiles {
 impl Recent {
     /// Takes note of the waits that ended between the look before and this one.
     pub(super) fn add(&mut self, since: Instant, at: Instant, waits: Waits) {
-        self.looks
-            .retain(|look| at.duration_since(look.since) <= SPAN);
+        self.looks.retain(|look| at.duration_since(look.at) < SPAN);
         self.looks.push(Look { since, at, waits });
     }
 
