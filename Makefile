@@ -1,7 +1,7 @@
 # Shortcuts only: what they do is in the scripts under tests/.
 
 .DEFAULT_GOAL := help
-.PHONY: bench build chaos compare docs election fencing fresh fuzz help install lint module package release run sanitize server servers soak test
+.PHONY: bench build chaos compare docs election fencing fresh fuzz help install lint module package pictures release run sanitize server servers soak test
 
 build: module ## Build target/release/librlock.so and the command line, target/release/rlock
 	cargo build --release --package rlock-cli
@@ -57,6 +57,10 @@ compare: ## rlock beside other distributed locks, on this machine: target/compar
 
 docs: ## A site of the documents, with search: target/site/index.html
 	docs/make-site
+
+pictures: build ## Draw docs/pictures again: what `rlock top` shows in a real terminal
+	tests/install-needs tmux
+	RLOCK=$${CARGO_TARGET_DIR:-target}/release/rlock tests/with-server docs/pictures/draw.py
 
 servers: ## Put Redis 8 and Valkey 8 and 9 into .servers/, for `make test`
 	tests/install-servers .servers

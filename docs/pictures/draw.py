@@ -125,7 +125,7 @@ class Terminal:
 
 
 def drawn(line, style, top):
-    """A line of the terminal. The style is that of its end afterwards."""
+    """A line of the terminal. Afterwards the style is the one at its end."""
     out, column = "", 0
     for codes, words in re.findall(r"\x1b\[([\d;]*)m|([^\x1b]+)", line):
         if not words:

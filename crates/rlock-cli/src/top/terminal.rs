@@ -82,7 +82,7 @@ fn press(key: KeyEvent) -> Press {
     let is_control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
         _ if key.kind == KeyEventKind::Release => Press::Other,
-        KeyCode::Char('c') if is_control => Press::Quit(0),
+        KeyCode::Char('c' | 'd') if is_control => Press::Quit(0),
         _ => Press::Key(key),
     }
 }
