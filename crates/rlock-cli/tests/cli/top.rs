@@ -332,7 +332,13 @@ fn force_says_why_the_server_refuses() {
 #[test]
 fn every_way_to_quit_restores_the_terminal() {
     let server = Server::start();
-    for (keys, code) in [("q", 0), ("\u{3}", 0), ("\u{4}", 0), ("\u{1b}", 0), ("", 143)] {
+    for (keys, code) in [
+        ("q", 0),
+        ("\u{3}", 0),
+        ("\u{4}", 0),
+        ("\u{1b}", 0),
+        ("", 143),
+    ] {
         let mut terminal = top(&server);
         terminal.until_shows("nobody waits for any lock");
         assert!(!terminal.is_restored());
