@@ -7,7 +7,7 @@ use rlock_client::probe::{self, Master};
 use rlock_client::{Client, ClientBuilder, Error, Quorum, ServerError, Servers};
 
 use crate::failure::{Code, Failure};
-use crate::readable::printable;
+use crate::readable::{duration, printable};
 
 /// How much of the name of the host is shown.
 const HOST_MAX: usize = 40;
@@ -155,8 +155,9 @@ impl Address {
             } => self.connection(failure),
             Error::Refused(answer) => self.server(answer, answer),
             Error::ModuleMissing => self.module_missing(),
-            Error::Unavailable { .. } => {
-                let message = format!("no answer from {}: {error}", self.words());
+            Error::Unavailable { waited, .. } => {
+                let waited = duration(*waited);
+                let message = format!("no answer from {} within {waited}", self.words());
                 self.unreachable(message)
             }
             Error::OutOfRange { .. } => Failure::unusable(error),

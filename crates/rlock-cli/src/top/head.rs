@@ -19,7 +19,7 @@ const NUMBER: usize = 16;
 /// The largest rate that is shown in full.
 const RATE_MAX: f64 = 999_999.0;
 /// How many masters are named that show nothing.
-const AWAY_MAX: usize = 3;
+const SILENT_MAX: usize = 3;
 
 /// The rates by their names in `INFO rlock`, and what they are called here.
 const RATES: &[(&str, &str)] = &[
@@ -57,10 +57,10 @@ fn masters(screen: &Screen, room: usize) -> Vec<Line<'static>> {
     let silent: Vec<_> = masters.iter().filter_map(silent).collect();
     let mut counts = vec![number(masters.len() - silent.len(), "answer")];
     if !silent.is_empty() {
-        counts.push(number(silent.len(), "away"));
+        counts.push(number(silent.len(), "unreachable"));
     }
     let mut lines = grid("masters", &counts, room);
-    for line in silent.iter().take(AWAY_MAX) {
+    for line in silent.iter().take(SILENT_MAX) {
         let line = cut(line, room.saturating_sub(LABEL));
         let style = screen.paint.bad();
         lines.push(Line::from(vec![label(""), Span::styled(line, style)]));

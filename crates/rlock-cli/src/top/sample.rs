@@ -244,8 +244,8 @@ impl Master {
             Error::Unavailable {
                 source: Some(source),
                 ..
-            } => format!("away: {source}"),
-            Error::Unavailable { .. } => "away: no answer".to_owned(),
+            } => format!("unreachable: {source}"),
+            Error::Unavailable { .. } => "unreachable: no answer".to_owned(),
             error => error.to_string(),
         });
         Self { address, error }

@@ -255,17 +255,19 @@ impl Screen {
         if let Some(command) = wanted.command.take() {
             return Some(command);
         }
+        // What a look makes wanted comes before the next look: on a slow server
+        // that is wanted again as soon as it has come.
         if std::mem::take(&mut wanted.queue)
             && let Some(queue) = &self.queue
         {
             return Some(Question::Queue(queue.key.clone()));
         }
-        if std::mem::take(&mut wanted.look) {
-            let is_filtered = !self.filter.is_empty();
-            let count = if is_filtered { FILTERED } else { self.limit };
-            return Some(Question::Look(count));
+        if let Some(holders) = self.question_of_holders() {
+            return Some(holders);
         }
-        self.question_of_holders()
+        let is_filtered = !self.filter.is_empty();
+        let count = if is_filtered { FILTERED } else { self.limit };
+        std::mem::take(&mut self.wanted.look).then_some(Question::Look(count))
     }
 
     fn question_of_holders(&mut self) -> Option<Question> {
@@ -287,10 +289,7 @@ impl Screen {
 
     /// An interval is over, or what is shown is known to have changed.
     pub(super) fn look_again(&mut self) {
-        if !self.is_paused {
-            self.wanted.look = true;
-            self.wanted.queue = self.queue.is_some();
-        }
+        self.wanted.look = !self.is_paused;
     }
 
     /// Takes in what the servers said.
@@ -300,6 +299,7 @@ impl Screen {
             Answer::Look(_) if self.is_paused => {}
             Answer::Look(answer) => {
                 self.sample.learn(answer);
+                self.wanted.queue = self.queue.is_some();
                 let asked = self.asked_holders;
                 self.wanted.holders = asked.is_none_or(|asked| asked.elapsed() >= HOLDERS_EVERY);
                 self.make_rows();

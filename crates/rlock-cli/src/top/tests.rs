@@ -208,6 +208,27 @@ fn only_locks_in_view_are_asked_for_their_holders() {
 }
 
 #[test]
+fn holders_and_queue_are_asked_for_though_looks_take_longer_than_the_interval() {
+    let mut screen = waited_for(&[SECOND]);
+    let look = |screen: &mut Screen| {
+        let rows = screen.rows.clone();
+        screen.learn(Answer::Look(Ok(sample(None))));
+        screen.rows = rows;
+        screen.look_again();
+    };
+    look(&mut screen);
+    assert!(matches!(screen.question(), Some(Question::Holders(_))));
+    assert_eq!(screen.question(), Some(Question::Look(50)));
+    press(&mut screen, KeyCode::Char('g'));
+    press(&mut screen, KeyCode::Enter);
+    let queue = Some(Question::Queue(b"lock-00".to_vec()));
+    assert_eq!(screen.question(), queue);
+    look(&mut screen);
+    assert_eq!(screen.question(), queue);
+    assert_eq!(screen.question(), Some(Question::Look(50)));
+}
+
+#[test]
 fn a_page_is_what_fits() {
     let mut screen = waited_for(&[SECOND; 40]);
     for (key, selected) in [

@@ -91,8 +91,8 @@ fn top_shows_the_others_while_a_master_is_away() {
     let away = cluster.masters.remove(2);
     let port = away.port();
     drop(away);
-    terminal.until_shows("masters          2 answer        1 away");
-    terminal.until_shows(&format!("127.0.0.1:{port}: away"));
+    terminal.until_shows("masters          2 answer        1 unreachable");
+    terminal.until_shows(&format!("127.0.0.1:{port}: unreachable"));
     terminal.until_shows("1 waiting       1 contended");
     terminal.types("\r");
     terminal.until_shows("bob");
