@@ -321,7 +321,10 @@ fn draw_dialog(frame: &mut Frame<'_>, screen: &mut Screen) {
     let area = frame.area();
     let paint = screen.paint;
     let room = usize::from(area.width.saturating_sub(4).min(DIALOG_WIDTH));
-    let fits = |lines: &[Line<'_>]| lines.len() + 2 <= area.height.into();
+    let fits = |lines: &[Line<'_>]| {
+        let is_high_enough = lines.len() + 2 <= area.height.into();
+        is_high_enough && lines.iter().all(|line| line.width() <= room)
+    };
     let (title, lines) = match &mut screen.dialog {
         None => return,
         Some(Dialog::Help) => ("Keys", help()),

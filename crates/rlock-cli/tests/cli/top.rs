@@ -298,13 +298,15 @@ fn force_asks_nothing_where_the_question_does_not_fit() {
     let fence = server.admin().fence("beta");
     let mut terminal = top(&server);
     terminal.until_shows("? help");
-    terminal.resize(10, 60);
-    terminal.until_shows("? help");
-    terminal.types("F");
-    terminal.until_shows("the terminal is too small to ask");
-    terminal.types("y");
-    terminal.until_hides("too small");
-    assert_eq!(server.admin().fence("beta"), fence);
+    for (rows, columns) in [(10, 60), (24, 40)] {
+        terminal.resize(rows, columns);
+        terminal.until_shows("? help");
+        terminal.types("F");
+        terminal.until_shows("the terminal is too small to ask");
+        terminal.types("y");
+        terminal.until_hides("too small");
+        assert_eq!(server.admin().fence("beta"), fence);
+    }
     terminal.types("F");
     terminal.until_shows("the terminal is too small to ask");
     terminal.resize(24, 60);
