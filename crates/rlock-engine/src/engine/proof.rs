@@ -160,7 +160,7 @@ impl Proof {
         self.change(end.nanos(), |until| now < until)
     }
 
-    /// Ends it as lost to the server; whether that is news.
+    /// Marks it as ended by the server; true if it was live until then.
     pub fn lose(&self, now: Instant) -> bool {
         self.change(ENDED_BY_SERVER, |until| now < until)
     }
