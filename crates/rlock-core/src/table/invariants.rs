@@ -1,4 +1,4 @@
-//! What holds after every step, said once more in another way: for tests.
+//! The invariants after every step, stated again in another way: for tests.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use crate::ticket::Rank;
 use crate::{Delivery, Timestamp};
 
 impl Table {
-    /// Checks that queues, tickets, watches and indices agree with one another.
+    /// Checks that queues, tickets, watches and indices agree.
     pub(crate) fn check(&self) -> Result<(), String> {
         let table = self;
         let mut tickets = 0;
