@@ -132,6 +132,6 @@ metrics! {
         replicas = "replicas", 1.0, Gauge,
             "Replicas that are connected to this server.";
         write_errors = "write_errors", 1.0, Gauge,
-            "Of the last write to the AOF and the last dump, how many failed.";
+            "How many of these two failed: the last write to the AOF, and the last dump.";
     }
 }

@@ -51,7 +51,7 @@ impl Table {
         let places = table.places(id).count();
         ensure(
             places == queue.len as usize,
-            "a queue's length is not that of its order",
+            "a queue's length differs from its order's length",
         )?;
         ensure(
             table.in_order(id).all(|(_, it)| !it.is_kept()),
@@ -181,7 +181,7 @@ impl Table {
         let is_known = |id: &QueueId| table.queues.contains_key(id);
         ensure(
             table.told.keys().all(is_known),
-            "a value is told of a lock that is not known",
+            "a published value belongs to an unknown lock",
         )?;
         let alone = table.told.keys().filter(|id| !table.has_watches(**id));
         ensure(

@@ -65,8 +65,8 @@ impl Streak {
         self.hand_offs = self.hand_offs.saturating_sub(1);
     }
 
-    /// Whether to offer a free lock, if `after` hand-offs are due; 0 for never.
-    /// After an offer the streak starts again.
+    /// Whether to offer a free lock, after this number of hand-offs in a row; 0 for
+    /// never. After an offer the streak starts again.
     pub(crate) const fn offers(&mut self, after: u64) -> bool {
         let had_their_time = self.offered;
         self.offered = !had_their_time && after > 0 && self.hand_offs as u64 >= after;

@@ -118,7 +118,7 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
     while told < MANY {
         let asked = request("bob", Wait::No);
         let early = acquire(&mut locks, at(1), &mut hold, &asked);
-        assert_eq!(early.reply, Admission::Busy, "{told} have been told");
+        assert_eq!(early.reply, Admission::Busy, "{told} losses were reported");
         assert!(matches!(locks.next_due(at(1)), Some(Due::Settle { .. })));
         locks.begin_turn(PIECE);
         let step = locks.settle(at(1), KEY, &mut hold);
@@ -126,7 +126,7 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
         assert!(step.effects.iter().all(losses));
         told += step.effects.len();
     }
-    assert_eq!(told, MANY, "each is told once");
+    assert_eq!(told, MANY, "each loss is reported once");
     settle_all(&mut locks, at(1), &mut hold);
     assert_eq!(locks.gauges(), Gauges::default());
     let asked = request("bob", Wait::No);

@@ -149,12 +149,12 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
     notified(&mut locks, at(0), &hold, "bob", 8);
     locks.stand_down();
     // It is a master again at once, and entries from before are still there.
-    let anew = Renewal {
+    let again = Renewal {
         session: Some(9),
         bind: Some(Grace::from_millis(0)),
         ..RENEWAL
     };
-    let step = locks.renew(at(1), KEY, &mut hold, b"ann", &anew, 1);
+    let step = locks.renew(at(1), KEY, &mut hold, b"ann", &again, 1);
     assert!(step.is_ok_and(|step| step.reply.is_some()));
     while locks.next_due(at(1)).is_some() {}
     let left = locks.gauges();
@@ -488,7 +488,7 @@ fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u
     );
     let handle = |effect| match effect {
         Effect::Withdrawn(Delivery::Blocked { handle, .. }) => handle,
-        other => panic!("{other:?} is told"),
+        other => panic!("unexpected effect {other:?}"),
     };
     effects.into_iter().map(handle).collect()
 }
