@@ -1,13 +1,12 @@
-//! How a hold is written in the hash of its key, and read from it.
+//! The format of a hold in the hash of its key.
 //!
-//! An exclusive hold is the field of its owner, with the hold count, and the
-//! field of its fence, and the field of its value if it has one. A shared one
-//! says so in the field of its mode; each holder has a field with its count,
-//! and one with its terms: the end of its lease, its fence and its permits. The
-//! time to live of the key is the end of the last lease.
+//! An exclusive hold has a field named after its owner with the hold count, a field for its fence, and a field for
+//! its value if it has one. A shared lock has a field for its mode. Each shared holder has a field with its count,
+//! and one with its terms: the end of its lease, its fence and its permits. The key's time to live is the end of the
+//! last lease.
 //!
-//! What one server writes another one reads, of an earlier or a later version,
-//! and others may write too: nothing that is read is believed to be well formed.
+//! Servers of earlier or later versions may read and write the same hash, and others may write it too: nothing that
+//! is read counts as well formed before a check.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -17,15 +16,15 @@ use crate::hold::COUNT_MAX;
 use crate::syntax::{OWNER_LEN_MAX, RESERVED_PREFIX, VALUE_LEN_MAX, decimal};
 use crate::{Fence, Holder, Timestamp};
 
-/// The field of the fence that was granted last.
+/// The field of the last granted fence.
 pub const FENCE: &str = "rlock:fence";
-/// The field of the value that is published with an exclusive hold.
+/// The field of the value of an exclusive hold.
 pub const VALUE: &str = "rlock:value";
 /// The field of the mode. An exclusive lock has none.
 pub const MODE: &str = "rlock:mode";
-/// What is in the field of the mode of a shared lock.
+/// The mode field's content for a shared lock.
 pub const SHARED: &str = "shared";
-/// What the field of a shared holder's terms begins with; then comes its owner.
+/// The prefix of a shared holder's terms field; its owner follows.
 const TERMS_PREFIX: &[u8] = b"rlock:holder:";
 
 /// A field of a lock, by its name.
@@ -35,16 +34,16 @@ pub enum Field<'a> {
     Count(&'a [u8]),
     /// The terms of this shared holder.
     Terms(&'a [u8]),
-    /// The fence that was granted last.
+    /// The last granted fence.
     Fence,
-    /// What is published with an exclusive hold.
+    /// The value of an exclusive hold.
     Value,
-    /// Another one of ours: the mode, or one of a later version.
+    /// Another reserved field: the mode, or a field of a later version.
     Reserved,
 }
 
 impl<'a> Field<'a> {
-    /// The field of this name.
+    /// The field with this name.
     #[must_use]
     pub fn named(name: &'a [u8]) -> Self {
         if !name.starts_with(RESERVED_PREFIX) {
@@ -61,27 +60,26 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The hold count that a value is, if it is one.
+/// Reads a hold count.
 #[must_use]
 pub fn count(value: &[u8]) -> Option<u32> {
     let count = u32::try_from(decimal(value)?).ok()?;
     (1..=COUNT_MAX).contains(&count).then_some(count)
 }
 
-/// The fence that a value is, if it is one.
+/// Reads a fence.
 #[must_use]
 pub fn fence(value: &[u8]) -> Option<Fence> {
     Fence::new(decimal(value)?)
 }
 
-/// What a hold publishes, if that may be published: others may write any
-/// number of bytes.
+/// Reads a published value, if its length is allowed: others may write any number of bytes.
 #[must_use]
 pub fn value(value: &[u8]) -> Option<Arc<[u8]>> {
     (value.len() <= VALUE_LEN_MAX).then(|| value.into())
 }
 
-/// The shared holder who has these terms, and has entered once.
+/// The shared holder with these terms, entered once.
 #[must_use]
 pub fn holder(terms: &[u8]) -> Option<Holder> {
     let mut words = terms.split(|byte| *byte == b' ').map(decimal);
@@ -93,7 +91,7 @@ pub fn holder(terms: &[u8]) -> Option<Holder> {
     })
 }
 
-/// The shared holder who has this count and these terms.
+/// The shared holder with this count and these terms.
 #[must_use]
 pub fn counted_holder(count: &[u8], terms: &[u8]) -> Option<Holder> {
     let count = self::count(count)?;
@@ -103,12 +101,12 @@ pub fn counted_holder(count: &[u8], terms: &[u8]) -> Option<Holder> {
     })
 }
 
-/// Hands over the name of the field of a shared holder's terms.
+/// Passes the name of a shared holder's terms field to `then`.
 pub fn with_terms_field<R>(owner: &[u8], then: impl FnOnce(&[u8]) -> R) -> R {
     joined(&[TERMS_PREFIX, owner], then)
 }
 
-/// Hands over the terms of a shared holder. A fence that it does not have is 0.
+/// Passes the terms of a shared holder to `then`. A missing fence is 0.
 pub fn with_terms<R>(holder: &Holder, then: impl FnOnce(&[u8]) -> R) -> R {
     let fence = holder.fence.map_or(0, Fence::get);
     let [mut end, mut middle, mut last] = [[0; DIGITS_MAX]; 3];
@@ -122,7 +120,7 @@ pub fn with_terms<R>(holder: &Holder, then: impl FnOnce(&[u8]) -> R) -> R {
     joined(&parts, then)
 }
 
-/// The most digits of a number.
+/// The largest number of digits.
 const DIGITS_MAX: usize = 20;
 
 /// Writes a number to the end of `room`.
@@ -139,10 +137,10 @@ fn digits(number: u64, room: &mut [u8; DIGITS_MAX]) -> &[u8] {
     room.get(start..).unwrap_or_default()
 }
 
-/// The most bytes that are put together without an allocation.
+/// The largest text that is built without an allocation.
 const SHORT: usize = TERMS_PREFIX.len() + OWNER_LEN_MAX;
 
-/// A text out of parts. Those of fields and their values are short.
+/// Joins parts. Fields and their values are usually short.
 fn joined<R>(parts: &[&[u8]], then: impl FnOnce(&[u8]) -> R) -> R {
     let mut short = [0; SHORT];
     let mut len = 0;
@@ -156,18 +154,18 @@ fn joined<R>(parts: &[&[u8]], then: impl FnOnce(&[u8]) -> R) -> R {
     then(short.get(..len).unwrap_or_default())
 }
 
-/// The one holder of an exclusive lock, as its hash has it.
+/// The holder of an exclusive lock, as its hash shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExclusiveHolder {
     /// The owner.
     pub owner: Arc<[u8]>,
     /// The hold count.
     pub count: u32,
-    /// What is published with the hold.
+    /// The value that the hold publishes.
     pub value: Option<Arc<[u8]>>,
 }
 
-/// Looks for the one holder of an exclusive lock, field by field.
+/// Finds the holder of an exclusive lock, field by field.
 #[derive(Debug, Default)]
 pub struct SoleHolder {
     found: Option<(Arc<[u8]>, u32)>,
@@ -176,7 +174,7 @@ pub struct SoleHolder {
 }
 
 impl SoleHolder {
-    /// Takes one more field. Breaks off when it can be no exclusive lock.
+    /// Adds a field. Breaks if the hash cannot be an exclusive lock.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> ControlFlow<()> {
         match Field::named(name) {
             Field::Count(owner) => {
@@ -190,7 +188,7 @@ impl SoleHolder {
         continue_if(!self.is_none)
     }
 
-    /// The holder; `None` if it is no exclusive lock.
+    /// The holder; `None` if the hash is not an exclusive lock.
     #[must_use]
     pub fn found(self) -> Option<ExclusiveHolder> {
         let (owner, count) = self.found.filter(|_| !self.is_none)?;
@@ -212,7 +210,7 @@ pub struct SharedHolders {
 }
 
 impl SharedHolders {
-    /// The holders of a lock with this many fields.
+    /// For a lock with this number of fields.
     #[must_use]
     pub fn of(fields: usize) -> Self {
         Self {
@@ -222,7 +220,7 @@ impl SharedHolders {
         }
     }
 
-    /// Takes one more field. Breaks off when it can be no shared lock.
+    /// Adds a field. Breaks if the hash cannot be a shared lock.
     pub fn add(&mut self, name: &[u8], value: &[u8]) -> ControlFlow<()> {
         match Field::named(name) {
             Field::Terms(owner) => drop(self.terms.insert(owner.into(), holder(value))),
@@ -235,10 +233,8 @@ impl SharedHolders {
         continue_if(!self.is_none)
     }
 
-    /// The holders of a lock that ends at `end`; `None` if it is no shared
-    /// lock. One of whom nothing is kept but the count, or nothing sound, has a
-    /// lease as long as the key has to live, no fence and one permit: `bare` is
-    /// notified of each.
+    /// The holders of a lock that ends at `end`; `None` if it is not a shared lock. A holder without valid terms gets
+    /// a lease until the key's end, no fence and one permit; `bare` is called for each of them.
     #[must_use]
     pub fn found(
         mut self,

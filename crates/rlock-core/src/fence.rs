@@ -1,13 +1,13 @@
-//! Fencing tokens: positive integers that only ever grow.
+//! Fencing tokens: positive integers that only grow.
 //!
-//! A resource that remembers the largest fence it has seen can refuse a
-//! holder whose lease ended without the holder noticing (M. Kleppmann, "How
-//! to do distributed locking", 2016). No counter is stored for that: the seed
-//! is the wall clock in microseconds.
+//! A resource that remembers the largest fence it has seen can refuse a holder
+//! whose lease ended without the holder noticing (M. Kleppmann, "How to do
+//! distributed locking", 2016). No counter is stored: the seed is the wall clock
+//! in microseconds.
 //!
-//! A fence that lies in a key, or was raised there, may be ahead of the clock.
-//! It speaks for that key only: if it moved the fences of others, these would
-//! go back at the next restart, as a free lock stores nothing.
+//! A fence in a key, or one that was raised there, may be ahead of the clock. It
+//! affects only that key. If it moved the fences of other keys, these would go
+//! back at the next restart, because a free lock stores nothing.
 
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,18 +16,19 @@ use std::hash::BuildHasher;
 
 use crate::{Name, Timestamp};
 
-/// How far ahead of the clock a stored fence may raise the later ones of its
-/// key, and [`Locks::renew`](crate::Locks::renew) may raise a hold's: one hour,
+/// How far ahead of the clock a stored fence may raise later fences of its key,
+/// and [`Locks::renew`](crate::Locks::renew) may raise a hold's fence: one hour,
 /// in microseconds.
 const AHEAD_MAX: u64 = 3_600_000_000;
 
-/// Of how many keys fences are remembered that are ahead of the clock.
+/// The number of keys whose fences ahead of the clock are remembered.
 const KEYS_MAX: usize = 65_536;
 
-/// How many keys are forgotten at once whose fences the clock has passed.
+/// The number of keys that are forgotten at once after the clock has passed their
+/// fences.
 const FORGOTTEN_AT_ONCE: usize = 4;
 
-/// A fencing token, below 2^53 so that every client can keep it exactly.
+/// A fencing token, below 2^53 so that every client can store it exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
@@ -35,8 +36,7 @@ impl Fence {
     /// The largest fence: 2^53 - 1, reached by the clock in the year 2255.
     pub const MAX: u64 = (1 << 53) - 1;
 
-    /// The fence of this number, or `None` if the number can be none: zero, or
-    /// above [`Fence::MAX`].
+    /// The fence with this number; `None` for zero and above [`Fence::MAX`].
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
         match number {
@@ -65,18 +65,18 @@ impl fmt::Display for Fence {
 }
 
 /// The fences of one server: a sequence that follows its clock, and the keys
-/// that are ahead of it.
+/// whose fences are ahead of it.
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
-    /// The largest that was given by the clock, or that the clock has passed.
+    /// The largest fence that came from the clock or that the clock has passed.
     last: u64,
     ahead: Ahead,
 }
 
 impl Fences {
-    /// The next fence for a hold of all these keys: above every one that was
-    /// given or met in any of them, and at least the clock, so that fences rise
-    /// over a restart.
+    /// The next fence for a hold of all these keys. It is above every fence that
+    /// was given or found in any of them, and not behind the clock, so that
+    /// fences also rise after a restart.
     pub(crate) fn next<'a>(
         &mut self,
         now: Timestamp,
@@ -90,9 +90,8 @@ impl Fences {
         self.next_above(next, names.into_iter())
     }
 
-    /// Takes note of a fence that another server, or this one before its
-    /// restart, has given for a key, or that was raised: as far as it may be
-    /// believed.
+    /// Records a fence from another server, from this server before its restart,
+    /// or from a raise, as far as it can be believed.
     pub(crate) fn meet(&mut self, now: Timestamp, name: Name<'_>, seen: Fence) {
         if seen.0 > self.last {
             self.meet_later(now, name, seen);
@@ -110,7 +109,8 @@ impl Fences {
         next: u64,
         names: impl Iterator<Item = Name<'a>> + Clone,
     ) -> Fence {
-        // The clock has passed what is below the next fence, and may go back.
+        // The clock has passed every number below the next fence, and may go
+        // back.
         self.last = self.last.max(next - 1);
         self.ahead.forget_below(next);
         let met = names.clone().filter_map(|name| self.ahead.get(name)).max();
@@ -135,9 +135,9 @@ impl Fences {
     }
 }
 
-/// The fences that are ahead of the clock, each for its key. A key is known by
-/// a hash of its name, whatever its length: two with the same one share the
-/// larger fence, which harms neither.
+/// The fences ahead of the clock, by key. A hash of its name stands for a key,
+/// whatever its length. Two keys with the same hash share the larger fence, which
+/// harms neither.
 #[derive(Debug, Default)]
 struct Ahead {
     hasher: RandomState,
@@ -154,9 +154,10 @@ impl Ahead {
         self.by_key.get(&self.key_of(name)).copied()
     }
 
-    /// Remembers the fence, unless a larger one is known. If too many are, the
-    /// one that is furthest ahead goes: servers of a quorum are milliseconds
-    /// apart, and no flood of fences an hour ahead may displace theirs.
+    /// Remembers the fence, unless a larger one is known. If there are too many,
+    /// the one furthest ahead is dropped: the clocks of a quorum's servers are
+    /// milliseconds apart, and a flood of fences an hour ahead must not displace
+    /// their fences.
     fn put(&mut self, name: Name<'_>, fence: u64) {
         let key = self.key_of(name);
         match self.by_key.get(&key).copied() {

@@ -1,8 +1,8 @@
-//! Who holds a lock, as far as one operation has to know.
+//! Who holds a lock, as far as one operation must know.
 //!
-//! The store keeps the hold; the core is handed this view of it, changes the
-//! view, and the store writes down what changed. Which modes go together is
-//! decided here, in [`Hold::admits`], and nowhere else.
+//! The store keeps the hold. The core gets this view of it and changes the view;
+//! the store writes the changes. Only [`Hold::admits`] decides which modes are
+//! compatible.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use crate::{Fence, Grace, Shared, Timestamp};
 /// The largest hold count.
 pub(crate) const COUNT_MAX: u32 = i32::MAX as u32;
 
-/// How a lock is held or asked for.
+/// The mode of a hold or a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By one owner alone.
+    /// For one owner alone.
     Exclusive,
-    /// Beside other shared holders.
+    /// Together with other shared holders.
     Shared {
-        /// How many permits are asked for, from 1.
+        /// The number of requested permits, from 1.
         permits: u32,
-        /// The most permits that all holders may have together then.
+        /// The most permits of all holders together.
         limit: Option<u32>,
     },
 }
 
 impl Mode {
-    /// Whether both are the same mode, whatever permits they ask for.
+    /// Whether both are the same mode, whatever their permits.
     pub(crate) const fn is_like(self, other: Self) -> bool {
         matches!(
             (self, other),
@@ -35,27 +35,27 @@ impl Mode {
     }
 }
 
-/// What a request asks for: its lease and its options, whatever the owner and
-/// however the outcome reaches it. They are carried whole from the words of a
-/// command to the ticket and to the grant.
+/// The lease and the options of a request, independent of its owner and of its
+/// delivery. They stay together from the words of a command to the ticket and to
+/// the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcquireOptions {
-    /// How the lock is asked for.
+    /// The requested mode.
     pub mode: Mode,
     /// The lease, in milliseconds, counted from the grant.
     pub lease_ms: u32,
-    /// Whether a holder asks for one more entry; else asking again changes
-    /// nothing but the lease.
+    /// Whether a holder enters once more; otherwise its request changes only the
+    /// lease.
     pub reenter: bool,
     /// How long the place in the queue outlives the call, if it is kept.
     pub keep: Option<Grace>,
-    /// How long the hold outlives its connection, if it is bound to one.
-    /// Needs a connection.
+    /// How long the hold outlives its connection, if it is bound to one. Requires
+    /// a connection.
     pub bind: Option<Grace>,
 }
 
 impl AcquireOptions {
-    /// A lease without any other option.
+    /// A lease without further options.
     #[must_use]
     pub const fn new(mode: Mode, lease_ms: u32) -> Self {
         Self {
@@ -73,16 +73,16 @@ impl AcquireOptions {
 pub struct Holder {
     /// The hold count, from 1.
     pub count: u32,
-    /// How many permits the hold takes, from 1.
+    /// The number of permits of the hold, from 1.
     pub permits: u32,
-    /// The fence it was granted under; `None` if it was not granted here.
+    /// Its fence; `None` if it was not granted here.
     pub fence: Option<Fence>,
     /// When the lease ends.
     pub deadline: Timestamp,
 }
 
 impl Holder {
-    /// One who has entered once, with one permit.
+    /// A holder that has entered once, with one permit.
     #[must_use]
     pub const fn new(fence: Option<Fence>, deadline: Timestamp) -> Self {
         Self {
@@ -94,14 +94,14 @@ impl Holder {
     }
 }
 
-/// Whom an exclusive hold belongs to, seen from the operation at hand.
+/// The owner of an exclusive hold, in the view of the current operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The owner that asks.
     Caller,
-    /// An owner whom this operation handed the lock to.
+    /// An owner that got the lock by this operation.
     Waiter(Box<[u8]>),
-    /// Somebody else; whom does not matter to the operation.
+    /// Another owner; its name does not matter to the operation.
     Other,
 }
 
@@ -110,24 +110,24 @@ pub enum Who {
 pub enum Hold {
     /// Nobody holds it: the key does not exist.
     Free,
-    /// One owner holds it alone.
+    /// One owner holds it exclusively.
     Exclusive {
-        /// Whom it belongs to.
+        /// Its owner.
         who: Who,
-        /// What it has. Its permits count for nothing.
+        /// Its data. The permits do not count.
         holder: Holder,
-        /// What is published with it: who leads, and where it is reached.
+        /// The value that it publishes: for instance the address of a leader.
         value: Option<Arc<[u8]>>,
     },
-    /// Any number of owners hold it together, at least one.
+    /// At least one owner holds it in shared mode.
     Shared(Shared),
-    /// The key holds something that is no lock. Nothing is granted, and
-    /// waiters go on waiting, until it is gone.
+    /// The key is not a lock. Until that ends, nothing is granted and waiters
+    /// keep waiting.
     NoLock,
 }
 
 impl Hold {
-    /// The hold of one owner alone, who has entered once.
+    /// The exclusive hold of an owner that has entered once.
     #[must_use]
     pub const fn exclusive(who: Who, fence: Option<Fence>, deadline: Timestamp) -> Self {
         let holder = Holder::new(fence, deadline);
@@ -147,9 +147,9 @@ impl Hold {
         std::mem::replace(self, Self::Free)
     }
 
-    /// Whether `owner` can be granted `mode` beside what is held now. A shared
-    /// holder that is alone does not stand in its own way.
-    /// Those whose leases have ended stand in nobody's way.
+    /// Whether `owner` can be granted `mode` beside the current hold. The only
+    /// shared holder does not block itself. Holders whose leases have ended block
+    /// nobody.
     pub(crate) fn admits(&self, now: Timestamp, owner: &[u8], mode: Mode) -> bool {
         match (self, mode) {
             (Self::Free, _) | (Self::Shared(_), Mode::Shared { limit: None, .. }) => true,
@@ -167,8 +167,8 @@ impl Hold {
         }
     }
 
-    /// Drops holds whose leases have ended, up to `most`, the hold of `owner`
-    /// first, and says how many those were.
+    /// Drops up to `most` holds whose leases have ended, first the hold of
+    /// `owner`, and returns their number.
     pub(crate) fn drop_lapsed(
         &mut self,
         now: Timestamp,
@@ -186,7 +186,7 @@ impl Hold {
             }
             Self::Shared(shared) => {
                 if shared.last_end().is_none_or(|end| end.has_passed(now)) {
-                    // So has the key.
+                    // The key has ended too.
                     let lapsed = shared.len();
                     *self = Self::Free;
                     return lapsed;
@@ -196,14 +196,14 @@ impl Hold {
         }
     }
 
-    /// A lock that the last shared holder has left is free.
+    /// Frees a lock without shared holders.
     pub(crate) fn free_if_empty(&mut self) {
         if matches!(self, Self::Shared(shared) if shared.is_empty()) {
             *self = Self::Free;
         }
     }
 
-    /// Sees the hold from `owner`, to whom it may have been handed just now.
+    /// Changes the view to `owner`, which may just have got the lock.
     pub(crate) fn seen_by(&mut self, owner: &[u8]) {
         if let Self::Exclusive { who, .. } = self
             && let Who::Waiter(waiter) = who
@@ -213,7 +213,7 @@ impl Hold {
         }
     }
 
-    /// What the owner who asks holds, if anything.
+    /// The hold of the owner that asks, if it has one.
     pub(crate) fn of_caller(&self, owner: &[u8]) -> Option<Holder> {
         match self {
             Self::Exclusive {
@@ -226,7 +226,7 @@ impl Hold {
         }
     }
 
-    /// Sets what the owner who asks holds; the mode stays.
+    /// Sets the hold of the owner that asks; the mode stays.
     pub(crate) fn set_of_caller(&mut self, owner: &[u8], holder: Holder) {
         match self {
             Self::Exclusive {
@@ -242,15 +242,15 @@ impl Hold {
         if let Self::Shared(shared) = self {
             shared.grant(owner, holder);
         } else {
-            // An exclusive hold is known by its fence alone, which another
-            // owner's watch may have by chance.
+            // Only its fence identifies an exclusive hold, and another owner's
+            // watch may have the same fence by chance.
             let mut shared = Shared::begun(!matches!(self, Self::Exclusive { .. }));
             shared.grant(owner, holder);
             *self = Self::Shared(shared);
         }
     }
 
-    /// Ends the hold of an owner who has one, and who knows.
+    /// Ends the hold of an owner that knows of it.
     pub(crate) fn end_of(&mut self, owner: &[u8]) {
         match self {
             Self::Exclusive { .. } => *self = Self::Free,
@@ -262,7 +262,7 @@ impl Hold {
         }
     }
 
-    /// Ends the hold of an owner who has one, and reports it.
+    /// Ends the hold of an owner that must be notified.
     pub(crate) fn lose(&mut self, owner: &[u8]) {
         if let Self::Shared(shared) = self {
             shared.lose(owner);
@@ -270,8 +270,8 @@ impl Hold {
         self.end_of(owner);
     }
 
-    /// What is published with the hold, and under which fence. A hold without
-    /// a fence was not granted here.
+    /// The published value of the hold, and its fence. A hold without a fence was
+    /// not granted here.
     #[must_use]
     pub fn published(&self) -> Option<(Fence, &Arc<[u8]>)> {
         match self {
@@ -291,7 +291,7 @@ impl Hold {
         }
     }
 
-    /// Makes the owner who asks a holder, who may be one already, in shared mode.
+    /// Makes the asking owner a holder. It may already be one, in shared mode.
     pub(crate) fn grant(
         &mut self,
         now: Timestamp,
@@ -320,7 +320,7 @@ impl Hold {
         }
     }
 
-    /// Sees the hold of `owner` from any other owner.
+    /// Changes the view of the hold of `owner` to another owner's view.
     pub(crate) fn seen_from_elsewhere(&mut self, owner: &[u8]) {
         if let Self::Exclusive { who, .. } = self
             && *who == Who::Caller
@@ -329,8 +329,8 @@ impl Hold {
         }
     }
 
-    /// The fence under which `owner` holds the lock. Whom an exclusive hold
-    /// belongs to is not asked: there is one, and its fence tells.
+    /// The fence under which `owner` holds the lock. An exclusive hold's owner is
+    /// not checked: there is only one hold, and its fence identifies it.
     pub(crate) fn fence_of(&self, owner: &[u8]) -> Option<Fence> {
         match self {
             Self::Free | Self::NoLock => None,
@@ -339,7 +339,7 @@ impl Hold {
         }
     }
 
-    /// When the first of the leases ends, if there is one.
+    /// When the first lease ends, if there is one.
     pub(crate) fn first_end(&self) -> Option<Timestamp> {
         match self {
             Self::Free | Self::NoLock => None,
@@ -358,7 +358,7 @@ impl Hold {
         }
     }
 
-    /// The largest fence of the hold, if there is a hold and it has one.
+    /// The largest fence of the hold, if there is one.
     #[must_use]
     pub const fn fence(&self) -> Option<Fence> {
         match self {
@@ -368,7 +368,7 @@ impl Hold {
         }
     }
 
-    /// The fence that the next one of this lock has to be above.
+    /// The next fence of this lock must be above this one.
     pub(crate) fn floor(&self) -> Option<Fence> {
         match self {
             Self::Shared(shared) => shared.floor(),
@@ -376,7 +376,7 @@ impl Hold {
         }
     }
 
-    /// How many hold the lock.
+    /// The number of holders.
     #[must_use]
     pub fn holders(&self, now: Timestamp) -> usize {
         match self {

@@ -1,31 +1,30 @@
-//! The lock itself: who holds, who waits, and who is next.
+//! The lock itself: who holds it, who waits, and who is next.
 //!
-//! Hand-off is a function of three things: the [`Hold`] that the store keeps,
-//! the queue of tickets that this crate keeps, and the time that the caller
-//! passes in. Every operation of [`Locks`] changes one of the three and then
-//! *settles*: what lapsed is dropped, and those who are first in the queue and
-//! fit become holders.
+//! Hand-off depends on three things: the [`Hold`] in the store, the queue of
+//! tickets in this crate, and the time that the caller passes in. Every operation
+//! of [`Locks`] changes one of the three and then *settles*: it drops what has
+//! lapsed, and the first in the queue that fit become holders.
 //!
-//! Nothing here reads a clock, does I/O, knows Redis, or runs in a thread. The
-//! same input gives the same output, which is why the rules can be shown by
-//! text files (`tests/scenarios`) and checked against a second, naive model.
+//! Nothing here reads a clock, does I/O, knows Redis, or starts a thread. The
+//! same input gives the same output. So text files (`tests/scenarios`) can show
+//! the rules, and a second, naive model can check them.
 //!
 //! # Layout
 //!
 //! - [`time`](Timestamp): the only notion of time;
-//! - [`hold`](Hold), [`shared`](Shared), [`fence`](Fence): who holds, and under
-//!   which number;
-//! - [`codec`]: how a hold is kept in a hash;
-//! - [`ticket`](Ticket), `table`, [`watch`](Binding): who waits, and who must
-//!   be notified; no rules;
-//! - [`step`](Step): what an operation answers, and whom else it concerns;
-//! - [`locks`](Locks): the rules, which alone see queues, fences and the work
-//!   that is left. `acquire`, `multi`, `grant` have those of what is asked,
-//!   `settle`, `watches`, `sweep` those of what follows from it, `wait_for` and
-//!   `graph` those of deadlocks; `views` shows an operator the rest;
+//! - [`hold`](Hold), [`shared`](Shared), [`fence`](Fence): the holders and their
+//!   fences;
+//! - [`codec`]: the format of a hold in a hash;
+//! - [`ticket`](Ticket), `table`, [`watch`](Binding): the waiters and the owners
+//!   to notify; no rules;
+//! - [`step`](Step): the reply of an operation, and its effects on others;
+//! - [`locks`](Locks): the rules. Only they see queues, fences and pending work.
+//!   `acquire`, `multi` and `grant` are for requests, `settle`, `watches` and
+//!   `sweep` for the consequences, `wait_for` and `graph` for deadlocks; `views`
+//!   shows the state to an operator;
 //! - [`syntax`]: from the words of a command to a request; [`setting`](Setting),
-//!   [`metric`](Metric), [`waits`](Waits): what a server can be set to,
-//!   and what it shows of itself.
+//!   [`metric`](Metric), [`waits`](Waits): the settings and the metrics of a
+//!   server.
 #![forbid(unsafe_code)]
 
 pub mod codec;

@@ -1,40 +1,40 @@
-//! The numbers of `INFO rlock`, each once: its name there and in Prometheus, and
-//! what it shows.
+//! The fields of `INFO rlock`, each defined once: its name there and in
+//! Prometheus, and its meaning.
 
-/// A number of `INFO rlock`.
+/// A field of `INFO rlock`.
 #[derive(Debug)]
 pub struct Metric {
     /// Its name, without the prefix `rlock_`.
     pub name: &'static str,
-    /// Its name in Prometheus, without that prefix.
+    /// Its name in Prometheus, without the same prefix.
     pub prometheus: &'static str,
-    /// What one of it is in Prometheus, where times are in seconds.
+    /// The factor to its unit in Prometheus, where times are in seconds.
     pub unit: f64,
-    /// How those of several servers come together.
+    /// How the values of several servers are combined.
     pub kind: MetricKind,
-    /// What it shows.
+    /// Its meaning.
     pub help: &'static str,
 }
 
-/// How a number changes, and what several servers have together.
+/// How a field changes, and how the values of several servers are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// It only grows while the module is loaded. Several servers have the sum.
+    /// It only grows while the module is loaded. Several servers: the sum.
     Counter,
-    /// It goes up and down. Several servers have the sum.
+    /// It goes up and down. Several servers: the sum.
     Gauge,
-    /// It goes up and down. Several servers have the largest.
+    /// It goes up and down. Several servers: the largest value.
     Largest,
 }
 
 impl Metric {
-    /// All numbers, in the order of `INFO rlock`.
+    /// All fields, in the order of `INFO rlock`.
     pub fn all() -> impl Iterator<Item = &'static Self> {
         Counters::METRICS.iter().chain(Gauges::METRICS)
     }
 }
 
-/// Defines a structure of numbers, and the metrics that they are.
+/// Defines a structure of numbers, and their metrics.
 macro_rules! metrics {
     (
         $(#[$about:meta])*
@@ -53,7 +53,7 @@ macro_rules! metrics {
         }
 
         impl $structure {
-            /// What each of them is.
+            /// The metric of each field.
             pub const METRICS: &'static [Metric] = &[
                 $(Metric {
                     name: stringify!($name),
@@ -64,7 +64,7 @@ macro_rules! metrics {
                 },)*
             ];
 
-            /// Each with its value.
+            /// Each metric with its value.
             pub fn values(&self) -> impl Iterator<Item = (&'static Metric, u64)> {
                 Self::METRICS.iter().zip([$(self.$name),*])
             }
@@ -72,7 +72,7 @@ macro_rules! metrics {
     };
 }
 
-/// A counter, which has its own name with `_total` in Prometheus.
+/// A counter; in Prometheus its name ends with `_total`.
 macro_rules! counters {
     ($($(#[$more:meta])* $name:ident = $help:literal;)*) => {
         metrics! {
@@ -88,7 +88,7 @@ counters! {
     acquires = "Well-formed requests for a lock, whatever their answer.";
     grants = "Fences given: at once, by hand-off, and to holders that ask again.";
     refusals = "Requests answered by nil at once.";
-    /// A takeover is none.
+    /// A takeover does not count.
     waits = "Requests that were queued.";
     handoffs = "Requests granted from the queue.";
     wait_timeouts = "Waits that were over without a grant.";
@@ -100,14 +100,14 @@ counters! {
     force_releases = "Holds ended by RLOCK.FORCE.";
     deadlocks = "Requests refused with DEADLOCK.";
     undelivered_grants = "Grants that did not reach a blocked waiter and were passed on.";
-    /// The owner of the server's locks counts them.
+    /// The owner of the `Locks` counts them.
     evicted_locks = "Locks evicted while somebody waited for them or watched them.";
     /// The code that catches them counts them.
     panics = "Panics caught in the module.";
 }
 
 metrics! {
-    /// What there is now. The shell fills in the last seven.
+    /// The current state. The shell fills in the last seven.
     Gauges {
         waiters = "waiters", 1.0, Gauge,
             "Places in queues, of at most rlock.max-waiters.";
@@ -132,6 +132,6 @@ metrics! {
         replicas = "replicas", 1.0, Gauge,
             "Replicas that are connected to this server.";
         write_errors = "write_errors", 1.0, Gauge,
-            "How many of the last AOF write and the last dump failed.";
+            "How many of these two failed: the last write to the AOF, and the last dump.";
     }
 }

@@ -1,6 +1,6 @@
-//! The settings, each once: name, default and range. What the server and the
-//! `loadmodule` line may say of them, and the tests of their limits and of the
-//! documents come from here.
+//! The settings, each defined once: name, default and range. The server, the
+//! `loadmodule` line, and the tests of limits and of documents use these
+//! definitions.
 
 /// A setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,48 +11,49 @@ pub enum Setting {
     MaxWaiters,
     /// The most places of each user; 0 for no limit of its own.
     MaxPlacesPerUser,
-    /// The most holds, and queued requests, with `NOTIFY` or `BIND`.
+    /// The most holds and queued requests with `NOTIFY` or `BIND`.
     MaxWatches,
     /// The most shared holders of all locks together.
     MaxSharedHolders,
     /// The first part of the unlock channel.
     ChannelPrefix,
-    /// The kind of message that tells that a lock is free.
+    /// The kind of message that announces a free lock.
     Publish,
-    /// The hand-offs in a row after which others get a chance; 0 for never.
+    /// The hand-offs in a row after which clients outside the queue get a chance;
+    /// 0 for never.
     YieldAfter,
     /// Whether a request that would close a cycle of waiters is refused.
     DeadlockDetection,
-    /// How long after a start nothing is granted.
+    /// How long after a start there are no grants.
     StartupGraceMs,
 }
 
-/// What a setting can be.
+/// The possible values of a setting.
 #[derive(Clone, Copy, Debug)]
 pub enum SettingKind {
     /// A whole number.
     Number {
-        /// Unless it is set.
+        /// The default.
         default: u32,
         /// The smallest.
         min: u32,
         /// The largest.
         max: u32,
-        /// What is counted.
+        /// The unit.
         unit: &'static str,
     },
-    /// One of these words, by its number; the first one unless it is set.
+    /// One of these words, by its number; the default is the first one.
     Choice(&'static [&'static str]),
     /// `yes` or `no`.
     Flag {
-        /// Unless it is set.
+        /// The default.
         default: bool,
     },
-    /// Some bytes.
+    /// A text.
     Text {
-        /// Unless it is set.
+        /// The default.
         default: &'static str,
-        /// The most bytes; one is the least.
+        /// The most bytes; the least is one.
         len_max: usize,
     },
 }
@@ -78,7 +79,7 @@ impl Setting {
         self.entry().0
     }
 
-    /// What it can be.
+    /// Its possible values.
     #[must_use]
     pub const fn kind(self) -> SettingKind {
         self.entry().1

@@ -1,10 +1,9 @@
-//! Those who hold a lock in shared mode, each with a lease of their own, found by
-//! owner and by the end of their leases.
+//! The shared holders of a lock, each with its own lease, indexed by owner and by
+//! the end of their leases.
 //!
-//! Neither asking for one more nor the end of one lease looks at all the
-//! others. What has changed since the store was read is kept too: only that
-//! has to be written. One owner is kept as it is, a few in a list, many in
-//! ordered sets.
+//! Neither one more request nor the end of one lease touches all other holders.
+//! The changes since the store was read are recorded too: only these must be
+//! written. One owner is stored directly, a few in a list, many in ordered sets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
@@ -18,18 +17,18 @@ pub struct Shared {
     holders: HolderSet,
     permits: u64,
     fence: Option<Fence>,
-    /// The largest of those that the store has said the holders have.
+    /// The largest fence that the store has named for the holders.
     largest: Option<Fence>,
-    /// Whose holds have changed, and whether the store had them.
+    /// The owners whose holds have changed, and whether the store had them.
     changed: Changes,
-    /// Who has ended unasked.
+    /// The owners whose holds have ended without a release.
     ended: Vec<Arc<[u8]>>,
     known: bool,
     new: bool,
 }
 
 impl PartialEq for Shared {
-    /// The same holders; what has to be written does not matter.
+    /// Compares the holders; pending writes do not matter.
     fn eq(&self, other: &Self) -> bool {
         let same = |(owner, holder): (&[u8], &Holder)| other.get(owner) == Some(holder);
         self.len() == other.len() && self.iter().all(same)
@@ -39,8 +38,8 @@ impl PartialEq for Shared {
 impl Eq for Shared {}
 
 impl Shared {
-    /// Nobody yet, of a lock that was not held in shared mode. Whether it is
-    /// known who has ended before: see [`Shared::take_ended`].
+    /// No holders yet, of a lock that was not held in shared mode. `known`:
+    /// whether all earlier ends are known; see [`Shared::take_ended`].
     pub(crate) fn begun(known: bool) -> Self {
         Self {
             known,
@@ -49,8 +48,8 @@ impl Shared {
         }
     }
 
-    /// What the store says: the holders as it has them, and the fence that was
-    /// granted last, without which the largest of theirs counts.
+    /// The holders in the store, and the last granted fence there; without it the
+    /// largest fence of the holders counts.
     #[must_use]
     pub fn stored(
         holders: impl IntoIterator<Item = (Arc<[u8]>, Holder)>,
@@ -68,7 +67,7 @@ impl Shared {
         }
     }
 
-    /// The one who holds the lock under `owner`.
+    /// The holder with the name `owner`.
     #[must_use]
     pub fn get(&self, owner: &[u8]) -> Option<&Holder> {
         self.holders.get(owner)
@@ -81,59 +80,59 @@ impl Shared {
     }
 
     /// Whether the lock was not held in shared mode before, or was free for a
-    /// moment since: then whatever the store has of holders is no more.
+    /// moment since: then the holders in the store are obsolete.
     #[must_use]
     pub const fn is_new(&self) -> bool {
         self.new
     }
 
-    /// Takes note that the store does not have what an owner holds as it is.
+    /// Notes that the store's data of an owner's hold is wrong.
     pub fn rewrite(&mut self, owner: &[u8]) {
         if let Some(holder) = self.get(owner).copied() {
             self.put(owner, holder);
         }
     }
 
-    /// How many hold the lock.
+    /// The number of holders.
     #[must_use]
     pub fn len(&self) -> usize {
         self.holders.len()
     }
 
-    /// How many leases have not ended.
+    /// The number of leases that have not ended.
     #[must_use]
     pub fn live(&self, now: Timestamp) -> usize {
         self.len() - self.holders.ended_count(now)
     }
 
-    /// Those whose leases have ended, and who are holders no more.
+    /// The holders whose leases have ended.
     #[must_use]
     pub fn ended(&self, now: Timestamp) -> Box<dyn Iterator<Item = (&[u8], &Holder)> + '_> {
         self.holders.ended(now)
     }
 
-    /// Whether nobody is left.
+    /// Whether there are no holders.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The permits that are held by those whose leases have not ended.
+    /// The permits of holders whose leases have not ended.
     #[must_use]
     pub fn live_permits(&self, now: Timestamp) -> u64 {
         let ended = self.ended(now).map(|it| u64::from(it.1.permits));
         self.permits - ended.sum::<u64>()
     }
 
-    /// The largest fence that was granted since the lock was free; or what
-    /// somebody has set in its place since then.
+    /// The largest fence that was granted since the lock was free, or the one
+    /// that somebody has set instead.
     #[must_use]
     pub const fn fence(&self) -> Option<Fence> {
         self.fence
     }
 
-    /// The fence that the next one has to be above. Somebody may have set the
-    /// one that was granted last to less than the holders have.
+    /// The next fence must be above this one. Somebody may have set the last
+    /// fence below the holders' fences.
     pub(crate) fn floor(&self) -> Option<Fence> {
         self.fence.max(self.largest)
     }
@@ -144,13 +143,13 @@ impl Shared {
         self.holders.first().map(|it| it.0)
     }
 
-    /// When the last lease ends, and the lock with it.
+    /// When the last lease ends, and with it the lock.
     #[must_use]
     pub fn last_end(&self) -> Option<Timestamp> {
         self.holders.last_end()
     }
 
-    /// Cuts every lease that ends after `end`, as the key itself ends then.
+    /// Cuts every lease that ends after `end`, because the key ends then.
     pub fn cut_to(&mut self, end: Timestamp) {
         let changed = &mut self.changed;
         self.holders.cut_to(end, |owner, holder| {
@@ -158,22 +157,22 @@ impl Shared {
         });
     }
 
-    /// Forgets holders, any of them and up to `most`, because all are of no use
-    /// any more, and says how many those were. Many at once take long to free.
+    /// Forgets up to `most` holders, in any order, and returns their number. All
+    /// of them are obsolete; many at once take long to free.
     pub fn shed(&mut self, most: usize) -> usize {
         self.holders.shed(most)
     }
 
-    /// Takes note that the holders have been written, and are those that were
-    /// left here, so that nobody has ended who is not known to have.
+    /// Notes that the store now has these holders, so that the end of each of
+    /// them is known.
     pub fn remember(&mut self) {
         self.known = true;
         self.new = false;
         self.ended.clear();
     }
 
-    /// The holds that are not as the store has them, each once. They are taken
-    /// to be written.
+    /// The holds that differ from the store, each once. They count as written
+    /// from now on.
     pub fn take_changes(&mut self) -> Vec<Change> {
         let changed = self.changed.take();
         let now = |(owner, stored_count): (Arc<[u8]>, Option<u32>)| {
@@ -187,8 +186,8 @@ impl Shared {
         changed.into_iter().filter_map(now).collect()
     }
 
-    /// The hold that is not as the store has it, if there is no other hold. It
-    /// is taken to be written.
+    /// The hold that differs from the store, if there is no other hold. It counts
+    /// as written from now on.
     pub fn take_first(&mut self) -> Option<Change> {
         let (owner, stored_count) = self.changed.only()?;
         let holder = self.get(owner).copied().filter(|_| self.len() == 1)?;
@@ -201,14 +200,14 @@ impl Shared {
         Some(change)
     }
 
-    /// Grants an owner what it holds from now on. Its fence is the largest,
-    /// whatever somebody has set before.
+    /// Grants an owner this hold. Its fence is the largest, whatever somebody has
+    /// set before.
     pub(crate) fn grant(&mut self, owner: &[u8], holder: Holder) {
         self.put(owner, holder);
         self.fence = holder.fence.or(self.fence);
     }
 
-    /// Sets what an owner holds.
+    /// Sets an owner's hold.
     pub(crate) fn put(&mut self, owner: &[u8], holder: Holder) {
         let (owner, before) = match self.remove_silently(owner) {
             Some((owner, before)) => (owner, Some(before)),
@@ -230,7 +229,7 @@ impl Shared {
         Some(holder)
     }
 
-    /// Ends the hold of an owner who does not know.
+    /// Ends the hold of an owner that does not know of it.
     pub(crate) fn lose(&mut self, owner: &[u8]) {
         if let Some((owner, holder)) = self.remove_silently(owner) {
             self.changed.push(Arc::clone(&owner), Some(holder.count));
@@ -238,8 +237,8 @@ impl Shared {
         }
     }
 
-    /// Ends holds whose leases have ended, up to `most`, the hold of `owner`
-    /// first, and says how many those were.
+    /// Drops up to `most` holds whose leases have ended, first the hold of
+    /// `owner`, and returns their number.
     pub(crate) fn drop_lapsed(
         &mut self,
         now: Timestamp,
@@ -267,8 +266,8 @@ impl Shared {
         lapsed
     }
 
-    /// Those whose leases have ended, unless others may have ended as well of
-    /// whom nothing is known.
+    /// The owners whose leases have ended; `None` if others may have ended too
+    /// that are not known.
     pub(crate) fn take_ended(&mut self) -> Option<Vec<Arc<[u8]>>> {
         let ended = std::mem::take(&mut self.ended);
         std::mem::replace(&mut self.known, true).then_some(ended)
@@ -286,7 +285,7 @@ impl Shared {
     }
 }
 
-/// Up to how many holders are kept in a list.
+/// The largest number of holders in a list.
 const FEW: usize = 8;
 
 type Held = (Arc<[u8]>, Holder);
@@ -310,7 +309,7 @@ impl Default for HolderSet {
     }
 }
 
-/// The holders as a list, if they are few.
+/// The holders as a list, if there are few.
 enum Kept<'a> {
     List(&'a [Held]),
     Sets(&'a Many),
@@ -346,7 +345,7 @@ impl HolderSet {
         }
     }
 
-    /// Those whose leases have ended.
+    /// The holders whose leases have ended.
     pub(crate) fn ended(&self, now: Timestamp) -> Box<dyn Iterator<Item = (&[u8], &Holder)> + '_> {
         match self.kept() {
             Kept::List(list) => {
@@ -361,7 +360,7 @@ impl HolderSet {
         }
     }
 
-    /// How many leases have ended.
+    /// The number of leases that have ended.
     pub(crate) fn ended_count(&self, now: Timestamp) -> usize {
         match self.kept() {
             Kept::List(_) => self.ended(now).count(),
@@ -372,7 +371,7 @@ impl HolderSet {
         }
     }
 
-    /// The owner whose lease ends first, and when that is.
+    /// The owner whose lease ends first, and that end.
     pub(crate) fn first(&self) -> Option<(Timestamp, &Arc<[u8]>)> {
         match self.kept() {
             Kept::List(list) => {
@@ -391,7 +390,7 @@ impl HolderSet {
         }
     }
 
-    /// Adds an owner that is not there.
+    /// Adds a new owner.
     pub(crate) fn insert(&mut self, owner: Arc<[u8]>, holder: Holder) {
         match self {
             Self::Few(list) if list.is_empty() => *self = Self::One((owner, holder)),
@@ -413,7 +412,7 @@ impl HolderSet {
         }
     }
 
-    /// Has those leases end at `end` that would end later, and tells of each.
+    /// Cuts leases that would end after `end`, and reports each.
     pub(crate) fn cut_to(&mut self, end: Timestamp, mut cut: impl FnMut(&Arc<[u8]>, &Holder)) {
         let list = match self {
             Self::One(held) => slice::from_mut(held),
@@ -426,7 +425,7 @@ impl HolderSet {
         }
     }
 
-    /// Forgets any of them, up to `most`, and says how many.
+    /// Forgets up to `most` holders, in any order, and returns their number.
     pub(crate) fn shed(&mut self, most: usize) -> usize {
         let before = self.len();
         match self {
@@ -471,11 +470,11 @@ impl Many {
     }
 
     fn cut_to(&mut self, end: Timestamp, mut cut: impl FnMut(&Arc<[u8]>, &Holder)) {
-        // Nearly always there is nothing to do.
+        // There is nearly always nothing to do.
         if self.by_end.last().is_none_or(|it| it.0 <= end) {
             return;
         }
-        // No owner is empty, so this comes before all those that end then.
+        // No owner is empty, so this comes before all holders with that end.
         let later = self.by_end.split_off(&(end, Arc::default()));
         for (_, owner) in later.iter().filter(|it| it.0 > end) {
             if let Some(holder) = self.by_owner.get_mut(owner) {
@@ -489,8 +488,8 @@ impl Many {
 }
 
 impl FromIterator<Held> for Many {
-    /// From many at once: ordered maps are made from ordered entries much
-    /// faster than entry by entry.
+    /// For many holders at once: an ordered map builds much faster from sorted
+    /// entries than one by one.
     fn from_iter<I: IntoIterator<Item = Held>>(held: I) -> Self {
         let by_owner: BTreeMap<_, _> = held.into_iter().collect();
         let ends = by_owner.iter();
@@ -518,21 +517,21 @@ impl FromIterator<Held> for HolderSet {
     }
 }
 
-/// A hold that is not as the store has it.
+/// A hold that differs from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Whose it is.
+    /// The owner.
     pub owner: Arc<[u8]>,
-    /// The hold count that the store has, if it has the hold.
+    /// The hold count in the store, if the store has the hold.
     pub stored_count: Option<u32>,
-    /// What the owner holds now, if anything.
+    /// The current hold, if there is one.
     pub holder: Option<Holder>,
 }
 
 type Stored = (Arc<[u8]>, Option<u32>);
 
-/// Owners, and the hold counts that the store had before their first change.
-/// The first needs no allocation of its own: most operations change one hold.
+/// Owners, and their hold counts in the store before their first change. The
+/// first needs no allocation: most operations change one hold.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     first: Option<Stored>,
@@ -547,7 +546,7 @@ impl Changes {
         }
     }
 
-    /// The only owner there is, if there is only one.
+    /// The only owner, if there is just one.
     pub(crate) fn only(&self) -> Option<&Stored> {
         self.first.as_ref().filter(|_| self.more.is_empty())
     }
@@ -559,7 +558,7 @@ impl Changes {
             all.insert(0, first);
         }
         if all.len() > 1 {
-            // Stable: of several changes the first knows what the store had.
+            // Stable: the first of several changes has the count in the store.
             all.sort_by(|one, other| one.0.cmp(&other.0));
             all.dedup_by(|later, first| later.0 == first.0);
         }

@@ -1,4 +1,4 @@
-//! What goes into an operation, what it answers, and whom else it concerns.
+//! The input of an operation, its reply, and its effects on others.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub struct Name<'a> {
     pub key: &'a [u8],
 }
 
-/// How long a request is willing to queue.
+/// How long a request may queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all.
@@ -37,23 +37,23 @@ impl Wait {
     }
 }
 
-/// A request to acquire.
+/// A request to acquire a lock.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Who asks.
+    /// The owner.
     pub owner: &'a [u8],
-    /// What it asks for.
+    /// Its lease and its options.
     pub options: AcquireOptions,
     /// How long to queue if it cannot be granted at once.
     pub wait: Wait,
     /// The connection that asks; a script has none.
     pub session: Option<u64>,
-    /// The user of the server that asks, for whom its places count; `None` if
-    /// they count for nobody. Looked at when it is queued.
+    /// The user that asks, whose places are counted; `None` to count for no user.
+    /// It matters when the request is queued.
     pub user: Option<&'a [u8]>,
-    /// Where outcome and loss are published. Needs a connection.
+    /// The channel for the outcome and a loss. Requires a connection.
     pub channel: Option<Channel<'a>>,
-    /// What is published with the hold, which is exclusive then.
+    /// The value to publish with the hold. Requires exclusive mode.
     pub value: Option<&'a [u8]>,
 }
 
@@ -62,32 +62,33 @@ pub struct Request<'a> {
 pub struct Renewal<'a> {
     /// The lease, in milliseconds.
     pub lease_ms: u32,
-    /// What the fence of the hold is raised to, if it is smaller.
+    /// Raises the fence of the hold to this, if it is smaller.
     pub fence: Option<Fence>,
     /// The connection that asks; a script has none.
     pub session: Option<u64>,
-    /// Where the loss is published from now on; `None` leaves that as it is.
-    /// Needs a connection.
+    /// The new channel for a loss; `None` leaves it unchanged. Requires a
+    /// connection.
     pub channel: Option<Channel<'a>>,
-    /// How long the hold outlives its connection from now on; `None` leaves
-    /// that as it is. Needs a connection.
+    /// How long the hold outlives its connection from now on; `None` leaves that
+    /// unchanged. Requires a connection.
     pub bind: Option<Grace>,
-    /// What is published with the hold from now on; `None` leaves that as it
-    /// is. Needs an exclusive hold.
+    /// The new value to publish with the hold; `None` leaves it unchanged.
+    /// Requires an exclusive hold.
     pub value: Option<&'a [u8]>,
 }
 
-/// What may be queued.
+/// The limits for queueing.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The most places in queues; a request for several keys takes several.
+    /// The most places in queues; a request for several keys takes several
+    /// places.
     pub waiters_max: u64,
     /// The most watches.
     pub watches_max: u64,
-    /// The most shared holders of all locks, together with those who are queued
-    /// to be. One who takes a free lock at once is never one too many.
+    /// The most shared holders of all locks, together with the queued requests
+    /// for shared mode. An owner that takes a free lock at once never exceeds it.
     pub shared_max: u64,
-    /// How many shared holders the other locks have, as far as that is known.
+    /// The number of shared holders of the other locks, as far as it is known.
     pub shared_elsewhere: u64,
     /// Whether a request that would close a cycle of waiters is refused.
     pub detects_deadlocks: bool,
@@ -100,137 +101,137 @@ pub enum Admission {
     Granted(Fence),
     /// Not now.
     Busy,
-    /// To be queued: see [`Locks::enqueue`](crate::Locks::enqueue).
+    /// It must be queued: see [`Locks::enqueue`](crate::Locks::enqueue).
     MustWait,
 }
 
-/// Why a request to acquire is refused; nothing has changed.
+/// Why a request to acquire is refused; nothing has changed then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The owner has a place in the queue already, by a request of another
-    /// mode or for other keys.
+    /// The owner already has a place in the queue, with another mode or other
+    /// keys.
     OtherRequest {
-        /// Which of the keys it is queued for.
+        /// The index of the key for which it is queued.
         key: usize,
     },
-    /// The owner holds some of the keys, or not all as one.
+    /// The owner holds some of the keys, or all but not by one grant.
     PartlyHeld {
         /// A key that it holds.
         key: usize,
     },
-    /// There would be more places than there may be.
+    /// The request would exceed the limit of places.
     TooManyWaiters {
         /// The limit.
         limit: u64,
     },
-    /// The user would have more places than each may have.
+    /// The request would exceed the limit of places for each user.
     TooManyOfUser {
         /// The limit.
         limit: u64,
     },
-    /// There are as many watches as there may be.
+    /// The limit of watches is reached.
     TooManyWatches {
         /// The limit.
         limit: u64,
     },
-    /// There are as many shared holders as there may be.
+    /// The limit of shared holders is reached.
     TooManyShared {
         /// The limit.
         limit: u64,
     },
-    /// The hold count is at its largest.
+    /// The hold count has its largest value.
     CountOverflow,
-    /// The fence to be set is further ahead of the clock than is believed.
+    /// The new fence is too far ahead of the clock.
     FenceTooLarge {
-        /// The fence that was asked for.
+        /// The requested fence.
         fence: Fence,
-        /// The largest that may be set now.
+        /// The largest fence that is allowed now.
         limit: u64,
     },
-    /// The fence to be set belongs to another holder.
+    /// Another holder has the new fence.
     FenceTaken {
-        /// The fence that was asked for.
+        /// The requested fence.
         fence: Fence,
     },
-    /// A value was given for a shared hold.
+    /// A shared hold cannot publish a value.
     ValueOfShared,
     /// Waiting would close a cycle of owners who wait for one another.
     Deadlock {
         /// The cycle, the asker first.
         owners: Vec<Box<[u8]>>,
     },
-    /// Another shared holder waits to be upgraded already.
+    /// Another shared holder already waits for an upgrade.
     UpgradeDeadlock {
         /// The asker and the other.
         owners: Vec<Box<[u8]>>,
     },
 }
 
-/// Something to report to somebody other than the caller, in this order.
+/// An effect on somebody other than the caller. Effects are carried out in order.
 #[derive(Debug)]
 pub enum Effect {
     /// A waiter holds the lock now.
     HandOff(Granted),
     /// A hold has ended without a release.
     Lost {
-        /// Who had it.
+        /// The owner.
         owner: Box<[u8]>,
-        /// Under which fence.
+        /// The fence.
         fence: Fence,
-        /// Who gets the message.
+        /// The listener to notify.
         listener: Arc<Listener>,
     },
     /// A wait has ended without a grant.
     WaitEnded {
-        /// Who has waited.
+        /// The owner.
         owner: Box<[u8]>,
-        /// Through what the outcome reaches it.
+        /// How the outcome is delivered.
         delivery: Delivery,
     },
-    /// The request is withdrawn: by its owner, or because another connection
-    /// took its place over.
+    /// The request is withdrawn: by its owner, or because another connection took
+    /// over its place.
     Withdrawn(Delivery),
-    /// The lock is offered to those who wait outside the queue: see
+    /// The lock is offered to clients outside the queue: see
     /// [`Locks::nobody_took`](crate::Locks::nobody_took).
     Offer,
 }
 
-/// What observers of the value of a lock receive.
+/// The message to followers of the value of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueMessage {
-    /// The fence of the hold that it is about.
+    /// The fence of the hold.
     pub fence: Fence,
-    /// The value that the hold has now; `None` if the hold has ended.
+    /// The current value of the hold; `None` if the hold has ended.
     pub value: Option<Arc<[u8]>>,
 }
 
-/// The outcome of an operation: the reply for the caller, effects for others.
+/// The outcome of an operation: the reply for the caller, and effects on others.
 #[derive(Debug)]
 pub struct Step<R> {
     /// For the caller.
     pub reply: R,
-    /// For others; empty, and then not allocated, if nobody else is concerned.
+    /// For others; empty, without an allocation, if there are none.
     pub effects: Vec<Effect>,
-    /// Whether those who wait outside the queue have to look again.
+    /// Whether clients outside the queue must look again.
     pub announce: Announce,
 }
 
-/// Whether the unlock message is due, for those who wait outside the queue.
-/// The greater of two stands for both.
+/// Whether the unlock message for clients outside the queue is due. For two
+/// steps, the greater value counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Announce {
     /// No.
     No,
-    /// If this has freed the lock, once all effects have been performed.
+    /// If this has freed the lock, after all effects were carried out.
     IfFreed,
-    /// If the lock is free then, even if its key had gone before.
+    /// If the lock is free then, even if its key had already gone.
     IfFree,
-    /// Yes: the hold ends earlier than they know.
+    /// Yes: the hold ends earlier than announced.
     Sooner,
 }
 
 impl Announce {
-    /// After a change of the lease of a hold that went on until `before`.
+    /// After a change of the lease of a hold that lasted until `before`.
     pub(crate) fn if_sooner(ends: Option<Timestamp>, before: Option<Timestamp>) -> Self {
         if ends < before {
             Self::Sooner
@@ -250,21 +251,21 @@ impl<R> Step<R> {
     }
 }
 
-/// A request that is over without a grant.
+/// A request that ended without a grant.
 #[derive(Debug)]
 pub struct Ended {
     /// The first key of the request.
     pub key: Box<[u8]>,
-    /// Who has waited.
+    /// The owner.
     pub owner: Box<[u8]>,
-    /// Through what the outcome reaches it.
+    /// How the outcome is delivered.
     pub delivery: Delivery,
 }
 
-/// Work that has become due.
+/// Work that is due.
 #[derive(Debug)]
 pub enum Due {
-    /// This lock has to be settled.
+    /// This lock must be settled.
     Settle {
         /// The number of the database.
         db: u32,
@@ -273,25 +274,25 @@ pub enum Due {
     },
     /// The wait of this ticket is over.
     WaitEnd(TicketId),
-    /// This request, from before the server became a replica, is at its end: its
-    /// owner has to ask again.
+    /// This request is left from before the server became a replica, and ends:
+    /// its owner must ask again.
     TurnAway(Ended),
-    /// A request of a queue that was emptied has been withdrawn, and its owner
-    /// must be notified.
+    /// A request in a cleared queue was withdrawn, and its owner must be
+    /// notified.
     Withdraw(Ended),
-    /// The connection has closed that this hold is bound to.
+    /// The connection of this bound hold has closed.
     Unbind {
         /// The number of the database.
         db: u32,
         /// The key.
         key: Box<[u8]>,
-        /// Who has it.
+        /// The owner.
         owner: Box<[u8]>,
     },
 }
 
 impl<R> Step<R> {
-    /// A step that concerns one other at most.
+    /// A step with at most one effect.
     pub fn telling(reply: R, other: Option<Effect>) -> Self {
         Self {
             reply,
@@ -309,7 +310,7 @@ impl<R> Step<R> {
         }
     }
 
-    /// The same step, which calls for an unlock message.
+    /// The same step, with an unlock message.
     pub(crate) fn announcing(self, announce: Announce) -> Self {
         Self {
             announce: announce.max(self.announce),

@@ -1,13 +1,13 @@
-//! All queues and watches, the indices by which a ticket or a watch is found, and
-//! what happens when: the ends of waits, and the times to look at a lock.
+//! All queues and watches, the indices to find tickets and watches, and the
+//! deadlines: the ends of waits, and the times to look at a lock.
 //!
-//! This file keeps things in step and decides nothing. What has to agree with
-//! what is said once more, in another way, in `table/invariants.rs`; and drawn
-//! with an example in ARCHITECTURE.md, "The data of the core". Ordered maps are used
-//! for what grows with the number of waiters: they give their memory back as
-//! they shrink, and never stop to copy themselves. Deadlines are in ordered sets
-//! rather than a heap: an entry is removed when what it stands for is gone, so
-//! the index never holds anything stale.
+//! This file keeps the indices consistent and decides nothing.
+//! `table/invariants.rs` states the required consistency again in another way;
+//! ARCHITECTURE.md, "The data of the core", shows it with a drawn example.
+//! Everything that grows with the number of waiters is in ordered maps: they free
+//! their memory as they shrink, and never pause to copy themselves. Deadlines are
+//! in ordered sets instead of a heap: an entry is removed together with its
+//! cause, so the index has no stale entries.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -27,47 +27,47 @@ pub(crate) use queue::{Look, Queue, QueueId, Streak};
 
 /// The half of an entry that comes from the queue.
 const QUEUE_HALF: u64 = u32::MAX as u64;
-/// How many marks of queues that are gone are kept at least.
+/// The number of stale marks of removed queues that may always stay.
 const STALE_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    /// Queues by a hash of their names, which costs less than the names.
+    /// Queues by a hash of their names, which is smaller than the names.
     names: BTreeSet<(u64, QueueId)>,
     queues: BTreeMap<QueueId, Box<Queue>>,
     tickets: BTreeMap<TicketId, Box<Ticket>>,
     multis: BTreeMap<MultiId, Multi>,
     watches: BTreeMap<WatchId, Watch>,
     deadlines: Deadlines,
-    /// How far the search for lost holds has come, lock by lock.
+    /// The progress of the search for lost holds, by lock.
     searches: BTreeMap<QueueId, Search>,
     due: VecDeque<QueueId>,
-    /// How many of those marked as due are still there.
+    /// The number of marked queues that still exist.
     due_now: usize,
-    /// Those who wait by owner and queue, see `tickets`.
+    /// Waiting tickets by owner and queue, see `tickets`.
     by_owner: BTreeSet<(u64, TicketId)>,
     /// Kept places by owner and queue.
     kept_by_owner: BTreeSet<(u64, TicketId)>,
-    /// Those who wait, queue by queue, in order.
+    /// Waiting tickets, queue by queue, in order.
     waiting: BTreeSet<(QueueId, Rank)>,
     /// Kept places, queue by queue, in order.
     kept: BTreeSet<(QueueId, Rank)>,
-    /// The waiters whose owners wait elsewhere too.
+    /// Waiting tickets whose owners wait elsewhere too.
     linked: BTreeSet<(QueueId, Rank)>,
-    /// Queues with places by database, the longest first.
+    /// Queues with places, by database, the longest first.
     contended: BTreeSet<(u32, Reverse<u32>, QueueId)>,
     /// Requests whose outcome is a message, by connection.
     session_tickets: BTreeSet<(u64, TicketId)>,
     session_watches: BTreeSet<(u64, WatchId)>,
     watches_by_owner: BTreeSet<(QueueId, u64, WatchId)>,
     watched_tickets: u64,
-    /// The holds whose values have been published.
+    /// The holds whose values were published, by lock.
     told: BTreeMap<QueueId, Told>,
-    /// How many of those are not watched besides.
+    /// The number of those without a watch.
     told_alone: u64,
-    /// How many places each user has, by a hash of the name.
+    /// The number of places of each user, by a hash of the name.
     places_by_user: BTreeMap<NonZeroU64, u64>,
-    /// How many places are asked for in shared mode.
+    /// The number of places in shared mode.
     shared_places: u64,
     bound: u64,
     hasher: RandomState,
@@ -118,17 +118,17 @@ impl Table {
         self.tickets.get(&id).map(|it| &**it)
     }
 
-    /// How many places there are in all queues, kept ones too.
+    /// The number of places in all queues, including kept ones.
     pub(crate) fn places_len(&self) -> u64 {
         self.tickets.len() as u64
     }
 
-    /// How many of them are asked for in shared mode.
+    /// The number of places in shared mode.
     pub(crate) const fn shared_places(&self) -> u64 {
         self.shared_places
     }
 
-    /// The place whose number is the smallest.
+    /// The place with the smallest number.
     pub(crate) fn oldest_place(&self) -> Option<TicketId> {
         self.tickets.keys().next().copied()
     }
@@ -143,7 +143,7 @@ impl Table {
         self.multis.get(&multi)
     }
 
-    /// Takes note which ticket of a request was last seen not to be ready.
+    /// Records which ticket of a request was last seen not ready.
     pub(crate) fn note_unready(&mut self, multi: MultiId, unready: usize) {
         if let Some(request) = self.multis.get_mut(&multi) {
             request.unready = unready;
@@ -158,28 +158,28 @@ impl Table {
         self.queues.get(&id).is_some_and(|it| it.watches > 0)
     }
 
-    /// The watch whose number is the smallest.
+    /// The watch with the smallest number.
     pub(crate) fn oldest_watch(&self) -> Option<WatchId> {
         self.watches.keys().next().copied()
     }
 
-    /// Whether the value of any hold has been reported.
+    /// Whether the value of any hold was published.
     pub(crate) fn has_told(&self) -> bool {
         !self.told.is_empty()
     }
 
-    /// The first lock from `from` on the value of whose hold has been reported.
+    /// The first lock from `from` on with a published value.
     pub(crate) fn told_from(&self, from: QueueId) -> Option<(QueueId, Told)> {
         let (id, told) = self.told.range(from..).next()?;
         Some((*id, *told))
     }
 
-    /// What has been notified of the value of the hold of a lock.
+    /// The last published value of the hold of a lock.
     pub(crate) fn told(&self, id: QueueId) -> Option<Told> {
         self.told.get(&id).copied()
     }
 
-    /// Takes note that the value of a hold has been reported.
+    /// Records that the value of a hold was published.
     pub(crate) fn set_told(&mut self, id: QueueId, fence: Fence, value: &[u8]) {
         let told = Told {
             fence,
@@ -190,14 +190,15 @@ impl Table {
         self.told_alone += u64::from(is_new && !self.has_watches(id));
     }
 
-    /// Takes note that the end of a hold has been reported, if its value was.
+    /// Forgets a published value, because its end was published.
     pub(crate) fn forget_told(&mut self, id: QueueId) {
         let was_told = self.told.remove(&id).is_some();
         self.told_alone -= u64::from(was_told && !self.has_watches(id));
         self.drop_if_idle(id);
     }
 
-    /// How far the search for lost holds of a lock has come, if it goes on.
+    /// The progress of the search for lost holds of a lock, if it is not
+    /// finished.
     pub(crate) fn search(&self, id: QueueId) -> Option<Search> {
         self.searches.get(&id).copied()
     }
@@ -216,7 +217,7 @@ impl Table {
         found.filter_map(|(_, _, id)| Some((*id, self.queue(*id)?)))
     }
 
-    /// Those who wait before a place, and whose owners wait elsewhere too, the
+    /// The waiting tickets before a place whose owners wait elsewhere too, the
     /// nearest first.
     pub(crate) fn linked_ahead(&self, id: QueueId, rank: Rank) -> impl Iterator<Item = TicketId> {
         let ahead = self.linked.range((id, Rank::MIN)..(id, rank));
@@ -233,18 +234,17 @@ impl Table {
         self.deadlines.wait_passed(now)
     }
 
-    /// The queue that has been to be looked at for longest.
+    /// The queue whose look has been overdue for longest.
     pub(crate) fn look_passed(&self, now: Timestamp) -> Option<QueueId> {
         self.deadlines.look_passed(now)
     }
 
-    /// The first deadline of all.
+    /// The first deadline.
     pub(crate) fn first_deadline(&self) -> Option<Timestamp> {
         self.deadlines.first()
     }
 
-    /// Forgets a queue that has neither tickets nor watches, of whose hold no
-    /// value has been reported either.
+    /// Forgets a queue without tickets, watches and a published value.
     pub(crate) fn drop_if_idle(&mut self, id: QueueId) {
         if !self.queues.get(&id).is_some_and(|queue| queue.is_idle()) || self.told(id).is_some() {
             return;
@@ -259,7 +259,7 @@ impl Table {
         self.names.remove(&(hash, id));
     }
 
-    /// Sets when the lock has to be looked at.
+    /// Sets when the lock must be looked at.
     pub(crate) fn look(&mut self, id: QueueId, look: Look) {
         let Some(queue) = self.queues.get_mut(&id) else {
             return;
@@ -283,21 +283,21 @@ impl Table {
             queue.due = true;
             self.due_now += 1;
             self.due.push_back(id);
-            // Marks of queues that are gone must not pile up.
+            // Marks of removed queues must not pile up.
             if self.due.len() > 2 * self.due_now + STALE_MAX {
                 self.due.retain(|id| self.queues.contains_key(id));
             }
         }
     }
 
-    /// The queue that has been marked for longest, no longer marked.
+    /// Unmarks the queue that has been marked for longest, and returns it.
     pub(crate) fn next_due(&mut self) -> Option<&Queue> {
         loop {
             let id = self.due.pop_front()?;
             if self.due.is_empty() {
                 self.due.shrink_to(64);
             }
-            // A queue that went idle meanwhile has left its mark behind.
+            // A queue that was removed meanwhile has left its mark behind.
             if self.queues.contains_key(&id) {
                 let queue = self.queues.get_mut(&id)?;
                 queue.due = false;
@@ -307,7 +307,7 @@ impl Table {
         }
     }
 
-    /// The queues from `from` on, in the order in which they came to be.
+    /// The queues from `from` on, oldest first.
     pub(crate) fn queues_from(&self, from: QueueId) -> impl Iterator<Item = (QueueId, &Queue)> {
         let range = (Bound::Included(from), Bound::Unbounded);
         self.queues.range(range).map(|(id, queue)| (*id, &**queue))
@@ -324,12 +324,12 @@ impl Table {
         }
     }
 
-    /// The number that was given last.
+    /// The last number that was used.
     pub(crate) const fn last_id(&self) -> Option<NonZeroU64> {
         self.last_id
     }
 
-    /// A number that was never given before; they would last for centuries.
+    /// A new number; the numbers last for centuries.
     pub(crate) const fn next_id(&mut self) -> NonZeroU64 {
         let id = match self.last_id {
             None => NonZeroU64::MIN,
@@ -343,12 +343,12 @@ impl Table {
         self.hasher.hash_one(owner)
     }
 
-    /// What the places of a user are counted by.
+    /// The identity by which a user's places are counted.
     pub(crate) fn user(&self, name: &[u8]) -> Option<NonZeroU64> {
         NonZeroU64::new(self.hash(name))
     }
 
-    /// How many places a user has, kept ones too.
+    /// The number of places of a user, including kept ones.
     pub(crate) fn places_of_user(&self, name: &[u8]) -> u64 {
         let places = self.user(name).and_then(|it| self.places_by_user.get(&it));
         places.copied().unwrap_or(0)
@@ -386,7 +386,7 @@ impl Table {
         })
     }
 
-    /// The first who waits in a queue.
+    /// The first waiting ticket of a queue.
     pub(crate) fn front(&self, id: QueueId) -> Option<TicketId> {
         let first = self.waiting.range((id, Rank::MIN)..=(id, Rank::MAX)).next();
         first.map(|(_, rank)| rank.id())
@@ -399,17 +399,18 @@ impl Table {
         places.next().map(|(_, rank)| rank.id())
     }
 
-    /// Any place of a queue whose number is not above `last`, kept or not.
+    /// Any place of a queue with a number up to `last`, kept or not.
     pub(crate) fn first_place_until(&self, id: QueueId, last: NonZeroU64) -> Option<TicketId> {
         let all = (id, Rank::MIN)..=(id, Rank::MAX);
-        // Only an upgrade stands before older tickets, and a queue has one at most.
+        // Only an upgrade comes before older tickets, and a queue has at most
+        // one.
         let waiting = self.waiting.range(all.clone()).take(2);
         let mut places = waiting.chain(self.kept.range(all).take(1));
         let found = places.find(|(_, rank)| rank.id().number() <= last);
         found.map(|(_, rank)| rank.id())
     }
 
-    /// Whether somebody waits before this place.
+    /// Whether a ticket waits before this place.
     pub(crate) fn has_ahead(&self, ticket: TicketId) -> bool {
         let Some(queue) = self.tickets.get(&ticket).map(|it| it.queue) else {
             return false;
@@ -425,14 +426,14 @@ impl Table {
         id
     }
 
-    /// Puts a ticket where its number says. Its queue has to be there.
+    /// Puts a ticket where its number belongs. Its queue must exist.
     pub(crate) fn insert(&mut self, id: TicketId, ticket: Box<Ticket>) {
         self.count_place(&ticket, 1);
         self.tickets.insert(id, ticket);
         self.enter_order(id);
     }
 
-    /// Takes a ticket out of its queue. The queue stays, even if it is idle now.
+    /// Removes a ticket from its queue. The queue stays, even if it is idle now.
     pub(crate) fn remove(&mut self, id: TicketId) -> Option<Box<Ticket>> {
         self.leave_order(id);
         let ticket = self.tickets.remove(&id)?;
@@ -440,9 +441,9 @@ impl Table {
         Some(ticket)
     }
 
-    /// Changes a ticket, also from waiting to kept or back; its place, its
-    /// owner and its mode stay. It leaves the orders and enters them again, so
-    /// they cannot tell who has come or gone: that is for `count_place`.
+    /// Changes a ticket, possibly from waiting to kept or back; its place, owner
+    /// and mode stay. It leaves the orders and enters them again, so these cannot
+    /// know which places were added or removed: `count_place` records that.
     pub(crate) fn change<R>(
         &mut self,
         id: TicketId,
@@ -460,8 +461,8 @@ impl Table {
         changed
     }
 
-    /// Whether the ticket stands for its request: deadline and connection of a
-    /// request for several keys are those of its first.
+    /// Whether the ticket stands for its request: a request for several keys has
+    /// its deadline and connection with its first ticket.
     pub(crate) fn leads(&self, id: TicketId) -> bool {
         let multi = self.tickets.get(&id).and_then(|ticket| ticket.multi);
         multi.is_none_or(|multi| self.members(multi).first() == Some(&id))
@@ -472,7 +473,7 @@ impl Table {
         self.multis.get(&multi).map_or(&[], |it| &it.members)
     }
 
-    /// Makes tickets one request, for which the first stands.
+    /// Joins tickets to one request, for which the first stands.
     pub(crate) fn join(&mut self, multi: MultiId, members: Vec<TicketId>) {
         let leader = members.first().copied();
         let unready = 0;
@@ -491,7 +492,7 @@ impl Table {
         }
     }
 
-    /// Where a ticket stands in its queue.
+    /// The position of a ticket in its queue.
     pub(crate) fn rank(&self, id: TicketId) -> Rank {
         let is_upgrade = self.tickets.get(&id).is_some_and(|it| it.is_upgrade);
         Rank::of(id, is_upgrade)
@@ -522,13 +523,13 @@ impl Table {
         }
     }
 
-    /// Those who wait in a queue, in order.
+    /// The waiting tickets of a queue, in order.
     pub(crate) fn in_order(&self, id: QueueId) -> impl Iterator<Item = (TicketId, &Ticket)> {
         let waiting = self.waiting.range((id, Rank::MIN)..=(id, Rank::MAX));
         waiting.filter_map(|(_, rank)| Some((rank.id(), &**self.tickets.get(&rank.id())?)))
     }
 
-    /// All places of a queue in order, kept ones too.
+    /// All places of a queue in order, including kept ones.
     pub(crate) fn places(&self, id: QueueId) -> impl Iterator<Item = &Ticket> {
         let all = (id, Rank::MIN)..=(id, Rank::MAX);
         let mut waiting = self.waiting.range(all.clone()).peekable();
@@ -541,7 +542,7 @@ impl Table {
         ranks.filter_map(|(_, rank)| self.tickets.get(&rank.id()).map(|it| &**it))
     }
 
-    /// Enters a ticket into the orders and indices that depend on what it is.
+    /// Adds a ticket to the orders and indices that depend on its state.
     fn enter_order(&mut self, id: TicketId) {
         let rank = self.rank(id);
         let Some(ticket) = self.tickets.get(&id) else {
@@ -581,8 +582,8 @@ impl Table {
         }
     }
 
-    /// Takes note that a place has come or gone: the first of its queue, the
-    /// last, or one between. Nothing else sees that.
+    /// Counts a place that was added or removed, wherever in its queue. Nothing
+    /// else counts places.
     fn count_place(&mut self, ticket: &Ticket, by: i32) {
         self.count_of_user(ticket.user, by.into());
         if ticket.options.mode != Mode::Exclusive {
@@ -603,8 +604,8 @@ impl Table {
         queue.len = len;
     }
 
-    /// Marks a ticket as linked if its owner waits elsewhere too, and with the
-    /// second also the first.
+    /// Marks a ticket as linked if its owner waits elsewhere too. The second
+    /// ticket also marks the first.
     fn link(&mut self, id: TicketId) {
         let Some(ticket) = self.tickets.get(&id) else {
             return;
@@ -618,8 +619,7 @@ impl Table {
         }
     }
 
-    /// Takes the mark off a ticket, and off the last one that its owner has
-    /// beside it.
+    /// Unmarks a ticket, and the last other ticket of its owner.
     fn unlink(&mut self, id: TicketId) {
         let Some(ticket) = self.tickets.get(&id) else {
             return;
@@ -653,9 +653,9 @@ impl Table {
         self.watches.get(&id)
     }
 
-    /// How many of these locks have nothing remembered of them yet that a hold of
-    /// this owner would take the place of: its own watch, or a told value. There
-    /// is one value for each lock, and the value of another hold ends with it.
+    /// The number of these locks for which a hold of this owner would need new
+    /// memory: there is neither a watch of this owner nor a published value. Each
+    /// lock has one value, and the value of another hold ends with that hold.
     pub(crate) fn unremembered<'a>(
         &self,
         names: impl IntoIterator<Item = Name<'a>>,
@@ -677,7 +677,7 @@ impl Table {
         found.filter_map(|(_, _, id)| Some((*id, self.watches.get(id)?)))
     }
 
-    /// The first watch of a lock from `from` on, in an order of no meaning.
+    /// The first watch of a lock from `from` on, in an arbitrary order.
     pub(crate) fn next_watch(
         &self,
         queue: QueueId,
@@ -688,7 +688,7 @@ impl Table {
         found.find_map(|(_, hash, id)| Some(((*hash, *id), self.watches.get(id)?)))
     }
 
-    /// Keeps a watch in the place of the one that its owner had.
+    /// Sets a watch, and replaces the owner's previous one.
     pub(crate) fn set_watch(&mut self, watch: Watch) {
         if let Some(earlier) = self.watch_of(watch.queue, &watch.owner) {
             self.remove_watch(earlier);
@@ -707,7 +707,7 @@ impl Table {
         self.watches.insert(id, watch);
     }
 
-    /// Changes a watch; lock and owner stay. It is gone if nothing is left.
+    /// Changes a watch; lock and owner stay. It is removed if nothing is left.
     pub(crate) fn change_watch(&mut self, id: WatchId, change: impl FnOnce(&mut Watch)) {
         let Some(mut watch) = self.watches.remove(&id) else {
             return;
@@ -743,8 +743,8 @@ impl Table {
         self.session_watches.range(range).next().map(|(_, id)| *id)
     }
 
-    /// The listener of a connection's latest request, if it is the same, so
-    /// that ten thousand requests on one channel keep its name once.
+    /// The listener of a connection's latest request, if it is the same, so that
+    /// ten thousand requests on one channel store its name once.
     pub(crate) fn listener(&self, session: u64, channel: Channel<'_>) -> Arc<Listener> {
         let tickets = (session, TicketId::MIN)..=(session, TicketId::MAX);
         let ticket = self.session_tickets.range(tickets).next_back();
@@ -795,13 +795,13 @@ impl Deadlines {
         at.has_passed(now).then_some(*ticket)
     }
 
-    /// The queue that has been to be looked at for longest.
+    /// The queue whose look has been overdue for longest.
     fn look_passed(&self, now: Timestamp) -> Option<QueueId> {
         let (at, queue) = self.looks.first()?;
         at.has_passed(now).then_some(*queue)
     }
 
-    /// The first deadline of all.
+    /// The first deadline.
     fn first(&self) -> Option<Timestamp> {
         let wait = self.waits.first().map(|(at, _)| *at);
         let look = self.looks.first().map(|(at, _)| *at);
@@ -809,8 +809,8 @@ impl Deadlines {
     }
 }
 
-/// What tickets are found by: half of it from the owner, half from the queue.
-/// Two that have it in common by chance are distinguished by their tickets.
+/// The index key of tickets: half of it from the owner, half from the queue. The
+/// tickets themselves distinguish equal keys.
 const fn of_both(owner: u64, queue: QueueId) -> u64 {
     (owner & !QUEUE_HALF) | (queue.0 & QUEUE_HALF)
 }

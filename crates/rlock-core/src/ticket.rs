@@ -1,4 +1,4 @@
-//! One waiter's place in one queue, and who gets its outcome.
+//! A waiter's place in one queue, and the delivery of its outcome.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use crate::table::QueueId;
 use crate::{AcquireOptions, Request, Timestamp};
 
-/// Names a ticket; never used twice by one table, so a stale one finds nothing.
+/// The number of a ticket; one table never reuses it, so a stale number finds
+/// nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TicketId(NonZeroU64);
 
@@ -25,7 +26,8 @@ impl TicketId {
     }
 }
 
-/// Names a request for several keys, which has a ticket in the queue of each.
+/// The number of a request for several keys, which has a ticket in the queue of
+/// each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct MultiId(pub(crate) NonZeroU64);
 
@@ -34,21 +36,21 @@ pub(crate) struct MultiId(pub(crate) NonZeroU64);
 pub(crate) struct Multi {
     /// Its tickets, in the order of its keys.
     pub(crate) members: Vec<TicketId>,
-    /// Which of them was last seen not to be ready: that is asked first, so
-    /// that a thousand keys are not gone through for each that becomes free.
+    /// The ticket that was last seen not ready: it is checked first, so that each
+    /// freed lock does not cause a check of a thousand keys.
     pub(crate) unready: usize,
 }
 
-/// Which kind of channel a message is published on.
+/// The kind of the channel for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChannelKind {
-    /// One that every node of a cluster hears of (`PUBLISH`).
+    /// One that reaches every node of a cluster (`PUBLISH`).
     Plain,
     /// One that belongs to the node that serves its slot (`SPUBLISH`).
     Sharded,
 }
 
-/// A channel, as a request names it.
+/// A channel in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Channel<'a> {
     /// Its kind.
@@ -57,10 +59,10 @@ pub struct Channel<'a> {
     pub name: &'a [u8],
 }
 
-/// Who gets the message by message: a connection, and where it listens.
+/// The receiver of messages: a connection and its channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listener {
-    /// The connection that asked; what it asked for ends with it.
+    /// The connection that asked; its requests end with it.
     pub session: u64,
     /// The kind of the channel.
     pub kind: ChannelKind,
@@ -69,7 +71,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Where messages are published.
+    /// The channel for the messages.
     #[must_use]
     pub fn channel(&self) -> Channel<'_> {
         Channel {
@@ -79,24 +81,24 @@ impl Listener {
     }
 }
 
-/// Through what the outcome reaches the waiter. The core only carries it.
+/// How the outcome is delivered to the waiter. The core only carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// The reply to a blocked call.
     Blocked {
         /// The connection that waits.
         session: u64,
-        /// What the shell knows the blocked call by.
+        /// The shell's number of the blocked call.
         handle: u64,
     },
     /// A message. All requests of a connection share one listener.
     Notify(Arc<Listener>),
-    /// Nobody waits: the place is kept for its owner to come back.
+    /// Nobody waits: the place is kept until its owner returns.
     Kept,
 }
 
 impl Delivery {
-    /// The connection that waits, if any does.
+    /// The waiting connection, if there is one.
     #[must_use]
     pub fn session(&self) -> Option<u64> {
         match self {
@@ -116,39 +118,39 @@ impl Delivery {
     }
 }
 
-/// A waiter's place in a queue, and what it asks for.
+/// A waiter's place in a queue, and its request.
 ///
-/// The place is *kept* while nobody waits in it: its owner's call has ended,
-/// and the owner may come back until its grace is over.
+/// The place is *kept* while nobody waits in it: its owner's call has ended, and
+/// the owner may return until its grace is over.
 #[derive(Clone, Debug)]
 pub struct Ticket {
-    /// Who waits.
+    /// The owner.
     pub owner: Box<[u8]>,
-    /// What it asks for.
+    /// The request's options.
     pub options: AcquireOptions,
-    /// Whether it was put before all others, to be upgraded.
+    /// Whether it was put before all others, for an upgrade.
     pub(crate) is_upgrade: bool,
-    /// When the owner asked first; a takeover does not change it.
+    /// When the owner first asked; a takeover does not change it.
     pub(crate) since: Timestamp,
-    /// When the wait ends, or, of a kept place, its grace;
-    /// [`Timestamp::NEVER`] for a wait without limit.
+    /// When the wait ends, or the grace of a kept place; [`Timestamp::NEVER`] for
+    /// a wait without a limit.
     pub(crate) wait_ends: Timestamp,
-    /// Through what the outcome reaches the waiter.
+    /// How the outcome is delivered.
     pub delivery: Delivery,
     pub(crate) multi: Option<MultiId>,
     pub(crate) queue: QueueId,
-    /// The user for whom the place counts, by a hash of the name: the one who
+    /// The user for whom the place counts, by a hash of the name: the user that
     /// asked last.
     pub(crate) user: Option<NonZeroU64>,
     /// The value to publish with the hold.
     pub(crate) value: Option<Arc<[u8]>>,
 }
 
-/// What the allocator rounds up to: there may be a million tickets.
+/// The allocator rounds up to this size, and there may be a million tickets.
 const _: () = assert!(size_of::<Ticket>() <= 128, "a ticket has grown");
 
 impl Ticket {
-    /// A place in `queue` for a request that is made now.
+    /// A place in `queue` for a new request.
     pub(crate) fn new(
         now: Timestamp,
         queue: QueueId,
@@ -169,8 +171,8 @@ impl Ticket {
         }
     }
 
-    /// Gives the place to a later request of its owner, and returns the
-    /// way to answer the earlier one.
+    /// Gives the place to a later request of its owner, and returns the delivery
+    /// of the earlier one.
     pub(crate) fn take_over(
         &mut self,
         now: Timestamp,
@@ -194,7 +196,7 @@ impl Ticket {
         Some(now.plus_millis(self.options.keep?.millis().into()))
     }
 
-    /// Ends the call; returns the way to answer it.
+    /// Ends the call, and returns its delivery.
     pub(crate) fn keep_until(&mut self, until: Timestamp) -> Delivery {
         self.wait_ends = until;
         self.options.bind = None;
@@ -202,8 +204,8 @@ impl Ticket {
         std::mem::replace(&mut self.delivery, Delivery::Kept)
     }
 
-    /// Whether the hold, once granted, has to be remembered: its loss must be
-    /// reported, it ends with its connection, or it has a value.
+    /// Whether the hold must be remembered once it is granted: its loss is
+    /// reported, it is bound to its connection, or it has a value.
     pub(crate) const fn is_watched(&self) -> bool {
         self.options.bind.is_some()
             || self.value.is_some()
@@ -211,8 +213,8 @@ impl Ticket {
     }
 }
 
-/// Where a ticket stands in its queue, compared with others: by arrival, but
-/// an upgrade comes before all who were there.
+/// The position of a ticket in its queue: by arrival, but an upgrade comes before
+/// all existing tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank(i64);
 
@@ -223,7 +225,7 @@ impl Rank {
     pub(crate) const MAX: Self = Self(i64::MAX);
 
     pub(crate) fn of(id: TicketId, is_upgrade: bool) -> Self {
-        // There are never this many tickets.
+        // There are never that many tickets.
         let arrival = i64::try_from(id.0.get()).unwrap_or(i64::MAX - 1);
         Self(if is_upgrade { -arrival } else { arrival })
     }

@@ -1,28 +1,28 @@
-//! Time as data: the core receives the time and never asks.
+//! Time as data: the caller passes the time, and the core never reads a clock.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// A point in time: microseconds since the Unix epoch.
 ///
-/// Leases and waits end on whole milliseconds, as a key's expiry in Redis
-/// does; the microseconds only serve as the seed of fences.
+/// Leases and waits end on whole milliseconds, like the expiry of a key in Redis;
+/// the microseconds are only the seed of fences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     micros: u64,
 }
 
 impl Timestamp {
-    /// Later than any other: the end of something that does not end.
+    /// Later than any other: for something that does not end.
     pub const NEVER: Self = Self { micros: u64::MAX };
 
-    /// The point that lies `micros` microseconds after the Unix epoch.
+    /// The point `micros` microseconds after the Unix epoch.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self { micros }
     }
 
-    /// The point that lies `millis` milliseconds after the Unix epoch.
+    /// The point `millis` milliseconds after the Unix epoch.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Timestamp {
         self.micros / 1000
     }
 
-    /// The whole millisecond that lies `millis` after this one.
+    /// The whole millisecond `millis` after this one.
     #[must_use]
     pub const fn plus_millis(self, millis: u64) -> Self {
         Self::from_millis(self.millis().saturating_add(millis))
@@ -50,20 +50,20 @@ impl Timestamp {
 
     /// True once `now` is in a later millisecond than this deadline.
     ///
-    /// The millisecond of the deadline still belongs to what it ends, as it
-    /// does for the expiry of a key. So a lease is never cut short by rounding.
+    /// The lease or wait still includes the millisecond of its deadline, as for
+    /// the expiry of a key. So rounding never cuts a lease short.
     #[must_use]
     pub const fn has_passed(self, now: Self) -> bool {
         self.millis() < now.millis()
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time since `earlier`; zero if this is not after it.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.micros.saturating_sub(earlier.micros))
     }
 
-    /// Whole milliseconds from `now` until this; zero if it has come.
+    /// Whole milliseconds from `now` until this; zero if this has passed.
     #[must_use]
     pub const fn millis_from(self, now: Self) -> u64 {
         self.millis().saturating_sub(now.millis())
@@ -71,7 +71,7 @@ impl Timestamp {
 }
 
 /// How long something outlives a call or a connection, in milliseconds. An
-/// optional one takes four bytes too: there may be a million tickets.
+/// `Option` of it also takes four bytes: there may be a million tickets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grace(NonZeroU32);
 

@@ -1,12 +1,12 @@
-//! The histogram of the waits of requests that were granted from the queue.
+//! The histogram of the waits that ended with a grant from the queue.
 
-/// The upper bounds of its counts, in microseconds: from 100 µs, little more than a
-/// hand-off takes, to 10 minutes.
+/// The upper bounds of the counts, in microseconds: from 100 µs, little more than
+/// a hand-off takes, to 10 minutes.
 ///
-/// A quantile is estimated between two bounds. Up to 10 seconds each bound is at most
-/// 2.5 times the one before, as there the wait depends on the work that a service does
-/// under a lock. Above that it is at most 5 times, as there somebody is stuck. Each
-/// bound is one more series in Prometheus for each master.
+/// A quantile is estimated between two bounds. Up to 10 seconds each bound is at
+/// most 2.5 times the previous one, because there the wait depends on a service's
+/// work under a lock. Above that it is at most 5 times, because there something
+/// is stuck. Each bound is one more series in Prometheus for each master.
 const BOUNDS_USEC: [u64; 20] = [
     100,
     250,
@@ -33,14 +33,14 @@ const BOUNDS_USEC: [u64; 20] = [
 /// The waits that ended with a grant: their number, by length, and their sum.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// How many were longer than the bound before, and not longer than the bound in
-    /// the same place. The last count has no bound.
+    /// The number of waits above the previous bound, and not above the bound at
+    /// the same index. The last count has no bound.
     counts: [u64; BOUNDS_USEC.len() + 1],
     sum_usec: u64,
 }
 
 impl Waits {
-    /// Takes note of a wait, in microseconds.
+    /// Records a wait, in microseconds.
     pub fn record(&mut self, usec: u64) {
         let place = BOUNDS_USEC.partition_point(|bound| *bound < usec);
         if let Some(count) = self.counts.get_mut(place) {
@@ -49,8 +49,8 @@ impl Waits {
         self.sum_usec = self.sum_usec.saturating_add(usec);
     }
 
-    /// The fields of `wait_usec_histogram` in `INFO rlock`: for each bound, the number
-    /// of waits that were not longer; the number of all waits; their sum.
+    /// The fields of `wait_usec_histogram` in `INFO rlock`: for each bound, the
+    /// number of waits up to it; the number of all waits; their sum.
     pub fn fields(&self) -> impl Iterator<Item = (String, u64)> {
         let bounds = BOUNDS_USEC.iter().map(ToString::to_string);
         let bounds = bounds.chain(["inf".to_owned()]);

@@ -1,8 +1,8 @@
 //! Events and actions as bytes.
 //!
-//! Numbers are little-endian. A text or a string of bytes begins with its length,
-//! a list with the number of its items, both of 32 bits. A time that may be
-//! without limit has [`NONE`] for that.
+//! Numbers are little-endian. A text or byte string starts with its length, a
+//! list with the number of its items; both have 32 bits. [`NONE`] stands for a
+//! time without a limit.
 
 use std::time::Duration;
 
@@ -13,14 +13,15 @@ use rlock_engine::error::{Error, Failure, Loss};
 use rlock_engine::servers::Address;
 use rlock_engine::wire::resp::Frame;
 
-/// The version of this form. It changes with everything that an older host would
-/// not understand.
+/// The version of this format. It changes with everything that an older host
+/// would not understand.
 pub const VERSION: u32 = 1;
 
-/// In place of a time: without limit, or not at all.
+/// Instead of a time: no limit, or none at all.
 pub(crate) const NONE: u64 = u64::MAX;
 
-/// The bytes are no event, or one that cannot be here: an error of the host.
+/// The bytes are not an event, or not one that is valid here: a mistake of the
+/// host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed(
     /// What is wrong.
@@ -37,7 +38,7 @@ impl std::error::Error for Malformed {}
 
 const SHORT: Malformed = Malformed("it is too short");
 
-/// What is left to be read of an event.
+/// The unread rest of an event.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -81,7 +82,7 @@ impl<'a> Reader<'a> {
         Ok(self.u8()? != 0)
     }
 
-    /// A time in milliseconds; none is without limit.
+    /// A time in milliseconds; none for no limit.
     pub(crate) fn millis(&mut self) -> Result<Option<Duration>, Malformed> {
         let millis = self.u64()?;
         Ok((millis != NONE).then(|| Duration::from_millis(millis)))
@@ -101,7 +102,7 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.bytes()).collect()
     }
 
-    /// How a lock is asked for. What is out of range is the caller's error.
+    /// The mode of a lock. A value out of range is the caller's error.
     pub(crate) fn ask(&mut self) -> Result<Result<Ask, Error>, Malformed> {
         let (mode, permits, limit) = (self.u8()?, self.u32()?, self.u32()?);
         match mode {
@@ -166,12 +167,12 @@ impl Writer {
     pub(crate) fn new(buffer: Vec<u8>) -> Self {
         let mut writer = Self(buffer);
         writer.0.clear();
-        // Where the deadline comes at the end.
+        // The place for the deadline.
         writer.u64(NONE);
         writer
     }
 
-    /// What was written, with the next deadline before it.
+    /// The output, which starts with the next deadline.
     pub(crate) fn finish(mut self, deadline: Option<Instant>) -> Vec<u8> {
         if let Some(deadline) = deadline
             && let Some(first) = self.0.first_chunk_mut()
@@ -258,7 +259,7 @@ impl Writer {
         let mut source = std::error::Error::source(error);
         while let Some(cause) = source {
             let cause_text = cause.to_string();
-            // Some have their cause in their own text.
+            // Some errors contain their cause in their own text.
             if !text.contains(&cause_text) {
                 text = format!("{text}: {cause_text}");
             }
@@ -276,7 +277,7 @@ impl Writer {
         self.u8(9).u64(guard).u8(match why {
             Loss::LeaseEnded => 0,
             Loss::EndedByServer => 1,
-            // Whatever else there may be is no loss.
+            // Nothing was lost.
             _ => 2,
         });
     }
@@ -285,8 +286,8 @@ impl Writer {
         self.u8(10).u8(level).text(text);
     }
 
-    /// Who leads: the fence, the value, and the name and the time left if they were
-    /// asked for.
+    /// The leader: the fence and the value. With details, also the name and the
+    /// remaining time.
     pub(crate) fn leader(
         &mut self,
         call: u64,

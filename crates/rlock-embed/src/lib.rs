@@ -1,18 +1,18 @@
-//! The engine of rlock's clients inside another language.
+//! The engine of rlock's clients for other languages.
 //!
-//! A [`Machine`] is a client without its sockets and its clock. Its host, a small
-//! library of some language, makes connections, reads and writes bytes, keeps the
-//! time, and gives callers their answers. Everything else is decided here, by the
-//! same code as in the client for Rust: waiting, renewing, reconnecting, Sentinels,
-//! clusters, losses.
+//! A [`Machine`] is a client without sockets and without a clock. Its host, a
+//! small library in some language, opens connections, reads and writes bytes,
+//! keeps the time, and returns answers to callers. Everything else happens here,
+//! in the same code as in the Rust client: waiting, renewing, reconnecting,
+//! Sentinels, clusters, losses.
 //!
-//! Events and actions are bytes in a fixed form, so that a host needs no types of
-//! Rust. `docs/embedding.md` tells how to write one.
+//! Events and actions are bytes in a fixed format, so a host needs no Rust types.
+//! `docs/embedding.md` explains how to write a host.
 //!
-//! - [`machine`](Machine): calls, guards, and what becomes of them;
+//! - [`machine`](Machine): calls, guards, and their outcomes;
 //! - [`format`](Malformed): events and actions as bytes;
-//! - `wasm`: the same as functions of a WebAssembly module;
-//! - `python`: the same as a module of Python, with the feature of that name.
+//! - `wasm`: the machine as functions of a WebAssembly module;
+//! - `python`: the machine as a Python module, with the feature of that name.
 
 mod format;
 mod machine;

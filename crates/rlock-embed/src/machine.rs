@@ -1,4 +1,4 @@
-//! Calls and guards, by the numbers that their host gives them.
+//! Calls and guards, by the numbers that the host gives them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -21,36 +21,37 @@ use rlock_engine::wire::{inspect, replies, requests};
 
 use crate::format::{Malformed, Reader, VERSION, Writer};
 
-/// A client without its sockets and its clock.
+/// A client without sockets and without a clock.
 pub struct Machine {
     endpoint: Endpoint,
-    /// How long questions are asked.
+    /// How long questions are retried.
     retry: Duration,
-    /// What owners begin with that are made here.
+    /// The prefix of the owners that this machine creates.
     id: String,
     owners: u64,
-    /// Whether the one server is a node of a cluster, once it has said so.
+    /// Whether the single server is a node of a cluster, once it has reported
+    /// that.
     is_cluster: Option<bool>,
     calls: BTreeMap<u64, Call>,
-    /// Which call each part is of that is under way.
+    /// The call of each part in progress.
     parts: BTreeMap<Id, u64>,
     guards: BTreeMap<u64, Guard>,
-    /// The guards of each hold. Those of one owner may have one together.
+    /// The guards of each hold. Several guards of one owner may share a hold.
     of_holds: BTreeMap<Id, Vec<u64>>,
-    /// Calls that go on then.
+    /// Calls that continue at that moment.
     pauses: BTreeSet<(Instant, u64)>,
     random: u64,
 }
 
-/// What somebody waits for.
+/// What a caller waits for.
 enum Call {
     Lock(Box<Locking>),
-    /// A guard is to become exclusive.
+    /// A guard becomes exclusive.
     Upgrade {
         guard: u64,
         queueing: Queueing,
     },
-    /// Several answers make one: their number, and the first that is bad.
+    /// Several answers become one: their number, and the first error.
     Done {
         left: usize,
         error: Option<Error>,
@@ -59,9 +60,9 @@ enum Call {
         left: usize,
         answers: Vec<Frame>,
     },
-    /// Who leads is asked once.
+    /// A single question for the leader.
     Leader,
-    /// Gets each change of the leader, until it is abandoned.
+    /// Receives each change of the leader, until it is abandoned.
     Observer,
 }
 
@@ -71,19 +72,19 @@ struct Locking {
     /// In their order.
     keys: Vec<Arc<[u8]>>,
     ask: Ask,
-    /// What is published with it.
+    /// The value to publish with it.
     value: Option<Value>,
     terms: Terms,
     queueing: Queueing,
     deadline: Option<Instant>,
-    /// Whether one request can have them all; not known before the server has
-    /// said whether it is in a cluster.
+    /// Whether one request can ask for all keys; unknown until the server has
+    /// reported whether it is in a cluster.
     is_one_request: Option<bool>,
     grants: Vec<Grant>,
     attempts: u32,
 }
 
-/// What one request was granted.
+/// The grant of one request.
 struct Grant {
     proof: Arc<Proof>,
     ask: Ask,
@@ -98,12 +99,12 @@ struct Guard {
 }
 
 impl Machine {
-    /// A client as `configuration` has it. Nothing is sent before it is enabled
-    /// do something.
+    /// A client with this `configuration`. It sends nothing before its first
+    /// event.
     ///
     /// # Errors
     ///
-    /// What is wrong with it, as a text for the user.
+    /// What is wrong with the configuration, as a text for the user.
     pub fn new(configuration: &[u8]) -> Result<Self, String> {
         let reader = &mut Reader::new(configuration);
         Self::configured(reader)
@@ -174,9 +175,9 @@ impl Machine {
         })
     }
 
-    /// Takes an event, and says what to do, in `buffer`: the next
-    /// deadline, and actions. `now` is in nanoseconds of a clock that never goes
-    /// back, and that goes on while the machine is suspended if there is one.
+    /// Handles an event, and returns the next deadline and the actions, in
+    /// `buffer`. `now` is in nanoseconds of a monotonic clock. If possible, the
+    /// clock should also run while the machine is suspended.
     ///
     /// # Errors
     ///
@@ -207,8 +208,8 @@ impl Machine {
         Ok(output.finish(deadlines.min()))
     }
 
-    /// For how many nanoseconds from `now` a guard still counts, if nothing is
-    /// heard any more; zero if it is over.
+    /// How many nanoseconds from `now` a guard stays valid if nothing more
+    /// arrives; zero if it is over.
     #[must_use]
     pub fn remaining(&self, guard: u64, now: u64) -> u64 {
         let now = Instant::from_nanos(now);
@@ -221,8 +222,7 @@ impl Machine {
         left.unwrap_or(0)
     }
 
-    /// Whether nobody waits for anything or holds anything, and nothing is left to
-    /// clean up.
+    /// Whether nobody waits or holds anything, and nothing is left to clean up.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let is_idle = self.calls.is_empty() && self.parts.is_empty() && self.pauses.is_empty();
@@ -370,7 +370,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What concerns no call.
+    /// Handles an event that concerns no call.
     fn tell(&mut self, now: Instant, kind: u8, reader: &mut Reader<'_>) -> Result<(), Malformed> {
         let event = match kind {
             10 => Event::Opened {
@@ -459,7 +459,7 @@ impl Machine {
         Ok(locking())
     }
 
-    /// The number of one part of a call.
+    /// A number for a new part of a call.
     fn part(&mut self, call: u64) -> Id {
         let part = self.endpoint.next_id();
         self.parts.insert(part, call);
@@ -491,7 +491,7 @@ impl Machine {
                 Queueing::Unlimited => None,
             };
             let part = self.part(call);
-            // Every user may say hello.
+            // Every user may send `HELLO`.
             let event = Event::Question {
                 call: part,
                 to: To::Node(Node::default()),
@@ -518,7 +518,7 @@ impl Machine {
         self.endpoint.handle(now, Event::Call(event));
     }
 
-    /// Everything is granted, if the first of it was not lost meanwhile.
+    /// Everything is granted, unless the first grants were lost meanwhile.
     fn grant(&mut self, now: Instant, call: u64, output: &mut Writer) {
         let Some(Call::Lock(mut locking)) = self.calls.remove(&call) else {
             return;
@@ -536,7 +536,7 @@ impl Machine {
         if locking.queueing == Queueing::Try || is_over {
             return output.refused(call);
         }
-        // The lease may be shorter than it takes to take them all.
+        // The lease may be shorter than the time to take all of them.
         self.random = self
             .random
             .wrapping_mul(0x5851_F42D_4C95_7F2D)
@@ -562,7 +562,7 @@ impl Machine {
         }
     }
 
-    /// Shows a guard to who called for it.
+    /// Returns a guard to its caller.
     fn keep_guard(
         &mut self,
         now: Instant,
@@ -572,7 +572,8 @@ impl Machine {
         output: &mut Writer,
     ) {
         guard.show(call, number, output);
-        // It may have been lost while replicas were waited for, when nobody had it.
+        // It may have been lost while the call waited for replicas and nobody had
+        // it.
         if let Some(why) = guard.grants.iter().find_map(|it| it.proof.loss(now)) {
             guard.is_over = true;
             output.over(number, why);
@@ -597,7 +598,8 @@ impl Machine {
         Some(guard)
     }
 
-    /// A guard ends, and nobody wants to know how; or its caller never knew of it.
+    /// A guard ends, and nobody waits for the outcome; or its caller never
+    /// received it.
     fn leave(&mut self, now: Instant, guard: u64, is_untaken: bool) {
         let Some(guard) = self.remove_guard(guard) else {
             return;
@@ -663,7 +665,7 @@ impl Machine {
     fn downgrade(&mut self, now: Instant, call: u64, guard: u64, output: &mut Writer) {
         match self.guards.get_mut(&guard).map(Guard::one) {
             Some(Err(error)) => return output.failed(call, &error),
-            // The server says nil to that, as to one that was lost.
+            // The server answers nil to this, as for a lost hold.
             Some(Ok(grant)) if grant.ask == Ask::Shared => {
                 return match grant.proof.end_of(now) {
                     None => output.done(call),
@@ -707,14 +709,14 @@ impl Machine {
             claims,
             ask: Ask::Exclusive,
             value: None,
-            // The engine goes by the terms of the hold that is there.
+            // The engine uses the terms of the existing hold.
             terms: Terms::default(),
             queueing,
         };
         self.endpoint.handle(now, Event::Call(event));
     }
 
-    /// Asks the server of a key, or each server if the key is empty.
+    /// Asks the server of a key, or every server if the key is empty.
     fn question(
         &mut self,
         now: Instant,
@@ -830,7 +832,7 @@ impl Machine {
         }
     }
 
-    /// A part of a call has an outcome.
+    /// A part of a call has its outcome.
     fn resolved(&mut self, now: Instant, part: Id, outcome: Resolved, output: &mut Writer) {
         let Some(call) = self.parts.get(&part).copied() else {
             return;
@@ -866,7 +868,7 @@ impl Machine {
         }
     }
 
-    /// The server has said whether it is in a cluster.
+    /// The server has reported whether it is in a cluster.
     fn greeted(&mut self, now: Instant, call: u64, hello: &Frame, output: &mut Writer) {
         match replies::is_cluster(hello) {
             Ok(is_cluster) => {
@@ -927,7 +929,7 @@ impl Machine {
         }
     }
 
-    /// The guard has the new grant in place of the shared one.
+    /// The new grant replaces the guard's shared one.
     fn upgraded(
         &mut self,
         now: Instant,
@@ -937,7 +939,7 @@ impl Machine {
         output: &mut Writer,
     ) {
         let Some(before) = self.remove_guard(number) else {
-            // It was left meanwhile.
+            // The guard was released meanwhile.
             output.failed(call, &Error::Lost(Loss::Released));
             let (hold, ask, call) = (grant.proof.hold, grant.ask, grant.part);
             let event = Engine::Untaken { call, hold, ask };
@@ -954,7 +956,7 @@ impl Machine {
     /// Not granted in time.
     fn refused(&mut self, now: Instant, call: u64, output: &mut Writer) {
         match self.calls.get(&call) {
-            // The server never says so to a request without limit.
+            // The server never answers so to a request without a limit.
             Some(Call::Lock(it)) if it.queueing == Queueing::Unlimited => {
                 self.go_on(now, call, output);
             }
@@ -977,7 +979,7 @@ impl Machine {
         output.failed(call, error);
     }
 
-    /// A part is over of a call that is done when all are.
+    /// A part has ended, of a call that ends with its last part.
     fn part_is_done(&mut self, part: Id, failed: Option<Error>, output: &mut Writer) {
         let Some(call) = self.parts.remove(&part) else {
             return;
@@ -1006,7 +1008,7 @@ impl Machine {
 }
 
 impl Locking {
-    /// How the next request waits; none if there is no time left.
+    /// How the next request waits; none if no time is left.
     fn rest(&self, now: Instant) -> Option<Queueing> {
         match self.deadline.map(|deadline| deadline - now) {
             None => Some(self.queueing),
@@ -1015,7 +1017,7 @@ impl Locking {
         }
     }
 
-    /// What is asked for next; none if everything is granted.
+    /// The next request's keys; none if everything is granted.
     fn next_claims(&self, is_one_request: bool) -> Option<Claims> {
         let (key, rest) = self.keys.get(self.grants.len()..)?.split_first()?;
         match is_one_request {
@@ -1027,7 +1029,8 @@ impl Locking {
 }
 
 impl Guard {
-    /// What it has, if it can be exclusive or shared: of one key, and no permits.
+    /// Its grant, if it can be exclusive or shared: a single key, without
+    /// permits.
     fn one(&mut self) -> Result<&mut Grant, Error> {
         match self.grants.as_mut_slice() {
             [grant] if grant.proof.claims.is_single() => match grant.ask {
@@ -1038,7 +1041,8 @@ impl Guard {
         }
     }
 
-    /// Whether it has one key, alone, so that a value can be published with it.
+    /// Checks that it has a single key, exclusively, so that a value can be
+    /// published.
     fn check_alone(&self) -> Result<(), Error> {
         match self.grants.as_slice() {
             [grant] if grant.proof.claims.is_single() => match grant.ask {
@@ -1073,8 +1077,8 @@ fn not_of_mode(ask: Ask, limit: &'static str) -> Error {
     }
 }
 
-/// What happened to a connection, for a log: 0 is for debugging, 1 for
-/// information, 2 a warning.
+/// A connection's event, for a log. The level 0 is for debugging, 1 for
+/// information, 2 for a warning.
 fn described(note: &Note) -> (u8, String) {
     match note {
         Note::Connected { address } => (1, format!("connected to the server at {address}")),

@@ -1,5 +1,5 @@
-//! The machine as a module of Python, for its 3.9 and later. It starts no thread
-//! and keeps nothing of the process, so a child of a fork can have machines too.
+//! The machine as a Python module, for Python 3.9 and later. It starts no thread
+//! and keeps no state of the process, so a forked child can have machines too.
 
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::{PyException, PyRuntimeError, PyValueError};
@@ -9,11 +9,11 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use crate::format::{Malformed, Reader};
 use crate::{Machine, VERSION};
 
-/// One client's engine. Who calls it sees to it that nobody else does meanwhile.
+/// One client's engine. The caller must exclude concurrent calls.
 #[pyclass(module = "rlock_client._engine")]
 struct Engine {
     machine: Machine,
-    /// Is written over by each call.
+    /// Overwritten by each call.
     output: Vec<u8>,
 }
 
@@ -43,8 +43,8 @@ impl Engine {
     }
 }
 
-/// An output as the deadline and a list of actions, each a tuple of its kind and
-/// its fields.
+/// The output as the deadline and a list of actions. Each action is a tuple of
+/// its kind and its fields.
 #[pyfunction]
 fn read<'py>(py: Python<'py>, output: &[u8]) -> PyResult<(u64, Bound<'py, PyList>)> {
     let mut reader = Reader::new(output);
@@ -107,7 +107,7 @@ fn action<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, 
     }
 }
 
-/// What a server has answered with. An error of its is an `Exception`.
+/// A server's answer. A server's error is an `Exception`.
 fn value<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, PyAny>> {
     let kind = reader.u8().map_err(malformed)?;
     match kind {
@@ -140,7 +140,7 @@ fn value<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, P
     }
 }
 
-/// What is not UTF-8 in a text of a server, as a key may be, is shown escaped.
+/// Bytes in a server's text that are not UTF-8, as in a key, are shown escaped.
 fn text<'py>(py: Python<'py>, reader: &mut Reader<'_>) -> PyResult<Bound<'py, PyString>> {
     let bytes = reader.bytes().map_err(malformed)?;
     match std::str::from_utf8(bytes) {

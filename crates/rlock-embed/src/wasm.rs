@@ -1,14 +1,13 @@
-//! The machine as functions of a WebAssembly module, one machine in each instance.
+//! The machine as functions of a WebAssembly module; each instance has one machine.
 //!
-//! The host writes what it hands over to where [`rlock_input`] says, and reads what
-//! it is given from where [`rlock_output`] says.
+//! The host writes its input at [`rlock_input`], and reads the output at [`rlock_output`].
 
 use std::cell::RefCell;
 
 use crate::{Machine, VERSION};
 
-/// What a call gives in place of a length if the event was malformed, or if there
-/// is no machine. The text is in the output.
+/// A call returns this instead of a length if the event was malformed or there is no machine. The output is the
+/// error's text.
 const FAILED: u32 = u32::MAX;
 
 #[derive(Default)]
@@ -30,14 +29,14 @@ fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap_or(FAILED)
 }
 
-/// The version of the form of events and actions.
-// SAFETY: no other function here, and none of the standard library, has this name; so for those below.
+/// The version of the format of events and actions.
+// SAFETY: no other function here or in the standard library has this name. The same is true for the functions below.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlock_version() -> u32 {
     VERSION
 }
 
-/// Where to write the next `length` bytes.
+/// Where the host must write the next `length` bytes.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlock_input(length: u32) -> *mut u8 {
     with(|it| {
@@ -53,7 +52,7 @@ pub extern "C" fn rlock_output() -> *const u8 {
     with(|it| it.output.as_ptr())
 }
 
-/// Makes the machine as the input has it: 0, or the length of what is wrong.
+/// Makes the machine from the configuration in the input; returns 0, or the length of an error's text.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlock_open() -> u32 {
     with(|it| match Machine::new(&it.input) {
@@ -68,7 +67,7 @@ pub extern "C" fn rlock_open() -> u32 {
     })
 }
 
-/// Takes the event in the input; the length of the output.
+/// Handles the event in the input; returns the length of the output.
 #[unsafe(no_mangle)]
 pub extern "C" fn rlock_handle(now: u64) -> u32 {
     with(|it| {
@@ -85,8 +84,7 @@ pub extern "C" fn rlock_handle(now: u64) -> u32 {
     })
 }
 
-/// For how many nanoseconds from `now` a guard still counts; see
-/// [`Machine::remaining`].
+/// How many nanoseconds from `now` a guard stays valid; see [`Machine::remaining`].
 #[unsafe(no_mangle)]
 pub extern "C" fn rlock_remaining(guard: u64, now: u64) -> u64 {
     with(|it| {

@@ -1,8 +1,8 @@
 //! What can go wrong, and what the caller should do about it.
 //!
-//! Contention is not an error: a lock that somebody else holds is `None`. This
-//! file decides which reply of the server means which variant, and which
-//! failures are temporary ([`Fault`]).
+//! Contention is not an error: a lock that another owner holds is `None`. This
+//! module maps server replies to variants, and decides which of them are
+//! transient ([`Fault`]).
 
 use std::borrow::Cow;
 use std::convert::Infallible;
@@ -19,19 +19,22 @@ use crate::engine::terms::Terms;
 pub enum Loss {
     /// The lease ran out by this machine's own clock.
     ///
-    /// It was not renewed in time: no contact with the server, a stopped
-    /// process, a starved runtime, a fixed lease, or `max_hold`. Or the hold
-    /// was bound to a connection that ended, and no new connection came within
-    /// the grace. By now the server may have granted the lock to another owner.
+    /// It was not renewed in time: there was no contact with the server, the
+    /// process was stopped, the runtime was starved, the lease was fixed, or
+    /// `max_hold` ended. Or the hold was bound to a connection that ended, and no
+    /// new connection replaced it within the grace. The server may already have
+    /// granted the lock to another owner.
+    /// by now.
     LeaseEnded,
-    /// The server says that this owner no longer holds the lock.
+    /// The server reports that this owner no longer holds the lock.
     ///
-    /// Somebody forced its release, deleted the key or flushed the database.
+    /// Somebody forced its release, deleted the key, or flushed the database.
     EndedByServer,
+    /// Nothing was lost: its guards have released it.
     /// Nothing was lost: its guards have released it.
     ///
     /// Only a `LossSignal` that outlives its guard reports this, and
-    /// `Client::loss` at the end of the client.
+    /// `Client::loss` when the client ends.
     Released,
 }
 
@@ -45,33 +48,33 @@ impl fmt::Display for Loss {
     }
 }
 
-/// What a call of this crate can fail with.
+/// The errors of this crate.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument is outside its range; nothing was sent.
     ///
-    /// A bug in the calling code: correct the argument.
+    /// This is a mistake in the calling code: correct the argument.
     #[error("{argument} is {value}, it must be {limit}")]
     OutOfRange {
         /// The argument's name.
         argument: &'static str,
-        /// The value that was given.
+        /// The given value.
         value: String,
         /// What is allowed.
         limit: Cow<'static, str>,
     },
 
-    /// The first connection could not be made.
+    /// The first connection failed.
     ///
-    /// Check the URL, the credentials, and whether the server runs. Once a
-    /// client is connected it reconnects by itself.
+    /// Check the URL, the credentials, and whether the server runs. A client that
+    /// has connected once reconnects by itself.
     #[error("cannot connect to the server: {0}")]
     Connect(#[source] Failure),
 
     /// A server cannot be a member of a `Quorum`.
     ///
-    /// Name other servers, or fix the problem that `reason` describes.
+    /// Choose other servers, or fix the problem that the reason names.
     #[error("{address} cannot be a member of the quorum: {reason}")]
     Member {
         /// The server.
@@ -90,10 +93,10 @@ pub enum Error {
     )]
     ModuleMissing,
 
-    /// No usable answer came in the time limit of the call.
+    /// No usable answer arrived within the time limit of the call.
     ///
-    /// Nothing is left behind: the client withdraws the request in the
-    /// background. Try again later, or give up.
+    /// Nothing stays on the server: the client withdraws anything that the call
+    /// has queued or acquired, in the background. Try again later, or give up.
     #[error("no usable answer from the server within {waited:?}")]
     Unavailable {
         /// How long the call tried.
@@ -105,115 +108,116 @@ pub enum Error {
 
     /// Too few replicas acknowledged the grant in time.
     ///
-    /// Only with [`Terms::replicas`]. What the call has taken is released; a
-    /// lock that was held before stays held. A replica is unreachable, slow, or
-    /// missing: check `INFO replication`, then try again.
-    /// `INFO replication`, then try again.
-    #[error("only {acknowledged} of {wanted} replicas acknowledged it in time")]
+    /// Only with [`Terms::replicas`]. The client releases what the call had
+    /// taken; an earlier hold of the lock does not change. A replica is
+    /// unreachable, slow, or missing: check `INFO replication`, then try again.
+    #[error("only {acknowledged} of {wanted} replicas have said in time that they know of it")]
     NotReplicated {
-        /// How many were required.
+        /// The required number.
         wanted: u16,
-        /// How many acknowledged.
+        /// The number that acknowledged.
         acknowledged: u16,
     },
 
-    /// The lock was lost before it was released, extended, upgraded or shared.
+    /// The lock was already lost when the call wanted to release, extend, upgrade
+    /// or downgrade it.
     ///
-    /// Work under the lock may have overlapped with another holder's: check it,
-    /// or rely on the fence. Releasing again does not help.
+    /// Work under it may have overlapped with another holder's work: check it, or
+    /// rely on the fence. Another release does not help.
     #[error("the lock was lost: {0}")]
     Lost(Loss),
 
-    /// The limit of places in the server's queues is reached, or the limit of
-    /// watches or shared holders.
+    /// The server's queues have no free places, or a lock has no room for another
+    /// shared holder.
     ///
-    /// Each key of a request takes a place, and places that are kept for lost
+    /// Each requested key takes a place, and places that are kept for lost
     /// connections count too. Try again later, or raise `rlock.max-waiters`,
     /// `rlock.max-watches` or `rlock.max-shared-holders`.
-    /// `rlock.max-waiters`, `rlock.max-watches` or `rlock.max-shared-holders`.
     #[error("the server's queue is full: {0}")]
     QueueFull(String),
 
-    /// Somebody else ended the wait, with `RLOCK.CANCEL`.
+    /// Somebody else ended the wait with `RLOCK.CANCEL`.
     ///
-    /// An operator does that to make this call give up. Nothing is left on the
-    /// server. Go on without the lock, or ask again at the end of the queue.
+    /// An operator uses this command to make the call give up. Nothing stays on
+    /// the server. Continue without the lock, or ask again; the new request is
+    /// last in the queue.
     #[error("the wait was cancelled by somebody else")]
     Cancelled,
 
     /// Waiting would close a cycle of owners that wait for each other.
     ///
-    /// The same if two readers of a lock both wait to upgrade: the second gets this
-    /// error. Nothing has changed on the server: release what this owner holds,
-    /// then start over.
-    #[error("waiting would cause a deadlock: {text}")]
+    /// It also occurs for the second of two readers that both want to wait for an
+    /// upgrade of the same lock. Nothing has changed on the server: release the
+    /// holds of this owner, then start over.
+    #[error("waiting would be a deadlock: {text}")]
     Deadlock {
-        /// The owners of the cycle, as [`Owner::as_str`] has them. The first is
-        /// the requester; each waits for the next, and the last for the first.
+        /// The owners of the cycle, as in [`Owner::as_str`]: the first is the
+        /// owner that asked, each waits for the next, and the last waits for the
+        /// first.
         ///
-        /// The first 16 of a longer cycle; empty if this client does not
-        /// understand the server's sentence. Bytes that are not UTF-8 are
-        /// replaced.
+        /// At most the first 16 owners; empty if the server's text has an unknown
+        /// form. Bytes that are not UTF-8 are replaced.
         owners: Vec<String>,
-        /// The server's sentence.
+        /// The server's text.
         text: String,
     },
 
     /// This owner holds some of these keys with a guard of other keys.
     ///
-    /// A lock of several keys can be re-entered only with the same keys.
+    /// Only a call for the same keys can enter a hold of several keys again.
     /// Release that guard first, or use another owner.
-    #[error("{owner} already holds {keys} together, and cannot enter only some of them")]
+    #[error("{owner} already holds {keys} together, which cannot be entered in part")]
     HeldOtherwise {
-        /// Who holds them.
+        /// The owner of that guard.
         owner: Owner,
-        /// The keys of the existing guard.
+        /// The keys of that guard.
         keys: String,
     },
 
-    /// The server's user may not do this.
+    /// The server's user lacks a permission.
     ///
-    /// In the server's ACL, grant the user the commands `RLOCK.*`, the key, and
-    /// the channel pattern `rlock:client:*`.
-    /// `rlock:client:*` to the user in the server's access lists.
+    /// In the server's access lists, grant the user the commands `RLOCK.*`, the
+    /// key, and the channel pattern `rlock:client:*`.
     #[error("not permitted: {0}")]
     Denied(String),
 
     /// The key holds something that is not a lock.
     ///
-    /// Use another key: the module never deletes anybody's data.
+    /// Use another key: the module never deletes other data.
     #[error("the key holds no lock: {0}")]
     NotALock(String),
 
     /// The server is out of memory, and refuses new locks.
     ///
-    /// Renewing and releasing still work. Try again later.
+    /// Renewals and releases still work. Try again later.
     #[error("the server is out of memory: {0}")]
     OutOfMemory(String),
 
     /// The server refused the request for another reason.
     ///
-    /// Its sentence names the argument, its value and the limit. `MOVED` says
-    /// that the server is a node of a cluster, and that another node has the
-    /// key: connect to it as a cluster.
+    /// Its text names the argument, its value and the limit. `MOVED` means that
+    /// the server is a node of a cluster and another node has the key: connect
+    /// with a cluster URL.
     #[error("the server refused: {0}")]
     Refused(#[source] ServerError),
 
-    /// A reply did not have the form that the commands promise.
+    /// A reply has an unexpected form.
     ///
     /// Client and module do not match: update the older one.
     #[error("unexpected reply: {0}")]
     Protocol(String),
 
-    /// The client has ended, through `Client::close` or with its runtime.
+    /// The client has ended: by `Client::close`, or together with its runtime.
     ///
-    /// Connect again, on a running runtime. Its holds end with their leases.
+    /// Connect again, on a live runtime. Holds still end with their leases.
+    /// lease.
     #[error("the client has been closed, or its runtime shut down")]
     Closed,
 }
 
 impl Error {
-    /// What it is called in every language, such as `Lost`: the variant's name.
+    /// The name of the error in every language, such as `Lost`: the variant's
+    /// name.
     #[doc(hidden)]
     #[must_use]
     pub const fn code(&self) -> &'static str {
@@ -238,10 +242,9 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed later, without anybody changing
-    /// anything: the server was unreachable, full, or out of memory. An address that
-    /// cannot be read, a wrong password or a certificate that is not trusted
-    /// does not pass by itself.
+    /// Whether the same call may succeed later without a change: the server was
+    /// unreachable, full, or out of memory. An invalid address, a wrong password
+    /// or an untrusted certificate is not transient.
     ///
     /// # Examples
     ///
@@ -266,14 +269,14 @@ impl Error {
     }
 }
 
-/// For servers that are no URL, which cannot be wrong.
+/// For server arguments that are not URLs, which cannot be invalid.
 impl From<Infallible> for Error {
     fn from(never: Infallible) -> Self {
         match never {}
     }
 }
 
-/// An error that a server has answered with.
+/// An error reply of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerError {
     /// Its first word, such as `ERR` or `MOVED`.
@@ -283,7 +286,7 @@ pub struct ServerError {
 }
 
 impl ServerError {
-    /// What the server says in words.
+    /// The text of the error.
     fn sentence(&self) -> &str {
         match self.message.is_empty() {
             true => &self.code,
@@ -324,42 +327,41 @@ impl fmt::Display for ServerError {
 
 impl std::error::Error for ServerError {}
 
-/// Why a server has not answered as it was to.
+/// Why a server gave no expected answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
     /// The connection broke, or there is none.
     #[error("{0}")]
     Io(String),
-    /// No answer came in time.
+    /// No answer arrived in time.
     #[error("{0}")]
     TimedOut(String),
     /// The server answered with an error.
     #[error(transparent)]
     Server(#[from] ServerError),
-    /// What came does not have the expected form.
+    /// A reply has an unexpected form.
     #[error("{0}")]
     Protocol(String),
-    /// There can be no connection with these settings: an address that cannot
-    /// be used, a socket that may not be opened.
+    /// These settings allow no connection: an address that cannot be used, a
+    /// socket without permission.
     #[error("{0}")]
     Setup(String),
-    /// One side does not accept the certificate of the other, or misses one.
+    /// One side rejects the other's certificate, or lacks one of its own.
     #[error("{0}")]
     Certificate(String),
-    /// None of several servers has answered as it was to.
+    /// None of several servers gave the expected answer.
     #[error("{what}: {}", each(.failures))]
     NoneOf {
-        /// What was wanted of them.
+        /// The answer that was wanted.
         what: &'static str,
-        /// The address of each, and why it has not answered.
+        /// The address of each server, and its failure.
         failures: Vec<(String, Self)>,
     },
 }
 
 impl Failure {
-    /// Whether it may be possible to connect later, without anybody changing
-    /// anything.
+    /// Whether a connection may succeed later without a change.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Io(_) | Self::TimedOut(_) => true,
@@ -376,7 +378,7 @@ impl Failure {
 fn each(failures: &[(String, Failure)]) -> String {
     let each = failures.iter().map(|(address, failure)| {
         let text = failure.to_string();
-        // What ends a connection names its address.
+        // The text of a broken connection already names its address.
         match text.starts_with(address) {
             true => text,
             false => format!("{address}: {text}"),
@@ -400,21 +402,21 @@ impl From<&io::Error> for Failure {
 /// Why one request on one connection has no answer.
 #[derive(Debug)]
 pub enum Fault {
-    /// The connection is of no more use; whether the request was carried out
-    /// is not known.
+    /// The connection can no longer be used; whether the request was carried out
+    /// is unknown.
     Broken(Failure),
     /// The server cannot do it now, but probably soon.
     Passing(Failure),
-    /// Another server of the cluster has this key, or some of what is there.
+    /// Another server of the cluster has this key, or a part of its data.
     Moved(ServerError),
-    /// The server will not do it.
+    /// The server refuses it.
     Refused(Error),
 }
 
 impl Fault {
-    /// Whether the connection is of no more use, though it is there: the server
-    /// has become a replica, so that another address may answer to the same
-    /// name by now; or the slot of the connection's channel has moved.
+    /// Whether the connection can no longer be used although it is open: the
+    /// server has become a replica, so that the address may already lead to
+    /// another server; or the slot of the connection's channel has moved.
     pub fn ends_connection(&self) -> bool {
         let is_over = |error: &ServerError| error.code == "READONLY" || error.is_channel_gone();
         matches!(self, Self::Passing(Failure::Server(error)) if is_over(error))
@@ -442,11 +444,11 @@ impl From<Failure> for Fault {
     }
 }
 
-/// What precedes the owners. A key may contain it too, but comes before; no
-/// owner contains it, as owners have no spaces.
+/// The text before the owners. A key may contain it too, but comes earlier.
+/// Owners cannot contain it, because they have no spaces.
 const BEFORE_OWNERS: &str = " owners: ";
 
-/// The owners named in `sentence`, in its order; none if it has another form.
+/// The owners in `sentence`, in order; none if it has another form.
 fn owners_in(sentence: &str) -> Vec<String> {
     let Some(start) = sentence.rfind(BEFORE_OWNERS) else {
         return Vec::new();
@@ -456,7 +458,7 @@ fn owners_in(sentence: &str) -> Vec<String> {
     words.map(quoted).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// The text of `'text'`.
+/// The text inside `'text'`.
 fn quoted(word: &str) -> Option<String> {
     let escaped = word.strip_prefix('\'')?.strip_suffix('\'')?;
     let bytes = unescaped(escaped.as_bytes())?;

@@ -1,14 +1,14 @@
-//! What a client of rlock decides: no socket, no thread, no clock.
+//! The decisions of an rlock client, without sockets, threads and clocks.
 //!
 //! This crate is for runtimes of the client, such as `rlock-client`, and may
 //! change with every release. Programs use `rlock-client`.
 //!
-//! - [`engine`]: all decisions, in one state machine. What happens when the
-//!   connection is lost while somebody waits is in `engine/call.rs`;
-//! - [`error`]: what can go wrong, and which answers of a server mean what;
+//! - [`engine`]: all decisions, in one state machine. `engine/call.rs` handles a
+//!   connection that is lost while a call waits;
+//! - [`error`]: the errors, and which server replies lead to them;
 //! - [`endpoint`]: the engine with its connections: bytes in, bytes out;
-//! - [`servers`]: where the servers are, as a URL says it;
-//! - [`wire`]: commands, replies and messages as bytes, and back.
+//! - [`servers`]: the addresses of the servers, as parsed from a URL;
+//! - [`wire`]: encoding of commands, decoding of replies and messages.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Where the servers are and how to log in to them, as a URL says it.
+//! Where the servers are and how to log in to them, as parsed from a URL.
 //!
-//! A URL may carry a password. So no error repeats any of it but the scheme,
-//! and what is displayed has neither user nor password.
+//! A URL may contain a password. So no error repeats any part of it except the
+//! scheme, and a displayed URL has neither user nor password.
 //!
-//! The parser and the display are together in this file, because a displayed URL
-//! has to be parsed to the same servers. A third of the file is tests.
+//! The parser and the display share this file, because a displayed URL must lead
+//! to the same servers. A third of the file is tests.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -26,43 +26,44 @@ const OF_SOCKET: &str = "redis+unix:///path[?db=database&user=user&pass=password
 const HOSTS: &str = "host[:port][,host[:port]…] after the last @, with / ? and # \
      in a password written as %2F, %3F and %23";
 
-/// What stands in a URL as it is, in a path or the name of a master.
+/// The characters that need no escape in a path or in the name of a master.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_');
 const ESCAPED_IN_PATH: &AsciiSet = &ESCAPED.remove(b'/');
 
-/// Where one server listens.
+/// The address of one server.
 ///
 /// Displayed as `host:port`, or as the path of a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// At a port of a host.
+    /// A port of a host.
     Tcp {
         /// A name or an IP address, without brackets.
         host: String,
         /// The port.
         port: u16,
-        /// How it is encrypted; `None` if it is not.
+        /// The encryption; `None` for none.
         tls: Option<Tls>,
     },
-    /// At a Unix socket.
+    /// A Unix socket.
     Unix {
         /// The path of the socket.
         path: PathBuf,
     },
 }
 
-/// How a connection is encrypted.
+/// The encryption of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Tls {
-    /// Whether any certificate of the server is accepted, so that nobody knows
-    /// who the server is: `#insecure` in a URL.
+    /// Whether any certificate of the server is accepted, so that the server's
+    /// identity is unknown: `#insecure` in a URL.
     pub insecure: bool,
 }
 
-/// Who the client is to a server, and which database it uses there.
+/// The client's user and password at a server, and its database there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user, who is nobody without a password; `None` for the default user.
+    /// The user; `None` for the default user. A user without a password is
+    /// ignored.
     pub user: Option<String>,
     /// The password; without one the client does not authenticate.
     pub password: Option<Password>,
@@ -70,12 +71,12 @@ pub struct Login {
     pub database: u32,
 }
 
-/// A password, which is not displayed.
+/// A password; it is never displayed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Password(String);
 
 impl Password {
-    /// This password.
+    /// Makes a password of this text.
     pub fn new(password: impl Into<String>) -> Self {
         Self(password.into())
     }
@@ -93,10 +94,10 @@ impl fmt::Debug for Password {
     }
 }
 
-/// Where the servers are, of which kind, and how to log in to them.
+/// The kind and the addresses of the servers, and how to log in to them.
 ///
-/// Displayed as a URL without user and password. That URL leads to the same
-/// servers, if all of them have TLS or none has.
+/// Displayed as a URL without user and password. The URL leads to the same
+/// servers if either all or none of them use TLS.
 ///
 /// # Examples
 ///
@@ -111,28 +112,28 @@ impl fmt::Debug for Password {
 pub enum Servers {
     /// One server.
     One {
-        /// Where it is.
+        /// Its address.
         address: Address,
         /// How to log in to it.
         login: Login,
     },
-    /// A master that Sentinels name.
+    /// A master that Sentinels know.
     Sentinels {
-        /// Where the Sentinels are.
+        /// The addresses of the Sentinels.
         sentinels: Vec<Address>,
         /// How to log in to the Sentinels.
         sentinel_login: Login,
-        /// What the Sentinels call the master.
+        /// The Sentinels' name for the master.
         master: String,
-        /// How connections to the master are encrypted.
+        /// The encryption of connections to the master.
         tls: Option<Tls>,
         /// How to log in to the master.
         login: Login,
     },
     /// A cluster.
     Cluster {
-        /// Nodes to ask for the others. All are connected to with the TLS of
-        /// the first.
+        /// The nodes to ask for the other nodes. All connections use the TLS of
+        /// the first one.
         nodes: Vec<Address>,
         /// How to log in to all nodes.
         login: Login,
@@ -149,7 +150,7 @@ impl Address {
         }
     }
 
-    /// How connections to it are encrypted.
+    /// The encryption of connections to it.
     #[must_use]
     pub fn tls(&self) -> Option<Tls> {
         match self {
@@ -158,7 +159,7 @@ impl Address {
         }
     }
 
-    /// A host and perhaps a port.
+    /// Parses a host and an optional port.
     fn read(text: &str, default: u16, tls: Option<Tls>) -> Option<Self> {
         let is_out_of_place =
             |letter: char| letter.is_control() || " #/:<>?@[\\]^|".contains(letter);
@@ -199,12 +200,12 @@ impl fmt::Display for Address {
 impl Servers {
     /// The master that the Sentinels at `url` call `master`.
     ///
-    /// `url` has the scheme of one server: `redis://host[:port][,…][/database]`.
+    /// `url` has the scheme of a single server:
+    /// `redis://host[:port][,…][/database]`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a `url` that cannot be read, or of another
-    /// scheme.
+    /// [`Error::OutOfRange`] for a `url` that is invalid or has another scheme.
     pub fn of_sentinels(url: &str, master: &str) -> Result<Self, Error> {
         let url = Url::of_plain_scheme(url)?;
         url.sentinels(master, url.path)
@@ -212,18 +213,17 @@ impl Servers {
 
     /// The cluster with nodes at `url`.
     ///
-    /// `url` has the scheme of one server: `redis://host[:port][,…]`.
+    /// `url` has the scheme of a single server: `redis://host[:port][,…]`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a `url` that cannot be read, or of another
-    /// scheme.
+    /// [`Error::OutOfRange`] for a `url` that is invalid or has another scheme.
     pub fn of_cluster(url: &str) -> Result<Self, Error> {
         Url::of_plain_scheme(url)?.cluster()
     }
 
-    /// The addresses that are known without asking: of the server, of the
-    /// Sentinels, or of nodes of the cluster.
+    /// The configured addresses: of the server, the Sentinels, or some nodes of
+    /// the cluster.
     #[must_use]
     pub fn addresses(&self) -> &[Address] {
         match self {
@@ -243,7 +243,7 @@ impl Servers {
         }
     }
 
-    /// How connections to the servers that have the locks are encrypted.
+    /// The encryption of connections to the servers that have the locks.
     #[must_use]
     pub fn tls(&self) -> Option<Tls> {
         match self {
@@ -253,7 +253,7 @@ impl Servers {
         }
     }
 
-    /// The server at a host and port that Sentinels or nodes have named.
+    /// The address of a server that Sentinels or nodes have named.
     #[must_use]
     pub fn at(&self, host: impl Into<String>, port: u16) -> Address {
         Address::Tcp {
@@ -263,7 +263,8 @@ impl Servers {
         }
     }
 
-    /// The same servers with another login, which Sentinels do not use.
+    /// The same servers with another login. The login to Sentinels stays the
+    /// same.
     #[must_use]
     pub fn with_login(mut self, new: Login) -> Self {
         match &mut self {
@@ -276,8 +277,8 @@ impl Servers {
         self
     }
 
-    /// The same servers, all with this encryption, Sentinels too. A Unix socket
-    /// has none.
+    /// The same servers, all with this encryption, including Sentinels. A Unix
+    /// socket has none.
     #[must_use]
     pub fn with_tls(mut self, new: Option<Tls>) -> Self {
         let addresses = match &mut self {
@@ -296,12 +297,12 @@ impl Servers {
         self
     }
 
-    /// Makes sure that they can be connected to. What a URL leads to can.
+    /// Checks that a client can connect to them. Servers from a URL always pass.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for no address at all, for a master without a
-    /// name, and for a cluster with a Unix socket or another database than 0.
+    /// [`Error::OutOfRange`] for an empty list of addresses, for a master without
+    /// a name, and for a cluster with a Unix socket or a database other than 0.
     pub fn check(&self) -> Result<(), Error> {
         match self {
             Self::Sentinels { sentinels, .. } if sentinels.is_empty() => {
@@ -413,25 +414,25 @@ impl fmt::Display for Servers {
     }
 }
 
-/// What a URL leads to.
+/// The kind of servers in a URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Server,
-    /// A server, by a Unix socket.
+    /// A server at a Unix socket.
     Socket,
     Sentinels,
     Cluster,
 }
 
-/// A URL in its parts, none of which is decoded.
+/// The parts of a URL, not decoded.
 struct Url<'a> {
     scheme: String,
     kind: Kind,
     tls: Option<Tls>,
-    /// Before the `@`.
+    /// The part before the `@`.
     user: &'a str,
     hosts: &'a str,
-    /// With the `/` at its start.
+    /// With its leading `/`.
     path: &'a str,
     query: &'a str,
 }
@@ -475,7 +476,7 @@ impl<'a> Url<'a> {
         })
     }
 
-    /// A URL with the scheme of one server.
+    /// Parses a URL with the scheme of a single server.
     fn of_plain_scheme(url: &'a str) -> Result<Self, Error> {
         let url = Self::new(url)?;
         if url.kind == Kind::Server {
@@ -485,7 +486,7 @@ impl<'a> Url<'a> {
         Err(out_of_range("url", &value, "redis:// or rediss://"))
     }
 
-    /// Its parameters are for other clients.
+    /// Parameters are ignored: they are for other clients.
     fn server(&self) -> Result<Servers, Error> {
         let mut addresses = self.addresses(PORT)?;
         match (addresses.pop(), addresses.is_empty()) {
@@ -588,7 +589,7 @@ impl<'a> Url<'a> {
         addresses.collect()
     }
 
-    /// Who comes before the hosts, and the database in the path.
+    /// The user and password before the hosts, and the database in the path.
     fn login(&self, path: &str) -> Result<Login, Error> {
         let (user, password) = split(self.user, ':');
         let user = Some(user).filter(|user| !user.is_empty());
@@ -600,8 +601,8 @@ impl<'a> Url<'a> {
         })
     }
 
-    /// What the query says of each of `names`. Other parameters are ignored, or
-    /// refused where the whole `form` is known; the protocol is always RESP3.
+    /// The values of the parameters `names`. Other parameters are ignored, or
+    /// refused if the whole `form` is known; the protocol is always RESP3.
     fn parameters<const N: usize>(
         &self,
         names: [&str; N],
@@ -637,7 +638,7 @@ fn kind(transport: &str, suffix: &str) -> Option<Kind> {
     }
 }
 
-/// A scheme is repeated only if it is one: it may be a whole password.
+/// Repeats the scheme only if it is one: it may be a whole password.
 fn unknown(scheme: &str, has_authority: bool) -> Error {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
     if !has_authority || scheme.is_empty() || !scheme.chars().all(is_plain) {
@@ -647,7 +648,7 @@ fn unknown(scheme: &str, has_authority: bool) -> Error {
     out_of_range("url", &value, SCHEMES)
 }
 
-/// What comes before the first `mark`, and what comes after it.
+/// The parts before and after the first `mark`.
 fn split(text: &str, mark: char) -> (&str, Option<&str>) {
     match text.split_once(mark) {
         Some((before, after)) => (before, Some(after)),
@@ -697,7 +698,7 @@ mod tests {
         read.unwrap_or_else(|error| panic!("{url}: {error}"))
     }
 
-    /// What the `redis` crate makes of a URL of one server.
+    /// The servers that the `redis` crate reads from a URL of a single server.
     fn as_redis_reads(url: &str) -> Option<Servers> {
         let redis = redis::Client::open(url).ok()?;
         let info = redis.get_connection_info();
@@ -1025,7 +1026,7 @@ mod tests {
     }
 
     proptest! {
-        /// With every letter that means something in a URL.
+        /// With every character that has a meaning in a URL.
         #[test]
         fn any_url_of_one_server_is_read_as_the_redis_crate_reads_it(
             scheme in "(redis|rediss|valkey|valkeys)",

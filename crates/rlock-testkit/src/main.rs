@@ -1,7 +1,8 @@
-//! Starts servers with the module for tests in any language, and prints one line of JSON with their addresses. They end
-//! when its standard input closes, and nothing of them is left.
+//! Starts servers with the module for tests in any language, and prints their addresses as one line of JSON. They end
+//! when its standard input closes, and leave nothing behind.
 //!
-//! `RLOCK_SERVER` names the server program (`redis-server`), `RLOCK_MODULE` the module (`target/release/librlock.so`).
+//! `RLOCK_SERVER` names the server program (`redis-server`), `RLOCK_MODULE` the module
+//! (`target/release/librlock.so`).
 
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
@@ -32,23 +33,23 @@ struct Cli {
 enum Kind {
     /// One server
     One(One),
-    /// A master and its replica, which has all that the master has
+    /// A master and its replica, which is in sync
     Replica,
     /// A cluster of masters with equal shares of the slots
     Cluster {
-        /// How many masters
+        /// The number of masters
         #[arg(long, default_value_t = 3)]
         nodes: usize,
-        /// How many replicas each of them has
+        /// The number of replicas for each master
         #[arg(long, default_value_t = 0)]
         replicas: usize,
     },
     /// A master, its replica, and Sentinels that know the master as `locks`
     Sentinel {
-        /// How many Sentinels
+        /// The number of Sentinels
         #[arg(long, default_value_t = 1)]
         sentinels: usize,
-        /// The port of a master that is there already, instead of one of their own
+        /// The port of an existing master, instead of a new one
         #[arg(long, value_name = "PORT")]
         of: Option<u16>,
     },
@@ -59,27 +60,27 @@ struct One {
     /// A line of configuration, such as `appendonly yes`
     #[arg(long = "set", value_name = "LINE")]
     lines: Vec<String>,
-    /// What the module is loaded with, such as `max-waiters 10`
+    /// The arguments of the module, such as `max-waiters 10`
     #[arg(long, default_value = "")]
     module_arguments: String,
     /// A server without the module
     #[arg(long)]
     without_module: bool,
-    /// Also speaks TLS on a port of its own, as `localhost`
+    /// Also listens with TLS on a separate port, as `localhost`
     #[arg(long)]
     tls: bool,
-    /// This many servers more, for a quorum: after a crash each grants nothing for two seconds
+    /// The number of additional servers for a quorum: after a crash each grants nothing for two seconds
     #[arg(long, default_value_t = 0)]
     members: usize,
-    /// Runs while the servers do, with RLOCK_URL, RLOCK_PORT, RLOCK_PID, RLOCK_MEMBERS and RLOCK_LOG in its environment, instead of
-    /// waiting for standard input
+    /// Runs while the servers do, with RLOCK_URL, RLOCK_PORT, RLOCK_PID, RLOCK_MEMBERS and RLOCK_LOG in its
+    /// environment, instead of waiting for standard input
     #[arg(last = true)]
     command: Vec<String>,
 }
 
 fn main() -> ExitCode {
     let kind = Cli::parse().kind;
-    // Before anything is started, so that nothing is left whenever this program is asked to end.
+    // Before any start, so that nothing is left whenever a signal ends this program.
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
     kind.run(signals.expect("signals can be waited for"))
         .unwrap_or_else(|error| {
@@ -184,7 +185,7 @@ impl One {
     }
 }
 
-/// A server that anybody with its process id may end.
+/// A server that other processes may kill by its process id.
 fn started(setup: Setup) -> Result<Server, String> {
     let server = setup.try_start();
     let server = server.map_err(|log| format!("the server did not start:\n{log}"))?;
@@ -192,7 +193,7 @@ fn started(setup: Setup) -> Result<Server, String> {
     Ok(server)
 }
 
-/// The setup of a server that speaks TLS, too, and the certificate of the authority that vouches for it.
+/// The setup of a server that also listens with TLS, and the certificate of its authority.
 fn with_tls(setup: Setup, files: &tempfile::TempDir) -> (Setup, PathBuf) {
     let authority = Authority::new("the authority of this test");
     let file = files.path().join("authority.pem");
@@ -206,7 +207,7 @@ fn servers<'a>(servers: impl IntoIterator<Item = &'a Server>) -> Vec<Value> {
     servers.into_iter().map(one).collect()
 }
 
-/// Prints where the servers are, and waits until standard input closes or somebody asks this program to end.
+/// Prints the addresses, and waits until standard input closes or a signal ends this program.
 fn until_end(mut signals: Signals, addresses: Value) {
     println!("{addresses}");
     let (tell, ended) = channel();
@@ -224,21 +225,21 @@ fn until_end(mut signals: Signals, addresses: Value) {
     let _ = ended.recv();
 }
 
-/// Runs a command to its end, whose code is this program's. What asks this program to end is passed on.
+/// Runs a command to its end, and returns its exit code. Signals to this program are passed on.
 fn run(mut command: Command, mut signals: Signals) -> ExitCode {
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
             let program = command.get_program().display();
             eprintln!("rlock-testserver: {program} cannot be started: {error}");
-            // As a shell says it.
+            // As a shell reports it.
             return ExitCode::from(127);
         }
     };
     let process = child.id();
     std::thread::spawn(move || {
         for signal in &mut signals {
-            // What a terminal sends goes to both.
+            // A signal from a terminal reaches both.
             if signal == SIGTERM {
                 rlock_testkit::signal::send(process, "TERM");
             } else if signal == SIGHUP {

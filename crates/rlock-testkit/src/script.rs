@@ -1,11 +1,11 @@
-//! The form of scenario files, which `tests/scenarios/README.md` describes. The tests of the core use this file, too.
+//! The format of scenario files, as described in `tests/scenarios/README.md`. The core's tests also use this file.
 
 use std::collections::BTreeSet;
 
-/// One step of a scenario: what is done, and what must be seen by then.
+/// One step of a scenario: an action, and what must be visible after it.
 #[derive(Debug)]
 pub struct Step {
-    /// Where it stands in its file.
+    /// Its line in the file.
     pub line: usize,
     /// Milliseconds since the start of the scenario.
     pub at_ms: u64,
@@ -15,14 +15,14 @@ pub struct Step {
     pub expected: Vec<String>,
 }
 
-/// What stands before each line that a step expects.
+/// The indentation of each line that a step expects.
 const INDENT: &str = "  ";
 
-/// What a step may be while its client is blocked: it is no command that the client sends.
+/// Steps that are possible while the client is blocked, because the client sends no command for them.
 const WHILE_BLOCKED: [&str; 4] = ["CLOSE", "LISTEN", "UNLISTEN", "SLISTEN"];
 
-/// All steps of a scenario, in order; `Err` names the line that is none. A client that is blocked can send nothing: a
-/// server would read it only after the answer.
+/// All steps of a scenario, in order; `Err` names an invalid line. A blocked client can send nothing: a server would
+/// read it only after the answer.
 pub fn steps(text: &str) -> Result<Vec<Step>, String> {
     let mut steps: Vec<Step> = Vec::new();
     let mut at_ms = 0;
@@ -73,7 +73,7 @@ pub fn steps(text: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// A message on the value channel of a key, as a scenario writes it.
+/// A message on the value channel of a key, in the format of scenarios.
 pub fn value_line(key: &str, fence: &str, value: Option<&str>) -> String {
     let value = match value {
         None => String::new(),
@@ -83,8 +83,8 @@ pub fn value_line(key: &str, fence: &str, value: Option<&str>) -> String {
     format!("value {key}: {fence}{value}")
 }
 
-/// What has happened to others, with what comes in an order that somebody can see in that order: the messages on channels,
-/// and those on value channels. Everything else reaches one connection before another.
+/// The lines for other clients. Messages on channels and on value channels keep their order, because one client sees
+/// that order. Everything else is sorted: different connections receive it in no fixed order.
 pub fn sorted_outcomes(lines: &[String]) -> Vec<String> {
     let lines = lines.iter().cloned();
     let (messages, others): (Vec<_>, Vec<_>) =
@@ -96,12 +96,12 @@ pub fn sorted_outcomes(lines: &[String]) -> Vec<String> {
     [messages, values, others].concat()
 }
 
-/// What is shown of something as a scenario writes it, from its fields in their order.
+/// The fields of something that is shown, in the format of scenarios.
 pub fn shown<'a>(fields: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let shown = fields.into_iter().filter_map(|(name, value)| {
         let name = name.trim_end_matches("-ms");
         match (name, value.as_str()) {
-            // What is as it mostly is goes without saying, and what is never the same.
+            // Usual values are left out, and values that differ in each run.
             ("permits", "1")
             | ("bound", "0")
             | ("kept-left" | "value", "nil")

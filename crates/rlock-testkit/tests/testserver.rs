@@ -35,7 +35,7 @@ fn ports(addresses: &Value) -> Vec<u16> {
         .collect()
 }
 
-/// No process, and no file.
+/// Asserts that no process and no file is left.
 fn assert_nothing_is_left(addresses: &Value) {
     for server in addresses["servers"].as_array().unwrap() {
         let process = format!("/proc/{}", server["pid"]);
@@ -58,7 +58,7 @@ fn servers_end_when_standard_input_closes() {
 
 #[test]
 fn servers_end_with_a_program_that_is_asked_to_end() {
-    // As by a user, by a terminal that is closed, and by the end of a session.
+    // Signals from a user, from a closed terminal, and from the end of a session.
     for signal in ["INT", "HUP", "TERM"] {
         let (mut program, addresses) = start(&["replica"]);
         let [master, replica] = ports(&addresses)[..] else {
@@ -128,7 +128,7 @@ fn clusters_and_sentinels_are_whole_when_they_are_named() {
 
 #[test]
 fn a_command_runs_while_the_servers_do_and_its_code_is_the_programs() {
-    // It may end servers, too.
+    // The command may also end servers.
     let script = "echo $RLOCK_URL; kill -9 $(redis-cli -p $RLOCK_PORT info server | sed -n 's/^process_id:\\([0-9]*\\).*/\\1/p'); exit 7";
     let mut command = Command::new(PROGRAM);
     let command = command.args(["one", "--tls", "--", "sh", "-c", script]);

@@ -1,5 +1,5 @@
-//! Any words as a command: what is accepted is within its limits, and what is
-//! refused is refused in one printable line.
+//! Any words as a command: accepted values are within their limits, and a refusal
+//! is one printable line.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -16,9 +16,8 @@ use rlock_core::{
 
 const MILLIS_MAX: u64 = 86_400_000;
 
-/// Words that mean something, which chance alone would hardly find: the options
-/// in upper and lower case, numbers at their limits and past them, and a few
-/// more.
+/// Meaningful words, which chance alone would hardly find: the options in upper
+/// and lower case, numbers at and beyond their limits, and a few more.
 static KNOWN: LazyLock<Vec<String>> = LazyLock::new(|| {
     let others = ["2", "3", "01", "-1", "1000", "1024", "owner", "rlock:a"];
     let mut known: Vec<_> = others.map(str::to_owned).into();
@@ -43,7 +42,7 @@ static KNOWN: LazyLock<Vec<String>> = LazyLock::new(|| {
 enum Word {
     Known(u8),
     Any(Vec<u8>),
-    /// One byte many times, for the limits of lengths.
+    /// One byte repeated, for the limits of lengths.
     Long(u8, u16),
 }
 

@@ -1,6 +1,7 @@
 //! Any sequence of operations: the core agrees with the naive model after each.
 //!
-//! The first byte chooses the limits, every eight that follow are an operation.
+//! The first byte chooses the limits; every eight bytes that follow are an
+//! operation.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Asking for a lock: enter, enter again, be upgraded, or queue.
+//! Requests for a lock: entry, re-entry, upgrade, or queueing.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::{
 impl Locks {
     /// Asks for a lock.
     ///
-    /// - A holder has its lease started again; its fence stays, and its count
-    ///   too, unless it asks to `reenter`. It never queues.
-    /// - A shared holder that asks for exclusive mode is upgraded if it is
-    ///   alone, even if others are queued.
-    /// - A lock without a queue is granted if it is free, or shared and asked
-    ///   for in shared mode.
-    /// - An owner whose place is kept is answered as if it stood there, if it
-    ///   asks for the same as before.
-    /// - Else, without a wait, the answer is [`Admission::Busy`] and the queue
-    ///   is not touched.
-    /// - Else it is [`Admission::MustWait`]: the caller makes sure that it can
-    ///   be notified of the outcome, and calls [`Locks::enqueue`].
+    /// - A holder's lease starts again; its fence stays, and so does its count
+    ///   unless it asks to `reenter`. It never queues.
+    /// - A shared holder that asks for exclusive mode is upgraded if it is alone,
+    ///   even if others are queued.
+    /// - A lock without a queue is granted if it is free, or shared and requested
+    ///   in shared mode.
+    /// - An owner with a kept place gets the answer for that place, if it repeats
+    ///   its request.
+    /// - Otherwise, without a wait, the answer is [`Admission::Busy`] and the
+    ///   queue does not change.
+    /// - Otherwise it is [`Admission::MustWait`]: the caller makes sure that the
+    ///   outcome can be delivered, and calls [`Locks::enqueue`].
     ///
     /// # Errors
     ///
@@ -61,9 +61,9 @@ impl Locks {
     }
 
     /// Queues a request that [`Locks::acquire`] answered with
-    /// [`Admission::MustWait`], last, or first if it is an upgrade; or, if
-    /// its owner has a place already, gives it that place, and ends the
-    /// earlier call if that still waits.
+    /// [`Admission::MustWait`]: last, or first for an upgrade. If its owner
+    /// already has a place, the request takes it over and ends the earlier call
+    /// if that still waits.
     pub fn enqueue(
         &mut self,
         now: Timestamp,
@@ -75,7 +75,7 @@ impl Locks {
         let left = self.withdraw_left(name, request.owner);
         let queue = self.table.find_or_insert(name);
         let upgrades = hold.of_caller(request.owner).is_some();
-        // An upgrade keeps no place: its owner holds the lock, and comes before
+        // An upgrade keeps no place: its owner holds the lock and comes before
         // all others anyway.
         let mut request = *request;
         request.options.keep = request.options.keep.filter(|_| !upgrades);
@@ -89,7 +89,7 @@ impl Locks {
             let mut ticket = Ticket::new(now, queue, request, delivery);
             ticket.is_upgrade = upgrades;
             ticket.user = request.user.and_then(|it| self.table.user(it));
-            // A place that its owner had before it came to hold is given up.
+            // The owner gives up a place from before it held the lock.
             let earlier = own.and_then(|id| self.table.remove(id));
             if let Some(earlier) = &earlier {
                 ticket.since = earlier.since;
@@ -107,15 +107,15 @@ impl Locks {
         self.table.ticket(id).is_some_and(|it| it.is_upgrade)
     }
 
-    /// The delivery of a request by messages on a channel. Requests of one
-    /// connection that name the same channel share its name.
+    /// Delivery by messages on a channel. Requests of one connection that name
+    /// the same channel share its name.
     #[must_use]
     pub fn by_message(&self, session: u64, channel: Channel<'_>) -> Delivery {
         Delivery::Notify(self.table.listener(session, channel))
     }
 
-    /// Gives a ticket to a later request of the same owner; returns the
-    /// way to answer the earlier one.
+    /// Gives a ticket to a later request of the same owner; returns the delivery
+    /// of the earlier one.
     pub(super) fn take_over(
         &mut self,
         now: Timestamp,
@@ -128,8 +128,8 @@ impl Locks {
             ticket.user = user;
             ticket.take_over(now, request, delivery)
         })?;
-        // Going on in a kept place counts as a new wait: the earlier wait has
-        // been counted as ended.
+        // A request in a kept place is a new wait: the earlier wait was counted
+        // as ended.
         self.counters.waits += u64::from(earlier == Delivery::Kept);
         Some(earlier)
     }
@@ -145,7 +145,7 @@ impl Locks {
         let queue = self.table.find(name);
         let own = queue.and_then(|id| self.table.ticket_of(id, request.owner));
         let own_ticket = own.and_then(|id| self.table.ticket(id));
-        // A place of another kind goes on beside the hold.
+        // A place of another kind continues beside the hold.
         let own_ticket = own_ticket.filter(|it| is_same(it, request));
         if !own_ticket.is_some_and(Ticket::is_watched) {
             self.check_watches_of([name], &request.beside(), limits.watches_max)?;
@@ -168,7 +168,7 @@ impl Locks {
         if before.is_some() && matches!(hold, Hold::Exclusive { .. }) {
             step = step.announcing(Announce::if_sooner(hold.deadline(), before));
         }
-        // Its own earlier request has become one that fits.
+        // The owner's own earlier request now fits.
         if let Some(ticket) = own.and_then(|id| self.take_out(id)) {
             step.effects.extend(withdrawn(ticket.delivery));
             let rest = self.settle(now, name, hold);
@@ -211,9 +211,9 @@ impl Locks {
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 
-    /// Whether nobody waits before the request. An owner that has a place asks
-    /// from there; but a try does not speak for a call that still waits, and
-    /// has no part in a place of another kind.
+    /// Whether no waiting ticket comes before the request. An owner with a place
+    /// asks from there; but a try does not use the place of a call that still
+    /// waits, nor a place of another kind.
     fn is_next(&self, queue: Option<QueueId>, request: &Request<'_>) -> bool {
         let Some(queue) = queue else { return true };
         let own = self.table.ticket_of(queue, request.owner);
@@ -286,7 +286,7 @@ impl Locks {
         self.search(request, &[target], limits, holders)
     }
 
-    /// The other shared holder that waits to be upgraded, if there is one.
+    /// The other shared holder that waits for an upgrade, if there is one.
     fn other_upgrade(
         &self,
         queue: Option<QueueId>,
@@ -300,17 +300,17 @@ impl Locks {
     }
 }
 
-/// Whether a holder asks for more than it has.
+/// Whether a shared holder asks for exclusive mode.
 fn is_upgrade(hold: &Hold, mode: Mode) -> bool {
     matches!(hold, Hold::Shared(_)) && mode == Mode::Exclusive
 }
 
-/// Whether a request is the one that is queued, once more.
+/// Whether a request repeats the queued one.
 fn is_same(ticket: &Ticket, request: &Request<'_>) -> bool {
     ticket.multi.is_none() && ticket.options.mode.is_like(request.options.mode)
 }
 
-/// The end of a call, if there is one that waits.
+/// The end of a call, if one waits.
 pub(super) fn withdrawn(delivery: Delivery) -> Option<Effect> {
     (delivery != Delivery::Kept).then_some(Effect::Withdrawn(delivery))
 }

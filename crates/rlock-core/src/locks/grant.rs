@@ -1,6 +1,5 @@
-//! What a grant makes of a hold, and what is remembered of it beside the
-//! store; what has to be in order before anybody is queued; and a hand-off, until
-//! it is sure that it has reached the waiter.
+//! Grants: the hold and its data beside the store, the checks before a request is
+//! queued, and hand-offs until their delivery is certain.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::{
     Request, Ticket, TicketId, Timestamp,
 };
 
-/// What must be remembered of a hold beside the store.
+/// The data of a hold beside the store.
 #[derive(Clone, Copy)]
 pub(super) struct Beside<'a> {
     pub(super) owner: &'a [u8],
@@ -26,7 +25,7 @@ pub(super) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Whether a watch is asked for, that may not have been there before.
+    /// Whether a watch is requested that may be new.
     const fn is_asked_for(&self) -> bool {
         self.channel.is_some() || self.bind.is_some()
     }
@@ -57,9 +56,8 @@ impl<'a> Renewal<'a> {
 }
 
 impl Locks {
-    /// Remembers what a request or a renewal asks for beside its hold. What it
-    /// does not mention stays; but a bound hold belongs to the connection that
-    /// asked last.
+    /// Stores what a request or a renewal sets beside its hold. Everything else
+    /// stays, except that a bound hold moves to the connection that asked last.
     pub(super) fn remember(
         &mut self,
         now: Timestamp,
@@ -78,7 +76,7 @@ impl Locks {
         self.look_at(now, queue, hold);
     }
 
-    /// Remembers what a ticket asked for.
+    /// Stores what a ticket has requested.
     pub(super) fn remember_ticket(&mut self, queue: QueueId, ticket: &Ticket, fence: Fence) {
         let notice = ticket.delivery.listener().cloned();
         let session = ticket.delivery.session();
@@ -141,8 +139,8 @@ impl Locks {
         }
     }
 
-    /// Whether there may be as many more places as a request needs. One that
-    /// only waits to be withdrawn counts until it is gone, for its user too: it
+    /// Whether the request's new places are within the limit. A place that only
+    /// waits for its withdrawal counts until it is gone, for its user too: it
     /// takes as much memory as any other.
     pub(super) fn check_waiters(&self, places: u64, limits: &Limits) -> Result<(), Refusal> {
         let taken = self.table.places_len();
@@ -154,10 +152,9 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether the user of a request that has to wait may have the places that
-    /// it needs, of `most` for each; 0 for any number. Where its owner has a
-    /// place that counts for the same user already, it needs none.
-    ///
+    /// Checks the places of the user against `most`, for a request that must
+    /// wait; 0 for no limit. A place that the owner already has, and that counts
+    /// for the same user, is not new.
     /// # Errors
     ///
     /// [`Refusal::TooManyOfUser`]; nothing has changed then.
@@ -186,7 +183,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Whether that many more watches may be kept, if the request asks for any.
+    /// Checks that there may be that many more watches, if the request needs any.
     pub(super) fn check_watches(
         &self,
         beside: &Beside<'_>,
@@ -203,7 +200,7 @@ impl Locks {
         Ok(())
     }
 
-    /// The same for holds of these locks, of which some may be remembered already.
+    /// The same for holds of these locks; some may already be remembered.
     pub(super) fn check_watches_of<'a>(
         &self,
         names: impl IntoIterator<Item = Name<'a>>,
@@ -214,9 +211,9 @@ impl Locks {
         self.check_watches(beside, watches_max, more)
     }
 
-    /// Whether there may be one more shared holder, now or when its turn comes:
-    /// those who are queued are counted as if it had. So nobody who has waited
-    /// is refused.
+    /// Checks that there may be one more shared holder, now or when its turn
+    /// comes: queued requests count as if they were granted. So nobody is refused
+    /// after a wait.
     pub(super) fn check_shared(
         &self,
         now: Timestamp,
@@ -271,7 +268,7 @@ fn move_binding(watch: &mut Watch, session: u64) {
     }
 }
 
-/// A lock, or several, handed to a waiter.
+/// One lock or several locks, granted to a waiter.
 #[derive(Debug)]
 pub struct Granted {
     /// Its former place in the queue.
@@ -280,7 +277,7 @@ pub struct Granted {
     pub fence: Fence,
     /// How long it has waited.
     pub waited: Duration,
-    /// Whether it held the lock already, and has been upgraded.
+    /// Whether it already held the lock, and was upgraded.
     pub(super) was_upgraded: bool,
     /// The numbers of its places, in the order of the keys.
     pub(super) places: Places,
@@ -302,7 +299,7 @@ impl Places {
     }
 }
 
-/// A place that its owner gets back if the grant does not reach it.
+/// A place that is restored if its owner does not get the grant.
 #[derive(Clone, Debug)]
 pub struct KeptPlace {
     ticket: Box<Ticket>,
@@ -310,8 +307,8 @@ pub struct KeptPlace {
 }
 
 impl Granted {
-    /// The place to restore if the grant does not arrive, if the request
-    /// asked for that.
+    /// The place to restore if the grant is not delivered, if the request asked
+    /// for that.
     #[must_use]
     pub fn kept_place(&self) -> Option<Box<KeptPlace>> {
         self.ticket.options.keep?;
@@ -321,8 +318,8 @@ impl Granted {
 }
 
 impl Locks {
-    /// Keeps a place for a waiter whom its grant has not reached. Nothing is
-    /// kept for an owner that has asked again meanwhile.
+    /// Keeps a place for a waiter that did not get its grant. Nothing is kept for
+    /// an owner that has asked again meanwhile.
     pub fn keep_place(&mut self, now: Timestamp, names: &[Name<'_>], place: &KeptPlace) {
         self.restore(now, names, &place.ticket, place.places.as_slice());
     }
@@ -357,7 +354,7 @@ impl Locks {
             ticket.keep_until(until);
             self.table.insert(*id, ticket);
             if is_new {
-                // It is not known yet when the lock has to be looked at.
+                // The time of the next look at the lock is not known yet.
                 self.table.mark_due(queue);
             }
         }

@@ -1,20 +1,21 @@
-//! Owners who wait, for whom they wait, and which of them can never go on.
+//! Waiting owners, the owners for which they wait, and the owners that can never
+//! continue.
 //!
 //! The invariant: a set of owners is *stuck* if each of them has a wait that
-//! stays blocked even when everybody outside the set releases all that it
-//! holds. The union of two stuck sets is stuck, so there is a largest one. It
-//! is found from above: at first everybody who waits is taken to be stuck,
-//! then each owner is let go whose waits are not blocked any more, until
-//! nobody is left to be let go (the greatest fixpoint).
+//! stays blocked even if everybody outside the set releases all its locks. The
+//! union of two stuck sets is stuck, so there is a largest one. It is found from
+//! above: at first all waiting owners count as stuck. Then each owner is freed
+//! whose waits are no longer blocked, until nobody else can be freed (the
+//! greatest fixpoint).
 //!
-//! An example that a search for a single cycle would miss: A and B hold the
-//! only two permits, and both wait for a lock of C. If C asks for a permit,
-//! either A or B would have to go on first, and neither can.
+//! A search for a single cycle would miss this example: A and B hold the only two
+//! permits, and both wait for a lock of C. If C asks for a permit, either A or B
+//! would have to continue first, and neither can.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-/// Owners as nodes, of whom the first is the asker, and their waits.
+/// Owners as nodes, the asker first, and their waits.
 #[derive(Debug)]
 pub(super) struct Graph {
     owners: Vec<Rc<[u8]>>,
@@ -23,17 +24,17 @@ pub(super) struct Graph {
     edges: Vec<Edge>,
 }
 
-/// A wait: it is blocked while those who are stuck have more permits than may
-/// be missing.
+/// A wait: it is blocked while stuck owners have more permits than may be
+/// missing.
 #[derive(Clone, Copy, Debug)]
 struct Blocked {
     waiter: usize,
     spare: u64,
-    /// Whether it is the one that the asker would begin now.
+    /// Whether it is the wait that the asker would begin.
     is_new: bool,
 }
 
-/// Somebody in the way of a wait.
+/// An owner that blocks a wait.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     wait: usize,
@@ -41,16 +42,16 @@ struct Edge {
     permits: u32,
 }
 
-/// What a graph says of an asker.
+/// The result for an asker.
 #[derive(Debug)]
 pub(super) enum Verdict {
     /// It may wait.
     NoCycle,
-    /// It would close this cycle: the asker first, each waiting for the next,
+    /// It would close this cycle: the asker comes first, each waits for the next,
     /// the last for the asker.
     Cycle(Vec<Box<[u8]>>),
-    /// Others could never go on before, and the graph is not whole: those who
-    /// stand in it for others may be among them.
+    /// Other owners were stuck before, and the graph is not complete: owners that
+    /// stand for others may be among them.
     OldKnot,
 }
 
@@ -86,8 +87,7 @@ impl Graph {
         node
     }
 
-    /// Adds a wait of `waiter`, of which as many permits as `spare` may be
-    /// missing.
+    /// Adds a wait of `waiter`, for which `spare` permits may be missing.
     pub(super) fn wait(&mut self, waiter: usize, spare: u64, is_new: bool) -> usize {
         self.waits.push(Blocked {
             waiter,
@@ -97,15 +97,15 @@ impl Graph {
         self.waits.len() - 1
     }
 
-    /// Adds somebody who is in the way of a wait with some permits. Nobody is
-    /// in its own way.
+    /// Adds an owner that blocks a wait with some permits. An owner does not
+    /// block itself.
     pub(super) fn in_the_way(&mut self, wait: usize, by: usize, permits: u32) {
         if self.waits.get(wait).is_some_and(|it| it.waiter != by) {
             self.edges.push(Edge { wait, by, permits });
         }
     }
 
-    /// A cycle that the asker would close by waiting, if it would.
+    /// The cycle that the asker would close by waiting, if it would.
     pub(super) fn verdict(self, is_whole: bool) -> Verdict {
         match self.cycle(is_whole) {
             Ok(None) => Verdict::NoCycle,
@@ -124,8 +124,8 @@ impl Graph {
         if !asker_is(&self.stuck(true, &nobody)) {
             return Ok(None);
         }
-        // Owners that were stuck before are not so because of the asker, and to
-        // wait for them closes no cycle.
+        // Owners that were stuck before do not depend on the asker, and waiting
+        // for them closes no cycle.
         let before = self.stuck(false, &nobody);
         if asker_is(&before) {
             return Ok(None);
@@ -140,8 +140,8 @@ impl Graph {
         Ok(self.path(&stuck))
     }
 
-    /// The largest set of owners who are stuck, with or without the wait that
-    /// the asker would begin; those who are `free` never are.
+    /// The largest set of stuck owners, with or without the wait that the asker
+    /// would begin. Owners in `free` are never stuck.
     fn stuck(&self, with_new: bool, free: &[bool]) -> Vec<bool> {
         let counts = |wait: &Blocked| with_new || !wait.is_new;
         let is_free = |node: usize| free.get(node).copied().unwrap_or(true);
@@ -191,15 +191,15 @@ impl Graph {
         stuck
     }
 
-    /// Those edges that somebody is in the way by.
+    /// The edges by which an owner blocks waits.
     fn edges_by(&self, node: usize) -> impl Iterator<Item = &Edge> {
         let first = self.edges.partition_point(|edge| edge.by < node);
         let edges = self.edges.get(first..).unwrap_or_default().iter();
         edges.take_while(move |edge| edge.by == node)
     }
 
-    /// The shortest way from the asker along those who are stuck back to it,
-    /// searched backwards, from those who wait for the asker.
+    /// The shortest path from the asker through stuck owners back to it, searched
+    /// backwards from the owners that wait for the asker.
     fn path(&self, stuck: &[bool]) -> Option<Vec<Box<[u8]>>> {
         let mut next = vec![None; self.owners.len()];
         let mut new = VecDeque::from([0]);

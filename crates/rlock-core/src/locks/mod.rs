@@ -1,9 +1,9 @@
-//! The rules: what each operation makes of hold, queue and time.
+//! The rules: the effect of each operation on hold, queue and time.
 //!
-//! An operation is handed the hold as the store has it and changes it in
-//! place; writing down what changed, and telling those concerned, is the
-//! caller's. Where a lock may have waiters the caller settles it first, so
-//! that nobody is refused because of a hold that has ended.
+//! An operation takes the hold from the store and changes it in place. The caller
+//! writes the changes and notifies the owners concerned. If a lock may have
+//! waiters, the caller settles it first, so that nobody is refused because of a
+//! hold that has ended.
 
 use std::collections::VecDeque;
 
@@ -39,29 +39,29 @@ pub struct Locks {
     sweep: Sweep,
     granting_from: Option<Timestamp>,
     yield_after: u64,
-    /// Requests for several keys whose turn has come with each.
+    /// Requests for several keys that may be first for all of them.
     ready: VecDeque<TicketId>,
     budget: Budget,
 }
 
 impl Locks {
-    /// Sets the lease of the caller's hold to `lease_ms` from now. A bound
-    /// hold belongs to the caller's connection from then on, if it has one.
-    /// Channel and grace replace those of the hold.
+    /// Sets the lease of the caller's hold to `lease_ms` from now. A bound hold
+    /// moves to the caller's connection, if it has one. Channel and grace replace
+    /// the old ones of the hold.
     ///
-    /// Raises the fence of the hold to the renewal's, if that is larger;
-    /// every later one of this lock is above it.
+    /// Raises the fence of the hold to the renewal's fence, if that is larger;
+    /// all later fences of this lock are above it.
     ///
     /// `None` if the caller is not a holder; a hold that has ended is never
     /// revived.
     ///
     /// # Errors
     ///
-    /// [`Refusal::FenceTooLarge`] if that fence is more than an hour ahead of
-    /// the clock, [`Refusal::FenceTaken`] if another holder has it,
-    /// [`Refusal::TooManyWatches`] if it asks for a watch, was not watched
-    /// before, and there are `watches_max` watches, [`Refusal::ValueOfShared`]
-    /// if it is shared and asks for a value.
+    /// [`Refusal::FenceTooLarge`] if that fence is more than an hour ahead of the
+    /// clock, [`Refusal::FenceTaken`] if another holder has it,
+    /// [`Refusal::TooManyWatches`] if it needs a new watch and there are
+    /// `watches_max` watches, [`Refusal::ValueOfShared`] if a shared hold should
+    /// publish a value.
     pub fn renew(
         &mut self,
         now: Timestamp,
@@ -102,7 +102,7 @@ impl Locks {
         self.counters.renewals += 1;
         self.remember(now, name, hold, fence, &beside);
         let step = if own.is_some_and(|own| own < fence) {
-            // Another one may be watched under the fence that it had, by chance.
+            // Another hold may be watched under the old fence, by chance.
             self.settle(now, name, hold)
         } else {
             self.hold_changed(now, name, hold);
@@ -112,12 +112,12 @@ impl Locks {
         Ok(step.announcing(Announce::if_sooner(hold.deadline(), before)))
     }
 
-    /// Releases one entry of the caller's hold, or `all` of them; with a
-    /// fence, only if that is the hold's.
+    /// Releases one entry of the caller's hold, or `all` of them; with a fence,
+    /// only if the hold has this fence.
     ///
-    /// Answers the count that is left, `None` if the caller is not a holder, or
-    /// holds under another fence.
-    /// With the last one the hold ends, and the lock goes to those who fit.
+    /// Returns the remaining count, `None` if the caller is not a holder or has
+    /// another fence. With the last entry the hold ends, and the lock goes to the
+    /// waiters that fit.
     pub fn release(
         &mut self,
         now: Timestamp,
@@ -141,8 +141,8 @@ impl Locks {
         self.end_hold(now, name, hold, owner).with(Some(0))
     }
 
-    /// From exclusive to shared mode, with one permit: count, lease and fence
-    /// stay, and those who fit now are let in.
+    /// Changes exclusive to shared mode, with one permit: count, lease and fence
+    /// stay, and waiters that now fit are let in.
     ///
     /// `None` if the caller is not the exclusive holder.
     pub fn downgrade(
@@ -164,11 +164,11 @@ impl Locks {
         self.settle(now, name, hold).with(Some(fence))
     }
 
-    /// Takes back a grant that did not reach its owner, and passes it on; with
-    /// it goes whatever the owner held before.
+    /// Undoes a grant that did not reach its owner, and passes the lock on. The
+    /// owner's earlier hold ends too.
     ///
-    /// False, and nothing changes, if the owner does not hold the lock under
-    /// that fence any more.
+    /// False, without a change, if the owner no longer holds the lock under that
+    /// fence.
     pub fn undeliver(
         &mut self,
         now: Timestamp,
@@ -193,7 +193,7 @@ impl Locks {
         self.counters.waiters_gone += 1;
     }
 
-    /// Ends every hold, of any owner, and answers how many there were.
+    /// Ends every hold, of any owner, and returns their number.
     pub fn force(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<u64> {
         self.view(now, name, hold, None);
         let holders = hold.holders(now) as u64;
@@ -206,53 +206,53 @@ impl Locks {
         step.with(holders).announcing(Announce::IfFreed)
     }
 
-    /// Takes the owner's place out of the queue, of a request for several keys
-    /// all of them, and says whom that ends a wait of; `None` if there was
-    /// none. Somebody behind it may fit now: the lock has to be settled.
+    /// Removes the owner's place from the queue, with all places of a request for
+    /// several keys. Returns the request that ended; `None` if there was none. A
+    /// waiter behind it may now fit: the lock must be settled.
     pub fn cancel(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Ended> {
         let queue = self.table.find(name)?;
         let ticket = self.table.ticket_of(queue, owner)?;
         self.take_out(ticket)
     }
 
-    /// Begins a turn, in which about this many tickets may be handled. Whatever
-    /// is left over is due at once, see [`Locks::next_due`].
+    /// Begins a turn, in which about this number of tickets may be handled. The
+    /// rest is due at once, see [`Locks::next_due`].
     pub const fn begin_turn(&mut self, tickets: usize) {
         self.budget = Budget::of(tickets);
     }
 
-    /// Whether the turn has done what it may.
+    /// Whether the turn's budget is used up.
     #[must_use]
     pub const fn turn_is_over(&self) -> bool {
         self.budget.is_spent()
     }
 
-    /// What has happened since the start.
+    /// The counters since the start.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// What there is now.
+    /// The current state.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
         self.table.gauges()
     }
 
-    /// Counts a request that the store has refused: its key holds no lock.
+    /// Counts a request that the store has refused: its key is not a lock.
     pub const fn count_refused_acquire(&mut self) {
         self.counters.acquires += 1;
     }
 
-    /// After how many hand-offs in a row those who wait outside the queue get
+    /// The number of hand-offs in a row after which clients outside the queue get
     /// a chance; 0 for never.
     pub const fn yield_after(&mut self, hand_offs: u64) {
         self.yield_after = hand_offs;
     }
 
-    /// What every operation does first: meets the fence of the hold, drops
-    /// what has ended of it, and sees it from the owner who asks.
-    /// True if any has ended.
+    /// The first step of every operation: records the fence of the hold, drops
+    /// holds that have ended, and changes the view to the asking owner. True if
+    /// any has ended.
     fn view(
         &mut self,
         now: Timestamp,
@@ -263,7 +263,7 @@ impl Locks {
         if let Some(fence) = hold.floor() {
             self.fences.meet(now, name, fence);
         }
-        // A request gets the truth, whatever is left of this turn.
+        // The asking owner gets a correct answer, whatever is left of this turn.
         let most = self.budget.left() / 2;
         let lapsed = hold.drop_lapsed(now, owner, most);
         self.counters.lease_expirations += lapsed as u64;
@@ -274,7 +274,7 @@ impl Locks {
         lapsed > 0
     }
 
-    /// Ends the caller's hold and settles; its watch ends with it, silently.
+    /// Ends the caller's hold and settles; its watch ends too, without a message.
     fn end_hold(
         &mut self,
         now: Timestamp,
@@ -292,8 +292,8 @@ impl Locks {
         self.settle(now, name, hold).announcing(Announce::IfFreed)
     }
 
-    /// False during the grace after a start, and while losses of a lock are
-    /// not reported yet: they come before its next grant.
+    /// False during the grace after a start, and while losses of a lock must
+    /// still be reported: these come before its next grant.
     fn is_granting(&self, now: Timestamp, queue: Option<QueueId>) -> bool {
         let tells = || queue.is_some_and(|id| self.table.search(id).is_some());
         self.granting_from.is_none_or(|from| from <= now) && !tells()
@@ -305,19 +305,19 @@ impl Locks {
         }
     }
 
-    /// Checks that queues, tickets, watches and indices agree with one another;
-    /// for tests. Takes time in proportion to everything there is.
+    /// Checks that queues, tickets, watches and indices agree; for tests. The
+    /// time is proportional to all of them.
     ///
     /// # Errors
     ///
-    /// The first disagreement, in words.
+    /// A description of the first disagreement.
     pub fn check_indices(&self) -> Result<(), String> {
         self.table.check()
     }
 }
 
-/// Whether another shared holder has this fence. Beside an exclusive one
-/// there is none.
+/// Whether another shared holder has this fence. An exclusive holder has no
+/// others beside it.
 fn is_of_another(hold: &Hold, owner: &[u8], fence: Fence) -> bool {
     let Hold::Shared(shared) = hold else {
         return false;

@@ -1,9 +1,8 @@
-//! Requests for several locks at once: all of them or none.
+//! Requests for several locks at once: all or none.
 //!
-//! Such a request has a ticket in the queue of each key, all pushed in one
-//! step, so that two of them come in the same order in every queue that they
-//! share. It is granted when it is first in all of them and all are free. What
-//! concerns the request as a whole is kept with the ticket of its first key.
+//! Such a request has a ticket in the queue of each key. All are pushed in one step, so that two requests have the
+//! same order in every queue that they share. It is granted when it is first in all queues and all locks are free.
+//! The data of the whole request is with the ticket of its first key.
 
 use super::acquire::withdrawn;
 use super::wait_for::{Place, Target};
@@ -17,10 +16,9 @@ use crate::{
 impl Locks {
     /// Asks for several locks at once, in exclusive mode.
     ///
-    /// As [`Locks::acquire`], for all keys together: an owner that holds all
-    /// of them under one fence is a holder that asks again; one that holds none
-    /// is granted all if all are free and nobody waits before it for any. With
-    /// [`Announce::Sooner`](crate::Announce::Sooner), any of the holds may end earlier than it did.
+    /// Like [`Locks::acquire`], for all keys together. An owner that holds all of them under one fence is a holder
+    /// that asks again. An owner that holds none gets all of them if all are free and no ticket waits before it for
+    /// any. With [`Announce::Sooner`](crate::Announce::Sooner), any of the holds may end earlier than before.
     ///
     /// # Errors
     ///
@@ -65,9 +63,8 @@ impl Locks {
         Ok(Step::quiet(Admission::MustWait))
     }
 
-    /// Queues a request that [`Locks::acquire_all`] answered with
-    /// [`Admission::MustWait`], last in every queue; or, if its owner has that
-    /// place already, gives it that, and ends the earlier call.
+    /// Queues a request that [`Locks::acquire_all`] answered with [`Admission::MustWait`], last in every queue. If
+    /// its owner already has that place, the request takes it over and ends the earlier call.
     pub fn enqueue_all(
         &mut self,
         now: Timestamp,
@@ -96,13 +93,11 @@ impl Locks {
         Some((leader, effects))
     }
 
-    /// Renews those of several holds that the owner has, as [`Locks::renew`]
-    /// would; a step for each key.
+    /// Renews the owner's holds among these, like [`Locks::renew`]; returns a step for each key.
     ///
     /// # Errors
     ///
-    /// As of [`Locks::renew`]. With no fence to be raised to, nothing has
-    /// changed then.
+    /// As for [`Locks::renew`]. If no fence is raised, nothing has changed then.
     pub fn renew_all<'a>(
         &mut self,
         now: Timestamp,
@@ -156,8 +151,7 @@ impl Locks {
         queues.all(|queue| self.is_granting(now, queue))
     }
 
-    /// The place that the owner has in the queues of just these keys, by one
-    /// request for all of them.
+    /// The owner's place in the queues of exactly these keys, by one request.
     fn own_place(&self, names: &[Name<'_>], owner: &[u8]) -> Option<MultiId> {
         let multi_at = |name: &Name<'_>| self.place_at(*name, owner)?.multi;
         let multi = multi_at(names.first()?)?;
@@ -170,8 +164,7 @@ impl Locks {
         self.table.ticket(ticket)
     }
 
-    /// As [`Locks::acquire`] asks of one queue: whether nobody waits before the
-    /// request in any.
+    /// Like [`Locks::acquire`] for each queue: whether no ticket waits before the request in any of them.
     fn is_next_for_all(
         &self,
         names: &[Name<'_>],
@@ -198,7 +191,7 @@ impl Locks {
         nobody_waits && (is_try || !has_places())
     }
 
-    /// Whether the watches of a request are counted by its place already.
+    /// Whether its place already counts the watches of a request.
     fn is_watched_place(&self, own: Option<MultiId>) -> bool {
         let first = own.and_then(|multi| self.table.members(multi).first());
         let ticket = first.and_then(|id| self.table.ticket(*id));

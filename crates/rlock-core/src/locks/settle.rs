@@ -1,9 +1,8 @@
-//! Settling: drop what lapsed, hand off to all who fit. Who is next, and
-//! whether it is anybody's turn, is decided here and nowhere else: also the turn of
-//! a request for several keys, which has to be first in all queues while all locks
-//! are free.
+//! Settling: drops holds that have lapsed, and hands off to all waiters that fit.
+//! Only this file decides who is next, and whether it is anybody's turn. A
+//! request for several keys must be first in all queues while all locks are free.
 //!
-//! Fairness towards those who wait outside the queue, as clients of Redisson do:
+//! Clients outside the queue, such as clients of Redisson, are treated fairly:
 //! after many hand-offs in a row the lock is left free for a moment.
 
 use super::grant::Places;
@@ -12,17 +11,15 @@ use crate::{
     Announce, Delivery, Effect, Granted, Hold, Locks, Name, Step, Ticket, TicketId, Timestamp,
 };
 
-/// How long a lock is left to those who wait outside the queue, in
-/// milliseconds.
+/// How long a lock is left to clients outside the queue, in milliseconds.
 const OFFER_MS: u64 = 5;
-/// How long until a key that holds no lock is looked at again, in
-/// milliseconds. Nearly every way out of that state has a key event;
-/// this is for the others.
+/// The interval between looks at a key that is not a lock, in milliseconds. A key
+/// event reports nearly every end of that state; this is for the others.
 const NO_LOCK_LOOK_MS: u64 = 1000;
 
 impl Locks {
-    /// Whether the lock has waiters or watches, so that it has to be settled
-    /// before anything else is done with it.
+    /// Whether the lock has waiters or watches, so that it must be settled before
+    /// any other operation on it.
     #[must_use]
     pub fn is_contended(&self, name: Name<'_>) -> bool {
         self.table.find(name).is_some()
@@ -34,7 +31,8 @@ impl Locks {
         !self.table.is_empty()
     }
 
-    /// Drops what has lapsed and hands the lock to all who fit, from the front.
+    /// Drops holds that have lapsed, and hands the lock to all waiters that fit,
+    /// from the front.
     ///
     /// Losses come before grants among the effects.
     pub fn settle(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<()> {
@@ -55,10 +53,9 @@ impl Locks {
         step
     }
 
-    /// Takes a grant back that nobody was there to hear of, before it was
-    /// written down, and hands the lock to the next, in a later turn if this
-    /// one has done what it may. The place is kept if the request asked for
-    /// that.
+    /// Undoes a grant that nobody received, before it was written. Hands the lock
+    /// to the next waiter, in a later turn if the budget of this one is used up.
+    /// The place is kept if the request asked for that.
     pub fn skip(
         &mut self,
         now: Timestamp,
@@ -69,7 +66,7 @@ impl Locks {
         if !self.take_back(now, name, hold, granted) {
             return Step::quiet(());
         }
-        // With an upgrade goes what its owner held before.
+        // With an upgrade, the owner's earlier hold ends too.
         let announce = if granted.was_upgraded {
             Announce::IfFreed
         } else {
@@ -82,7 +79,7 @@ impl Locks {
         self.settle(now, name, hold).announcing(announce)
     }
 
-    /// Undoes a hand-off; false, and nothing changes, if it is not the hold's.
+    /// Undoes a hand-off; false, without a change, if the hold is another one.
     fn take_back(
         &mut self,
         now: Timestamp,
@@ -108,7 +105,7 @@ impl Locks {
         true
     }
 
-    /// Sets when the lock has to be looked at, given its hold.
+    /// Sets the next look at the lock, from its hold.
     pub(super) fn look_at(&mut self, now: Timestamp, id: QueueId, hold: &Hold) {
         let look = match hold {
             Hold::Exclusive { .. } | Hold::Shared(_) => {
@@ -153,17 +150,17 @@ impl Locks {
                 return;
             }
             if self.is_left(front) {
-                // It is due already, and who is behind it becomes due then.
+                // It is already due, and the tickets behind it become due then.
                 return;
             }
             let over = ticket.wait_ends.has_passed(now);
             let (gone, is_multi) = (self.is_gone(ticket), ticket.multi.is_some());
             if (over || gone) && is_multi {
-                // It leaves all its queues at once, which is due already.
+                // It will leave all its queues at once; that is already due.
                 return;
             }
-            // A lock that was freed goes to the first at once, whatever is left
-            // of this turn, so that it is not free in between.
+            // A freed lock goes to the first waiter at once, whatever is left of
+            // this turn, so that it is not free in between.
             if any && self.budget.is_spent() {
                 self.table.mark_due(id);
                 return;
@@ -185,7 +182,7 @@ impl Locks {
         self.end_streak(id);
     }
 
-    /// Ends the call of a ticket that is not to be served any more.
+    /// Ends the call of a ticket that will not be served.
     fn end_front(&mut self, now: Timestamp, front: TicketId, gone: bool) -> Option<Effect> {
         let (owner, delivery) = self.end_one_call(now, front)?;
         if gone {
@@ -197,7 +194,7 @@ impl Locks {
         }
     }
 
-    /// Ends the call of one ticket, and its place too, unless that is kept.
+    /// Ends the call of one ticket, and its place unless that is kept.
     fn end_one_call(&mut self, now: Timestamp, id: TicketId) -> Option<(Box<[u8]>, Delivery)> {
         let ticket = self.table.ticket(id)?;
         if let Some(until) = ticket.kept_until(now) {
@@ -243,8 +240,8 @@ impl Locks {
         }
     }
 
-    /// The next request for several keys whose turn may have come with all of
-    /// them; to be granted by [`Locks::grant_all`].
+    /// The next request for several keys that may be first for all of them;
+    /// [`Locks::grant_all`] grants it.
     pub fn next_ready(&mut self) -> Option<TicketId> {
         self.ready.pop_front()
     }
@@ -255,7 +252,7 @@ impl Locks {
         !self.ready.is_empty()
     }
 
-    /// Leaves such requests to [`Locks::next_due`].
+    /// Leaves these requests to [`Locks::next_due`].
     pub fn settle_ready_later(&mut self) {
         while let Some(id) = self.ready.pop_front() {
             if let Some(ticket) = self.table.ticket(id) {
@@ -264,7 +261,7 @@ impl Locks {
         }
     }
 
-    /// The keys of a request, in its order; the first is what messages name.
+    /// The keys of a request, in its order; messages name the first.
     #[must_use]
     pub fn keys_of(&self, ticket: TicketId) -> Vec<(u32, Box<[u8]>)> {
         let key = |id: &TicketId| {
@@ -276,8 +273,8 @@ impl Locks {
     }
 
     /// Grants a request for several keys, if it is first in all queues and all
-    /// locks are free; `names` and `holds` are those of its keys, in its order. The
-    /// hand-off stands for all keys.
+    /// locks are free; `names` and `holds` belong to its keys, in its order. The
+    /// one hand-off stands for all keys.
     pub fn grant_all(
         &mut self,
         now: Timestamp,
@@ -308,8 +305,8 @@ impl Locks {
         self.hand_all(now, &members, names, holds)
     }
 
-    /// Takes a grant of several keys back that nobody was there to hear of,
-    /// before it was written down. Those who were behind it come next.
+    /// Undoes a grant of several keys that nobody received, before it was
+    /// written. The tickets behind it come next.
     pub fn skip_all(
         &mut self,
         now: Timestamp,
@@ -336,8 +333,8 @@ impl Locks {
         self.keep_granted(now, names, granted);
     }
 
-    /// Takes note that a request for several keys is first for all of them,
-    /// and that all locks were free when they were last looked at.
+    /// Records that a request for several keys is first for all of them, and that
+    /// all locks were free at the last look.
     pub(super) fn note_if_ready(&mut self, id: TicketId) {
         let Some(multi) = self.table.ticket(id).and_then(|it| it.multi) else {
             return;
@@ -358,8 +355,8 @@ impl Locks {
         }
     }
 
-    /// Whether a ticket is first for its lock, and that was free when it was
-    /// last looked at. It is known for the lock that is settled `now`.
+    /// Whether a ticket is first for its lock, and the lock was free at the last
+    /// look. The lock of `now` is being settled and known to be free.
     fn is_ready(&self, id: TicketId, now: TicketId) -> bool {
         let Some(ticket) = self.table.ticket(id) else {
             return true;
@@ -369,7 +366,7 @@ impl Locks {
             && (id == now || queue.is_some_and(Queue::was_free))
     }
 
-    /// All tickets of the request that a ticket belongs to.
+    /// All tickets of a ticket's request.
     pub(super) fn members_of(&self, id: TicketId) -> Vec<TicketId> {
         let multi = self.table.ticket(id).and_then(|it| it.multi);
         multi.map_or_else(|| vec![id], |multi| self.table.members(multi).to_vec())
@@ -410,7 +407,7 @@ impl Locks {
         })
     }
 
-    /// Takes back an offer that nobody outside the queue could hear of.
+    /// Undoes an offer, because no client outside the queue could hear it.
     pub fn nobody_took(&mut self, now: Timestamp, name: Name<'_>, hold: &mut Hold) -> Step<()> {
         if let Some(id) = self.table.find(name) {
             self.end_offer(id);
@@ -418,8 +415,8 @@ impl Locks {
         self.settle(now, name, hold)
     }
 
-    /// Leaves a free lock to those who wait outside the queue for a moment, if
-    /// that is their turn. True while it is.
+    /// Leaves a free lock to clients outside the queue for a moment, if it is
+    /// their turn. True during that time.
     pub(super) fn offers(
         &mut self,
         now: Timestamp,
@@ -440,7 +437,7 @@ impl Locks {
         true
     }
 
-    /// Whether the lock is left to those who wait outside the queue.
+    /// Whether the lock is left to clients outside the queue.
     pub(super) fn is_offered(&self, now: Timestamp, id: QueueId) -> bool {
         self.table.queue(id).is_some_and(|queue| {
             let until = queue.look().at();
@@ -463,7 +460,7 @@ impl Locks {
         }
     }
 
-    /// Takes a hand-off back that nobody was there to hear of.
+    /// Uncounts a hand-off that nobody received.
     fn uncount_in_streak(&mut self, id: QueueId) {
         if let Some(streak) = self.table.streak(id) {
             streak.uncount();
@@ -480,7 +477,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// The name of the rule that is broken.
+    /// The name of the violated rule.
     pub fn check_front(&self, now: Timestamp, name: Name<'_>, hold: &Hold) -> Result<(), String> {
         let id = self.table.find(name);
         let Some((id, queue)) = id.and_then(|id| Some((id, self.table.queue(id)?))) else {

@@ -1,13 +1,11 @@
-//! What has to be done without anybody asking: deadlines that have come,
-//! connections that have closed, databases that were emptied. One piece after
-//! the other, from each source of work in turn; and how much of it in one turn.
+//! Work without a request: deadlines, closed connections, emptied databases. It
+//! is done piece by piece, from each source in turn, with a limit for each turn.
 //!
-//! Ten thousand leases may end in one millisecond, and ten thousand readers may
-//! be let in by one release. The server would stall meanwhile, so every
-//! operation over many tickets asks its budget before each, and marks its lock
-//! as due when there is nothing left. The unit is one ticket: a grant, the end
-//! of a wait, a loss that is reported, a lease that has ended; each is some
-//! microseconds of work for the shell.
+//! Ten thousand leases may end in one millisecond, and one release may let in ten
+//! thousand readers. The server would stall meanwhile. So every operation over
+//! many tickets asks its budget before each ticket, and marks its lock as due
+//! when nothing is left. The unit is one ticket: a grant, the end of a wait, the
+//! report of a loss, the end of a lease. Each costs the shell some microseconds.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
@@ -18,26 +16,26 @@ use crate::table::{Look, Queue, QueueId};
 use crate::watch::{Told, WatchId};
 use crate::{Delivery, Due, Effect, Ended, Locks, Name, TicketId, Timestamp};
 
-/// Work over many queues or tickets, of which each call does a piece.
+/// Work over many queues or tickets; each call does one piece.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     turns: Turns,
     /// The number of the last ticket or watch from before this server became a
-    /// replica, as long as any of these may be left.
+    /// replica, while any of them may be left.
     left: Option<NonZeroU64>,
     /// The next lock to check for a value that was published before that.
     left_told: QueueId,
-    /// Queues whose places all end, with the number of the last ticket that was
-    /// given before that was asked for.
+    /// Queues that are being cleared, with the last ticket number at the time of
+    /// the request.
     emptied: BTreeMap<QueueId, NonZeroU64>,
-    /// Connections that have closed and still have requests or watches, and
-    /// when they did.
+    /// Closed connections that still have requests or watches, and when they
+    /// closed.
     pub(super) closed: BTreeMap<u64, Timestamp>,
-    /// Which of them was looked at last.
+    /// The one that was handled last.
     last_closed: u64,
-    /// Bound holds whose connections have closed, to be cut.
+    /// Bound holds of closed connections, to be cut.
     pub(super) unbound: VecDeque<WatchId>,
-    /// Databases of which every queue has to be settled.
+    /// Databases whose queues must all be settled.
     rechecks: VecDeque<Recheck>,
 }
 
@@ -45,16 +43,16 @@ pub(super) struct Sweep {
 struct Recheck {
     db: Option<u32>,
     from: QueueId,
-    /// Whether it is done because granting may begin again.
+    /// Whether the reason is that grants may begin again.
     grants: bool,
 }
 
-/// Where work comes from that is done without anybody asking.
+/// A source of work without a request.
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// What is left from before this server became a replica.
+    /// Entries from before this server became a replica.
     Left,
-    /// Queues that an operator has emptied.
+    /// Queues that an operator has cleared.
     Emptied,
     /// Connections that have closed.
     Closed,
@@ -62,20 +60,20 @@ enum Source {
     Rechecks,
     /// Waits that are over.
     Waits,
-    /// Locks whose leases have ended, or that must be checked for another
-    /// reason that only time brings about.
+    /// Locks whose leases have ended, or that must be looked at for another
+    /// reason that depends on time.
     Looks,
-    /// Bound holds whose connections have closed.
+    /// Bound holds of closed connections.
     Unbound,
-    /// Locks that have been marked as due.
+    /// Locks that are marked as due.
     Due,
 }
 
-/// Whose turn it is. Each source gives a few pieces of work, then the next one
-/// does. So no source keeps another one waiting, whatever the amount of work.
+/// The turns of the sources. Each source gives a few pieces of work, then the
+/// next one does. So no source delays another, however much work it has.
 #[derive(Debug, Default)]
 struct Turns {
-    /// How many pieces have been given, and asked for without result.
+    /// The number of pieces given, and of attempts without a piece.
     given: usize,
 }
 
@@ -93,32 +91,32 @@ impl Turns {
     /// The most pieces that a source gives in a row.
     const SHARE: usize = 16;
 
-    /// The source whose turn it is, for one piece.
+    /// The source of the next piece.
     fn next(&mut self) -> Source {
         let source = Self::ORDER.get(self.given / Self::SHARE);
         self.given = (self.given + 1) % (Self::ORDER.len() * Self::SHARE);
         source.copied().unwrap_or(Source::Looks)
     }
 
-    /// Ends the turn of a source that has nothing to give.
+    /// Ends the turn of a source without work.
     fn skip(&mut self) {
         let all = Self::ORDER.len() * Self::SHARE;
         self.given = self.given.next_multiple_of(Self::SHARE) % all;
     }
 
-    /// Starts again.
+    /// Starts again with the first source.
     fn restart(&mut self) {
         self.given = 0;
     }
 }
 
-/// What a source has given.
+/// The result of asking a source.
 enum Piece {
-    /// There was nothing.
+    /// There was no work.
     Nothing,
-    /// It has been done.
+    /// The piece is done.
     Done,
-    /// The caller does it.
+    /// The caller must do it.
     Due(Due),
 }
 
@@ -136,10 +134,10 @@ impl Locks {
         }
     }
 
-    /// Has every lock of a database, or of all, settled later.
+    /// Settles every lock of a database, or of all databases, gradually.
     pub fn settle_all_later(&mut self, db: Option<u32>) {
-        // Without this a thousand flushes in one turn would go through every
-        // queue a thousand times.
+        // Otherwise a thousand flushes in one turn would go through every queue a
+        // thousand times.
         let covered = self.sweep.rechecks.iter().any(|it| {
             let whole = it.from == QueueId(0) && !it.grants;
             whole && (it.db.is_none() || it.db == db)
@@ -159,12 +157,12 @@ impl Locks {
         }
     }
 
-    /// From when on anything is granted to somebody who does not hold it yet;
-    /// `None` for at any time, whatever becomes of the clock.
+    /// The earliest moment for grants to new holders; `None` for any time,
+    /// whatever the clock shows.
     ///
-    /// From then on every lock is settled later. If the first of them shows
-    /// that nothing may be granted yet, and this is called again, the rest is
-    /// left alone until the new time.
+    /// From then on every lock is settled gradually. If the first lock shows that
+    /// grants must wait longer, and this is called again, the rest waits until
+    /// the new time.
     pub fn grant_from(&mut self, from: Option<Timestamp>) {
         let was_held_back = self.granting_from.is_some();
         self.granting_from = from;
@@ -175,8 +173,8 @@ impl Locks {
         }
     }
 
-    /// The next thing that is due. `None` if nothing is, or if this turn has
-    /// done what it may.
+    /// The next work that is due. `None` if there is none, or if the budget of
+    /// this turn is used up.
     ///
     /// The sources of work take turns.
     pub fn next_due(&mut self, now: Timestamp) -> Option<Due> {
@@ -213,7 +211,7 @@ impl Locks {
         }
     }
 
-    /// The lock that has been to be looked at for longest.
+    /// The lock whose look has been overdue for longest.
     fn next_look(&mut self, now: Timestamp) -> Option<Due> {
         let id = self.table.look_passed(now)?;
         let queue = self.table.queue(id)?;
@@ -224,8 +222,8 @@ impl Locks {
         Some(due)
     }
 
-    /// When something will be due, if nothing is asked before: at once, or
-    /// after the deadline that comes first.
+    /// When work will be due if there is no request before: now, or after the
+    /// first deadline.
     #[must_use]
     pub fn next_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         let rechecks = !self.sweep.rechecks.is_empty() && self.has_contended();
@@ -245,8 +243,8 @@ impl Locks {
         Some(first.max(now))
     }
 
-    /// Ends a wait that is over, or the grace of a kept place. Nobody has to be
-    /// notified of the latter.
+    /// Ends a wait that is over, or the grace of a kept place. The end of a grace
+    /// notifies nobody.
     pub fn end_wait(&mut self, now: Timestamp, id: TicketId) -> Option<Ended> {
         let ticket = self.table.ticket(id)?;
         if !ticket.wait_ends.has_passed(now) {
@@ -260,8 +258,8 @@ impl Locks {
         self.end_call(now, id)
     }
 
-    /// Ends a request because the blocked call is gone that it would have been
-    /// answered through. False if it has another one by now.
+    /// Ends a request because its blocked call is gone. False if it has another
+    /// delivery by now.
     pub fn caller_gone(&mut self, now: Timestamp, id: TicketId, handle: u64) -> bool {
         let gone = self.table.ticket(id).is_some_and(|ticket| {
             matches!(ticket.delivery, Delivery::Blocked { handle: other, .. } if other == handle)
@@ -273,9 +271,9 @@ impl Locks {
         gone
     }
 
-    /// Takes note that a connection has closed: its requests and watches are
-    /// withdrawn, and the holds bound to it are cut, one by one, as
-    /// [`Locks::next_due`] comes to them; none of them is served any more.
+    /// Records that a connection has closed. [`Locks::next_due`] then withdraws
+    /// its requests and watches and cuts the holds bound to it, one by one; none
+    /// of its requests is served any more.
     pub fn session_closed(&mut self, now: Timestamp, session: u64) {
         let has_ticket = self.table.ticket_of_session(session).is_some();
         if has_ticket || self.table.watch_of_session(session).is_some() {
@@ -283,8 +281,8 @@ impl Locks {
         }
     }
 
-    /// Withdraws one request or watch of a connection that has closed: of each
-    /// such connection in turn.
+    /// Withdraws one request or watch of a closed connection; the connections
+    /// take turns.
     fn sweep_closed(&mut self) -> Piece {
         let after = (Bound::Excluded(self.sweep.last_closed), Bound::Unbounded);
         let next = self.sweep.closed.range(after).next();
@@ -299,7 +297,7 @@ impl Locks {
         Piece::Done
     }
 
-    /// Marks one lock as due, of a database that has changed.
+    /// Marks one lock of a changed database as due.
     fn recheck_one(&mut self) -> Piece {
         let Some(recheck) = self.sweep.rechecks.front_mut() else {
             return Piece::Nothing;
@@ -317,17 +315,17 @@ impl Locks {
         Piece::Done
     }
 
-    /// Takes note that this server has become a replica: it can grant nothing
-    /// of what it has queued, and tell no loss, even if it is a master again at
-    /// once. What comes later is not concerned.
+    /// Records that this server has become a replica: it cannot grant any queued
+    /// request or report any loss, even if it becomes a master again at once.
+    /// Later requests are not affected.
     pub fn stand_down(&mut self) {
         self.sweep.left = self.table.last_id();
         self.sweep.left_told = QueueId::MIN;
     }
 
-    /// The next request to be turned away that is left from before this server
-    /// became a replica; after these the watches end. `None` if nothing is
-    /// left, or if this turn has done what it may. A master comes to them by
+    /// The next request from before this server became a replica, which is turned
+    /// away; after the last request the watches end. `None` if nothing is left,
+    /// or if the budget of this turn is used up. A master handles them in
     /// [`Locks::next_due`].
     pub fn next_left(&mut self) -> Option<Ended> {
         loop {
@@ -365,17 +363,18 @@ impl Locks {
         }
         self.sweep.left = None;
         if self.table.is_empty() {
-            // So there is nothing that any work could be for.
+            // So no work can be left.
             self.sweep = Sweep::default();
             self.ready.clear();
         }
         Piece::Done
     }
 
-    /// Ends all places that a queue has now, kept ones too; of a request for
-    /// several keys those in its other queues with them. Answers those that
-    /// this turn allows, and leaves the rest to [`Locks::next_due`]. None of
-    /// them is granted any more; what comes later is not concerned.
+    /// Ends all current places of a queue, including kept ones; a request for
+    /// several keys also loses its places in other queues. Returns the ended
+    /// requests that this turn allows, and leaves the rest to
+    /// [`Locks::next_due`]. None of them is granted any more; later requests are
+    /// not affected.
     pub fn empty_queue(&mut self, name: Name<'_>) -> Vec<Ended> {
         let mut ended = Vec::new();
         let queue = self.table.find(name);
@@ -388,8 +387,8 @@ impl Locks {
         ended
     }
 
-    /// Ends one place of a queue that is being emptied. If there is none left,
-    /// the queue is as any other again.
+    /// Ends one place of a queue that is being cleared. When none is left, the
+    /// queue is a normal one again.
     fn end_emptied(&mut self, queue: QueueId) -> Option<Ended> {
         let last = *self.sweep.emptied.get(&queue)?;
         let place = self.table.first_place_until(queue, last);
@@ -412,9 +411,9 @@ impl Locks {
         ended.map_or(Piece::Done, |ended| Piece::Due(Due::Withdraw(ended)))
     }
 
-    /// Whether a ticket only waits to be withdrawn: it is left from before this
-    /// server became a replica, or from before its queue was emptied. Its
-    /// owner, if it asks again, is one that asks for the first time.
+    /// Whether a ticket only waits for its withdrawal: it is from before this
+    /// server became a replica, or from before its queue was cleared. If its
+    /// owner asks again, that counts as a first request.
     pub(super) fn is_left(&self, id: TicketId) -> bool {
         self.sweep.left.is_some_and(|last| id.number() <= last) || self.is_emptied(id)
     }
@@ -423,14 +422,14 @@ impl Locks {
         self.sweep.left.is_some() || !self.sweep.emptied.is_empty()
     }
 
-    /// Whether any ticket of a request only waits to be withdrawn, so that the
+    /// Whether any ticket of a request only waits for its withdrawal; then the
     /// whole request does.
     pub(super) fn is_request_left(&self, id: TicketId) -> bool {
         self.has_left() && self.members_of(id).iter().any(|it| self.is_left(*it))
     }
 
-    /// Ends the request of an owner that has asked again, if it only waits to
-    /// be withdrawn, and says whose call that ends.
+    /// Ends an owner's request that only waits for its withdrawal, because the
+    /// owner has asked again. Returns the end of its call.
     pub(super) fn withdraw_left(&mut self, name: Name<'_>, owner: &[u8]) -> Option<Effect> {
         if !self.has_left() {
             return None;
@@ -440,12 +439,12 @@ impl Locks {
         withdrawn(self.withdraw(left)?.delivery)
     }
 
-    /// Whether a watch is left from before this server became a replica.
+    /// Whether a watch is from before this server became a replica.
     pub(super) fn is_watch_left(&self, id: WatchId) -> bool {
         self.sweep.left.is_some_and(|last| id.0 <= last.get())
     }
 
-    /// Whether a value was reported before this server became a replica.
+    /// Whether a value was published before this server became a replica.
     pub(super) fn is_told_left(&self, told: &Told) -> bool {
         self.sweep.left.is_some_and(|last| told.number <= last)
     }
@@ -459,8 +458,8 @@ impl Locks {
         last.is_some_and(|last| id.number() <= *last)
     }
 
-    /// Takes any ticket out of a queue that this server no longer serves. Once
-    /// there is none left, its watches end, one by one.
+    /// Removes any ticket from a queue that this server no longer serves. When
+    /// none is left, its watches end, one by one.
     pub fn withdraw_one(&mut self, name: Name<'_>) -> Option<Ended> {
         let id = self.table.find(name)?;
         if let Some(first) = self.table.first_place(id) {
@@ -468,7 +467,7 @@ impl Locks {
         }
         let watch = self.table.watches_of(id).map(|it| it.0).next();
         let Some(watch) = watch.and_then(|id| self.table.remove_watch(id)) else {
-            // An observer of its value asks the server that has it now.
+            // Followers of its value ask the server that has it now.
             self.table.forget_told(id);
             return None;
         };
@@ -488,7 +487,7 @@ impl Locks {
         Some(ended)
     }
 
-    /// Ends the call of a request, and its place too, unless that is kept.
+    /// Ends the call of a request, and its place unless that is kept.
     fn end_call(&mut self, now: Timestamp, id: TicketId) -> Option<Ended> {
         let ticket = self.table.ticket(id)?;
         let Some(until) = ticket.kept_until(now) else {
@@ -522,14 +521,14 @@ impl Locks {
         })
     }
 
-    /// The queue of a ticket that stands at its front.
+    /// The queue of a ticket that is at its front.
     fn is_front(&self, id: TicketId) -> Option<QueueId> {
         let queue = self.table.ticket(id)?.queue;
         (self.table.front(queue) == Some(id)).then_some(queue)
     }
 
-    /// Takes a request out of its queues, and the queues away if they are idle
-    /// then. Somebody behind it may fit now, so those locks become due.
+    /// Removes a request from its queues, and the queues that are idle then. A
+    /// ticket behind it may now fit, so those locks become due.
     pub(super) fn take_out(&mut self, id: TicketId) -> Option<Ended> {
         let members = self.members_of(id);
         self.budget.spend(members.len());
@@ -559,7 +558,7 @@ impl Locks {
         })
     }
 
-    /// The next hold to cut, because its connection has closed.
+    /// The next bound hold to cut because its connection has closed.
     fn next_unbound(&mut self) -> Option<Due> {
         while let Some(id) = self.sweep.unbound.pop_front() {
             let watch = self.table.watch(id);
@@ -579,7 +578,7 @@ impl Locks {
     }
 
     /// Withdraws one request or watch of a connection, or marks a hold that is
-    /// bound to it; false if it has none.
+    /// bound to it; false if there is none.
     fn withdraw_one_of(&mut self, session: u64, closed: Timestamp) -> bool {
         if let Some(id) = self.table.ticket_of_session(session) {
             self.counters.waiters_gone += 1;
@@ -613,7 +612,7 @@ fn to_be_settled(queue: &Queue) -> Due {
     Due::Settle { db, key }
 }
 
-/// The tickets that may still be handled in this turn.
+/// The number of tickets that may still be handled in this turn.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     left: usize,

@@ -1,4 +1,4 @@
-//! What an operator sees: who waits for a lock, and which locks are waited for.
+//! The views for an operator: who waits for a lock, and which locks have waiters.
 
 use std::array;
 use std::iter::Flatten;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use crate::table::Queue;
 use crate::{Fence, Holder, Locks, Mode, Name, Ticket, Timestamp};
 
-/// How many waiters are looked at to find who has waited for longest.
+/// The number of waiters that are checked to find the longest wait.
 const FIRST_MAX: usize = 64;
 
-/// How many waiters of a lock are shown.
+/// The number of waiters that are shown for a lock.
 const WAITERS_SHOWN: usize = 100;
 
-/// The most fields of one thing.
+/// The most fields of one view.
 const FIELDS_MAX: usize = 7;
 
-/// What is shown of something: its fields in their order, each with its name.
-/// Nothing is allocated for them, as thousands of holders may be shown.
+/// A view: its fields in order, each with its name. They need no allocation,
+/// because thousands of holders may be shown.
 pub struct ViewFields<'a>([Option<(&'static str, ViewValue<'a>)>; FIELDS_MAX]);
 
 impl<'a> ViewFields<'a> {
@@ -31,7 +31,7 @@ impl<'a> ViewFields<'a> {
         Self(all)
     }
 
-    /// How many there are.
+    /// The number of fields.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.iter().flatten().count()
@@ -47,15 +47,15 @@ impl<'a> IntoIterator for ViewFields<'a> {
     }
 }
 
-/// The value of a field that is shown.
+/// The value of a field.
 pub enum ViewValue<'a> {
-    /// There is none, or it is not known.
+    /// None, or unknown.
     Nil,
     /// A number.
     Number(u64),
     /// A text.
     Text(&'a [u8]),
-    /// Any number of things, each made when it is asked for.
+    /// A list of views, each made on demand.
     List(Box<dyn ExactSizeIterator<Item = ViewFields<'a>> + 'a>),
 }
 
@@ -95,20 +95,20 @@ impl From<&'static str> for ViewValue<'_> {
     }
 }
 
-/// Who holds a lock: those whose leases have not ended.
+/// The holders of a lock whose leases have not ended.
 #[derive(Debug, Default)]
 pub struct Holding {
     /// Whether it is held in shared mode, if it is held.
     pub is_shared: bool,
     /// The holders, each with its owner.
     pub holders: Vec<(Arc<[u8]>, Holder)>,
-    /// What the one holder of an exclusive lock publishes.
+    /// The value that an exclusive holder publishes.
     pub value: Option<Arc<[u8]>>,
 }
 
 impl Holding {
-    /// What `RLOCK.INFO` shows of a lock. Without `locks` it is not known who
-    /// waits.
+    /// The fields of `RLOCK.INFO` for a lock. Without `locks` the waiters are
+    /// unknown.
     #[must_use]
     pub fn fields<'a>(
         &'a self,
@@ -166,7 +166,7 @@ fn waiter_fields(waiter: WaiterView<'_>) -> ViewFields<'_> {
     ])
 }
 
-/// The word for a mode. What nobody holds is free.
+/// The word for a mode. A lock without holders is free.
 const fn mode(is_shared: bool, holders: usize) -> &'static str {
     match (holders, is_shared) {
         (0, _) => "free",
@@ -175,37 +175,37 @@ const fn mode(is_shared: bool, holders: usize) -> &'static str {
     }
 }
 
-/// One waiter, as an operator sees it.
+/// One waiter, for an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct WaiterView<'a> {
-    /// Who waits.
+    /// The owner.
     pub owner: &'a [u8],
-    /// How the lock is asked for.
+    /// The requested mode.
     pub mode: Mode,
-    /// How long it has waited, from its first asking.
+    /// How long it has waited, since it first asked.
     pub waited: Duration,
-    /// How many milliseconds it is still willing to wait; `None` without limit,
-    /// or if nobody waits in the place.
+    /// The milliseconds until its wait ends; `None` for no limit, or if nobody
+    /// waits in the place.
     pub wait_left_ms: Option<u64>,
-    /// The connection that waits, if any does.
+    /// The waiting connection, if there is one.
     pub session: Option<u64>,
-    /// For how many milliseconds the place is kept, if nobody waits in it.
+    /// The milliseconds until a kept place ends, if nobody waits in it.
     pub kept_left_ms: Option<u64>,
 }
 
-/// A lock with a queue, as an operator sees it.
+/// A lock with a queue, for an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct ContendedView<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// How many places its queue has, kept ones too.
+    /// The number of places in its queue, including kept ones.
     pub waiters: u32,
-    /// How long ago the first of them was taken.
+    /// The age of the first of them.
     pub oldest_wait: Duration,
 }
 
 impl<'a> ContendedView<'a> {
-    /// What `RLOCK.LIST` shows of a lock with this many holders.
+    /// The fields of `RLOCK.LIST` for a lock with this number of holders.
     #[must_use]
     pub fn fields(&self, is_shared: bool, holders: usize) -> ViewFields<'a> {
         ViewFields::of([
@@ -219,7 +219,7 @@ impl<'a> ContendedView<'a> {
 }
 
 impl Locks {
-    /// The places in the queue of a lock in order, kept ones too.
+    /// The places in the queue of a lock in order, including kept ones.
     pub fn waiters(&self, now: Timestamp, name: Name<'_>) -> impl Iterator<Item = WaiterView<'_>> {
         let queue = self.table.find(name);
         queue.into_iter().flat_map(move |id| {
@@ -228,7 +228,7 @@ impl Locks {
         })
     }
 
-    /// How many places the queue of a lock has, kept ones too.
+    /// The number of places in the queue of a lock, including kept ones.
     #[must_use]
     pub fn queued(&self, name: Name<'_>) -> u32 {
         let queue = self.table.find(name);
@@ -236,15 +236,15 @@ impl Locks {
         queue.map_or(0, Queue::len)
     }
 
-    /// The locks of a database with places in their queues, those with the most
-    /// first, and of those with as many the one whose queue has been for longest.
+    /// The locks of a database with places in their queues: first those with the
+    /// most places, and for equal numbers the oldest queue.
     pub fn most_contended(
         &self,
         now: Timestamp,
         db: u32,
     ) -> impl Iterator<Item = ContendedView<'_>> {
         self.table.contended(db).map(move |(id, queue)| {
-            // Those who were put first may have come after all others.
+            // Tickets that were put first may have come after all others.
             let mut since = Timestamp::NEVER;
             for ticket in self.table.places(id).take(FIRST_MAX) {
                 since = since.min(ticket.since);

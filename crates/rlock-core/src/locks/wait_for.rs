@@ -1,12 +1,12 @@
-//! Deadlocks: whether somebody who is about to wait would wait for itself.
+//! Deadlocks: whether an owner that is about to wait would wait for itself.
 //!
-//! An owner waits for every holder in its way and for everyone ahead of it in
-//! the queue. For permits, holders are in the way only if those of them that
-//! are stuck leave too little. So the search has two halves: who could be
-//! stuck at all is collected here, from the asker onwards; who is, in
-//! [`Graph`]. Only owners that wait can be, and of a queue only those who wait
-//! elsewhere too matter beside its holders, so unrelated locks and long queues
-//! are not looked at.
+//! An owner waits for every holder that blocks it, and for everyone ahead of it
+//! in the queue. For permits, holders block it only if the stuck ones leave too
+//! few permits. So the search has two halves. This file collects the owners that
+//! could be stuck, starting from the asker; [`Graph`] decides which of them are.
+//! Only owners that wait can be stuck. In a queue, only the holders matter, and
+//! waiters that also wait elsewhere. So unrelated locks and long queues are not
+//! searched.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -18,30 +18,30 @@ use crate::table::Table;
 use crate::ticket::Rank;
 use crate::{Hold, Locks, Mode, Name, Ticket, TicketId, Who};
 
-/// After how many steps it is asked whether the search has to end. A step takes
-/// up to a microsecond.
+/// The number of steps between checks of the time limit. A step takes up to a
+/// microsecond.
 const STEPS_AT_ONCE: u64 = 32;
-/// How many steps there are time for in any case: a server that was made to wait
-/// for a processor finds the cycles of a few hundred owners all the same.
+/// The number of steps that are always taken: even a server that had to wait for
+/// a processor finds the cycles of a few hundred owners.
 const STEPS_SURE: u64 = 2048;
 
-/// Looks at one holder, by its owner, with its permits; `None` if it holds the
-/// lock in exclusive mode. Breaks when it has seen enough.
+/// Called for one holder: its owner, and its permits; `None` for an exclusive
+/// holder. Breaks when it has seen enough.
 pub type VisitHolder<'a> = dyn FnMut(&[u8], Option<u32>) -> ControlFlow<()> + 'a;
 
-/// Who holds locks that the operation at hand does not concern.
+/// The holders of locks that the current operation does not concern.
 pub trait Holders {
-    /// Calls `visit` for each holder whose lease has not ended, until that
+    /// Calls `visit` for each holder whose lease has not ended, until `visit`
     /// breaks.
     fn visit(&self, name: Name<'_>, visit: &mut VisitHolder<'_>);
 
-    /// Whether the search has taken as long as it may. It ends then, and what it
-    /// has not looked at counts as able to go on: a cycle may be missed, never
-    /// invented.
+    /// Whether the search has reached its time limit. It ends then, and owners
+    /// that it has not reached count as able to continue: it may miss a cycle,
+    /// but never invents one.
     fn is_over(&self) -> bool;
 }
 
-/// How far the search has come.
+/// The progress of the search.
 #[derive(Default)]
 struct Pace {
     steps: u64,
@@ -63,7 +63,7 @@ impl Pace {
     }
 }
 
-/// Where in the queue of a lock somebody would wait.
+/// A position in the queue of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     First,
@@ -71,7 +71,7 @@ pub(super) enum Place {
     At(TicketId),
 }
 
-/// One of the locks that an owner is about to wait for.
+/// One of the locks for which an owner is about to wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Target<'a> {
     pub(super) name: Name<'a>,
@@ -80,18 +80,18 @@ pub(super) struct Target<'a> {
     pub(super) place: Place,
 }
 
-/// Those holders of a lock who may be stuck.
+/// The holders of a lock that may be stuck.
 #[derive(Debug, Default)]
 struct InTheWay {
     exclusive: bool,
     nodes: Vec<(usize, u32)>,
 }
 
-/// What a waiter needs of those who hold the lock.
+/// What a waiter needs from the holders of the lock.
 enum Need {
-    /// That all of them end.
+    /// The end of all holds.
     All,
-    /// That those who are stuck have no more permits than this.
+    /// That stuck holders have no more permits than this.
     AtMost(u64),
     /// Nothing.
     Nothing,
@@ -117,10 +117,10 @@ pub(super) struct Search<'a> {
     targets: &'a [Target<'a>],
     graph: Graph,
     queues: BTreeMap<QueueId, Rc<InTheWay>>,
-    /// Where the asker waits, or would, and whether it would only.
+    /// Where the asker waits or would wait, and whether it only would.
     asker_at: BTreeMap<QueueId, (Rank, bool)>,
-    /// Whether everybody ahead in a queue is looked at, not only the nearest
-    /// who waits elsewhere too.
+    /// Whether everybody ahead in a queue is followed, not only the nearest one
+    /// that waits elsewhere too.
     is_whole: bool,
     pace: Pace,
 }
@@ -158,7 +158,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The same search, in which nobody stands for others.
+    /// The same search, in which no owner stands for others.
     pub(super) fn whole(self) -> Self {
         Self {
             is_whole: true,
@@ -193,7 +193,7 @@ impl<'a> Search<'a> {
         self.graph.verdict(self.is_whole)
     }
 
-    /// Adds all waits of an owner that are there.
+    /// Adds all existing waits of an owner.
     fn follow(&mut self, node: usize, owner: &[u8]) {
         let table = self.table;
         for (id, ticket) in table.waits_of(owner) {
@@ -217,7 +217,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds whom one waiter waits for at one lock.
+    /// Adds the owners for which one waiter waits at one lock.
     fn depend(&mut self, holders: &InTheWay, wait: OneWait) {
         let spare = match self.need(holders, wait) {
             Need::Nothing => None,
@@ -242,8 +242,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds whom a waiter waits for as they are ahead of it. One of those who
-    /// wait elsewhere too is enough: it waits for the others itself.
+    /// Adds the owners ahead of a waiter. One owner that waits elsewhere too is
+    /// enough: it waits for the others itself.
     fn depend_on_queue(&mut self, queue: QueueId, wait: OneWait) {
         if let Some((at, is_new)) = self.asker_at.get(&queue).copied()
             && at < wait.rank
@@ -252,7 +252,7 @@ impl<'a> Search<'a> {
             self.graph.in_the_way(blocked, 0, 1);
         }
         let ahead = self.table.linked_ahead(queue, wait.rank);
-        // In a queue that was emptied, each may have to be passed.
+        // In a cleared queue, each ticket may have to be passed.
         for id in ahead {
             if self.pace.step(self.holders).is_break() {
                 return;
@@ -268,9 +268,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Adds whom a waiter waits for as they are ahead of it, each of them: if
-    /// others are stuck already, and if it holds the lock itself, as it may
-    /// after a rename, since they may wait for that hold.
+    /// Adds every owner ahead of a waiter. This is necessary if others are
+    /// already stuck, and if the waiter holds the lock itself, possibly after a
+    /// rename, because the owners ahead may wait for that hold.
     fn depend_on_all_ahead(&mut self, queue: QueueId, wait: OneWait) {
         let table = self.table;
         for (id, ticket) in table.in_order(queue) {
@@ -285,16 +285,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether a ticket counts no more: it only waits to be withdrawn, or the
-    /// asker would give it up for what it asks for.
+    /// Whether a ticket no longer counts: it only waits for its withdrawal, or
+    /// the asker's request would replace it.
     fn is_over(&self, id: TicketId, ticket: &Ticket) -> bool {
         let asked = |target: &Target<'_>| target.queue == Some(ticket.queue);
         (*ticket.owner == *self.asker && self.targets.iter().any(asked))
             || self.locks.is_request_left(id)
     }
 
-    /// What a waiter needs: what those ahead of it need, and what it needs
-    /// itself.
+    /// What a waiter needs: its own needs, and the needs of those ahead of it.
     fn need(&mut self, holders: &InTheWay, wait: OneWait) -> Need {
         if holders.nodes.is_empty() {
             return Need::Nothing;
@@ -325,7 +324,7 @@ impl<'a> Search<'a> {
         least.map_or(Need::Nothing, Need::AtMost)
     }
 
-    /// The holders of a lock who may be stuck: the asker, and owners who wait.
+    /// The holders of a lock that may be stuck: the asker, and owners that wait.
     fn in_the_way(
         &mut self,
         name: Name<'_>,
@@ -377,7 +376,7 @@ fn rank(table: &Table, place: Place) -> Rank {
     }
 }
 
-/// How many permits may be stuck without being in the way.
+/// How many permits of stuck holders block nobody.
 fn spare(mode: Mode) -> Option<u64> {
     match mode {
         Mode::Exclusive | Mode::Shared { limit: None, .. } => None,

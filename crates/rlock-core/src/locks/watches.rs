@@ -1,21 +1,20 @@
-//! The end of what is watched: losses are reported, and bound holds are cut.
-//! And what observers of the value of a lock receive.
+//! The end of watched holds: losses are reported, and bound holds are cut. Also
+//! the messages to followers of a lock's value.
 //!
-//! Watches are compared with the hold: one is lost if its fence differs from
-//! its owner's hold. A lock may have a hundred thousand watches, so the search
-//! goes on from turn to turn, and nothing is granted until it is through.
+//! Watches are compared with the hold: a watched hold is lost if its owner's hold
+//! has another fence. A lock may have a hundred thousand watches, so the search
+//! continues from turn to turn, and nothing is granted until it ends.
 
 use crate::table::QueueId;
 use crate::watch::{Search, Watch, WatchId};
 use crate::{Announce, Effect, Fence, Hold, Locks, Name, Step, Timestamp, ValueMessage, Who};
 
-/// How many watches are looked at for the price of one that is reported.
+/// The number of watches that are searched for the cost of one report.
 const LOOKS_PER_TICKET: usize = 8;
 
 impl Locks {
-    /// Tells of the holds that have ended since the last time, up to the limit
-    /// of this turn. Among shared ones only those are looked at that are known
-    /// to have ended, if all is known.
+    /// Reports the holds that have ended since the last time, up to the limit of
+    /// this turn. If all ends of shared holds are known, only those are checked.
     pub(super) fn tell_losses(
         &mut self,
         now: Timestamp,
@@ -48,7 +47,7 @@ impl Locks {
         }
     }
 
-    /// Goes on looking for watches of holds that are no more.
+    /// Continues the search for watches of holds that have ended.
     fn search_losses(
         &mut self,
         now: Timestamp,
@@ -105,10 +104,10 @@ impl Locks {
         }
     }
 
-    /// The message to those who follow the value of a lock, if it has changed.
-    /// Call it once for each operation, when the hold does not change any more.
-    /// So a hand-off tells only the new holder's value, and a waiter who is
-    /// passed over never seems to lead.
+    /// The message to the followers of a lock's value, if the value has changed.
+    /// Call it once for each operation, after the last change of the hold. So a
+    /// hand-off publishes only the new holder's value, and a waiter that is
+    /// passed over never appears to lead.
     #[inline]
     pub fn tell_value(
         &mut self,
@@ -159,8 +158,9 @@ impl Locks {
         (!self.is_told_left(&told)).then_some(ValueMessage { fence, value: None })
     }
 
-    /// Has the end of a hold told to those who follow its value, which somebody
-    /// has just been shown. After a restart nothing else may be known of it.
+    /// Reports the end of a hold to the followers of its value from now on,
+    /// because a client has just seen it. After a restart nothing else may be
+    /// known of it.
     pub fn follow_value(
         &mut self,
         now: Timestamp,
@@ -171,16 +171,16 @@ impl Locks {
         let queue = self.table.find_or_insert(name);
         let told = self.table.told(queue);
         if told.is_none_or(|it| self.is_told_left(&it)) {
-            // Followers who have seen this fence ignore smaller ones.
+            // Followers that have seen this fence ignore smaller ones.
             self.fences.meet(now, name, fence);
             self.table.set_told(queue, fence, value);
             self.look_at(now, queue, &Hold::exclusive(Who::Other, Some(fence), ends));
         }
     }
 
-    /// Cuts a hold whose connection has closed: it ends after its grace, at
-    /// once if there is none. Nothing happens if it has been renewed by another
-    /// connection since.
+    /// Cuts a hold whose connection has closed: it ends after its grace, or at
+    /// once if there is none. Nothing changes if another connection has renewed
+    /// it since.
     pub fn unbind(
         &mut self,
         now: Timestamp,

@@ -5,17 +5,17 @@ use super::{
 };
 use crate::{AcquireOptions, Mode, Request, Wait};
 
-/// A request for one lock or several, and those of its words that the caller
-/// has more to do with.
+/// A request for one lock or several, and the words that the caller needs for
+/// other purposes.
 #[derive(Debug)]
 pub struct Acquire<'a, A> {
-    /// The keys; of `RLOCK.ACQUIRE` one.
+    /// The keys; one for `RLOCK.ACQUIRE`.
     pub keys: &'a [A],
     /// The owner.
     pub owner: &'a A,
     /// The channel, if one is named.
     pub channel: Option<NamedChannel<'a, A>>,
-    /// What is asked for. The connection that asks is left open.
+    /// The request. The connection that asks is not set.
     pub request: Request<'a>,
 }
 
@@ -41,7 +41,7 @@ pub fn acquire_all<A: Argument>(
 }
 
 impl<'a, A: Argument> Options<'a, A> {
-    /// The request that the words come to.
+    /// The request in the words.
     fn ask(
         self,
         keys: &'a [A],
@@ -88,7 +88,7 @@ impl<'a, A: Argument> Options<'a, A> {
         })
     }
 
-    /// The mode that is asked for.
+    /// The requested mode.
     fn mode(&self) -> Result<Mode, ArgError> {
         if !self.has(Opt::Shared) {
             return Ok(Mode::Exclusive);

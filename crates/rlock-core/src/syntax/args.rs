@@ -1,4 +1,4 @@
-//! What the values of arguments may be.
+//! The values that arguments may have.
 
 use super::{ArgError, Argument};
 
@@ -8,11 +8,11 @@ pub const OWNER_LEN_MAX: usize = 256;
 pub const CHANNEL_LEN_MAX: usize = 512;
 /// The most bytes of a value that is published with a hold.
 pub const VALUE_LEN_MAX: usize = 1024;
-/// What the module's own fields in a hash begin with, and no owner does.
+/// The prefix of the module's own fields in a hash; owners cannot have it.
 pub const RESERVED_PREFIX: &[u8] = b"rlock:";
 
-/// An owner: 1 to 256 bytes, none of them a control character or a space (so
-/// that it can stand in a message of one line), not beginning with `rlock:`.
+/// An owner: 1 to 256 bytes, without control characters and spaces (so that it
+/// fits into a message of one line), not beginning with `rlock:`.
 pub(crate) fn owner<A: Argument>(argument: &A) -> Result<&A, ArgError> {
     let bytes = argument.bytes();
     check_len("owner", bytes, 1, OWNER_LEN_MAX)?;
@@ -40,7 +40,7 @@ pub(crate) fn channel<A: Argument>(argument: &A) -> Result<&A, ArgError> {
     Ok(argument)
 }
 
-/// A value that is published with a hold: 0 to 1,024 bytes, whatever they are.
+/// A value to publish with a hold: 0 to 1,024 bytes of any kind.
 pub(crate) fn value<A: Argument>(argument: &A) -> Result<&[u8], ArgError> {
     check_len("VALUE value", argument.bytes(), 0, VALUE_LEN_MAX)?;
     Ok(argument.bytes())
@@ -63,8 +63,8 @@ pub(crate) fn number<A: Argument>(
         })
 }
 
-/// A number of milliseconds. The largest that there may be fits: it is the
-/// setting `max-lease-ms`.
+/// A number of milliseconds. The largest possible one fits: it is the limit of
+/// the setting `max-lease-ms`.
 pub(crate) fn millis<A: Argument>(
     argument: &'static str,
     text: &A,

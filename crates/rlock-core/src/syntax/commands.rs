@@ -1,4 +1,4 @@
-//! The words of all commands but those that ask for a lock.
+//! The words of all commands except those that ask for a lock.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use crate::{Fence, Grace};
 
 /// The most keys of one command.
 const KEYS_MAX: u32 = 1024;
-/// Up to how many keys are compared each with each.
+/// The largest number of keys that are compared pairwise.
 const COMPARED_MAX: usize = 16;
-/// How many locks are listed unless another number is asked for.
+/// The default number of locks in a list.
 const LIST_DEFAULT: u32 = 10;
 
 /// `RLOCK.RENEW key owner lease-ms [FENCE n] [NOTIFY channel | SNOTIFY channel]
@@ -101,8 +101,7 @@ pub fn release<A: Argument>(words: &[A]) -> Result<Release<'_, A>, ArgError> {
     })
 }
 
-/// Reads the arguments of `RLOCK.FORCE`: the key, and whether to end its queue
-/// too.
+/// Reads the arguments of `RLOCK.FORCE`: the key, and whether its queue ends too.
 pub fn force<A: Argument>(words: &[A]) -> Result<(&A, bool), ArgError> {
     let [_, key, options @ ..] = words else {
         return Err(ArgError::Arity);
@@ -136,7 +135,7 @@ pub const fn nothing<A: Argument>(words: &[A]) -> Result<(), ArgError> {
     }
 }
 
-/// Reads the arguments of `RLOCK.LIST`: how many locks are asked for.
+/// Reads the arguments of `RLOCK.LIST`: the number of locks.
 pub fn list<A: Argument>(words: &[A]) -> Result<usize, ArgError> {
     let [_, options @ ..] = words else {
         return Err(ArgError::Arity);
@@ -179,7 +178,7 @@ pub fn release_all<A: Argument>(words: &[A]) -> Result<ReleaseAll<'_, A>, ArgErr
     })
 }
 
-/// As many keys as `numkeys` says, and what comes after them.
+/// The keys that `numkeys` announces, and the words after them.
 pub(super) fn keys<'a, A: Argument>(
     numkeys: &A,
     words: &'a [A],
@@ -199,7 +198,7 @@ pub(super) fn keys<'a, A: Argument>(
     }
 }
 
-/// A key that is named twice.
+/// A key that occurs twice.
 fn repeated<A: Argument>(keys: &[A]) -> Option<&A> {
     if keys.len() <= COMPARED_MAX {
         let mut known = keys.iter().enumerate();

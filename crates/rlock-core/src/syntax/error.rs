@@ -1,18 +1,18 @@
-//! What is wrong with an argument, in a sentence for the caller.
+//! The error of an argument, as a sentence for the caller.
 
 use std::fmt;
 
-/// How much of a bad value an error shows, in bytes.
+/// The part of a bad value that an error shows, in bytes.
 const SHOWN_MAX: usize = 64;
 
-/// The beginning of a bad value: as much as an error shows of it, as the value
-/// itself may be hundreds of megabytes.
+/// The beginning of a bad value: only as much as an error shows, because the
+/// value may have hundreds of megabytes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Sample(Box<[u8]>);
 
 impl From<&[u8]> for Sample {
     fn from(value: &[u8]) -> Self {
-        // One byte more tells that there is more.
+        // One more byte shows that there is more.
         Self(value.get(..=SHOWN_MAX).unwrap_or(value).into())
     }
 }
@@ -23,7 +23,7 @@ impl fmt::Display for Sample {
     }
 }
 
-/// What is wrong with an argument; its text is the error's sentence.
+/// The error of an argument; its text is the error's sentence.
 #[allow(missing_docs, reason = "each field is what the sentence shows of it")]
 #[derive(Debug, PartialEq, Eq)]
 pub enum ArgError {
@@ -74,7 +74,7 @@ pub enum ArgError {
     },
 }
 
-/// A value as it can stand in an error: printable, and not too long.
+/// A bad value in an error: printable, and not too long.
 pub struct Shown<'a>(pub &'a [u8]);
 
 impl fmt::Display for Shown<'_> {

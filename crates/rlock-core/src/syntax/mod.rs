@@ -1,8 +1,8 @@
-//! What the commands may be called with: from words to requests.
+//! The syntax of the commands: from words to requests.
 //!
-//! Pure, and the only place where the words of a command are read: the module,
-//! the tests of this crate and its fuzz targets all call these functions. The
-//! server has its own words for too few or too many arguments.
+//! This is pure code, and the only place that reads the words of a command: the
+//! module, the tests of this crate and its fuzz targets all call these functions.
+//! The server has its own error for too few or too many arguments.
 
 mod acquire;
 mod args;

@@ -1,4 +1,4 @@
-//! The options of all commands, as they are written.
+//! The options of all commands, as words.
 
 use super::{
     ArgError, Argument, Command, Opt, args,
@@ -6,22 +6,22 @@ use super::{
 };
 use crate::{Channel, ChannelKind, Fence, Grace};
 
-/// The options that a command was called with, each at most once.
+/// The options of a command, each at most once.
 pub(super) struct Options<'a, A> {
-    /// The value of each that was given, by its number; of one that has none,
-    /// its token.
+    /// The value of each given option, by its number; for an option without a
+    /// value, its token.
     given: [Option<&'a A>; Opt::ALL.len()],
-    /// Whether any was.
+    /// Whether any was given.
     are_any: bool,
     lease_max_ms: u64,
 }
 
-/// A channel that a command names.
+/// A channel in a command.
 #[derive(Debug)]
 pub struct NamedChannel<'a, A> {
-    /// Which kind of channel it is.
+    /// The kind of the channel.
     pub kind: ChannelKind,
-    /// The word that names it.
+    /// Its name.
     pub word: &'a A,
 }
 
@@ -43,10 +43,10 @@ impl<'a, A: Argument> NamedChannel<'a, A> {
 }
 
 impl<'a, A: Argument> Options<'a, A> {
-    /// Reads the options of a command, in any order. No number of milliseconds
-    /// may be larger than `lease_max_ms`, but where an option has a limit of its
-    /// own. Whether they go together is not [`checked`](Self::checked) yet: what
-    /// is wrong with owner and lease is said first.
+    /// Reads the options of a command, in any order. A number of milliseconds may
+    /// be at most `lease_max_ms`, unless its option has its own limit. Their
+    /// combination is not [`checked`](Self::checked) yet: errors of owner and
+    /// lease come first.
     pub(super) fn read(
         command: Command,
         words: &'a [A],
@@ -86,7 +86,8 @@ impl<'a, A: Argument> Options<'a, A> {
         Ok(it)
     }
 
-    /// Checks that each has what it needs, and nothing that it excludes.
+    /// Checks that each option has what it requires, and nothing that it
+    /// excludes.
     pub(super) fn checked(self) -> Result<Self, ArgError> {
         if !self.are_any {
             return Ok(self);
@@ -118,8 +119,8 @@ impl<'a, A: Argument> Options<'a, A> {
         self.value(option).is_some()
     }
 
-    /// The number of an option, if it was given. Most are not, which costs no
-    /// call.
+    /// The number of an option, if it was given. Most options are not, which
+    /// costs no call.
     #[inline]
     pub(super) fn number(&self, option: Opt) -> Result<Option<u64>, ArgError> {
         match self.value(option) {
@@ -144,7 +145,7 @@ impl<'a, A: Argument> Options<'a, A> {
         args::number(argument, text, *min, max).map(Some)
     }
 
-    /// The same of an option whose numbers are all small.
+    /// The same for an option whose numbers are all small.
     #[inline(always)]
     pub(super) fn small(&self, option: Opt) -> Result<Option<u32>, ArgError> {
         match self.value(option) {
@@ -159,7 +160,7 @@ impl<'a, A: Argument> Options<'a, A> {
         Ok(number.map(|number| u32::try_from(number).unwrap_or(u32::MAX)))
     }
 
-    /// The channel that is named, by one of two options.
+    /// The channel, given by one of two options.
     pub(super) fn channel(&self) -> Result<Option<NamedChannel<'a, A>>, ArgError> {
         let (kind, word) = match (self.value(Opt::Notify), self.value(Opt::Snotify)) {
             (None, None) => return Ok(None),
@@ -176,7 +177,7 @@ impl<'a, A: Argument> Options<'a, A> {
         self.value(Opt::Value).map(args::value).transpose()
     }
 
-    /// The grace that an option has.
+    /// The grace of an option.
     #[inline(always)]
     pub(super) fn grace(&self, option: Opt) -> Result<Option<Grace>, ArgError> {
         Ok(self.small(option)?.map(Grace::from_millis))

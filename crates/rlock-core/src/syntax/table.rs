@@ -1,6 +1,6 @@
-//! The commands and their options, each once. The parser, the help, what the
-//! server tells of its commands, the words for fuzzing and the tests of limits
-//! all come from here.
+//! The commands and their options, each defined once. The parser, the help, the
+//! server's description of the commands, the words for fuzzing and the tests of
+//! limits all use these definitions.
 
 use std::fmt::Write;
 
@@ -8,9 +8,9 @@ use crate::Fence;
 
 /// The most permits of a lock.
 const PERMITS_MAX: u64 = 1_000_000;
-/// The longest that a place is kept, in milliseconds.
+/// The longest time for which a place is kept, in milliseconds.
 const KEEP_MAX_MS: u64 = 600_000;
-/// The most locks that are listed.
+/// The most locks in a list.
 const LIST_MAX: u64 = 1000;
 
 /// A command.
@@ -31,20 +31,20 @@ pub enum Command {
     Help,
 }
 
-/// An argument that has its place among the others.
+/// An argument at a fixed position.
 #[allow(missing_docs, reason = "each is the argument of its name")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Positional {
     Key,
     Owner,
     LeaseMs,
-    /// How many keys follow.
+    /// The number of keys that follow.
     NumKeys,
     /// One key or several.
     Keys,
 }
 
-/// An option of one command or several.
+/// An option of one or several commands.
 #[allow(missing_docs, reason = "each is the option of its name")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opt {
@@ -64,33 +64,33 @@ pub enum Opt {
     Count,
 }
 
-/// What is known of an option.
+/// The properties of an option.
 #[derive(Debug)]
 pub struct Spec {
-    /// The word that it begins with.
+    /// Its first word.
     pub token: &'static str,
     /// Its name in `COMMAND DOCS`.
     pub name: &'static str,
-    /// What follows the token.
+    /// The word after the token.
     pub value: Value,
     /// The commands that have it.
     pub commands: &'static [Command],
-    /// It can only be given together with this one.
+    /// The option that it requires.
     pub needs: Option<Opt>,
-    /// It cannot be given together with this one.
+    /// The option that it excludes.
     pub excludes: Option<Opt>,
 }
 
 /// The value of an option.
 #[derive(Debug)]
 pub enum Value {
-    /// There is none: it is given or not.
+    /// None: the option is a flag.
     None,
     /// A whole number.
     Number {
-        /// How the syntax shows it.
+        /// Its name in the syntax.
         shown: &'static str,
-        /// How errors name it.
+        /// Its name in errors.
         argument: &'static str,
         /// The smallest.
         min: u64,
@@ -99,18 +99,18 @@ pub enum Value {
     },
     /// The name of a channel.
     Channel,
-    /// What is published with the hold: any bytes.
+    /// The published value: any bytes.
     Bytes,
 }
 
-/// The largest number that an option takes.
+/// The largest number of an option.
 #[derive(Clone, Copy, Debug)]
 pub enum Max {
-    /// Always this.
+    /// A fixed number.
     Of(u64),
     /// The longest lease that the settings allow, in milliseconds.
     LeaseMs,
-    /// The number that was given with another option, which this one needs.
+    /// The number of another option, which this one requires.
     Given(Opt),
 }
 
@@ -170,14 +170,15 @@ impl Command {
         all.filter(move |it| it.is_of(self))
     }
 
-    /// Which of its words says how many keys follow, counted from its name.
+    /// The index of the word with the number of keys, counted from the command's
+    /// name.
     #[must_use]
     pub fn num_keys_at(self) -> Option<usize> {
         let at = |it: &Positional| *it == Positional::NumKeys;
         Some(self.positionals().iter().position(at)? + 1)
     }
 
-    /// How it is called, in one line.
+    /// Its syntax, in one line.
     #[must_use]
     pub fn syntax(self) -> String {
         let mut line = self.name().to_owned();
@@ -213,8 +214,8 @@ impl Positional {
 }
 
 impl Opt {
-    /// All options, in the order of the help. Those that need another one, or
-    /// exclude it, come after it.
+    /// All options, in the order of the help. Options that require or exclude
+    /// another one come after it.
     pub const ALL: [Self; 14] = [
         Self::Shared,
         Self::Limit,
@@ -232,7 +233,7 @@ impl Opt {
         Self::Count,
     ];
 
-    /// What is known of it.
+    /// Its properties.
     #[must_use]
     pub const fn spec(self) -> &'static Spec {
         use Command::{Acquire, AcquireAll, Force, List, Release, ReleaseAll, Renew, RenewAll};
@@ -387,7 +388,7 @@ impl Opt {
         }
     }
 
-    /// Whether it neither needs another option of the command nor excludes one.
+    /// Whether it neither requires nor excludes another option of the command.
     #[must_use]
     pub fn stands_alone(self, command: Command) -> bool {
         let Spec {
@@ -397,13 +398,13 @@ impl Opt {
         !others.into_iter().any(|it| it.is_of(command))
     }
 
-    /// Those of the command that can only be given together with this one.
+    /// The options of the command that require this one.
     pub fn needed_by(self, command: Command) -> impl Iterator<Item = Self> {
         let all = command.options();
         all.filter(move |it| it.spec().needs == Some(self))
     }
 
-    /// Those of the command that cannot be given together with this one.
+    /// The options of the command that exclude this one.
     pub fn excluded_by(self, command: Command) -> impl Iterator<Item = Self> {
         let all = command.options();
         all.filter(move |it| it.spec().excludes == Some(self))
@@ -413,8 +414,8 @@ impl Opt {
         self.spec().commands.contains(&command)
     }
 
-    /// Writes it with its value, what may come with it, and what may stand in
-    /// its place.
+    /// Writes it with its value, the options that may follow it, and the
+    /// alternatives.
     fn show(self, command: Command, line: &mut String) {
         line.push_str(&self.usage());
         for nested in self.needed_by(command) {
@@ -428,7 +429,7 @@ impl Opt {
         }
     }
 
-    /// Its token, and what its value is.
+    /// Its token and its value.
     #[must_use]
     pub fn usage(self) -> String {
         let mut usage = self.spec().token.to_owned();
@@ -438,7 +439,7 @@ impl Opt {
             Value::Channel => "channel",
             Value::Bytes => "value",
         };
-        // Writing to a string does not fail.
+        // Writing to a string never fails.
         let _ = write!(usage, " {value}");
         usage
     }

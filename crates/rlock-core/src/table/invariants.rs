@@ -1,4 +1,4 @@
-//! What holds after every step, said once more in another way: for tests.
+//! The invariants after every step, stated again in another way: for tests.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use crate::ticket::Rank;
 use crate::{Delivery, Timestamp};
 
 impl Table {
-    /// Checks that queues, tickets, watches and indices agree with one another.
+    /// Checks that queues, tickets, watches and indices agree.
     pub(crate) fn check(&self) -> Result<(), String> {
         let table = self;
         let mut tickets = 0;
@@ -51,7 +51,7 @@ impl Table {
         let places = table.places(id).count();
         ensure(
             places == queue.len as usize,
-            "a queue's length differs from its order",
+            "a queue's length differs from its order's length",
         )?;
         ensure(
             table.in_order(id).all(|(_, it)| !it.is_kept()),
@@ -181,7 +181,7 @@ impl Table {
         let is_known = |id: &QueueId| table.queues.contains_key(id);
         ensure(
             table.told.keys().all(is_known),
-            "a value is reported for a lock that is not known",
+            "a published value belongs to an unknown lock",
         )?;
         let alone = table.told.keys().filter(|id| !table.has_watches(**id));
         ensure(

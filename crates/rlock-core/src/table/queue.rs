@@ -1,9 +1,9 @@
-//! What is remembered of one lock beside its hold. Who waits for it is in the
-//! orders of the table.
+//! The data of one lock beside its hold. Its waiters are in the orders of the
+//! table.
 
 use crate::{Name, Timestamp};
 
-/// Names a queue; never used twice by one table.
+/// The number of a queue; one table never reuses it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct QueueId(pub(crate) u64);
 
@@ -14,17 +14,16 @@ impl QueueId {
     pub(crate) const MAX: Self = Self(u64::MAX);
 }
 
-/// When, and why, a lock has to be looked at without anybody asking.
+/// When and why a lock must be looked at without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
-    /// Never: every change comes as an event.
+    /// Never: every change will be reported.
     Never,
     /// When the first lease of its hold ends.
     LeaseEnd(Timestamp),
-    /// The lease of its hold, as far as it was known, has ended; the lock is
-    /// marked as due.
+    /// The known lease of its hold has ended; the lock is marked as due.
     LeaseEnded,
-    /// Once more, because nothing could be decided.
+    /// Again, because nothing could be decided.
     Again(Timestamp),
 }
 
@@ -38,7 +37,7 @@ impl Look {
 }
 
 /// A [`Look`] without its time, so that both take nine bytes in a queue: there
-/// may be a million.
+/// may be a million queues.
 #[derive(Clone, Copy, Debug)]
 enum Why {
     Never,
@@ -47,12 +46,12 @@ enum Why {
     Again,
 }
 
-/// Hand-offs in a row. After many the lock is offered once to those who wait
+/// Hand-offs in a row. After many of them, the lock is offered once to clients
 /// outside the queue.
 #[derive(Debug, Default)]
 pub(crate) struct Streak {
     hand_offs: u32,
-    /// Whether the lock is left to them, until it is looked at again.
+    /// Whether the lock is left to them until the next look.
     offered: bool,
 }
 
@@ -61,12 +60,12 @@ impl Streak {
         self.hand_offs = self.hand_offs.saturating_add(1);
     }
 
-    /// Takes a hand-off back that nobody was there to hear of.
+    /// Uncounts a hand-off that nobody received.
     pub(crate) const fn uncount(&mut self) {
         self.hand_offs = self.hand_offs.saturating_sub(1);
     }
 
-    /// Whether to offer a free lock, after this many hand-offs; 0 for
+    /// Whether to offer a free lock, after this number of hand-offs in a row; 0 for
     /// never. After an offer the streak starts again.
     pub(crate) const fn offers(&mut self, after: u64) -> bool {
         let had_their_time = self.offered;
@@ -92,7 +91,7 @@ impl Streak {
 pub(crate) struct Queue {
     pub(super) db: u32,
     pub(super) key: Box<[u8]>,
-    /// How many places it has, kept ones too.
+    /// The number of places, including kept ones.
     pub(super) len: u32,
     pub(super) watches: u32,
     look_at: Timestamp,
@@ -118,7 +117,7 @@ impl Queue {
         }
     }
 
-    /// The lock that it is for.
+    /// The name of its lock.
     pub(crate) fn name(&self) -> Name<'_> {
         Name {
             db: self.db,
@@ -126,7 +125,7 @@ impl Queue {
         }
     }
 
-    /// How many places it has, kept ones too.
+    /// The number of places, including kept ones.
     pub(crate) const fn len(&self) -> u32 {
         self.len
     }
@@ -135,18 +134,17 @@ impl Queue {
         &self.streak
     }
 
-    /// Whether it must be settled later.
+    /// Whether it is marked for settling.
     pub(crate) const fn is_due(&self) -> bool {
         self.due
     }
 
-    /// Whether nobody held the lock when it was last looked at, so that it could
-    /// be granted.
+    /// Whether the lock was free at the last look, so that it could be granted.
     pub(crate) const fn was_free(&self) -> bool {
         matches!(self.look_why, Why::Never) && !self.streak.offered
     }
 
-    /// Whether the lease that was known of the lock has ended.
+    /// Whether the known lease of the lock has ended.
     pub(crate) const fn was_lease_due(&self, now: Timestamp) -> bool {
         match self.look_why {
             Why::LeaseEnd => self.look_at.has_passed(now),
@@ -155,7 +153,7 @@ impl Queue {
         }
     }
 
-    /// When, and why, the lock has to be looked at.
+    /// When and why the lock must be looked at.
     pub(crate) const fn look(&self) -> Look {
         match self.look_why {
             Why::Never => Look::Never,

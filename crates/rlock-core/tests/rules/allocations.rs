@@ -1,5 +1,5 @@
-//! What the core allocates: nothing for a lock that nobody waits for, little
-//! for a waiter, and nothing that outlives the waiters.
+//! Allocations of the core: none for a lock without waiters, few for a waiter,
+//! and none that outlive the waiters.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -17,11 +17,11 @@ thread_local! {
     static LIVE: Cell<i64> = const { Cell::new(0) };
 }
 
-/// Counts per thread, as other tests run at the same time.
+/// Counts per thread, because other tests run at the same time.
 struct Counting;
 
-// SAFETY: everything is left to the system's allocator; the counters are plain
-// cells of the thread, which allocate nothing.
+// SAFETY: the system's allocator does everything; the counters are plain cells of
+// the thread, which allocate nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Takes a lock, enters again, renews, is in somebody's way, releases it.
+/// Takes a lock, enters again, renews, blocks another owner, and releases it.
 fn use_a_lock(locks: &mut Locks, name: Name<'_>) {
     let mut hold = Hold::Free;
     let entered = Request {
@@ -110,7 +110,7 @@ fn counting_allocator_counts() {
     );
 }
 
-/// A held lock, and one more waiter for a message on a channel.
+/// Adds one more waiter on a channel to a held lock.
 fn queue(locks: &mut Locks, owner: &str) {
     let hold = Hold::exclusive(Who::Other, None, at(100_000));
     let delivery = locks.by_message(1, CHANNEL);

@@ -1,4 +1,4 @@
-//! What is written of a hold is read as it was, and nothing else is believed.
+//! A written hold is read unchanged, and nothing else is believed.
 
 use std::{ops::ControlFlow, sync::Arc};
 
@@ -23,7 +23,7 @@ fn sole(fields: &[(&str, &str)]) -> Option<(Arc<[u8]>, u32)> {
     sole.found().map(|it| (it.owner, it.count))
 }
 
-/// A holder that was read, and whether nothing but its count was.
+/// A holder that was read, and whether it had only a count.
 type Read = (Arc<[u8]>, Holder, bool);
 
 /// The holders of a shared lock.
@@ -81,7 +81,7 @@ proptest! {
     }
 }
 
-/// A name as it may be in a hash: one of ours, or anything.
+/// A name of a field: one of the module's, or anything.
 fn field() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         Just(codec::FENCE.as_bytes().to_vec()),
@@ -130,7 +130,7 @@ fn malformed_counts_fences_and_terms_are_none() {
     ] {
         assert_eq!(codec::holder(terms.as_bytes()), None, "{terms:?}");
     }
-    // A fence that cannot be one belongs to a hold that was not granted here.
+    // An impossible fence counts as a hold that was not granted here.
     let holder = codec::holder(b"1 9007199254740992 1");
     assert_eq!(holder, Some(Holder::new(None, Timestamp::from_millis(1))));
 }

@@ -1,5 +1,5 @@
-//! What concerns many holders at once is done in pieces, and nobody is wronged
-//! in between.
+//! Operations on many holders happen in pieces, and everybody is treated
+//! correctly in between.
 
 use std::{cell::Cell, sync::mpsc, thread, time::Duration};
 
@@ -11,7 +11,7 @@ use rlock_core::{
 use crate::requests::{CHANNEL, KEY, NO_LIMITS, Nobody, at, request, taken};
 
 const MANY: usize = 200;
-/// How much a turn may do.
+/// The budget of a turn.
 const PIECE: usize = 64;
 
 fn shared(owner: &str, limit: Option<u32>) -> Request<'_> {
@@ -31,7 +31,7 @@ fn acquire(
     step.expect("the request is in order")
 }
 
-/// Many shared holders, each of which watches its hold.
+/// Many shared holders, each with a watch for its loss.
 fn many_watched(locks: &mut Locks) -> Hold {
     let mut hold = Hold::Free;
     for n in 0..MANY {
@@ -47,7 +47,7 @@ fn many_watched(locks: &mut Locks) -> Hold {
 }
 
 /// Many shared holders whose leases end at 1000, and one, `last`, whose lease
-/// goes on.
+/// continues.
 fn many_about_to_lapse(locks: &mut Locks) -> Hold {
     let mut hold = Hold::Free;
     for n in 0..MANY {
@@ -61,8 +61,8 @@ fn is_granted(step: &Step<Admission>) -> bool {
     matches!(step.reply, Admission::Granted(_))
 }
 
-/// Settles the lock as often as it is due, in small turns, and answers how many
-/// effects each turn had.
+/// Settles the lock as often as it is due, in small turns, and returns the number
+/// of effects of each turn.
 fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> Vec<usize> {
     let mut sizes = Vec::new();
     while let Some(Due::Settle { .. }) = locks.next_due(now) {
@@ -118,7 +118,7 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
     while told < MANY {
         let asked = request("bob", Wait::No);
         let early = acquire(&mut locks, at(1), &mut hold, &asked);
-        assert_eq!(early.reply, Admission::Busy, "{told} are reported");
+        assert_eq!(early.reply, Admission::Busy, "{told} losses were reported");
         assert!(matches!(locks.next_due(at(1)), Some(Due::Settle { .. })));
         locks.begin_turn(PIECE);
         let step = locks.settle(at(1), KEY, &mut hold);
@@ -126,7 +126,7 @@ fn losses_are_told_in_pieces_and_all_before_the_next_grant() {
         assert!(step.effects.iter().all(losses));
         told += step.effects.len();
     }
-    assert_eq!(told, MANY, "each is reported once");
+    assert_eq!(told, MANY, "each loss is reported once");
     settle_all(&mut locks, at(1), &mut hold);
     assert_eq!(locks.gauges(), Gauges::default());
     let asked = request("bob", Wait::No);
@@ -202,7 +202,8 @@ fn grant_of_several_keys_spends_as_much_of_a_turn_as_it_has_keys() {
     assert!(locks.turn_is_over());
 }
 
-/// Locks with endlessly many holders, and a clock that is always past the end.
+/// Locks with an endless number of holders, and a clock that is always past the
+/// end.
 #[derive(Default)]
 struct Endless {
     visited: Cell<u64>,

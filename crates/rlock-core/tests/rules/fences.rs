@@ -1,4 +1,4 @@
-//! Fences: their seed, their growth, and what is believed of the store.
+//! Fences: their seed, their growth, and which stored fences are believed.
 
 use rlock_core::{
     AcquireOptions, Admission, Fence, Hold, Holder, Locks, Name, Refusal, Renewal, Shared,
@@ -12,7 +12,7 @@ const OTHER: Name<'static> = Name {
     key: b"other",
 };
 
-/// Takes a lock that is free.
+/// Takes a free lock.
 fn grant(locks: &mut Locks, now: Timestamp) -> Fence {
     grant_at(locks, now, KEY)
 }
@@ -26,7 +26,7 @@ fn grant_at(locks: &mut Locks, now: Timestamp, name: Name<'_>) -> Fence {
     }
 }
 
-/// Somebody looks at a lock that somebody else holds.
+/// A request looks at a lock that another owner holds.
 fn look(locks: &mut Locks, now: Timestamp, fence: Option<Fence>) {
     look_at(locks, now, KEY, fence);
 }
@@ -38,7 +38,7 @@ fn look_at(locks: &mut Locks, now: Timestamp, name: Name<'_>, fence: Option<Fenc
     assert!(matches!(step.map(|it| it.reply), Ok(Admission::Busy)));
 }
 
-/// The hold of the owner who asks, who has entered so often.
+/// The hold of the asking owner, with this count.
 const fn entered(count: u32, fence: Option<Fence>, deadline: Timestamp) -> Hold {
     Hold::Exclusive {
         who: Who::Caller,
@@ -158,7 +158,7 @@ fn clock_leads_again_once_it_has_passed_a_fence() {
     look(&mut locks, at(0), Fence::new(at(1000).micros()));
     assert_eq!(grant(&mut locks, at(999)).get(), at(1000).micros() + 1);
     assert_eq!(grant(&mut locks, at(1001)).get(), at(1001).micros());
-    // It may go back then: nothing is forgotten that was met.
+    // It may go back then: no recorded fence is forgotten.
     look(&mut locks, at(1001), Fence::new(at(2000).micros()));
     grant_at(&mut locks, at(3000), OTHER);
     assert!(grant(&mut locks, at(0)).get() > at(2000).micros());
@@ -204,7 +204,7 @@ fn one_fence_for_several_locks_is_above_those_of_all() {
     let step = locks.acquire_all(at(0), &names, &mut holds, &asked, &NO_LIMITS, &Nobody);
     let fence = Fence::new(stored + 1).expect("a fence");
     assert_eq!(step.map(|it| it.reply), Ok(Admission::Granted(fence)));
-    // It lies in both now.
+    // Now it is in both keys.
     assert_eq!(grant_at(&mut locks, at(0), OTHER).get(), stored + 2);
     assert_eq!(grant_at(&mut locks, at(0), KEY).get(), stored + 2);
 }
@@ -219,7 +219,7 @@ fn stored_fence_is_believed_as_that_of_its_hold() {
     assert!(grant(&mut locks, at(0)).get() < Fence::MAX);
 }
 
-/// Renews the hold of `ann`, and answers what its fence is then.
+/// Renews the hold of `ann`, and returns its fence after that.
 fn raise(locks: &mut Locks, hold: &mut Hold, fence: u64) -> Result<Option<u64>, Refusal> {
     let renewal = Renewal {
         fence: Fence::new(fence),
@@ -251,7 +251,7 @@ fn fence_of_another_holder_is_taken_whatever_the_store_says_was_granted_last() {
     let holder = |fence| Holder::new(fence, at(1000));
     let holders = [("ann", Fence::new(fence.get() - 1)), ("bob", Some(fence))];
     let holders = holders.map(|(owner, fence)| (owner.as_bytes().into(), holder(fence)));
-    // Somebody has set it to less than the holders have.
+    // Somebody has set it below the holders' fences.
     let mut hold = Hold::Shared(Shared::stored(holders, Fence::new(5)));
     let before = hold.clone();
     let refused = Err(Refusal::FenceTaken { fence });

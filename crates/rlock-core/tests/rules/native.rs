@@ -1,6 +1,6 @@
-//! The server's own commands on keys: what others do behind the module's back.
-//! It hears at once of keys that go, come by a rename or get another time to
-//! live, and of no field.
+//! The server's own commands on keys: changes by others behind the module's back.
+//! The module learns at once when a key disappears, is renamed or gets another
+//! time to live, but not of changed fields.
 
 use rlock_core::{Name, syntax};
 
@@ -8,7 +8,7 @@ use crate::stage::Stage;
 use rlock_testkit::core::store::Value;
 
 impl Stage {
-    /// The reply of a command that is not the module's; `None` if it is.
+    /// The reply to a native command; `None` if it is the module's.
     pub(crate) fn native(
         &mut self,
         name: Name<'_>,

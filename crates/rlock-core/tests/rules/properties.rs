@@ -13,7 +13,7 @@ proptest! {
     #![proptest_config(ProptestConfig {
         cases: 1000,
         failure_persistence: None,
-        // The same each time, so that a failure is a change's doing.
+        // The same in each run, so that a change causes each new failure.
         rng_seed: RngSeed::Fixed(1),
         ..ProptestConfig::default()
     })]
@@ -31,8 +31,8 @@ proptest! {
     }
 }
 
-/// `ann` and `dee` wait for one another, since a hold was written by hand. That `bob` waits for both, too, must not hide
-/// that `cid` and `eve` would.
+/// `ann` and `dee` wait for one another, because a hold was written by hand. `bob` waits for both too. That must not
+/// hide that `cid` and `eve` would wait for one another.
 #[test]
 fn old_knot_hides_no_new_one() {
     let one = |key, owner, lease_ms, wait| Operation::Acquire {
@@ -79,8 +79,8 @@ fn old_knot_hides_no_new_one() {
     }
 }
 
-/// The lock ended with `cid`, at 100 ms. `dee` is out of the way at 71 ms, `eve` is let in until 271 ms, and `cid` is cut
-/// to 74 ms, all in one late turn: to nobody the end of the lock has come nearer.
+/// The lock ended with `cid`, at 100 ms. `dee` is gone at 71 ms, `eve` is let in until 271 ms, and `cid` is cut to 74
+/// ms, all in one late turn: the end of the lock has come nearer for nobody.
 #[test]
 fn cut_beside_a_longer_hold_of_the_same_turn_is_not_announced() {
     let limited = |permits| Mode::Shared {

@@ -1,4 +1,4 @@
-//! Requests as the direct tests make them, short to write.
+//! Short requests for the direct tests.
 
 use rlock_core::{
     AcquireOptions, Channel, ChannelKind, Delivery, Hold, Holders, Limits, Locks, Mode, Name,
@@ -19,7 +19,7 @@ pub(crate) const CHANNEL: Channel<'static> = Channel {
     name: b"c",
 };
 
-/// No other lock is held by anybody.
+/// No other lock has a holder.
 pub(crate) struct Nobody;
 
 impl Holders for Nobody {
@@ -60,7 +60,7 @@ pub(crate) const RENEWAL: Renewal<'static> = Renewal {
     value: None,
 };
 
-/// Queues a call, which is known by the number of its session.
+/// Queues a call; the number of its session identifies it.
 pub(crate) fn call(
     locks: &mut Locks,
     now: Timestamp,
@@ -78,7 +78,7 @@ pub(crate) fn call(
     locks.enqueue(now, KEY, &hold, &request, delivery).0
 }
 
-/// Queues a request whose answer goes to channel `c`.
+/// Queues a request that is answered on channel `c`.
 pub(crate) fn notified(
     locks: &mut Locks,
     now: Timestamp,
@@ -92,7 +92,7 @@ pub(crate) fn notified(
     locks.enqueue(now, KEY, &hold, &request, delivery).0
 }
 
-/// The hold as an owner sees it who does not have it.
+/// The hold in the view of another owner.
 pub(crate) fn of_somebody_else(hold: &Hold) -> Hold {
     match hold.clone() {
         Hold::Exclusive { holder, value, .. } => Hold::Exclusive {
@@ -104,7 +104,7 @@ pub(crate) fn of_somebody_else(hold: &Hold) -> Hold {
     }
 }
 
-/// A lock of `owner` that was just taken.
+/// A lock that `owner` has just taken.
 pub(crate) fn taken(locks: &mut Locks, now: Timestamp, owner: &str) -> Hold {
     let mut hold = Hold::Free;
     let asked = request(owner, Wait::No);

@@ -1,4 +1,4 @@
-//! Connections that end, servers that may grant no more, and stale names.
+//! Connections that end, servers that may no longer grant, and stale numbers.
 
 use rlock_core::{
     AcquireOptions, Admission, Delivery, Due, Effect, Fence, Gauges, Grace, Hold, Holders, Limits,
@@ -16,7 +16,7 @@ const OTHER: Name<'static> = Name {
     key: b"other",
 };
 
-/// Takes the lock and asks to be notified of its loss.
+/// Takes the lock with a watch for its loss.
 fn watched(locks: &mut Locks, owner: &str, session: u64) -> Hold {
     let mut hold = Hold::Free;
     let asked = Request {
@@ -148,7 +148,7 @@ fn watch_asked_for_after_a_demotion_is_not_taken_for_one_from_before() {
     let mut hold = watched(&mut locks, "ann", 7);
     notified(&mut locks, at(0), &hold, "bob", 8);
     locks.stand_down();
-    // It is a master again at once, and what is left of before is still there.
+    // It is a master again at once, and entries from before are still there.
     let again = Renewal {
         session: Some(9),
         bind: Some(Grace::from_millis(0)),
@@ -182,7 +182,7 @@ fn value_told_after_a_demotion_is_not_taken_for_one_from_before() {
     assert_eq!(locks.tell_value(at(0), KEY, &hold), told(Some(b"a:1")));
     assert_eq!(locks.tell_value(at(0), KEY, &hold), None);
     locks.stand_down();
-    // It is a master again at once, and what is left of before is still there.
+    // It is a master again at once, and entries from before are still there.
     assert_eq!(locks.tell_value(at(1), KEY, &hold), told(Some(b"a:1")));
     while locks.next_due(at(1)).is_some() {}
     assert_eq!(locks.gauges().watches, 1);
@@ -191,8 +191,8 @@ fn value_told_after_a_demotion_is_not_taken_for_one_from_before() {
     assert_eq!(locks.check_indices(), Ok(()));
 }
 
-/// Asks to wait for a lock that somebody holds, alone or together with `OTHER`;
-/// answers which calls end by that.
+/// Asks to wait for a lock that another owner holds, alone or together with
+/// `OTHER`; returns the calls that this ends.
 fn wait_for(
     locks: &mut Locks,
     mode: Mode,
@@ -259,7 +259,8 @@ fn owner_with_a_place_from_before_a_demotion_may_ask_for_anything_anew() {
     }
 }
 
-/// As may be after a `RENAME`, if the fences of both keys were ahead of the clock.
+/// This can happen after a `RENAME`, if the fences of both keys were ahead of the
+/// clock.
 #[test]
 fn one_whose_fence_another_holder_has_by_chance_is_told_of_its_loss_when_that_changes() {
     let lost = |it: &Effect| matches!(it, Effect::Lost { owner, .. } if **owner == *b"ann");
@@ -457,8 +458,8 @@ fn emptied_queue_grants_nobody_who_was_in_it_and_keeps_who_comes_later() {
     assert_eq!(locks.check_indices(), Ok(()));
 }
 
-/// Queues a request for a lock, or for several, that are somebody else's; which
-/// calls that ends.
+/// Queues a request for one lock or several that others hold; returns the calls
+/// that this ends.
 fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u64> {
     let mut holds =
         vec![of_somebody_else(&taken(&mut Locks::default(), at(0), "ann")); names.len()];
@@ -487,7 +488,7 @@ fn queued(locks: &mut Locks, names: &[Name<'_>], mode: Mode, call: u64) -> Vec<u
     );
     let handle = |effect| match effect {
         Effect::Withdrawn(Delivery::Blocked { handle, .. }) => handle,
-        other => panic!("{other:?} comes"),
+        other => panic!("unexpected effect {other:?}"),
     };
     effects.into_iter().map(handle).collect()
 }
@@ -513,7 +514,7 @@ fn owner_whose_queue_was_emptied_asks_in_any_way_and_its_earlier_call_ends() {
         locks.begin_turn(1);
         assert_eq!(locks.empty_queue(KEY).len(), 1, "bob later");
         locks.begin_turn(100);
-        // Alone at the other key, it may wait there beside its earlier request.
+        // At the other key alone, it may wait there beside its earlier request.
         let beside = first.0.len() == 1 && then.0 == &both[1..];
         let (ended, places) = if beside {
             (vec![], 2)
@@ -530,7 +531,7 @@ fn owner_whose_queue_was_emptied_asks_in_any_way_and_its_earlier_call_ends() {
     }
 }
 
-/// Who holds [`OTHER`], as one who asks for another lock sees it.
+/// The holder of [`OTHER`], for a request for another lock.
 struct HolderOfOther(&'static str);
 
 impl Holders for HolderOfOther {
@@ -573,7 +574,7 @@ fn nobody_waits_for_places_of_a_queue_that_was_emptied() {
         ask(&mut locks, OTHER, &mut of_other, "eve"),
         Ok(Admission::MustWait)
     );
-    // One that comes later is ahead of one that asks again.
+    // A later request is ahead of an owner that asks again.
     notified(&mut locks, at(1), &hold, "dan", 9);
     let delivery = Delivery::Blocked {
         session: 9,

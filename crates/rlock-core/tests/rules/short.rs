@@ -11,7 +11,7 @@ const fn asked(owner: usize, mode: Mode, wait: Wait) -> Asked {
     Asked::plain(owner, mode, 5, wait)
 }
 
-/// Waits without end, and keeps its place for as long as a lease.
+/// Waits without a limit, and keeps its place for as long as a lease.
 const fn keeping(owner: usize, mode: Mode) -> Asked {
     let mut asked = asked(owner, mode, Wait::Forever);
     asked.options.keep = Some(Grace::from_millis(5));
@@ -36,7 +36,7 @@ const PAST_NEXT_END: Operation = Operation::Pass {
     punctual: true,
 };
 
-/// What two owners and a bystander may do to one lock.
+/// Operations of two owners and a bystander on one lock.
 const EXCLUSIVE: [Operation; 11] = [
     ask(
         0,
@@ -91,7 +91,7 @@ const LIMITED: Mode = Mode::Shared {
     limit: Some(3),
 };
 
-/// What three owners may do to one lock that they share, or would have alone.
+/// Operations of three owners on one lock, in shared or exclusive mode.
 const SHARED: [Operation; 11] = [
     ask(0, asked(0, TOGETHER, Wait::Forever)),
     ask(0, asked(1, LIMITED, Wait::Forever)),
@@ -116,7 +116,7 @@ const SHARED: [Operation; 11] = [
     PAST_NEXT_END,
 ];
 
-/// What three owners may do to two locks, each or both.
+/// Operations of three owners on two locks, each or both.
 const SEVERAL: [Operation; 10] = [
     Operation::AcquireAll {
         set: 0,
@@ -144,7 +144,7 @@ const SEVERAL: [Operation; 10] = [
     PAST_NEXT_END,
 ];
 
-/// Does the moves in every order, with repetitions.
+/// Plays the moves in every order, with repetitions.
 fn all_sequences<const DEPTH: usize>(moves: &[Operation]) {
     let mut sequence = [0; DEPTH];
     loop {

@@ -1,5 +1,5 @@
-//! What is visible on a stage, as text: locks and messages, with their
-//! fences counted.
+//! The visible state of a stage, as text: locks and messages, with numbered
+//! fences.
 
 use rlock_core::{
     ChannelKind, Fence, Holder, Holding, Name, ViewFields, ViewValue,
@@ -59,7 +59,7 @@ impl Stage {
         script::shown(fields)
     }
 
-    /// Who holds a lock; `Err` if the key holds no lock.
+    /// The holders of a lock; `Err` if the key is not a lock.
     fn holding(&self, name: Name<'_>) -> Result<Holding, ()> {
         let now = self.driver.now;
         let Some(stored) = self.driver.store.get(now, name) else {
@@ -94,7 +94,7 @@ impl Stage {
         }
     }
 
-    /// What is kept of a shared holder beside its count.
+    /// The terms of a shared holder.
     fn terms(&self, it: &Holder) -> String {
         let left = it.deadline.millis_from(self.driver.now);
         let fence = it.fence.map_or(0, |fence| self.number(fence));
@@ -142,7 +142,7 @@ impl Stage {
         }
     }
 
-    /// Numbers the fences that appear for the first time in this step.
+    /// Numbers the fences that are new in this step.
     pub(crate) fn number_fences(&mut self, reply: Option<&Shown>, told: &[Told<Fence>]) {
         let told = told.iter().filter_map(|told| match told {
             Told::Message { fence, .. } => *fence,

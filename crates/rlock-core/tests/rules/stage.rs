@@ -1,5 +1,4 @@
-//! One scenario being played: clients with names, and the commands that they
-//! send.
+//! The stage for one scenario: clients with names, and their commands.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +14,11 @@ use rlock_testkit::core::{
     told::{Ask, Error, Reply},
 };
 
-/// When every scenario begins, in milliseconds since the Unix epoch.
+/// The start of every scenario, in milliseconds since the Unix epoch.
 const START_MS: u64 = 1_700_000_000_000;
 const LEASE_MAX_MS: u64 = 86_400_000;
 
-/// A reply as a scenario shows it; a fence gets its number later.
+/// A reply as a scenario shows it; its fence gets a number later.
 pub(crate) enum Shown {
     Text(String),
     Fence(Fence),
@@ -35,21 +34,21 @@ impl Shown {
     }
 }
 
-/// A command that there is not, or whose words are not as they have to be.
+/// An unknown command, or one with invalid words.
 struct BadCommand;
 
 fn read<T>(parsed: Result<T, ArgError>) -> Result<T, BadCommand> {
     parsed.map_err(|_| BadCommand)
 }
 
-/// A server on which one scenario is played.
+/// A server for one scenario.
 pub(crate) struct Stage {
     pub(crate) driver: Driver,
     /// The session of each client.
     clients: BTreeMap<String, u64>,
     /// The blocked calls, each with its client and session.
     pub(crate) calls: BTreeMap<u64, (String, u64)>,
-    /// In the order of their first appearance.
+    /// Ordered by their first appearance.
     pub(crate) fences: Vec<Fence>,
     last_id: u64,
 }
@@ -72,7 +71,7 @@ impl Stage {
         }
     }
 
-    /// Plays a step, and returns what is visible of it, line by line.
+    /// Plays a step, and returns its visible results, line by line.
     pub(crate) fn play(&mut self, step: &Step) -> Vec<String> {
         let at = Timestamp::from_millis(START_MS + step.at_ms);
         self.driver.advance(at);
@@ -263,8 +262,8 @@ impl Stage {
         *self.clients.entry(client.to_owned()).or_insert(new)
     }
 
-    /// Ends the connection: its blocked call is gone, and what it asked to be
-    /// notified of, and what is bound to it is cut.
+    /// Ends the connection: its blocked call and its watches are gone, and holds
+    /// bound to it are cut.
     fn close(&mut self, client: &str) {
         let session = self.session(client);
         let calls = self.calls.iter().filter(|(_, (_, of))| *of == session);
@@ -275,8 +274,7 @@ impl Stage {
         self.clients.remove(client);
     }
 
-    /// A word of a command; `fence:2+10` stands for the second fence and ten
-    /// more.
+    /// A word of a command; `fence:2+10` stands for the second fence plus ten.
     fn word(&self, word: &str) -> String {
         let Some(sum) = word.strip_prefix("fence:") else {
             return word.to_owned();

@@ -1,4 +1,4 @@
-//! Much to do at once is done in pieces.
+//! A lot of work at once is done in pieces.
 
 use rlock_core::{
     AcquireOptions, Channel, Due, Effect, Gauges, Grace, Hold, Locks, Name, Request, Step,
@@ -20,14 +20,14 @@ const PIECE: usize = 64;
 fn assert_empty(locks: &mut Locks, now: Timestamp) {
     assert_eq!(locks.gauges(), Gauges::default());
     assert!(!locks.is_contended(KEY));
-    // A lock that had to be settled may have been forgotten meanwhile.
+    // A lock that was marked for settling may have been forgotten meanwhile.
     assert!(locks.next_due(now).is_none());
     assert_eq!(locks.next_deadline(now), None);
     assert_eq!(locks.check_indices(), Ok(()));
 }
 
-/// Settles the lock as often as it is due, and answers the sizes of the steps
-/// and who got it.
+/// Settles the lock as often as it is due, and returns the sizes of the steps and
+/// the new holder.
 fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> (Vec<usize>, Option<String>) {
     let (mut sizes, mut granted) = (Vec::new(), None);
     while locks.next_deadline(now) == Some(now) {
@@ -46,8 +46,8 @@ fn settle_all(locks: &mut Locks, now: Timestamp, hold: &mut Hold) -> (Vec<usize>
     (sizes, granted)
 }
 
-/// Turns of ten tickets until all is done: how many there were, and the
-/// databases of the locks that had to be settled.
+/// Runs turns of ten tickets until all work is done; returns their number, and
+/// the databases of the locks that had to be settled.
 fn turns(locks: &mut Locks) -> (usize, Vec<u32>) {
     let (mut turns, mut settled) = (0, Vec::new());
     while locks.next_deadline(at(0)) == Some(at(0)) {
@@ -153,7 +153,7 @@ fn late_settling_ends_waits_in_pieces_before_it_grants() {
     assert_eq!(hold, Hold::Free);
     assert_eq!(locks.check_front(at(50), KEY, &hold), Ok(()));
 
-    // Until the rest is done the lock is free, but not for newcomers.
+    // Until the rest is done the lock is free, but not for new requests.
     let asked = request("new", Wait::No);
     let step = locks.acquire(at(50), KEY, &mut hold, &asked, &NO_LIMITS, &Nobody);
     let reply = step.map(|step| step.reply);
@@ -242,7 +242,7 @@ fn flushes_in_a_row_are_one_work() {
         locks.settle_all_later(Some(0));
     }
     assert_eq!(turns(&mut locks).0, 11);
-    // One that comes while the work is under way has to start again.
+    // A database that changes during the work must start again.
     locks.settle_all_later(Some(0));
     locks.begin_turn(1);
     assert!(locks.next_due(at(0)).is_none());
@@ -250,7 +250,7 @@ fn flushes_in_a_row_are_one_work() {
     assert_eq!(turns(&mut locks).0, 21);
 }
 
-/// Asks for the lock of a driver, by a call or on a channel that is silent.
+/// Asks for the lock of a driver, by a call or on a channel without listeners.
 fn ask(driver: &mut Driver, owner: &str, session: u64, channel: Option<Channel<'_>>) {
     let request = Request {
         session: Some(session),
@@ -291,7 +291,7 @@ fn waiters_whom_nobody_hears_are_skipped_in_pieces() {
     assert_eq!(granted.count(), 1);
 }
 
-/// What there may be to do without anybody asking.
+/// The kinds of work without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     LeaseEnds,
@@ -312,8 +312,8 @@ impl Work {
         Self::WaitEnds,
     ];
 
-    /// Makes so much of it due at 20 ms, in locks of this database and on this
-    /// connection.
+    /// Creates this much work that is due at 20 ms, in locks of this database and
+    /// on this connection.
     fn pile_up(self, driver: &mut Driver, db: u32, session: u64, many: usize) {
         let keys: Vec<_> = (0..many).map(|n| format!("k{n}")).collect();
         let lease_ms = if self == Self::LeaseEnds { 10 } else { 1000 };
@@ -355,7 +355,7 @@ impl Work {
         }
     }
 
-    /// Whether it is this that is due, in the database.
+    /// Whether this is the due work, in the database.
     fn is(self, due: &Due, of: u32) -> bool {
         match due {
             Due::Settle { db, .. } => *db == of && self != Self::BoundHolds,
@@ -369,8 +369,8 @@ impl Work {
 #[test]
 fn no_kind_of_work_waits_for_all_of_another() {
     for flood in Work::ALL {
-        // What closes is seen by what it leaves to do. Locks that have changed
-        // are settled in the order in which that was seen.
+        // The consequences show which connection closes. Changed locks are
+        // settled in the order in which the changes were seen.
         let others = |it: &Work| match it {
             Work::ClosedConnection => false,
             Work::ChangedDatabase => !matches!(flood, Work::ChangedKeys | Work::ChangedDatabase),
@@ -378,7 +378,7 @@ fn no_kind_of_work_waits_for_all_of_another() {
         };
         for work in Work::ALL.into_iter().filter(others) {
             let mut driver = Driver::new(at(0), NO_LIMITS);
-            // All queues are gone through for a database that has changed.
+            // A changed database requires a pass over all queues.
             let (before, after) = (work == Work::ChangedDatabase, 2000);
             let before = usize::from(before);
             work.pile_up(&mut driver, 2, 2, before);
@@ -393,8 +393,7 @@ fn no_kind_of_work_waits_for_all_of_another() {
     }
 }
 
-/// A lock is left to those outside the queue for some milliseconds, not for as
-/// long as the clock is set back by.
+/// The time of an offer does not grow when the clock is set back.
 #[test]
 fn offer_ends_when_the_clock_is_set_back() {
     let mut locks = Locks::default();
@@ -408,15 +407,15 @@ fn offer_ends_when_the_clock_is_set_back() {
         locks.settle(now, KEY, &mut hold).effects.len()
     };
     assert_eq!(free(&mut locks, at(60_000)), 1);
-    // Offered, and once more asked for while it is.
+    // The lock is offered, and requested once more meanwhile.
     assert_eq!(free(&mut locks, at(60_001)), 1);
     assert_eq!(free(&mut locks, at(60_002)), 0);
     assert_eq!(free(&mut locks, at(10)), 1);
     assert!(hold != Hold::Free);
 }
 
-/// While nothing may be granted nobody looks at free locks, and whether it may
-/// again is found by looking at a few.
+/// While grants are not allowed, free locks are not looked at. Looks at a few
+/// locks show whether grants are allowed again.
 #[test]
 fn locks_wait_for_the_end_of_a_pause_of_granting_and_not_each_by_itself() {
     const LOCKS: usize = 1000;

@@ -6,7 +6,7 @@ use rlock_testkit::core::{
     reached::Reached,
 };
 
-/// Xorshift (G. Marsaglia, 2003): enough to wander about with, and the same
+/// Xorshift (G. Marsaglia, 2003): good enough for random walks, and the same
 /// everywhere.
 struct Steps(u64);
 
@@ -23,8 +23,8 @@ impl Iterator for Steps {
 
 /// Walks, and fails with the operations that lead to the difference.
 ///
-/// With `WALK=seed:step`, core and model are printed side by side as they are
-/// before and after that step.
+/// With `WALK=seed:step`, core and model are printed side by side before and
+/// after that step.
 fn walk(pair: &mut Pair, seed: u64, operations: impl Iterator<Item = Operation>) {
     let shown = std::env::var("WALK").unwrap_or_default();
     let shown = shown.strip_prefix(&format!("{seed}:"));
@@ -52,7 +52,7 @@ fn walk(pair: &mut Pair, seed: u64, operations: impl Iterator<Item = Operation>)
 const SEEDS: [u64; 10] = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89];
 const OPERATIONS: usize = 10_000;
 
-/// Walks from every seed, and sees that it came everywhere.
+/// Walks from every seed, and checks that all outcomes were reached.
 fn walks(setup: Setup, rare: &[(&'static str, &'static str)]) {
     let mut reached = Reached::new();
     for seed in SEEDS {
@@ -69,10 +69,10 @@ fn walks(setup: Setup, rare: &[(&'static str, &'static str)]) {
     }
 }
 
-/// How often each outcome has to be reached, in each of the walks.
+/// How often each walk must reach each outcome.
 const OFTEN: u64 = 3;
 
-/// What operations can come to, whatever the limits.
+/// The possible outcomes of operations, whatever the limits.
 const OUTCOMES: &[(&str, &str)] = &[
     ("ACQUIRE", "blocked"),
     ("ACQUIRE", "fence"),
@@ -182,9 +182,9 @@ fn core_and_model_agree_on_a_long_walk_where_nobody_minds_deadlocks() {
     walks(Setup::HEEDLESS, &[]);
 }
 
-/// Nobody changes keys from outside, though the server starts again at times,
-/// and nearly all ask for permits. A request
-/// that would tie a knot by waiting is refused, and no knot comes to be otherwise.
+/// Nobody changes keys from outside, though the server restarts sometimes, and
+/// nearly all requests are for permits. A request that would close a knot by
+/// waiting is refused, and no knot arises in another way.
 fn walk_for_permits(seeds: &[u64]) {
     for seed in seeds {
         let mut pair = Pair::new(Setup::WIDE);

@@ -1,9 +1,9 @@
-//! Events, outputs and the configuration in the form of `docs/embedding.md`, as a host writes and reads them.
+//! Events, outputs and the configuration in the format of `docs/embedding.md`, as a host writes and reads them.
 
 use rlock_embed::VERSION;
 use serde_json::{Value, json};
 
-/// In place of a time: without limit.
+/// Instead of a time: no limit.
 pub(crate) const NONE: u64 = u64::MAX;
 
 /// An event, as bytes and by the names of its fields.
@@ -36,7 +36,7 @@ impl Event {
         self.with(name, "u32", &number.to_le_bytes(), json!(number))
     }
 
-    /// Without limit is nothing in the record.
+    /// A time without a limit is left out of the record.
     pub(crate) fn u64(self, name: &str, number: u64) -> Self {
         let value = (number != NONE).then_some(number);
         self.with(name, "u64", &number.to_le_bytes(), json!(value))
@@ -61,7 +61,7 @@ fn counted(bytes: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes(), bytes].concat()
 }
 
-/// What a host reads of the output.
+/// The output, as a host reads it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
     Connect {
@@ -237,7 +237,7 @@ pub(crate) fn read(output: &[u8]) -> (u64, Vec<Action>) {
     (deadline, actions)
 }
 
-/// What a machine begins with.
+/// The configuration of a machine.
 pub(crate) fn configuration(url: &str, name: &str) -> Event {
     let begun = Event::default().u32("version", VERSION);
     let begun = begun
@@ -250,7 +250,7 @@ pub(crate) fn configuration(url: &str, name: &str) -> Event {
         .u64("response", NONE)
         .u64("retry", NONE)
         .u64("replication", NONE);
-    // The channel of a client is made of it, so that no two may have the same.
+    // It becomes part of the client's channel, which must be unique.
     let first = name.bytes().next().unwrap_or(0);
     (0..32).fold(begun, |event, at| event.u8("seed", first + at))
 }

@@ -1,4 +1,4 @@
-//! A host in Rust: sockets and a clock around a machine, and a record of what was said.
+//! A host in Rust: sockets and a clock around a machine, and a record of the exchange.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
@@ -23,7 +23,7 @@ pub(crate) struct Host {
     begun: Instant,
     deadline: u64,
     last: u64,
-    /// The callers' results that nobody has looked at.
+    /// The actions for callers that were not read yet.
     told: Vec<Action>,
     pub(crate) configuration: Event,
     pub(crate) steps: Vec<Step>,
@@ -77,7 +77,7 @@ impl Host {
             },
             Action::Write { connection, bytes } => {
                 let socket = self.sockets.get_mut(&connection).expect("it is open");
-                // A failure is seen when it is read from.
+                // A failure shows when the socket is read.
                 let _ = socket.write_all(&bytes);
             }
             Action::Close { connection } => drop(self.sockets.remove(&connection)),
@@ -91,7 +91,7 @@ impl Host {
         self.handle(event.u8("failure", 0).bytes("text", text.as_bytes()));
     }
 
-    /// Reads what has come, and lets time pass.
+    /// Reads what has arrived, and lets time pass.
     pub(crate) fn look(&mut self) {
         let mut buffer = [0; 65536];
         for connection in self.sockets.keys().copied().collect::<Vec<_>>() {
@@ -114,7 +114,7 @@ impl Host {
         }
     }
 
-    /// The first result of a caller for which that holds.
+    /// The first action for callers that matches.
     pub(crate) fn told(&mut self, what: &str, is_meant: impl Fn(&Action) -> bool) -> Action {
         let begun = Instant::now();
         loop {
@@ -139,12 +139,12 @@ impl Host {
         call
     }
 
-    /// Begins to ask for locks.
+    /// Starts a call for locks.
     pub(crate) fn ask(&mut self, keys: &[&str], mode: (u8, u32, u32), wait: u64) -> u64 {
         self.call(2, |event| asking(event, keys, mode, wait))
     }
 
-    /// Leads, with that value.
+    /// Campaigns with that value.
     pub(crate) fn campaign(&mut self, key: &str, value: &str) -> u64 {
         let call = self.call(19, |event| {
             let event = asking(event, &[key], (0, 1, 0), NONE);
@@ -170,7 +170,7 @@ impl Host {
         }
     }
 
-    /// How a call has ended that is granted nothing: `refused`, `done`, or the code of an error.
+    /// How a call without a grant has ended: `refused`, `done`, or the code of an error.
     pub(crate) fn end(&mut self, call: u64) -> String {
         let end = self.told("an end", |it| match it {
             Action::Refused { call: told }
@@ -186,7 +186,7 @@ impl Host {
         }
     }
 
-    /// What an observer receives next, or what was asked for: the fence and the value.
+    /// The next change for an observer, or the answer to a question: the fence and the value.
     pub(crate) fn leader(&mut self, call: u64) -> Option<(u64, String)> {
         let is_meant =
             |it: &Action| matches!(it, Action::Leader { call: told, .. } if *told == call);
@@ -196,7 +196,7 @@ impl Host {
         }
     }
 
-    /// Whether it received a leader that nobody has looked at.
+    /// Whether it received the leader and has not read it.
     pub(crate) fn is_told_of(&self, call: u64) -> bool {
         let is_of = |it: &Action| matches!(it, Action::Leader { call: told, .. } if *told == call);
         self.told.iter().any(is_of)
@@ -211,7 +211,7 @@ impl Host {
         self.machine.remaining(guard, self.now()) > 0
     }
 
-    /// Ends the connections as a network does that fails.
+    /// Ends the connections like a failing network.
     pub(crate) fn cut(&mut self) {
         for connection in self.sockets.keys().copied().collect::<Vec<_>>() {
             self.ended(connection, "cut");
@@ -245,7 +245,7 @@ pub(crate) fn asking(
         .u16("replicas", 0)
 }
 
-/// Where the server has the module from is no part of a record.
+/// The path of the server's module is not part of the record.
 fn hide_path(bytes: &mut [u8]) {
     let begin = b"$4\r\npath\r\n$";
     let Some(at) = bytes.windows(begin.len()).position(|it| it == begin) else {

@@ -1,4 +1,4 @@
-//! A machine with a host in Rust, on a real server; and runs that are recorded, by which every host is checked.
+//! A machine with a host in Rust, on a real server; and recorded runs, which check every host.
 
 mod form;
 mod host;
@@ -18,7 +18,7 @@ fn is_over(guard: u64) -> impl Fn(&Action) -> bool {
     move |it| matches!(it, Action::Over { guard: told, .. } if *told == guard)
 }
 
-/// A run of one client beside another one, in which most of what there is happens.
+/// A run of one client beside another one, with most kinds of events.
 fn run(server: &Server) -> Host {
     let (url, mut other) = (server.url(), Host::new(&server.url(), "other"));
     let mut host = Host::new(&url, "host");
@@ -129,7 +129,7 @@ fn a_wait_that_is_given_up_leaves_nothing() {
         server.queued("k") == 0
     });
     assert_eq!(other.release(held), "done");
-    // Nobody was there to take this one.
+    // Nobody received this grant.
     let untaken = host.lock(&["k"], EXCLUSIVE);
     host.handle(Event::of(18).u64("guard", untaken));
     eventually("it is free", || {
@@ -239,7 +239,7 @@ fn what_is_recorded_is_what_hosts_write_and_read() {
     assert_eq!(rest, all);
 }
 
-/// The run that was recorded; `RLOCK_RECORD=1` records it again.
+/// The recorded run; `RLOCK_RECORD=1` records it again.
 fn recording() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/host/run.json")
 }
@@ -253,7 +253,7 @@ fn begun(record: &Value) -> Machine {
     Machine::new(&unhex(&record["configuration"]["bytes"])).unwrap()
 }
 
-/// With a step on each line.
+/// One line for each step.
 fn recorded(host: &Host) -> String {
     let configuration = json!({
         "fields": host.configuration.fields,
@@ -276,7 +276,7 @@ fn recorded(host: &Host) -> String {
     format!("{{\"configuration\":{configuration},\"steps\":[\n{steps}\n]}}\n")
 }
 
-/// An action by the names of its fields.
+/// An action, by the names of its fields.
 fn shown(action: &Action) -> Value {
     match action {
         Action::Connect {

@@ -1,15 +1,15 @@
-//! What is asked of a machine, and what it says of that.
+//! The calls to a machine, and their outcomes.
 
 use crate::form::{Action, Event, NONE};
 use crate::world::{CLIENTS, MS, SECOND, World};
 
-/// How long a call goes on that does not wait for a lock.
+/// How long a call that does not wait for a lock is retried.
 const PATIENCE: u64 = 10 * SECOND;
-/// How much later than its limit a call may end: replicas may have to answer after the server's last word, and timers
+/// How long after its limit a call may end: replicas may have to answer after the server's last message, and timers
 /// are late.
 const MARGIN: u64 = 2_100 * MS;
 const LEASE_MAX: u64 = 40 * SECOND;
-/// Alone, shared, or some of two permits, which are of a key of their own.
+/// Exclusive, shared, or some of two permits, which have a key of their own.
 pub(crate) const MODES: [(u8, u32, u32); 4] = [(0, 1, 0), (1, 1, 0), (2, 1, 2), (2, 2, 2)];
 /// In slots 15495, 3300 and 7365.
 const KEYS: [&[&str]; 6] = [
@@ -25,21 +25,22 @@ const KEYS: [&[&str]; 6] = [
 pub(crate) struct Call {
     what: What,
     begun: u64,
-    /// By when it has to have ended.
+    /// The deadline for its end.
     pub(crate) latest: Option<u64>,
 }
 
 #[derive(Debug)]
 enum What {
-    /// The keys, which of [`MODES`], the grace if it is bound, and whether a release can have the server keep it.
+    /// The keys, the index in [`MODES`], the grace if it is bound, and whether the server can keep it after a
+    /// release.
     Lock(Vec<&'static str>, u8, u64, bool),
     Upgrade(u64),
-    /// Whether it was lost, and until when the server must keep what; 0 if it is free when this is done.
+    /// Whether it was lost, and what the server must keep until when; 0 if the lock is free after the release.
     Release(bool, Vec<(String, String, u64)>),
     Done,
     Flush,
     Question,
-    /// What it received last, if anything.
+    /// The last report, if there was one.
     Observe(Option<Option<(u64, String)>>),
     Leader,
 }
@@ -48,12 +49,12 @@ enum What {
 pub(crate) struct Guard {
     pub(crate) fences: Vec<(String, u64)>,
     pub(crate) owner: String,
-    /// Of [`MODES`].
+    /// The index in [`MODES`].
     pub(crate) mode: u8,
     begun: u64,
-    /// How long it outlives its connection, if it is bound to it.
+    /// How long it outlives its connection, if it is bound.
     pub(crate) grace: u64,
-    /// What a release can have the server keep.
+    /// Whether the server can keep it after a release.
     is_plain: bool,
     pub(crate) is_over: bool,
     pub(crate) dead_since: Option<u64>,
@@ -86,7 +87,7 @@ impl World<'_> {
                 self.calls(client, 4, What::Upgrade(guard), wait, 1, call);
             }
             (18, Some(guard)) => {
-                // A wrong lease is the caller's error.
+                // An invalid lease is the caller's error.
                 let lease = 200 * u64::from(how);
                 let call = |it: Event| it.u64("guard", guard).u64("lease", lease);
                 self.calls(client, 5, What::Done, 0, 1, call);
@@ -145,7 +146,7 @@ impl World<'_> {
         }
     }
 
-    /// Begins a call that may wait for this many milliseconds, and for each of this many requests besides.
+    /// Starts a call that may wait for `wait` milliseconds. One that does not wait has some time for each of its `requests`.
     fn calls(
         &mut self,
         client: usize,
@@ -205,7 +206,7 @@ impl World<'_> {
             3 if keys.len() == 1 => replicas = 1,
             _ => {}
         }
-        // Activities have what they have by several calls.
+        // Activities get their holds by several calls.
         let owner = u8::from(how / 32 < 3 && mode < 2);
         let is_plain = renewed == 1 && most == NONE && bound == NONE && owner == 0;
         let (permits, limit) = (MODES[mode].1, MODES[mode].2);
@@ -242,7 +243,7 @@ impl World<'_> {
     fn proclaims(&mut self, client: usize, guard: Option<u64>, time: u8) {
         let Some(guard) = guard else { return };
         let value = usize::from(time) * 5;
-        // One that is too long is the caller's error; so is the value of a shared hold.
+        // A value that is too long is the caller's error, and so is a value with a shared guard.
         self.calls(client, 20, What::Done, 0, 1, |it| {
             it.u64("guard", guard).bytes("value", &vec![b'v'; value])
         });
@@ -265,7 +266,7 @@ impl World<'_> {
         }
     }
 
-    /// Ends what nothing else ends.
+    /// Ends calls that nothing else ends.
     pub(crate) fn looks_away(&mut self, client: usize) {
         let calls = self.clients[client].calls.iter();
         let observers = calls.filter(|it| matches!(it.1.what, What::Observe(_)));
@@ -276,7 +277,7 @@ impl World<'_> {
         }
     }
 
-    /// Each change is one, and no fence is smaller than one before.
+    /// Each change is a real one, and fences never decrease.
     fn observed(&mut self, client: usize, call: u64, leader: Option<(u64, String)>, missed: bool) {
         self.seen.changes += 1;
         let call = self.clients[client].calls.get_mut(&call);
@@ -301,7 +302,7 @@ impl World<'_> {
             None => Some(0),
             Some(least) => it.is_plain.then(|| it.begun + least * MS),
         };
-        // An activity may hold it by other guards, too; and an upgrade that comes too late, for a moment.
+        // An activity may also hold it by other guards; and an upgrade that comes too late holds it for a moment.
         let upgrades = |it: &Call| matches!(it.what, What::Upgrade(of) if of == guard);
         let is_upgraded = self.clients[client].calls.values().any(upgrades);
         let until = until.filter(|_| !it.owner.contains(":a") && !is_upgraded);
@@ -316,7 +317,7 @@ impl World<'_> {
         });
     }
 
-    /// Who asks nothing does not notice that a connection is silent.
+    /// A client without requests does not notice that a connection is silent.
     pub(crate) fn wonders(&mut self, client: usize) {
         let key: &[u8] = [&b"a"[..], b""][self.below(2) as usize];
         self.calls(client, 7, What::Question, 0, 1, |it| {
@@ -325,13 +326,13 @@ impl World<'_> {
         });
     }
 
-    /// Those who hold a key now may go on for a while.
+    /// The current holders of a key may appear valid for a while.
     fn is_doubtful(&mut self, key: &str) {
         let fence = 1_700_000_000_000_000 + self.now / 1000 + 1000;
         self.doubtful.insert(key.to_owned(), fence);
     }
 
-    /// The process of a client stalls.
+    /// A client's process is paused.
     fn stops(&mut self, client: usize, time: u64) {
         self.disturbed = self.now;
         self.kept.clear();
@@ -342,7 +343,7 @@ impl World<'_> {
         }
     }
 
-    /// The process of a client ends, and another one begins.
+    /// A client's process ends, and another one starts.
     fn dies(&mut self, client: usize) {
         self.disturbed = self.now;
         self.kept.clear();
@@ -385,7 +386,7 @@ impl World<'_> {
         self.clients[client] = self.begins();
     }
 
-    /// Says what is no event, which must not change anything: the twin is not always told.
+    /// Sends an invalid event, which must change nothing: the second machine does not always get it.
     fn errs(&mut self, client: usize, how: u8, which: u8) {
         let this = &mut self.clients[client];
         let used = this.calls.keys().chain(this.guards.keys()).next().copied();
@@ -402,7 +403,7 @@ impl World<'_> {
             (1, _) => bytes.push(which),
             (2, Some(used)) => bytes = event(used),
             (3, _) => bytes[0] = which.max(23),
-            // No text, a guard that is a list, and so on: as long as all other things.
+            // No text, a guard that is a list, and so on: as long as all other events.
             _ => bytes = [&[2][..], &call.to_le_bytes(), &[which; 40]].concat(),
         }
         let is_taken = this.machine.handle(self.now, &bytes, Vec::new()).is_ok();
@@ -413,7 +414,7 @@ impl World<'_> {
         }
     }
 
-    /// A caller gets its result.
+    /// Handles an action for a caller.
     pub(crate) fn told(&mut self, client: usize, action: Action) {
         let call = match &action {
             Action::Leader {
@@ -433,7 +434,7 @@ impl World<'_> {
             Action::Over { guard, .. } => {
                 let this = &mut self.clients[client];
                 let ends = this.guards.get_mut(guard).filter(|it| !it.is_over);
-                // What was shared may be lost, and taken again by an upgrade.
+                // The shared hold may be lost, and an upgrade may take the lock again.
                 let upgrades = |it: &Call| matches!(it.what, What::Upgrade(of) if of == *guard);
                 let is_left = this.machine.remaining(*guard, self.now) > 0
                     && !this.calls.values().any(upgrades);
@@ -489,7 +490,7 @@ impl World<'_> {
                 }
                 it => {
                     let it = format!("{it:?}");
-                    self.is_wrong(|| format!("{it} was not upgraded: {guard} {fences:?}"));
+                    self.is_wrong(|| format!("{it} should have been upgraded: {guard} {fences:?}"));
                 }
             },
             (What::Lock(..) | What::Upgrade(_), Action::Refused { .. }) => {

@@ -1,4 +1,4 @@
-//! What must hold at every moment, and at the end.
+//! What must be true at every moment, and at the end.
 
 use crate::calls::MODES;
 use crate::world::{CLIENTS, MS, SECOND, World};
@@ -30,7 +30,8 @@ impl World<'_> {
                     continue;
                 }
                 let since = *it.dead_since.get_or_insert(now);
-                // After it stalled, it asks for a heartbeat, and waits for half the grace.
+                // After a pause, it sends a heartbeat, and waits for half the
+                // grace.
                 let is_running = client.stopped_until + it.grace / 2;
                 let is_late = now > since.max(is_running) + 50 * MS;
                 if is_late && !(it.is_over || is_stopped || client.is_closing) {
@@ -64,18 +65,18 @@ impl World<'_> {
         self.check_kept();
     }
 
-    /// Every hold that must be kept exists, unless somebody ended it.
+    /// A kept lock is there, unless somebody took it away.
     fn check_kept(&mut self) {
         let now = self.now;
         self.kept.retain(|kept| now < kept.2);
         let mut kept = self.kept.iter();
         if let Some(it) = kept.find(|(key, owner, _)| !self.server.holds(key, owner)) {
-            let it = format!("{it:?} had to be kept");
+            let it = format!("{it:?} was not kept");
             self.is_wrong(|| it);
         }
     }
 
-    /// Among those who have a key alone, the later one has the larger fence.
+    /// A later exclusive holder of a key has a larger fence.
     pub(crate) fn check_fences(&mut self, client: usize, guard: u64) {
         let this = &self.clients[client];
         if this.machine.remaining(guard, self.now) == 0 {
@@ -99,7 +100,7 @@ impl World<'_> {
         }
     }
 
-    /// Everything is let go, and nothing goes wrong any more.
+    /// Everything is released, and no more faults happen.
     pub(crate) fn end(&mut self) -> Result<(), String> {
         self.is_ending = true;
         let begun = self.now;

@@ -1,12 +1,12 @@
-//! The machine against the core of the server, in bytes, in a world where everything goes wrong that can; and beside
-//! each machine a second one, mostly the WebAssembly of it, which has to say the same.
+//! The machine against the core of the server, in bytes, in a world with every kind of fault. Beside each machine
+//! runs a second one, mostly as WebAssembly, which must return the same.
 //!
-//! Time is a number here, and chance comes from a seed, so a failure can be repeated. What fails shrinks to the fewest
-//! steps that show it, which are printed with all that happened.
+//! Time is a number here, and chance comes from a seed, so a failure can be repeated. A failing run shrinks to the
+//! fewest steps that show the failure, which are printed with all events.
 
 mod calls;
 mod checks;
-#[allow(dead_code, reason = "hosts receive more than is checked here")]
+#[allow(dead_code, reason = "hosts receive more than these tests check")]
 #[path = "../host/form.rs"]
 mod form;
 mod twin;
@@ -36,7 +36,7 @@ fn webassembly_says_the_same() {
     let wasm = match twin::built().and_then(|file| Wasm::read(&file)) {
         Ok(wasm) => wasm,
         Err(error) if !["CI", "RLOCK_ENGINE_WASM"].into_iter().any(must_be_there) => {
-            // Past what tests print, which is only seen of those that fail.
+            // This bypasses the capture of test output, which is only shown for failing tests.
             let text =
                 format!("rlock_engine.wasm cannot be built here, and is not tested: {error}\n");
             return std::io::stderr().write_all(text.as_bytes()).unwrap();
@@ -51,7 +51,7 @@ fn play(wasm: Option<&Wasm>, cases: u32) -> Seen {
     let mut runner = TestRunner::new(ProptestConfig {
         cases,
         failure_persistence: None,
-        // The same each time, so that a failure is a change's doing.
+        // The same in each run, so that a change causes each new failure.
         rng_seed: RngSeed::Fixed(3),
         max_shrink_iters: 20_000,
         max_shrink_time: 15_000,

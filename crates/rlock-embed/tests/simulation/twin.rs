@@ -1,4 +1,4 @@
-//! A second machine, with the same input.
+//! A second machine, which gets the same events.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,8 @@ pub(crate) struct Instance {
     remaining: TypedFunc<(u64, u64), u64>,
 }
 
-/// The file that `RLOCK_ENGINE_WASM` names, or one that is built now; why there is none.
+/// The file that `RLOCK_ENGINE_WASM` names, or one that is built now; the error
+/// if there is none.
 pub(crate) fn built() -> Result<PathBuf, String> {
     if let Some(file) = std::env::var_os("RLOCK_ENGINE_WASM") {
         return Ok(file.into());
@@ -95,7 +96,7 @@ impl Twin {
         }
     }
 
-    /// Nothing if the event is refused.
+    /// `None` if the event is refused.
     pub(crate) fn handle(&mut self, now: u64, event: &[u8]) -> Option<Vec<u8>> {
         match self {
             Self::Native(machine) => machine.handle(now, event, Vec::new()).ok(),

@@ -1,4 +1,4 @@
-//! Machines, a server, and bytes on their way.
+//! Machines, a server, and bytes in transit.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ use crate::twin::{Twin, Wasm};
 
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1000 * MS;
-/// When the other end notices that a connection is gone that nobody closed.
+/// When an end notices that the connection is gone although nobody closed it.
 const KEEPALIVE: u64 = 11 * SECOND;
 pub(crate) const CLIENTS: usize = 3;
-/// Each has a letter for its name.
+/// The name of each is one letter.
 const MACHINES_MAX: u8 = 80;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     One,
-    /// One that turns out to be in a cluster.
+    /// One server that turns out to be in a cluster.
     Node,
     Cluster,
 }
@@ -33,9 +33,9 @@ pub(crate) struct Seen {
     pub(crate) events: u64,
     pub(crate) grants: u64,
     pub(crate) connections: u64,
-    /// Events that are none.
+    /// Invalid events.
     pub(crate) refused: u64,
-    /// What observers received.
+    /// Reports to observers.
     pub(crate) changes: u64,
 }
 
@@ -63,16 +63,16 @@ pub(crate) struct World<'a> {
     pub(crate) clients: Vec<Client>,
     machines: u8,
     wires: BTreeMap<u64, Wire>,
-    /// The last fence of each key that somebody had alone, and who.
+    /// The last fence of each key's exclusive holds, and its holder.
     pub(crate) fences: BTreeMap<String, (u64, String)>,
-    /// Up to which fence the grants of a key may count beside others: the server has forgotten them, or an operator has
-    /// taken them away.
+    /// Grants of a key up to this fence may appear valid beside others: the server has forgotten them, or an operator
+    /// has ended them.
     pub(crate) doubtful: BTreeMap<String, u64>,
-    /// What the server has to keep: until when, by key and owner.
+    /// The locks that the server must keep: by key and owner, until when.
     pub(crate) kept: Vec<(String, String, u64)>,
-    /// When that was last given up.
+    /// When such a promise was last broken.
     pub(crate) disturbed: u64,
-    /// Until when something may be held by a process that is no more.
+    /// Until when a dead process may hold something.
     pub(crate) left_until: u64,
     pub(crate) is_ending: bool,
     pub(crate) wrong: Option<String>,
@@ -83,30 +83,30 @@ pub(crate) struct World<'a> {
 pub(crate) struct Client {
     pub(crate) machine: Machine,
     pub(crate) twin: Twin,
-    /// It is another one after each end of its process.
+    /// It changes with each end of its process.
     pub(crate) number: u8,
     deadline: u64,
     pub(crate) stopped_until: u64,
     pub(crate) last: u64,
     pub(crate) calls: BTreeMap<u64, Call>,
     pub(crate) guards: BTreeMap<u64, Guard>,
-    /// The guard that was left as soon as it was granted, and when: more may have been said of it by then.
+    /// The guard that was dropped when it was granted, and when: later reports about it may have come by then.
     pub(crate) left: Option<(u64, u64)>,
     pub(crate) is_closing: bool,
-    /// What the server calls its connections.
+    /// The server's IDs of its connections.
     pub(crate) open: BTreeMap<u64, u64>,
     connected: u64,
 }
 
-/// A connection, by what the server calls it.
+/// A connection, by the server's ID.
 struct Wire {
     client: usize,
     connection: u64,
     decoder: Decoder,
     is_open: bool,
-    /// Nothing passes it any more.
+    /// Nothing arrives by it any more.
     is_cut: bool,
-    /// When the last thing arrives at each end: nothing overtakes.
+    /// When the last bytes arrive at each end: nothing overtakes.
     at_server: u64,
     at_client: u64,
 }
@@ -169,7 +169,7 @@ impl<'a> World<'a> {
         world
     }
 
-    /// A process with a machine of its own, whose name no other one has.
+    /// A process with its own machine, whose name is unique.
     pub(crate) fn begins(&mut self) -> Client {
         self.machines += 1;
         let name = char::from(b'*' + self.machines).to_string();
@@ -247,7 +247,7 @@ impl<'a> World<'a> {
         Err("it never ends".to_owned())
     }
 
-    /// Tells both machines; carries out what they say, and then tells callers.
+    /// Passes an event to both machines, carries out their actions, and then notifies callers.
     pub(crate) fn tell(&mut self, client: usize, event: Event) {
         let now = self.now;
         let this = &mut self.clients[client];
@@ -269,7 +269,7 @@ impl<'a> World<'a> {
         }
         this.deadline = deadline;
         if deadline != NONE && self.below(8) == 0 {
-            // Timers are late at times.
+            // Timers are late sometimes.
             self.clients[client].deadline += self.below(20 * MS);
         }
         let mut told = Vec::new();
@@ -324,14 +324,14 @@ impl<'a> World<'a> {
             at_client: 0,
         };
         self.wires.insert(session, wire);
-        // At times nobody answers at all.
+        // Sometimes nobody answers at all.
         if self.is_ending || self.below(30) != 0 {
             let late = self.delay();
             self.later(late, Happening::Opens(session));
         }
     }
 
-    /// A client ends a connection; the server sees it after all that was written.
+    /// A client ends a connection; the server sees that after all written bytes.
     pub(crate) fn client_ends(&mut self, session: u64) {
         let late = self.below(20 * MS);
         let now = self.now;
@@ -344,7 +344,7 @@ impl<'a> World<'a> {
         self.later(late, Happening::ServerSees(session));
     }
 
-    /// A connection ends at the server, and soon at its client.
+    /// A connection ends at the server, and soon after at its client.
     fn server_ends(&mut self, session: u64) {
         let soon = self.below(30 * MS);
         if let Some(wire) = self.wires.get_mut(&session).filter(|wire| !wire.is_cut) {
@@ -374,7 +374,7 @@ impl<'a> World<'a> {
         self.later(late, Happening::ServerSees(session));
     }
 
-    /// The server restarts, with its keys or without them.
+    /// The server restarts, with or without its keys.
     pub(crate) fn restarts(&mut self, keeps: bool, time: u64) {
         if self.is_away {
             return;
@@ -455,7 +455,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Notifies everybody concerned of what the server has done.
+    /// Delivers the messages about the server's actions.
     pub(crate) fn has_acted(&mut self) {
         for other in std::mem::take(&mut self.server.killed) {
             self.server_ends(other);
@@ -512,7 +512,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Has bytes arrive, in pieces.
+    /// Delivers bytes, in pieces.
     fn passes(&mut self, session: u64, bytes: &[u8], is_up: bool) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -551,7 +551,7 @@ impl<'a> World<'a> {
         self.later(time, Happening::Closes(client, number));
     }
 
-    /// How long something is on its way: mostly short, at times long.
+    /// The delay of a delivery: usually short, sometimes long.
     fn delay(&mut self) -> u64 {
         match self.below(60) {
             0 if !self.is_ending => self.below(SECOND),

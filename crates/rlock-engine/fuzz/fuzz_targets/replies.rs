@@ -1,5 +1,5 @@
-//! Any bytes as replies: they are the same frames, and refused at the same
-//! place, whether they come at once, byte by byte, or in any pieces.
+//! Any bytes as replies: they decode to the same frames, and are refused at the
+//! same place, whether they arrive at once, byte by byte, or in other pieces.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,11 +1,10 @@
-//! Requests that go by a connection of their own: renewals that wait for
-//! replicas, and what is about a hold whose slot is on its way to another
-//! server.
+//! Requests that use separate connections: renewals that wait for replicas, and
+//! requests for a hold whose slot is moving to another server.
 //!
-//! `WAIT` counts the replicas that know what the same connection has written,
-//! and holds up all that comes after it. So the holder renews by a connection
-//! of its own, and waits there. What is asked for meanwhile goes together, with
-//! one `WAIT` for all: many holds cost little more than one.
+//! `WAIT` counts the replicas that have all earlier writes of the same
+//! connection, and blocks everything after it. So the holder renews on a separate
+//! connection and waits there. Requests that arrive meanwhile go out together,
+//! with one `WAIT` for all: many holds cost little more than one.
 
 use std::collections::VecDeque;
 
@@ -21,31 +20,31 @@ use crate::wire::resp::{Command, Frame};
 use crate::wire::topology::redirect;
 use crate::wire::{replies, requests};
 
-/// The most that are asked for together.
+/// The largest number of requests that are sent together.
 const TOGETHER_MAX: usize = 256;
 
 pub(super) struct Beside {
     kind: Kind,
     connection: ConnectionId,
     waiting: VecDeque<(Id, Request)>,
-    /// What was sent, with the number of replies of each.
+    /// The requests in progress, with the number of replies of each.
     sent: Vec<(Id, Request, usize)>,
-    /// How many replies come in all, and those that are here.
+    /// The number of replies to all of them, and the replies that have arrived.
     expected: usize,
     replies: Vec<Frame>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Waits for that many replicas of the server of this main connection.
+    /// Waits for `count` replicas of the server of this main connection.
     Replicas { main: ConnectionId, count: u16 },
-    /// Asks the server that a slot is on its way to. It is closed when there is
-    /// nothing to ask.
+    /// Asks the server to which a slot is moving. It is closed when there is
+    /// nothing left to ask.
     Asking(Address),
 }
 
 impl Endpoint {
-    /// Sends a renewal that has to be known to replicas.
+    /// Sends a renewal that replicas must acknowledge.
     pub(super) fn send_beside(
         &mut self,
         now: Instant,
@@ -61,8 +60,8 @@ impl Endpoint {
         self.put_beside(now, Kind::Replicas { main, count }, address, (id, request));
     }
 
-    /// Carries out what is about a hold that is on its way to another server,
-    /// before the slot is; false if `error` does not say so.
+    /// Sends a request for a hold to the server to which its slot is moving;
+    /// false if `error` is not about that.
     pub(super) fn ask_where_slot_is_going(
         &mut self,
         now: Instant,
@@ -116,7 +115,7 @@ impl Endpoint {
         self.send_together(now, id);
     }
 
-    /// Sends what is waiting, once what was sent before is answered.
+    /// Sends the requests that wait, once the previous ones are answered.
     fn send_together(&mut self, now: Instant, id: ConnectionId) {
         let mut all = self.beside.iter_mut();
         let beside = all.find(|beside| beside.connection == id);
@@ -177,7 +176,7 @@ impl Endpoint {
         let mut frames = std::mem::take(&mut beside.replies).into_iter();
         let mut results = Vec::new();
         for (request_id, request, count) in sent {
-            // Of each pair the second says what came of it.
+            // The second reply of each pair is the result.
             let replies = frames.by_ref().take(count).skip(1).step_by(2);
             let replies: Vec<_> = replies.collect();
             let result = replies::decode(&request, &replies);
@@ -211,7 +210,7 @@ impl Endpoint {
         }
     }
 
-    /// The main connection of these is gone.
+    /// The main connection has ended.
     pub(super) fn leave_beside(&mut self, now: Instant, main: ConnectionId, failure: &Failure) {
         let of_main = |beside: &mut Beside| matches!(beside.kind, Kind::Replicas { main: of, .. } if of == main);
         let gone: Vec<_> = self.beside.extract_if(.., of_main).collect();

@@ -1,4 +1,4 @@
-//! The servers of a cluster: their addresses, and which of them has which slots.
+//! The servers of a cluster: their addresses and their slots.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,41 +14,42 @@ use crate::servers::{Address, Tls};
 use crate::wire::resp::Frame;
 use crate::wire::topology::{self, Range, Redirect, Standing};
 
-/// How long one server may take to say who has which slots, and how often that
-/// is asked at most; and how long the one may take that a slot is on its way to.
+/// How long one server may take to report the slots, the shortest interval
+/// between such questions, and how long a server to which a slot is moving may
+/// take.
 pub(super) const ASKED_EVERY: Duration = Duration::from_secs(1);
-/// How often it is asked if nothing makes the answer doubtful: who waits at a
-/// master that was cut off hears nothing of its successor.
+/// The interval of these questions without a reason for doubt: a client that
+/// waits at a master that was cut off hears nothing of its successor.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(5);
 
 pub(super) struct Cluster {
-    /// Where to ask first.
+    /// The first servers to ask.
     seeds: Vec<Address>,
     tls: Option<Tls>,
-    /// By their numbers.
+    /// The addresses of the servers, by number.
     addresses: Vec<(String, u16)>,
     refresh: Option<Refresh>,
-    /// How many there have been.
+    /// The number of refreshes so far.
     refreshes: u64,
-    /// Whether the answers that are on their way may be wrong already.
+    /// Whether answers in progress may already be outdated.
     is_doubted: bool,
-    /// When to refresh next, and before when not.
+    /// The next regular refresh, and the earliest moment for one.
     next: Instant,
     earliest: Instant,
 }
 
-/// Which server has which slots: those that are connected are asked, and if none
-/// of them can be relied on, one after the other of those that are known. Where
-/// they disagree, the newest word of those that serve is believed.
+/// Finds out which server has which slots. It asks the connected servers, and if
+/// none of them can be relied on, the other known servers one after the other. If
+/// they disagree, the newest answer of a server in service counts.
 struct Refresh {
     number: u64,
-    /// Who is asked, and has answered so far.
+    /// The servers that were asked, and their answers so far.
     asked: Vec<(ConnectionId, Vec<Frame>)>,
-    /// Until when those that are connected are waited for.
+    /// How long to wait for the connected servers.
     until: Instant,
     best: Option<(Standing, Routes)>,
     failures: Vec<(String, Failure)>,
-    /// Who can be asked besides.
+    /// Further servers to ask.
     rest: VecDeque<Address>,
 }
 
@@ -115,7 +116,7 @@ impl Endpoint {
         Some(Node(free))
     }
 
-    /// The routes may be wrong.
+    /// Notes that the routes may be wrong.
     pub(super) fn doubt(&mut self, now: Instant) {
         let Some(cluster) = self.as_cluster() else {
             return;
@@ -129,8 +130,8 @@ impl Endpoint {
         self.timers.insert((next, Timer::Cluster));
     }
 
-    /// Takes the word of the server that was asked that another one has a slot,
-    /// or that it serves none: another one may, in its place.
+    /// Takes a server's redirection to another server, or its refusal because it
+    /// serves no slots: another server may have replaced it.
     pub(super) fn redirected(&mut self, now: Instant, error: &ServerError, asked: Option<Node>) {
         if !self.is_cluster() {
             return;
@@ -151,7 +152,7 @@ impl Endpoint {
         }
     }
 
-    /// The server that the one that was asked has named.
+    /// The server that a redirection names.
     fn named(&mut self, redirect: &Redirect, asked: Option<Node>) -> Option<Node> {
         let host = match (&redirect.host, asked) {
             (Some(host), _) => host.clone(),
@@ -163,7 +164,7 @@ impl Endpoint {
         self.node_at(&host, redirect.port)
     }
 
-    /// Where a slot is on its way to.
+    /// The server to which a slot is moving.
     pub(super) fn going_to(&self, redirect: &Redirect, from: &str) -> Option<Address> {
         let Source::Cluster(cluster) = &self.source else {
             return None;
@@ -221,7 +222,7 @@ impl Endpoint {
         let (host, address) = (connection.host().to_owned(), connection.address.to_string());
         let is_main = connection.purpose != Purpose::Slots;
         let refresh = self.as_cluster().and_then(|it| it.refresh.as_mut());
-        // What was asked before says less, and maybe a half.
+        // An earlier answer is older and may be incomplete.
         let Some(refresh) = refresh.filter(|refresh| refresh.number == number) else {
             return;
         };
@@ -261,7 +262,7 @@ impl Endpoint {
         self.refresh_goes_on(now);
     }
 
-    /// One of those that were asked does not answer.
+    /// A server that was asked does not answer.
     pub(super) fn slots_failed(
         &mut self,
         now: Instant,
@@ -287,7 +288,7 @@ impl Endpoint {
         }
     }
 
-    /// Asks the next server, unless enough is known.
+    /// Asks the next server, unless the answers suffice.
     fn refresh_further(&mut self, now: Instant) {
         let Some(refresh) = self.as_cluster().and_then(|it| it.refresh.as_mut()) else {
             return;
@@ -344,7 +345,7 @@ impl Endpoint {
         };
         let next = cluster.next;
         match &mut cluster.refresh {
-            // Those that are connected have had their time.
+            // The connected servers have had their time.
             Some(refresh) if refresh.until <= now => {
                 let connections = &self.connections;
                 refresh.asked.retain(|(id, _)| {
@@ -358,7 +359,8 @@ impl Endpoint {
         }
     }
 
-    /// None if nobody has any slot. A slot that nobody has stays where it was.
+    /// The routes; none if no server has any slot. A slot without a server stays
+    /// where it was.
     fn read_routes(&mut self, ranges: &[Range]) -> Option<Routes> {
         let mut nodes = match self.engine.routes() {
             Routes::Slots(nodes) => nodes.to_vec(),

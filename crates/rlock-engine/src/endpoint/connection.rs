@@ -1,9 +1,8 @@
-//! One connection: its greeting, and the replies that it owes, in order.
+//! One connection: its greeting, and the replies that the server owes, in order.
 //!
-//! Requests and messages use the same connection: when it ends, the server
-//! withdraws its queued requests and its messages, so nothing is
-//! granted to somebody who no longer listens. A connection is used only after
-//! its subscription is confirmed.
+//! Requests and messages share one connection. When it ends, the server withdraws
+//! its queued requests and messages, so nothing is granted to a client that no
+//! longer listens. A connection is used only after its subscription is confirmed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,27 +20,28 @@ use crate::wire::replies::Identity;
 use crate::wire::requests::{self, Channel};
 use crate::wire::resp::{Command, Decoder, Frame};
 
-/// The capacity for outstanding replies that is kept when none is outstanding.
+/// The capacity for owed replies that is kept while no reply is owed.
 const EXPECTED_KEPT: usize = 1024;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// All that is asked of a server goes by it.
+    /// Carries all normal requests to a server.
     Main(Node),
-    /// Requests that wait for replicas, or go to where a slot is on its way.
+    /// Carries requests that wait for replicas, or go to the target of a moving
+    /// slot.
     Beside,
-    /// The Sentinel of that number.
+    /// Asks the Sentinel of that number.
     Sentinel(usize),
-    /// Asks one server which has which slots.
+    /// Asks one server about the slots.
     Slots,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// The pump is at it.
+    /// The pump is opening it.
     Opening,
-    /// The replies of the greeting are outstanding.
+    /// Replies to the greeting are still owed.
     Greeting,
     Open,
 }
@@ -51,35 +51,35 @@ pub(super) struct Connection {
     pub(super) purpose: Purpose,
     pub(super) address: Address,
     pub(super) stage: Stage,
-    /// When it has to be open.
+    /// The deadline for opening it.
     until: Instant,
     /// How long an answer may take.
     pub(super) limit: Duration,
-    /// When it is looked at: not after it may have failed.
+    /// The next check: not after the moment when it may have failed.
     pub(super) alarm: Option<Instant>,
     pub(super) output: Vec<u8>,
     pub(super) expected: VecDeque<Expected>,
-    /// When something was last read.
+    /// When bytes last arrived.
     heard: Instant,
-    /// Where the server tells this client something.
+    /// The channel for messages to this client.
     pub(super) channel: Option<Channel>,
     pub(super) identity: Option<Identity>,
-    /// How many earlier connections it has closed, and whether all are.
+    /// The number of earlier connections to close, and whether all are closed.
     pub(super) earlier: usize,
     pub(super) is_predecessor_gone: bool,
     pub(super) greeting: Greeting,
     decoder: Decoder,
 }
 
-/// What a server says of itself on a new connection.
+/// What a server reports about itself on a new connection.
 #[derive(Clone, Debug, Default)]
 pub struct Greeting {
     is_master: bool,
     pub(super) is_cluster: bool,
     /// The reply to `INFO server replication rlock`, if there is a check.
     pub info: String,
-    /// Names and values of the settings that matter; none if they may not be
-    /// read.
+    /// Names and values of the settings that matter; none if the user may not
+    /// read them.
     pub settings: Option<Vec<(String, String)>>,
 }
 
@@ -93,17 +93,17 @@ pub(super) struct Expected {
 #[derive(Debug)]
 pub(super) enum What {
     Hello,
-    /// Part of a greeting that has to succeed.
+    /// Part of the greeting that must succeed.
     Checked,
-    /// Part of a greeting that may fail.
+    /// Part of the greeting that may fail.
     Ignored,
     Identity,
     Killed,
     Info,
     Settings,
-    /// Answered by a push, or refused by an error.
+    /// Answered by a push or an error.
     Subscribed,
-    /// That many replies are outstanding, and these are here.
+    /// A request with this number of replies, and the replies that have arrived.
     Request {
         id: Id,
         request: Request,
@@ -111,14 +111,15 @@ pub(super) enum What {
         replies: Vec<Frame>,
     },
     Question(Id),
-    /// Answered as [`What::Subscribed`] is, for the attempt of that number.
+    /// Answered like [`What::Subscribed`], for the attempt of that number.
     Watched((Arc<[u8]>, Id)),
-    /// Who leads at that key, for the attempt of that number.
+    /// The leader at that key, for the attempt of that number.
     Leader((Arc<[u8]>, Id)),
-    /// The reply to `HELLO` behind an end of that subscription, which is answered by
-    /// a push or an error; by both if the slot has just moved.
+    /// The reply to the `HELLO` after an unsubscription. The unsubscription
+    /// itself is answered by a push or an error, or by both if the slot has just
+    /// moved.
     Unwatched(Arc<[u8]>),
-    /// Replies to what goes by a connection of its own.
+    /// Replies on a separate connection.
     Beside,
     Sentinel,
     /// A reply to `CLUSTER SLOTS` or `CLUSTER INFO`, for the refresh of that number.
@@ -152,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// As others name the server; empty for a Unix socket.
+    /// The host as other servers name it; empty for a Unix socket.
     pub(super) fn host(&self) -> &str {
         self.address.host().unwrap_or_default()
     }
@@ -162,8 +163,7 @@ impl Connection {
         self.expected.push_back(Expected { sent: now, what });
     }
 
-    /// When it has failed unless something is read before; none while nothing
-    /// is outstanding.
+    /// When it fails unless bytes arrive before; none while no reply is owed.
     fn deadline(&self) -> Option<Instant> {
         if self.stage != Stage::Open {
             return Some(self.until);
@@ -172,7 +172,7 @@ impl Connection {
         Some(oldest.sent.max(self.heard) + self.limit)
     }
 
-    /// The first commands, all written at once.
+    /// Writes the first commands, all at once.
     fn greet(
         &mut self,
         now: Instant,
@@ -192,7 +192,7 @@ impl Connection {
             select.number(u64::from(login.database));
             self.write(now, &select, What::Checked);
         }
-        // Without the right to it, the owners still have the name.
+        // Without the right to set it, the owners still have the name.
         if let Some(name) = name {
             let mut client = Command::new("CLIENT");
             client.arg("SETNAME").arg(name);
@@ -205,13 +205,13 @@ impl Connection {
         }
     }
 
-    /// What a main connection asks besides. Requests of earlier connections that are
-    /// still on their way would be carried out after those of this one: an `ACQUIRE`
-    /// after the clean-up that was to undo it, or a `RENEW` that takes a bound
-    /// hold back to a connection which is about to end. So the server closes
-    /// them before anything is renewed, though the grace of bound holds may
-    /// begin with that: it is later than counted here, from when the earlier
-    /// connection was last known to be there.
+    /// Writes the additional greeting of a main connection. The server must close
+    /// the earlier connections before any renewal. Otherwise their late requests
+    /// would be carried out after the requests of this connection: an `ACQUIRE`
+    /// after its clean-up, or a `RENEW` that binds a hold to a connection which
+    /// is about to end. Closing them may start the grace of bound holds. That is
+    /// later than the start that is counted here, the last time that the earlier
+    /// connection was known to be alive.
     fn greet_as_main(
         &mut self,
         now: Instant,
@@ -241,7 +241,7 @@ impl Connection {
         self.channel = Some(channel);
     }
 
-    /// Takes a reply of the greeting; why the connection cannot be used.
+    /// Takes a reply to the greeting; the error if the connection cannot be used.
     fn greeted(&mut self, what: &What, frame: Frame) -> Result<(), Failure> {
         match (what, frame) {
             (What::Hello | What::Checked | What::Subscribed | What::Info, Frame::Error(error)) => {
@@ -252,7 +252,7 @@ impl Connection {
                 self.greeting.is_cluster = replies::is_cluster(&hello).unwrap_or(false);
             }
             (What::Identity, frame) => self.identity = Identity::read(&frame),
-            // 0 is as good as 1: it is closed already.
+            // 0 is as good as 1: the connection is already closed.
             (What::Killed, frame) => self.is_predecessor_gone &= matches!(frame, Frame::Integer(_)),
             (What::Info, frame) => {
                 self.greeting.info = frame.into_text().unwrap_or_default();
@@ -264,7 +264,7 @@ impl Connection {
     }
 }
 
-/// None for an error: a user may be kept from asking.
+/// None for an error: a user may lack the permission.
 fn settings(frame: Frame) -> Option<Vec<(String, String)>> {
     let Frame::Map(pairs) = frame else {
         return None;
@@ -296,7 +296,7 @@ impl Endpoint {
         connection.until = now + connection.limit;
         match (purpose, &self.source) {
             (Purpose::Sentinel(_), Source::Sentinels(sentinels)) => {
-                // RESP2, as older Sentinels know no `HELLO`.
+                // RESP2, because older Sentinels do not know `HELLO`.
                 if let Some(login) = sentinels.greeting() {
                     connection.write(now, &login, What::Checked);
                 } else {
@@ -321,7 +321,7 @@ impl Endpoint {
         }
     }
 
-    /// Every reply to the greeting is there.
+    /// All replies to the greeting have arrived.
     fn is_open(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -340,8 +340,8 @@ impl Endpoint {
         }
     }
 
-    /// Whether the server can be used: others that name it as a master may not
-    /// know yet that it has been restarted as a replica.
+    /// Checks whether the server can be used: other servers may name it as a
+    /// master and not yet know that it restarted as a replica.
     fn check(&self, now: Instant, id: ConnectionId) -> Result<(), Failure> {
         let Some(connection) = self.connections.get(&id) else {
             return Ok(());
@@ -377,8 +377,8 @@ impl Endpoint {
                     return self.give_up(now, id, failure);
                 }
             }
-            // What follows from one reply comes before the next, as it did on
-            // the server.
+            // The consequences of one reply come before the next reply, as on the
+            // server.
             self.follow_engine(now);
         }
     }
@@ -465,15 +465,14 @@ impl Endpoint {
         }
         let ends = matches!(&result, Err(fault) if fault.ends_connection());
         self.answered(now, id, result);
-        // A demoted server keeps its connections open, while the address may
-        // lead to the new one by now.
+        // A demoted server keeps its connections open, but the address may
+        // already lead to the new master.
         if ends {
             self.give_up(now, connection, silent());
         }
     }
 
-    /// Takes what a server says without being asked, before any reply that
-    /// comes after it.
+    /// Takes a push, before any later reply.
     fn pushed(&mut self, now: Instant, id: ConnectionId, push: &[Frame]) {
         let kind = push.first().and_then(Frame::as_bytes).unwrap_or_default();
         match (kind, push) {
@@ -515,7 +514,7 @@ impl Endpoint {
             {
                 self.unsubscribed(now, id, channel.as_bytes().unwrap_or_default());
             }
-            // The slot of the channel has moved: no message comes any more.
+            // The slot of the channel has moved: no more messages come.
             (b"sunsubscribe", _) => self.give_up(now, id, silent()),
             _ => {}
         }
@@ -543,7 +542,7 @@ impl Endpoint {
         }
     }
 
-    /// Closes a connection that is of no more use.
+    /// Closes a connection that can no longer be used.
     pub(super) fn give_up(&mut self, now: Instant, id: ConnectionId, failure: Failure) {
         if self.connections.contains_key(&id) {
             let connection = id;

@@ -1,4 +1,4 @@
-//! Which connection each server has, and how a new one comes when it ends.
+//! The main connection of each server, and its replacement when it ends.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use crate::servers::Address;
 use crate::wire::replies::Identity;
 use crate::wire::requests::Channel;
 
-/// After how long a connection counts as one that works.
+/// A connection of this age counts as one that works.
 const SETTLED: Duration = Duration::from_secs(5);
-/// The most names that are tried until one is in a slot of a server: it takes
-/// more for one with a single slot in a thousand cases of a million.
+/// The number of names that are tried until one is in a slot of the server. For a
+/// server with a single slot, they fail in less than 0.1 % of cases.
 const TAGS_MAX: u32 = 120_000;
 
-/// What is known of a server's connection.
+/// The main connection of a server.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     stage: Stages,
-    /// Failures since it last worked.
+    /// Failures since the last connection that worked.
     attempts: u32,
-    /// Connections that may be open there still; none where the server did not
-    /// say what it calls them.
+    /// Earlier connections that may still be open there; none where the server
+    /// did not report its identity.
     pub(super) earlier: Vec<Option<Identity>>,
     /// Why there is no connection.
     failure: Option<Failure>,
@@ -33,33 +33,33 @@ pub(super) struct Keeper {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Stages {
-    /// Nobody needs one.
+    /// Not needed.
     #[default]
     Idle,
-    /// Sentinels are asked where it is.
+    /// The Sentinels are asked for the address.
     Finding,
     Connecting(ConnectionId),
     Up {
         main: ConnectionId,
         since: Instant,
     },
-    /// It is tried again then.
+    /// The next attempt is at this moment.
     Pause(Instant),
 }
 
-/// The first connection, which somebody waits for.
+/// The first connection, for which a caller waits.
 #[derive(Debug)]
 pub(super) struct Start {
-    /// The number of the question whether the module is there.
+    /// The number of the question whether the module is loaded.
     pub(super) call: Id,
-    /// Those who wait for it, that one mostly first.
+    /// The calls that wait, usually with that question first.
     calls: Vec<Id>,
-    /// The one that is tried now.
+    /// The server that is being tried.
     tried: Node,
-    /// Those of a cluster that have not been; none before they are known.
+    /// The servers of a cluster that were not tried; none before they are known.
     left: Option<Vec<Node>>,
     failures: Vec<(String, Failure)>,
-    /// Whether the module is asked for.
+    /// Whether the question about the module was sent.
     is_checking: bool,
 }
 
@@ -70,7 +70,7 @@ impl Keeper {
 }
 
 impl Endpoint {
-    /// The connection by which a server is asked.
+    /// The main connection of a server.
     pub(super) fn main_connection(&self, node: Node) -> Option<ConnectionId> {
         match self.keepers.get(&node)?.stage {
             Stages::Up { main, .. } => Some(main),
@@ -78,7 +78,7 @@ impl Endpoint {
         }
     }
 
-    /// The servers that are connected, and their connections.
+    /// The main connections of the connected servers.
     pub(super) fn main_connections(&self) -> Vec<ConnectionId> {
         let nodes = self.keepers.keys();
         nodes
@@ -86,7 +86,7 @@ impl Endpoint {
             .collect()
     }
 
-    /// Makes a connection to a server that nobody has needed so far.
+    /// Connects to a server that was not needed so far.
     pub(super) fn keep(&mut self, now: Instant, node: Node) {
         if self.keepers.entry(node).or_default().stage == Stages::Idle {
             self.find(now, node);
@@ -114,7 +114,7 @@ impl Endpoint {
         self.keepers.entry(node).or_default().stage = Stages::Connecting(main);
     }
 
-    /// The Sentinels have said where the master is, or why not.
+    /// The Sentinels have named the master or failed to.
     pub(super) fn master_is_at(&mut self, now: Instant, found: Result<Address, Failure>) {
         let node = Node::default();
         let stage = self.keepers.get(&node).map(|keeper| &keeper.stage);
@@ -129,7 +129,7 @@ impl Endpoint {
                     self.give_up(now, main, super::silent());
                 }
             }
-            // That no Sentinel answers is no reason to leave a server.
+            // No answer from the Sentinels is no reason to leave a server.
             _ => {}
         }
     }
@@ -171,8 +171,8 @@ impl Endpoint {
         let Stages::Up { since, .. } = keeper.stage else {
             return self.not_connected(now, node, failure);
         };
-        // One that connects, and is given up at once, is as bad as one that does
-        // not: a demoted server, for example.
+        // A connection that is closed right after it opened counts as a failure:
+        // the server may be a demoted master.
         if now - since >= SETTLED {
             keeper.attempts = 0;
         }
@@ -217,7 +217,7 @@ impl Endpoint {
         self.questions_fail_at(node, &failure);
         if self.is_cluster() {
             self.doubt(now);
-            // Before the slots are known, no other server can be asked instead.
+            // Before the slots are known, no other server can be asked.
             let routes = self.engine.routes();
             if !routes.has(node) && !routes.nodes().is_empty() {
                 let keeper = self.keepers.entry(node).or_default();
@@ -253,8 +253,8 @@ impl Endpoint {
         }
     }
 
-    /// Where a server is to tell this client something: in a cluster a channel
-    /// in one of the server's own slots.
+    /// The channel for messages from a server: in a cluster, a channel in one of
+    /// the server's slots.
     pub(super) fn channel_at(&self, node: Node) -> Result<Channel, Failure> {
         let id = &self.settings.channel;
         let routes = self.engine.routes();
@@ -277,7 +277,8 @@ impl Endpoint {
         })
     }
 
-    /// Connects, to one server of a cluster, if it has not; and asks for the module.
+    /// Connects, to one server of a cluster, unless connected; and asks for the
+    /// module.
     pub(super) fn start(&mut self, now: Instant, call: Id) {
         if self.is_closed {
             return self.resolve(call, Outcome::Failed(Error::Closed));
@@ -315,7 +316,7 @@ impl Endpoint {
         }
     }
 
-    /// Nobody says where the slots are.
+    /// No server reports the slots.
     pub(super) fn start_at_nobody(&mut self, failure: &Failure) {
         if self
             .start
@@ -348,7 +349,7 @@ impl Endpoint {
     fn start_goes_on(&mut self, now: Instant, node: Node, failure: Failure) {
         let address = self.address(node);
         let is_cluster = self.is_cluster();
-        // Those that failed before are tried again meanwhile.
+        // Servers that failed before are retried meanwhile.
         let Some(start) = self.start.as_mut().filter(|start| start.tried == node) else {
             return;
         };
@@ -378,12 +379,12 @@ impl Endpoint {
         self.question(now, call, To::Node(node), (help, false), limit);
     }
 
-    /// Whether the answer to a question is the one that the start waits for.
+    /// Whether the answer to this question is needed for the start.
     pub(super) fn is_start(&self, call: Id) -> bool {
         self.start.as_ref().is_some_and(|start| start.call == call)
     }
 
-    /// A server that is loading has its modules already.
+    /// A server that is loading its data already has its modules.
     pub(super) fn module_is_there(&mut self, answer: Result<(), Fault>) {
         self.start_ends(match answer {
             Err(Fault::Refused(error @ Error::ModuleMissing)) => Err(error),
@@ -402,7 +403,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether it was the start that a call waited for, which goes on.
+    /// Removes a call from those that wait for the start; whether it was one.
     pub(super) fn leave_start(&mut self, call: Id) -> bool {
         let Some(start) = &mut self.start else {
             return false;

@@ -1,22 +1,21 @@
-//! A client without its sockets, its clock and its threads: bytes in, bytes
-//! out.
+//! A client without sockets, clock and threads: bytes in, bytes out.
 //!
-//! The input of an endpoint: that a connection is open, which bytes came by it,
-//! that it has ended, and what time it is ([`Endpoint::handle`]). It says which
-//! address to connect to, that there are bytes to write, and what became of a
-//! call ([`Endpoint::poll_action`]). It wants the time again at
-//! [`Endpoint::next_deadline`]. The caller decides nothing, so it can be done
-//! with any runtime and in any language.
+//! An endpoint takes events and the time ([`Endpoint::handle`]): a connection is
+//! open, it has brought bytes, or it has ended. It returns actions
+//! ([`Endpoint::poll_action`]): connect to an address, write bytes, report the
+//! outcome of a call. It needs the time again at [`Endpoint::next_deadline`]. The
+//! caller makes no decisions, so it can use any runtime and any language.
 //!
-//! The [`Engine`] in it decides about locks. What is here gives the engine its
+//! The [`Engine`] inside decides about locks. The modules here manage its
 //! connections:
 //!
-//! - `connection`: one connection, its greeting, and the replies it owes;
-//! - `keeper`: which connection each server has, and when there is a new one;
-//! - `sentinels`, `cluster`: where the servers are;
-//! - `beside`: requests that go by a connection of their own;
-//! - `questions`: what is asked and changes nothing;
-//! - `observers`: who learns who leads at a key.
+//! - `connection`: one connection, its greeting, and the replies that the server
+//!   owes;
+//! - `keeper`: the main connection of each server, and its replacement;
+//! - `sentinels`, `cluster`: the addresses of the servers;
+//! - `beside`: requests that use separate connections;
+//! - `questions`: requests that are not about this client's holds;
+//! - `observers`: reports of the leader at a key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -53,10 +52,10 @@ use questions::Question;
 pub use questions::To;
 use sentinels::Sentinels;
 
-/// The longest name of a client, which its connections and owners begin with.
+/// The longest name of a client; its connections and owners begin with the name.
 const NAME_LEN_MAX: usize = 64;
 
-/// A connection, by its number; none is used twice.
+/// A connection, by its number; no number is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(u64);
 
@@ -74,17 +73,18 @@ impl ConnectionId {
     }
 }
 
-/// Whether a server may be used, by what it says of itself; why not.
+/// Checks by a server's own report whether it may be used; the error says why
+/// not.
 pub type Check = Arc<dyn Fn(Instant, &Greeting) -> Result<(), String> + Send + Sync>;
 
-/// How long a client goes on.
+/// The time limits of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// How long a server may take to connect, and to answer.
     pub response: Duration,
-    /// How long calls go on that do not wait for a lock.
+    /// How long calls that do not wait for a lock are retried.
     pub retry: Duration,
-    /// How long replicas may take to say what they know.
+    /// How long replicas may take to acknowledge.
     pub replication: Duration,
 }
 
@@ -101,27 +101,27 @@ impl Default for Limits {
 /// How a client behaves.
 #[derive(Clone)]
 pub struct Settings {
-    /// How long it goes on.
+    /// The time limits.
     pub limits: Limits,
-    /// What connections are called on the server.
+    /// The name of its connections on the server.
     pub name: Option<String>,
-    /// What the library is called there, and its version.
+    /// The name and version of the library, as the server shows them.
     pub library: (String, String),
-    /// The name of this client's channels. Who knows it can speak on them, so
-    /// it must not be guessed.
+    /// The name of this client's channels. It must be secret: a user who knows it
+    /// can publish on them.
     pub channel: String,
     /// Spreads the pauses of many clients.
     pub seed: u64,
-    /// What a server has to be fit for.
+    /// The requirements on a server.
     pub check: Option<Check>,
-    /// Whether questions are all that servers are asked. Then they need not have
-    /// the module, be masters, or let the user subscribe. Each question is asked
-    /// once, and an error that a server answers with is an answer, too.
+    /// Whether the client only asks questions. Then the servers need neither the
+    /// module nor the role of a master, and the user needs no subscription. Each
+    /// question is asked once, and an error from the server is an answer too.
     pub is_probe: bool,
 }
 
 impl Default for Settings {
-    /// Those of a client without a name that asks any server.
+    /// The settings of a client without a name that uses any server.
     fn default() -> Self {
         Self {
             limits: Limits::default(),
@@ -139,12 +139,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Checks what users choose.
+    /// Checks the settings that users choose.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] for a limit of zero or above 30 days, and for a name
-    /// that no owner can begin with, or of more than 64 bytes.
+    /// that is longer than 64 bytes or cannot begin an owner.
     pub fn check(&self) -> Result<(), Error> {
         whole_ms("response_timeout", self.limits.response)?;
         whole_ms("retry_timeout", self.limits.retry)?;
@@ -164,87 +164,87 @@ impl Settings {
     }
 }
 
-/// What happens.
+/// Input of an endpoint.
 pub enum Event<'a> {
-    /// Connect, if it has not. Resolved as done once a server is connected and is
-    /// known to have the module, and as failed if it cannot be.
+    /// Connect, unless connected. Resolved as done once a server is connected and
+    /// is known to have the module, and as failed if that is impossible.
     Start {
         /// Its number.
         call: Id,
     },
-    /// Connect, and again whenever the connection is gone; resolves nothing.
+    /// Connect, and reconnect whenever the connection ends; resolves nothing.
     Begin,
-    /// A call begins, goes on or is given up.
+    /// A call begins, continues or is abandoned.
     Call(engine::Event),
-    /// A question begins, resolved by its answer; without a limit it is asked
+    /// A question begins. Its answer resolves it. Without a limit it is repeated
     /// until it is abandoned.
     Question {
         /// Its number.
         call: Id,
-        /// Who is asked.
+        /// The server to ask.
         to: To,
-        /// What has one reply.
+        /// The command, which has one reply.
         command: Command,
-        /// Whether it changes something. Then it is not asked again where it may
-        /// have been carried out.
+        /// Whether it changes something. Then it is not repeated if it may have
+        /// been carried out.
         changes: bool,
         /// How long it may take.
         limit: Option<Duration>,
     },
-    /// Somebody wants to know who leads at a key, now and after each change; told
-    /// by [`Action::Observed`].
+    /// Asks for the leader at a key, now and after each change; answered by
+    /// [`Action::Observed`].
     Observe {
         /// Its number.
         observer: Id,
         /// The key.
         key: Arc<[u8]>,
     },
-    /// That observer is gone.
+    /// An observer ends.
     Unobserve {
         /// Its number.
         observer: Id,
     },
-    /// What [`Action::Connect`] asked for is there.
+    /// A connection that [`Action::Connect`] asked for is open.
     Opened {
         /// Its number.
         connection: ConnectionId,
     },
-    /// These bytes came by it, after all that came before.
+    /// A connection has brought these bytes, after all earlier ones.
     Received {
         /// Its number.
         connection: ConnectionId,
         /// What was read.
         bytes: &'a [u8],
     },
-    /// It could not be made, or has ended.
+    /// A connection has failed to open or has ended.
     Ended {
         /// Its number.
         connection: ConnectionId,
         /// Why.
         failure: Failure,
     },
-    /// There will be no connection any more.
+    /// There will be no connection ever again.
     Closed,
     /// Time has passed.
     Tick,
 }
 
-/// What to do, in this order.
+/// Output of an endpoint; carried out in order.
 #[derive(Debug)]
 pub enum Action {
-    /// Make a connection, and say when it is open or why it is not.
+    /// Open a connection, and report when it is open or why it is not.
     Connect {
-        /// What it is called from now on.
+        /// The number of the new connection.
         connection: ConnectionId,
-        /// Where to.
+        /// The address.
         address: Address,
     },
-    /// There is output for a connection; [`Endpoint::take_output`] gives it.
+    /// A connection has output; [`Endpoint::take_output`] returns it.
     Write {
         /// Its number.
         connection: ConnectionId,
     },
-    /// Close a connection; nothing more is expected by it.
+    /// Close a connection; nothing more is expected from it.
     Close {
         /// Its number.
         connection: ConnectionId,
@@ -256,35 +256,35 @@ pub enum Action {
         /// How it ended.
         outcome: Outcome,
     },
-    /// Wake those who wait for the end of a hold, and log it if it was lost.
+    /// Wake the tasks that wait for the end of a hold, and log a loss.
     Over {
         /// The hold.
         proof: Arc<Proof>,
         /// How it ended.
         why: Loss,
     },
-    /// Tell an observer who leads from now on.
+    /// Report a new leader to an observer.
     Observed {
         /// Its number.
         observer: Id,
-        /// Who leads; or why nothing more comes.
+        /// The leader, or why there are no more reports.
         change: Result<Change, Error>,
     },
-    /// Everything that needed cleaning up at the request is clean.
+    /// The clean-up that was pending at the flush is done.
     Flushed {
-        /// The number of what was asked.
+        /// The number of the flush.
         flush: Id,
     },
-    /// Something that may be logged.
+    /// An event for a log.
     Note(Note),
 }
 
 /// How a call or a question ends.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The outcome of a call, or of the start.
+    /// The outcome of a call or of the start.
     Lock(engine::Outcome),
-    /// What a server said to a question.
+    /// A server's answer to a question.
     Answer(Frame),
     /// There is no answer.
     Failed(Error),
@@ -298,23 +298,23 @@ pub enum Note {
         /// Where it is.
         address: String,
     },
-    /// It cannot yet.
+    /// A server cannot be asked yet.
     NotConnected {
         /// Why.
         failure: Failure,
     },
-    /// It cannot any more.
+    /// A server can no longer be asked.
     Lost {
         /// Where it is.
         address: String,
     },
-    /// A connection is given up, because nothing was heard for too long.
+    /// A connection is closed because nothing has arrived for too long.
     Silent,
     /// Sentinels name another server.
     NamedElsewhere,
-    /// A server said what is not understood here.
+    /// A server sent a message that this client does not understand.
     UnknownMessage(Vec<u8>),
-    /// Nobody says which server has which slots.
+    /// No server reports the slots.
     NoRoutes {
         /// Why.
         failure: Failure,
@@ -331,14 +331,14 @@ enum Timer {
     Watches,
 }
 
-/// Where the servers are.
+/// How to find the servers.
 enum Source {
     One(Address),
     Sentinels(Sentinels),
     Cluster(Cluster),
 }
 
-/// A client without its sockets; see the documentation of this module.
+/// A client without sockets; see the documentation of this module.
 pub struct Endpoint {
     engine: Engine,
     settings: Settings,
@@ -347,9 +347,9 @@ pub struct Endpoint {
     keepers: BTreeMap<Node, Keeper>,
     connections: BTreeMap<ConnectionId, Connection>,
     questions: BTreeMap<Id, Question>,
-    /// What is observed at which key, and the key of each observer.
+    /// The observed keys, and the key of each observer.
     watches: BTreeMap<Arc<[u8]>, Watch>,
-    /// Those that are tried again, and when.
+    /// The watches that are retried, and when.
     paused_watches: BTreeSet<(Instant, Arc<[u8]>)>,
     observers: BTreeMap<Id, Arc<[u8]>>,
     beside: Vec<Beside>,
@@ -380,7 +380,7 @@ impl Source {
 }
 
 impl Endpoint {
-    /// One that does nothing before it is enabled.
+    /// A new endpoint, which does nothing before its first event.
     #[must_use]
     pub fn new(servers: Servers, settings: Settings) -> Self {
         let (source, login) = Source::new(servers);
@@ -409,12 +409,12 @@ impl Endpoint {
         }
     }
 
-    /// A number for a call, a question, an observer or a flush that begins.
+    /// A number for a new call, question, observer or flush.
     pub fn next_id(&mut self) -> Id {
         self.engine.next_id()
     }
 
-    /// Takes what happens, and when; what follows is in
+    /// Takes an event and its moment. The resulting actions are in
     /// [`poll_action`](Self::poll_action).
     pub fn handle(&mut self, now: Instant, event: Event<'_>) {
         match event {
@@ -447,32 +447,32 @@ impl Endpoint {
         self.settle(now);
     }
 
-    /// What to do next; none until something happens.
+    /// The next action; none until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to send the time again, unless something happens before.
+    /// When to send [`Event::Tick`], unless another event comes before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let own = self.timers.first().map(|(due, _)| *due);
         own.into_iter().chain(self.engine.next_deadline()).min()
     }
 
-    /// Exchanges the bytes to write to a connection for `empty`.
+    /// Exchanges the output of a connection for `empty`.
     pub fn take_output(&mut self, connection: ConnectionId, empty: &mut Vec<u8>) {
         if let Some(connection) = self.connections.get_mut(&connection) {
             std::mem::swap(&mut connection.output, empty);
         }
     }
 
-    /// What is known of the locks.
+    /// The state of the locks.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Sets how long a connection may be quiet at most while it is needed.
+    /// Sets the longest silence of a connection that is needed.
     pub fn set_quiet(&mut self, quiet: Duration) {
         self.engine.set_quiet(quiet);
     }
@@ -489,7 +489,7 @@ impl Endpoint {
         self.main_connection(node).is_some()
     }
 
-    /// Whether there will be no connection any more.
+    /// Whether there will be no connection ever again.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.is_closed
@@ -501,13 +501,13 @@ impl Endpoint {
         matches!(self.source, Source::Cluster(_))
     }
 
-    /// Why there is no connection to some server.
+    /// Why a server is not connected, if one is not.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
         self.keepers.values().find_map(Keeper::failure)
     }
 
-    /// Where a server is, as far as is known, for people.
+    /// The address of a server, as far as it is known, for display.
     #[must_use]
     pub fn address(&self, node: Node) -> String {
         let main = self
@@ -521,7 +521,7 @@ impl Endpoint {
         }
     }
 
-    /// Does what has become due, and what follows from it.
+    /// Does everything that is due, and carries out the consequences.
     fn settle(&mut self, now: Instant) {
         loop {
             self.follow_engine(now);
@@ -548,7 +548,7 @@ impl Endpoint {
         }
     }
 
-    /// Carries out what the engine says.
+    /// Carries out the actions of the engine.
     fn follow_engine(&mut self, now: Instant) {
         while let Some(action) = self.engine.poll_action() {
             match action {
@@ -577,7 +577,7 @@ impl Endpoint {
         }
     }
 
-    /// Says why there is no connection, which the engine does not know.
+    /// Adds why there is no connection, which the engine does not know.
     fn explained(&self, mut outcome: engine::Outcome) -> Outcome {
         if let engine::Outcome::Failed(Error::Unavailable { source, .. }) = &mut outcome
             && source.is_none()
@@ -595,8 +595,8 @@ impl Endpoint {
         self.actions.push_back(Action::Note(note));
     }
 
-    /// Sends a request by a connection; one that has ended is as good as one
-    /// that ends now.
+    /// Sends a request by a connection. If that has already ended, the request
+    /// fails as if it ended now.
     fn send(&mut self, now: Instant, id: Id, main: ConnectionId, request: Request) {
         if request.goes_beside() {
             return self.send_beside(now, id, main, request);
@@ -621,7 +621,8 @@ impl Endpoint {
         self.has_output(now, main, was_empty);
     }
 
-    /// Has the output of a connection written, and its reply waited for.
+    /// Requests a write of a connection's output, and sets its alarm for the
+    /// reply.
     fn has_output(&mut self, now: Instant, id: ConnectionId, was_empty: bool) {
         if was_empty {
             self.actions.push_back(Action::Write { connection: id });
@@ -635,7 +636,7 @@ impl Endpoint {
         }
     }
 
-    /// Takes the reply to a request, and first what it says of other servers.
+    /// Takes the reply to a request, after any news in it about other servers.
     fn answered(&mut self, now: Instant, request: Id, result: Result<Reply, Fault>) {
         let result = match result {
             Err(Fault::Moved(error)) if !self.is_cluster() => {
@@ -688,7 +689,7 @@ impl Endpoint {
         id
     }
 
-    /// Forgets a connection, with its alarm.
+    /// Forgets a connection and its alarm.
     fn remove_connection(&mut self, id: ConnectionId) -> Option<Connection> {
         let connection = self.connections.remove(&id)?;
         if let Some(alarm) = connection.alarm {
@@ -698,7 +699,7 @@ impl Endpoint {
     }
 }
 
-/// Why there is no answer from a connection that is of no more use.
+/// Why a connection that can no longer be used gives no answer.
 fn silent() -> Failure {
     Failure::Io("given up".to_owned())
 }

@@ -1,11 +1,11 @@
-//! Who leads at a key, as its holders publish it: those who observe that are notified
-//! of each change.
+//! Observers of the leader at a key: they receive each change that the holders
+//! publish.
 //!
-//! All observers of a key share one subscription, at the connection of the key's
-//! server. The server is asked once who leads, right behind the subscription. It
-//! answers in order, so what it says is what all earlier messages came to, and
-//! each later message is a change. A new connection, and a slot that has moved,
-//! start over with that.
+//! All observers of a key share one subscription, on the connection of the key's
+//! server. Right after the subscription the client asks the server for the
+//! leader. The server answers in order, so the answer includes all earlier
+//! messages, and each later message is a change. After a reconnect, or when the
+//! slot has moved, this starts again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,22 +20,22 @@ use crate::error::{Error, Failure, Fault};
 use crate::wire::resp::Frame;
 use crate::wire::{inspect, replies, requests};
 
-/// Who leads from now on, as an observer sees it.
+/// A change of the leader, as an observer receives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Change {
-    /// The one who leads; none if nobody does.
+    /// The new leader; none if there is none.
     pub leader: Option<Proclaimed>,
-    /// Whether others may have led since the last change, of whom nothing was
-    /// heard: there was no connection, or too many changes were not taken.
+    /// Whether there may have been other leaders since the last change: the
+    /// connection was lost, or the observer fell too far behind.
     pub missed: bool,
 }
 
-/// What a leader has published.
+/// A leader's published value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Proclaimed {
-    /// Its fence: larger than the fence of every leader before.
+    /// Its fence: larger than the fence of every earlier leader.
     pub fence: u64,
     /// The value: 0 to 1024 bytes.
     pub value: Vec<u8>,
@@ -44,15 +44,14 @@ pub struct Proclaimed {
 /// What is known of the leaders at a key.
 #[derive(Debug, Default)]
 struct Known {
-    /// The largest fence that was heard of, and whether the server said that it
-    /// ended.
+    /// The largest known fence, and whether its hold has ended.
     fence: u64,
     is_over: bool,
     leader: Option<Proclaimed>,
 }
 
 impl Known {
-    /// Takes a message; whether it tells anything new.
+    /// Takes a message; whether it is news.
     fn told(&mut self, fence: u64, value: Option<&[u8]>) -> bool {
         if fence < self.fence || (fence == self.fence && self.is_over) {
             return false;
@@ -62,8 +61,8 @@ impl Known {
         self.is_led_by(value.map(|value| Proclaimed { fence, value }))
     }
 
-    /// Takes what the server said when it was asked. A server that has forgotten
-    /// the last leader brings no earlier one back.
+    /// Takes the answer to the question for the leader. A server that has
+    /// forgotten the last leader does not bring back an earlier one.
     fn answered(&mut self, leader: Option<Proclaimed>) {
         let is_heard =
             |it: &Proclaimed| it.fence > self.fence || (it.fence == self.fence && !self.is_over);
@@ -81,16 +80,16 @@ impl Known {
     }
 }
 
-/// What is observed at a key.
+/// The observation of a key.
 #[derive(Debug)]
 pub(super) struct Watch {
-    /// Each with whether it has received a leader.
+    /// Each observer, and whether it has received the current leader.
     observers: BTreeMap<Id, bool>,
     known: Known,
     stage: Stage,
-    /// The server that has the key, whose connection is kept alive.
+    /// The server that has the key, and whose connection is kept alive.
     node: Option<Node>,
-    /// The connection that it is subscribed to by.
+    /// The connection with the subscription.
     main: Option<ConnectionId>,
     attempts: u32,
 }
@@ -99,11 +98,11 @@ pub(super) struct Watch {
 enum Stage {
     /// The server is not connected.
     Link,
-    /// It is tried again then.
+    /// It is retried at this moment.
     Pause(Instant),
-    /// The server was asked who leads, as that attempt.
+    /// The server was asked for the leader, in that attempt.
     Asked(Id),
-    /// Each message is a change.
+    /// The subscription is complete: each message is a change.
     Followed,
 }
 
@@ -152,7 +151,7 @@ impl Endpoint {
             .push_back(Action::Observed { observer, change });
     }
 
-    /// Subscribes at the server of a key, and asks it who leads.
+    /// Subscribes at the server of a key, and asks it for the leader.
     fn watch(&mut self, now: Instant, key: &Arc<[u8]>) {
         let node = self.engine.routes().node_of(key);
         self.engine.handle(now, engine::Event::Need { node });
@@ -193,14 +192,15 @@ impl Endpoint {
         if let Some(connection) = self.connections.get_mut(&main) {
             let was_empty = connection.output.is_empty();
             requests::unsubscribe_values(key, is_sharded).write(&mut connection.output);
-            // Its reply is never an error, so it tells which error was whose.
+            // The reply is never an error, so it separates the errors of other
+            // commands.
             connection.write(now, &requests::hello(), What::Unwatched(Arc::clone(key)));
             self.has_output(now, main, was_empty);
         }
     }
 
-    /// A quiet connection is asked for heartbeats at the server that has the key,
-    /// as for those who wait for a lock.
+    /// Requests heartbeats on the connection to the server that has the key, as
+    /// for calls that wait for a lock.
     fn set_watched_node(&mut self, now: Instant, key: &Arc<[u8]>, node: Option<Node>) {
         let Some(watch) = self.watches.get_mut(key) else {
             return;
@@ -229,7 +229,7 @@ impl Endpoint {
         Some(watch)
     }
 
-    /// Subscribes where there is a connection now, or where the key has gone.
+    /// Subscribes where there is a new connection, or where the key has moved.
     pub(super) fn watches_go_on(&mut self, now: Instant) {
         let routes = self.engine.routes();
         let are_meant = |(key, watch): &(&Arc<[u8]>, &Watch)| match watch.stage {
@@ -244,8 +244,8 @@ impl Endpoint {
         }
     }
 
-    /// Tries those again whose pause is over. Any number of them may be at one server
-    /// that is loading its data, so the others are not looked at.
+    /// Retries the watches whose pause is over. It skips the others, because very
+    /// many may be at a server that is loading its data.
     pub(super) fn paused_watches_go_on(&mut self, now: Instant) {
         while let Some((until, key)) = self.paused_watches.pop_first() {
             if until > now {
@@ -259,7 +259,7 @@ impl Endpoint {
         }
     }
 
-    /// Nothing comes by a connection any more.
+    /// A connection brings no more messages.
     pub(super) fn watches_are_lost(&mut self, main: ConnectionId) {
         for watch in self.watches.values_mut() {
             if watch.main == Some(main) {
@@ -280,7 +280,7 @@ impl Endpoint {
         }
     }
 
-    /// The server has refused to be subscribed to.
+    /// The server has refused the subscription.
     pub(super) fn watch_is_refused(
         &mut self,
         now: Instant,
@@ -293,7 +293,7 @@ impl Endpoint {
         }
     }
 
-    /// The server has said who leads, or why it does not.
+    /// The server has answered who the leader is, or why it does not say.
     pub(super) fn leader_said(
         &mut self,
         now: Instant,
@@ -382,7 +382,7 @@ impl Endpoint {
         }
     }
 
-    /// A message on the channel of values of some key.
+    /// Takes a message on the channel of values of some key.
     pub(super) fn published(&mut self, main: ConnectionId, channel: &[u8], message: &[u8]) {
         let Some((fence, value)) = replies::published(message) else {
             return self.note(Note::UnknownMessage(message.to_vec()));
@@ -393,7 +393,7 @@ impl Endpoint {
                 continue;
             };
             let is_new = watch.known.told(fence, value);
-            // The answer who leads says it before.
+            // The answer to the question covers earlier messages.
             if watch.stage != Stage::Followed || !is_new {
                 continue;
             }
@@ -406,8 +406,8 @@ impl Endpoint {
         }
     }
 
-    /// A channel of values is not listened to any more: as it was asked for, or
-    /// as its slot has moved.
+    /// A channel of values is no longer subscribed: on request, or because its
+    /// slot has moved.
     pub(super) fn unsubscribed(&mut self, now: Instant, main: ConnectionId, channel: &[u8]) {
         let Some(connection) = self.connections.get(&main) else {
             return;

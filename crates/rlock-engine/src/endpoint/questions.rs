@@ -1,5 +1,5 @@
-//! What is asked of servers and is not about what this client holds, so that no
-//! decision about its locks follows from the answer.
+//! Requests that are not about this client's own holds, so that the answers
+//! affect no decision about its locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::engine::{self, Id};
 use crate::error::{Error, Failure, Fault};
 use crate::wire::resp::{Command, Frame};
 
-/// Whom a question is for.
+/// The server that a question is for.
 #[derive(Clone, Debug)]
 pub enum To {
     /// The server that has this key.
     Key(Arc<[u8]>),
-    /// That server.
+    /// The server of that number.
     Node(Node),
 }
 
@@ -27,12 +27,12 @@ pub(super) struct Question {
     command: Command,
     changes: bool,
     begun: Instant,
-    /// None is without limit.
+    /// The deadline; none for no limit.
     deadline: Option<Instant>,
     attempts: u32,
     failure: Option<Failure>,
     stage: Stage,
-    /// When it is looked at.
+    /// The next check.
     alarm: Option<Instant>,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Question {
 enum Stage {
     /// The server is not connected.
     Link(Node),
-    /// It is asked again then.
+    /// It is asked again at this moment.
     Pause(Instant),
     Asked(Node),
 }
@@ -123,7 +123,7 @@ impl Endpoint {
         Some(question)
     }
 
-    /// Asks what could not be asked without a connection.
+    /// Asks the questions that waited for a connection.
     pub(super) fn questions_go_on(&mut self, now: Instant) {
         let waiting = self.questions.iter();
         let waiting = waiting.filter(|(_, it)| matches!(it.stage, Stage::Link(_)));
@@ -133,7 +133,7 @@ impl Endpoint {
         }
     }
 
-    /// There is no connection to a server. What is asked once is not asked then.
+    /// A server is not connected. Questions that are asked only once fail.
     pub(super) fn questions_fail_at(&mut self, node: Node, failure: &Failure) {
         if !self.settings.is_probe {
             return;
@@ -191,7 +191,7 @@ impl Endpoint {
         }
     }
 
-    /// The connection is gone by which it was asked.
+    /// The connection of the question has ended.
     pub(super) fn question_is_lost(&mut self, now: Instant, call: Id, failure: Failure) {
         match self.questions.get(&call) {
             Some(question) if question.changes => {
@@ -250,7 +250,7 @@ impl Endpoint {
         self.resolve(call, outcome);
     }
 
-    /// Nobody waits for the answer any more; whether that was a question.
+    /// Forgets a question that nobody waits for; whether it was one.
     pub(super) fn forget_question(&mut self, call: Id) -> bool {
         self.remove_question(call).is_some()
     }

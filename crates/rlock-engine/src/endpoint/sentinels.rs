@@ -1,8 +1,8 @@
-//! Which server is the master, as Redis Sentinels say.
+//! Which server is the master, according to Redis Sentinels.
 //!
-//! All of them are asked, as one that was cut off with an old master goes on
-//! naming it. Each fail-over has a number larger than those before it, its
-//! configuration epoch: the largest counts.
+//! All Sentinels are asked, because a Sentinel that was cut off together with an
+//! old master keeps naming it. Each failover has a configuration epoch larger
+//! than those before it: the largest one counts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,16 +18,16 @@ use crate::wire::topology::Named;
 
 /// How long one Sentinel may take to answer.
 const TIME: Duration = Duration::from_secs(1);
-/// How long the others are waited for once one has answered.
+/// How long to wait for the others once one has answered.
 const OTHERS_TIME: Duration = Duration::from_millis(200);
-/// How often they are asked while there is a master.
+/// How often they are asked while the master is connected.
 pub(super) const ASKED_EVERY: Duration = Duration::from_millis(500);
 
 pub(super) struct Sentinels {
     all: Vec<Sentinel>,
     login: Login,
     master: String,
-    /// How the master is connected to.
+    /// The encryption of connections to the master.
     tls: Option<Tls>,
     round: Option<Round>,
     /// When the next round begins.
@@ -36,15 +36,15 @@ pub(super) struct Sentinels {
 
 struct Sentinel {
     address: Address,
-    /// It stays from one round to the next.
+    /// The connection, which is kept from round to round.
     connection: Option<ConnectionId>,
     replies: Vec<Frame>,
 }
 
-/// All are asked once.
+/// A round of questions to all Sentinels.
 #[derive(Default)]
 struct Round {
-    /// Until when the others are waited for.
+    /// How long to wait for the others.
     until: Option<Instant>,
     newest: Option<Named>,
     failures: Vec<(String, Failure)>,
@@ -88,7 +88,7 @@ impl Sentinels {
         Some(auth)
     }
 
-    /// Notes what one of them has said; whether nobody is left.
+    /// Notes a Sentinel's answer; whether all have answered.
     fn said(&mut self, now: Instant, number: usize, said: Result<Named, Failure>) -> bool {
         let (Some(round), Some(sentinel)) = (&mut self.round, self.all.get(number)) else {
             return false;
@@ -148,7 +148,7 @@ impl Endpoint {
         }
     }
 
-    /// One that is not open yet is asked then.
+    /// Asks a Sentinel; one whose connection is not open yet is asked later.
     pub(super) fn ask_sentinel(&mut self, now: Instant, id: ConnectionId) {
         let (Source::Sentinels(sentinels), Some(connection)) =
             (&self.source, self.connections.get_mut(&id))

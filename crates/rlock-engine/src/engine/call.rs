@@ -1,10 +1,10 @@
-//! The way from a call for a lock to a grant.
+//! From a call for a lock to a grant.
 //!
-//! A call asks, and while it is queued waits for the server's message. If the
-//! connection is lost while it waits, it asks again by the next one. Whatever
-//! ends it, no place stays behind: the call itself withdraws it when the wait
-//! is over, and becomes clean-up when its caller is gone. An upgrade is a call
-//! like the others, for a lock that its owner holds in shared mode.
+//! A call sends a request and, while it is queued, waits for the server's
+//! message. If the connection is lost meanwhile, the call asks again on the next
+//! connection. However the call ends, it leaves no place behind: it withdraws its
+//! place when the wait is over, and becomes clean-up when its caller is gone. An
+//! upgrade is a normal call for a lock that its owner holds in shared mode.
 
 use std::time::Duration;
 
@@ -18,11 +18,12 @@ use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{ConnectionState, Engine, Id, Outcome};
 use crate::error::{Error, Fault};
 
-/// How much later than its wait a request may learn that it ended.
+/// The longest delay of the message that a wait has ended.
 const NOTICE_GRACE: Duration = Duration::from_secs(1);
-/// When to ask again if a stale request may have taken the place over: one of an
-/// earlier connection that may still be open on the server. The pause doubles each
-/// time up to 32 s, because nobody knows how late a request can be.
+/// The pause before asking again if a stale request may have taken the place
+/// over. A stale request was sent on an earlier connection that may still be open
+/// on the server. The pause doubles up to 32 s, because such a request can be
+/// very late.
 const STALE_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -32,54 +33,53 @@ pub(super) struct Call {
     value: Option<Value>,
     terms: Terms,
     queueing: Queueing,
-    /// The hold to enter again, or to upgrade.
+    /// The hold to enter again or to upgrade.
     live: Option<Id>,
     is_upgrade: bool,
     phase: Phase,
-    /// The grant that replicas are asked about, and since when.
+    /// The grant for which replicas are asked, and when that began.
     unconfirmed: Option<(u64, Instant)>,
     /// How long replicas may take.
     replication: Duration,
     /// The lease of the last request.
     pub(super) lease: Duration,
-    /// The connection that the last request for the lock was made by, before
-    /// the one that is under way.
+    /// The connection of the last request for the lock before the current one.
     earlier: Option<u64>,
-    /// Whether a request was made that may have got a place in the queue.
+    /// Whether an earlier request may have got a place in the queue.
     has_waited: bool,
-    /// How often it has asked again, as a stale request may have its place.
+    /// How often it has asked again because a stale request may have its place.
     stale_retries: u32,
-    /// Whether it asks again if it hears nothing.
+    /// Whether it asks again if no message comes.
     may_be_stale: bool,
     /// A notice that came before the reply.
     pub(super) early_notice: Option<WaitEnd>,
 }
 
-/// What the request is for that is under way, or was last.
+/// The purpose of the current or the last request.
 #[derive(Clone, Debug)]
 enum Phase {
-    /// Releasing what this owner held here and has lost by its own clock. The
-    /// server may have it still, on terms of then, and would give it again.
+    /// Releases keys that this owner held and has lost by its own clock. The
+    /// server may still have the hold on its old terms, and would grant it again.
     Releasing,
-    /// Having the loss of the hold to upgrade reported: it must come before the
-    /// grant that an upgrade may still get after it.
+    /// Asks for loss reports on the hold that it upgrades: a report must come
+    /// before the grant that an upgrade may still get after a loss.
     Attaching,
     Acquiring,
-    /// Asking for what can be had at once, for which the server has to remember
-    /// nothing: it can remember no more. A loss is then known by the clock, or
+    /// Asks for a lock only if it is free, without loss reports, because the
+    /// server's table of watches is full. A loss is then detected by the clock or
     /// at the next renewal.
     AcquiringUnwatched {
         full: Box<Error>,
     },
-    /// Making sure that a grant still stands that a message told of.
+    /// Makes sure that a grant by message still stands.
     Confirming,
-    /// Finding out why the server withdrew the request.
+    /// Finds out why the server withdrew the request.
     Withdrawn,
-    /// Ending the place that the server keeps for some time after a wait.
+    /// Ends the place that the server keeps for some time after a wait.
     Leaving,
 }
 
-/// What ends the waiting of a queued request.
+/// What ends the wait of a queued request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WaitEnd {
     Grant { fence: u64, not_before: Instant },
@@ -142,7 +142,7 @@ impl Call {
         }
     }
 
-    /// When the reply to a request has to be here.
+    /// When the reply to a request must have arrived.
     pub(super) fn last_word(&self, deadline: Option<Instant>) -> Option<Instant> {
         let grace = match (self.queueing, &self.phase) {
             (_, Phase::Confirming) if self.terms.replicas > 0 => NOTICE_GRACE + self.replication,
@@ -152,12 +152,12 @@ impl Call {
         deadline.map(|deadline| deadline + grace)
     }
 
-    /// Checks what the owner holds.
+    /// Checks what the owner already holds.
     fn begin(&mut self, at: &mut Context<'_>) -> Next {
         let count = at.work.claims.count();
         let (live, hold) = match at.engine.held(at.now, &at.work.claims) {
             Possession::Nothing => return Next::Ask,
-            // Nobody needs it as it is held any more: its release comes first.
+            // No guard needs the existing hold any more: its release comes first.
             Possession::These(_, hold) | Possession::Otherwise(hold)
                 if hold.guards == 0
                     && (hold.ask != self.ask || hold.proof.claims.count() != count) =>
@@ -171,8 +171,8 @@ impl Call {
                 return Next::End(Outcome::Failed(Error::HeldOtherwise { owner, keys }));
             }
         };
-        // Entering a lock again gets the terms of the hold that is there: a
-        // shorter lease would end under the guards that hold it.
+        // A re-entry gets the terms of the existing hold: a shorter lease would
+        // end under the guards that hold it.
         (self.live, self.terms) = (Some(live), hold.terms);
         self.is_upgrade = self.ask.is_exclusive() && !hold.ask.is_exclusive();
         at.engine.set_upgrading(live, self.is_upgrade);
@@ -210,12 +210,13 @@ impl Call {
         self.acquire(at, queueing, true)
     }
 
-    /// The hold to enter again, or to upgrade.
+    /// The hold to enter again or to upgrade.
     fn hold<'a>(&self, engine: &'a Engine) -> Option<&'a Hold> {
         engine.holds.get(&self.live?).map(|hold| &**hold)
     }
 
-    /// Asks for the lock; `notify` has the server tell of the outcome and of a loss.
+    /// Asks for the lock. With `notify` the server sends messages about the
+    /// outcome and a loss.
     fn acquire(&self, at: &Context<'_>, queueing: Queueing, notify: bool) -> Next {
         Next::Send(Request::Acquire {
             claims: at.work.claims.clone(),
@@ -227,7 +228,8 @@ impl Call {
         })
     }
 
-    /// The lease of the next request: the lease of its terms, or what is left of them.
+    /// Sets the lease of the next request: the lease of its terms, or the rest of
+    /// it.
     fn set_lease(&mut self, engine: &Engine, now: Instant) {
         let live = self.hold(engine);
         let taken = live.map_or(now, |hold| hold.taken);
@@ -237,7 +239,7 @@ impl Call {
 
     fn reply(&mut self, at: &mut Context<'_>, sent: Sent, result: Result<Reply, Fault>) -> Next {
         match (self.phase.clone(), result) {
-            // If it is refused, asking for the lock is, too.
+            // If this is refused, the request for the lock is refused too.
             (Phase::Releasing, Ok(_) | Err(Fault::Refused(_))) => {
                 if let Some((lost, _)) = at.engine.lost_part(at.now, &at.work.claims) {
                     at.engine.disown(&lost);
@@ -247,7 +249,7 @@ impl Call {
             (Phase::Attaching, result) => self.attached(at, sent, result),
             (Phase::Acquiring, result) => self.asked(at, sent, result),
             (Phase::AcquiringUnwatched { .. }, Ok(Reply::Fence(fence))) => {
-                // No connection has to tell of its loss.
+                // No connection reports its loss.
                 let sent = Sent {
                     connection: 0,
                     ..sent
@@ -256,7 +258,7 @@ impl Call {
             }
             (Phase::AcquiringUnwatched { full }, Ok(_)) => self.refused(at, *full),
             (Phase::Confirming, Ok(Reply::Fence(fence))) => {
-                // The connection that it was asked for by tells of its loss.
+                // The connection of the request for the lock reports its loss.
                 let connection = at.work.asked_by.unwrap_or(0);
                 self.granted(at, fence, Sent { connection, ..sent })
             }
@@ -269,15 +271,15 @@ impl Call {
                 self.give_up(at, Outcome::Failed(error))
             }
             (Phase::Confirming, Err(fault)) => self.not_confirmed(at, sent, fault),
-            // A server that can no longer grant, as it became a replica or gave
-            // the slot away, refuses to cancel too: then this call goes on as
-            // after any refusal. One that can grant has no place of this owner
-            // any more: somebody cancelled it.
+            // A server that can no longer grant, because it became a replica or
+            // gave the slot away, also refuses to cancel: then this call
+            // continues as after any refusal. A server that can grant has no
+            // place of this owner any more: somebody cancelled it.
             (Phase::Withdrawn, Ok(Reply::Count(0))) => {
                 self.give_up(at, Outcome::Failed(Error::Cancelled))
             }
-            // The grant was lost meanwhile, and nobody ever worked under it; or the
-            // server's word was about a request of an earlier connection.
+            // The grant was lost before anybody worked under it, or the server's
+            // message was about a request of an earlier connection.
             (Phase::Confirming | Phase::Withdrawn, Ok(_)) => Next::Ask,
             (Phase::Leaving, Ok(Reply::Count(1))) => {
                 self.leave_nothing(at.engine, Outcome::Refused)
@@ -310,7 +312,7 @@ impl Call {
             Ok(Reply::Fence(fence)) => self.granted(at, fence, sent),
             Ok(Reply::Queued) => self.queued(at, sent),
             Ok(_) => self.not_granted(at),
-            // What is bound or published has to be remembered in any case.
+            // The server must remember a hold that is bound or publishes a value.
             Err(Fault::Refused(full @ Error::QueueFull(_)))
                 if self.terms.bound.is_none() && self.value.is_none() =>
             {
@@ -323,7 +325,7 @@ impl Call {
         }
     }
 
-    /// The first request of a call that is refused has left nothing.
+    /// If the first request of a call is refused, it has left nothing behind.
     fn refused(&mut self, at: &mut Context<'_>, error: Error) -> Next {
         let outcome = Outcome::Failed(error);
         match self.earlier {
@@ -339,8 +341,9 @@ impl Call {
         }
     }
 
-    /// The lock is held for this call, which cannot work under it: for no longer
-    /// than replicas may take, because others may want it.
+    /// The server holds the lock for this call, but replicas have not confirmed
+    /// it. The call waits no longer than `replication`, as others may want the
+    /// lock.
     fn not_confirmed(&mut self, at: &mut Context<'_>, sent: Sent, fault: Fault) -> Next {
         let next = self.failed(at, sent, fault);
         let since = self.unconfirmed.filter(|_| self.terms.replicas > 0);
@@ -387,10 +390,10 @@ impl Call {
                 let is_plain = self.live.is_none()
                     && self.terms.max_hold.is_none()
                     && self.terms.replicas == 0;
-                // Whether at least half of the lease is left for certain, and half
-                // of the grace. A request was made at `not_before` and answered
-                // before the message came, by the same connection, so the grant
-                // was made after that.
+                // Whether at least half of the lease and half of the grace are
+                // certainly left. A request was made at `not_before` and answered
+                // before the message came, on the same connection, so the grant
+                // is younger than that.
                 let left = |time| validity_end(not_before, time) - at.now >= time / 2;
                 let is_fresh = left(self.lease) && self.terms.bound.is_none_or(left);
                 match at.work.asked_by {
@@ -406,7 +409,7 @@ impl Call {
                         };
                         self.granted(at, fence, sent)
                     }
-                    // How old the message is cannot be known, as this process may
+                    // The age of the message is unknown, because this process may
                     // have been stopped since.
                     _ => self.confirm(at, fence),
                 }
@@ -420,8 +423,7 @@ impl Call {
         }
     }
 
-    /// Makes sure that a grant stands, and that replicas know it where they are
-    /// to.
+    /// Makes sure that a grant stands, and that replicas know it if they must.
     fn confirm(&mut self, at: &mut Context<'_>, fence: u64) -> Next {
         self.set_lease(at.engine, at.now);
         self.phase = Phase::Confirming;
@@ -457,9 +459,8 @@ impl Call {
         self.leave_nothing(at.engine, Outcome::Granted(proof))
     }
 
-    /// The server's last word was no. All that it may still have of this call
-    /// is the place of a wait, which is kept for some time after its end; an
-    /// upgrade keeps none.
+    /// The server did not grant. It may only still have the place of a wait,
+    /// which it keeps for some time after the wait; an upgrade has no such place.
     fn not_granted(&mut self, at: &mut Context<'_>) -> Next {
         let has_place = self.has_waited && !self.is_upgrade;
         match at.engine.connection(at.work.node) {
@@ -486,13 +487,13 @@ impl Call {
             // Earlier calls of the same owner used up the time.
             Stage::Turn => Outcome::Refused,
             _ if matches!(self.phase, Phase::Leaving) => Outcome::Refused,
-            // The server said nothing, not even that the wait is over.
+            // The server sent nothing, not even that the wait is over.
             _ => Outcome::Failed(at.work.unavailable(at.now)),
         };
         self.give_up(at, outcome)
     }
 
-    /// Ends it, as the server knows nothing of it but its grant.
+    /// Ends the call; the server knows nothing of it except its grant.
     fn leave_nothing(&self, engine: &mut Engine, outcome: Outcome) -> Next {
         if let Some(live) = self.live {
             engine.set_upgrading(live, false);
@@ -500,18 +501,19 @@ impl Call {
         Next::End(outcome)
     }
 
-    /// Ends it, and withdraws what the server may still know of it.
+    /// Ends the call and withdraws what the server may still know of it.
     fn give_up(&self, at: &mut Context<'_>, outcome: Outcome) -> Next {
         at.work.resolve(at.engine, outcome);
         self.withdraw(at)
     }
 
-    /// Withdraws what the server may know of it, because nobody waits for it.
+    /// Withdraws what the server may know of the call, because nobody waits for
+    /// it.
     fn withdraw(&self, at: &mut Context<'_>) -> Next {
         if at.work.asked_by.is_none() && at.work.unanswered.is_none() {
             return self.leave_nothing(at.engine, Outcome::Refused);
         }
-        // After its lease no grant is left anyway.
+        // No grant outlives its lease.
         at.work.deadline = Some(at.now + self.lease.max(at.engine.retry_timeout));
         Next::CleanUp(CleanUp::of(self.live.filter(|_| self.is_upgrade)))
     }

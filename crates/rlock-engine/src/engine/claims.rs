@@ -1,5 +1,4 @@
-//! Who asks for a lock: one owner at all the keys of one request, a single one or
-//! several.
+//! Who asks for a lock: one owner, at the one or several keys of a request.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -10,10 +9,10 @@ use crate::engine::Id;
 use crate::engine::node::slot_of;
 use crate::error::Error;
 
-/// The most keys of one request.
+/// The largest number of keys in one request.
 const KEYS_MAX: usize = 1024;
 
-/// Checks what can be asked for together; `keys` are in their order.
+/// Checks keys that are requested together; `keys` must be sorted.
 ///
 /// # Errors
 ///
@@ -32,11 +31,11 @@ pub fn check_keys(keys: &[Arc<[u8]>]) -> Result<(), Error> {
     })
 }
 
-/// One owner at one key: `<owner> <key>`, as messages have it. No owner has a
-/// space, so this names both.
+/// One owner at one key: `<owner> <key>`, as in messages. An owner has no spaces,
+/// so the text is unambiguous.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Name {
-    /// Made once: a name is looked up about twenty times between a call and
+    /// Computed once: a name is looked up about twenty times between a call and
     /// the end of its release.
     hash: u64,
     text: Arc<[u8]>,
@@ -45,7 +44,8 @@ pub struct Name {
 impl Name {
     /// `text` is `<owner> <key>`.
     pub fn new(text: &[u8]) -> Self {
-        // Keys may be anybody's choice, so nobody must know who shares a hash.
+        // Keys may come from anybody, so nobody must be able to predict
+        // collisions.
         static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         Self {
             hash: HASHES.hash_one(text),
@@ -60,13 +60,13 @@ impl Hash for Name {
     }
 }
 
-/// A table by names, which have their hash, or by numbers, which are in turn.
+/// A table whose keys are names, which carry their hash, or consecutive numbers.
 pub type Table<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
 
-/// Numbers of what there is.
+/// A set of numbers.
 pub(super) type Numbers = HashSet<Id, BuildHasherDefault<Spread>>;
 
-/// Spreads numbers over all bits.
+/// A hasher that spreads numbers over all bits.
 #[derive(Debug, Default)]
 pub struct Spread(u64);
 
@@ -87,20 +87,21 @@ impl Hasher for Spread {
     }
 }
 
-/// At least one name; in the order of their keys if there are several.
+/// At least one name; several are in the order of their keys.
 #[derive(Clone)]
 pub struct Claims(Arc<Parts>);
 
 struct Parts {
     owner: Owner,
-    /// The slot of the first key: all are in one where that matters.
+    /// The slot of the first key; all keys share it where that matters.
     slot: u16,
     first: Name,
     rest: Vec<Name>,
 }
 
 impl Claims {
-    /// `owner` at `key` and the keys in `rest`, which come after it in their order.
+    /// `owner` at `key` and at the keys in `rest`, which come after `key` in
+    /// order.
     pub fn new(owner: Owner, key: &[u8], rest: &[Arc<[u8]>]) -> Self {
         let first = name(&owner, key);
         let rest = rest.iter().map(|key| name(&owner, key)).collect();
@@ -112,7 +113,7 @@ impl Claims {
         }))
     }
 
-    /// Those of a name that the server wrote.
+    /// The claims for a name that the server wrote.
     pub fn named(name: &Name) -> Option<Self> {
         let end = name.text.iter().position(|byte| *byte == b' ')?;
         let owner = std::str::from_utf8(name.text.get(..end)?).ok()?;
@@ -125,22 +126,22 @@ impl Claims {
         })))
     }
 
-    /// Whose they are.
+    /// The owner.
     pub fn owner(&self) -> &Owner {
         &self.0.owner
     }
 
-    /// The slot of the first key; all are in one where that matters.
+    /// The slot of the first key; all keys share it where that matters.
     pub fn slot(&self) -> u16 {
         self.0.slot
     }
 
-    /// One for each key.
+    /// One name for each key.
     pub fn names(&self) -> impl Iterator<Item = &Name> {
         std::iter::once(&self.0.first).chain(&self.0.rest)
     }
 
-    /// Those for which that holds; none if there are none.
+    /// The claims whose names satisfy `holds`; none if no name does.
     pub fn filtered(&self, holds: impl Fn(&Name) -> bool) -> Option<Self> {
         if self.names().all(&holds) {
             return Some(self.clone());
@@ -154,7 +155,7 @@ impl Claims {
         })))
     }
 
-    /// In the order of the names.
+    /// The keys, in the order of the names.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.names().map(|name| self.key_of(name))
     }
@@ -169,17 +170,17 @@ impl Claims {
         key.unwrap_or_default()
     }
 
-    /// How many keys there are; at least one.
+    /// The number of keys; at least one.
     pub fn count(&self) -> usize {
         1 + self.0.rest.len()
     }
 
-    /// Whether there is one key only.
+    /// Whether there is only one key.
     pub fn is_single(&self) -> bool {
         self.0.rest.is_empty()
     }
 
-    /// The keys for a line of the log.
+    /// The keys, for a log line.
     pub fn label(&self) -> String {
         let first = String::from_utf8_lossy(self.key());
         match self.0.rest.len() {
@@ -207,12 +208,11 @@ fn name(owner: &Owner, key: &[u8]) -> Name {
 
 /// Who asks for a lock, or holds it: 1 to 256 bytes without spaces.
 ///
-/// Every call of `lock` has an owner of its own. An owner that is kept, from
-/// `Client::owner`, can enter a lock again that it
-/// holds already, with `Mutex::by`. Cloning
-/// gives another handle on the same owner.
+/// Every call of `lock` has an owner of its own. An owner that the program keeps,
+/// from `Client::owner`, can enter a lock that it already holds again, with
+/// `Mutex::by`. Cloning gives another handle on the same owner.
 ///
-/// One owner stands for one sequential activity: while it waits anywhere, the
+/// One owner stands for one sequential activity: while it waits for any lock, the
 /// server counts it as unable to release.
 ///
 /// # Examples
@@ -230,7 +230,7 @@ fn name(owner: &Owner, key: &[u8]) -> Name {
 pub struct Owner(Arc<str>);
 
 impl Owner {
-    /// Names an owner by hand, for instance one that another system uses.
+    /// Names an owner explicitly, for instance after a name in another system.
     ///
     /// Two processes must never use the same name at the same time: to the
     /// server they would be one owner, and both would hold the lock.

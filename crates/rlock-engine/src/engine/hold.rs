@@ -1,5 +1,5 @@
-//! What is held: in which mode, under which fence, by how many guards; and how it
-//! is found to be lost, by the clock or by the server's word.
+//! What is held: the mode, the fence, the number of guards; and how a loss is
+//! detected, by the clock or by a message from the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,45 +19,46 @@ pub(super) struct Hold {
     /// The server that has it.
     pub(super) node: Node,
     pub(super) terms: Terms,
-    /// How it is held: an upgrade and a downgrade change it.
+    /// The current mode; upgrades and downgrades change it.
     pub(super) ask: Ask,
     pub(super) taken: Instant,
-    /// When the request was made that its validity follows from.
+    /// When the request was made from which its validity counts.
     asked: Instant,
-    /// When the lease ends. Later than it is valid if a bound hold's connection
-    /// broke: the server may have cut the lease, but a new connection that
-    /// comes in time gives the rest of it back.
+    /// When the lease ends. This is later than the end of its validity if the
+    /// connection of a bound hold broke: the server may have cut the lease, but a
+    /// new connection that comes in time restores the rest.
     pub(super) lease_end: Instant,
-    /// The guards on it; re-entry makes more than one.
+    /// The number of its guards; re-entry adds one.
     pub(super) guards: u32,
-    /// Those of them that need it to be exclusive.
+    /// The guards that need exclusive mode.
     writers: u32,
-    /// Whether an upgrade is asked for of which the outcome is not known.
+    /// Whether an upgrade was requested whose outcome is unknown.
     pub(super) is_upgrading: bool,
-    /// The call that has upgraded it last.
+    /// The call that upgraded it last.
     pub(super) upgraded_by: Option<Id>,
-    /// The connection that loss notices come by.
+    /// The connection by which a loss is reported.
     pub(super) notices_by: u64,
-    /// Whether its slot is on its way to a server by which nothing comes yet.
+    /// Whether its slot is moving to a server that sends no messages for it yet.
     pub(super) is_on_its_way: bool,
-    /// Spreads the renewals of holds.
+    /// Spreads the renewals of several holds.
     pub(super) number: u64,
-    /// When the renewal was asked for that is under way.
+    /// When the renewal in progress was requested.
     pub(super) renewing: Option<Instant>,
-    /// Renewals that failed since the last that did not.
+    /// Renewals that failed since the last success.
     pub(super) failures: u32,
     pub(super) alarm: Option<Instant>,
-    /// When the last one was due.
+    /// When its last alarm was due.
     pub(super) alarm_was: Option<Instant>,
-    /// By when it must be renewed, if others come first when it is due.
+    /// The latest moment of its renewal, if others come first when it is due.
     pub(super) urgent: Option<Instant>,
     /// Whether its loss has been reported.
     pub(super) is_reported: bool,
-    /// The fence to raise it to; the server may have done so already.
+    /// The requested fence; the server may have raised it already.
     pub(super) raised: Option<u64>,
-    /// Whether a request without an answer may have taken it again, or upgraded it.
+    /// Whether a request without an answer may have taken it again or upgraded
+    /// it.
     pub(super) is_fence_uncertain: bool,
-    /// Until when the server must have it at least, guards or not.
+    /// The server must keep it at least until then, with or without guards.
     pub(super) kept: Option<Instant>,
 }
 
@@ -65,37 +66,37 @@ pub(super) struct Hold {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) fence: u64,
-    /// When the request was made that the lease counts from.
+    /// When the request was made from which the lease counts.
     pub(super) sent: Instant,
     pub(super) lease: Duration,
-    /// The connection that it came by.
+    /// The connection that brought it.
     pub(super) connection: u64,
 }
 
 /// What an owner holds of the keys that it asks for.
 pub(super) enum Possession<'a> {
     Nothing,
-    /// All of them and no others, by one grant.
+    /// Exactly these keys, by one grant.
     These(Id, &'a Hold),
-    /// Some of them, or these with others.
+    /// Only some of them, or these together with others.
     Otherwise(&'a Hold),
 }
 
 impl Hold {
-    /// Whether the server means this hold by `fence`.
+    /// Whether `fence` is a fence of this hold at the server.
     pub(super) fn is_called(&self, fence: u64) -> bool {
         fence == self.proof.fence() || self.raised == Some(fence)
     }
 
-    /// The fence that the server has it under, if that is certain.
+    /// The fence under which the server has it, if that is certain.
     pub(super) fn certain_fence(&self) -> Option<u64> {
         let fence = self.proof.fence();
         let is_raised = self.raised.is_none_or(|raised| raised <= fence);
         (is_raised && !self.is_fence_uncertain && !self.is_upgrading).then_some(fence)
     }
 
-    /// The lease with which the server keeps it for as long as it is to, once
-    /// it has no guards; none if it can be released. What was lost is not kept.
+    /// The lease with which the server must keep it once it has no guards; none
+    /// if it can be released. A lost hold is not kept.
     pub(super) fn kept_for(&self, now: Instant) -> Option<Duration> {
         let until = self.kept.filter(|_| self.proof.loss(now).is_none())?;
         let left = until - now;
@@ -103,7 +104,7 @@ impl Hold {
         (!left.is_zero()).then(|| Duration::from_millis(millis(left).saturating_add(1)))
     }
 
-    /// Takes one guard off.
+    /// Removes one guard.
     pub(super) fn leave(&mut self, ask: Ask) {
         self.guards = self.guards.saturating_sub(1);
         if ask.is_exclusive() {
@@ -111,8 +112,8 @@ impl Hold {
         }
     }
 
-    /// Has one guard need it in shared mode only from now on; whether nobody
-    /// else needs more, so that the server can let others in.
+    /// Makes one guard need only shared mode from now on. True if no guard needs
+    /// exclusive mode any more, so that the server can let others in.
     pub(super) fn leave_writers(&mut self) -> bool {
         self.writers = self.writers.saturating_sub(1);
         let is_last = self.writers == 0;
@@ -122,10 +123,11 @@ impl Hold {
         is_last
     }
 
-    /// Counts only for its grace from when its connection was last known to be
-    /// there, or from its last request, if it is bound.
+    /// Limits the validity of a bound hold to its grace, counted from the last
+    /// time that its connection was known to be alive, or from its own last
+    /// request.
     pub(super) fn cut(&self, now: Instant, known_good: Instant) {
-        // Over is over, whatever is heard of another connection.
+        // A hold that is over stays over, whatever another connection says.
         if let (Some(grace), true) = (self.terms.bound, self.proof.is_live(now))
             && let Some(until) = self.proof.valid_until()
         {
@@ -134,15 +136,15 @@ impl Hold {
         }
     }
 
-    /// Has its loss told by that connection.
+    /// Its loss is reported by that connection from now on.
     pub(super) fn notified_by(&mut self, connection: u64) {
         (self.notices_by, self.is_on_its_way) = (connection, false);
         self.proof.set_node(self.node);
     }
 
-    /// The lease that a renewal asks for. For a hold with a fixed lease, which is
-    /// renewed only to have its loss told by another connection, that is what is
-    /// left of it. None if too little is.
+    /// The lease that a renewal asks for; none if too little time is left. A hold
+    /// with a fixed lease is renewed only so that another connection reports its
+    /// loss. It asks for the rest of its lease.
     pub(super) fn next_lease(&self, now: Instant) -> Option<Duration> {
         if self.terms.renewed {
             return self.terms.lease_at(self.taken, now);
@@ -151,8 +153,8 @@ impl Hold {
         (rest >= Duration::from_millis(1)).then_some(rest)
     }
 
-    /// Renews it for `lease`, under a fence of at least `raise` if there is one,
-    /// and publishes `value` if there is one.
+    /// Renews it for `lease`, raises the fence to at least `raise`, and publishes
+    /// `value`, if given.
     pub(super) fn renewal(
         &self,
         lease: Duration,
@@ -169,8 +171,8 @@ impl Hold {
         }
     }
 
-    /// Has the server tell of a loss by the connection that this is asked by, and
-    /// bind the hold to that if it is bound. None if too little is left of it.
+    /// Asks the server to report a loss by the connection of this request, and to
+    /// bind a bound hold to it. None if too little of the hold is left.
     pub(super) fn attach_request(&self, now: Instant) -> Option<Request> {
         Some(Request::Renew {
             claims: self.proof.claims.clone(),
@@ -184,7 +186,7 @@ impl Hold {
 }
 
 impl Engine {
-    /// What the owner holds here.
+    /// What the owner holds of these keys.
     pub(super) fn held(&self, now: Instant, claims: &Claims) -> Possession<'_> {
         let held = claims.names().filter_map(|name| self.live(now, name));
         let mut held = held.map(|hold| hold.proof.hold);
@@ -210,7 +212,7 @@ impl Engine {
         hold.proof.is_live(now).then_some(hold)
     }
 
-    /// Takes a grant: one guard more on what is held, or a new hold.
+    /// Takes a grant: adds a guard to an existing hold, or creates a hold.
     pub(super) fn take(
         &mut self,
         now: Instant,
@@ -237,8 +239,8 @@ impl Engine {
         }
     }
 
-    /// Counts one more guard, if the grant is this one, or an upgrade of it,
-    /// and it is still valid.
+    /// Adds a guard, if the grant belongs to this hold or upgrades it, and it is
+    /// still valid.
     fn enter(&mut self, now: Instant, id: Id, ask: Ask, grant: Grant) -> bool {
         let Some(hold) = self.holds.get(&id) else {
             return false;
@@ -312,8 +314,8 @@ impl Engine {
         id
     }
 
-    /// By when a grant is read, its connection may have ended, or its key may
-    /// have another server, to which there may be no connection.
+    /// When a grant is read, its connection may have ended, or its key may have
+    /// moved to a server without a connection.
     fn check_if_elsewhere(&mut self, now: Instant, id: Id, node: Node, connection: u64) {
         if self.connection(node).is(connection) {
             return;
@@ -324,11 +326,11 @@ impl Engine {
         }
     }
 
-    /// Counts again from a request that was answered; false if it was over by
-    /// then: somebody may have looked in between.
+    /// Counts validity from a request that was answered; false if the hold was
+    /// already over: its guards may have seen that.
     ///
-    /// A later request's answer may have come first. Its lease is the one that
-    /// counts, even if it is shorter: the last before `max_hold` is.
+    /// The answer to a later request may have come first. The later lease counts,
+    /// even if it is shorter, like the last one before `max_hold`.
     pub(super) fn prolong(&mut self, now: Instant, id: Id, grant: Grant) -> bool {
         let Some(hold) = self.holds.get_mut(&id) else {
             return false;
@@ -352,15 +354,14 @@ impl Engine {
         true
     }
 
-    /// The connection that it came by may have ended before.
+    /// The connection that brought the grant may have ended before.
     fn cut_if_over(&self, now: Instant, hold: &Hold, grant: Grant) {
         if !self.connection(hold.node).is(grant.connection) {
             hold.cut(now, grant.sent);
         }
     }
 
-    /// Something was asked for by their owner of which nobody will hear the
-    /// answer.
+    /// Notes that a request of the owner will get no answer.
     pub(super) fn fence_is_uncertain(&mut self, claims: &Claims) {
         for name in claims.names() {
             let hold = self.claims.get(name).and_then(|claim| claim.hold);
@@ -376,7 +377,7 @@ impl Engine {
         }
     }
 
-    /// The keys of which it is the owner's newest hold; none if there are none.
+    /// The keys for which it is the owner's newest hold; none if there are none.
     pub(super) fn newest_part(&self, id: Id) -> Option<Claims> {
         let all = &self.holds.get(&id)?.proof.claims;
         let is_newest = |name: &Name| {
@@ -386,14 +387,15 @@ impl Engine {
         all.filtered(is_newest)
     }
 
-    /// What the owner has held of these keys, and lost, and the server may still
-    /// have: the part of one hold, and its fence if that is certain.
+    /// What the owner held of these keys and lost, and the server may still have:
+    /// the keys of one hold, and its fence if that is certain.
     pub(super) fn lost_part(&self, now: Instant, claims: &Claims) -> Option<(Claims, Option<u64>)> {
         claims.names().find_map(|name| {
             let id = self.claims.get(name)?.hold?;
             let hold = self.holds.get(&id)?;
             let all = &hold.proof.claims;
-            // The server has ended it, and of several keys perhaps others as well.
+            // The server has ended it, perhaps together with other keys of the
+            // grant.
             let is_gone = all.is_single() && hold.proof.loss(now) == Some(Loss::EndedByServer);
             if is_gone || hold.proof.is_live(now) {
                 return None;
@@ -404,7 +406,7 @@ impl Engine {
         })
     }
 
-    /// Counts nothing any more that the owner has lost of these keys.
+    /// Forgets all holds of these keys that the owner has lost.
     pub(super) fn disown(&mut self, claims: &Claims) {
         for name in claims.names() {
             if let Some(claim) = self.claims.get_mut(name) {
@@ -413,7 +415,7 @@ impl Engine {
         }
     }
 
-    /// Forgets a hold that has no guards any more.
+    /// Forgets a hold without guards.
     pub(super) fn forget(&mut self, id: Id) {
         self.stop_renewing(id);
         let Some(hold) = self.holds.remove(&id) else {
@@ -451,8 +453,8 @@ impl Engine {
         }
     }
 
-    /// Whether the server said that any part of the grant with this fence was
-    /// lost.
+    /// Whether the server reported the loss of any part of the grant with this
+    /// fence.
     pub(super) fn is_lost(&self, claims: &Claims, fence: u64) -> bool {
         let mut claims = claims.names().filter_map(|name| self.claims.get(name));
         claims.any(|claim| claim.fence_lost >= fence)
@@ -469,9 +471,9 @@ impl Engine {
         }
     }
 
-    /// Whether the server means this very grant by `fence`, which it named to a
-    /// request that was made while the fence was `asked_under`. If not, it was
-    /// lost.
+    /// Whether `fence` belongs to this grant. The server named it in reply to a
+    /// request that was made under the fence `asked_under`. If it does not, the
+    /// grant was lost.
     pub(super) fn is_confirmed(
         &mut self,
         now: Instant,
@@ -487,9 +489,9 @@ impl Engine {
             hold.proof.set_fence(fence.max(known));
             return true;
         }
-        // The grant of an upgrade may arrive here before the call that waits
-        // for it. It cannot be a grant that followed a loss: that is reported
-        // before, and what is lost stays lost.
+        // The grant of an upgrade may arrive here before the call that waits for
+        // it. It cannot be a grant after a loss: the server reports the loss
+        // first, and a lost hold stays lost.
         let is_meant =
             |fence| fence == known || fence == asked_under || (hold.is_upgrading && fence > known);
         if fence.is_some_and(is_meant) {
@@ -498,8 +500,8 @@ impl Engine {
         let (claims, lease) = (hold.proof.claims.clone(), hold.terms.lease);
         self.lose(now, id);
         if fence.is_some() {
-            // Nobody waits for this grant: the server knows another one of this
-            // owner than this process does.
+            // Nobody waits for this grant: the server and this process disagree
+            // on what the owner holds.
             self.give_back(now, claims, lease);
         }
         false
@@ -518,7 +520,8 @@ impl Engine {
         Some(loss)
     }
 
-    /// The server has ended it, unless it is over already, by the clock too.
+    /// The server has ended it. No effect if it is already over, including by the
+    /// clock.
     pub(super) fn lose(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get(&id) {
             hold.proof.lose(now);
@@ -527,7 +530,7 @@ impl Engine {
         }
     }
 
-    /// Ends all on purpose, released or not.
+    /// Ends all holds on purpose, released or not.
     pub(super) fn end_all(&mut self, now: Instant) {
         let holds: Vec<_> = in_order(self.holds.keys().map(|id| (*id, ()))).collect();
         for (hold, ()) in holds {
@@ -535,7 +538,7 @@ impl Engine {
         }
     }
 
-    /// Ends it on purpose: from here nothing renews it and nothing is a loss.
+    /// Ends a hold on purpose: it is neither renewed nor lost any more.
     pub(super) fn end_hold(&mut self, now: Instant, id: Id) {
         if let Some(hold) = self.holds.get(&id) {
             hold.proof.end(now);

@@ -1,5 +1,4 @@
-//! Moments, as the engine is notified of them. It never asks for the time
-//! itself.
+//! Moments, as they are passed to the engine. It never reads a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -9,18 +8,18 @@ use std::time::Duration;
 pub struct Instant(u64);
 
 impl Instant {
-    /// This many nanoseconds after the clock's start.
+    /// The moment `nanos` nanoseconds after the clock's start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// In nanoseconds since the clock's start.
+    /// The nanoseconds since the clock's start.
     pub const fn nanos(self) -> u64 {
         self.0
     }
 }
 
-/// `time` in nanoseconds; more than 584 years are as many.
+/// `time` in nanoseconds; at most 584 years.
 pub fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -33,7 +32,7 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// The time from an earlier moment to this one; zero if that is later.
+/// The time from an earlier moment to this one; zero if the other is later.
 impl Sub for Instant {
     type Output = Duration;
 

@@ -1,9 +1,9 @@
-//! How an owner leaves a lock, with as little left behind as can be: released
-//! by its last guard, at once or by the end of a last lease, shared again, or
-//! withdrawn after a call that nobody waits for.
+//! How an owner leaves a lock, with as little left behind as possible: its last
+//! guard releases it, at once or at the end of a last lease; an exclusive hold
+//! becomes shared; or a call that nobody waits for is withdrawn.
 //!
-//! Repeating any of this is harmless: what is not there any more is answered
-//! nil, and another owner is never touched.
+//! Repeating any of these is harmless: the server answers nil for what is already
+//! gone, and never touches another owner's hold.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::engine::work::{Context, Input, Next, Stage, Task, Work};
 use crate::engine::{ConnectionState, Engine, Id, Outcome, in_order};
 use crate::error::{Error, Fault, Loss};
 
-/// How often clean-up is repeated where an earlier connection may still be
-/// open on the server.
+/// How often clean-up is repeated while an earlier connection may still be open
+/// on the server.
 const REPEATS: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_secs(1),
@@ -29,38 +29,39 @@ const REPEATS: [Duration; 3] = [
 pub(super) struct Leaving {
     hold: Id,
     ask: Ask,
-    /// Whether the guard is counted no more.
+    /// Whether the guard is no longer counted.
     has_left: bool,
-    /// What to release, once it has the turn: the keys that the owner has
-    /// not taken again since.
+    /// The keys to release once it has the turn: those that the owner has not
+    /// taken again since.
     rest: Option<Claims>,
-    /// Why each of several keys has to be released by itself, if so.
+    /// Why several keys are released one by one, if they are.
     refusal: Option<Error>,
-    /// Whether the last request kept it for a while, not to release it.
+    /// Whether the last request was for keeping the hold for a while instead of
+    /// releasing it.
     is_kept: bool,
 }
 
-/// One guard needs this hold in shared mode only from now on.
+/// One guard needs this hold only in shared mode from now on.
 #[derive(Debug)]
 pub(super) struct Downgrade {
     hold: Id,
 }
 
-/// What is done behind a call that nobody waits for, so that neither a place nor
-/// a hold stays on the server.
+/// Clean-up after a call that nobody waits for, so that neither a place nor a
+/// hold stays on the server.
 ///
-/// The call may have been sent or not, be queued, or be granted. The turn is
-/// kept until this is done, so that a next call of the same owner comes after.
+/// The call may be unsent, sent, queued, or granted. Clean-up keeps the turn, so
+/// that the next call of the same owner comes after it.
 #[derive(Debug)]
 pub(super) struct CleanUp {
-    /// The shared hold that the call had to make exclusive.
+    /// The shared hold that the call wanted to make exclusive.
     upgraded: Option<Id>,
     is_one_by_one: bool,
     repeats: usize,
 }
 
 impl Engine {
-    /// Has the last guard's end leave a hold to the server until then.
+    /// When the last guard ends, the server keeps the hold until then.
     pub(super) fn keep(&mut self, id: Id, until: Instant) {
         if let Some(hold) = self.holds.get_mut(&id) {
             hold.kept = hold.kept.max(Some(until));
@@ -77,7 +78,7 @@ impl Engine {
             self.resolve(call, Outcome::Failed(Error::Lost(loss)));
             return self.leave(now, id, ask);
         }
-        // Nobody has to be waited for to leave a lock to the others.
+        // A guard that leaves other guards behind waits for nobody.
         if hold.guards > 1 {
             hold.leave(ask);
             return self.resolve(call, Outcome::Done);
@@ -101,7 +102,8 @@ impl Engine {
         }
     }
 
-    /// Does something about a hold until its lease is over, and for a while.
+    /// Runs a task for a hold in the background until its lease is over, and a
+    /// little longer.
     fn end_in_background(&mut self, now: Instant, work: Id, id: Id, task: Task) {
         if let Some(hold) = self.holds.get(&id) {
             let claims = hold.proof.claims.clone();
@@ -132,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// A guard that nobody took ends. An upgrade is undone with it, because
-    /// others of its owner only read.
+    /// Ends a guard that nobody took. This undoes an upgrade, because the owner's
+    /// other guards only read.
     pub(super) fn untaken(&mut self, now: Instant, call: Id, id: Id, ask: Ask) {
         let Some(hold) = self.holds.get_mut(&id) else {
             return;
@@ -146,7 +148,7 @@ impl Engine {
         self.leave(now, id, Ask::Shared);
     }
 
-    /// One guard needs its lock in shared mode only from now on.
+    /// One guard needs its lock only in shared mode from now on.
     pub(super) fn downgrade(&mut self, now: Instant, call: Id, id: Id) {
         let loss = self.loss(now, id);
         let Some(hold) = self.holds.get_mut(&id) else {
@@ -200,7 +202,7 @@ impl Leaving {
         }
     }
 
-    /// The last guard ends, unless the lock was entered meanwhile.
+    /// The last guard ends, unless the lock was entered again meanwhile.
     fn begin(&mut self, at: &mut Context<'_>) -> Next {
         let loss = at.engine.loss(at.now, self.hold);
         self.leave(at.engine);
@@ -213,7 +215,7 @@ impl Leaving {
             at.work
                 .resolve(at.engine, Outcome::Failed(Error::Lost(loss)));
         }
-        // Of several keys the loss of one leaves the others, except those that
+        // The loss of one of several keys leaves the others, except those that
         // the owner has taken again since.
         let is_gone = loss == Some(Loss::EndedByServer) && is_single;
         self.rest = at.engine.newest_part(self.hold).filter(|_| !is_gone);
@@ -224,7 +226,7 @@ impl Leaving {
         Next::Ask
     }
 
-    /// Counts the guard no more.
+    /// Stops counting the guard.
     fn leave(&mut self, engine: &mut Engine) {
         if !std::mem::replace(&mut self.has_left, true)
             && let Some(hold) = engine.holds.get_mut(&self.hold)
@@ -245,7 +247,7 @@ impl Leaving {
             Some((hold, lease)) => Request::Renew {
                 claims,
                 terms: Terms {
-                    // It outlives its connection.
+                    // The hold outlives its connection.
                     bound: hold.terms.bound.and(Some(lease)),
                     ..hold.terms.lasting(lease)
                 },
@@ -276,11 +278,11 @@ impl Leaving {
                 Ok(next) => return next,
                 Err(error) => Outcome::Failed(error),
             },
-            // Nil after an unanswered release: that one released it.
+            // Nil after an unanswered release: that release succeeded.
             Ok(Reply::Nil) if self.is_kept || !is_repeated => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
-            // Its owner has taken it again elsewhere.
+            // The owner has taken it again elsewhere.
             Ok(Reply::Fence(kept)) if fence.is_some_and(|fence| fence != kept) => {
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
             }
@@ -291,7 +293,8 @@ impl Leaving {
         self.end(at.engine, refusal.unwrap_or(outcome))
     }
 
-    /// The caller is gone, and the background goes on until the lease ends.
+    /// The caller is gone. The work continues in the background until the lease
+    /// ends.
     fn go_on_in_background(&mut self, at: &mut Context<'_>) -> Next {
         self.leave(at.engine);
         let Some(hold) = at.engine.holds.get(&self.hold) else {
@@ -316,7 +319,7 @@ impl Downgrade {
                 match at.engine.loss(at.now, self.hold) {
                     Some(loss) => Outcome::Failed(Error::Lost(loss)),
                     None if is_last => return Next::Ask,
-                    // Other guards still need it exclusively, so nothing is sent.
+                    // Other guards still need exclusive mode, so nothing is sent.
                     None => Outcome::Done,
                 }
             }
@@ -324,8 +327,8 @@ impl Downgrade {
                 let claims = at.work.claims.clone();
                 return Next::Send(Request::Downgrade { claims });
             }
-            // Nil after an unanswered one: that one did it, or the hold was
-            // lost, which the next renewal shows.
+            // Nil after an unanswered downgrade: it succeeded, or the hold was
+            // lost, which the next renewal reveals.
             Input::Reply(_, Ok(Reply::Nil)) if at.work.unanswered.is_none() => {
                 at.engine.lose(at.now, self.hold);
                 Outcome::Failed(Error::Lost(Loss::EndedByServer))
@@ -336,7 +339,7 @@ impl Downgrade {
                 Err(error) => Outcome::Failed(error),
             },
             Input::Due => Outcome::Failed(at.work.unavailable(at.now)),
-            // The end of its guard releases what is held.
+            // The end of its guard releases the hold.
             Input::Abandoned | Input::Notified(_) => return Next::Stay,
         };
         Next::End(outcome)
@@ -362,13 +365,13 @@ impl CleanUp {
         }
     }
 
-    /// A hold with guards on it stays: the call was to enter it again, or to
-    /// upgrade it. An upgrade that was granted in the meantime is undone.
+    /// A hold with guards stays: the call wanted to enter it again or to upgrade
+    /// it. An upgrade granted in the meantime is undone.
     fn request(&self, at: &mut Context<'_>) -> Request {
         let claims = at.work.claims.clone();
         at.engine.fence_is_uncertain(&claims);
         if self.is_one_by_one {
-            // What it was granted, and under which fence, is not known.
+            // Whether it was granted, and under which fence, is unknown.
             let fence = None;
             return Request::ReleaseEach { claims, fence };
         }
@@ -397,8 +400,9 @@ impl CleanUp {
                 return next.unwrap_or_else(|_| self.end(at.engine));
             }
         }
-        // On the connection that the call was made by, clean-up cannot overtake
-        // it. Nor on a later one, if the server closed the earlier.
+        // On the connection of the call, clean-up cannot overtake the call. The
+        // same is true for a later connection if the server closed the earlier
+        // one.
         let is_predecessor_gone = matches!(
             at.engine.connection(sent.node),
             ConnectionState::Up {
@@ -422,7 +426,7 @@ impl CleanUp {
         }
     }
 
-    /// Only now may the server's word about the hold be taken literally.
+    /// Only now does the server's report about the hold apply without doubt.
     fn end(&self, engine: &mut Engine) -> Next {
         if let Some(hold) = self.upgraded {
             engine.set_upgrading(hold, false);

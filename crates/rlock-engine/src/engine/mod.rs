@@ -1,19 +1,20 @@
-//! All that a client decides, without I/O and without a clock.
+//! All decisions of a client, without I/O and without a clock.
 //!
-//! The engine's input is what happens ([`Engine::handle`]) and at which moment. It
-//! says what to do ([`Engine::poll_action`]), in order, and when it
-//! needs the time again ([`Engine::next_deadline`]). The same input
-//! gives the same output, which is how `tests/simulation` shows its rules.
+//! The engine takes each event with the moment at which it happened
+//! ([`Engine::handle`]). It returns actions, which are carried out in order
+//! ([`Engine::poll_action`]), and the moment at which it needs the next
+//! [`Event::Tick`] ([`Engine::next_deadline`]). The same input gives the same
+//! output, and `tests/simulation` checks the rules in this way.
 //!
-//! - `work`: what is under way for an owner, and in which order;
-//! - `call`: from a call for a lock to a grant, over lost connections too;
-//! - `leaving`: release, at once or later, downgrade, and what is done behind a call;
-//! - `hold`: what is held, by how many guards, and how that ends;
-//! - `watchdog`: renewals, leases that a holder extends, and heartbeats;
+//! - `work`: the operations in progress for each owner, and their order;
+//! - `call`: from a call for a lock to a grant, across lost connections;
+//! - `leaving`: release, now or later, downgrade, and clean-up after a call;
+//! - `hold`: what is held, by how many guards, and how a hold ends;
+//! - `watchdog`: renewals, extensions, and heartbeats;
 //! - `node`: what is known of each server, and which keys it has;
-//! - `request`: what a server is asked, and what it answers and says by itself;
-//! - `claims`, `terms`: who asks for which keys, how, for how long;
-//! - `proof`: what guards can tell without the engine.
+//! - `request`: requests to a server, its replies, and its messages;
+//! - `claims`, `terms`: who asks for which keys, in which mode, and for how long;
+//! - `proof`: what a guard knows without the engine.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
@@ -42,25 +43,25 @@ use request::{Notice, Reply, Request, Sent};
 use terms::{Ask, Queueing, Terms, Value};
 use work::{Task, Work};
 
-/// The number of anything that the engine knows: a call, a hold, a request.
+/// Identifies anything that the engine knows: a call, a hold, a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(u64);
 
 /// The connection to a server.
 #[derive(Clone, Copy, Debug)]
 pub enum ConnectionState {
-    /// Nobody has needed one.
+    /// Not needed so far.
     Idle,
-    /// There is one.
+    /// Connected.
     Up {
         /// Unique over all servers.
         number: u64,
-        /// Whether no request of an earlier one can still be carried out.
+        /// Whether no request of an earlier connection can still be carried out.
         is_predecessor_gone: bool,
     },
-    /// There is none now.
+    /// Not connected now.
     Down,
-    /// For ever.
+    /// Never again.
     Closed,
 }
 
@@ -75,15 +76,15 @@ impl ConnectionState {
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Metrics {
-    /// Calls that got what they asked for, entries and upgrades too.
+    /// Calls that got what they asked for, including re-entries and upgrades.
     pub grants: u64,
-    /// Times that a request was put into the server's queue. One that goes on by
-    /// a new connection counts again.
+    /// Requests that entered the server's queue. A request that continues on a
+    /// new connection counts again.
     pub waits: u64,
     /// Holds that were lost: by their lease, or ended by the server.
     pub losses: u64,
-    /// Renewals that had to wait for others for more than a twelfth of their
-    /// lease: the network is slow for this number of holds.
+    /// Renewals that waited behind others for more than a twelfth of their lease:
+    /// the network is slow for this number of holds.
     pub late_renewals: u64,
     /// Connections after the first.
     pub reconnects: u64,
@@ -92,16 +93,16 @@ pub struct Metrics {
 /// What is known of one owner at one key.
 #[derive(Debug, Default)]
 struct Claim {
-    /// What is under way, in order; the first has the turn.
+    /// Operations in progress, in order; the first has the turn.
     queue: VecDeque<Id>,
     /// The newest hold.
     hold: Option<Id>,
-    /// The largest fence that the server said was lost. It may say so before
-    /// the reply that granted it is here.
+    /// The largest fence whose loss the server has reported. The report may come
+    /// before the reply that granted it.
     fence_lost: u64,
 }
 
-/// What a deadline of the engine is for.
+/// The purpose of a deadline of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Work(Id),
@@ -112,22 +113,22 @@ enum Timer {
 /// All that a client knows and decides; see the documentation of this module.
 #[derive(Debug)]
 pub struct Engine {
-    /// How long calls go on that do not wait for a lock.
+    /// How long calls that do not wait for a lock are retried.
     retry_timeout: Duration,
-    /// How long a connection may be quiet at most while it is needed.
+    /// The longest silence of a connection that is needed.
     quiet: Option<Duration>,
-    /// How long replicas may take to say what they know.
+    /// How long replicas may take to acknowledge.
     replication: Duration,
     nodes: BTreeMap<Node, NodeState>,
-    /// Whether there will be no connection any more, to no server.
+    /// Whether no server will ever be connected again.
     is_closed: bool,
-    /// Whether nothing must be taken any more.
+    /// Whether nothing new may be acquired.
     is_leaving: bool,
     routes: Routes,
-    /// When each server was last known to be there, for proofs.
+    /// When each server was last known to be alive, for proofs.
     alive: Alive,
     claims: Table<Name, Claim>,
-    /// Boxed, as they are large, and a table has room for more than there are.
+    /// Boxed, because they are large and a table has spare capacity.
     works: Table<Id, Box<Work>>,
     holds: Table<Id, Box<Hold>>,
     requests: Table<Id, Sent>,
@@ -137,15 +138,16 @@ pub struct Engine {
     flushes: Vec<(HashSet<Id>, Id)>,
     actions: VecDeque<Action>,
     metrics: Metrics,
-    /// How many holds there have been.
+    /// How many holds were created.
     begun: u64,
     last: u64,
     random: u64,
 }
 
 impl Engine {
-    /// How long calls go on that do not wait for a lock, how long replicas may
-    /// take, and which server has what. `seed` spreads the pauses of many clients.
+    /// A new engine. `retry_timeout` limits calls that do not wait for a lock,
+    /// and `replication` the time that replicas may take. `routes` says which
+    /// server has which keys. `seed` spreads the pauses of many clients.
     pub fn new(
         (retry_timeout, replication): (Duration, Duration),
         seed: u64,
@@ -175,13 +177,13 @@ impl Engine {
         }
     }
 
-    /// A number for a call or a flush that begins.
+    /// A number for a new call or flush.
     pub fn next_id(&mut self) -> Id {
         self.last += 1;
         Id(self.last)
     }
 
-    /// Takes what happens, and when.
+    /// Takes an event and its moment.
     pub fn handle(&mut self, now: Instant, event: Event) {
         match event {
             Event::Ask {
@@ -226,27 +228,27 @@ impl Engine {
         self.do_what_is_due(now);
     }
 
-    /// What to do next; none until something happens.
+    /// The next action; none until the next event.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// When to send the time again, unless something happens before.
+    /// When to send [`Event::Tick`], unless another event comes before.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(due, _)| *due)
     }
 
-    /// Which server has what.
+    /// Which server has which keys.
     pub fn routes(&self) -> &Routes {
         &self.routes
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn metrics(&self) -> Metrics {
         self.metrics
     }
 
-    /// Whether nothing must be taken any more.
+    /// Whether nothing new may be acquired.
     pub fn is_leaving(&self) -> bool {
         self.is_leaving
     }
@@ -256,7 +258,7 @@ impl Engine {
         !self.works.values().any(|work| work.is_clean_up())
     }
 
-    /// Whether nothing is known of anybody.
+    /// Whether no call, hold or request is left.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
             && self.works.is_empty()
@@ -284,7 +286,7 @@ impl Engine {
         }
     }
 
-    /// Sends a request to a server by the connection of that number.
+    /// Sends a request to a server by the connection with that number.
     fn send(
         &mut self,
         now: Instant,
@@ -314,7 +316,7 @@ impl Engine {
             return;
         };
         let node = sent.node;
-        // A refusal shows too that the connection is alive. What came by another
+        // A refusal also shows that the connection is alive. A reply by another
         // connection does not.
         let came_by_it = self.connection(node).is(sent.connection) && !sent.goes_beside;
         if came_by_it && !matches!(result, Err(Fault::Broken(_))) {
@@ -352,7 +354,7 @@ impl Engine {
         for (_, flush) in std::mem::take(&mut self.flushes) {
             self.actions.push_back(Action::Flushed { flush });
         }
-        // Nobody is left to release the rest.
+        // Nobody is left to carry out pending releases.
         let left = self.holds.iter().filter(|(_, hold)| hold.guards == 0);
         for hold in left.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.forget(hold);
@@ -366,8 +368,8 @@ impl Engine {
     }
 
     fn flush(&mut self, flush: Id) {
-        // The end of all comes after this then, so that nobody else waits for those
-        // releases either.
+        // The final cleanup comes after these releases, so that nobody waits for
+        // them.
         let is_release = |work: &Work| matches!(work.task, Task::Leave(_));
         let is_meant = |work: &Work| work.is_clean_up() || (self.is_leaving && is_release(work));
         let meant = self.works.iter().filter(|(_, work)| is_meant(work));
@@ -379,7 +381,7 @@ impl Engine {
         }
     }
 
-    /// The pause before the next attempt, after `attempts` others.
+    /// The pause before the next attempt, after `attempts` failed ones.
     pub(crate) fn pause(&mut self, attempts: u32) -> Duration {
         // splitmix64
         self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -388,55 +390,58 @@ impl Engine {
     }
 }
 
-/// What a table has, as it was begun.
+/// The entries of a table, oldest first.
 fn in_order<T>(table: impl IntoIterator<Item = (Id, T)>) -> impl Iterator<Item = (Id, T)> {
     let mut rows: Vec<_> = table.into_iter().collect();
     rows.sort_unstable_by_key(|(id, _)| *id);
     rows.into_iter()
 }
 
-/// The pause after `attempts` attempts: 10 ms, doubled up to 1 s, half of it
-/// random so that many clients do not come back in step.
+/// The pause after `attempts` attempts: 10 ms, doubled up to 1 s. Half of it is
+/// random, so that many clients do not retry at the same moment.
 pub fn pause(attempts: u32, random: u64) -> Duration {
     let full = Duration::from_millis(10 << attempts.min(7)).min(Duration::from_secs(1));
     full / 2 + full / 2000 * u32::try_from(random % 1000).unwrap_or(0)
 }
 
-/// What happens.
+/// Input of the engine.
 #[derive(Debug)]
 pub enum Event {
-    /// Somebody asks for a lock; answered by [`Action::Resolve`].
+    /// A call for a lock; answered by [`Action::Resolve`].
     Ask {
         /// The call's number.
         call: Id,
         /// Who asks, and for what.
         claims: Claims,
-        /// Alone, shared, or some of a number of permits.
+        /// Exclusive, shared, or a number of permits.
         ask: Ask,
-        /// What is published with the hold, of one key that is held alone.
+        /// What is published with the hold; for a single exclusive key only.
         value: Option<Value>,
-        /// On which terms.
+        /// The terms of the hold.
         terms: Terms,
         /// Whether and how long to wait.
         queueing: Queueing,
     },
-    /// A guard ends, and somebody wants to know how; answered likewise.
+    /// Releases a guard and reports how that ended; answered by
+    /// [`Action::Resolve`].
     Release {
         /// The call's number.
         call: Id,
         /// The hold's number.
         hold: Id,
-        /// How the guard holds it.
+        /// The mode of the guard.
         ask: Ask,
     },
-    /// An exclusive guard becomes a shared one; answered likewise.
+    /// Turns an exclusive guard into a shared one; answered by
+    /// [`Action::Resolve`].
     Downgrade {
         /// The call's number.
         call: Id,
         /// The hold's number.
         hold: Id,
     },
-    /// A hold is to last for at least `lease` from now.
+    /// Extends a hold to at least `lease` from now; answered by
+    /// [`Action::Resolve`].
     Extend {
         /// The call's number.
         call: Id,
@@ -445,20 +450,21 @@ pub enum Event {
         /// How long from now.
         lease: Duration,
     },
-    /// Raises the fence of a hold to at least `fence`; answered likewise. The hold is
-    /// renewed on these terms from now on, but stays bound or not as it was.
+    /// Raises the fence of a hold to at least `fence`; answered by
+    /// [`Action::Resolve`]. Later renewals of the hold use `terms`, but its
+    /// binding does not change.
     Raise {
         /// The call's number.
         call: Id,
         /// The hold's number.
         hold: Id,
-        /// The smallest fence that will do.
+        /// The smallest fence that is acceptable.
         fence: u64,
-        /// On which terms.
+        /// The terms of later renewals.
         terms: Terms,
     },
-    /// Publishes another value with a hold, of one key that is held alone; answered
-    /// likewise.
+    /// Publishes another value with a hold of a single exclusive key; answered by
+    /// [`Action::Resolve`].
     Proclaim {
         /// The call's number.
         call: Id,
@@ -467,15 +473,15 @@ pub enum Event {
         /// What is published.
         value: Value,
     },
-    /// The server must keep a hold until then, even if its last guard ends
-    /// before; nothing is sent until that ends.
+    /// The server must keep the hold until this moment, even if its last guard
+    /// ends before. Nothing is sent until that guard ends.
     Keep {
         /// The hold's number.
         hold: Id,
         /// Until when.
         until: Instant,
     },
-    /// Nobody waits for that answer any more.
+    /// The caller no longer waits for the answer.
     Abandon {
         /// The call's number.
         call: Id,
@@ -484,49 +490,50 @@ pub enum Event {
     Leave {
         /// The hold's number.
         hold: Id,
-        /// How the guard held it.
+        /// The mode of the guard.
         ask: Ask,
     },
-    /// The call was granted, and its caller was gone before it knew.
+    /// The call was granted, but its caller had gone before it learned of the
+    /// grant.
     Untaken {
         /// The call's number.
         call: Id,
         /// The hold's number.
         hold: Id,
-        /// How the call asked for it.
+        /// The mode that the call asked for.
         ask: Ask,
     },
     /// The answer to [`Action::Send`].
     Reply {
         /// The request's number.
         request: Id,
-        /// What was answered, or why nothing was.
+        /// The answer, or why there is none.
         result: Result<Reply, Fault>,
     },
-    /// The server has said something.
+    /// A message from the server.
     Notice(Notice),
-    /// There is a connection to a server.
+    /// A server is connected.
     ConnectionUp {
         /// The server.
         node: Node,
         /// The connection's number.
         connection: u64,
-        /// Whether no request of an earlier one can still be carried out.
+        /// Whether no request of an earlier connection can still be carried out.
         is_predecessor_gone: bool,
     },
-    /// It is gone.
+    /// The connection to a server ended.
     ConnectionDown {
         /// The server.
         node: Node,
-        /// Whether no other one is made before it is needed.
+        /// Whether there will be no new connection until one is needed.
         is_left: bool,
     },
-    /// A connection to a server is wanted, before there is anything to ask.
+    /// Asks for a connection to a server before there is a request for it.
     Need {
         /// The server.
         node: Node,
     },
-    /// A server said that another one has this slot.
+    /// A server said that another server has this slot.
     SlotMoved {
         /// The slot, below 16384.
         slot: u16,
@@ -535,26 +542,24 @@ pub enum Event {
     },
     /// Which server has which slots.
     Routes(Routes),
-    /// There will never be one again.
+    /// There will be no connection ever again.
     Closed,
-    /// Somebody wants to know when nothing is left to clean up; answered by
-    /// [`Action::Flushed`].
+    /// Asks for [`Action::Flushed`] once nothing is left to clean up.
     Flush {
-        /// The number of this question.
+        /// The number of this flush.
         flush: Id,
     },
-    /// Nothing must be taken any more: calls that wait for a lock end with
-    /// [`Error::Closed`], and all that is held is
-    /// released.
+    /// Acquire nothing new: calls that wait for a lock end with
+    /// [`Error::Closed`], and all holds are released.
     LeaveAll,
     /// Time has passed.
     Tick,
 }
 
-/// What to do.
+/// Output of the engine.
 #[derive(Debug)]
 pub enum Action {
-    /// Send `request` by a connection, after all that were sent before by it.
+    /// Send `request` by a connection, after all earlier requests on it.
     Send {
         /// The request's number.
         id: Id,
@@ -570,26 +575,26 @@ pub enum Action {
         /// How it ended.
         outcome: Outcome,
     },
-    /// Wake those who wait for the end of a hold, and log it if it was lost.
+    /// Wake the tasks that wait for the end of a hold, and log a loss.
     Over {
         /// The hold.
         proof: Arc<Proof>,
         /// How it ended.
         why: Loss,
     },
-    /// Connect to a server, and again whenever the connection is gone.
+    /// Connect to a server, and reconnect whenever the connection ends.
     Connect {
         /// The server.
         node: Node,
     },
-    /// Give the connection up: it is silent.
+    /// Close the connection: it is silent.
     Retire {
         /// The connection's number.
         connection: u64,
     },
-    /// Everything that needed cleaning up at the request is clean.
+    /// The clean-up that was pending at [`Event::Flush`] is done.
     Flushed {
-        /// The number of the question.
+        /// The number of the flush.
         flush: Id,
     },
 }
@@ -597,12 +602,12 @@ pub enum Action {
 /// How a call ends.
 #[derive(Debug)]
 pub enum Outcome {
-    /// With one guard more.
+    /// Granted: one more guard.
     Granted(Arc<Proof>),
-    /// Not in time; no error.
+    /// Not granted in time; no error.
     Refused,
     /// Released, or downgraded.
     Done,
-    /// With an error.
+    /// Failed.
     Failed(Error),
 }

@@ -1,9 +1,9 @@
-//! What is known of each server: its connection, what is renewed and awaited
-//! there, and which keys are its own.
+//! What is known of each server: its connection, its holds and waits, and its
+//! keys.
 //!
-//! There is one server, or a cluster of them, in which each has the keys of
-//! some slots. What an owner does at a key is done at the server that has its
-//! slot, and moves with it.
+//! There is one server, or a cluster in which each server has the keys of some
+//! slots. An owner's operations at a key run at the server that has the key's
+//! slot, and move with the slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -18,14 +18,14 @@ use crate::engine::watchdog::Renewals;
 use crate::engine::work::{Stage, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, in_order};
 
-/// A server, by its number among those that this client has known.
+/// A server, by its number among all servers that this client has known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Node(pub u16);
 
 /// Which server has which keys.
 #[derive(Clone, Debug)]
 pub enum Routes {
-    /// There is only one.
+    /// There is only one server.
     One,
     /// The server of each slot.
     Slots(Box<[Node]>),
@@ -48,14 +48,14 @@ impl Routes {
         }
     }
 
-    /// The servers that have slots here and have not there.
+    /// The servers that have slots here and none in `next`.
     fn left_by(&self, next: &Self) -> BTreeSet<Node> {
         let slots = 0..SLOTS;
         let moved = slots.filter(|slot| self.node(*slot) != next.node(*slot));
         moved.map(|slot| self.node(slot)).collect()
     }
 
-    /// Whether a server has any.
+    /// Whether a server has any slots.
     pub fn has(&self, node: Node) -> bool {
         match self {
             Self::One => node == Node::default(),
@@ -63,7 +63,7 @@ impl Routes {
         }
     }
 
-    /// The servers that have any.
+    /// The servers that have slots.
     pub fn nodes(&self) -> BTreeSet<Node> {
         match self {
             Self::One => BTreeSet::from([Node::default()]),
@@ -72,21 +72,21 @@ impl Routes {
     }
 }
 
-/// One server.
+/// The state of one server.
 #[derive(Debug)]
 pub(super) struct NodeState {
     pub(super) connection: ConnectionState,
-    /// How many connections there have been.
+    /// The number of connections so far.
     connections: u64,
-    /// When the last request was sent that was answered by this connection, and
-    /// when its last answer came.
+    /// When the last answered request of this connection was sent, and when its
+    /// last answer came.
     pub(super) known_good: Instant,
     pub(super) heard: Instant,
-    /// All works there.
+    /// All work at this server.
     pub(super) works: Numbers,
     pub(super) renewals: Renewals,
-    /// The graces of bound holds, and the leases that are waited for, each with
-    /// how many there are.
+    /// The graces of bound holds, and the leases of requests that wait, each with
+    /// its number of occurrences.
     pub(super) graces: BTreeMap<Duration, usize>,
     pub(super) leases: BTreeMap<Duration, usize>,
     /// When the next heartbeat is due.
@@ -110,7 +110,7 @@ impl Default for NodeState {
 }
 
 impl NodeState {
-    /// Whether nothing is awaited or held there.
+    /// Whether nothing is held there and nothing waits there.
     pub(super) fn is_unused(&self) -> bool {
         let is_quiet = self.graces.is_empty() && self.leases.is_empty();
         is_quiet && self.works.is_empty() && self.renewals.holds.is_empty()
@@ -138,8 +138,8 @@ impl Engine {
         }
     }
 
-    /// When the last request was made that was answered by that connection; as
-    /// good as never if it is not there any more.
+    /// When the last answered request of that connection was made; the clock's
+    /// start if the connection is gone.
     pub(super) fn known_good_of(&self, connection: u64) -> Instant {
         let mut nodes = self.nodes.values();
         let state = nodes.find(|state| state.connection.is(connection));
@@ -154,7 +154,7 @@ impl Engine {
         }
     }
 
-    /// Has a connection made to a server that nobody has needed so far.
+    /// Connects to a server that was not needed so far.
     pub(super) fn connect_if_idle(&mut self, node: Node) {
         let state = self.node_state(node);
         if matches!(state.connection, ConnectionState::Idle) {
@@ -184,8 +184,7 @@ impl Engine {
         self.keep_heartbeat(now, node);
     }
 
-    /// A connection is gone. `is_left`: nobody makes another one, unless it is
-    /// needed.
+    /// A connection ended. `is_left`: there is no new one until it is needed.
     pub(super) fn connection_down(&mut self, now: Instant, node: Node, is_left: bool) {
         let state = self.node_state(node);
         state.connection = if is_left {
@@ -210,21 +209,22 @@ impl Engine {
         }
     }
 
-    /// The holds of a server, as they were begun.
+    /// The holds at a server, oldest first.
     pub(super) fn holds_at(&self, node: Node) -> impl Iterator<Item = (Id, &Hold)> {
         let ids = self.nodes.get(&node).map(|state| &state.renewals.holds);
         let ids = ids.into_iter().flatten();
         in_order(ids.filter_map(|id| Some((*id, &**self.holds.get(id)?))))
     }
 
-    /// What is under way there, as it was begun.
+    /// The work at a server, oldest first.
     pub(super) fn works_at(&self, node: Node) -> impl Iterator<Item = (Id, &Work)> {
         let ids = self.nodes.get(&node).map(|state| &state.works);
         let ids = ids.into_iter().flatten();
         in_order(ids.filter_map(|id| Some((*id, &**self.works.get(id)?))))
     }
 
-    /// The server ends what was bound to the connection after its grace.
+    /// The server ends the holds that were bound to the connection after their
+    /// grace.
     pub(super) fn cut_bound(&self, now: Instant, node: Node) {
         let known_good = self.known_good(node);
         for (_, hold) in self.holds_at(node) {
@@ -232,7 +232,7 @@ impl Engine {
         }
     }
 
-    /// One slot has another server.
+    /// One slot has moved to another server.
     pub(super) fn slot_moved(&mut self, now: Instant, slot: u16, node: Node) {
         if let Routes::Slots(nodes) = &mut self.routes
             && let Some(known) = nodes.get_mut(usize::from(slot))
@@ -250,8 +250,7 @@ impl Engine {
         }
     }
 
-    /// Has everything go on at the server that has its slot now, which was this
-    /// one before.
+    /// Moves everything that was at this server and whose slot is elsewhere now.
     fn follow_routes(&mut self, now: Instant, before: Node) {
         let routes = &self.routes;
         let moved = |id, claims: &Claims| {
@@ -273,7 +272,7 @@ impl Engine {
         }
     }
 
-    /// The server that has it tells of no loss until it is asked to.
+    /// The new server reports no loss until it is asked to.
     fn move_hold(&mut self, now: Instant, id: Id, node: Node) {
         self.stop_renewing(id);
         let Some(hold) = self.holds.get_mut(&id) else {
@@ -295,7 +294,7 @@ impl Engine {
         }
     }
 
-    /// One more hold is there, bound with that grace if there is one.
+    /// A hold arrives at a server, bound with `grace` if there is one.
     pub(super) fn hold_comes(&mut self, now: Instant, id: Id, node: Node, grace: Option<Duration>) {
         self.node_state(node).renewals.holds.insert(id);
         if let Some(grace) = grace {
@@ -310,7 +309,8 @@ impl Engine {
         }
     }
 
-    /// What is queued there is withdrawn; what is under way is answered.
+    /// A queued request is withdrawn there; a request in progress gets its
+    /// answer.
     fn move_work(&mut self, now: Instant, id: Id, node: Node) {
         let Some(work) = self.works.get_mut(&id) else {
             return;
@@ -324,12 +324,12 @@ impl Engine {
         }
     }
 
-    /// The server of a request that is not answered yet.
+    /// The server of a request that is not yet answered.
     pub fn server_of(&self, request: Id) -> Option<Node> {
         self.requests.get(&request).map(|sent| sent.node)
     }
 
-    /// Whether a server has slots, or is connected to.
+    /// Whether a server has slots or a connection.
     pub fn is_in_use(&self, node: Node) -> bool {
         !matches!(self.connection(node), ConnectionState::Idle) || self.routes.has(node)
     }
@@ -337,16 +337,16 @@ impl Engine {
 
 const CRC: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// How many slots a cluster has.
+/// The number of slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// Which of a cluster's slots a key is in, as the cluster specification has it: a
-/// CRC of the key, or of what is between its first braces. Below [`SLOTS`].
+/// The slot of a key, by the cluster specification: a CRC of the key, or of the
+/// text between its first braces. Below [`SLOTS`].
 pub fn slot_of(key: &[u8]) -> u16 {
     CRC.checksum(tag(key).unwrap_or(key)) % SLOTS
 }
 
-/// What is between the first `{` and the next `}`, unless that is nothing.
+/// The text between the first `{` and the next `}`, unless it is empty.
 fn tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|byte| *byte == b'{')?;
     let rest = key.get(open + 1..)?;
@@ -358,7 +358,7 @@ fn tag(key: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    /// The numbers are those of `CLUSTER KEYSLOT`.
+    /// The expected numbers come from `CLUSTER KEYSLOT`.
     #[test]
     fn slots_are_those_of_the_server() {
         assert_eq!(slot_of(b""), 0);

@@ -1,9 +1,9 @@
-//! What a guard can tell at any time, without a lock and without asking
-//! anybody: the fence, until when its grant counts, and whether it is lost.
+//! What a guard knows at any time, without a lock and without a request: its
+//! fence, until when the grant is valid, and whether it is lost.
 //!
-//! Whether it counts is a comparison with the clock, made when it is asked
-//! for: no task has to run for it, so none can be too late. A loss is final,
-//! even if the server later turns out to have renewed in time.
+//! Validity is a comparison with the clock at the moment of the question. No task
+//! has to run for it, so the answer cannot be late. A loss is final, even if the
+//! server turns out to have renewed the lease in time.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
@@ -18,18 +18,17 @@ use crate::engine::node::{Node, Routes};
 use crate::engine::terms::validity_end;
 use crate::error::Loss;
 
-/// In place of a moment, as the clock never shows so small ones.
+/// Stands for a moment; the clock never shows one this small.
 const LEASE_ENDED: u64 = 1;
 const ENDED_BY_SERVER: u64 = 2;
 const RELEASED: u64 = 3;
-/// The shortest grace for which heartbeats come often enough to count by
-/// them.
+/// The shortest grace for which heartbeats are frequent enough to prove validity.
 const GRACE_MIN: Duration = Duration::from_millis(400);
 
-/// When each server's connection was last known to be there.
+/// When the connection to each server was last known to be alive.
 pub type Alive = Arc<[AtomicU64]>;
 
-/// The most servers that can be known.
+/// The largest number of servers.
 pub const NODES_MAX: u16 = 1024;
 
 pub(super) fn alive(routes: &Routes) -> Alive {
@@ -46,21 +45,21 @@ pub struct Proof {
     pub hold: Id,
     /// Who holds what.
     pub claims: Claims,
-    /// When the grant was known here: not before the server gave it.
+    /// When the grant became known here: not before the server made it.
     pub granted: Instant,
     fence: AtomicU64,
-    /// Until when it counts, or why it does not any more.
+    /// Until when it is valid, or why it no longer is.
     standing: AtomicU64,
-    /// The grace of a bound hold, and the last heartbeat that it counts from. The
-    /// server ends the hold one grace after the end of its connection, which a
-    /// stopped process does not see.
+    /// The grace of a bound hold, and the last heartbeats, from which it counts.
+    /// The server ends the hold one grace after its connection ended, and a
+    /// stopped process does not see that end.
     bound: Option<(Duration, Alive)>,
-    /// The server that tells of its loss.
+    /// The server that reports its loss.
     node: AtomicU16,
     waiting: Mutex<Waiting>,
 }
 
-/// Those who wait for the loss.
+/// The tasks that wait for the loss.
 #[derive(Default)]
 struct Waiting {
     last: u64,
@@ -68,7 +67,7 @@ struct Waiting {
 }
 
 impl Proof {
-    /// A grant under `fence`, known since `granted`, that counts until then.
+    /// A grant under `fence`, known since `granted`, and valid until `until`.
     pub fn new(hold: Id, claims: Claims, fence: u64, granted: Instant, until: Instant) -> Self {
         Self {
             hold,
@@ -82,12 +81,12 @@ impl Proof {
         }
     }
 
-    /// One that rests on several holds, each with a proof of its own.
+    /// A proof that rests on several holds, each with its own proof.
     pub fn of_several(claims: Claims, fence: u64, granted: Instant, until: Instant) -> Self {
         Self::new(Id(0), claims, fence, granted, until)
     }
 
-    /// The same, for a hold that is bound to its connection with that grace.
+    /// The same for a hold that is bound to its connection with that grace.
     pub fn bound(self, grace: Option<Duration>, alive: &Alive, node: Node) -> Self {
         let grace = grace.filter(|grace| *grace >= GRACE_MIN);
         Self {
@@ -101,17 +100,17 @@ impl Proof {
         self.node.store(node.0, Ordering::Release);
     }
 
-    /// The number of the grant; larger than the fence of every earlier holder.
+    /// The grant's number; larger than the fence of every earlier holder.
     pub fn fence(&self) -> u64 {
         self.fence.load(Ordering::Acquire)
     }
 
-    /// An upgrade gives a new one.
+    /// Sets the new fence of an upgrade.
     pub fn set_fence(&self, fence: u64) {
         self.fence.store(fence, Ordering::Release);
     }
 
-    /// Until when it counts, unless its connection ends; none if it is over.
+    /// Until when it is valid, unless its connection ends; none if it is over.
     pub fn valid_until(&self) -> Option<Instant> {
         match self.standing.load(Ordering::Acquire) {
             LEASE_ENDED | ENDED_BY_SERVER | RELEASED => None,
@@ -119,7 +118,7 @@ impl Proof {
         }
     }
 
-    /// No longer than the connection is known to have been there.
+    /// Limits `until` to the time for which the connection is known to be alive.
     fn as_known(&self, until: u64) -> Instant {
         let until = Instant::from_nanos(until);
         match &self.bound {
@@ -135,7 +134,7 @@ impl Proof {
 
     /// Why it is lost, if it is, judged now.
     pub fn loss(&self, now: Instant) -> Option<Loss> {
-        // A renewal may come in between; then it is judged by that.
+        // A renewal may come in between; then the new end decides.
         let _ = self.change(LEASE_ENDED, |until| until <= now);
         match self.standing.load(Ordering::Acquire) {
             LEASE_ENDED => Some(Loss::LeaseEnded),
@@ -144,7 +143,7 @@ impl Proof {
         }
     }
 
-    /// Why it does not count any more, if so: it is lost, or was released.
+    /// Why it is no longer valid, if so: it is lost or was released.
     pub fn end_of(&self, now: Instant) -> Option<Loss> {
         let loss = self.loss(now);
         let is_released = self.standing.load(Ordering::Acquire) == RELEASED;
@@ -156,27 +155,27 @@ impl Proof {
         self.loss(now).is_none() && self.valid_until().is_some()
     }
 
-    /// Counts until then from now on; false if it was over before.
+    /// Makes it valid until `end`; false if it was already over.
     pub fn set_valid_until(&self, now: Instant, end: Instant) -> bool {
         self.change(end.nanos(), |until| now < until)
     }
 
-    /// Whether that is news.
+    /// Marks it as ended by the server; true if it was live until then.
     pub fn lose(&self, now: Instant) -> bool {
         self.change(ENDED_BY_SERVER, |until| now < until)
     }
 
-    /// Ends as the last lease did, unless it is over already.
+    /// Ends it with its last lease, unless it is already over.
     pub fn lapse(&self) {
         self.change(LEASE_ENDED, |_| true);
     }
 
-    /// Ends it on purpose: from here nothing is a loss.
+    /// Ends it on purpose: nothing is a loss any more.
     pub fn end(&self, now: Instant) {
         self.change(RELEASED, |until| now < until);
     }
 
-    /// Sets the standing while it is a moment for which `applies` holds.
+    /// Sets the standing if it is still a moment for which `applies` is true.
     fn change(&self, standing: u64, applies: impl Fn(Instant) -> bool) -> bool {
         let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
         self.standing
@@ -187,8 +186,8 @@ impl Proof {
             .is_ok()
     }
 
-    /// Has `waker` woken by [`wake`](Self::wake). `place` is zero at first,
-    /// and must be returned.
+    /// Has [`wake`](Self::wake) wake `waker`. `place` is zero at first;
+    /// [`give_back`](Self::give_back) must free it.
     pub fn wait(&self, place: &mut u64, waker: &Waker) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let known = waiting.wakers.iter_mut().find(|(known, _)| known == place);
@@ -202,19 +201,19 @@ impl Proof {
                 return;
             }
         };
-        // To drop one may run any code.
+        // Dropping a waker may run any code.
         drop(waiting);
         drop(before);
     }
 
-    /// Whether anybody needs waking. Who asks to be woken from now on sees
-    /// the standing of now.
+    /// Whether a task waits for the loss. A task that starts to wait later sees
+    /// the current standing.
     pub fn is_awaited(&self) -> bool {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         !waiting.wakers.is_empty()
     }
 
-    /// Ends what [`wait`](Self::wait) has begun.
+    /// Ends a [`wait`](Self::wait) and frees its place.
     pub fn give_back(&self, place: u64) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let found = waiting.wakers.iter().position(|(known, _)| *known == place);
@@ -223,7 +222,7 @@ impl Proof {
         drop(before);
     }
 
-    /// Wakes all who wait. The caller must hold no lock.
+    /// Wakes all waiting tasks. The caller must hold no lock.
     pub fn wake(&self) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let wakers = std::mem::take(&mut waiting.wakers);

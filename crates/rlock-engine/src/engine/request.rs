@@ -1,6 +1,5 @@
-//! What the engine asks the server, what it can be answered, and what the server
-//! says without being asked: that a queued request was granted or is over, and
-//! that a hold was lost.
+//! Requests to a server, its replies, and its messages: a queued request was
+//! granted or is over, or a hold was lost.
 
 use std::time::Duration;
 
@@ -12,58 +11,59 @@ use crate::engine::terms::{Ask, LEASE_DEFAULT, Queueing, Terms, Value};
 use crate::engine::work::{Input, Stage, Task};
 use crate::engine::{Engine, Id};
 
-/// A request. None of them does harm if it is carried out twice.
+/// A request. Carrying it out twice does no harm.
 #[derive(Clone, Debug)]
 pub enum Request {
     /// Answered with a fence, [`Reply::Queued`] or nil.
     Acquire {
         /// Who asks, and for what.
         claims: Claims,
-        /// Alone, shared, or some of a number of permits.
+        /// Exclusive, shared, or a number of permits.
         ask: Ask,
-        /// On which terms; their lease is what is left of it by now.
+        /// The terms; their lease is the rest of it.
         terms: Terms,
         /// Whether and how long to wait.
         queueing: Queueing,
-        /// Whether the server is to tell of the outcome and of a loss.
+        /// Whether the server sends messages about the outcome and a loss.
         notify: bool,
-        /// What is published with the hold; none leaves it as it is.
+        /// The published value; none leaves it unchanged.
         value: Option<Value>,
     },
-    /// Answered with a fence, or nil if not everything is held. For several
-    /// keys the server names no fence; then it is the one known before.
-    /// Answered with [`Reply::TooFew`] if it was done, but not enough replicas
+    /// Answered with a fence, or nil if not everything is held. For several keys
+    /// the server names no fence, so the known fence is taken. Answered with
+    /// [`Reply::TooFew`] if it was done, but too few replicas acknowledged it in
+    /// time.
     /// have said in time that they know it.
     Renew {
         /// Who holds what.
         claims: Claims,
-        /// On which terms from then on; their lease is what is left of it by now.
+        /// The new terms; their lease is the rest of it.
         terms: Terms,
-        /// The fence that is known.
+        /// The known fence.
         known: u64,
-        /// The fence to raise it to, if it is smaller; of one key only.
+        /// Raises the fence to this if it is smaller; for a single key only.
         raise: Option<u64>,
-        /// Whether the server is to tell of a loss by this connection from then on:
-        /// then no replicas are asked.
+        /// Whether the server reports a loss by this connection from then on; no
+        /// replicas are asked then.
         notify: bool,
-        /// What is published from then on; none leaves it as it is.
+        /// The new published value; none leaves it unchanged.
         value: Option<Value>,
     },
-    /// Answered with `Done`, or nil if not everything was held. With a fence
-    /// only what is held under it is released, so that a release that arrives
-    /// late frees nothing that its owner has taken again.
+    /// Answered with `Done`, or nil if not everything was held. With a fence,
+    /// only a hold under this fence is released, so that a late release does not
+    /// free a newer hold of the same owner.
     Release {
         /// Who held what.
         claims: Claims,
-        /// Under which fence; none is any.
+        /// The fence; none for any fence.
         fence: Option<u64>,
     },
-    /// Each key by itself, for when one of them holds something that is no
-    /// lock, and keeps the server from releasing any.
+    /// Releases each key separately, because one of them is not a lock and makes
+    /// the server refuse the release of all.
     ReleaseEach {
         /// Who held what.
         claims: Claims,
-        /// Under which fence; none is any.
+        /// The fence; none for any fence.
         fence: Option<u64>,
     },
     /// Answered with a fence, or nil.
@@ -71,18 +71,18 @@ pub enum Request {
         /// Who holds what.
         claims: Claims,
     },
-    /// Withdraws a request, or ends the place that was kept for it; answered
-    /// with how many there were.
+    /// Withdraws a request, or ends the place that was kept for it; answered with
+    /// the number of withdrawn requests.
     Cancel {
         /// Who waits for what.
         claims: Claims,
     },
-    /// Withdraws a request and undoes its grant; answered with what undoing
-    /// came to.
+    /// Withdraws a request and undoes its grant; answered with the reply to the
+    /// undoing.
     CleanUp {
         /// Who has asked for what.
         claims: Claims,
-        /// What to do about a grant.
+        /// How to undo a grant.
         undo: Undo,
     },
     /// A heartbeat: asks whether the server answers.
@@ -90,7 +90,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// How many replicas are asked whether they know of what it does.
+    /// The number of replicas that must acknowledge it.
     pub fn replicas(&self) -> u16 {
         match self {
             Self::Renew {
@@ -102,16 +102,15 @@ impl Request {
         }
     }
 
-    /// Whether it goes by a connection of its own, as it waits for replicas. Its
-    /// answer, or that there is none, says nothing of the one that all others
-    /// go by.
+    /// Whether it uses a separate connection, because it waits for replicas. Its
+    /// answer, or a missing answer, says nothing about the main connection.
     pub fn goes_beside(&self) -> bool {
         self.replicas() > 0
     }
 
-    /// Whether it is about what is there already, which goes with its key from
-    /// one server to another, and leaves nothing with the connection that it is
-    /// asked by: no messages that it would come by, and no hold that ends with it.
+    /// Whether it concerns an existing hold, which moves with its key between
+    /// servers, and leaves nothing tied to its connection: no later messages and
+    /// no bound hold.
     pub fn is_of_a_hold(&self) -> bool {
         match self {
             Self::Renew { notify, terms, .. } => !notify && terms.bound.is_none(),
@@ -124,37 +123,37 @@ impl Request {
     }
 }
 
-/// How to undo what a request that nobody waits for may have been granted.
+/// How to undo the possible grant of a request that nobody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undo {
-    /// It can have been granted what has guards on it only.
+    /// Nothing: it can only have been granted a hold that has guards.
     Nothing,
-    /// It was free.
+    /// The lock was free before.
     Release,
-    /// It was shared.
+    /// The hold was shared before.
     Downgrade,
 }
 
-/// What a server answers to a [`Request`].
+/// A server's answer to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It holds, under this fence.
+    /// The owner holds it, under this fence.
     Fence(u64),
-    /// It does not hold.
+    /// The owner does not hold it.
     Nil,
     /// The request waits.
     Queued,
-    /// This many were there.
+    /// The number of requests that were found.
     Count(u64),
-    /// This many replicas know it.
+    /// Only this number of replicas acknowledged it.
     TooFew(u16),
     /// It was done.
     Done,
-    /// Of several requests the last was refused.
+    /// The last of several requests was refused.
     Refused,
 }
 
-/// A request that was sent and not answered yet.
+/// A request that is not yet answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) by: By,
@@ -164,14 +163,14 @@ pub(super) struct Sent {
     pub(super) sent: Instant,
 }
 
-/// A renewal that the watchdog has asked for.
+/// A renewal by the watchdog.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Renewal {
     pub(super) hold: Id,
-    /// The lease that was asked for, and the fence by then.
+    /// The requested lease, and the fence at that moment.
     pub(super) lease: Duration,
     pub(super) fence: u64,
-    /// Whether it has the loss told by its connection.
+    /// Whether it asks for loss reports by its connection.
     pub(super) attaches: bool,
 }
 
@@ -182,37 +181,37 @@ pub(super) enum By {
     Ping,
 }
 
-/// What has happened.
+/// The event that a message reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
     /// A queued request was granted.
     Grant,
-    /// A queued request is over, as its time is.
+    /// A queued request is over because its wait has ended.
     WaitEnded,
-    /// The server has dropped a queued request, or watches a hold no more.
+    /// The server has dropped a queued request, or no longer watches a hold.
     Withdrawn,
-    /// A hold has ended without its owner's doing.
+    /// A hold has ended, and its owner did not end it.
     Lost,
 }
 
-/// One message of the server.
+/// One message from the server.
 #[derive(Clone, Debug)]
 pub struct Notice {
-    /// What has happened.
+    /// The event.
     pub kind: NoticeKind,
-    /// The fence of the grant, or of the hold that was lost.
+    /// The fence of the grant, or of the lost hold.
     pub fence: u64,
-    /// To whom, and where.
+    /// The owner and the key.
     pub name: Name,
-    /// The connection that it came by.
+    /// The connection that brought it.
     pub connection: u64,
 }
 
 impl Engine {
-    /// Takes a message, before any reply that comes after it by its connection.
+    /// Takes a message, before any later reply on its connection.
     ///
-    /// Messages and replies are in one order. So what is said happened after
-    /// the last request was made that has been answered by now.
+    /// Messages and replies arrive in one order. So the event happened after the
+    /// last request that has been answered so far was made.
     pub(super) fn notice(&mut self, now: Instant, notice: &Notice) {
         let end = match notice.kind {
             NoticeKind::Lost => return self.loss_notified(now, notice),
@@ -229,7 +228,7 @@ impl Engine {
         if let Some(call) = self.call_in_turn(&notice.name) {
             self.notify_call(now, call, notice.connection, end);
         } else if notice.kind == NoticeKind::Grant && !self.is_known(notice) {
-            // If nobody waits for a grant, the lock would be held for a lease.
+            // If nobody waits for a grant, the lock would stay held for a lease.
             if let Some(claims) = Claims::named(&notice.name) {
                 self.give_back(now, claims, LEASE_DEFAULT);
             }
@@ -243,12 +242,14 @@ impl Engine {
         matches!(work.task, Task::Call(_)).then_some(id)
     }
 
-    /// Tells a call what the server says by the connection that it was made by.
+    /// Passes a message to the call, if it came by the connection of the call's
+    /// request.
     fn notify_call(&mut self, now: Instant, id: Id, connection: u64, end: WaitEnd) {
         let Some(work) = self.works.get_mut(&id) else {
             return;
         };
-        // About a request of an earlier connection: the next one finds out.
+        // It concerns a request of an earlier connection: the next request finds
+        // out.
         if work.progress.asked_by != Some(connection) {
             return;
         }
@@ -259,7 +260,7 @@ impl Engine {
         }
     }
 
-    /// Whether a grant is what is held, or is being undone.
+    /// Whether a grant is already counted here or is being undone.
     fn is_known(&self, notice: &Notice) -> bool {
         let Some(claim) = self.claims.get(&notice.name) else {
             return false;
@@ -270,7 +271,7 @@ impl Engine {
         }
         let first = claim.queue.front().and_then(|id| self.works.get(id));
         first.is_some_and(|work| match (&work.task, work.progress.stage) {
-            // What was asked by the same connection comes after the grant.
+            // A request on the same connection comes after the grant.
             (Task::CleanUp(_), Stage::Asked(request)) => {
                 let sent = self.requests.get(&request);
                 sent.is_some_and(|sent| sent.connection == notice.connection)
@@ -280,8 +281,8 @@ impl Engine {
         })
     }
 
-    /// The server cannot tell of a loss any more, as it does not have the key:
-    /// so it says of those who wait and of those who hold.
+    /// The server no longer reports a loss, because it no longer has the key. It
+    /// sends this for waiting requests and for holds.
     fn watch_is_over(&mut self, now: Instant, notice: &Notice) {
         let id = self.claims.get(&notice.name).and_then(|claim| claim.hold);
         let Some(hold) = id.and_then(|id| self.holds.get_mut(&id)) else {

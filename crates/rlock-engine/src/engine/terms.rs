@@ -1,8 +1,7 @@
-//! How a lock is asked for: alone, shared, or some of a number of permits; for how
-//! long it is waited for; and its terms: the lease, who renews it, and its bounds.
+//! How a lock is requested: the mode (exclusive, shared, or permits), the longest
+//! wait, and the terms (the lease, its renewal, and its limits).
 //!
-//! All durations become whole milliseconds here, rounded up, as the wire has
-//! no others.
+//! All durations are rounded up here to whole milliseconds, the unit of the wire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +9,15 @@ use std::time::Duration;
 use crate::engine::instant::{Instant, nanos};
 use crate::error::Error;
 
-/// The lease where none is named.
+/// The default lease.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(30);
 /// The largest value that any server setting allows for lease and wait.
 const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// The terms of a hold: its lease, who renews it, and its limits.
+/// The terms of a hold: how long it lasts, who renews it, and its limits.
 ///
-/// Durations are rounded up to whole milliseconds. Each is checked where it is
-/// set: at most 30 days.
+/// Durations are rounded up to whole milliseconds. Each setter checks its value:
+/// at most 30 days.
 ///
 /// # Examples
 ///
@@ -33,29 +32,30 @@ const DURATION_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// How long a grant lasts unless renewed; whole milliseconds, from 1.
+    /// How long a grant lasts without renewal; whole milliseconds, from 1.
     #[doc(hidden)]
     pub lease: Duration,
     /// Whether the watchdog renews it.
     #[doc(hidden)]
     pub renewed: bool,
-    /// How long the watchdog goes on at most, from the grant.
+    /// How long the watchdog renews it at most, from the grant.
     #[doc(hidden)]
     pub max_hold: Option<Duration>,
-    /// How long it lasts after its connection has ended, if it is bound to it.
+    /// How long a bound hold outlives its connection; none if it is not bound.
     #[doc(hidden)]
     pub bound: Option<Duration>,
-    /// How many replicas must acknowledge it.
+    /// The number of replicas that must acknowledge it.
     #[doc(hidden)]
     pub replicas: u16,
 }
 
-/// How long a grant lasts, and what happens then; for [`Terms::lease`].
+/// How long a grant lasts, and whether it is renewed; for [`Terms::lease`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lease {
-    /// The watchdog renews it for as long as the lock is held.
+    /// The watchdog renews it while the lock is held.
     Renewed(Duration),
-    /// Nothing renews it: at its end the lock is lost, unless it was released.
+    /// It is not renewed: the lock is lost after this time unless it was
+    /// released.
     Fixed(Duration),
 }
 
@@ -78,18 +78,18 @@ impl Default for Terms {
 }
 
 impl Terms {
-    /// A lease of 30 s that the watchdog renews for as long as the lock is held.
+    /// A lease of 30 s that the watchdog renews while the lock is held.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How long a grant lasts, and whether the watchdog renews it; default 30
-    /// s, renewed. A plain duration is a lease that is renewed.
+    /// Sets how long a grant lasts, and whether the watchdog renews it; default
+    /// 30 s, renewed. A plain duration is a lease that is renewed.
     ///
-    /// The watchdog renews about every third of the lease. So this is how long
-    /// others wait after a holder's process has died, and how long a holder may
-    /// be without contact before it loses the lock. At most the server's limit
-    /// (24 h by default).
+    /// The watchdog renews about every third of the lease. So the lease is also
+    /// how long others wait after a holder's process has died, and how long a
+    /// holder may lose contact with the server without losing the lock. The
+    /// server's limit also applies (24 h by default).
     ///
     /// # Errors
     ///
@@ -115,11 +115,11 @@ impl Terms {
         Ok(self)
     }
 
-    /// How long the watchdog renews at most, from the grant; default without
-    /// limit, at most 30 days.
+    /// Limits how long the watchdog renews, from the grant; default no limit, at
+    /// most 30 days.
     ///
-    /// After that the lock is lost, if it was not released. This protects
-    /// others from a holder that hangs but is alive.
+    /// The lock is lost at that moment unless it was released. This protects
+    /// others from a holder that is alive but hangs.
     ///
     /// # Errors
     ///
@@ -129,42 +129,42 @@ impl Terms {
         Ok(self)
     }
 
-    /// Ends a hold `grace` after its connection has ended, unless its lease
-    /// ends first; by default the connection does not matter.
+    /// Ends a hold `grace` after its connection has ended, unless its lease ends
+    /// first. By default the connection does not matter.
     ///
-    /// So after the holder's process has died, others wait for the grace
-    /// instead of a lease. If the client reconnects within the grace, its new
-    /// connection takes over the hold, and the full lease counts again. The
-    /// client counts the grace from when the connection was last known to work:
-    /// a hold that was not taken over by then is lost.
+    /// After the holder's process has died, others wait only for the grace, not
+    /// for a lease. If the client reconnects within the grace, the new connection
+    /// takes the hold over with its full lease. The client counts the grace from
+    /// when the old connection was last known to be alive. A hold that was not
+    /// taken over by then is lost.
     ///
     /// The client sends a heartbeat on a quiet connection four times in the
-    /// grace, but at most ten times a second and at least every 5 s. It closes
-    /// the connection if no answer comes for half of the grace. So choose a
-    /// grace of a few seconds, in which a slow server can answer. Zero ends the
-    /// hold with the connection. At most 30 days, and the server's limit for
+    /// grace, at most ten times a second and at least every 5 s. It closes the
+    /// connection if nothing arrives for half of the grace. So choose a grace of
+    /// a few seconds, in which a slow server can answer. A grace of zero ends the
+    /// hold with the connection. The limit is 30 days, and the server's limit for
     /// leases; rounded up to whole milliseconds.
     ///
-    /// A stopped process, or a suspended machine, sees the end of its
-    /// connection only when it runs again. From a grace of 400 ms on,
-    /// `Guard::is_valid` accounts for that: it is false once the last heartbeat
-    /// is older than the grace. With a shorter grace, rely on the fence.
+    /// A stopped process or a suspended machine sees the end of its connection
+    /// only when it runs again. With a grace of at least 400 ms,
+    /// `Guard::is_valid` takes this into account: it is false once the last
+    /// heartbeat is older than the grace. With a shorter grace, rely on the fence
+    /// in that case.
     ///
     /// The server must let this client close its own earlier connection
-    /// (`CLIENT KILL`): otherwise a request that is still in transit there
-    /// could bind the hold to that connection again. For the same reason the
-    /// hold is not renewed on another connection while its key moves to another
-    /// master of a cluster: its lease must outlast the move. If its owner asks
-    /// for a bound hold again, the server keeps it bound, under the same grace:
-    /// if several processes use the same owner, give it the same terms in all
-    /// of them.
+    /// (`CLIENT KILL`). Otherwise a request in progress on that connection could
+    /// bind the hold to it again. For the same reason another connection does not renew
+    /// the hold while its key is moving to another master of a cluster: the lease
+    /// must outlast the move. A hold stays bound, under the same grace, if its
+    /// owner asks for the lock again. So if several processes use the same owner
+    /// name, give it the same terms in all of them.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfRange`] above 30 days, and together with
     /// [`replicas`](Self::replicas).
     pub fn bound(mut self, grace: Duration) -> Result<Self, Error> {
-        // A grace of zero is one: the hold ends with the connection.
+        // A grace of zero is valid: the hold ends with the connection.
         self.bound = Some(match grace.is_zero() {
             true => grace,
             false => whole_ms("grace", grace)?,
@@ -172,33 +172,33 @@ impl Terms {
         self.consistent()
     }
 
-    /// Counts a grant, and each renewal, only once `count` replicas of the server
-    /// have acknowledged it; 0 by default.
+    /// Makes a grant, and each renewal, valid only once `count` replicas of the
+    /// server have acknowledged it; 0 by default.
     ///
     /// A server that dies right after a grant may not have replicated it. The
-    /// new master then grants the lock again, under a larger fence. With this
-    /// setting nobody relies on such a grant: the client asks the replicas with
-    /// `WAIT` before the call ends, for at most
+    /// replica that becomes the master then grants the lock again, under a larger
+    /// fence. With this setting nobody relies on such a grant: before the call
+    /// ends, the client asks the replicas with `WAIT`, for at most
     /// `ClientBuilder::replication_timeout`. If too few answer, the client
     /// releases what the call has taken, and the call fails with
-    /// [`Error::NotReplicated`]; nothing retries automatically. The call fails
-    /// with [`Error::Unavailable`] in the same way if the connection for `WAIT`
-    /// cannot be made within that time. A wait with a limit may end later by
+    /// [`Error::NotReplicated`] without a retry. If the connection for `WAIT`
+    /// cannot be made within that time, the client also releases it, and the call
+    /// fails with [`Error::Unavailable`]. A wait with a limit may end later by
     /// that time.
     ///
-    /// A renewal that too few replicas acknowledge is tried again. The lock is
-    /// lost at the end of the last lease that enough of them acknowledged. Holds
+    /// A renewal that too few replicas acknowledge is retried. The lock is lost
+    /// at the end of the last lease that enough replicas acknowledged. Holds
     /// without this setting are not delayed.
     ///
-    /// It does not choose the new master. So require all replicas; or a
-    /// majority of the servers, if the election can only choose a server that
-    /// the majority reached. Also set `min-replicas-to-write`: a partitioned
-    /// master then grants nothing. Only a fence helps against a holder that
-    /// stalls.
+    /// This setting does not choose the next master. So require all replicas; or
+    /// require a majority of the servers, if a failover can only choose a server
+    /// that the majority has reached. Also set `min-replicas-to-write`, so that a
+    /// master that was cut off grants nothing. Only a fence helps against a
+    /// holder whose process is paused.
     ///
-    /// It excludes [`bound`](Self::bound): `WAIT` needs a separate connection,
-    /// and renewing there would move the binding. The server's user needs the
-    /// command `WAIT`.
+    /// It cannot be combined with [`bound`](Self::bound): `WAIT` needs a separate
+    /// connection, and a renewal there would bind the hold to that connection.
+    /// The server's user needs the command `WAIT`.
     ///
     /// # Errors
     ///
@@ -218,7 +218,7 @@ impl Terms {
         self.consistent()
     }
 
-    /// Checks for options that exclude each other.
+    /// Checks for settings that exclude each other.
     fn consistent(self) -> Result<Self, Error> {
         if self.replicas > 0 {
             self.unbound("left out where replicas are asked")?;
@@ -226,11 +226,12 @@ impl Terms {
         Ok(self)
     }
 
-    /// Checks that one request for several keys can have these terms.
+    /// Checks that a request for several keys can have these terms.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] if the server cannot do it for several keys.
+    /// [`Error::OutOfRange`] if the server does not support them for several
+    /// keys.
     #[doc(hidden)]
     pub fn check_for_several(&self) -> Result<(), Error> {
         self.unbound("left out for several keys")
@@ -247,17 +248,17 @@ impl Terms {
         }
     }
 
-    /// The same with another lease, which is renewed or not as before.
+    /// The same terms with another lease, which is renewed or not as before.
     #[doc(hidden)]
     #[must_use]
     pub fn lasting(self, lease: Duration) -> Self {
         Self { lease, ..self }
     }
 
-    /// The lease to ask for at `now`, for a hold that began at `taken`.
+    /// The lease to request at `now`, for a hold that began at `taken`.
     ///
-    /// The last renewal before `max_hold` asks for the rest only, so that the
-    /// server ends the hold then. `None` once there is no rest.
+    /// The last renewal before `max_hold` requests only the rest, so that the
+    /// server ends the hold at that moment. `None` once there is no rest.
     #[doc(hidden)]
     pub fn lease_at(&self, taken: Instant, now: Instant) -> Option<Duration> {
         let Some(max_hold) = self.max_hold else {
@@ -268,14 +269,14 @@ impl Terms {
         (!left.is_zero()).then(|| left.min(self.lease))
     }
 
-    /// When to renew next a hold that began at `taken`, after a lease
-    /// that was asked for at `sent`.
+    /// The moment of the next renewal of a hold that began at `taken`, after a
+    /// lease that was requested at `sent`.
     ///
-    /// Renewals are a third of the lease apart, at a phase that differs from
-    /// hold to hold: so those of holds that were taken together, or renewed
-    /// together on a new connection, do not stay together. The first one, and
-    /// one after a renewal out of turn, comes a twelfth to five twelfths of
-    /// the lease later.
+    /// Renewals are a third of the lease apart, at a phase that differs from hold
+    /// to hold. So the renewals of holds that began together, or were renewed
+    /// together on a new connection, spread out. The first renewal, and the one
+    /// after an unscheduled renewal, comes a twelfth to five twelfths of the
+    /// lease later.
     #[doc(hidden)]
     pub fn renewal_due(
         &self,
@@ -294,19 +295,19 @@ impl Terms {
     }
 }
 
-/// Where in a period of `period` a hold has its renewals. Consecutive numbers
-/// are spread by the golden ratio, which leaves no part of the period out.
+/// The phase of a hold's renewals within `period`. The golden ratio spreads
+/// consecutive numbers evenly over the whole period.
 fn phase(hold: u64, period: u64) -> u64 {
     let turn = u128::from(hold.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     u64::try_from((turn * u128::from(period)) >> 64).unwrap_or(0)
 }
 
-/// Until when a lease that was asked for at `sent` counts on this machine.
+/// Until when a lease that was requested at `sent` is valid on this machine.
 ///
-/// It began on the server after `sent`, so it ends there later than counted
-/// here, except the server's rounding to its whole milliseconds, this
-/// machine's timers, and two clocks that do not run equally fast. What is
-/// taken off for these is what Redlock takes off: 2 ms and a hundredth.
+/// The lease began on the server after `sent`, so it ends there later than
+/// counted here. But the server rounds to whole milliseconds, this machine's
+/// timers are late, and the two clocks do not run equally fast. The margin for
+/// these is the one of Redlock: 2 ms and a hundredth of the lease.
 pub fn validity_end(sent: Instant, lease: Duration) -> Instant {
     let margin = Duration::from_millis(2) + lease / 100;
     sent + lease.saturating_sub(margin)
@@ -329,18 +330,18 @@ pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// How a lock is asked for, and then held.
+/// The mode in which a lock is requested and held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// By one owner.
+    /// Exclusive: by one owner.
     Exclusive,
-    /// Together with all others that share it.
+    /// Shared with all other shared holders.
     Shared,
-    /// `permits` of at most `limit`, which every caller names itself.
+    /// `permits` of at most `limit`; every caller names the limit itself.
     Permits {
-        /// How many there are.
+        /// The number of permits of the semaphore.
         limit: u32,
-        /// How many of them; from 1.
+        /// The number of permits to take; from 1.
         permits: u32,
     },
 }
@@ -350,19 +351,19 @@ impl Ask {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a limit of zero or above 1,000,000 and for no permits, or
-    /// more than there are.
+    /// [`Error::OutOfRange`] for a limit of zero or above 1,000,000, and for
+    /// permits of zero or above the limit.
     pub fn of_permits(permits: u32, limit: u32) -> Result<Self, Error> {
         in_range("permits", limit, PERMITS_MAX)?;
         in_range("permits", permits, limit)?;
         Ok(Self::Permits { limit, permits })
     }
 
-    /// Checks that one request for several keys can ask like this.
+    /// Checks that a request for several keys can have this mode.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for anything but exclusive mode.
+    /// [`Error::OutOfRange`] for any mode except exclusive.
     pub fn check_for_several(self) -> Result<(), Error> {
         match self {
             Self::Exclusive => Ok(()),
@@ -374,12 +375,12 @@ impl Ask {
         }
     }
 
-    /// Whether nobody else can hold it then.
+    /// Whether nobody else can hold the lock at the same time.
     pub fn is_exclusive(self) -> bool {
         self == Self::Exclusive
     }
 
-    /// How many permits a hold has that was asked for like this.
+    /// The number of permits of a hold in this mode.
     pub fn permits(self) -> u32 {
         match self {
             Self::Exclusive | Self::Shared => 1,
@@ -388,7 +389,7 @@ impl Ask {
     }
 }
 
-/// The most permits of a semaphore.
+/// The largest number of permits of a semaphore.
 const PERMITS_MAX: u32 = 1_000_000;
 
 fn in_range(argument: &'static str, permits: u32, most: u32) -> Result<(), Error> {
@@ -405,12 +406,13 @@ fn in_range(argument: &'static str, permits: u32, most: u32) -> Result<(), Error
 /// The longest value.
 const VALUE_LEN_MAX: usize = 1024;
 
-/// What an exclusive holder publishes with the lock: any bytes, 0 to 1024 of them.
+/// The value that an exclusive holder publishes with a lock: 0 to 1024 bytes of
+/// any kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value(Arc<[u8]>);
 
 impl Value {
-    /// A value of these bytes.
+    /// Makes a value of these bytes.
     ///
     /// # Errors
     ///
@@ -426,25 +428,25 @@ impl Value {
         Ok(Self(bytes.into()))
     }
 
-    /// Its bytes.
+    /// The bytes of the value.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// How a request for a lock gets its outcome.
+/// Whether and how long a request waits for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queueing {
-    /// Not at all: now or never.
+    /// It does not wait.
     Try,
-    /// Waits in the server's queue, at most this long.
+    /// It waits in the server's queue for at most this long.
     AtMost(Duration),
-    /// Waits in the server's queue without limit.
+    /// It waits in the server's queue without limit.
     Unlimited,
 }
 
 impl Queueing {
-    /// Waits for that long; not at all for zero.
+    /// Waits for at most `wait`; not at all for zero.
     ///
     /// # Errors
     ///
@@ -504,7 +506,7 @@ mod tests {
             assert!(first >= taken + terms.lease / 12, "{:?}", first - taken);
             assert!(first <= taken + terms.lease / 12 * 5);
             assert_eq!(due(first), first + terms.lease / 3);
-            // Even if it was late, and after one that was out of turn.
+            // Even if it was late, and after an unscheduled one.
             let late = first + Duration::from_secs(1);
             assert_eq!(due(late), first + terms.lease / 3);
             let early = taken + ((first - taken) - Duration::from_secs(1));

@@ -1,27 +1,28 @@
-//! Renews what is held, about every third of its lease, at its holder's word too,
-//! and sees to it that the connection is known to be there.
+//! Renews holds, about every third of their lease and when the holder extends
+//! them, and makes sure that each needed connection is alive.
 //!
-//! A renewal that fails is tried again until validity ends, and holds up no
-//! other. A hold that was lost is never renewed. After each new connection
-//! every hold is checked: the server forgot what it was to tell by the one before.
+//! A failed renewal is retried until validity ends, and does not delay other
+//! renewals. A lost hold is never renewed. Every hold is checked after each
+//! reconnect: the server forgot the notifications that it owed to the previous
+//! connection.
 //!
-//! A second renewal is under way at the same server only if there are more than
-//! 500 holds, a third if more than 1000, and so on: the server and the calls of
-//! this client share one connection. A hold that has waited for a twelfth of
-//! its lease is renewed all the same, so that no slow network loses any; and as
-//! the network is slow, one more may be under way from then on, for as long as
-//! they are needed.
+//! At each server, a second renewal may be in progress only with more than 500
+//! holds, a third with more than 1000, and so on: the server and this client's
+//! calls share one connection. A hold that has waited for a twelfth of its lease
+//! is renewed regardless, so that a slow network loses no hold. From then on one
+//! more renewal may be in progress, because the network is slow, for as long as
+//! the renewals need it.
 //!
-//! A grant by message counts from the last heartbeat before it. So while somebody
-//! waits, a quiet connection has four heartbeats in the shortest lease, once for
-//! all who wait. They also show early enough that a server hangs.
+//! A grant by message counts from the last heartbeat before it. So while a call
+//! waits, a quiet connection has four heartbeats in the shortest lease, shared by
+//! all waiting calls. They also reveal a server that hangs in time.
 //!
-//! When a connection ends, a bound hold counts only for its grace from when the
-//! connection was last known to be there. If that were the last renewal, an end
-//! after a quiet time would lose holds that the server still has. So a quiet
-//! connection has four heartbeats in the shortest grace. It is given up if
-//! nothing comes for half of it, so that its end is seen here before the grace
-//! can be over on the server.
+//! When a connection ends, a bound hold is valid only for its grace, counted from
+//! the last time that the connection was known to be alive. If only renewals
+//! proved that, the end of a quiet connection would lose holds that the server
+//! still has. So a quiet connection has four heartbeats in the shortest grace. It
+//! is closed if nothing arrives for half of the grace, so that the client sees
+//! its end before the grace can be over on the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,38 +37,39 @@ use crate::engine::work::{Context, Input, Next, Task, Work};
 use crate::engine::{Action, ConnectionState, Engine, Id, Outcome, Timer};
 use crate::error::{Error, Fault, Loss};
 
-/// How many holds there are for each that may be renewed at the same time.
+/// The number of holds for each renewal that may be in progress.
 const HOLDS_PER_RENEWAL: usize = 500;
-/// How many may be renewed at the same time at most.
+/// The largest number of renewals in progress.
 const RENEWALS_MAX: usize = 256;
-/// How far apart holds are checked after a new connection, if none is
-/// urgent: 5000 a second.
+/// The interval between checks of holds after a reconnect, if no hold is urgent:
+/// 5000 a second.
 const SPACING: Duration = Duration::from_micros(200);
-/// When to check a hold again whose owner has something under way.
+/// The pause before another check of a hold whose owner has work in progress.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// When to check a hold again whose slot is on its way to another server.
+/// The pause before another check of a hold whose slot is moving.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
-/// A connection is not taken for silent before.
+/// The shortest time after which a connection counts as silent.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
-/// If the check itself ran this late, the process was starved. It waits as long
-/// again before it concludes anything: the reply may be here, unread.
+/// If the check itself ran this late, the process was starved. It waits the same
+/// time again before it concludes anything: the reply may have arrived unread.
 const STARVED: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(super) struct Renewals {
-    /// All holds there.
+    /// All holds at the server.
     pub(super) holds: Numbers,
     underway: usize,
-    /// How many more may be, as some were late.
+    /// Additional renewals that may be in progress, because some were late.
     more: usize,
-    /// Those that are due and wait for others, by when they are urgent.
+    /// Holds that are due and wait for other renewals, by the moment when they
+    /// are urgent.
     waiting: BTreeSet<(Instant, Id)>,
-    /// When the heartbeat was sent that is not answered yet.
+    /// When the unanswered heartbeat was sent.
     pub(super) ping: Option<Instant>,
 }
 
 impl Renewals {
-    /// How many may be under way.
+    /// The number of renewals that may be in progress.
     fn at_once(&self) -> usize {
         (self.holds.len().div_ceil(HOLDS_PER_RENEWAL) + self.more).min(RENEWALS_MAX)
     }
@@ -81,7 +83,8 @@ impl Renewals {
 }
 
 impl Engine {
-    /// Has a hold checked when its renewal is due after a lease that was asked for.
+    /// Schedules the check of a hold for its next renewal, after a lease that was
+    /// requested at `sent`.
     pub(super) fn schedule_after(&mut self, now: Instant, id: Id, sent: Instant, lease: Duration) {
         let Some(hold) = self.holds.get(&id) else {
             return;
@@ -90,11 +93,12 @@ impl Engine {
         self.check_at(now, id, due);
     }
 
-    /// Has a hold checked when due, and at its end, to report its loss.
+    /// Schedules the check of a hold for `due`, and for its end, to report its
+    /// loss.
     pub(super) fn check_at(&mut self, now: Instant, id: Id, due: Option<Instant>) {
         self.wait_no_more(id);
         let until = self.holds.get(&id).and_then(|hold| {
-            // A caller that asked whether it still counts may have seen its end first.
+            // Its guards may have seen its end first.
             let is_news = !hold.is_reported && hold.proof.loss(now).is_some();
             hold.proof.valid_until().or(is_news.then_some(now))
         });
@@ -137,7 +141,7 @@ impl Engine {
         let (true, None, ConnectionState::Up { number, .. }) =
             (hold.proof.is_live(now), loss, connection)
         else {
-            // On the next connection all holds are checked.
+            // The next connection checks all holds.
             if loss.is_none() {
                 self.wait_for_end(now, id);
             }
@@ -148,8 +152,8 @@ impl Engine {
             if now - due > STARVED {
                 return self.check_at(now, id, Some(now + STARVED));
             }
-            // Replicas may be slow where the server is not, and answer by another
-            // connection.
+            // Replicas may be slow while the server is not, and they answer by
+            // another connection.
             if heard < sent && hold.terms.replicas == 0 {
                 self.actions
                     .push_back(Action::Retire { connection: number });
@@ -158,7 +162,7 @@ impl Engine {
         } else if !hold.terms.renewed && hold.notices_by == number {
             self.wait_for_end(now, id);
         } else if is_busy {
-            // What is left of the lease by now could cut an extension short.
+            // The rest of the lease could now cut an extension short.
             self.check_at(now, id, Some(now + BUSY_PAUSE));
         } else if let Some(urgent) = hold.urgent {
             // It is renewed as soon as another renewal has ended.
@@ -182,8 +186,8 @@ impl Engine {
         }
     }
 
-    /// Renews it. If its loss would be reported on an earlier connection, by which
-    /// nothing comes any more, the server is asked to tell it by this one.
+    /// Renews a hold. If an earlier, dead connection would report its loss, the
+    /// server is asked to report it by this one.
     fn renew(&mut self, now: Instant, id: Id, connection: u64) {
         let hold = self.holds.get(&id);
         let attaches = hold.is_some_and(|hold| hold.notices_by != connection);
@@ -240,7 +244,7 @@ impl Engine {
             hold.renewing = None;
         }
         let fence = match result {
-            // It is being renewed at the server that it has moved to.
+            // It is being renewed at the server to which it has moved.
             Err(Fault::Moved(_)) if hold.renewing.is_some() => return,
             Err(Fault::Moved(_))
                 if attaches && hold.terms.renewed && hold.terms.bound.is_none() =>
@@ -255,7 +259,7 @@ impl Engine {
                 };
             }
             Ok(Reply::Fence(fence)) => Some(fence),
-            // It counts no longer than they know of.
+            // It is valid only for the last lease that the replicas know.
             Ok(Reply::TooFew(_)) => return self.check_again(now, id),
             Ok(_) => None,
             Err(fault) => return self.check_failed(now, id, &fault),
@@ -263,8 +267,8 @@ impl Engine {
         self.renewed(now, id, sent, (lease, asked_under), fence);
     }
 
-    /// Takes the reply to a renewal that moves the loss messages to its
-    /// connection; the fault of one that has to be asked for again.
+    /// Takes the reply to a renewal that also asked for loss reports by its
+    /// connection. Returns the fault of a renewal that must be repeated.
     pub(super) fn attached(
         &mut self,
         now: Instant,
@@ -284,7 +288,8 @@ impl Engine {
             && let Some(hold) = self.holds.get_mut(&id)
         {
             hold.notified_by(sent.connection);
-            // If replicas must acknowledge a lease, none has acknowledged this one.
+            // No replica has acknowledged this lease, and they must if there are
+            // any.
             if hold.terms.replicas == 0 {
                 self.count(now, id, sent, (lease, asked_under));
             }
@@ -292,14 +297,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether something is under way for the owner of a hold with a fixed lease.
+    /// Whether the owner of a hold with a fixed lease has work in progress.
     fn is_busy(&self, id: Id) -> bool {
         let hold = self.holds.get(&id).filter(|hold| !hold.terms.renewed);
         let mut names = hold.iter().flat_map(|hold| hold.proof.claims.names());
         names.any(|name| self.claims.get(name).is_some_and(|it| !it.queue.is_empty()))
     }
 
-    /// Renews as ever what could not be attached, or has to be known by replicas.
+    /// Renews a hold normally if it could not be attached or replicas must know
+    /// of it.
     fn renew_besides(&mut self, now: Instant, id: Id, sent: Sent) {
         let Some(hold) = self.holds.get(&id) else {
             return;
@@ -314,7 +320,7 @@ impl Engine {
         }
     }
 
-    /// Counts a lease that was asked for under a fence, and answered with
+    /// Counts a lease that was requested under a known fence and answered with
     /// `fence`; false if the hold is over.
     pub(super) fn renewed(
         &mut self,
@@ -342,8 +348,8 @@ impl Engine {
             let is_watched = self.connection(hold.node).is(hold.notices_by);
             let soon = match hold.is_on_its_way {
                 true => Some(now + ON_ITS_WAY),
-                // It was extended before it was checked on a new connection, and
-                // its lease is fixed: nothing else has its loss told there.
+                // It was extended before its check on a new connection, and its
+                // lease is fixed: nothing else asks for loss reports there.
                 false => (!hold.terms.renewed && !is_watched).then_some(now),
             };
             if let Some(soon) = soon {
@@ -354,7 +360,7 @@ impl Engine {
         true
     }
 
-    /// Those that are due and have waited for others.
+    /// Renews the holds that are due and have waited for others.
     pub(super) fn renew_waiting(&mut self, now: Instant, node: Node) {
         let ConnectionState::Up { number, .. } = self.connection(node) else {
             return;
@@ -375,7 +381,7 @@ impl Engine {
         }
     }
 
-    /// Tries again later what could not be done for a hold.
+    /// Retries an operation that failed for a hold, after a pause.
     pub(super) fn check_failed(&mut self, now: Instant, id: Id, fault: &Fault) {
         if matches!(fault, Fault::Refused(Error::NotALock(_))) {
             return self.lose(now, id);
@@ -396,8 +402,9 @@ impl Engine {
         self.check_at(now, id, Some(due));
     }
 
-    /// Has every hold there checked soon, because there is a new connection. Bound holds
-    /// come at once, in the order in which they would be lost; the others follow.
+    /// Schedules checks of all holds there, because there is a new connection.
+    /// Bound holds come first and at once, in the order in which they would be
+    /// lost.
     pub(super) fn check_all(&mut self, now: Instant, node: Node) {
         let live = self.holds_at(node).filter_map(|(id, hold)| {
             let until = hold.proof.valid_until().filter(|until| now < *until)?;
@@ -418,30 +425,30 @@ impl Engine {
     }
 }
 
-/// The shortest and the longest interval of heartbeats, unless shorter ones are
-/// asked for.
+/// The shortest interval of heartbeats, and the longest unless a shorter one is
+/// set.
 const HEARTBEAT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
 impl Engine {
-    /// Sets the longest interval of heartbeats while they are needed.
+    /// Sets the longest interval of heartbeats on connections that are needed.
     pub fn set_quiet(&mut self, quiet: Duration) {
         self.quiet = Some(quiet);
     }
 
-    /// When the last request was made that the server answered.
+    /// When the last answered request to the server was made.
     pub fn known_good(&self, node: Node) -> Instant {
         let state = self.nodes.get(&node);
         state.map_or(Instant::from_nanos(0), |state| state.known_good)
     }
 
-    /// Somebody waits for a message of that server for whom such a lease matters.
+    /// A call with such a lease waits for a message from that server.
     pub(crate) fn lease_is_awaited(&mut self, now: Instant, node: Node, lease: Duration) {
         if count(&mut self.node_state(node).leases, lease) {
             self.keep_heartbeat(now, node);
         }
     }
 
-    /// One of them does not any more.
+    /// A call with such a lease no longer waits.
     pub(crate) fn lease_is_not_awaited(&mut self, node: Node, lease: Duration) {
         uncount(&mut self.node_state(node).leases, lease);
     }
@@ -501,7 +508,7 @@ impl Engine {
     }
 }
 
-/// Counts one more of that length; whether it is shorter than all others.
+/// Adds one occurrence of that length; whether it is shorter than all others.
 fn count(all: &mut BTreeMap<Duration, usize>, length: Duration) -> bool {
     let shortest = all.keys().next().copied();
     *all.entry(length).or_default() += 1;
@@ -517,23 +524,23 @@ fn uncount(all: &mut BTreeMap<Duration, usize>, length: Duration) {
     }
 }
 
-/// A hold that is to last for at least `lease` from now.
+/// Extends a hold to at least `lease` from now.
 #[derive(Debug)]
 pub(super) struct Extension {
     hold: Id,
     lease: Duration,
-    /// The fence to raise it to.
+    /// The new fence, if it is raised.
     raise: Option<u64>,
-    /// The value to publish.
+    /// The new value, if there is one.
     value: Option<Value>,
-    /// The lease that its renewals go back to if the server refuses.
+    /// The lease to which renewals return if the server refuses.
     before: Option<Duration>,
-    /// What was asked for last, and the fence by then.
+    /// The last requested lease, and the fence at that moment.
     asked: (Duration, u64),
 }
 
 impl Engine {
-    /// Raises the fence of a hold, which is renewed on `terms` from now on.
+    /// Raises the fence of a hold, which uses `terms` for renewals from now on.
     pub(super) fn raise(&mut self, now: Instant, call: Id, id: Id, fence: u64, terms: Terms) {
         if let Some(hold) = self.holds.get_mut(&id) {
             let bound = hold.terms.bound;
@@ -542,7 +549,7 @@ impl Engine {
         self.extend(now, call, id, terms.lease, Some(fence));
     }
 
-    /// Publishes another value with a hold, which lasts for as long as before.
+    /// Publishes another value with a hold, whose lease stays the same.
     pub(super) fn proclaim(&mut self, now: Instant, call: Id, id: Id, value: Value) {
         self.renew_once(now, call, id, (Duration::ZERO, None, Some(value)));
     }
@@ -600,7 +607,7 @@ impl Extension {
             Input::Connected(_) => self.request(at.engine, at.now),
             Input::Reply(sent, result) => self.reply(at, sent, result),
             Input::Due => self.fail(at.engine, at.work.unavailable(at.now)),
-            // The end of its guard releases what is held.
+            // The end of its guard releases the hold.
             Input::Abandoned | Input::Notified(_) => Next::Stay,
         }
     }
@@ -610,7 +617,7 @@ impl Extension {
         let Some(hold) = engine.holds.get_mut(&self.hold) else {
             return Next::End(Outcome::Failed(Error::Closed));
         };
-        // A renewal that is asked for from now on must not end it sooner.
+        // A renewal from now on must not end it sooner.
         let before = *self.before.get_or_insert(hold.terms.lease);
         hold.terms.lease = before.max(self.lease);
         let lease = match self.value {
@@ -621,8 +628,8 @@ impl Extension {
             let loss = loss.unwrap_or(Loss::LeaseEnded);
             return Next::End(Outcome::Failed(Error::Lost(loss)));
         };
-        // A call that raises several fences need not ask where the largest was just
-        // granted.
+        // A caller that raises several fences need not ask where the largest was
+        // just granted.
         let (is_raised, late) = match self.raise {
             Some(raise) => (hold.proof.fence() >= raise, self.lease / 20),
             None => (true, Duration::ZERO),
@@ -659,7 +666,7 @@ impl Extension {
                 Err(error) => error,
             },
         };
-        // An earlier sending that nobody answered may have raised the fence.
+        // An earlier, unanswered request may have raised the fence.
         if matches!(error, Error::Refused(_))
             && at.work.unanswered.is_none()
             && let Some(hold) = at.engine.holds.get_mut(&self.hold)
@@ -669,7 +676,7 @@ impl Extension {
         self.fail(at.engine, error)
     }
 
-    /// Renewals ask for the lease of before again: the server may refuse this one.
+    /// Renewals ask for the previous lease again: the server may refuse this one.
     fn fail(&self, engine: &mut Engine, error: Error) -> Next {
         if let (Some(hold), Some(before)) = (engine.holds.get_mut(&self.hold), self.before) {
             hold.terms.lease = before;

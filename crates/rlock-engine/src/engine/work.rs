@@ -1,16 +1,17 @@
-//! What is under way for an owner: calls, releases and clean-up.
+//! The operations in progress for an owner: calls, releases and clean-up.
 //!
-//! They are done at each key in the order in which they were begun. An owner
-//! queues at most once per key, and counts its re-entries here, not on the
-//! server. So only the first at all of its keys may ask.
+//! The operations at each key run in the order in which they began. An owner has
+//! at most one place per key in the server's queues, and re-entries are counted
+//! here, not on the server. So an operation may send requests only when it is the
+//! first at all of its keys.
 //!
-//! The work that has the turn asks, and on a lost connection asks again. Asking
-//! again is harmless: it finds the grant that is there already, or goes on in
-//! the place that the server has kept.
+//! The operation that has the turn sends its request, and sends it again after a
+//! lost connection. The repetition is harmless: it finds the existing grant, or
+//! continues in the place that the server has kept.
 //!
-//! Each kind of work is a machine of its own: its input is what happens
-//! ([`Input`]), and says what comes next ([`Next`]). What all have in common is
-//! done here: turns, connections, pauses, deadlines, and the word to the caller.
+//! Each kind of work is its own state machine: it takes an [`Input`] and returns
+//! the [`Next`] step. The common parts are here: turns, connections, pauses,
+//! deadlines, and the answer to the caller.
 
 use std::time::Duration;
 
@@ -39,89 +40,90 @@ pub(super) enum Task {
     CleanUp(CleanUp),
 }
 
-/// How far a work is, whatever its task.
+/// The progress of a work, whatever its task.
 #[derive(Debug)]
 pub(super) struct Progress {
     /// Its number, and the number of the caller's call if there is one.
     pub(super) id: Id,
     pub(super) claims: Claims,
-    /// The server that it is done at.
+    /// The server at which it runs.
     pub(super) node: Node,
     pub(super) stage: Stage,
     /// Whether a caller waits for the outcome.
     pub(super) is_awaited: bool,
     begun: Instant,
-    /// When it ends; none is without limit.
+    /// When it must end; none for no limit.
     pub(super) deadline: Option<Instant>,
     /// Whether it has had its turn.
     has_begun: bool,
     /// Failures so far.
     attempts: u32,
-    /// The connection that the lock was last asked for by.
+    /// The connection of the last request for the lock.
     pub(super) asked_by: Option<u64>,
-    /// A connection by which a request was made that has got no answer.
+    /// A connection with a request that was never answered.
     pub(super) unanswered: Option<u64>,
     failure: Option<Box<Failure>>,
     alarm: Option<Instant>,
-    /// The lease that it waits for in a server's queue.
+    /// The lease of the request that waits in a server's queue.
     awaited: Option<(Node, Duration)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Something else of this owner comes before.
+    /// An earlier operation of this owner comes first.
     Turn,
     /// There is no connection.
     Connection,
-    /// It is tried again then.
+    /// It is retried at this moment.
     Pause(Instant),
-    /// A request is under way.
+    /// A request is in progress.
     Asked(Id),
-    /// In the server's queue, whose word has to come by then.
+    /// In the server's queue; the server must report by this moment.
     Queued(Option<Instant>),
 }
 
-/// The state of a work when an input comes: the engine without it, and how
-/// far it is.
+/// The context in which a work takes its input: the engine without this work, and
+/// the work's progress.
 pub(super) struct Context<'a> {
     pub(super) engine: &'a mut Engine,
     pub(super) work: &'a mut Progress,
     pub(super) now: Instant,
 }
 
-/// The input of a work.
+/// An event for a work.
 #[derive(Debug)]
 pub(super) enum Input {
     /// It has the turn.
     Turn,
-    /// It can ask, by this connection.
+    /// It can send, by this connection.
     Connected(u64),
     /// The answer to its request.
     Reply(Sent, Result<Reply, Fault>),
-    /// The server's word while it is queued.
+    /// The server's message while it is queued.
     Notified(WaitEnd),
-    /// Its time is over.
+    /// Its deadline has passed.
     Due,
-    /// Nobody waits for the outcome any more.
+    /// The caller no longer waits for the outcome.
     Abandoned,
 }
 
-/// What a work does next.
+/// The next step of a work.
 #[derive(Debug)]
 pub(super) enum Next {
-    /// Asks, when it has the turn and a connection: it gets that input.
+    /// Ask as soon as it has the turn and a connection; then it gets
+    /// [`Input::Connected`].
     Ask,
-    /// Waits for the answer to this.
+    /// Send this and wait for the answer.
     Send(Request),
-    /// Waits.
+    /// Wait in this stage.
     Wait(Stage),
-    /// Goes on with what it waits for.
+    /// Keep waiting for the same.
     Stay,
-    /// Has those behind it come first.
+    /// Let the operations behind it go first.
     GoBehind,
-    /// Has what it left cleaned up, behind what is under way.
+    /// Clean up what it left, behind the requests in progress.
     CleanUp(CleanUp),
-    /// Is over; the outcome is for the caller, if there is one.
+    /// End; the outcome is for the caller, if there is one.
     End(Outcome),
 }
 
@@ -152,7 +154,7 @@ impl Work {
         Self { task, progress }
     }
 
-    /// The same, for which no caller waits.
+    /// The same without a waiting caller.
     pub(super) fn in_background(mut self) -> Self {
         self.progress.is_awaited = false;
         self
@@ -164,13 +166,13 @@ impl Work {
         cleans && !self.progress.is_awaited
     }
 
-    /// Whether those behind it have to wait for no more than a reply.
+    /// Whether the operations behind it wait for no more than a reply.
     fn is_short(&self) -> bool {
         let waits = matches!(self.progress.stage, Stage::Connection | Stage::Pause(_));
         !matches!(self.task, Task::Call(_)) && !waits
     }
 
-    /// The lease that it waits for in the server's queue.
+    /// The lease of its request in the server's queue.
     fn lease(&self) -> Option<(Node, Duration)> {
         match (&self.task, self.progress.stage) {
             (Task::Call(call), Stage::Queued(_)) => Some((self.progress.node, call.lease)),
@@ -185,7 +187,7 @@ impl Work {
             (Stage::Pause(end), _) => Some(deadline.map_or(end, |last| end.min(last))),
             (Stage::Asked(_), Task::Call(call)) => call.last_word(deadline),
             (Stage::Asked(_), _) if self.progress.is_awaited => deadline,
-            // There will be a reply, or word that there is none.
+            // A reply will come, or a report that there is none.
             (Stage::Asked(_), _) => None,
             (Stage::Queued(until), _) => until,
         }
@@ -205,14 +207,14 @@ impl Work {
 }
 
 impl Progress {
-    /// Tells the caller, if there is one, what its call came to.
+    /// Gives the outcome to the caller, if there is one.
     pub(super) fn resolve(&mut self, engine: &mut Engine, outcome: Outcome) {
         if std::mem::replace(&mut self.is_awaited, false) {
             engine.resolve(self.id, outcome);
         }
     }
 
-    /// The error of one that came to its deadline.
+    /// The error of a work that has reached its deadline.
     pub(super) fn unavailable(&mut self, now: Instant) -> Error {
         Error::Unavailable {
             waited: now - self.begun,
@@ -222,7 +224,7 @@ impl Progress {
 }
 
 impl Context<'_> {
-    /// Tries again after a fault that passes; the error of one that does not.
+    /// Tries again after a transient fault; the error for any other fault.
     pub(super) fn try_again(&mut self, sent: Sent, fault: Fault) -> Result<Next, Error> {
         let is_broken = matches!(fault, Fault::Broken(_));
         let is_moved = matches!(fault, Fault::Moved(_)) && self.work.node != sent.node;
@@ -238,8 +240,8 @@ impl Context<'_> {
         }
         let attempts = self.work.attempts;
         self.work.attempts = attempts.saturating_add(1);
-        // Connections have pauses of their own. Servers that each name the other
-        // as a key's are asked with pauses too.
+        // Connections have pauses of their own. Two servers that name each other
+        // as the owner of a key also need pauses.
         let has_other_connection =
             is_broken && !self.engine.connection(sent.node).is(sent.connection);
         Ok(match has_other_connection || (is_moved && attempts == 0) {
@@ -250,8 +252,8 @@ impl Context<'_> {
 }
 
 impl Engine {
-    /// Begins a work as soon as everything else of its owner is done that was
-    /// begun before, at any of its keys.
+    /// Starts a work as soon as all earlier work of its owner at any of its keys
+    /// is done.
     pub(super) fn start(&mut self, now: Instant, mut work: Work) {
         let progress = &mut work.progress;
         progress.node = self.routes.node(progress.claims.slot());
@@ -263,14 +265,14 @@ impl Engine {
         self.go_on_with(now, Box::new(work), Next::Ask);
     }
 
-    /// Goes on with a work that waits for its turn, a connection, or a pause.
+    /// Continues a work that waits for its turn, a connection, or a pause.
     pub(super) fn advance(&mut self, now: Instant, id: Id) {
         if let Some(work) = self.works.remove(&id) {
             self.go_on_with(now, work, Next::Ask);
         }
     }
 
-    /// Tells a work what happens.
+    /// Gives an event to a work.
     pub(super) fn tell(&mut self, now: Instant, id: Id, input: Input) {
         if let Some(mut work) = self.works.remove(&id) {
             let next = work.on(self, now, input);
@@ -278,7 +280,7 @@ impl Engine {
         }
     }
 
-    /// Does what a work wants next, until it has to wait or is over.
+    /// Carries out the steps of a work until it has to wait or is over.
     fn go_on_with(&mut self, now: Instant, mut work: Box<Work>, mut next: Next) {
         work.progress.stage = loop {
             let (id, node) = (work.progress.id, work.progress.node);
@@ -338,7 +340,7 @@ impl Engine {
         }
     }
 
-    /// Ends a work that has left nothing to do; the next has its turn.
+    /// Ends a work that has nothing left to do, and passes the turn on.
     fn end(&mut self, work: Work, outcome: Outcome) {
         let mut progress = work.progress;
         let id = progress.id;
@@ -352,7 +354,7 @@ impl Engine {
         }
         for name in progress.claims.names() {
             if let Some(claim) = self.claims.get_mut(name) {
-                // As a rule it is the first, and there may be many behind it.
+                // It is usually the first, and many may be behind it.
                 match claim.queue.front() == Some(&id) {
                     true => drop(claim.queue.pop_front()),
                     false => claim.queue.retain(|queued| *queued != id),
@@ -369,13 +371,13 @@ impl Engine {
         }
     }
 
-    /// Tells a caller what its call came to.
+    /// Gives a caller the outcome of its call.
     pub(super) fn resolve(&mut self, call: Id, outcome: Outcome) {
         self.actions.push_back(Action::Resolve { call, outcome });
     }
 
-    /// Whether everything that must be done before a new work at `claims` is
-    /// done soon, so that even those can wait for it who do not want to wait.
+    /// Whether all work before a new one at `claims` ends soon, so that even a
+    /// call that does not want to wait can wait for it.
     pub(super) fn is_turn_near(&self, claims: &Claims) -> bool {
         let ahead = claims.names().filter_map(|name| self.claims.get(name));
         let mut ahead = ahead.flat_map(|claim| &claim.queue);
@@ -415,7 +417,7 @@ impl Engine {
         result: Result<Reply, Fault>,
     ) {
         let work = self.works.get(&id);
-        // If it was given up, it is being cleaned up behind this request.
+        // If it was abandoned, clean-up waits behind this request.
         if work.is_some_and(|work| work.progress.stage == Stage::Asked(request)) {
             self.tell(now, id, Input::Reply(sent, result));
         }
@@ -433,7 +435,7 @@ impl Engine {
         }
     }
 
-    /// Nobody waits for the outcome any more.
+    /// The caller no longer waits for the outcome.
     pub(super) fn abandon(&mut self, now: Instant, id: Id) {
         if let Some(work) = self.works.get_mut(&id) {
             work.progress.is_awaited = false;
@@ -441,13 +443,13 @@ impl Engine {
         }
     }
 
-    /// All works that wait for that connection go on, in order.
+    /// Continues all works that wait for that connection, in order.
     pub(super) fn go_on(&mut self, now: Instant, node: Node) {
         self.advance_all(now, node, |stage| stage == Stage::Connection);
     }
 
-    /// What waits in the server's queue will hear no more by this connection.
-    /// Requests that are under way have their replies still to come.
+    /// Requests that are queued get no message by the old connection. Replies to
+    /// requests in progress may still come.
     pub(super) fn connection_lost(&mut self, now: Instant, node: Node) {
         self.advance_all(now, node, |stage| matches!(stage, Stage::Queued(_)));
     }

@@ -1,8 +1,9 @@
-//! What a server says about locks, and about itself.
+//! What a server reports about locks and about itself.
 //!
-//! With the feature `serde` all of it can be serialized, in the words of the
-//! command line's JSON: times in whole milliseconds under a name that ends with
-//! `_ms`, names and keys as text, in which bytes that are no UTF-8 are replaced.
+//! With the feature `serde` all of it can be serialized, in the terms of the
+//! command line's JSON. Times are in whole milliseconds, with names that end in
+//! `_ms`. Names and keys are text, in which bytes that are not UTF-8 are
+//! replaced.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub enum Mode {
     Shared,
 }
 
-/// A lock as the server saw it when it was asked; it may be different now.
+/// A lock as the server saw it when it was asked; it may have changed since.
 ///
 /// # Examples
 ///
@@ -47,7 +48,7 @@ pub struct Info {
     pub fence: Option<u64>,
     /// Who holds it.
     pub holders: Vec<Holder>,
-    /// How many places its queue has, kept ones too.
+    /// The number of places in its queue, including kept places.
     pub queued: u64,
     /// The first 100 places of its queue, in order.
     pub waiters: Vec<Waiter>,
@@ -58,13 +59,13 @@ pub struct Info {
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Holder {
-    /// Its name; bytes that are no UTF-8 are replaced.
+    /// Its name; bytes that are not UTF-8 are replaced.
     pub owner: String,
-    /// How often it entered, as the server counts: this crate's clients count
-    /// re-entries themselves and show 1.
+    /// How often it entered, as the server counts. The clients of this crate
+    /// count re-entries themselves and show 1.
     pub count: u64,
-    /// How many permits it has taken; 1 for an exclusive holder, and for a
-    /// shared one that asked for none.
+    /// The number of its permits; 1 for an exclusive holder, and for a shared
+    /// holder that took none.
     pub permits: u64,
     /// When its hold ends unless it is renewed.
     #[cfg_attr(
@@ -72,26 +73,26 @@ pub struct Holder {
         serde(rename = "lease_left_ms", serialize_with = "written::ms")
     )]
     pub lease_left: Duration,
-    /// Its fence; none for a hold that Redisson took.
+    /// Its fence; none for a hold by Redisson.
     pub fence: Option<u64>,
     /// Whether the hold ends with its connection, or a grace after it.
     #[cfg_attr(feature = "serde", serde(rename = "bound"))]
     pub is_bound: bool,
-    /// What it has published, if anything: see [`Leader`].
+    /// The value that it publishes, if any: see [`Leader`].
     #[cfg_attr(feature = "serde", serde(serialize_with = "written::maybe_text"))]
     pub value: Option<Vec<u8>>,
 }
 
-/// Who leads: the one who holds a lock alone and has published a value with it.
+/// The leader: the exclusive holder of a lock with a published value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Leader {
     /// Its fence.
     pub fence: u64,
-    /// Its name; bytes that are no UTF-8 are replaced.
+    /// Its name; bytes that are not UTF-8 are replaced.
     pub owner: String,
-    /// What it has published: 0 to 1024 bytes.
+    /// Its published value: 0 to 1024 bytes.
     #[cfg_attr(feature = "serde", serde(serialize_with = "written::text"))]
     pub value: Vec<u8>,
     /// When its leadership ends unless it is renewed.
@@ -103,7 +104,7 @@ pub struct Leader {
 }
 
 impl Info {
-    /// Who leads; none if nobody holds it alone with a value.
+    /// The leader; none if there is no exclusive holder with a value.
     #[must_use]
     pub fn leader(self) -> Option<Leader> {
         let holder = match self.mode {
@@ -119,32 +120,32 @@ impl Info {
     }
 }
 
-/// One place in the queue of a lock: somebody waits there, or it is kept for
-/// somebody whose wait or connection has ended.
+/// One place in the queue of a lock. An owner waits there, or it is kept for an
+/// owner whose wait or connection has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Waiter {
-    /// Its name; bytes that are no UTF-8 are replaced.
+    /// Its name; bytes that are not UTF-8 are replaced.
     pub owner: String,
-    /// How it wants the lock; never [`Mode::Free`].
+    /// The mode that it asks for; never [`Mode::Free`].
     pub mode: Mode,
-    /// How long it is since it first asked.
+    /// The time since it first asked.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "waited_ms", serialize_with = "written::ms")
     )]
     pub waited: Duration,
-    /// When it gives up; none without limit, and for a kept place.
+    /// The time until it gives up; none without a limit, and for a kept place.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "wait_left_ms", serialize_with = "written::maybe_ms")
     )]
     pub wait_left: Option<Duration>,
-    /// The server's number for its connection; none for a kept place.
+    /// The server's ID of its connection; none for a kept place.
     pub client_id: Option<u64>,
-    /// When a kept place ends unless its owner asks again; none while somebody
-    /// waits there. A kept place is not granted and holds up nobody.
+    /// The time until a kept place ends, unless its owner asks again; none while
+    /// the owner waits there. A kept place is not granted and blocks nobody.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "kept_left_ms", serialize_with = "written::maybe_ms")
@@ -180,14 +181,14 @@ pub struct Contended {
     /// The lock's key.
     #[cfg_attr(feature = "serde", serde(serialize_with = "written::text"))]
     pub key: Vec<u8>,
-    /// How it is held. [`Mode::Free`] for one that a request for several keys
-    /// keeps for itself.
+    /// How it is held. A lock that a request for several keys has reserved is
+    /// also [`Mode::Free`].
     pub mode: Mode,
-    /// How many hold it.
+    /// The number of its holders.
     pub holders: u64,
-    /// How many places its queue has, kept ones too.
+    /// The number of places in its queue, including kept places.
     pub waiters: u64,
-    /// How long it is since the first of them asked.
+    /// The time since the first of them asked.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "oldest_wait_ms", serialize_with = "written::ms")
@@ -195,36 +196,36 @@ pub struct Contended {
     pub oldest_wait: Duration,
 }
 
-/// What `INFO rlock` says, by name without the prefix `rlock_`.
+/// The reply to `INFO rlock`, by name without the prefix `rlock_`.
 ///
-/// `docs/commands.md` of the module tells of each. A newer module may have more
-/// of them, an older one fewer.
+/// `docs/commands.md` of the module explains each field. A newer module may have
+/// more fields, an older one fewer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Most count something since the server started: `acquires`, `grants`,
-    /// `handoffs`, `releases`. Names that end with `_usec` or have it before their
-    /// quantile, such as `wait_usec_p99`, are in microseconds, those with `_ms` in
-    /// milliseconds.
+    /// Most fields count events since the server started: `acquires`, `grants`,
+    /// `handoffs`, `releases`. Fields with `_usec` at the end or before a
+    /// quantile, such as `wait_usec_p99`, are in microseconds; fields with `_ms`
+    /// are in milliseconds.
     pub numbers: BTreeMap<String, u64>,
-    /// What is not a number: `version` and `commit` of the module, and
+    /// Fields that are not numbers: `version` and `commit` of the module, and
     /// `wait_usec_histogram`.
     pub texts: BTreeMap<String, String>,
 }
 
-/// What one master has answered.
+/// The answer of one master.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Answer<T> {
-    /// `host:port`, or the path of a Unix socket; the name of a master that
-    /// Sentinels know if there is no connection to it.
+    /// `host:port`, or the path of a Unix socket. For a master known to Sentinels
+    /// that is not connected, its name.
     pub address: String,
     /// The answer, or why there is none.
     pub answer: Result<T, Error>,
 }
 
 impl<T> Answer<T> {
-    /// Reads what each has answered.
+    /// Reads each answer with `read`.
     #[doc(hidden)]
     pub fn all(
         answers: Vec<(String, Result<Frame, Error>)>,
@@ -238,29 +239,30 @@ impl<T> Answer<T> {
     }
 }
 
-/// The reply to [`requests::info`](crate::wire::requests::info).
+/// Reads the reply to [`requests::info`](crate::wire::requests::info).
 ///
 /// # Errors
 ///
-/// [`Error::Protocol`] if anything is missing. That is so of all that is read here.
+/// [`Error::Protocol`] if anything is missing.
 pub fn info(reply: &Frame) -> Result<Info, Error> {
     Info::read(reply)
 }
 
-/// The reply to [`requests::list`](crate::wire::requests::list).
+/// Reads the reply to [`requests::list`](crate::wire::requests::list).
 ///
 /// # Errors
 ///
-/// As of [`info`].
+/// As for [`info`].
 pub fn list(reply: &Frame) -> Result<Vec<Contended>, Error> {
     Vec::read(reply)
 }
 
-/// The longest of what all servers replied to a question for `count` locks.
+/// The locks with the longest queues, at most `count`, from the replies of all
+/// servers.
 ///
 /// # Errors
 ///
-/// As of [`info`].
+/// As for [`info`].
 pub fn longest(count: u64, replies: &[Frame]) -> Result<Vec<Contended>, Error> {
     let all = replies.iter().map(list).collect::<Result<Vec<_>, _>>()?;
     let mut all = all.concat();
@@ -269,11 +271,12 @@ pub fn longest(count: u64, replies: &[Frame]) -> Result<Vec<Contended>, Error> {
     Ok(all)
 }
 
-/// The reply to [`requests::counters`](crate::wire::requests::counters).
+/// Reads the reply to [`requests::counters`](crate::wire::requests::counters).
 ///
 /// # Errors
 ///
-/// [`Error::ModuleMissing`] if there are none, [`Error::Protocol`] if it is no text.
+/// [`Error::ModuleMissing`] if there are none, [`Error::Protocol`] if it is not
+/// text.
 pub fn counters(reply: &Frame) -> Result<Counters, Error> {
     let text = String::read(reply)?;
     let mut counters = Counters::default();
@@ -297,18 +300,18 @@ pub fn counters(reply: &Frame) -> Result<Counters, Error> {
     }
 }
 
-/// The names and values of a reply to `INFO`, or of another one in its form, as
-/// that to `CLUSTER INFO`.
+/// The names and values in a reply to `INFO`, or in a reply of the same form,
+/// such as the reply to `CLUSTER INFO`.
 pub fn fields(info: &str) -> impl Iterator<Item = (&str, &str)> {
     info.lines().filter_map(|line| line.split_once(':'))
 }
 
-/// What is in a frame.
+/// Reads a value from a frame.
 trait Read: Sized {
     fn read(frame: &Frame) -> Result<Self, Error>;
 }
 
-/// What is in that field of a map.
+/// Reads that field of a map.
 fn field<T: Read>(map: &Frame, name: &str) -> Result<T, Error> {
     let missing = || Error::Protocol(format!("no field `{name}` in {map:?}"));
     T::read(map.field(name).ok_or_else(missing)?)
@@ -335,7 +338,7 @@ impl Read for Holder {
             lease_left: field(frame, "lease-left-ms")?,
             fence: field(frame, "fence")?,
             is_bound: field::<u64>(frame, "bound")? != 0,
-            // Older modules have none.
+            // Older modules have no such field.
             value: match frame.field("value") {
                 Some(value) => Option::read(value)?,
                 None => None,
@@ -539,7 +542,7 @@ mod tests {
         assert_eq!(leader.time_left, Duration::from_millis(1500));
         assert_eq!(of("shared", value()), None);
         assert_eq!(of("exclusive", Some(Frame::Nil)), None);
-        // As an older module has it.
+        // An older module's reply.
         assert_eq!(of("exclusive", None), None);
         assert_eq!(info(&Frame::Map(free())).unwrap().leader(), None);
     }

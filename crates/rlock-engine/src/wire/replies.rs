@@ -1,18 +1,18 @@
-//! What the replies and the messages of a server say.
+//! The meaning of a server's replies and messages.
 //!
-//! Knows their form only, not what follows from them.
+//! Only their form is known here, not the consequences.
 
 use crate::engine::claims::{Claims, Name};
 use crate::engine::request::{Notice, NoticeKind, Reply, Request, Undo};
 use crate::error::{Error, Fault};
 use crate::wire::resp::{Command, Frame};
 
-/// What the replies to `request` say: one, or one for each of its commands.
+/// Decodes the replies to `request`: one, or one for each of its commands.
 ///
 /// # Errors
 ///
-/// [`Fault::Moved`] and [`Fault::Passing`] if one of them has to be asked for
-/// again, [`Fault::Refused`] otherwise.
+/// [`Fault::Moved`] and [`Fault::Passing`] if a command must be repeated,
+/// [`Fault::Refused`] otherwise.
 pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
     for reply in replies {
         if let Frame::Error(error) = reply {
@@ -23,16 +23,16 @@ pub fn decode(request: &Request, replies: &[Frame]) -> Result<Reply, Fault> {
         }
     }
     match (request, replies.last().unwrap_or(&Frame::Nil)) {
-        // Withdrawn it is anyway.
+        // The request is withdrawn in any case.
         (Request::CleanUp { .. }, Frame::Error(_)) => Ok(Reply::Refused),
-        // Each key by itself: some are no locks.
+        // Each key counts separately: some are not locks.
         (Request::ReleaseEach { .. }, _) => Ok(Reply::Done),
         (_, Frame::Error(error)) => Err(Fault::from(error.clone())),
         (_, reply) => said(request, reply).map_err(Fault::Refused),
     }
 }
 
-/// What a reply that is no error says.
+/// Decodes a reply that is not an error.
 fn said(request: &Request, reply: &Frame) -> Result<Reply, Error> {
     match request {
         Request::Acquire { .. } => match reply {
@@ -67,25 +67,26 @@ fn fence_or_nil(reply: &Frame) -> Result<Reply, Error> {
     }
 }
 
-/// Whether it is the number of keys.
+/// Whether the reply is the number of keys.
 fn is_count_of(claims: &Claims, reply: &Frame) -> bool {
     matches!(reply, Frame::Integer(held) if usize::try_from(*held) == Ok(claims.count()))
 }
 
-/// Whether the server that says [`hello`](crate::wire::requests::hello) is a
-/// node of a cluster.
+/// Whether the server that sent this reply to
+/// [`hello`](crate::wire::requests::hello) is a node of a cluster.
 ///
 /// # Errors
 ///
-/// [`Error::Protocol`] if it does not say.
+/// [`Error::Protocol`] if the reply does not say.
 pub fn is_cluster(hello: &Frame) -> Result<bool, Error> {
     let mode = hello.field("mode").and_then(Frame::as_bytes);
     let mode = mode.ok_or_else(|| Error::Protocol(format!("no field `mode` in {hello:?}")))?;
     Ok(mode == b"cluster")
 }
 
-/// Whether the server that says [`hello`](crate::wire::requests::hello) is a
-/// master; not if it does not say.
+/// Whether the server that sent this reply to
+/// [`hello`](crate::wire::requests::hello) is a master; false if the reply does
+/// not say.
 pub fn is_master(hello: &Frame) -> bool {
     let role = hello.field("role").and_then(Frame::as_bytes);
     role == Some(b"master")
@@ -104,8 +105,8 @@ pub fn number(reply: &Frame) -> Result<u64, Error> {
     .ok_or_else(|| Error::Protocol(format!("expected a number, got {reply:?}")))
 }
 
-/// Reads `<event> <fence> <owner> <key>`, which came by the connection of that
-/// number; `None` for anything else.
+/// Reads `<event> <fence> <owner> <key>` from the connection with that number;
+/// `None` for anything else.
 pub fn notice(message: &[u8], connection: u64) -> Option<Notice> {
     let (word, rest) = split_word(message)?;
     let (fence, name) = split_word(rest)?;
@@ -125,7 +126,7 @@ pub fn notice(message: &[u8], connection: u64) -> Option<Notice> {
     })
 }
 
-/// Reads `<fence> <value>`, or `<fence>` alone where nobody publishes a value any
+/// Reads `<fence> <value>`, or `<fence>` alone when nobody publishes a value any
 /// more; `None` for anything else.
 pub fn published(message: &[u8]) -> Option<(u64, Option<&[u8]>)> {
     let (fence, value) = match split_word(message) {
@@ -141,7 +142,7 @@ fn split_word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((text.get(..end)?, text.get(end + 1..)?))
 }
 
-/// A connection as its server calls it, by which it is asked to close earlier ones.
+/// A connection as its server identifies it; used to ask the server to close it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     id: String,
@@ -149,18 +150,18 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Asks the server what it calls the connection.
+    /// Asks the server for the connection's identity.
     pub fn question() -> Command {
         let mut command = Command::new("CLIENT");
         command.arg("INFO");
         command
     }
 
-    /// The reply to [`question`](Self::question); `None` where the server may not
-    /// say.
+    /// Reads the reply to [`question`](Self::question); `None` if the user may
+    /// not ask.
     ///
-    /// None at a Unix socket, too, where all connections have one address: its
-    /// path, maybe with spaces, and port 0.
+    /// Also `None` at a Unix socket, where all connections have the same address:
+    /// the socket's path, possibly with spaces, and port 0.
     pub fn read(reply: &Frame) -> Option<Self> {
         let info = std::str::from_utf8(reply.as_bytes()?).ok()?;
         let (before, rest) = info.split_once(" addr=")?;
@@ -172,10 +173,12 @@ impl Identity {
         })
     }
 
-    /// Has the server close it; answered with the number of those closed, of
-    /// which 0 is as good as 1: it is closed already.
+    /// Asks the server to close it. The reply is the number of closed
+    /// connections; 0 is as good as 1, because the connection is already closed
+    /// then.
     ///
-    /// Both number and address must match: after a restart or a fail-over the
+    /// Both ID and address must match: after a restart or a failover, another
+    /// client may have the same ID.
     /// number alone may be a stranger's.
     pub fn kill(&self) -> Command {
         let mut command = Command::new("CLIENT");

@@ -1,6 +1,6 @@
 //! The commands of the wire contract as bytes.
 //!
-//! Knows their form only: not when they are sent, nor what follows from them.
+//! Only their form is known here: not when they are sent, nor the consequences.
 
 use std::time::Duration;
 
@@ -10,26 +10,26 @@ use crate::engine::terms::{Ask, Queueing, Terms, Value, millis};
 use crate::error::Error;
 use crate::wire::resp::Command;
 
-/// For how long the server keeps the place of a request whose connection ends.
+/// How long the server keeps the place of a request whose connection ends.
 ///
-/// It covers a connection that cannot be made within the default response
-/// limit of 5 s, the pause after it, and one more attempt. Not longer, as the
-/// places of a process that was killed count for `rlock.max-waiters` until
-/// then.
+/// This covers a connection attempt that takes the default response limit of 5 s,
+/// the pause after it, and one more attempt. It is not longer, because the places
+/// of a killed process count for `rlock.max-waiters` during this time.
 const KEPT_MAX: Duration = Duration::from_secs(10);
 
-/// What the channels of values begin with.
+/// The prefix of the channels of values.
 pub const VALUE_CHANNEL: &[u8] = b"rlock:value:";
 
-/// The most locks that one question may be about.
+/// The largest number of locks in one question.
 const COUNT_MAX: u64 = 1000;
 
-/// Where a server tells a client something.
+/// A channel for messages to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channel {
     /// Its name.
     pub name: String,
-    /// In a cluster, where other messages go to every server.
+    /// Whether it is sharded: for a cluster, where normal messages go to every
+    /// server.
     pub is_sharded: bool,
 }
 
@@ -43,7 +43,7 @@ impl Channel {
     }
 }
 
-/// Appends `request` to the output; returns how many replies will come.
+/// Appends `request` to the output; returns the number of replies that will come.
 pub fn encode(request: &Request, channel: &Channel, out: &mut Vec<u8>) -> usize {
     let mut count = 0;
     each(request, Some(channel), |command| {
@@ -53,8 +53,8 @@ pub fn encode(request: &Request, channel: &Channel, out: &mut Vec<u8>) -> usize 
     count
 }
 
-/// The commands of `request` for a server at which this client listens to
-/// nothing, which tells of nothing then.
+/// The commands of `request` on a connection without a channel; they ask for no
+/// messages.
 pub fn commands(request: &Request) -> Vec<Command> {
     let mut commands = Vec::new();
     each(request, None, |command| commands.push(command));
@@ -101,8 +101,8 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
         }
         Request::Downgrade { claims } => command("RLOCK.DOWNGRADE", claims),
         Request::Cancel { claims } => command("RLOCK.CANCEL", claims),
-        // The first key withdraws a request for several, or ends the place that
-        // was kept for it. What undoes a grant comes after it.
+        // The first key withdraws a request for several keys, or ends its kept
+        // place. The commands that undo a grant come after it.
         Request::CleanUp { claims, undo } => {
             send(command("RLOCK.CANCEL", claims));
             match undo {
@@ -118,10 +118,10 @@ fn each(request: &Request, channel: Option<&Channel>, mut send: impl FnMut(Comma
 
 /// `RLOCK.ACQUIRE` or `RLOCK.MACQUIRE`.
 ///
-/// Never with `REENTER`: the entries of an owner are counted here, the server
-/// sees one. So this changes nothing if it is sent again after a lost reply. A
-/// wait always has `KEEP`, so that it goes on in its place after a lost
-/// connection; nobody comes back for the place after the end of the wait.
+/// It never has `REENTER`: entries are counted here, and the server sees one. So
+/// it changes nothing if it is repeated after a lost reply. A wait always has
+/// `KEEP`, so that it continues in its place after a lost connection. Nobody uses
+/// the place after the wait has ended.
 fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Command {
     let mut acquire = if claims.is_single() {
         let mut command = command("RLOCK.ACQUIRE", claims);
@@ -138,7 +138,7 @@ fn acquire(claims: &Claims, ask: Ask, lease: Duration, queueing: Queueing) -> Co
     } else {
         several("RLOCK.MACQUIRE", claims, Some(lease))
     };
-    // On the wire a wait of 0 is one without limit.
+    // On the wire a wait of 0 has no limit.
     let (wait_ms, kept) = match queueing {
         Queueing::Try => return acquire,
         Queueing::AtMost(wait) => (millis(wait).max(1), wait.min(KEPT_MAX)),
@@ -162,9 +162,9 @@ fn renew(claims: &Claims, lease: Duration, raise: Option<u64>) -> Command {
     }
 }
 
-/// A renewal of which the second command changes the end of the lease, if the
-/// first does not: what changes nothing is not written, and replicas are not
-/// told of it. None for other requests.
+/// A renewal as two commands, so that at least one of them changes the end of the
+/// lease: a command that changes nothing is not written and does not reach
+/// replicas. None for other requests.
 pub fn renew_in_writing(request: &Request) -> Vec<Command> {
     let Request::Renew {
         claims,
@@ -189,16 +189,17 @@ pub fn renew_in_writing(request: &Request) -> Vec<Command> {
     [less, more].map(renewing).into()
 }
 
-/// Waits until `replicas` replicas know what the connection has written, for at
-/// most `limit`; answered with how many do.
+/// Waits until `replicas` replicas have all writes of the connection, for at most
+/// `limit`; answered with the number of these replicas.
 pub fn wait(replicas: u16, limit: Duration) -> Command {
     let mut command = Command::new("WAIT");
-    // Zero would be without limit.
+    // Zero would have no limit.
     command.number(replicas.into()).number(millis(limit).max(1));
     command
 }
 
-/// All entries, as they are counted here; only under that fence, if there is one.
+/// Releases all entries, because they are counted here; only under `fence`, if
+/// there is one.
 fn release(claims: &Claims, fence: Option<u64>) -> Command {
     let mut command = if claims.is_single() {
         command("RLOCK.RELEASE", claims)
@@ -216,8 +217,8 @@ fn under(command: &mut Command, fence: Option<u64>) {
     }
 }
 
-/// What every request for a lease has besides: where to tell of it, and all
-/// that its terms ask of the server.
+/// The options that all requests for a lease share: the channel for messages, and
+/// what the terms require from the server.
 fn options(command: &mut Command, terms: &Terms, channel: Option<&Channel>) {
     if let Some(channel) = channel {
         channel.notify(command);
@@ -227,25 +228,24 @@ fn options(command: &mut Command, terms: &Terms, channel: Option<&Channel>) {
     }
 }
 
-/// What is published with a hold from then on.
+/// The value to publish from now on.
 fn publishing(command: &mut Command, value: Option<&Value>) {
     if let Some(value) = value {
         command.arg("VALUE").arg(value.as_bytes());
     }
 }
 
-/// Has the server tell of it on this connection: answered by a message, or
-/// refused by an error.
+/// Subscribes to a channel; answered by a message or an error.
 pub fn subscribe(channel: &Channel) -> Command {
     listening(channel.is_sharded, "SUBSCRIBE", channel.name.as_bytes())
 }
 
-/// The same for the values that are published at `key`.
+/// Subscribes to the values that are published at `key`.
 pub fn subscribe_values(key: &[u8], is_sharded: bool) -> Command {
     listening(is_sharded, "SUBSCRIBE", &value_channel(key))
 }
 
-/// Ends that; answered by a message, whether it was listened or not.
+/// Ends that subscription; answered by a message, even if there was none.
 pub fn unsubscribe_values(key: &[u8], is_sharded: bool) -> Command {
     listening(is_sharded, "UNSUBSCRIBE", &value_channel(key))
 }
@@ -267,7 +267,7 @@ pub fn value_channel(key: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The keys whose values a channel tells of. `{k}` has the channel of `k`.
+/// The keys whose values a channel carries. `{k}` has the channel of `k`.
 pub fn keys_of_channel(channel: &[u8]) -> impl Iterator<Item = &[u8]> {
     let rest = channel.strip_prefix(VALUE_CHANNEL);
     let inner = rest.and_then(|rest| rest.strip_prefix(b"{")?.strip_suffix(b"}"));
@@ -275,14 +275,14 @@ pub fn keys_of_channel(channel: &[u8]) -> impl Iterator<Item = &[u8]> {
     keys.filter(move |key| value_channel(key) == channel)
 }
 
-/// Ends every hold of a lock; answered with how many there were.
+/// Ends every hold of a lock; answered with the number of holds.
 pub fn force(key: &[u8]) -> Command {
     let mut command = Command::new("RLOCK.FORCE");
     command.arg(key);
     command
 }
 
-/// The same with the queue of the lock.
+/// Ends every hold of a lock and clears its queue.
 pub fn force_queue(key: &[u8]) -> Command {
     let mut command = force(key);
     command.arg("QUEUE");
@@ -315,7 +315,7 @@ pub fn list(count: u64) -> Result<Command, Error> {
     Ok(command)
 }
 
-/// Asks for the numbers that the server keeps;
+/// Asks for the server's counters;
 /// [`inspect::counters`](crate::wire::inspect::counters) reads the reply.
 pub fn counters() -> Command {
     let mut command = Command::new("INFO");
@@ -323,19 +323,19 @@ pub fn counters() -> Command {
     command
 }
 
-/// Asks the server what it is, and changes nothing.
+/// Asks the server for its role and version; changes nothing.
 pub fn hello() -> Command {
     Command::new("HELLO")
 }
 
-/// A command for the owner at the first key.
+/// A command with the first key and the owner.
 fn command(name: &str, claims: &Claims) -> Command {
     let mut command = Command::new(name);
     command.arg(claims.key()).arg(claims.owner().as_str());
     command
 }
 
-/// A command for the owner at all keys.
+/// A command with the owner and all keys.
 fn several(name: &str, claims: &Claims, lease: Option<Duration>) -> Command {
     let mut command = Command::new(name);
     command.arg(claims.owner().as_str());
@@ -357,7 +357,7 @@ mod tests {
     use crate::engine::claims::Owner;
     use crate::wire::resp::{Decoder, Frame};
 
-    /// What is sent, as words.
+    /// The commands as words.
     fn words(bytes: &[u8]) -> Vec<String> {
         let mut decoder = Decoder::default();
         decoder.feed(bytes);

@@ -1,52 +1,52 @@
-//! RESP, versions 2 and 3: replies out of bytes, and commands as bytes.
+//! RESP, versions 2 and 3: decodes replies and encodes commands.
 //!
-//! Knows the form of both only, not what they mean.
+//! Only their form is known here, not their meaning.
 
 use std::fmt;
 
 use crate::error::ServerError;
 
-/// The longest line: a status, an error, a number, or a length; with its end.
+/// The longest line, with its end: a status, an error, a number, or a length.
 const LINE_MAX: usize = 64 * 1024;
 /// The longest string.
 const BULK_MAX: usize = 64 * 1024 * 1024;
-/// The most bytes of a frame with all that is in it. It bounds what is kept
-/// while the rest of a frame is awaited.
+/// The largest number of bytes in a frame with everything in it. It limits the
+/// memory that an incomplete frame uses.
 const FRAME_MAX: usize = 128 * 1024 * 1024;
-/// The most elements of a frame, those of the lists in it included; a pair of a
-/// map is two.
+/// The largest number of elements in a frame, including those of inner lists; a
+/// pair in a map counts as two.
 const ELEMENTS_MAX: usize = 1 << 20;
-/// How deep lists may be in lists. `HELLO` and `RLOCK.INFO` need 4.
+/// The largest depth of nested lists. `HELLO` and `RLOCK.INFO` need 4.
 const DEPTH_MAX: usize = 8;
-/// How much of the buffer is kept when nothing is in it.
+/// The capacity of the buffer that is kept while it is empty.
 const BUFFER_KEPT: usize = 64 * 1024;
 
 /// One reply, or one message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
-    /// Nothing; in RESP2 a string or a list that is not there.
+    /// Nothing; in RESP2 a null string or a null list.
     Nil,
     /// Yes or no.
     Boolean(bool),
     /// A whole number.
     Integer(i64),
-    /// Any number, also none at all or infinity.
+    /// Any number, including NaN and infinity.
     Double(f64),
-    /// A status, such as `OK`. Bytes that are no UTF-8 are replaced.
+    /// A status, such as `OK`. Bytes that are not UTF-8 are replaced.
     Simple(String),
-    /// A string of any bytes.
+    /// A string of bytes.
     Bulk(Vec<u8>),
-    /// A text for people, without the three letters that say of which format.
+    /// A text for people, without the three letters that name its format.
     Verbatim(Vec<u8>),
     /// The digits of a number that may be too large for [`Frame::Integer`].
     BigNumber(String),
-    /// The command failed. In a list: one of several did.
+    /// The command failed. In a list: one of several commands failed.
     Error(ServerError),
     /// A list.
     Array(Vec<Self>),
-    /// A list in no order.
+    /// A list without an order.
     Set(Vec<Self>),
-    /// Pairs, in the order they came.
+    /// Pairs, in the order of their arrival.
     Map(Vec<(Self, Self)>),
     /// A message that no command asked for; never in another frame.
     Push(Vec<Self>),
@@ -70,7 +70,7 @@ impl Frame {
         }
     }
 
-    /// What is in a list or a message; `None` for anything else.
+    /// The elements of a list or a message; `None` for anything else.
     pub fn as_list(&self) -> Option<&[Self]> {
         match self {
             Self::Array(items) | Self::Set(items) | Self::Push(items) => Some(items),
@@ -78,8 +78,8 @@ impl Frame {
         }
     }
 
-    /// The value under that name in a map, which is a list of names and values
-    /// in RESP2.
+    /// The value of that name in a map. A map is a list of names and values in
+    /// RESP2.
     pub fn field(&self, name: &str) -> Option<&Self> {
         let is_name = |it: &Self| it.as_bytes() == Some(name.as_bytes());
         match self {
@@ -93,34 +93,35 @@ impl Frame {
     }
 }
 
-/// The bytes are no RESP, or more than this client takes. The connection is of
-/// no more use.
+/// The bytes are not RESP, or exceed a limit of this client. The connection can
+/// no longer be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("malformed reply: {0}")]
 pub struct Malformed(&'static str);
 
-/// Makes frames out of bytes, which may be split anywhere.
+/// Decodes frames from bytes, which may be split anywhere.
 ///
-/// Each byte is looked at a bounded number of times, however it comes. Lists
-/// grow with what is there, not with what was announced. A frame has at most
-/// 128 MiB and 1,048,576 elements, a string in it 64 MiB, a line 64 KiB; lists
-/// are in lists up to 8 deep.
+/// Each byte is examined a bounded number of times, however the bytes arrive. A
+/// list's memory grows with its received elements, not with its announced length.
+/// A frame has at most 128 MiB and 1,048,576 elements, a string 64 MiB, and a
+/// line 64 KiB; lists are nested at most 8 deep.
 #[derive(Debug, Default)]
 pub struct Decoder {
     buffer: Vec<u8>,
-    /// All before it is decoded.
+    /// All bytes before this position are decoded.
     at: usize,
-    /// How many bytes from there have no end of a line.
+    /// The number of bytes from there on that were searched for the end of a
+    /// line.
     searched: usize,
-    /// The lists that are not whole yet, the outermost first.
+    /// The incomplete lists, the outermost first.
     open: Vec<Open>,
-    /// The bytes of the frame that is not whole yet.
+    /// The bytes of the incomplete frame.
     bytes: usize,
     elements: usize,
     malformed: Option<Malformed>,
 }
 
-/// A list that is not whole yet.
+/// An incomplete list.
 #[derive(Debug)]
 struct Open {
     kind: Kind,
@@ -134,18 +135,18 @@ enum Kind {
     Set,
     Map,
     Push,
-    /// Something about the frame that follows; nobody reads it.
+    /// Information about the next frame; ignored.
     Attribute,
 }
 
-/// What one line begins, or is, with the string that it announces.
+/// One line: a scalar, a string with its bytes, or the start of a list.
 enum Item {
     Whole(Frame),
     Begun(Kind, usize),
 }
 
 impl Decoder {
-    /// Takes what came. Nothing is decoded before [`Decoder::next`].
+    /// Adds received bytes. Decoding happens in [`Decoder::next`].
     pub fn feed(&mut self, bytes: &[u8]) {
         if self.malformed.is_some() {
             return;
@@ -155,18 +156,18 @@ impl Decoder {
             self.buffer.clear();
             self.buffer.shrink_to(BUFFER_KEPT);
         } else if self.at > self.buffer.len() / 2 {
-            // Moves less than was decoded since the last time.
+            // This moves fewer bytes than were decoded since the last time.
             self.buffer.drain(..self.at);
             self.at = 0;
         }
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next frame; `None` until more bytes have come.
+    /// The next frame; `None` until more bytes have arrived.
     ///
     /// # Errors
     ///
-    /// [`Malformed`], and from then on always the same.
+    /// [`Malformed`]; every later call returns the same error.
     #[allow(clippy::should_implement_trait)] // Bytes may come after `None`.
     pub fn next(&mut self) -> Result<Option<Frame>, Malformed> {
         if let Some(malformed) = self.malformed {
@@ -199,7 +200,7 @@ impl Decoder {
         }
     }
 
-    /// Begins a list of `left` elements.
+    /// Starts a list of `left` elements.
     fn begin(&mut self, kind: Kind, left: usize) -> Result<(), Malformed> {
         self.elements += left;
         if self.elements > ELEMENTS_MAX {
@@ -219,8 +220,9 @@ impl Decoder {
         Ok(())
     }
 
-    /// Adds `whole` to the list that it is in, and lists that are whole now to
-    /// those that they are in. The outermost if it is whole.
+    /// Adds a complete frame to the list that it is in, and each list that is
+    /// complete then to the list around it. Returns the outermost frame if it is
+    /// complete.
     fn enclose(&mut self, mut whole: Option<Frame>) -> Option<Frame> {
         loop {
             let Some(list) = self.open.last_mut() else {
@@ -237,7 +239,7 @@ impl Decoder {
         }
     }
 
-    /// What the next line is, or begins; with the string that it announces.
+    /// Reads the next line, and the string that it announces.
     fn item(&mut self) -> Result<Option<Item>, Malformed> {
         let Some(length) = self.line()? else {
             return Ok(None);
@@ -279,7 +281,8 @@ impl Decoder {
         Ok(Some(item))
     }
 
-    /// The length of the next line without its end; `None` until it is there.
+    /// The length of the next line without its end; `None` until the end has
+    /// arrived.
     fn line(&mut self) -> Result<Option<usize>, Malformed> {
         let rest = self.buffer.get(self.at..).unwrap_or_default();
         let window = rest.get(..LINE_MAX).unwrap_or(rest);
@@ -298,7 +301,7 @@ impl Decoder {
         Ok(Some(line.len()))
     }
 
-    /// Whether the frame may have `more` bytes.
+    /// Checks whether the frame may have `more` bytes.
     fn weigh(&self, more: usize) -> Result<(), Malformed> {
         match self.bytes + more > FRAME_MAX {
             true => Err(Malformed("a reply is too large")),
@@ -308,7 +311,7 @@ impl Decoder {
 }
 
 impl Open {
-    /// The list as a frame; `None` for what nobody reads.
+    /// The list as a frame; `None` for ignored information.
     fn close(self) -> Option<Frame> {
         Some(match self.kind {
             Kind::Array => Frame::Array(self.items),
@@ -327,7 +330,7 @@ impl Open {
     }
 }
 
-/// What is in one line.
+/// Decodes one line.
 fn scalar(kind: u8, text: &[u8]) -> Result<Frame, Malformed> {
     Ok(match kind {
         b'+' => Frame::Simple(lossy(text)),
@@ -348,7 +351,7 @@ fn scalar(kind: u8, text: &[u8]) -> Result<Frame, Malformed> {
     })
 }
 
-/// Three letters and a colon come before the text.
+/// Three letters and a colon precede the text.
 fn verbatim(string: &[u8]) -> Result<Frame, Malformed> {
     match string {
         [_, _, _, b':', text @ ..] => Ok(Frame::Verbatim(text.into())),
@@ -373,7 +376,7 @@ fn number<T: std::str::FromStr>(text: &[u8]) -> Option<T> {
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// What is announced: up to `max`.
+/// An announced length, at most `max`.
 fn count(text: &[u8], max: usize) -> Result<usize, Malformed> {
     match number(text) {
         Some(count) if count <= max => Ok(count),
@@ -400,7 +403,7 @@ impl Command {
         command
     }
 
-    /// One more argument, of any bytes.
+    /// Adds an argument of any bytes.
     pub fn arg(&mut self, arg: impl AsRef<[u8]>) -> &mut Self {
         let arg = arg.as_ref();
         self.words += 1;
@@ -410,19 +413,19 @@ impl Command {
         self
     }
 
-    /// One more argument, in decimal.
+    /// Adds an argument, in decimal.
     pub fn number(&mut self, number: u64) -> &mut Self {
         self.arg(itoa::Buffer::new().format(number))
     }
 
-    /// Appends it to the output.
+    /// Appends the command to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         announce(out, b'*', self.words);
         out.extend_from_slice(&self.bytes);
     }
 }
 
-/// A line of a number. Those below 100 are most of what is sent.
+/// Writes a line with a number. Most numbers are below 100.
 fn announce(out: &mut Vec<u8>, kind: u8, number: usize) {
     let digit = |number: usize| b'0' + u8::try_from(number % 10).unwrap_or(0);
     match number {
@@ -439,7 +442,7 @@ fn announce(out: &mut Vec<u8>, kind: u8, number: usize) {
     }
 }
 
-/// The name only: arguments may be secret.
+/// Shows only the name: arguments may be secret.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.bytes.split(|byte| *byte == b'\n').nth(1);
@@ -457,7 +460,8 @@ impl fmt::Debug for Command {
 mod tests {
     use super::*;
 
-    /// All frames of `bytes`, and what ends them, when fed in pieces of `size`.
+    /// All frames of `bytes`, fed in pieces of `size`, and the error that ends
+    /// them.
     fn decoded(bytes: &[u8], size: usize) -> (Vec<Frame>, Option<Malformed>) {
         let (mut decoder, mut frames) = (Decoder::default(), Vec::new());
         for piece in bytes.chunks(size) {
@@ -495,7 +499,7 @@ mod tests {
         Frame::Error(ServerError { code, message })
     }
 
-    /// One of each type.
+    /// A frame of each type.
     fn each() -> Vec<(&'static [u8], Frame)> {
         let one = || Frame::Integer(1);
         let inner = Frame::Array(vec![one(), Frame::Set(vec![])]);
@@ -628,7 +632,7 @@ mod tests {
         assert_eq!(whole(&line(LINE_MAX)).len(), 1);
         assert_eq!(why(&line(LINE_MAX + 1)), "a line is too long");
         assert_eq!(decoded(&line(LINE_MAX + 1), 1000).0, []);
-        // Nothing is waited for that would be refused anyway.
+        // A line that will be refused is not read to its end.
         assert_eq!(why(&line(LINE_MAX + 1)[..LINE_MAX]), "a line is too long");
     }
 
@@ -639,7 +643,7 @@ mod tests {
         assert_eq!(why(&announced(BULK_MAX + 1)), "too much is announced");
         let mut decoder = Decoder::default();
         decoder.feed(&announced(BULK_MAX));
-        // Looking at all that is there would take minutes.
+        // Searching all received bytes each time would take minutes.
         let piece = vec![b'a'; 1024];
         for _ in 0..BULK_MAX / piece.len() {
             decoder.feed(&piece);
@@ -667,7 +671,7 @@ mod tests {
         }
         decoder.feed(b"$99\r\n");
         assert_eq!(decoder.next(), Err(Malformed("a reply is too large")));
-        // It is of each frame.
+        // The limit is for each frame.
         decoder = Decoder::default();
         for _ in 0..3 {
             decoder.feed(&half);

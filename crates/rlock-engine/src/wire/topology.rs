@@ -1,21 +1,20 @@
-//! Where a master is, as a Redis Sentinel says; and which of the servers of a cluster
-//! has what, as they say.
+//! The master, according to a Redis Sentinel; and the slots of a cluster's
+//! servers, according to these.
 
 use crate::engine::node::SLOTS;
 use crate::error::{Failure, ServerError};
 use crate::wire::resp::{Command, Frame};
 
-/// The slots from the first number to the second, and the address of the
-/// server that has them.
+/// The slots from `first` to `last`, and the address of their server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The first slot.
     pub first: u16,
     /// The last one, below [`SLOTS`].
     pub last: u16,
-    /// Where the server is.
+    /// The host of the server.
     pub host: String,
-    /// Where the server listens.
+    /// The port of the server.
     pub port: u16,
 }
 
@@ -26,24 +25,24 @@ pub fn slots() -> Command {
     command
 }
 
-/// Asks how much the answer to [`slots`] is worth.
+/// Asks how reliable the answer to [`slots`] is.
 pub fn info() -> Command {
     let mut command = Command::new("CLUSTER");
     command.arg("INFO");
     command
 }
 
-/// How far to believe what a server says of the slots: the larger, the better.
+/// The reliability of a server's report about the slots; the largest counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing {
-    /// Whether it serves its slots. One that hears of no majority does not, and
-    /// does not know what the others have agreed on.
+    /// Whether it serves its slots. A server without contact to a majority does
+    /// not, and does not know what the other servers have agreed on.
     pub is_ok: bool,
-    /// The newest that it has heard of.
+    /// The newest epoch that it knows.
     epoch: u64,
 }
 
-/// The reply to [`info`]; what it does not say counts for nothing.
+/// Reads the reply to [`info`]; missing fields count as the lowest values.
 pub fn standing(reply: &Frame) -> Standing {
     let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default());
     let fields = text.lines().filter_map(|line| line.split_once(':'));
@@ -60,8 +59,8 @@ pub fn standing(reply: &Frame) -> Standing {
     })
 }
 
-/// The reply to [`slots`] of the server at `asked`, which may leave its own
-/// host out. What is not understood is left out, too.
+/// Reads the reply to [`slots`] from the server at `asked`, which may omit its
+/// own host. Ranges that are not understood are left out.
 pub fn ranges(reply: &Frame, asked: &str) -> Vec<Range> {
     let ranges = reply.as_list().unwrap_or_default().iter();
     ranges
@@ -96,20 +95,20 @@ fn number(value: &Frame) -> Option<u16> {
     }
 }
 
-/// Where a server sends those who ask for what it does not have.
+/// A server's redirection to another server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// The slot of what was asked for.
+    /// The slot of the requested key.
     pub slot: u16,
-    /// None is the host of the server that says so.
+    /// The host; none for the host of the server that redirects.
     pub host: Option<String>,
-    /// Where the server listens.
+    /// The port.
     pub port: u16,
-    /// For this request only, as the slot is on its way there.
+    /// Whether it is for this request only, because the slot is moving there.
     pub is_once: bool,
 }
 
-/// What `MOVED` and `ASK` say; `None` for other errors.
+/// Reads `MOVED` and `ASK`; `None` for other errors.
 pub fn redirect(error: &ServerError) -> Option<Redirect> {
     let is_once = match &*error.code {
         "MOVED" => false,
@@ -130,18 +129,19 @@ pub fn redirect(error: &ServerError) -> Option<Redirect> {
 /// The master that one Sentinel names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// Each fail-over has a number larger than those before it: what was said
-    /// with the largest counts. 0 if the Sentinel may not say it.
+    /// The configuration epoch. Each failover has a larger one than those before
+    /// it: the largest counts. 0 if the Sentinel's user may not ask for it.
     pub epoch: u64,
-    /// Where the master is.
+    /// The host of the master.
     pub host: String,
-    /// Where the master listens.
+    /// The port of the master.
     pub port: u16,
 }
 
 impl Named {
-    /// What to ask about the master of that name, in RESP2, too: older Sentinels
-    /// know nothing else. [`read`](Self::read) takes both replies.
+    /// The questions about the master of that name. They also work in RESP2, the
+    /// only version that older Sentinels know. [`read`](Self::read) takes both
+    /// replies.
     pub fn questions(master: &str) -> [Command; 2] {
         ["GET-MASTER-ADDR-BY-NAME", "MASTER"].map(|question| {
             let mut command = Command::new("SENTINEL");
@@ -150,13 +150,14 @@ impl Named {
         })
     }
 
-    /// The replies to [`questions`](Self::questions). The second may be an error: not every user may
-    /// ask for more than the address.
+    /// Reads the replies to [`questions`](Self::questions). The second may be an
+    /// error: some users may only ask for the address.
     ///
     /// # Errors
     ///
-    /// [`Failure::Server`] if the Sentinel refuses to answer, [`Failure::Io`] if it
-    /// knows no such master, [`Failure::Protocol`] for what is no address.
+    /// [`Failure::Server`] if the Sentinel refuses to answer, [`Failure::Io`] if
+    /// it does not know the master, [`Failure::Protocol`] if the reply is not an
+    /// address.
     pub fn read(address: &Frame, about: &Frame, master: &str) -> Result<Self, Failure> {
         let (host, port) = match address {
             Frame::Error(error) => return Err(Failure::Server(error.clone())),

@@ -2,8 +2,8 @@
 //! end or fall silent at any byte, Sentinels whose master fails over, a cluster
 //! whose slots move.
 //!
-//! `tests/simulation` plays the decisions about locks by themselves, with more
-//! that goes wrong. Here what stands between them and the wire is played too.
+//! `tests/simulation` tests only the decisions about locks, with more kinds of
+//! faults. This one also tests the layers between the decisions and the wire.
 
 mod world;
 
@@ -21,7 +21,7 @@ fn nor_in_a_cluster_whose_slots_move() {
     assert!(seen.moves >= 100, "{seen:?}");
 }
 
-/// Another seed for each world, and the same ones each time.
+/// Each world has another seed; the seeds are the same in each run.
 fn play(kind: Kind, worlds: u64) -> Seen {
     let mut seen = Seen::default();
     for seed in 0..worlds {

@@ -1,4 +1,4 @@
-//! Clients, servers, and bytes on their way.
+//! Clients, servers, and bytes in transit.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use rlock_testkit::core::store::{Store, Stored};
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
-/// When the other end notices that a connection is gone that nobody closed.
+/// When an end notices that the connection is gone although nobody closed it.
 const KEEPALIVE: u64 = 11 * SECOND;
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How much later than its limit a call may end: replicas may have to answer
-/// after the server's last word.
+/// How long after its limit a call may end: replicas may have to answer after the
+/// server's last message.
 const MARGIN: Duration = Duration::from_millis(1301);
 const CLIENTS: usize = 2;
 const ACTORS: usize = 3;
@@ -52,7 +52,8 @@ pub(crate) struct Seen {
     pub(crate) connections: u64,
     pub(crate) moves: u64,
     pub(crate) fail_overs: u64,
-    /// What observers received, and how often some may have missed something.
+    /// The changes that observers received, and how often some may have missed
+    /// one.
     pub(crate) changes: u64,
     pub(crate) missed: u64,
 }
@@ -66,13 +67,13 @@ pub(crate) struct World {
     agenda: BTreeMap<(u64, u64), Happening>,
     /// `m` and `n`.
     servers: [Server; 2],
-    /// Which of the two each Sentinel names, and its epoch.
+    /// The server that each Sentinel names, and its epoch.
     named: [(usize, u64); 3],
     master: usize,
     is_failing: bool,
-    /// The slots that are not where they were in the beginning: where they are.
+    /// The slots that have moved since the start, and where they are now.
     elsewhere: BTreeMap<u16, usize>,
-    /// A slot that is on its way, and where to.
+    /// A slot that is moving, and its target.
     moving: Option<(u16, usize)>,
     clients: Vec<Client>,
     wires: BTreeMap<u64, Wire>,
@@ -89,7 +90,7 @@ struct Client {
     observers: BTreeMap<Id, Observer>,
 }
 
-/// Who observes a key, and what it knows.
+/// An observer of a key, and what it knows.
 struct Observer {
     key: &'static str,
     /// The largest fence, whether it is known to have ended, and the value.
@@ -110,20 +111,20 @@ enum Actor {
 #[derive(Clone, Copy)]
 struct Call {
     id: Id,
-    /// By when it has to have an outcome.
+    /// The deadline for an outcome.
     latest: Option<u64>,
 }
 
-/// A connection, by what the server calls it.
+/// A connection, by the server's ID.
 struct Wire {
     client: usize,
     connection: ConnectionId,
-    /// A server, or a Sentinel after those.
+    /// A server, or a Sentinel with a number after the servers.
     host: usize,
-    /// What the other end has read.
+    /// The bytes that the other end has read.
     decoder: Decoder,
     is_cut: bool,
-    /// When the last thing arrives at each end: nothing overtakes.
+    /// When the last bytes arrive at each end: nothing overtakes.
     at_server: u64,
     at_client: u64,
 }
@@ -133,7 +134,7 @@ enum Happening {
     Refused(u64),
     ToServer(u64, Vec<u8>),
     ToClient(u64, Vec<u8>),
-    /// The end of it is seen.
+    /// The server sees the end of the connection.
     ServerSees(u64),
     ClientSees(u64),
     Promoted(Store),
@@ -235,12 +236,13 @@ impl World {
         }
     }
 
-    /// Everything is let go, and nothing goes wrong any more.
+    /// Everything is released, and no more faults happen.
     fn end(&mut self) {
         self.is_ending = true;
         for _ in 0..40 {
             for client in 0..CLIENTS {
-                // Who asks nothing does not notice that a connection is silent.
+                // A client without requests does not notice that a connection is
+                // silent.
                 self.wonders(client);
                 for actor in 0..ACTORS {
                     if matches!(self.clients[client].actors[actor], Actor::Holds(..)) {
@@ -251,7 +253,7 @@ impl World {
             self.run_for(2 * SECOND);
         }
         self.run_for(2 * SECOND);
-        // All find their way to all keys, even where these have just moved to.
+        // All clients reach all keys, even those that have just moved.
         for client in 0..CLIENTS {
             if self.kind == Kind::Cluster {
                 self.moves();
@@ -275,7 +277,7 @@ impl World {
                 self.looks_away(client);
             }
         }
-        // So long a quiet connection is asked whether it is there.
+        // A quiet connection gets a heartbeat within this time.
         self.run_for(10 * SECOND);
         self.has_ended();
     }
@@ -296,8 +298,8 @@ impl World {
             let mut sessions = server.sessions.values();
             assert!(sessions.all(|it| it.values.is_empty()), "still subscribed");
         }
-        // A client keeps a connection to each master and another one that replicas
-        // are waited for by, and one to each Sentinel.
+        // A client has one connection to each master and another one for
+        // replicas, and one to each Sentinel.
         let limit = match self.kind {
             Kind::Sentinels => CLIENTS * 5,
             Kind::Cluster => CLIENTS * 4,
@@ -336,7 +338,7 @@ impl World {
         }
     }
 
-    /// Each change is one, and no fence is smaller than one before.
+    /// Each change is a real one, and fences never decrease.
     fn observed(&mut self, client: usize, observer: Id, change: Change) {
         self.seen.changes += 1;
         self.seen.missed += u64::from(change.missed);
@@ -354,7 +356,7 @@ impl World {
         it.leader = leader;
     }
 
-    /// When nothing happens any more, all know who leads.
+    /// When nothing happens any more, all observers know the leader.
     fn check_observers(&mut self) {
         let all = self.clients.iter().flat_map(|it| it.observers.values());
         for Observer { key, leader, .. } in all {
@@ -540,7 +542,7 @@ impl World {
         }
     }
 
-    /// No two hold the same, and each call is over in time.
+    /// No two clients hold the same lock, and each call ends in time.
     fn check(&self) {
         let now = Instant::from_nanos(self.now);
         let mut held = BTreeSet::new();
@@ -580,7 +582,7 @@ impl World {
         let late = self.delay();
         let is_away = self.servers.get(host).is_some_and(|server| server.is_away);
         match self.below(30) {
-            // Nobody answers at all.
+            // The server does not answer at all.
             0 if !self.is_ending => self.wires.get_mut(&session).unwrap().is_cut = true,
             _ if is_away => self.later(late, Happening::Refused(session)),
             _ => self.later(late, Happening::Opens(session)),
@@ -593,7 +595,7 @@ impl World {
         wire.map(|(session, _)| *session)
     }
 
-    /// Has bytes arrive, in pieces.
+    /// Delivers bytes, in pieces.
     fn passes(&mut self, session: u64, bytes: &[u8], is_up: bool) {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -628,8 +630,8 @@ impl World {
         }
     }
 
-    /// A connection of a client ends: both see it, one of them, or none. A client
-    /// that does not see it has to give it up by itself.
+    /// A client's connection ends: both ends see it, one of them, or none. A
+    /// client that does not see it must close it by itself.
     fn cut(&mut self, client: usize) {
         let wires = self.wires.iter();
         let wires = wires.filter(|(_, wire)| wire.client == client && !wire.is_cut);
@@ -678,7 +680,7 @@ impl World {
         self.later(back, Happening::Returns(old));
     }
 
-    /// A connection ends at its server, and soon at its client.
+    /// A connection ends at its server, and soon after at its client.
     fn ends(&mut self, session: u64) {
         let soon = self.below(30 * MS);
         let wire = self.wires.get_mut(&session);
@@ -700,7 +702,7 @@ impl World {
         }
     }
 
-    /// A slot goes from one master to the other: the slot of a key, or of a
+    /// A slot moves from one master to the other: the slot of a key or of a
     /// client's channel.
     fn moves(&mut self) {
         if self.moving.is_some() {
@@ -787,7 +789,7 @@ impl World {
         }
     }
 
-    /// Notifies everybody concerned of what a server has done.
+    /// Delivers the messages about a server's actions.
     fn has_acted(&mut self, server: usize) {
         for (session, message) in self.servers[server].messages() {
             self.passes(session, message.as_bytes(), false);
@@ -846,7 +848,7 @@ impl World {
                 self.servers[new].becomes(true, keys);
                 self.master = new;
                 self.seen.fail_overs += 1;
-                // The last one is cut off from the others.
+                // The last Sentinel is cut off from the others.
                 for sentinel in 0..2 {
                     let late = self.below(SECOND);
                     self.later(late, Happening::Named(sentinel));
@@ -967,7 +969,7 @@ impl World {
         self.servers[host].answer(session, words)
     }
 
-    /// Later ranges stand over those before them.
+    /// Later ranges override earlier ones.
     fn slots(&self) -> String {
         let range = |first: u16, last: u16, host: usize| {
             let host = bulk(["m", "n"][host]);
@@ -1027,7 +1029,7 @@ impl World {
         self.now = end;
     }
 
-    /// How long something is on its way: mostly short, at times long.
+    /// The delay of a delivery: usually short, sometimes long.
     fn delay(&mut self) -> u64 {
         match self.below(60) {
             0 if !self.is_ending => self.below(SECOND),
@@ -1044,7 +1046,7 @@ impl World {
     }
 }
 
-/// The commands that are whole.
+/// The complete commands.
 fn commands(decoder: &mut Decoder, bytes: &[u8]) -> Vec<Vec<String>> {
     decoder.feed(bytes);
     let mut commands = Vec::new();

@@ -1,4 +1,4 @@
-//! Renewals that replicas have to know.
+//! Renewals that replicas must acknowledge.
 
 use rlock_engine::engine::terms::Terms;
 

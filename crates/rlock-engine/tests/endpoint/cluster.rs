@@ -1,4 +1,4 @@
-//! Clusters: where the slots are, and what moves.
+//! Clusters: where the slots are, and how they move.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn two() -> String {
     slots(&[(0, 8191, "m"), (8192, 16383, "n")])
 }
 
-/// The seed has told of two masters, and the first is asked.
+/// The seed has named two masters, and the first one is asked.
 fn started() -> Played {
     let mut it = Played::new("redis+cluster://s:7");
     it.start();
@@ -36,7 +36,7 @@ fn started() -> Played {
     it
 }
 
-/// Connected to `m` by 2 and to `n` by 3.
+/// Connected to `m` by connection 2 and to `n` by connection 3.
 pub(crate) fn connected() -> Played {
     let mut it = started();
     it.greeted(2);
@@ -101,7 +101,7 @@ fn one_that_fails_again_and_again_takes_no_other_ones_turn() {
     it.ends(2);
     let did = it.did();
     assert_eq!(did[1..], ["connect 3 to n:7"], "{did:?}");
-    // The first is tried again and again, while the second takes its time.
+    // The first is retried while the second takes its time.
     for _ in 0..4 {
         it.passes(600);
         let last = it.connections();
@@ -120,7 +120,7 @@ fn one_that_fails_again_and_again_takes_no_other_ones_turn() {
 fn a_cluster_of_which_no_server_answers_is_not_connected_to() {
     let mut it = started();
     it.said();
-    // Seeds go on naming the masters, which go on being silent.
+    // Seeds keep naming the masters, which stay silent.
     let mut outcome = None;
     for _ in 0..300 {
         it.passes(100);
@@ -152,7 +152,7 @@ fn what_has_moved_is_asked_at_its_new_server() {
     it.answers(2, "RLOCK.ACQUIRE a o3", ":5\r\n");
     let said = it.said();
     assert!(said.contains(&"call 3: granted 5".to_owned()), "{said:?}");
-    // It is doubted now where all the others are.
+    // Now the addresses of all the others are in doubt too.
     it.passes(1000);
     let said = it.said();
     assert!(said.contains(&"2 CLUSTER SLOTS".to_owned()), "{said:?}");
@@ -166,7 +166,7 @@ fn a_question_goes_where_its_key_has_gone() {
     it.passes(20);
     it.ends(4);
     it.said();
-    // Nobody is there any more; the others know who has its slots.
+    // Nobody is left there; the others know who has its slots.
     it.passes(1000);
     it.hears(2, slots(&[(0, 16383, "m")]) + &info("ok", 2));
     let said = it.said();
@@ -188,7 +188,7 @@ fn a_release_follows_a_slot_that_is_on_its_way() {
     assert_eq!(it.said(), ["close 4", "call 3: done"]);
 }
 
-/// It would be bound to the connection that it is asked by, and end with that.
+/// It would bind the hold to its connection, and end with that.
 #[test]
 fn a_renewal_of_a_bound_hold_follows_no_slot_that_is_on_its_way() {
     let mut it = connected();
@@ -214,7 +214,7 @@ fn where_a_slot_is_going_has_a_second_to_answer() {
     it.said();
     it.passes(1000);
     assert!(it.did().contains(&"close 4".to_owned()));
-    // The server that still has the slot is asked again.
+    // The client asks the server that still has the slot again.
     it.passes(20);
     it.answers(3, "RLOCK.RELEASE", "-ASK 15495 x:7\r\n");
     it.said();
@@ -258,7 +258,7 @@ fn a_cluster_that_is_down_is_asked_where_its_slots_are() {
     let said = it.said();
     assert!(said.contains(&"2 CLUSTER SLOTS".to_owned()), "{said:?}");
     assert!(said.contains(&"3 CLUSTER SLOTS".to_owned()), "{said:?}");
-    // One that serves nothing is believed less, however new its word.
+    // A server that serves nothing is less reliable, however new its report.
     it.hears(2, slots(&[(0, 16383, "m")]) + &info("fail", 9));
     it.hears(3, slots(&[(0, 16383, "n")]) + &info("ok", 2));
     it.passes(20);
@@ -273,7 +273,7 @@ fn a_late_answer_about_slots_is_no_answer_to_the_next_question() {
     it.greeted(2);
     it.answers(2, "RLOCK.HELP", "*0\r\n");
     it.passes(5000);
-    // It says the first half in time, and nobody else says anything.
+    // It sends the first half in time, and nobody else sends anything.
     it.hears(2, two());
     it.passes(1000);
     for number in 3..=5 {

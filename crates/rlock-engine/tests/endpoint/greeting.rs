@@ -1,4 +1,4 @@
-//! What a connection begins with, and what is made of each refusal.
+//! The greeting of a connection, and the consequence of each refusal.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ fn a_connection_has_those_before_it_closed() {
         said.contains("2 CLIENT KILL ID 1 ADDR a:1; 2 SUBSCRIBE"),
         "{said}"
     );
-    // That one was never used, so nobody has to close it.
+    // That connection was never used, so nobody has to close it.
     it.ends(2);
     it.passes(40);
     it.greeted(3);
@@ -153,7 +153,7 @@ fn nothing_is_left_of_connections_that_ended() {
         it.passes(1000);
         it.ends(number);
     }
-    // One alarm for the next attempt, and none for those before it.
+    // There is one alarm for the next attempt, and none for earlier ones.
     it.passes(1000);
     let limit = it.endpoint.next_deadline().unwrap() - it.now();
     assert!(limit > Duration::from_millis(RESPONSE - 1000), "{limit:?}");

@@ -1,7 +1,7 @@
-//! The endpoint by itself: what happens to it as a script, what it says as lines.
+//! The endpoint alone: a script of its events, and its actions as lines.
 //!
-//! There is no I/O and no clock in it, so a test tells it that a connection is
-//! open, which bytes came, and how much time passes.
+//! It has no I/O and no clock, so a test says when a connection is open, which
+//! bytes arrive, and how much time passes.
 
 mod beside;
 mod cluster;

@@ -1,11 +1,11 @@
-//! Who learns who leads, and what of it is asked for.
+//! Observers of the leader, and the requests for them.
 
 use rlock_engine::engine::terms::{Lease, Terms};
 
 use crate::cluster;
 use crate::played::{Played, bulk, list, push};
 
-/// A server's answer who leads at a key.
+/// A server's answer to the question for the leader of a key.
 fn info(leader: Option<(u64, &str)>) -> String {
     let number = |number: u64| format!(":{number}\r\n");
     let map = |fields: &[(&str, String)]| {
@@ -54,7 +54,7 @@ fn says(it: &mut Played, message: &str) {
     it.hears(1, push(&["message", "rlock:value:{k}", message]));
 }
 
-/// Connected by 1, at which `k` is observed by 1, and nobody leads.
+/// Connected by connection 1; observer 1 observes `k`, which has no leader.
 fn observing() -> Played {
     let mut it = Played::connected();
     it.observes("k");
@@ -149,7 +149,7 @@ fn a_quiet_connection_is_asked_for_signs_of_life() {
     it.said();
     it.passes(5000);
     assert_eq!(it.said(), ["1 PING"]);
-    // Nothing comes.
+    // Nothing arrives.
     it.passes(5000);
     assert_eq!(it.did()[0], "close 1");
 }
@@ -173,7 +173,7 @@ fn a_new_connection_begins_anew_and_says_so() {
     it.greeted(3);
     it.said();
     it.answers(3, "SUBSCRIBE", subscribed());
-    // A successor that has not heard of the ninth.
+    // A successor that does not know of the ninth leader.
     it.answers(3, "RLOCK.INFO", info(Some((7, "a"))));
     let said = ["observer 1: nobody, missed", "observer 2: nobody, missed"];
     assert_eq!(it.said(), said);
@@ -218,7 +218,7 @@ fn in_a_cluster_it_follows_its_slot() {
     it.answers(3, "RLOCK.INFO", info(Some((7, "a"))));
     it.hears(3, push(&["smessage", channel, "8 b"]));
     assert_eq!(it.said(), ["observer 1: 7 a", "observer 1: 8 b"]);
-    // The slot moves: the server says that nothing comes any more.
+    // The slot moves: the server reports that no more messages come.
     it.hears(3, confirmed("sunsubscribe", channel));
     let said = it.said();
     assert!(
@@ -238,7 +238,7 @@ fn in_a_cluster_it_follows_its_slot() {
         said.contains(&"2 SSUBSCRIBE rlock:value:{a}".to_owned()),
         "{said:?}"
     );
-    // Before that it has renewed what it holds.
+    // Before that, the client renewed its holds.
     let renewed = ":9\r\n".to_owned() + &confirmed("ssubscribe", channel);
     it.hears(2, renewed + &info(Some((8, "b"))));
     let did = it.did();
@@ -268,7 +268,7 @@ fn a_value_goes_with_each_request_for_the_lock_and_with_no_renewal() {
     assert!(renewals.contains(&renewed), "{renewals:?}");
 }
 
-/// A lock without its value would be held by nobody's leader.
+/// Without its value, the lock would be held but have no leader.
 #[test]
 fn a_full_server_is_not_asked_for_the_lock_without_its_value() {
     let mut it = Played::connected();
@@ -293,7 +293,7 @@ fn a_value_is_proclaimed_by_one_renewal() {
     it.answers(1, "RLOCK.RENEW", ":7\r\n");
     let said = ["call 3: done", "1 RLOCK.RENEW k o2 30000 VALUE c"];
     assert_eq!(it.said(), said);
-    // A lost reply: asking again is harmless.
+    // The reply is lost: asking again is harmless.
     it.ends(1);
     it.passes(10);
     it.greeted(2);
@@ -326,7 +326,7 @@ fn a_fixed_lease_is_not_prolonged_by_a_value() {
     assert!((5800..=6000).contains(&rest), "{rest}");
 }
 
-/// The slot moves while the end of the subscription is on its way.
+/// The slot moves while the unsubscription is on its way.
 #[test]
 fn replies_stay_with_their_requests_whatever_ends_a_subscription() {
     for ends in [
@@ -345,7 +345,7 @@ fn replies_stay_with_their_requests_whatever_ends_a_subscription() {
     }
 }
 
-/// A server that loads its data refuses each of them, again and again.
+/// A server that loads its data refuses each of them, repeatedly.
 #[test]
 fn any_number_of_observers_can_wait_to_be_tried_again() {
     let cost_of_each = |count: u32| {
@@ -353,7 +353,7 @@ fn any_number_of_observers_can_wait_to_be_tried_again() {
         (0..count).for_each(|key| it.observes(&format!("k{key}")));
         for _ in 0..count {
             it.hears(1, subscribed() + "-LOADING busy\r\n");
-            // Each of them is tried again at another time.
+            // Each of them is retried at another time.
             it.passes_nanos(1);
         }
         let begun = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! An endpoint whose servers and clock are the test.
+//! An endpoint; the test plays its servers and its clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(crate) struct Played {
     pub(crate) endpoint: Endpoint,
     now: u64,
     connections: Vec<ConnectionId>,
-    /// What was sent by each connection and is not answered yet.
+    /// The commands sent by each connection that are not yet answered.
     unanswered: BTreeMap<usize, VecDeque<String>>,
     calls: Vec<Id>,
     observers: Vec<Id>,
@@ -53,7 +53,7 @@ impl Played {
         }
     }
 
-    /// Connected to one server by connection 1, which has nothing left to say.
+    /// Connected to one server by connection 1, without open replies.
     pub(crate) fn connected() -> Self {
         let mut it = Self::new("redis://h:1");
         it.start();
@@ -72,12 +72,12 @@ impl Played {
         self.listen();
     }
 
-    /// What it has said since the last time.
+    /// The actions since the last call.
     pub(crate) fn said(&mut self) -> Vec<String> {
         std::mem::take(&mut self.said)
     }
 
-    /// The same without what was sent.
+    /// The same without the commands that were sent.
     pub(crate) fn did(&mut self) -> Vec<String> {
         let said = self.said().into_iter();
         said.filter(|line| !line.starts_with(|first: char| first.is_ascii_digit()))
@@ -135,7 +135,7 @@ impl Played {
         }
     }
 
-    /// Reads the output.
+    /// Reads the output of a connection.
     fn sent(&mut self, connection: ConnectionId) {
         let number = self.number(connection);
         let mut output = Vec::new();
@@ -174,7 +174,7 @@ impl Played {
         self.handle(Event::Start { call });
     }
 
-    /// How many connections were asked for.
+    /// The number of connections that were opened.
     pub(crate) fn connections(&self) -> usize {
         self.connections.len()
     }
@@ -198,20 +198,19 @@ impl Played {
         });
     }
 
-    /// Opens a connection, whose greeting is answered as a server does that
-    /// refuses nothing.
+    /// Opens a connection, whose greeting is answered without any refusal.
     pub(crate) fn greeted(&mut self, number: usize) {
         self.greeted_but(number, "nothing", "");
     }
 
-    /// The same, but one command is answered by `reply`.
+    /// The same, but one command is answered with `reply`.
     pub(crate) fn greeted_but(&mut self, number: usize, command: &str, reply: &str) {
         self.opens(number);
         let reply = self.reply_but(number, command, reply);
         self.hears(number, reply);
     }
 
-    /// What a server says to all that it was asked by a connection.
+    /// A server's replies to all unanswered commands of a connection.
     fn reply_but(&mut self, number: usize, command: &str, reply: &str) -> String {
         let unanswered = self.unanswered.remove(&number).unwrap_or_default();
         let replies = unanswered.iter().map(|asked| match asked {
@@ -221,7 +220,7 @@ impl Played {
         replies.collect()
     }
 
-    /// Answers the oldest command that is not answered, which has to be this one.
+    /// Answers the oldest unanswered command, which must be this one.
     pub(crate) fn answers(&mut self, number: usize, command: &str, reply: impl AsRef<[u8]>) {
         let asked = self.unanswered.entry(number).or_default().pop_front();
         let asked = asked.unwrap_or_default();
@@ -246,7 +245,7 @@ impl Played {
         self.now = end;
     }
 
-    /// Asks for a lock, and waits for it for up to a minute.
+    /// Asks for a lock, and waits up to a minute.
     pub(crate) fn asks(&mut self, key: &str) {
         self.asks_on(key, Terms::new());
     }
@@ -267,7 +266,7 @@ impl Played {
         self.claims(claims, None, terms);
     }
 
-    /// Asks for a lock as `o`, to publish a value with it.
+    /// Asks for a lock as `o`, with a value to publish.
     pub(crate) fn campaigns(&mut self, key: &str, value: &str) {
         let claims = Claims::new(Owner::new("o").unwrap(), key.as_bytes(), &[]);
         let value = Value::new(value.as_bytes()).unwrap();
@@ -286,7 +285,7 @@ impl Played {
         }));
     }
 
-    /// Releases what was granted last.
+    /// Releases the last grant.
     pub(crate) fn releases(&mut self) {
         let call = self.next_call();
         let hold = self.proofs.last().unwrap().hold;
@@ -294,14 +293,14 @@ impl Played {
         self.handle(Event::Call(engine::Event::Release { call, hold, ask }));
     }
 
-    /// Has what was granted last, last for longer.
+    /// Extends the last grant.
     pub(crate) fn extends(&mut self, lease: Duration) {
         let call = self.next_call();
         let hold = self.proofs.last().unwrap().hold;
         self.handle(Event::Call(engine::Event::Extend { call, hold, lease }));
     }
 
-    /// Publishes another value with what was granted last.
+    /// Publishes another value with the last grant.
     pub(crate) fn proclaims(&mut self, value: &str) {
         let call = self.next_call();
         let hold = self.proofs.last().unwrap().hold;
@@ -321,7 +320,7 @@ impl Played {
         self.handle(Event::Unobserve { observer });
     }
 
-    /// Asks what changes nothing, for up to ten seconds.
+    /// Asks a question that changes nothing, for up to ten seconds.
     pub(crate) fn wonders(&mut self, key: &str) {
         self.questions("RLOCK.INFO", key, false);
     }
@@ -378,7 +377,7 @@ pub(crate) fn push(items: &[&str]) -> String {
     format!(">3\r\n{items}")
 }
 
-/// What a server says that refuses nothing.
+/// The reply of a server that refuses nothing.
 fn usual(number: usize, asked: &str) -> String {
     let (first, rest) = asked.split_once(' ').unwrap_or((asked, ""));
     match (first, rest.split(' ').next().unwrap_or_default()) {

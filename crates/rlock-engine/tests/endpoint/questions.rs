@@ -1,11 +1,11 @@
-//! What is asked and changes nothing.
+//! Questions to a server.
 
 use crate::played::Played;
 
 #[test]
 fn nothing_is_left_of_a_question_that_is_answered_or_abandoned() {
     let mut it = Played::connected();
-    // What the connection itself waited for.
+    // The same limit as for opening a connection.
     it.passes(6000);
     for _ in 0..3 {
         it.wonders("k");
@@ -42,7 +42,7 @@ fn a_question_is_asked_until_its_limit() {
     assert!(!said.contains("RLOCK.INFO"), "{said}");
 }
 
-/// The next holder is another one.
+/// The next holder is another owner.
 #[test]
 fn what_changes_something_is_not_asked_again_where_it_may_have_been_done() {
     let mut it = Played::connected();
@@ -58,7 +58,7 @@ fn what_changes_something_is_not_asked_again_where_it_may_have_been_done() {
     it.passes(1000);
     let said = it.said().join("; ");
     assert!(!said.contains("RLOCK.FORCE"), "{said}");
-    // What was not sent is.
+    // A question that was not sent is asked again.
     it.ends(2);
     it.forces("k");
     it.passes(1000);

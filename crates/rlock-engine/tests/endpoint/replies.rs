@@ -1,4 +1,4 @@
-//! Replies and messages in the order of their bytes.
+//! Replies and messages, in the order of their bytes.
 
 use std::time::Duration;
 
@@ -46,8 +46,8 @@ fn what_a_server_cannot_do_now_is_asked_again_after_a_pause() {
     }
 }
 
-/// One of the keys holds something that is no lock by then, so that the server
-/// releases none of them together.
+/// One of the keys now holds something that is not a lock, so the server refuses
+/// to release them together.
 #[test]
 fn each_of_several_keys_is_released_until_that_is_answered() {
     let mut it = Played::connected();
@@ -66,7 +66,7 @@ fn each_of_several_keys_is_released_until_that_is_answered() {
     assert_eq!(it.did(), [refused]);
 }
 
-/// The server may have it still, bound to a connection and with its grace. Asking
+/// The server may still have it, bound to a connection and with its grace. Asking
 /// again would leave it bound, whatever the terms are now.
 #[test]
 fn what_was_lost_by_the_clock_is_released_before_its_owner_asks_again() {

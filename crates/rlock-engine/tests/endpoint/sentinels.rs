@@ -1,4 +1,4 @@
-//! Sentinels: which of them is believed, and how long they are waited for.
+//! Sentinels: which of them counts, and how long the client waits for them.
 
 use crate::played::{Played, bulk, list};
 
@@ -7,7 +7,7 @@ fn named(host: &str, epoch: u64) -> String {
     address + &list(&[bulk("config-epoch"), bulk(&epoch.to_string())])
 }
 
-/// Three of them, all open, and asked.
+/// Three of them, all connected and asked.
 fn asked() -> Played {
     let mut it = Played::new("redis+sentinel://a,b,c/main");
     it.start();
@@ -68,7 +68,8 @@ fn each_failure_is_told_when_nobody_names_the_master() {
          c:26379: NOAUTH Authentication required.";
     let failed = format!("call 1: cannot connect to the server: {why}");
     assert_eq!(it.did(), [format!("not connected: {why}"), failed]);
-    // The one that ended is connected to again; the others are there.
+    // The client reconnects to the one that ended; the others are still
+    // connected.
     it.passes(500);
     let said = it.said();
     assert!(

@@ -19,12 +19,12 @@ pub(crate) struct Actor {
 pub(crate) struct Guard {
     pub(crate) proof: Arc<Proof>,
     pub(crate) ask: Ask,
-    /// Whether it may count here though the server has ended it: somebody took
-    /// the lock away, or set the clock.
+    /// Whether it may be valid here although the server has ended it: somebody
+    /// took the lock away or set the clock.
     pub(crate) is_taken_away: bool,
-    /// How long it is asked for at a time, as far as is known.
+    /// The lease of its requests, as far as it is known.
     pub(crate) lease: Duration,
-    /// When its loss would last have been reported, or could not be.
+    /// When its loss could last be reported, or could not be.
     pub(crate) watched: u64,
 }
 
@@ -33,17 +33,16 @@ pub(crate) struct Calling {
     pub(crate) call: Id,
     pub(crate) what: What,
     pub(crate) begun: u64,
-    /// By when there has to be an outcome, by the clock of the world.
+    /// The deadline for an outcome, by the clock of the world.
     pub(crate) latest: Option<u64>,
-    /// The server and the connection that it needs, if it needs to wait for
-    /// nobody.
+    /// The server and the connection that it needs, if it waits for nobody.
     pub(crate) quick: Option<(usize, u64)>,
     pub(crate) place: usize,
     pub(crate) owner: String,
     pub(crate) claims: Claims,
 }
 
-/// What was released, and stays taken at the server for a while.
+/// A released lock that the server keeps for a while.
 #[derive(Debug)]
 pub(crate) struct Kept {
     pub(crate) claims: Claims,
@@ -53,9 +52,9 @@ pub(crate) struct Kept {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Lock(Ask, Duration),
-    /// The guard that it has is given up then.
+    /// The task gives up its guard for it.
     Upgrade,
-    /// Until when the server must keep it.
+    /// Until when the server must keep the lock.
     Release(Option<Instant>),
     Downgrade,
     Extend(Duration),

@@ -1,4 +1,4 @@
-//! How the server carries out what the engine asks for.
+//! How the server carries out requests of the engine.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rlock_engine::error::{Error, Fault};
 use crate::server::{Server, failure};
 use rlock_testkit::core::told;
 
-/// What a server keeps a place for at most, as the client asks.
+/// The longest time for which a server keeps a place, as the client requests.
 const KEPT_MAX: Duration = Duration::from_secs(10);
 
 impl Server {
@@ -55,7 +55,7 @@ impl Server {
                     self.note_listener(session, claims, &reply);
                 }
                 match reply {
-                    // Now and then they are unreachable.
+                    // Sometimes replicas are unreachable.
                     Ok(Reply::Fence(_))
                         if request.replicas() > 0 && self.calls.is_multiple_of(3) =>
                     {
@@ -235,7 +235,7 @@ fn refused() -> Fault {
     Fault::Refused(Error::Protocol("refused".into()))
 }
 
-/// What a request is about.
+/// The claims of a request.
 pub(crate) fn claims_of(request: &Request) -> Option<&Claims> {
     match request {
         Request::Acquire { claims, .. }

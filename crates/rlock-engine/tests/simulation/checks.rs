@@ -1,4 +1,4 @@
-//! What must hold at every moment.
+//! What must be true at every moment.
 
 use rlock_engine::engine::claims::Claims;
 use rlock_engine::engine::proof::Proof;
@@ -9,10 +9,10 @@ use crate::cluster::{SLOTS, place};
 use crate::server::name;
 use crate::world::{MS, World, everybody, nanos};
 
-/// A call that need not wait for anybody has its outcome by then: its request
-/// and the reply are on their way for two seconds each at most.
+/// A call that waits for nobody has its outcome after this time: its request and
+/// the reply travel for at most two seconds each.
 const QUICK: u64 = 4_100 * MS;
-/// How often is looked whether each hold is watched.
+/// How often the watches of all holds are checked.
 const LOOKS: u64 = 20 * MS;
 
 impl World {
@@ -56,7 +56,7 @@ impl World {
         let place = &self.places[calling.place];
         let is_settled = place.moving.is_none() && place.since < calling.begun;
         let is_there = !there.is_away(self.now) && there.refuses_until < calling.begun;
-        // It may need replicas, which are asked beside it.
+        // It may need replicas, which are asked on a separate connection.
         let is_beside = client.silent_until.max(client.refused_until) < calling.begun;
         is_linked && is_settled && is_there && is_beside && client.stopped_until < calling.begun
     }
@@ -78,7 +78,7 @@ impl World {
         Ok(())
     }
 
-    /// Every hold that must be kept exists, unless somebody ended it.
+    /// A kept lock is there, unless somebody took it away.
     fn check_kept(&mut self) -> Result<(), String> {
         let now = self.instant();
         self.kept.retain(|kept| now < kept.until);
@@ -90,16 +90,16 @@ impl World {
                 fields.contains_key(claims.owner().as_str())
             });
             if !is_held {
-                return Err(format!("{claims:?} had to be kept until {until:?}"));
+                return Err(format!("{claims:?} was not kept until {until:?}"));
             }
         }
         Ok(())
     }
 
-    /// No two valid guards exclude each other, and fences grow. The exception
-    /// is a grant that the replica did not know when it became the master: it
-    /// may count until the lease ends that the old master gave, beside one with
-    /// a larger fence.
+    /// No two valid guards exclude each other, and fences grow. There is one
+    /// exception: a replica that became the master may not have known a grant.
+    /// That grant may be valid until the old master's lease ends, beside a grant
+    /// with a larger fence.
     fn check_guards(&mut self) -> Result<(), String> {
         let now = self.instant();
         let mut held: Vec<&Guard> = Vec::new();
@@ -151,12 +151,12 @@ impl World {
         Ok(())
     }
 
-    /// A hold is watched where it is after its next renewal, which comes within
-    /// a third of its lease, and a twelfth, if nothing keeps its client from
-    /// asking for that.
+    /// A hold is watched at its server after its next renewal. That comes within
+    /// a third of its lease and a twelfth, unless its client is prevented from
+    /// sending it.
     ///
-    /// To be called before anything happens: what is there has been there since
-    /// the last look, or for no more than that.
+    /// Call it before anything happens: then the current state is at most as old
+    /// as the last check.
     pub(crate) fn check_watches(&mut self) -> Result<(), String> {
         if self.now < self.looked + LOOKS {
             return Ok(());
@@ -178,8 +178,8 @@ impl World {
         Ok(())
     }
 
-    /// Whether the loss of a hold is reported to its client; or cannot be now,
-    /// or the client has something else to do first.
+    /// Whether the server will report the loss of a hold to its client; or it
+    /// cannot now, or the client has something else to do first.
     fn is_watched(&self, client: usize, guard: &Guard) -> bool {
         let claims = &guard.proof.claims;
         let this = &self.clients[client];
@@ -192,7 +192,7 @@ impl World {
         let is_out = guard.is_taken_away
             || !guard.proof.is_live(self.instant())
             || (this.is_unsure && is_kept(&guard.proof));
-        // A request of an earlier connection may take it over to that.
+        // A request of an earlier connection may move the watch there.
         let is_hindered = link.is_cut
             || !link.is_predecessor_gone
             || there.is_away(self.looked)
@@ -208,8 +208,8 @@ impl World {
         is_out || is_hindered || is_busy || is_told
     }
 
-    /// What a call for a lock has to be quick at: the server and the connection
-    /// that it needs are there.
+    /// What a call for a lock needs for a quick answer: the server and the
+    /// connection exist.
     pub(crate) fn quick(&self, client: usize, claims: &Claims) -> Option<(usize, u64)> {
         let server = self.home(claims);
         let (this, node) = (&self.clients[client], self.kind.node(server));
@@ -220,7 +220,7 @@ impl World {
         is_there.then_some((server, link.number))
     }
 
-    /// The slot that a call is about.
+    /// The slot of a call.
     pub(crate) fn place_of(&self, claims: &Claims) -> usize {
         match self.is_cluster() {
             true => place(claims.slot()),

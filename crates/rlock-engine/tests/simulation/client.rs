@@ -21,45 +21,43 @@ pub(crate) const REPLICATION: Duration = Duration::from_secs(1);
 pub(crate) struct Client {
     pub(crate) engine: Engine,
     pub(crate) actors: Vec<Actor>,
-    /// Its process stalls until then.
+    /// Its process is paused until then.
     pub(crate) stopped_until: u64,
     pub(crate) is_closed: bool,
     /// Whether a request of an earlier connection may still be carried out.
     pub(crate) is_unsure: bool,
-    /// Whether one was made that does not say which hold it is about: it can then
-    /// end, or share, a later one of the same owner.
+    /// Whether one of its requests did not name its hold: it may end or share a
+    /// later hold of the same owner.
     pub(crate) has_undone: bool,
     /// By the numbers of their nodes.
     pub(crate) links: BTreeMap<u16, Link>,
-    /// How many there have been.
+    /// The number of connections so far.
     pub(crate) opened: u64,
-    /// The requests that have no answer yet, with their connections.
+    /// The requests without an answer, with their connections.
     pub(crate) asked: BTreeMap<Id, u64>,
     pub(crate) dawdles_until: u64,
-    /// The connections that have asked for what is on its way to a server, each
-    /// once.
+    /// The connections that have asked a server for a moving slot, once each.
     pub(crate) asking: BTreeSet<u64>,
-    /// By server, the connections that replicas are asked by, as the server calls
-    /// them; until when nothing passes them, which nobody sees, and until when
-    /// none is made.
+    /// The server's ID of the connections for replicas, by server; until when
+    /// they are silent, unnoticed; and until when new ones are refused.
     pub(crate) beside: BTreeMap<usize, u64>,
     pub(crate) silent_until: u64,
     pub(crate) refused_until: u64,
-    /// Whether it has just asked which server has what, and wants to again.
+    /// Whether it has just asked for the routes and wants to ask again.
     pub(crate) has_asked: bool,
     pub(crate) doubts: bool,
     pub(crate) owners: u64,
-    /// The losses that it has been notified of.
+    /// The losses that it has learned of.
     pub(crate) lost: HashSet<(Name, u64)>,
 }
 
-/// By what a request goes to a server.
+/// How a request reaches a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     Link,
-    /// By a connection that only asks for what is on its way there.
+    /// By a connection that only asks for a moving slot.
     Asking,
-    /// By one that replicas are asked by.
+    /// By a connection for replicas.
     Beside,
 }
 
@@ -67,22 +65,22 @@ pub(crate) enum Way {
 pub(crate) struct Link {
     pub(crate) number: u64,
     pub(crate) server: usize,
-    /// What the server calls it.
+    /// The server's ID.
     pub(crate) session: u64,
-    /// The slot of the channel that it listens to.
+    /// The slot of its channel.
     pub(crate) place: usize,
     /// Whether no earlier one is still open there.
     pub(crate) is_predecessor_gone: bool,
-    /// Nothing passes it any more.
+    /// Nothing arrives by it any more.
     pub(crate) is_cut: bool,
-    /// The client has seen that, or has had enough of it.
+    /// The client has seen its end, or has closed it.
     pub(crate) is_given_up: bool,
-    /// When the last thing arrives at each end: nothing overtakes.
+    /// When the last message arrives at each end: nothing overtakes.
     pub(crate) at_server: u64,
     pub(crate) at_client: u64,
 }
 
-/// What happens at some time.
+/// An event at some time.
 pub(crate) enum Happening {
     /// A request arrives at the server.
     Asked {
@@ -92,10 +90,10 @@ pub(crate) enum Happening {
         id: Id,
         request: Request,
     },
-    /// A reply is read by its caller. It may name another server for a slot.
+    /// A caller reads a reply. It may name another server for a slot.
     Replied {
         id: Id,
-        /// When it is there to be read.
+        /// When it can be read.
         here: u64,
         moved: Option<(u16, usize)>,
         result: Result<Reply, Fault>,
@@ -109,15 +107,15 @@ pub(crate) enum Happening {
     Unanswered {
         id: Id,
     },
-    /// The client sees that a connection is gone.
+    /// The client sees that a connection has ended.
     Breaks {
         link: u64,
     },
-    /// It tries to have a new one.
+    /// It tries to connect.
     Connects {
         node: Node,
     },
-    /// It asks some server which one has what, and hears it.
+    /// It asks a server for the routes, and gets them.
     AsksForRoutes,
     HearsOfRoutes {
         view: View,
@@ -126,18 +124,18 @@ pub(crate) enum Happening {
     MayAsk,
     /// Sentinels name a server.
     Named,
-    /// The server sees that a connection is gone.
+    /// The server sees that a connection has ended.
     Closes {
         session: u64,
     },
-    /// A key goes to another server, before its slot does.
+    /// A key moves to another server, before its slot does.
     KeyMoves {
         key: usize,
     },
     HasMoved {
         place: usize,
     },
-    /// A server hears who has what.
+    /// A server learns the current slots.
     Learns {
         server: usize,
     },
@@ -158,7 +156,7 @@ pub(crate) enum Happening {
 }
 
 impl Happening {
-    /// Whether it waits while the process of its client stalls.
+    /// Whether it waits while the client's process is paused.
     pub(crate) fn is_at_client(&self) -> bool {
         matches!(
             self,
@@ -199,7 +197,7 @@ impl Client {
         }
     }
 
-    /// The connection of that number, while it is this client's.
+    /// The connection of that number, while it is in use by this client.
     pub(crate) fn link(&mut self, number: u64) -> Option<&mut Link> {
         let mut links = self.links.values_mut();
         links.find(|link| link.number == number)

@@ -1,4 +1,4 @@
-//! Which server has which keys, and how a slot goes from one to another.
+//! Which server has which keys, and how a slot moves.
 
 use rlock_core::{Delivery, Name};
 use rlock_engine::engine::claims::Claims;
@@ -13,7 +13,7 @@ use crate::server::{Server, failure};
 use crate::world::{SECOND, World};
 use rlock_testkit::core::told;
 
-/// One server, known as one; or two of them with half of the slots each.
+/// One server, known as such; or two servers with half of the slots each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     One,
@@ -25,35 +25,35 @@ pub(crate) enum Kind {
 pub(crate) struct Shard {
     pub(crate) master: usize,
     pub(crate) spare: usize,
-    /// Whether one is about to take the other's place.
+    /// Whether a failover is about to happen.
     pub(crate) is_failing: bool,
-    /// When the next fall may be: clients who see neither of two changes do not
-    /// know that the server has forgotten what it was to tell them.
+    /// The earliest next failover: a client that sees neither of two changes
+    /// cannot know that the server forgot its messages.
     pub(crate) steady_from: u64,
 }
 
-/// A slot. The first two are those of the keys, the others stand for the many
-/// that have none.
+/// A slot. The first two are the slots of the keys; the others stand for the many
+/// slots without keys.
 #[derive(Debug)]
 pub(crate) struct Place {
     pub(crate) shard: usize,
-    /// Where it is on its way to.
+    /// The target, while it is moving.
     pub(crate) moving: Option<usize>,
-    /// Since when it is where it is.
+    /// Since when it has been there.
     pub(crate) since: u64,
 }
 
 pub(crate) const SLOTS: [u16; 4] = [1, 3, 5, 7];
 
-/// The master of each slot, as some server knows it.
+/// The master of each slot, in the view of a server.
 pub(crate) type View = [usize; SLOTS.len()];
 
-/// What a server says to a request.
+/// A server's answer to a request.
 pub(crate) enum Answer {
     Reply(Result<Reply, Fault>),
-    /// Another one has the key already, though not the slot.
+    /// Another server already has the key, though not the slot.
     Ask(usize),
-    /// Another one has the slot.
+    /// Another server has the slot.
     Moved(u16, usize),
 }
 
@@ -83,7 +83,7 @@ impl Kind {
         Routes::Slots((0..=*last).map(server).collect())
     }
 
-    /// Which of the keys one request may name together.
+    /// The keys that one request may name together.
     pub(crate) fn together(self) -> Vec<&'static str> {
         let is_near = |key: &&str| self == Self::One || place_of(key) == place_of(KEYS[0]);
         KEYS.into_iter().filter(is_near).collect()
@@ -105,7 +105,7 @@ pub(crate) fn name(key: &str) -> Name<'_> {
 }
 
 impl World {
-    /// Who really has what.
+    /// The actual masters of the slots.
     pub(crate) fn view(&self) -> View {
         std::array::from_fn(|place| self.master(place))
     }
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// The server that has what a client holds, or asks for.
+    /// The server that has the keys of a client's hold or request.
     pub(crate) fn home(&self, claims: &Claims) -> usize {
         match self.kind {
             Kind::One => self.shards[0].master,
@@ -172,8 +172,8 @@ impl World {
         }
     }
 
-    /// A slot begins to move to the other master: for `window`, its keys go one
-    /// by one; or all at once.
+    /// A slot starts to move to the other master: its keys move one by one within
+    /// `window`, or all at once.
     pub(crate) fn moves(&mut self, place: usize, window: u64) {
         let from = self.places[place].shard;
         let is_busy =
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    /// A key goes to where its slot is about to go.
+    /// A key moves to the target of its slot.
     pub(crate) fn key_moves(&mut self, key: &str) {
         let place = &self.places[place_of(key)];
         let Some(to) = place.moving else {
@@ -221,7 +221,7 @@ impl World {
         self.has_acted(to);
     }
 
-    /// Nobody waits for a key there any more, nor is notified of its loss.
+    /// Ends the waits and watches for a key there.
     fn turns_away(&mut self, server: usize, key: &str) {
         let core = &mut self.servers[server].core;
         while let Some(ended) = core.locks.withdraw_one(name(key)) {
@@ -237,7 +237,7 @@ impl World {
         self.servers[server].unwatch(key);
     }
 
-    /// All of a slot is at the other server.
+    /// The slot with all its keys is at the other server.
     pub(crate) fn has_moved(&mut self, place: usize) {
         let Some(to) = self.places[place].moving else {
             return;
@@ -263,7 +263,7 @@ impl World {
         self.channels_are_gone(from, place);
     }
 
-    /// Servers that had no part in a change know of it some seconds later.
+    /// Servers that took no part in a change learn of it some seconds later.
     pub(crate) fn others_learn(&mut self) {
         for server in 0..self.servers.len() {
             let late = self.below(3 * SECOND);
@@ -275,8 +275,8 @@ impl World {
         self.servers[server].view = self.view();
     }
 
-    /// A server tells nothing more on channels in a slot that it has not. The
-    /// client sees that, and believes nothing more of what it hears there.
+    /// A server sends no more messages on channels in a slot that it has lost.
+    /// The client sees that, and ignores later messages there.
     fn channels_are_gone(&mut self, server: usize, place: usize) {
         for client in 0..self.clients.len() {
             let node = self.kind.node(server).0;

@@ -14,8 +14,8 @@ use rlock_testkit::core::store::{Store, Stored};
 
 pub(crate) type Keys = BTreeMap<(u32, Vec<u8>), Stored>;
 
-/// What an owner had of the master that is gone, and its replica never knew:
-/// the grant, or how long it was renewed for.
+/// An owner's grant, or its renewal, on the old master that its replica never
+/// knew.
 #[derive(Debug)]
 pub(crate) struct Unreplicated {
     key: String,
@@ -83,7 +83,7 @@ impl World {
         }
     }
 
-    /// Its connections end, and it knows nothing when it is back.
+    /// Its connections end, and its data is gone when it returns.
     fn is_killed(&mut self, server: usize, back: u64) {
         let (view, ahead) = (self.servers[server].view, self.servers[server].ahead);
         self.servers[server] = Server {
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// It is there again, as a replica.
+    /// It returns, as a replica.
     pub(crate) fn returns(&mut self, server: usize) {
         self.tells(|| format!("  server {server} is a replica"));
         let view = self.view();
@@ -150,7 +150,7 @@ impl World {
         self.has_acted(server);
     }
 
-    /// A Sentinel names a server: a client leaves another one.
+    /// A Sentinel names a server: a client leaves any other server.
     pub(crate) fn is_named(&mut self, client: usize) {
         let master = self.shards[0].master;
         let links = self.clients[client].links.values();
@@ -162,7 +162,7 @@ impl World {
         }
     }
 
-    /// The replica may not know that a hold was ended, which its owner knows.
+    /// The replica may not know of a hold's end, which its owner knows.
     fn is_held_again(&mut self, copy: &Keys) {
         for ((_, key), stored) in copy {
             let holders = stored.held().into_iter().flat_map(|held| &held.holders);
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// Whether this grant, or its lease, is one that the replica never knew.
+    /// Whether the replica never knew this grant, or its lease.
     pub(crate) fn is_unreplicated(&self, claims: &Claims, fence: u64, key: &[u8]) -> bool {
         self.unreplicated.iter().any(|it| {
             it.key.as_bytes() == key
@@ -211,7 +211,7 @@ impl World {
         })
     }
 
-    /// The master of now knows it.
+    /// The current master knows it.
     pub(crate) fn is_replicated(&mut self, claims: &Claims) {
         let keys: Vec<_> = claims.keys().collect();
         let owner = claims.owner().as_str();
@@ -220,7 +220,7 @@ impl World {
     }
 }
 
-/// When something is by the clock of the world, in nanoseconds.
+/// A moment by the clock of the world, in nanoseconds.
 fn by_clock(at: Timestamp, ahead: u64) -> u64 {
     at.micros().saturating_sub(START + ahead) * 1000
 }

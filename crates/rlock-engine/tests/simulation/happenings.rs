@@ -1,4 +1,4 @@
-//! What happens next, and what comes of it.
+//! The next events, and their consequences.
 
 use rlock_engine::engine::claims::Name;
 use rlock_engine::engine::request::{Notice, NoticeKind, Reply, Request};
@@ -14,7 +14,7 @@ use crate::server::moved;
 use crate::world::World;
 
 impl World {
-    /// Tells the engine of a client what happens, and does what it says.
+    /// Passes an event to a client's engine, and carries out the actions.
     pub(crate) fn tell(&mut self, client: usize, event: Event) {
         let now = self.instant();
         if !matches!(event, Event::Tick) {
@@ -167,7 +167,7 @@ impl World {
         let request = id;
         self.tell(client, Event::Reply { request, result });
         if is_over {
-            // It is a replica, and another one is the master.
+            // It is a replica, and another server is the master.
             self.breaks(client, link);
         }
     }
@@ -180,7 +180,7 @@ impl World {
             return;
         };
         if self.servers[server].is_away(now) {
-            // It sees that when it is there again.
+            // It sees that when it runs again.
             let time = self.servers[server].away_until - now;
             return self.later(time, 0, Happening::Closes { session });
         }
@@ -238,7 +238,7 @@ impl World {
         if let (Ok(Reply::Fence(_)), Some(claims)) = (&result, claims_of(&request)) {
             self.is_replicated(claims);
         }
-        // What a command tells its own connection may come before its reply.
+        // A command's messages to its own connection may come before its reply.
         let first = self.below(2) == 0;
         if first {
             self.has_acted(server);
@@ -267,7 +267,7 @@ impl World {
         self.has_acted(server);
     }
 
-    /// What is about a hold is asked for at the server that has it already.
+    /// A request about a hold goes to the server that already has it.
     fn asks_there(&mut self, client: usize, server: usize, id: Id, request: Request) {
         if self.servers[server].is_away(self.now) {
             return self.is_not_there(client, id);
@@ -287,8 +287,8 @@ impl World {
         self.later(late, client, asked);
     }
 
-    /// What replicas must know uses a connection of its own, of which the
-    /// client's other one says nothing.
+    /// A request for replicas uses a separate connection, whose state says
+    /// nothing about the client's main one.
     fn asks_beside(&mut self, client: usize, server: usize, id: Id, request: Request) {
         let this = &self.clients[client];
         let is_silent = self.now < this.silent_until;
@@ -318,7 +318,7 @@ impl World {
         self.later(late, client, asked);
     }
 
-    /// Sends on what a server tells.
+    /// Delivers a server's messages.
     pub(crate) fn has_acted(&mut self, server: usize) {
         self.servers[server].core.turn();
         let node = self.kind.node(server).0;

@@ -1,4 +1,4 @@
-//! The network: connections that are made, break, or vanish.
+//! The network: connections begin, break, or vanish.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::operation::{Beside, Cut};
 use crate::server::failure;
 use crate::world::{MS, SECOND, World, nanos};
 
-/// After how long a request without a reply is given up.
+/// The time after which a request without a reply fails.
 pub(crate) const RESPONSE_LIMIT: u64 = 5 * SECOND;
 
-/// When a server sees by itself that the other end has vanished.
+/// When a server notices that the other end has vanished.
 const KEEPALIVE: u64 = 30 * SECOND;
 
 impl World {
@@ -33,7 +33,7 @@ impl World {
         self.tell(client, Event::Closed);
     }
 
-    /// All connections of a client, or that to one of the masters.
+    /// All connections of a client, or only the one to a master.
     pub(crate) fn cut(&mut self, client: usize, shard: Option<usize>, how: Cut) {
         let shard = shard.map(|shard| shard % self.shards.len());
         let master = shard.map(|shard| self.shards[shard].master);
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// The slots that a client thinks a node has, by their places.
+    /// The slots of a node in a client's view, by their places.
     fn places_at(&self, client: usize, node: Node) -> Vec<usize> {
         let routes = self.clients[client].engine.routes();
         let places = (0..SLOTS.len()).filter(|place| routes.node(SLOTS[*place]) == node);
@@ -163,11 +163,11 @@ impl World {
         link.is_given_up = true;
         let (session, server) = (link.session, link.server);
         if !std::mem::replace(&mut link.is_cut, true) {
-            // The server may not see that the client has given it up.
+            // The server may not see that the client has closed it.
             self.later(KEEPALIVE, client, Happening::Closes { session });
         }
-        // Some callers see it first, others later, or read a reply that was here
-        // before.
+        // Some callers see it first; others see it later, or read a reply that
+        // was already there.
         let read = self.delay_what_is_said(client, number);
         for id in self.clients[client].asked_by(number) {
             if self.below(2) == 0 && !read.contains(&id) {
@@ -194,8 +194,8 @@ impl World {
         self.later(pause, client, Happening::Connects { node });
     }
 
-    /// What has been said by a connection may be read long after its end: the
-    /// replies are to those requests.
+    /// Bytes of a connection may be read long after its end: the replies to those
+    /// requests.
     fn delay_what_is_said(&mut self, client: usize, number: u64) -> Vec<Id> {
         let asked = self.clients[client].asked_by(number);
         let now = self.now;
@@ -229,7 +229,7 @@ impl World {
         self.breaks(client, link);
     }
 
-    /// Another server has a slot than a client thought.
+    /// A client learns that another server has a slot.
     pub(crate) fn redirected(&mut self, client: usize, slot: u16, server: usize) {
         let node = self.kind.node(server);
         self.tell(client, Event::SlotMoved { slot, node });
@@ -249,7 +249,7 @@ impl World {
         self.later(soon + SECOND, client, Happening::MayAsk);
     }
 
-    /// A server is asked that the client has a connection to, or else any.
+    /// Asks a connected server for the routes, or any other.
     pub(crate) fn asks_for_routes(&mut self, client: usize) {
         let links = self.clients[client].links.values();
         let linked = links.filter(|it| !it.is_cut).map(|link| link.server);
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    /// How long something is on its way: mostly short, at times long.
+    /// The delay of a delivery: usually short, sometimes long.
     pub(crate) fn delay(&mut self) -> u64 {
         match self.below(60) {
             0 => self.below(2 * SECOND),
@@ -279,7 +279,7 @@ impl World {
         }
     }
 
-    /// Nothing passes the connection any more that replicas are asked by.
+    /// The connection for replicas becomes silent.
     pub(crate) fn is_silent_beside(&mut self, client: usize, id: Id) {
         let time = RESPONSE_LIMIT + nanos(REPLICATION);
         let replied = Happening::Replied {
@@ -291,7 +291,7 @@ impl World {
         self.later(time, client, replied);
     }
 
-    /// What becomes of the connections that replicas are asked by.
+    /// Faults of the connections for replicas.
     pub(crate) fn goes_wrong_beside(&mut self, client: usize, how: Beside) {
         let this = &mut self.clients[client];
         match how {
@@ -308,7 +308,7 @@ impl World {
         }
     }
 
-    /// The extra server does not exist.
+    /// The target of a separate connection is unreachable.
     pub(crate) fn is_not_there(&mut self, client: usize, id: Id) {
         let replied = Happening::Replied {
             id,
@@ -320,7 +320,7 @@ impl World {
     }
 }
 
-/// A client of a cluster with this many holds, all of them at the first server.
+/// A client of a cluster with this number of holds, all at the first server.
 fn holder(count: u64) -> Engine {
     let mut nodes = vec![Node(0); usize::from(node::SLOTS)];
     nodes[1] = Node(1);
@@ -358,7 +358,7 @@ fn holder(count: u64) -> Engine {
 
 const START: Instant = Instant::from_nanos(1_000_000_000);
 
-/// How long it takes that another server comes, goes, and gives its slot away.
+/// How long the engine takes when another server comes, goes, and loses its slot.
 fn time_of_changes_elsewhere(engine: &mut Engine) -> Duration {
     let begun = std::time::Instant::now();
     for number in 0..100 {

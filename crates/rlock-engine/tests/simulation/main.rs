@@ -1,9 +1,9 @@
-//! The engine of the client against the core of the server, in a world where
-//! everything goes wrong that can.
+//! The engine of the client against the core of the server, in a world with every
+//! kind of fault.
 //!
 //! Time is a number here, and chance comes from a seed, so a failure can be
-//! repeated. What fails shrinks to the fewest operations that show it, which
-//! are printed as a script.
+//! repeated. A failing run shrinks to the fewest operations that show the
+//! failure, which are printed as a script.
 
 mod actor;
 mod carry_out;
@@ -30,7 +30,7 @@ use cluster::Kind;
 use operation::Operation;
 use world::World;
 
-/// What has happened in all worlds of a kind.
+/// The events in all worlds of a kind.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     events: u64,
@@ -63,7 +63,7 @@ fn play(kind: Kind, cases: u32) -> Seen {
     let mut runner = TestRunner::new(ProptestConfig {
         cases,
         failure_persistence: None,
-        // The same each time, so that a failure is a change's doing.
+        // The same in each run, so that a change causes each new failure.
         rng_seed: RngSeed::Fixed(1),
         max_shrink_iters: 20_000,
         ..ProptestConfig::default()

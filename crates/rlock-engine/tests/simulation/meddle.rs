@@ -1,4 +1,4 @@
-//! What the network, the operators and the servers themselves do to locks.
+//! What the network, operators and servers do to locks.
 
 use rlock_engine::engine::Event;
 
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// An operator does something at each master that is there.
+    /// An operator acts at each master that is reachable.
     fn at_masters(&mut self, mut work: impl FnMut(&mut crate::server::Server)) {
         for server in 0..self.servers.len() {
             let this = &mut self.servers[server];
@@ -102,15 +102,15 @@ impl World {
         }
     }
 
-    /// What was promised is so no more.
+    /// Kept locks may be gone from here on.
     pub(crate) fn disturbs_what_is_kept(&mut self) {
         self.disturbed = self.now;
         self.kept.clear();
     }
 
-    /// What follows may surprise those who hold.
+    /// Holders may lose their locks from here on.
     fn take_away(&mut self) {
-        // A replica that takes over may not have heard of it.
+        // A replica that takes over may not know of it.
         self.may_leave |= self.shards.iter().any(|shard| shard.is_failing);
         self.meddled = self.now;
         self.disturbs_what_is_kept();

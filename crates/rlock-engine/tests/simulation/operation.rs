@@ -1,13 +1,14 @@
-//! What can be done to the world.
+//! The operations of the world.
 
 use std::time::Duration;
 
 use rlock_engine::engine::terms::{Ask, Queueing, Terms};
 
-/// The clients, and the tasks of each.
+/// The clients, and the tasks of each client.
 pub(crate) const CLIENTS: usize = 2;
 pub(crate) const ACTORS: usize = 6;
-/// Short ones whose slots are among the first. The first and the last share one.
+/// Short keys whose slots are among the first. The first and the last share a
+/// slot.
 pub(crate) const KEYS: [&str; 3] = ["emj", "ccg", "{emj}"];
 
 #[derive(Clone, Copy, Debug)]
@@ -15,36 +16,35 @@ pub(crate) enum Operation {
     /// An idle task asks for a lock.
     Ask {
         actor: usize,
-        /// Which keys: one, or all of them.
+        /// The keys: one, or all of them.
         key: Option<usize>,
         ask: Ask,
         queueing: Queueing,
         terms: Terms,
-        /// One of the owners that a client keeps; else a new one.
+        /// One of the owners that a client keeps, or a new one.
         owner: Option<usize>,
     },
-    /// A task drops its call, or its guard.
+    /// A task drops its call or its guard.
     Drop { actor: usize },
     /// A task releases its guard, and waits for that. The lock stays taken for
-    /// this long from then on, or from its last release.
+    /// `kept` from then on, or from its last release.
     Release {
         actor: usize,
         kept: Option<Duration>,
     },
-    /// A reader wants to write.
+    /// A shared holder upgrades.
     Upgrade { actor: usize, queueing: Queueing },
-    /// A writer wants to read on.
+    /// An exclusive holder downgrades.
     Downgrade { actor: usize },
-    /// A holder wants more time.
+    /// A holder extends its lease.
     Extend { actor: usize, lease: Duration },
-    /// The connections of a client break, or that to one of the masters.
+    /// A client's connections break, or only the one to a master.
     Cut {
         client: usize,
         shard: Option<usize>,
         how: Cut,
     },
-    /// Something becomes of the connections of a client that replicas are asked
-    /// by.
+    /// Something happens to a client's connections for replicas.
     Beside { client: usize, how: Beside },
     /// Its process is stopped, or its machine is suspended.
     Stop { client: usize, time: Duration },
@@ -52,26 +52,26 @@ pub(crate) enum Operation {
     Dawdle { client: usize, time: Duration },
     /// Its runtime ends.
     Close { client: usize },
-    /// It ends all that it holds and asks for, and takes nothing any more.
+    /// It ends all holds and calls, and acquires nothing more.
     LeaveAll { client: usize },
-    /// A master refuses all for a while, as it has too few replicas.
+    /// A master refuses everything for a while: it has too few replicas.
     Refuse { shard: usize, time: Duration },
     /// An operator frees a lock.
     Force { key: usize },
     /// An operator ends a wait.
     Cancel { actor: usize },
-    /// All data is gone.
+    /// All data is deleted.
     Flush,
     /// Somebody sets the server's clock.
     Jump { time: Duration },
-    /// The slot of a key moves to the other master; or one without keys. If that
-    /// takes time, its keys go before it.
+    /// A slot moves to the other master: the slot of a key, or one without keys.
+    /// If that takes time, its keys move first.
     Move {
         key: Option<usize>,
         window: Duration,
     },
-    /// A master's replica takes its place. What has changed there for `lag`
-    /// before that is lost, and the old one comes back as a replica.
+    /// A master's replica takes its place. Changes in the last `lag` before that
+    /// are lost, and the old master returns as a replica.
     FailOver {
         shard: usize,
         fall: Fall,
@@ -88,7 +88,7 @@ pub(crate) enum Cut {
     Plain,
     /// Only the client sees it.
     HalfOpen,
-    /// Nobody sees it: what is sent is gone.
+    /// Nobody sees it: everything sent is lost.
     Silent,
     /// Only the server sees it.
     Unseen,
@@ -98,19 +98,19 @@ pub(crate) enum Cut {
 pub(crate) enum Beside {
     /// Both ends see it.
     Breaks,
-    /// Nobody sees it: what is sent is gone.
+    /// Nobody sees it: everything sent is lost.
     Silent,
-    /// They end, and no other is made for this long.
+    /// They end, and new ones are refused for this time.
     Refused(Duration),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fall {
-    /// It comes back with no data.
+    /// It returns without data.
     Killed,
-    /// Its process stalls.
+    /// Its process is paused.
     Paused,
-    /// By hand, with nothing lost.
+    /// Manually, with nothing lost.
     Demoted,
 }
 
@@ -118,7 +118,7 @@ impl Operation {
     /// Any bytes are an operation.
     pub(crate) fn decode([what, who, which, how, long, more]: [u8; 6]) -> Self {
         let (actor, client) = (usize::from(who) % ACTORS, usize::from(who) % CLIENTS);
-        // Most want the same.
+        // Most tasks want the same key.
         let key = [0, 0, 0, 1, 1, 2][usize::from(which) % 6];
         let millis = |millis: u64| Duration::from_millis(millis);
         let queueing = match long % 5 {

@@ -1,4 +1,4 @@
-//! What has to go wrong in a certain order to show something.
+//! Faults that must happen in a certain order to reveal something.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use crate::world::World;
 /// How often each of these scripts is played, each time with other delays.
 const SEEDS: u64 = 100;
 
-/// A grant is on its way to a connection that breaks. Its call is dropped, which
-/// gives the lock to the next in line, and the same owner asks again, before the
-/// message comes at last.
+/// A grant travels by a connection that breaks. Its call is dropped, which passes
+/// the lock to the next in line. The same owner asks again before the message
+/// arrives.
 #[test]
 fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
     let wait = Queueing::Unlimited;
@@ -37,8 +37,8 @@ fn a_grant_that_an_earlier_connection_was_told_of_is_none() {
     play(Kind::One, 10 * SEEDS, &script, |_| true);
 }
 
-/// A release is on its way by a connection that breaks, and the server does not
-/// see that. It is asked for once more by the next, and arrives when its owner
+/// A release travels by a connection that breaks, and the server does not see
+/// that. The next connection repeats it. The first one arrives after its owner
 /// has taken the lock again.
 #[test]
 fn a_late_release_frees_nothing_that_was_taken_anew() {
@@ -60,8 +60,8 @@ fn a_late_release_frees_nothing_that_was_taken_anew() {
     play(Kind::One, 20 * SEEDS, &script, |_| true);
 }
 
-/// Its requests would be answered within five seconds at the latest, or not at
-/// all. A lease of two seconds cannot wait for that.
+/// Its requests would be answered within five seconds, or never. A lease of two
+/// seconds cannot wait for that.
 #[test]
 fn a_silent_connection_is_given_up_while_a_lease_can_still_be_renewed() {
     let asked = asks(0, Queueing::Try, Duration::from_secs(2));
@@ -70,7 +70,7 @@ fn a_silent_connection_is_given_up_while_a_lease_can_still_be_renewed() {
     play(Kind::One, SEEDS, &script, |world| world.has_given_up(0));
 }
 
-/// One connection is silent, with requests on it that wait for their replies.
+/// One connection is silent, with requests that wait for their replies.
 #[test]
 fn a_silent_master_delays_no_lock_of_another() {
     let script = [
@@ -92,7 +92,7 @@ fn a_silent_master_delays_no_lock_of_another() {
     play(Kind::Cluster, SEEDS, &script, |world| world.holds(4));
 }
 
-/// Nothing renews it, so nothing is asked there that would be refused.
+/// Nothing renews it, so no request would be refused there.
 #[test]
 fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
     for window in [0, 500] {
@@ -113,7 +113,7 @@ fn a_loss_is_told_at_the_master_that_has_the_slot_now() {
     }
 }
 
-/// Waits and holds go on at the replica, though the master is gone for good.
+/// Waits and holds continue at the replica, though the master is gone for good.
 #[test]
 fn a_wait_goes_on_at_the_replica() {
     for (kind, fall) in [
@@ -145,9 +145,9 @@ fn a_wait_goes_on_at_the_replica() {
     }
 }
 
-/// The server cuts a bound lease when its connection ends, and the lease goes
-/// to the other master like that. The reply to a renewal from before is read
-/// when the hold is counted there already.
+/// The server cuts a bound lease when its connection ends, and the cut lease
+/// moves to the other master. The reply to an earlier renewal is read when the
+/// hold is already counted at the other master.
 #[test]
 fn what_an_ended_connection_has_renewed_is_cut_also_at_another_master() {
     let bound = Terms::new()
@@ -206,8 +206,8 @@ fn a_sign_of_life_of_another_master_says_nothing_of_a_grant() {
     play(Kind::Cluster, 4 * SEEDS, &script, |_| true);
 }
 
-/// The same of the connection that replicas are asked by: a grant's message is
-/// late, while a hold is renewed by that one all the time.
+/// The same for the connection for replicas: a grant's message is late, while
+/// that connection renews a hold all the time.
 #[test]
 fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
     for renewed in [true, false] {
@@ -234,8 +234,8 @@ fn a_sign_of_life_beside_a_connection_says_nothing_of_a_grant() {
     }
 }
 
-/// The server has lost a connection, and so a bound hold. Replicas are asked by
-/// another one all the time; or that is refused all the time.
+/// The server has lost a connection, and with it a bound hold. Meanwhile another
+/// connection asks replicas all the time, or is refused all the time.
 #[test]
 fn nor_keeps_it_what_is_bound_to_the_connection() {
     let bound = Terms::new().bound(Duration::from_millis(500)).unwrap();
@@ -277,8 +277,8 @@ fn a_lock_is_not_held_for_a_call_whose_grant_nobody_can_confirm() {
     }
 }
 
-/// The reply that grants a lock is read when there is the next connection already,
-/// and replicas are asked about the grant then.
+/// The reply that grants a lock is read after the reconnect, and then replicas
+/// are asked about the grant.
 #[test]
 fn a_grant_by_an_ended_connection_is_watched_by_the_next() {
     let script = [
@@ -294,8 +294,8 @@ fn a_grant_by_an_ended_connection_is_watched_by_the_next() {
     play(Kind::One, SEEDS, &script, |_| true);
 }
 
-/// The connection ends while the lease is extended, which is asked for again by
-/// the next one before the hold is looked at there.
+/// The connection ends during an extension of the lease. The next one repeats the
+/// extension before it checks the hold.
 #[test]
 fn a_fixed_lease_that_was_extended_over_two_connections_is_watched() {
     let fixed = Terms::new()
@@ -337,7 +337,7 @@ fn play(kind: Kind, seeds: u64, script: &[Operation], is_right: impl Fn(&World) 
     }
 }
 
-/// A task asks for the first lock; the second one always as the same owner.
+/// A task asks for the first lock; the second task always uses the same owner.
 fn asks(actor: usize, queueing: Queueing, lease: Duration) -> Operation {
     Operation::Ask {
         actor,
@@ -349,7 +349,7 @@ fn asks(actor: usize, queueing: Queueing, lease: Duration) -> Operation {
     }
 }
 
-/// The same, for another lock.
+/// The same for another lock.
 fn at(other: usize, mut operation: Operation) -> Operation {
     if let Operation::Ask { key, .. } = &mut operation {
         *key = Some(other);
@@ -357,7 +357,7 @@ fn at(other: usize, mut operation: Operation) -> Operation {
     operation
 }
 
-/// The same, on other terms.
+/// The same with other terms.
 fn with(others: Terms, mut operation: Operation) -> Operation {
     if let Operation::Ask { terms, .. } = &mut operation {
         *terms = others;

@@ -1,4 +1,4 @@
-//! A server: the core, the connections to it, and who listens to what.
+//! A server: the core, its connections, and their channels.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ pub(crate) const START: u64 = 1_700_000_000_000_000;
 pub(crate) struct Server {
     pub(crate) core: Driver,
     pub(crate) is_master: bool,
-    /// Who has which slots, as far as it knows.
+    /// The slots in its view.
     pub(crate) view: View,
-    /// The connections that are open here.
+    /// The open connections.
     pub(crate) sessions: BTreeMap<u64, Peer>,
-    /// The connection that tells of the loss of a hold; and of those who wait,
-    /// that which will tell of it.
+    /// The connection that reports the loss of a hold, or will report it once its
+    /// waiting owner holds the lock.
     pub(crate) watched: BTreeMap<Vec<u8>, u64>,
     pub(crate) queued: BTreeMap<Vec<u8>, u64>,
-    /// Until when all is refused.
+    /// Until when it refuses everything.
     pub(crate) refuses_until: u64,
-    /// Until when its process does nothing, or is gone.
+    /// Until when its process is paused or gone.
     pub(crate) away_until: u64,
     /// How far somebody has set the clock forward, in microseconds.
     pub(crate) ahead: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Server {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) client: usize,
-    /// Not if it only asks for what is on its way here.
+    /// False if it only asks for a moving slot.
     listens: bool,
 }
 
@@ -96,7 +96,7 @@ impl Server {
         is_free && self.core.locks.gauges().waiters == 0
     }
 
-    /// When something is due, by the clock of the world.
+    /// The next deadline, by the clock of the world.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
         let next = self.core.locks.next_deadline(self.core.now)?;
         let micros = next.micros().checked_sub(START + self.ahead)?;
@@ -113,7 +113,7 @@ impl Server {
         self.sessions.insert(session, Peer { client, listens });
     }
 
-    /// A connection that only asks for what is on its way here.
+    /// A connection that only asks for a moving slot.
     pub(crate) fn open_to_ask(&mut self, session: u64, client: usize) {
         let listens = false;
         self.sessions.insert(session, Peer { client, listens });
@@ -152,7 +152,7 @@ impl Server {
         self.watched.get(name).copied()
     }
 
-    /// Nobody is notified of the loss of a key any more.
+    /// Ends the watches of a key.
     pub(crate) fn unwatch(&mut self, key: &str) {
         let end = format!(" {key}").into_bytes();
         self.watched.retain(|name, _| !name.ends_with(&end));
@@ -217,7 +217,7 @@ fn channel(client: usize) -> told::OnChannel {
     (ChannelKind::Plain, client.to_string())
 }
 
-/// As messages have it.
+/// The name in messages.
 pub(crate) fn name(claims: &Claims) -> Vec<u8> {
     let owner = claims.owner().as_str().as_bytes();
     [owner, b" ", claims.key()].concat()
@@ -227,7 +227,7 @@ pub(crate) fn failure(text: &str) -> Failure {
     Failure::Io(text.to_owned())
 }
 
-/// What a server of a cluster says that does not have the key.
+/// A cluster server's error for a key that it does not have.
 pub(crate) fn moved(code: &str) -> ServerError {
     let (code, message) = (code.to_owned(), String::new());
     ServerError { code, message }

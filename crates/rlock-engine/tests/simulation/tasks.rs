@@ -1,4 +1,4 @@
-//! What the tasks of the clients do, and those who meddle.
+//! What the clients' tasks do, and what others do to locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -182,7 +182,7 @@ impl World {
         event: impl FnOnce(Id) -> Event,
     ) {
         let bound = match queueing {
-            // Replicas may have to answer after the server's last word.
+            // Replicas may have to answer after the server's last message.
             Queueing::Try => Some(PATIENCE + Duration::from_secs(1) + REPLICATION),
             Queueing::AtMost(wait) => Some(wait + Duration::from_secs(1) + REPLICATION),
             Queueing::Unlimited => None,
@@ -243,8 +243,8 @@ impl World {
         if let (What::Extend(lease), Some(guard)) = (calling.what, &mut state.guard) {
             guard.lease = guard.lease.max(lease);
         }
-        // The owner of that name may have ended it since, and a request of an
-        // earlier connection may set its lease again.
+        // Another task with the same owner may have ended it since, and a request
+        // of an earlier connection may set its lease again.
         if let (What::Release(Some(until)), Outcome::Done) = (calling.what, &outcome)
             && self.kind == Kind::One
             && !is_unsure
@@ -258,7 +258,7 @@ impl World {
             self.granted += 1;
             let before = state.guard.as_ref().map(|guard| guard.lease);
             let (ask, lease) = match calling.what {
-                // The owner may hold it already, for longer at a time.
+                // The owner may already hold it, with a longer lease.
                 What::Lock(ask, lease) if !calling.owner.contains("kept") => (ask, lease),
                 What::Lock(ask, _) => (ask, LEASE_MAX),
                 _ => (Ask::Exclusive, before.unwrap_or(LEASE_MAX)),

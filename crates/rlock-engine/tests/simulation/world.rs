@@ -1,4 +1,4 @@
-//! Clients, servers, and a network between them.
+//! Clients, servers, and the network between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,24 +29,24 @@ pub(crate) struct World {
     pub(crate) places: Vec<Place>,
     pub(crate) clients: Vec<Client>,
     pub(crate) unreplicated: Vec<Unreplicated>,
-    /// The largest fence that a guard has shown, by key, and whose it was.
+    /// The largest fence of all guards, by key, and its owner.
     pub(crate) fences: BTreeMap<Vec<u8>, (u64, String)>,
-    /// When somebody last took locks away, or set the clock.
+    /// When somebody last took locks away or set the clock.
     pub(crate) meddled: u64,
-    /// What servers have promised to keep.
+    /// The locks that servers have promised to keep.
     pub(crate) kept: Vec<Kept>,
-    /// When that was last broken.
+    /// When such a promise was last broken.
     pub(crate) disturbed: u64,
-    /// The keys that may be left to the end of their lease, and by whom.
+    /// The keys that may stay until the end of their lease, and their owners.
     pub(crate) left: BTreeSet<(Vec<u8>, String)>,
     /// Whether something may stay until its lease ends.
     pub(crate) may_leave: bool,
     pub(crate) is_ending: bool,
-    /// When was looked last whether holds are watched.
+    /// When the watches of all holds were last checked.
     pub(crate) looked: u64,
-    /// What should not have happened.
+    /// The first violation.
     pub(crate) wrong: Option<String>,
-    /// What happened, if somebody wants to read it.
+    /// The log of events, if somebody wants to read it.
     pub(crate) story: Option<Vec<String>>,
     pub(crate) happened: u64,
     pub(crate) granted: u64,
@@ -104,7 +104,7 @@ impl World {
             moves: 0,
             fail_overs: 0,
         };
-        // Those of a cluster are made when they are needed.
+        // Connections of a cluster open when they are needed.
         if kind == Kind::One {
             for client in 0..CLIENTS {
                 world.connects(client, kind.node(0));
@@ -113,7 +113,7 @@ impl World {
         world
     }
 
-    /// What happens when `script` is played with `seed`, line by line.
+    /// The events of `script` played with `seed`, line by line.
     pub(crate) fn story(kind: Kind, script: &[Operation], seed: u64) -> String {
         let mut world = Self::new(kind, seed);
         world.story = Some(Vec::new());
@@ -133,13 +133,13 @@ impl World {
         self.end()
     }
 
-    /// Whether a client has had enough of its first connection.
+    /// Whether a client has closed its first connection.
     pub(crate) fn has_given_up(&self, client: usize) -> bool {
         let client = &self.clients[client];
         client.opened > 1 || client.links.is_empty()
     }
 
-    /// Whether a task has a guard that counts.
+    /// Whether a task has a valid guard.
     pub(crate) fn holds(&self, actor: usize) -> bool {
         let guard = &self.clients[actor % CLIENTS].actors[actor].guard;
         guard.as_ref().is_some_and(|it| self.is_live(&it.proof))
@@ -160,7 +160,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything is let go, and nothing goes wrong any more.
+    /// Everything is released, and no more faults happen.
     fn end(&mut self) -> Result<(), String> {
         self.is_ending = true;
         for (client, actor) in everybody() {
@@ -197,7 +197,7 @@ impl World {
         Ok(())
     }
 
-    /// Whether all that hold a key have left it to the end of their lease.
+    /// Whether all holders of a key have left it to the end of their lease.
     fn is_left(&self, server: &Server, (db, key): &(u32, Vec<u8>), hold: &Stored) -> bool {
         let Some(held) = hold.held() else {
             return false;
@@ -205,8 +205,9 @@ impl World {
         let name = rlock_core::Name { db: *db, key };
         let is_over = server.core.store.get(server.time(self.now), name).is_none();
         let is_left = |owner: &String| self.left.contains(&(key.clone(), owner.clone()));
-        // A key that has moved is watched from its next renewal on. Without one, as
-        // when its client cannot reach the server, it ends by the server's own clock.
+        // A key that has moved is watched from its next renewal on. Without a
+        // renewal, for instance when its client cannot reach the server, it ends
+        // by the server's own clock.
         is_over && (self.is_cluster() || held.holders.keys().all(is_left))
     }
 
@@ -264,7 +265,7 @@ impl World {
         Some(due.max(self.now).max(client.stopped_until))
     }
 
-    /// When the first server has something to do by itself, and which.
+    /// The next deadline of the servers, and the server that has it.
     pub(crate) fn next_of_servers(&self) -> Option<(u64, usize)> {
         let is_there = |server: &usize| !self.servers[*server].is_away(self.now);
         let there = (0..self.servers.len()).filter(is_there);

@@ -1,4 +1,4 @@
-//! Each operation, done to the core and to the naive model.
+//! Each operation, applied to the core and to the naive model.
 
 use rlock_core::{AcquireOptions, Fence, Mode, Name, Renewal, Request, Timestamp, Wait};
 
@@ -12,7 +12,7 @@ use crate::core::{
 };
 
 impl Pair {
-    /// Does one operation on both, and answers both replies.
+    /// Applies one operation to both, and returns both replies.
     pub fn apply(&mut self, operation: Operation) -> (Reply<Fence>, Reply<u64>) {
         match operation {
             Operation::Acquire { key, asked } => self.acquire(key, asked),
@@ -205,7 +205,7 @@ impl Pair {
         }
     }
 
-    /// A fence under which alone to release, in the driver and in the model.
+    /// The fence that a release requires, in the driver and in the model.
     fn under(&self, under: Under, key: usize, owner: &str) -> (Fence, u64) {
         let expected = match under {
             Under::Its => self.model.locks[key]
@@ -219,8 +219,8 @@ impl Pair {
         both.unwrap_or((Fence::new(3).expect("it is in range"), 3))
     }
 
-    /// The number to raise a fence to, in the driver and in the
-    /// model. What is not a fence of theirs is the same in both.
+    /// The new fence for a raise, in the driver and in the model. A number that
+    /// is no fence of theirs is the same in both.
     fn raise_to(&self, raise: Raise, key: usize, owner: &str) -> (Fence, u64) {
         let clock = self.model.now * 1000;
         let number = match raise {
@@ -231,9 +231,9 @@ impl Pair {
                 }
                 1
             }
-            // By an odd number, so that it is nobody's fence already.
+            // By an odd number, so that it cannot be a granted fence.
             Raise::Ahead => clock + 20_000_567,
-            // Fences above it have to be believed too, whenever they are seen.
+            // Fences above it must also be believed, whenever they are seen.
             Raise::Most => match self.model.highest_fence() - 500 {
                 most if self.is_other_elsewhere(most) => 1,
                 most => most,
@@ -244,9 +244,9 @@ impl Pair {
         (fence, number)
     }
 
-    /// Whether one has given a fence below this number where the other has not:
-    /// by a fence far ahead each is raised as far as may be, but at times that
-    /// differ by how often it looks at a lock.
+    /// Whether only one of the two has given a fence below this number. A fence
+    /// far ahead raises both as far as allowed, but at moments that depend on how
+    /// often each reads a lock.
     fn is_other_elsewhere(&self, number: u64) -> bool {
         let mut fences = self.fences.iter();
         fences.any(|(model, core)| model.cmp(&number) != core.get().cmp(&number))
@@ -301,7 +301,7 @@ impl Pair {
         NOTHING
     }
 
-    /// What the end of a connection leaves to do is done in the same turn.
+    /// The consequences of a connection's end are carried out in the same turn.
     fn end_session(&mut self, session: u64) {
         self.driver.close(session);
         self.model.close(session);
@@ -320,8 +320,8 @@ impl Pair {
         NOTHING
     }
 
-    /// A server that is stopped loses all connections, and what it remembers.
-    /// The fences that its clock has passed stay below all that follow.
+    /// A stopped server loses all connections, and everything in its memory.
+    /// Fences that its clock has passed stay below all later ones.
     fn restart(&mut self, ms: u64) -> (Reply<Fence>, Reply<u64>) {
         self.model.now += ms;
         self.driver.now = Timestamp::from_millis(self.model.now);
@@ -365,7 +365,7 @@ impl Pair {
     }
 }
 
-/// A renewal, as the model has it.
+/// A renewal in the model's form.
 fn renewed(renewal: &Renewal<'static>, raise_to: Option<u64>) -> Renewed {
     let session = renewal.session.expect("a connection asks");
     Renewed {

@@ -1,5 +1,5 @@
-//! Operations made from eight bytes, so that random walks, shrinking and
-//! fuzzing all speak of the same.
+//! Operations decoded from eight bytes, so that random walks, shrinking and
+//! fuzzing all use the same ones.
 
 use rlock_core::{AcquireOptions, Grace, Mode, Wait};
 
@@ -21,7 +21,7 @@ const MODES: [Mode; 8] = [
     SHARED,
     limited(1, 3),
 ];
-/// For many who ask for permits, and few for anything else.
+/// Mostly permits, and few other modes.
 const OF_PERMITS: [Mode; 8] = [
     limited(1, 2),
     limited(1, 3),
@@ -50,25 +50,26 @@ const fn limited(permits: u32, limit: u32) -> Mode {
     Mode::Shared { permits, limit }
 }
 
-/// A value for half of them.
+/// A value for half of the requests.
 fn value(what: usize) -> Option<&'static str> {
     let value = what % (2 * VALUES.len());
     VALUES.get(value.checked_sub(1)?).copied()
 }
 
 impl Operation {
-    /// Total: every eight bytes are an operation, and zeros are a plain one, so
-    /// that shrinking ends in what is easily read.
+    /// Total: any eight bytes are an operation, and zeros are a plain one, so
+    /// that shrinking ends in readable operations.
     pub fn decode(bytes: [u8; 8]) -> Self {
         Self::decode_with(&MODES, bytes)
     }
 
-    /// The same, for those who mostly ask for permits.
+    /// The same, with mostly permits.
     pub fn decode_of_permits(bytes: [u8; 8]) -> Self {
         Self::decode_with(&OF_PERMITS, bytes)
     }
 
-    /// One table, however long, so that all shares can be seen together.
+    /// One table, even though it is long, so that all shares are visible
+    /// together.
     fn decode_with(modes: &[Mode; 8], bytes: [u8; 8]) -> Self {
         let [what, a, b, c, d, e, f, g] = bytes.map(usize::from);
         let key = [0, 0, 0, 1, 1, 2, 2, 3][a % 8];

@@ -1,6 +1,5 @@
-//! The core with everything around it that it needs: a keyspace, a clock,
-//! connections and channels. This is what the shell does on a server, done
-//! here with plain data.
+//! The core with everything that it needs: a keyspace, a clock, connections and
+//! channels. This is the shell's job on a server, done here with plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +14,7 @@ use crate::core::{
     told::{Ask, Error, OnChannel, Outcome, Reply, Told, Word},
 };
 
-/// The place of a hand-off that may yet turn out not to have arrived.
+/// The place of a hand-off that may turn out to be undelivered.
 pub struct HandedOff {
     owner: String,
     fence: Fence,
@@ -28,20 +27,20 @@ pub struct Driver {
     pub store: Store,
     pub now: Timestamp,
     pub limits: Limits,
-    /// The most places of each user; 0 for any number.
+    /// The limit of places for each user; 0 for none.
     pub places_per_user: u64,
     pub listened: BTreeSet<OnChannel>,
-    /// Whether somebody listens on the unlock channels.
+    /// Whether a client listens on the unlock channels.
     pub overheard: bool,
-    /// The messages to others since the last check.
+    /// Messages and answers to others since the last check.
     pub told: Vec<Told<Fence>>,
-    /// Locks that a command has left free.
+    /// Locks that a command has freed.
     pub freed: Vec<(u32, Box<[u8]>)>,
     /// The owners of the last refusal that was a cycle.
     pub cycle: Vec<String>,
-    /// Blocked calls, those that have been answered too, and their tickets.
+    /// Blocked calls, including answered ones, and their tickets.
     pub calls: BTreeMap<u64, TicketId>,
-    /// The hand-offs whose places must be kept.
+    /// The hand-offs whose places must be kept if they fail.
     handed_off: Vec<HandedOff>,
 }
 
@@ -107,7 +106,7 @@ impl Driver {
         }
     }
 
-    /// Takes note of a place in a queue, and answers the call that had it.
+    /// Records a place in a queue, and answers the call that had it before.
     pub fn place(
         &mut self,
         name: Name<'_>,
@@ -180,8 +179,7 @@ impl Driver {
         })
     }
 
-    /// Takes note of a hand-off whose place must be kept if it does not
-    /// arrive.
+    /// Records a hand-off whose place must be kept if it is not delivered.
     pub fn may_come_back(
         &mut self,
         names: &[Name<'_>],
@@ -200,7 +198,7 @@ impl Driver {
         }
     }
 
-    /// What the shell does when the reply of a grant could not be written.
+    /// The shell's reaction when the reply of a grant could not be written.
     pub fn undeliver(&mut self, names: &[Name<'_>], owner: &str, fence: Fence) -> Reply<Fence> {
         let mut taken = Vec::new();
         for name in names {
@@ -227,8 +225,8 @@ impl Driver {
         Reply::Number(u64::from(!taken.is_empty()))
     }
 
-    /// The one of the first of these keys that has one: another one may have
-    /// the same fence, if both are ahead of the clock.
+    /// Takes the record of the first of these keys that has one: another key may
+    /// have the same fence, if both are ahead of the clock.
     fn take_handed_off(
         &mut self,
         names: &[Name<'_>],
@@ -248,7 +246,7 @@ impl Driver {
         Some(self.handed_off.swap_remove(at))
     }
 
-    /// The server starts again, with nothing but its keys.
+    /// The server restarts with its keys only.
     pub fn restart(&mut self) {
         let store = std::mem::take(&mut self.store);
         let before = std::mem::replace(self, Self::new(self.now, self.limits));
@@ -257,8 +255,8 @@ impl Driver {
         self.places_per_user = before.places_per_user;
     }
 
-    /// Has the end of a hold with a value published from now on, once somebody
-    /// is shown who has it.
+    /// Reports the end of a hold with a value from now on, because a client has
+    /// seen the holder.
     pub fn follow(&mut self, name: Name<'_>) {
         let held = self.store.get(self.now, name).and_then(Stored::held);
         let published = held.and_then(|it| Some(((it.fence?, it.value.as_deref()?), it.ends)));
@@ -267,7 +265,7 @@ impl Driver {
         }
     }
 
-    /// Looks at no hold, so that it works whatever the key holds.
+    /// Reads no hold, so it works whatever the key contains.
     pub fn cancel(&mut self, name: Name<'_>, owner: &str, session: u64) -> Reply<Fence> {
         let cancelled = self.locks.cancel(name, owner.as_bytes());
         self.locks.settle_later(name);
@@ -278,8 +276,7 @@ impl Driver {
         Reply::Number(1)
     }
 
-    /// Tells a request that it is withdrawn, by that connection or by somebody
-    /// else.
+    /// Reports a request's withdrawal, by its own connection or by another one.
     pub fn withdraw(&mut self, ended: &Ended, by: Option<u64>) {
         let (db, key) = (0, &*ended.key);
         let name = Name { db, key };
@@ -291,14 +288,14 @@ impl Driver {
         }
     }
 
-    /// The end of the connection of a blocked call; false if the call was
-    /// answered before.
+    /// Ends the connection of a blocked call; false if the call was answered
+    /// before.
     pub fn hang_up(&mut self, handle: u64) -> bool {
         let ticket = self.calls.get(&handle).copied();
         ticket.is_some_and(|ticket| self.locks.caller_gone(self.now, ticket, handle))
     }
 
-    /// The end of a connection, and of what it asked for.
+    /// Ends a connection, and withdraws its requests.
     pub fn close(&mut self, session: u64) {
         self.locks.session_closed(self.now, session);
     }
@@ -326,7 +323,7 @@ impl Driver {
         })
     }
 
-    /// Does what a step that concerns nobody else but its lock asks for.
+    /// Carries out a step that concerns only its own lock.
     pub fn carry_on<R>(
         &mut self,
         name: Name<'_>,

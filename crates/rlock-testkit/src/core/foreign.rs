@@ -1,5 +1,5 @@
-//! What others do to keys, done to the driver's keyspace and to the naive
-//! model's, each in its own way.
+//! Changes of keys by others, made in the driver's keyspace and in the naive
+//! model, each in its own way.
 
 use rlock_core::{Name, codec};
 
@@ -17,8 +17,8 @@ pub fn name(key: usize) -> Name<'static> {
 }
 
 impl Driver {
-    /// Changes a key behind the module's back; the server's event about it
-    /// only has the lock settled later.
+    /// Changes a key behind the module's back; the server's event about it only
+    /// settles the lock later.
     pub fn change(&mut self, change: Foreign) {
         let now = self.now;
         match change {
@@ -27,8 +27,8 @@ impl Driver {
             }
             Foreign::Pexpire { key, ms } => {
                 let stored = self.store.get_mut(now, name(key));
-                // The end of a text has a separate event, which
-                // stands for nothing that a lock does.
+                // The expiry of a text has its own event, which means nothing for
+                // a lock.
                 if let Some(stored) = stored.filter(|it| matches!(it.value, Value::Hash(_))) {
                     stored.ends_ms = Some(now.millis() + u64::from(ms));
                 }
@@ -63,8 +63,8 @@ impl Driver {
             }
             Foreign::Value { key, value } => {
                 let (name, field) = (name(key), codec::VALUE);
-                // Shared holders are known by the number of fields, so that this
-                // and a count that is taken away hide each other.
+                // The number of fields identifies shared holders, so this and a
+                // removed count would hide each other.
                 self.store.known.clear();
                 match value {
                     Some(value) => drop(self.store.set_field(now, name, field, value)),
@@ -160,14 +160,14 @@ impl Model {
     }
 }
 
-/// A fence that somebody writes: by an odd number ahead of the clock, so that it
-/// is nobody's already.
+/// A fence that somebody writes: ahead of the clock by an odd number, so that it
+/// cannot be a granted one.
 pub fn poison(now: u64, ahead_ms: u32) -> u64 {
     (now + u64::from(ahead_ms)) * 1000 + 789
 }
 
 impl Data {
-    /// A field is written: there is a hash then, if there was no key.
+    /// A field is written: the key becomes a hash if it did not exist.
     fn be_a_key(&mut self) {
         if *self == Self::Absent {
             *self = Self::Hash(Hash {
@@ -180,7 +180,7 @@ impl Data {
         }
     }
 
-    /// A hash without fields is no key.
+    /// A hash without fields is not a key.
     fn vanish_if_bare(&mut self) {
         if let Self::Hash(hash) = self
             && hash.mode == HashMode::Exclusive
@@ -196,7 +196,7 @@ impl Data {
         if let Self::Hash(hash) = self {
             hash.fence = Some(fence);
             if hash.mode == HashMode::Exclusive {
-                // The hold has the same.
+                // The key's fence is also the hold's fence.
                 for holder in &mut hash.holders {
                     holder.fence = hash.fence;
                 }

@@ -1,9 +1,9 @@
-//! The messages of one step, in the one order in which it can be compared.
+//! Sorts the messages of one step into one comparable order.
 
 use crate::core::told::{Outcome, Told, Word};
 
 impl<F> Told<F> {
-    /// Who has lost a hold.
+    /// The owner that has lost a hold.
     fn loser(&self) -> Option<&str> {
         match self {
             Self::Message {
@@ -16,9 +16,9 @@ impl<F> Told<F> {
     }
 }
 
-/// Locks have nothing to do with one another, so the order matters for each
-/// alone; of holds that are lost together none is lost before another; and
-/// whose wait ends, or listens on the unlock channel, hears of nothing else.
+/// Locks are independent, so the order matters only within each lock. Holds lost
+/// together have no order. An owner that waited without success, or listens on
+/// the unlock channel, receives nothing else.
 pub fn in_order_of_keys<F>(mut told: Vec<Told<F>>) -> Vec<Told<F>> {
     told.sort_by_cached_key(|it| {
         let (order, whom) = match it {

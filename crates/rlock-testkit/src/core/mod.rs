@@ -1,5 +1,5 @@
-//! The core with a keyspace in memory instead of a server, in virtual time, and beside it a naive second model of the
-//! contract. Operations are random, decoded from bytes, or written down.
+//! The core with a keyspace in memory instead of a server, in virtual time, and a naive second model of the contract.
+//! Operations are random, decoded from bytes, or written by hand.
 
 pub mod apply;
 pub mod decode;

@@ -1,22 +1,22 @@
-//! What may happen to locks.
+//! Operations on locks.
 
 use rlock_core::{AcquireOptions, Channel, ChannelKind, Grace, Mode, Wait};
 
 pub const KEYS: [(u32, &str); 4] = [(0, "k0"), (0, "k1"), (0, "k2"), (1, "k3")];
 pub const OWNERS: [&str; 5] = ["ann", "bob", "cid", "dee", "eve"];
-/// Who asks by some of the connections, and by the others.
+/// The user of some of the connections, and of the others.
 pub const USERS: [&str; 2] = ["default", "shop"];
-/// Two of them have the same name, and nothing else in common.
+/// Two of them share a name, but are unrelated.
 pub const CHANNELS: [Channel<'static>; 3] = [
     channel(ChannelKind::Plain, "c0"),
     channel(ChannelKind::Plain, "c1"),
     channel(ChannelKind::Sharded, "c0"),
 ];
-/// What is published with holds. An empty value is one, too.
+/// The published values. An empty value is also a value.
 pub const VALUES: [&str; 3] = ["", "a:1", "b:2"];
-/// Connections on which several requests are made.
+/// Connections with several requests.
 pub const CONNECTIONS: usize = 3;
-/// What is asked for at once, all of it in one database.
+/// Keys that are requested together, each set in one database.
 pub const SETS: [&[usize]; 8] = [
     &[0, 1],
     &[1, 0],
@@ -98,7 +98,7 @@ pub enum Operation {
     HangUp {
         recent: usize,
     },
-    /// A connection ends on which several requests were made.
+    /// A connection with several requests ends.
     Close {
         connection: usize,
     },
@@ -106,11 +106,11 @@ pub enum Operation {
         channel: usize,
         on: bool,
     },
-    /// Somebody who follows the value of a lock asks for it.
+    /// A follower of the value of a lock asks for it.
     Follow {
         key: usize,
     },
-    /// Somebody listens on the unlock channels, or nobody does.
+    /// A client subscribes to the unlock channels, or leaves them.
     Overhear {
         on: bool,
     },
@@ -119,29 +119,29 @@ pub enum Operation {
         /// Whether the locks are settled before the next command.
         settled: bool,
     },
-    /// The server stops, and is there again a little later.
+    /// The server stops, and restarts a little later.
     Restart {
         ms: u64,
     },
     Pass {
         time: Pass,
-        /// Whether the timer fires on the way, or the server is too busy.
+        /// Whether the timer fires in between, or the server is too busy.
         punctual: bool,
     },
 }
 
-/// What requests for one key and for several have in common.
+/// The options that requests for one key and for several share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub owner: usize,
-    /// Of several keys exclusive, and unbound.
+    /// For several keys exclusive, and unbound.
     pub options: AcquireOptions,
     pub wait: Wait,
-    /// One of several connections; `None` for one of its own.
+    /// One of several connections; `None` for a connection of its own.
     pub connection: Option<usize>,
-    /// Needs one of the connections.
+    /// Requires one of the connections.
     pub channel: Option<usize>,
-    /// Needs exclusive mode, of one key.
+    /// Requires exclusive mode, for one key.
     pub value: Option<&'static str>,
 }
 
@@ -159,18 +159,18 @@ impl Asked {
     }
 }
 
-/// The fence that a hold must have to be released.
+/// The fence that a release requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Under {
-    /// The one that it has now.
+    /// The hold's current fence.
     Its,
     /// The fence of a recent grant.
     Recent(usize),
-    /// One that nobody has.
+    /// A fence without a hold.
     Nobodys,
 }
 
-/// The fence to raise it to.
+/// The new fence to raise a fence to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Raise {
     /// The smallest there is.
@@ -179,12 +179,12 @@ pub enum Raise {
     OfAnother,
     /// Some seconds ahead of the clock.
     Ahead,
-    /// As far ahead of the clock as may be.
+    /// As far ahead of the clock as allowed.
     Most,
     TooFar,
 }
 
-/// What others do to keys.
+/// Changes of keys by others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
     Del {
@@ -200,13 +200,13 @@ pub enum Foreign {
     Set {
         key: usize,
     },
-    /// A free lock is taken, as Redisson does it.
+    /// A free lock is taken like Redisson takes it.
     Take {
         key: usize,
         owner: usize,
         ms: u32,
     },
-    /// A holder's count is taken away.
+    /// A holder's count is removed.
     DropCount {
         key: usize,
         owner: usize,
@@ -214,13 +214,13 @@ pub enum Foreign {
     Rename {
         from: usize,
     },
-    /// A fence is written beside whatever is there.
+    /// A fence is written beside the existing fields.
     Poison {
         key: usize,
-        /// How far it is ahead of the clock.
+        /// Its distance ahead of the clock.
         ahead_ms: u32,
     },
-    /// A value is written beside whatever is there, or taken away.
+    /// A value is written beside the existing fields, or removed.
     Value {
         key: usize,
         value: Option<&'static str>,
@@ -233,7 +233,7 @@ pub enum Foreign {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pass {
     Millis(u64),
-    /// To the last millisecond of what ends next.
+    /// To the last millisecond before the next end.
     ToNextEnd,
     PastNextEnd,
 }

@@ -1,4 +1,4 @@
-//! The core and the naive model, doing the same things side by side.
+//! The core and the naive model, side by side.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -16,14 +16,14 @@ use crate::core::{
     told::Reply,
 };
 
-/// When every pair begins, in milliseconds since the Unix epoch.
+/// The start of every pair, in milliseconds since the Unix epoch.
 pub const START_MS: u64 = 1_700_000_000_000;
 
-/// What differs between the servers on which the same things are done.
+/// The settings that differ between servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     pub limits: Limits,
-    /// For how long after the start nothing is granted.
+    /// How long after the start there are no grants.
     pub grace_ms: u64,
 }
 
@@ -50,7 +50,7 @@ impl Setup {
         },
         grace_ms: 40,
     };
-    /// Nobody minds who waits for whom.
+    /// Without detection of deadlocks.
     pub const HEEDLESS: Self = Self {
         limits: Limits {
             waiters_max: 100,
@@ -63,7 +63,7 @@ impl Setup {
         grace_ms: 0,
     };
 
-    /// One of them, for each number.
+    /// One of the setups, for each number.
     pub const fn chosen(number: u8) -> Self {
         match number % 3 {
             0 => Self::WIDE,
@@ -73,7 +73,7 @@ impl Setup {
     }
 }
 
-/// A grant whose reply may yet turn out to be lost.
+/// A grant whose reply may turn out to be lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Granted {
     pub keys: Vec<usize>,
@@ -81,28 +81,28 @@ pub struct Granted {
     pub fence: u64,
 }
 
-/// What was seen of the fences of one key.
+/// The fences that were seen at one key.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Who held it after the last step, and under which.
+    /// The holders after the last step, and their fences.
     pub held: BTreeMap<Arc<[u8]>, Fence>,
-    /// The largest that was given.
+    /// The largest fence that was given.
     pub given: u64,
 }
 
 pub struct Pair {
     pub driver: Driver,
     pub model: Model,
-    /// Blocked calls that have not been answered.
+    /// Blocked calls that were not answered.
     pub open_calls: BTreeSet<u64>,
-    /// The core's fence for each of the model's: of those that are given in
-    /// one step the order is not promised.
+    /// The core's fence for each fence of the model: within one step their order
+    /// is not guaranteed.
     pub fences: BTreeMap<u64, Fence>,
-    /// What is known of the fences of each key.
+    /// The known fences of each key.
     pub known: [Known; KEYS.len()],
-    /// Whether all that was due has been done.
+    /// Whether everything that was due has been done.
     pub settled: bool,
-    /// Who could go on no more after the last operation.
+    /// The owners that were stuck after the last operation.
     pub stuck: Vec<String>,
     /// How often each kind of operation had each kind of outcome.
     pub reached: Reached,
@@ -153,7 +153,7 @@ impl Pair {
         pair
     }
 
-    /// Does one operation on both, and checks that nothing differs.
+    /// Does one operation on both, and compares them.
     pub fn check(&mut self, operation: Operation) -> Result<(), String> {
         self.end_lateness_of_several()?;
         let settled = self.settled && !self.asks_beside_several(operation);
@@ -164,7 +164,7 @@ impl Pair {
         } else {
             if settled {
                 self.check_cycle(operation, replies.0)?;
-                // Nothing that a command brings about is left to the timer.
+                // A command leaves none of its consequences to the timer.
                 self.compare(operation, replies)?;
                 self.compare_all()?;
             }
@@ -182,7 +182,7 @@ impl Pair {
         self.check_knots(operation)
     }
 
-    /// All that is due is done; true if there was anything.
+    /// Does everything that is due; true if there was anything.
     fn turn(&mut self) -> bool {
         let before = *self.driver.locks.counters();
         let changed = self.driver.turn();
@@ -191,9 +191,9 @@ impl Pair {
         changed || before != self.model.counters || !self.model.told.is_empty()
     }
 
-    /// Where the timer is late, and with it the end of another lock's lease, a
-    /// request for several keys waits for it although it need not. The model
-    /// knows no such wait.
+    /// When the timer is late, a request for several keys may wait for it
+    /// unnecessarily, because another lock's lease end is late too. The model has
+    /// no such wait.
     fn end_lateness_of_several(&mut self) -> Result<(), String> {
         let several = self.model.requests.iter().any(|it| it.kind == Kind::Many);
         if several && !self.settled {
@@ -204,9 +204,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Whether the owner waits for several keys, one of which has come to it by a
-    /// rename, so that what it asks for may end that: the other keys are left
-    /// to the timer then.
+    /// Whether the owner waits for several keys, and got one of them by a rename.
+    /// Its request may end that hold, and the timer then settles the other keys.
     fn asks_beside_several(&self, operation: Operation) -> bool {
         let Operation::Acquire { key, asked, .. } = operation else {
             return false;
@@ -215,7 +214,7 @@ impl Pair {
         place.is_some_and(|it| it.kind == Kind::Many)
     }
 
-    /// What the core has of each key, and what the model has.
+    /// The core's and the model's state of each key.
     pub fn side_by_side(&self) -> String {
         let now = self.driver.now;
         let keys = (0..KEYS.len()).map(|key| {
@@ -242,20 +241,20 @@ impl Pair {
         format!("{now:?}\n{}", keys.collect::<String>())
     }
 
-    /// The core's fence that is this one of the model's.
+    /// The core's fence for this fence of the model.
     pub fn fence(&self, expected: u64) -> Option<Fence> {
         self.fences.get(&expected).copied()
     }
 }
 
 impl Operation {
-    /// The timer, and nothing else.
+    /// The timer only.
     const TURN: Self = Self::Pass {
         time: Pass::Millis(0),
         punctual: true,
     };
 
-    /// Whether several things come to pass, in no order that would be promised.
+    /// Whether several things happen, in no guaranteed order.
     pub const fn is_several_things(self) -> bool {
         matches!(
             self,
@@ -263,7 +262,7 @@ impl Operation {
         )
     }
 
-    /// Whether what becomes due by it may be left to the next operation.
+    /// Whether work that becomes due by it may be left to the next operation.
     const fn may_leave_work(self) -> bool {
         matches!(
             self,

@@ -1,5 +1,5 @@
-//! What must be the same in the core and in the naive model after each step,
-//! and what must hold in the core whatever the model says.
+//! What must be equal in the core and in the naive model after each step, and
+//! what must be true in the core regardless of the model.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Arc};
 
@@ -14,8 +14,8 @@ use crate::core::{
     told::{Error, Reply, Told},
 };
 
-/// More grants than there are in one walk: by that many microseconds fences may
-/// be ahead of the clock of which no other was.
+/// More grants than in one walk: fences may be ahead of the clock by this number
+/// of microseconds without a foreign fence.
 const MANY_GRANTS: u64 = 1_000_000;
 
 impl Pair {
@@ -28,7 +28,7 @@ impl Pair {
         let mut foretold = std::mem::take(&mut self.model.told);
         let together = std::mem::take(&mut self.model.given_together);
         if operation.is_several_things() {
-            // A lock may be free until the other has been looked at.
+            // A lock may be free until the other one has been read.
             told.retain(|it| !is_unlock(it, &together));
             foretold.retain(|it| !is_unlock(it, &together));
         }
@@ -59,7 +59,7 @@ impl Pair {
         same("the gauges", &locks.gauges(), &self.model.gauges())
     }
 
-    /// Compares everything visible.
+    /// Compares everything that is visible.
     pub fn compare_all(&mut self) -> Result<(), String> {
         for key in 0..KEYS.len() {
             self.compare_lock(key)?;
@@ -85,8 +85,8 @@ impl Pair {
         same("who waits is not answered", &self.open_calls, &waiting)
     }
 
-    /// The owners that a refusal names: the asker first, each waiting for the
-    /// next, and the last for the first.
+    /// The owners in a refusal: the asker comes first, each waits for the next,
+    /// and the last waits for the first.
     pub fn check_cycle(&self, operation: Operation, reply: Reply<Fence>) -> Result<(), String> {
         let (keys, asker) = match operation {
             Operation::Acquire { key, asked, .. } => (vec![key], asked.owner),
@@ -105,7 +105,7 @@ impl Pair {
         let next = cycle.iter().cycle().skip(1);
         for (waiter, other) in cycle.iter().zip(next) {
             let asked: &[usize] = if waiter == OWNERS[asker] { &keys } else { &[] };
-            // An upgrade waits ahead of those who are queued there.
+            // An upgrade waits ahead of the queued requests.
             let waits = self.model.may_wait_for(waiter, asked, other)
                 || (other == OWNERS[asker] && self.model.may_wait_at(waiter, &keys));
             same("the cycle is one", &(waits && waiter != other), &true)?;
@@ -113,8 +113,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Nobody ties a knot but those who change keys from outside, and those
-    /// who are let in from a kept place before others who wait.
+    /// A knot needs a cause: a key that was changed from outside, or an owner
+    /// with a kept place that was let in before others who wait.
     pub fn check_knots(&mut self, operation: Operation) -> Result<(), String> {
         let passed = std::mem::take(&mut self.model.passed_others);
         let foreign = matches!(operation, Operation::Foreign { .. });
@@ -135,8 +135,8 @@ impl Pair {
         Ok(())
     }
 
-    /// Each grant of a lock has a larger fence than all before it, and none is
-    /// ahead of the clock because of what lies in other keys.
+    /// Each grant of a lock has a larger fence than all earlier ones. The content
+    /// of other keys moves no fence ahead of the clock.
     pub fn check_fences(&mut self, operation: Operation) -> Result<(), String> {
         let clock = self.driver.now.micros();
         let is_foreign = matches!(operation, Operation::Foreign { .. });
@@ -178,14 +178,14 @@ impl Pair {
         Ok(())
     }
 
-    /// The fences that lie in a key, by their holders.
+    /// The fences in a key, by their holders.
     pub fn fences_of(&self, key: usize) -> BTreeMap<Arc<[u8]>, Fence> {
         let stored = self.driver.store.get(self.driver.now, name(key));
         let held = stored.and_then(Stored::held).into_iter();
         let fences = held.flat_map(|held| {
             let holders = held.holders.iter();
             let own = holders.filter_map(|(owner, it)| Some((owner.as_bytes().into(), it.fence?)));
-            // It need not be one of its holders'.
+            // It need not be a holder's fence.
             own.chain(held.fence.map(|fence| (Arc::from(&b""[..]), fence)))
         });
         fences.collect()
@@ -206,7 +206,7 @@ impl Pair {
         }
     }
 
-    /// Keeps the latest grants, whose replies may yet turn out to be lost.
+    /// Records the latest grants, whose replies may turn out to be lost.
     pub fn remember(&mut self, key: usize) {
         for holder in self.model.locks[key].data.holders() {
             let owner = OWNERS.iter().position(|it| *it == holder.owner);

@@ -1,4 +1,4 @@
-//! Telling others: answers to blocked calls, and messages on channels.
+//! Answers to blocked calls, and messages on channels.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ use crate::core::{
 };
 
 impl Driver {
-    /// Does what a step asks for, in its order. A grant on a channel to which
-    /// nobody listens is taken back and given to the next. Answers which
-    /// unlock message is still due.
+    /// Carries out a step, in order. A grant on a channel without a listener is
+    /// undone and given to the next. Returns the unlock message that is still
+    /// due.
     pub fn perform(
         &mut self,
         name: Name<'_>,
@@ -53,7 +53,7 @@ impl Driver {
         announce
     }
 
-    /// Whether a waiter would hear of its grant.
+    /// Whether a waiter would receive its grant.
     pub fn is_heard(&self, delivery: &Delivery) -> bool {
         match delivery {
             Delivery::Blocked { .. } => true,

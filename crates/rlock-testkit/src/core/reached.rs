@@ -1,5 +1,5 @@
-//! What has been reached: how often each kind of operation had each kind of
-//! outcome, as a walk that never gets anywhere shows nothing.
+//! Coverage: how often each kind of operation had each kind of outcome. A walk
+//! that reaches nothing would prove nothing.
 
 use std::collections::BTreeMap;
 

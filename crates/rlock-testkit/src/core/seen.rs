@@ -1,4 +1,4 @@
-//! What is visible of each lock: who holds it, who waits, and how many.
+//! The visible state of each lock: its holders, its waiters, and their numbers.
 
 use rlock_core::{Fence, Mode, Timestamp};
 
@@ -12,8 +12,8 @@ use crate::core::{
     stored::Held,
 };
 
-/// A waiter by owner, mode, how long it has waited, what is left of its wait or
-/// of the grace of its place, and the connection.
+/// A waiter: owner, mode, how long it has waited, the rest of its wait or of the
+/// grace of its place, and the connection.
 type SeenWaiter<'a> = (&'a [u8], Mode, u128, [Option<u64>; 2], Option<u64>);
 
 impl Pair {
@@ -78,8 +78,8 @@ impl Pair {
         same("the list of contended locks", &got, &expected)
     }
 
-    /// Whether driver and model have the same living holders of a lock. Where
-    /// there are none it may be held no more, or not have been looked at since.
+    /// Whether driver and model have the same living holders of a lock. A lock
+    /// without living holders may be free, or not read since.
     fn is_held_alike(&self, key: usize) -> bool {
         let now = self.driver.now;
         let data = &self.model.locks[key].data;
@@ -99,9 +99,9 @@ impl Pair {
 
     fn is_alike(&self, now: Timestamp, held: &Held, hash: &Hash) -> bool {
         let fence = hash.fence.and_then(|it| self.fence(it));
-        // The fence of a shared lock may be larger than all that were granted:
-        // one may have been taken back, because nobody heard of it. What was
-        // set by hand goes with the next grant.
+        // The fence of a shared lock may be larger than all grants, because an
+        // undelivered grant may have been undone. A fence that was set by hand
+        // goes away with the next grant.
         let taken_back = |it: Fence| Some(it) > fence && it.get() < Fence::MAX;
         let fences = held.fence == fence || (held.shared && held.fence.is_some_and(taken_back));
         let has = |it: &Holder| {

@@ -1,4 +1,4 @@
-//! A server that takes commands as words and writes replies, on the core.
+//! A server on the core that takes commands as words and writes replies.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ pub struct Server {
     pub is_master: bool,
     pub is_away: bool,
     pub sessions: BTreeMap<u64, Session>,
-    /// What it says of itself: `standalone` or `cluster`.
+    /// The mode that it reports: `standalone` or `cluster`.
     pub mode: &'static str,
-    /// The connections that somebody has had closed.
+    /// The connections that a client has asked to close.
     pub killed: Vec<u64>,
     calls: u64,
 }
@@ -29,9 +29,9 @@ pub struct Server {
 #[derive(Default)]
 pub struct Session {
     pub channel: Option<(ChannelKind, String)>,
-    /// The channels of values that it listens to.
+    /// The channels of values with its subscription.
     pub values: BTreeMap<String, ChannelKind>,
-    /// Whether the next command may be about a slot that is on its way here.
+    /// Whether the next command may concern a slot that is moving here.
     pub is_asking: bool,
 }
 
@@ -63,7 +63,7 @@ impl Server {
         self.core.turn();
     }
 
-    /// When something is due, by the clock of the world.
+    /// The next deadline, by the clock of the world.
     pub fn next_deadline(&self) -> Option<u64> {
         let next = self.core.locks.next_deadline(self.core.now)?;
         Some((next.micros().saturating_sub(START) + 1) * 1000)
@@ -83,7 +83,7 @@ impl Server {
         self.core.turn();
     }
 
-    /// It forgets everything but its keys, which it is given.
+    /// It forgets everything, and gets these keys.
     pub fn becomes(&mut self, is_master: bool, keys: Store) {
         let sessions = std::mem::take(&mut self.sessions);
         let (now, listened) = (self.core.now, std::mem::take(&mut self.core.listened));
@@ -117,7 +117,7 @@ impl Server {
         self.core.store.get(self.core.now, name).is_some()
     }
 
-    /// Nobody waits for a key here any more.
+    /// Ends the waits for a key here.
     pub fn turns_away(&mut self, key: &[u8]) {
         let name = Name { db: 0, key };
         while let Some(ended) = self.core.locks.withdraw_one(name) {
@@ -133,7 +133,7 @@ impl Server {
         self.core.locks.settle_later(name);
     }
 
-    /// The messages to send, as bytes, each with its sender.
+    /// The messages to send, with their connections, as bytes.
     pub fn messages(&mut self) -> Vec<(u64, String)> {
         let mut messages = Vec::new();
         for told in std::mem::take(&mut self.core.told) {
@@ -197,7 +197,7 @@ impl Server {
         }
     }
 
-    /// Listens to a channel of values no more; the reply.
+    /// Unsubscribes from a channel of values; returns the reply.
     fn unlisten(&mut self, session: u64, name: &str) -> String {
         let session = self.sessions.get_mut(&session);
         match session.and_then(|it| it.values.remove(name)) {
@@ -206,8 +206,8 @@ impl Server {
         }
     }
 
-    /// What is known of a lock, whose end is reported from now on; nobody who asks here
-    /// wants to know who waits.
+    /// What is known of a lock, whose end is reported from now on; no client here
+    /// needs the waiters.
     fn info(&mut self, key: &str) -> String {
         if self.is_master {
             self.core.follow(name(key));
@@ -251,7 +251,7 @@ impl Server {
         ])
     }
 
-    /// The reply to any command, as one server gives it.
+    /// The reply to any command, as from a standalone server.
     pub fn answer(&mut self, session: u64, words: &[String]) -> String {
         if !self.sessions.contains_key(&session) {
             return String::new();
@@ -283,7 +283,7 @@ impl Server {
         }
     }
 
-    /// Carries out a command about a lock.
+    /// Carries out a command for a lock.
     pub fn lock(&mut self, session: u64, words: &[String]) -> String {
         let Ok(reply) = self.carry_out(session, words) else {
             return format!("-ERR not understood: {}\r\n", words.join(" "));

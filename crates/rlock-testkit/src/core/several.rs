@@ -107,8 +107,8 @@ impl Driver {
         })
     }
 
-    /// The way of a command for several keys: none is changed if one of them
-    /// holds what is no lock.
+    /// Runs a command for several keys; nothing changes if one of them is not a
+    /// lock.
     fn commands(
         &mut self,
         names: &[Name<'_>],
@@ -123,7 +123,7 @@ impl Driver {
             operation(self, &mut opened)
         };
         for (name, opened) in names.iter().zip(opened) {
-            // Beside other data nothing is changed but what was due anyhow.
+            // If there is other data, nothing changes except what was due anyway.
             if reply != Reply::WRONG_TYPE || opened.settled {
                 self.close_up(*name, Some(owner), opened);
             }
@@ -167,7 +167,7 @@ impl Driver {
             self.close_up(*name, None, opened);
         }
         if skipped {
-            // The next in the queue is served by the timer, in the same turn.
+            // The timer serves the next in the queue, in the same turn.
             self.turn();
         }
     }

@@ -18,18 +18,18 @@ pub enum Value {
 pub struct Stored {
     pub value: Value,
     pub ends_ms: Option<u64>,
-    /// What was read of it, once it was.
+    /// What was parsed from it, once it was.
     pub read: OnceCell<Option<Held>>,
 }
 
 #[derive(Debug, Default)]
 pub struct Store {
     pub keys: BTreeMap<(u32, Vec<u8>), Stored>,
-    /// The holders of shared locks as they were written last.
+    /// The holders of shared locks as they were last written.
     pub known: BTreeMap<(u32, Vec<u8>), Known>,
 }
 
-/// The holders of a shared lock, and what it is recognised by.
+/// The holders of a shared lock, and what identifies them.
 #[derive(Debug)]
 pub struct Known {
     pub fields: usize,
@@ -44,7 +44,7 @@ impl Store {
         (!gone).then_some(stored)
     }
 
-    /// To be changed.
+    /// The key for a change.
     pub fn get_mut(&mut self, now: Timestamp, name: Name<'_>) -> Option<&mut Stored> {
         self.get(now, name)?;
         let stored = self.keys.get_mut(&(name.db, name.key.to_vec()))?;
@@ -71,8 +71,8 @@ impl Store {
         self.keys.insert(key, stored);
     }
 
-    /// Sets a field of a hash, which is made if there is no such key. True if
-    /// the field is new, `None` if the key holds something else.
+    /// Sets a field of a hash; the hash is created if the key does not exist.
+    /// True if the field is new, `None` if the key is not a hash.
     pub fn set_field(
         &mut self,
         now: Timestamp,
@@ -91,8 +91,8 @@ impl Store {
         }
     }
 
-    /// Takes a field away; a hash without fields is none. True if there was
-    /// one, `None` if the key holds something else.
+    /// Removes a field; a hash without fields is deleted. True if the field
+    /// existed, `None` if the key is not a hash.
     pub fn delete_field(&mut self, now: Timestamp, name: Name<'_>, field: &str) -> Option<bool> {
         let Some(stored) = self.get_mut(now, name) else {
             return Some(false);

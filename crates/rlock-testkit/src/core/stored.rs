@@ -1,5 +1,5 @@
-//! The hold as the keyspace keeps it: a hash with a time to live, read and
-//! written as a server's shell has to.
+//! The hold in the keyspace: a hash with a time to live, read and written like in
+//! a server's shell.
 
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
@@ -13,21 +13,21 @@ use crate::core::{
     store::{Known, Store, Stored, Value},
 };
 
-/// What is read from a hash, for any owner.
+/// The content of a hash, for any owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     pub shared: bool,
     pub fence: Option<Fence>,
     /// The key's own end.
     pub ends: Timestamp,
-    /// Each with the end of its lease as it was written.
+    /// Each holder with the written end of its lease.
     pub holders: BTreeMap<String, Holder>,
-    /// What the holder of an exclusive lock publishes.
+    /// The value that an exclusive holder publishes.
     pub value: Option<Arc<[u8]>>,
 }
 
 impl Held {
-    /// What an owner holds, if its lease goes on.
+    /// The owner's hold, if its lease is not over.
     pub fn live(&self, now: Timestamp, owner: &str) -> Option<Holder> {
         let cut = self.cut(self.holders.get(owner)?);
         (!cut.deadline.has_passed(now)).then_some(cut)
@@ -40,7 +40,8 @@ impl Held {
         }
     }
 
-    /// The holders whose leases go on, each until it ends or the key does.
+    /// The holders whose leases are not over, each until its own end or the
+    /// key's.
     pub fn lives(&self, now: Timestamp) -> impl Iterator<Item = (&String, Holder)> {
         let all = self.holders.iter();
         let all = all.map(|(owner, it)| (owner, self.cut(it)));
@@ -49,7 +50,7 @@ impl Held {
 }
 
 impl Stored {
-    /// `None` if the key holds something that is no lock.
+    /// `None` if the key is not a lock.
     pub fn held(&self) -> Option<&Held> {
         self.read.get_or_init(|| read(self)).as_ref()
     }
@@ -109,7 +110,7 @@ impl Store {
         }
     }
 
-    /// The same, of which nothing is remembered.
+    /// The same, without remembering anything.
     pub fn peek(&self, now: Timestamp, name: Name<'_>, owner: Option<&str>) -> Hold {
         let Some(stored) = self.get(now, name) else {
             return Hold::Free;
@@ -135,15 +136,15 @@ impl Store {
         }
     }
 
-    /// When the first of the keys that are no locks is gone. An event reports
-    /// that; the end of a lease is not.
+    /// When the first key that is not a lock expires. An event reports this; no
+    /// event reports the end of a lease.
     pub fn next_expiry_of_others(&self) -> Option<Timestamp> {
         let others = self.keys.values().filter(|it| it.held().is_none());
         let ends = others.filter_map(|it| it.ends_ms).min()?;
         Some(Timestamp::from_millis(ends + 1))
     }
 
-    /// Takes away those that are past their end, and names them.
+    /// Removes keys past their end, and names them.
     pub fn expire_others(&mut self, now: Timestamp) -> Vec<(u32, Vec<u8>)> {
         let over = |it: &Stored| it.ends_ms.is_some_and(|ends| ends < now.millis());
         let gone = |it: &Stored| over(it) && it.held().is_none();
@@ -153,8 +154,7 @@ impl Store {
         expired
     }
 
-    /// The holders of a shared lock as they were left, if that is what the
-    /// hash still has.
+    /// The remembered holders of a shared lock, if the hash still contains them.
     fn known(&mut self, now: Timestamp, name: Name<'_>) -> Option<Shared> {
         let known = self.known.remove(&(name.db, name.key.to_vec()))?;
         let fields = self.fields(now, name);
@@ -162,7 +162,7 @@ impl Store {
         same.then_some(known.shared)
     }
 
-    /// Writes down what a command has made of the hold.
+    /// Writes a command's changes of the hold.
     pub fn save(
         &mut self,
         now: Timestamp,
@@ -203,7 +203,7 @@ impl Store {
 
     fn save_shared(&mut self, now: Timestamp, name: Name<'_>, before: &Hold, mut shared: Shared) {
         let mut fields = match before {
-            // The earlier holder has left, and the lock was free meanwhile.
+            // The previous holder has left, and the lock was free in between.
             Hold::Shared(_) if !shared.is_new() => self.fields(now, name),
             _ => BTreeMap::new(),
         };
@@ -236,14 +236,14 @@ impl Store {
     }
 }
 
-/// Who holds the locks that an operation does not concern.
+/// The holders of the locks that an operation does not concern.
 pub struct Others<'a> {
     pub store: &'a Store,
     pub now: Timestamp,
 }
 
 impl Others<'_> {
-    /// How many shared holders all locks but one have.
+    /// The number of shared holders of all locks except one.
     pub fn shared_elsewhere(&self, besides: Name<'_>) -> u64 {
         let others = self
             .store

@@ -1,9 +1,9 @@
-//! What is asked, what a command answers and what others receive, in a form
-//! that the driver and the naive model share.
+//! Requests, replies and messages in a form that the driver and the naive model
+//! share.
 
 use rlock_core::{ChannelKind, Request};
 
-/// A request to acquire, and what a call that it blocks is known by.
+/// A request to acquire, and the identity of the call that it blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     pub request: Request<'a>,
@@ -26,16 +26,17 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A value to be published, which is a text here.
+/// A value to publish, which is text here.
 pub fn value_text(value: &[u8]) -> &str {
     std::str::from_utf8(value).expect("values are texts here")
 }
 
-/// Where a message is published.
+/// The channel of a message.
 pub type OnChannel = (ChannelKind, String);
 
-/// What became of a blocked call. On the wire all but a grant are nil; they
-/// are kept apart here to see that each place in a queue ends only once.
+/// The outcome of a blocked call. On the wire all outcomes except a grant are
+/// nil. They are distinct here to check that each place in a queue ends only
+/// once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<F> {
     Granted(F),
@@ -73,7 +74,7 @@ pub enum Told<F> {
         handle: u64,
         outcome: Outcome<F>,
     },
-    /// A message that somebody listened to.
+    /// A message to a subscriber.
     Message {
         key: String,
         channel: OnChannel,
@@ -161,7 +162,7 @@ pub enum Reply<F> {
     Blocked,
     Waiting,
     Number(u64),
-    /// An error, by what it is about.
+    /// An error, by its subject.
     Error(Error),
 }
 
@@ -173,16 +174,16 @@ pub enum Error {
     CountFull,
     /// The owner waits with another request.
     OtherRequest,
-    /// The owner holds a part of several keys, or not all as one.
+    /// The owner holds a part of several keys, or not all by one grant.
     HeldInPart,
-    /// The fence to be set is too far ahead of the clock.
+    /// The new fence is too far ahead of the clock.
     FenceTooLarge,
-    /// The fence to be set belongs to another holder.
+    /// Another holder has the new fence.
     FenceTaken,
     /// A shared hold has no value.
     ValueOfShared,
     Deadlock,
-    /// Another holder waits to be upgraded.
+    /// Another holder waits for an upgrade.
     SecondUpgrade,
 }
 

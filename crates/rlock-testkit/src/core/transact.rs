@@ -1,5 +1,5 @@
-//! The way of every command: load, settle if somebody waits, do it, write down
-//! what changed, tell those who only listen. And what is done without one.
+//! The steps of every command: load, settle if somebody waits, carry out, write
+//! the changes, notify listeners. Also the actions without a command.
 
 use rlock_core::{
     Announce, Due, Fence, Hold, Locks, Name, Step, TicketId, Timestamp, ValueMessage,
@@ -10,13 +10,13 @@ use crate::core::{
     told::{Reply, Told},
 };
 
-/// A lock that is being changed.
+/// A lock during a change.
 #[derive(Debug)]
 pub struct Opened {
     pub before: Hold,
     pub hold: Hold,
     pub announce: Announce,
-    /// Whether somebody waited or watched, so that it was settled.
+    /// Whether it was settled, because somebody waited or watched.
     pub settled: bool,
 }
 
@@ -61,7 +61,7 @@ impl Driver {
         reply
     }
 
-    /// Reads a lock, and settles it if anybody waits.
+    /// Reads a lock, and settles it if somebody waits.
     pub fn open(&mut self, name: Name<'_>, owner: Option<&str>) -> Opened {
         let before = self.store.load(self.now, name, owner);
         let mut opened = Opened {
@@ -107,8 +107,8 @@ impl Driver {
         }
     }
 
-    /// Grants the requests for several keys whose turn has come. Locks that are
-    /// free after that are published.
+    /// Grants the requests for several keys whose turn has come. Publishes an
+    /// unlock message for each lock that is free after that.
     pub fn finish(&mut self) {
         let freed = std::mem::take(&mut self.freed);
         self.grant_all();
@@ -126,7 +126,7 @@ impl Driver {
         self.told.push(Told::Unlock { key });
     }
 
-    /// Settles a lock without anybody asking for it.
+    /// Settles a lock without a command.
     pub fn settle(&mut self, name: Name<'_>) {
         if self.locks.is_contended(name) {
             let opened = self.open(name, None);
@@ -135,7 +135,7 @@ impl Driver {
         }
     }
 
-    /// Lets time pass, and does on the way what becomes due, when it does.
+    /// Lets time pass, and does everything on the way when it becomes due.
     pub fn advance(&mut self, to: Timestamp) {
         loop {
             let deadline = self.locks.next_deadline(self.now);
@@ -150,7 +150,7 @@ impl Driver {
         self.now = to;
     }
 
-    /// One turn of the timer: all that is due is done; true if there was
+    /// One turn of the timer: does everything that is due; true if there was
     /// anything.
     pub fn turn(&mut self) -> bool {
         let mut changed = self.locks.next_deadline(self.now) == Some(self.now);

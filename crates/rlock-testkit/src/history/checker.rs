@@ -1,38 +1,36 @@
-//! Reads a history and tells what must not have happened.
+//! Reads a history and finds forbidden events.
 //!
-//! Two guards of different owners may be believed valid at one moment only
-//! where the world promises no more: an operator ended the first hold, a server
-//! lost what it had, or a master died (or stalled) that alone knew of the
-//! first grant. The first must then learn of it within its lease, and the second
-//! has the larger fence. A grant that replicas have acknowledged is no such
-//! exception for a fail-over.
+//! Guards of two owners may appear valid at the same moment only where no guarantee applies: an operator ended the
+//! first hold, a server lost its data, or a master that alone knew of the first grant died (or was paused). Then the
+//! first owner must learn of the loss within its lease, and the second must have the larger fence. A grant that
+//! replicas have acknowledged is no such exception in a failover.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::{Call, Fault, History, Hold, Loses, Moment, Seen, seconds};
 
-/// What a loaded machine may add to any delay.
+/// The delay that a loaded machine may add.
 const SLACK: u64 = 1_500_000;
-/// How long contenders need at most, after a fault, until one of them is granted.
+/// The longest time after a fault until one of the contenders gets the lock.
 const SETTLED: u64 = 4_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// One owner at a time believes to hold an exclusive lock.
+    /// Only one owner at a time considers an exclusive lock held.
     Exclusion,
     /// The later grant has the larger fence.
     Fences,
-    /// What is invalid once stays so.
+    /// A guard that was once invalid stays invalid.
     Validity,
-    /// Every call ends in its time.
+    /// Every call ends within its limit.
     Bound,
-    /// A holder that lost a lock learns of it within its lease.
+    /// An owner that lost a lock learns of it within its lease.
     Told,
-    /// Nothing is left in the end.
+    /// Nothing is left at the end.
     Remains,
-    /// While all is well, somebody is granted each lock.
+    /// Without faults, each lock keeps being granted.
     Liveness,
-    /// Observers see leaders in the order of their fences, and each that lasts.
+    /// Observers see leaders in the order of their fences, and every leader that lasts.
     Observed,
 }
 
@@ -44,7 +42,7 @@ pub struct Violation {
     pub text: String,
 }
 
-/// All that is wrong with it, in order of time.
+/// All violations, ordered by time.
 pub fn check(history: &History) -> Vec<Violation> {
     let mut found: Vec<_> = overlaps(history)
         .into_iter()
@@ -105,7 +103,7 @@ fn describe(hold: &Hold) -> String {
     )
 }
 
-/// Holds of different owners that were believed valid at one moment, though not both shared.
+/// Holds of different owners that appeared valid at the same moment, though not both shared.
 pub fn overlaps(history: &History) -> Vec<(&Hold, &Hold)> {
     let mut found = Vec::new();
     for holds in history.holds_by_key().into_values() {
@@ -138,7 +136,7 @@ fn held_twice(one: &Hold, other: &Hold) -> Violation {
     }
 }
 
-/// Whether a fault explains that two were believed valid at once.
+/// Whether a fault explains that two holds were valid at the same moment.
 fn is_allowed(history: &History, one: &Hold, other: &Hold) -> bool {
     let (first, second) = if one.fence < other.fence {
         (one, other)
@@ -165,7 +163,7 @@ fn loses(fault: &Fault, hold: &Hold) -> bool {
     }
 }
 
-/// When the holder has to know of it at the latest.
+/// The latest moment at which the holder must know of it.
 fn told_by(history: &History, fault: &Fault, hold: &Hold) -> Moment {
     let healed = fault.healed.unwrap_or_else(|| history.end());
     let still = history.stood_still(healed, healed + hold.lease + SLACK);
@@ -173,7 +171,7 @@ fn told_by(history: &History, fault: &Fault, hold: &Hold) -> Moment {
 }
 
 fn fences(holds: &[&Hold], found: &mut Vec<Violation>) {
-    // What was granted before a call began was granted by the server before it.
+    // A grant before the start of a call was granted by the server before that call's grant.
     let mut by_asking: Vec<&Hold> = holds.to_vec();
     by_asking.sort_by_key(|hold| hold.asked);
     let (mut granted, mut largest): (_, Option<&Hold>) = (holds.iter().peekable(), None);
@@ -188,7 +186,7 @@ fn fences(holds: &[&Hold], found: &mut Vec<Violation>) {
             true => before.fence > hold.fence,
             false => before.fence >= hold.fence,
         });
-        // No two owners ever share one.
+        // No two owners ever have a guard in common.
         let shared = owners
             .insert(hold.fence, hold)
             .filter(|other| other.owner != hold.owner);
@@ -284,7 +282,7 @@ fn bounds(history: &History, found: &mut Vec<Violation>) {
     }
 }
 
-/// How long a leader has to last for every observer to see it, who stays connected.
+/// How long a leader must last so that every connected observer sees it.
 const SEEN_AFTER: u64 = 1_000_000;
 
 fn observed(history: &History, found: &mut Vec<Violation>) {
@@ -335,7 +333,7 @@ fn observed(history: &History, found: &mut Vec<Violation>) {
     }
 }
 
-/// The times between faults, each with all being well.
+/// The times between faults in which everything is well.
 pub fn calm_times(history: &History) -> Vec<(Moment, Moment)> {
     let (mut calm, mut since) = (Vec::new(), 0);
     for fault in &history.faults {
@@ -349,7 +347,7 @@ pub fn calm_times(history: &History) -> Vec<(Moment, Moment)> {
 
 fn liveness(history: &History, key: &'static str, holds: &[&Hold], found: &mut Vec<Violation>) {
     let grants: BTreeSet<Moment> = holds.iter().map(|hold| hold.granted).collect();
-    // A rightful holder may go on for that time, and who was lost for a lease.
+    // A holder may keep the lock as long as the longest hold, and a dead holder for a lease.
     let longest = holds.iter().map(|hold| hold.lease).max().unwrap_or(0);
     let held = |hold: &&Hold| hold.believed.map_or(0, |(first, last)| last - first);
     let limit = SETTLED + longest + holds.iter().map(held).max().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What happened in a run: calls, holds and faults, all by one clock.
+//! The events of a run: calls, holds and faults, all by one clock.
 
 pub mod checker;
 #[cfg(test)]
@@ -26,10 +26,10 @@ pub struct Call {
     pub key: &'static str,
     pub verb: &'static str,
     pub asked: Moment,
-    /// How long it may take; none if it may wait for as long as its caller does.
+    /// How long it may take; none if it may wait as long as its caller.
     pub limit: Option<u64>,
     pub ended: Option<Moment>,
-    /// `granted`, `refused`, `released`, `dropped`, or an error's words.
+    /// `granted`, `refused`, `released`, `dropped`, or the text of an error.
     pub outcome: String,
 }
 
@@ -41,44 +41,44 @@ pub struct Hold {
     pub owner: String,
     pub fence: u64,
     pub is_shared: bool,
-    /// Whether it has published who leads.
+    /// Whether it has published a value as leader.
     pub leads: bool,
-    /// Whether enough replicas know of it, so that no fail-over may lose it.
+    /// Whether enough replicas know of it, so that no failover may lose it.
     pub is_replicated: bool,
     pub lease: u64,
     pub asked: Moment,
     pub granted: Moment,
-    /// The first and the last moment at which it was believed valid: `is_valid` said so right before and right after.
+    /// The first and the last moment at which it appeared valid: `is_valid` was true right before and right after.
     pub believed: Option<(Moment, Moment)>,
-    /// When `is_valid` first said no.
+    /// When `is_valid` was first false.
     pub doubted: Option<Moment>,
     pub ended: Option<Moment>,
-    /// `released`, `dropped`, `lost` or an error's words.
+    /// `released`, `dropped`, `lost` or the text of an error.
     pub end: String,
 }
 
-/// Which holds a fault may end without anybody's release.
+/// The holds that a fault may end without a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loses {
     /// None: neither a grant nor a release is forgotten.
     Nothing,
-    /// Grants that a server gave and no other knew of: a replica became the master.
+    /// Grants that only one server knew: a replica became the master.
     Unreplicated,
-    /// All of them: an operator's `FLUSHALL`, a server that lost what it had on disk.
+    /// All holds: an operator's `FLUSHALL`, or a server that lost its data on disk.
     All,
-    /// Those of one key: an operator's `RLOCK.FORCE`.
+    /// The holds of one key: an operator's `RLOCK.FORCE`.
     Key(&'static str),
 }
 
-/// Something that was done to servers, networks or clients.
+/// A fault of servers, networks or clients.
 #[derive(Clone, Debug)]
 pub struct Fault {
     pub kind: &'static str,
-    /// To whom, and for how long.
+    /// Its target and its duration.
     pub detail: String,
     pub loses: Loses,
     pub begun: Moment,
-    /// When all is well again, for servers and clients alike.
+    /// When everything is well again, for servers and clients.
     pub healed: Option<Moment>,
 }
 
@@ -89,14 +89,14 @@ pub struct Standstill {
     pub ended: Moment,
 }
 
-/// Something that an observer of an election received.
+/// A report to an observer of an election.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub observer: usize,
     pub moment: Moment,
-    /// The fence of the leader, if anybody leads.
+    /// The leader's fence, if there is a leader.
     pub fence: Option<u64>,
-    /// Whether leaders may have been missed before.
+    /// Whether earlier leaders may have been missed.
     pub missed: bool,
 }
 
@@ -107,11 +107,11 @@ pub struct History {
     pub holds: Vec<Hold>,
     pub faults: Vec<Fault>,
     pub standstills: Vec<Standstill>,
-    /// What observers of the one election received.
+    /// The reports to the observers of the election.
     pub seen: Vec<Seen>,
-    /// What was still there in the end that should not be.
+    /// What was left at the end, but should not be.
     pub remains: Vec<String>,
-    /// When contenders were stopped.
+    /// When contenders had to stop.
     pub stopped: Option<Moment>,
 }
 
@@ -135,7 +135,7 @@ impl History {
         self.start
     }
 
-    /// When the last thing happened that is known of.
+    /// The moment of the last known event.
     pub fn end(&self) -> Moment {
         let calls = self
             .calls
@@ -148,7 +148,7 @@ impl History {
         calls.chain(faults).chain(self.stopped).max().unwrap_or(0)
     }
 
-    /// For how long some client stalled between two moments.
+    /// How long any client was paused between two moments.
     pub fn stood_still(&self, from: Moment, to: Moment) -> u64 {
         let overlap =
             |still: &Standstill| still.ended.min(to).saturating_sub(still.begun.max(from));

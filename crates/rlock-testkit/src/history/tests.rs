@@ -1,12 +1,12 @@
 //! What the checker of `make chaos` finds in made-up histories, one for each
-//! thing that must not happen, and what it lets pass.
+//! forbidden event, and what it accepts.
 
 use super::checker::{Rule, check};
 use super::{Call, Fault, History, Hold, Loses, Moment, Seen, Standstill};
 
 const SECOND: Moment = 1_000_000;
 
-/// One that was granted when it was asked for, and held from then to then.
+/// A hold that was granted at once and held from `from` to `to`.
 fn hold(owner: &str, fence: u64, from: Moment, to: Moment) -> Hold {
     Hold {
         contender: 0,
@@ -60,7 +60,7 @@ fn rules(history: &History) -> Vec<Rule> {
     violations.iter().map(|violation| violation.rule).collect()
 }
 
-/// The second was granted by a server that did not know of the first.
+/// The second hold was granted by a server that did not know the first.
 fn granted_twice(first_until: Moment) -> [Hold; 2] {
     [
         hold("x", 1, SECOND, first_until),
@@ -96,7 +96,7 @@ fn a_lost_grant_is_allowed_once_its_holder_is_told_in_time() {
         rules(&history(&late, std::slice::from_ref(&promoted))),
         [Rule::Exclusion]
     );
-    // Not before the fault, nor by one that loses nothing.
+    // Not before the fault, and not because of a fault that loses nothing.
     let later = fault(Loses::Unreplicated, 2 * SECOND + 1, 3 * SECOND);
     assert_eq!(rules(&history(&allowed, &[later])), [Rule::Exclusion]);
     let harmless = fault(Loses::Nothing, SECOND + 1, 2 * SECOND);
@@ -126,13 +126,13 @@ fn fences_that_do_not_grow_are_found() {
     for (owner, fence) in [("y", 8), ("x", 7)] {
         assert_eq!(rules(&history(&[first(), later(owner, fence)], &[])), []);
     }
-    // Two that asked at once, of whom the second heard first.
+    // Two calls at the same moment; the second caller received its grant first.
     let mut waited = later("y", 6);
     waited.asked = SECOND;
     assert_eq!(rules(&history(&[first(), waited.clone()], &[])), []);
     waited.fence = 7;
     assert_eq!(rules(&history(&[first(), waited], &[])), [Rule::Fences]);
-    // A lost grant's, too: fences are what helps then.
+    // Even with a lost grant: fences are the protection then.
     let mut twice = granted_twice(3 * SECOND);
     twice[0].fence = 3;
     let promoted = fault(Loses::Unreplicated, SECOND + 1, 2 * SECOND);
@@ -158,7 +158,7 @@ fn calls_that_end_too_late_or_never_are_found() {
     assert_eq!(rules(&made_up), []);
     made_up.calls.push(call(Some(SECOND), 0, Some(3 * SECOND)));
     assert_eq!(rules(&made_up), [Rule::Bound]);
-    // Nobody can answer a client that stalls.
+    // Nobody can answer a client that is paused.
     let (begun, ended) = (SECOND, 2 * SECOND);
     made_up.standstills.push(Standstill { begun, ended });
     assert_eq!(rules(&made_up), []);
@@ -196,7 +196,7 @@ fn a_lock_that_nobody_gets_though_all_is_well_is_found() {
     let mut made_up = history(&grants, &[]);
     made_up.stopped = Some(11 * SECOND);
     assert_eq!(rules(&made_up), [Rule::Liveness]);
-    // A fault takes the time from its beginning until all is well out.
+    // The time from a fault's start until everything is well is not calm.
     made_up
         .faults
         .push(fault(Loses::Nothing, 3 * SECOND, 7 * SECOND));

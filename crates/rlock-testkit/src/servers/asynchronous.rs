@@ -1,4 +1,4 @@
-//! A server for tests on a runtime, and what they ask it.
+//! A server for tests on a runtime, and its questions.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -11,7 +11,7 @@ pub use crate::PATIENCE;
 use crate::Setup;
 pub use crate::servers::server::{free_port, url};
 
-/// A server that is waited for without holding up others on the runtime.
+/// A server whose start and end do not block other tasks on the runtime.
 pub struct Server(Option<crate::Server>);
 
 impl Server {
@@ -20,7 +20,7 @@ impl Server {
         Setup::new().start_async().await
     }
 
-    /// A server with the module, and these settings.
+    /// A server with the module, and with these settings.
     pub async fn start_locking(settings: &[(&str, &str)]) -> Self {
         Setup::new().settings(settings).start_async().await
     }
@@ -38,7 +38,7 @@ impl Server {
         server
     }
 
-    /// Starts it again after [`kill`](crate::Server::kill), at its port and with what it has on disk.
+    /// Starts it again after [`kill`](crate::Server::kill), at its port and with its data on disk.
     pub async fn restart(&mut self) {
         let mut server = self.0.take().expect("it is there");
         self.0 = apart(move || {
@@ -48,7 +48,7 @@ impl Server {
         .await;
     }
 
-    /// The same for a test that waits for it on its own thread.
+    /// The server for a test that waits for it on its own thread.
     pub fn into_inner(self) -> crate::Server {
         self.0.expect("it is there")
     }
@@ -60,13 +60,13 @@ impl Server {
 }
 
 impl Setup {
-    /// Starts a server while others go on.
+    /// Starts a server while other tasks run.
     pub async fn start_async(self) -> Server {
         Server(Some(apart(|| self.start()).await))
     }
 }
 
-/// Runs what blocks while the other tasks of the runtime go on.
+/// Runs a blocking function while other tasks run.
 async fn apart<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(run).await {
         Ok(done) => done,
@@ -88,7 +88,7 @@ impl DerefMut for Server {
     }
 }
 
-/// The URL of the servers at `urls`, which are a `kind` together.
+/// The URL of several servers at `urls` that are a `kind`.
 pub fn together(kind: &str, urls: &[impl AsRef<str>]) -> String {
     let hosts = urls.iter().map(|url| {
         let url = url.as_ref();
@@ -114,7 +114,7 @@ pub struct Admin(pub MultiplexedConnection);
 
 impl Admin {
     pub async fn connect(url: &str) -> redis::RedisResult<Self> {
-        // A machine that stalls for a second fails no test.
+        // A machine that is paused for a second fails no test.
         let patient = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
@@ -155,7 +155,7 @@ impl Admin {
         info.lines().filter_map(calls_of).collect()
     }
 
-    /// The server's numbers of the connections of this crate's clients.
+    /// The server's IDs of the connections of this crate's clients.
     pub async fn lock_clients(&mut self) -> Vec<String> {
         let list: String = self.run("CLIENT LIST").await;
         let lines = list

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
-/// An authority, whose word is taken for who somebody is.
+/// A certificate authority.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub pem: String,
@@ -21,7 +21,7 @@ impl Authority {
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Strict verification, as Python has it from 3.13 on, asks for this, and for the other's identifier.
+        // Strict verification, as in Python 3.13 and later, requires this, and the other's identifier.
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
@@ -29,7 +29,7 @@ impl Authority {
         Self { issuer, pem }
     }
 
-    /// A certificate for who is called so, by name or by address.
+    /// A certificate for a name or an address.
     pub fn certify(&self, name: &str) -> Certified {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         params.use_authority_key_identifier_extension = true;

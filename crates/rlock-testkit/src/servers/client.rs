@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use redis::{Parser, Value};
 
-/// How long anything may take that ought to happen at once; only a failing test waits this long.
+/// The limit for anything that should happen at once; only a failing test waits this long.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `condition` holds.
@@ -38,7 +38,7 @@ pub fn words(line: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The bytes of a request.
+/// The bytes of a command.
 pub fn request<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut command = redis::Cmd::new();
     for argument in arguments {
@@ -60,7 +60,7 @@ impl Client {
         Self::try_connect(port).expect("the server takes connections")
     }
 
-    /// Connects, with RESP2, to a server that may not be there.
+    /// Connects, with RESP2, to a server that may be unreachable.
     pub fn try_connect(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -122,7 +122,7 @@ impl Client {
         self.replies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next reply, if there is one by then.
+    /// The next reply, if it arrives within `bound`.
     pub fn reply_within(&self, bound: Duration) -> Option<Value> {
         self.received().recv_timeout(bound).ok()
     }
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// The fence by which a blocked call is answered.
+    /// The fence in the reply to a blocked call.
     #[track_caller]
     pub fn fence(&self) -> i64 {
         match self.reply() {
@@ -175,13 +175,13 @@ impl Client {
         }
     }
 
-    /// Leaves the server without a word.
+    /// Closes the connection without a command.
     pub fn close(self) {}
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Ends the reading thread, too.
+        // This also ends the reading thread.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -228,7 +228,7 @@ impl Subscriber {
         subscriber
     }
 
-    /// Subscribes to one more channel, or leaves it, and waits until that has happened.
+    /// Subscribes to one more channel, or unsubscribes, and waits for the confirmation.
     pub fn change(&mut self, how: &str, channel: &str) {
         self.client.send_bytes(&request(&[how, channel]));
         let confirmed = how.to_lowercase();
@@ -241,7 +241,7 @@ impl Subscriber {
         self.until(|first| first == "pong");
     }
 
-    /// The next message, as its channel and its text, if there is one by then.
+    /// The channel and text of the next message, if it arrives within `bound`.
     pub fn message_within(&mut self, bound: Duration) -> Option<(String, String)> {
         let early = self.early.pop_front();
         early.or_else(|| {
@@ -259,7 +259,7 @@ impl Subscriber {
             .1
     }
 
-    /// All messages published up to now that were not taken yet, each as `channel: text`.
+    /// All messages published so far that were not taken, each as `channel: text`.
     pub fn messages(&mut self) -> Vec<String> {
         self.catch_up();
         self.early
@@ -284,7 +284,7 @@ impl Subscriber {
     fn message_of(reply: &Value) -> (String, String) {
         match reply {
             Value::Array(parts) => match parts.as_slice() {
-                // Unlock messages have one channel, whichever its kind is.
+                // Unlock messages have one channel, whatever its kind.
                 [kind, channel, message]
                     if text(kind) == "smessage" && !text(channel).starts_with("redisson") =>
                 {

@@ -9,16 +9,16 @@ use redis::Value;
 use crate::asynchronous::{Admin, Server, eventually, together};
 use crate::{PATIENCE, Setup};
 
-/// How many slots a cluster has.
+/// The number of slots of a cluster.
 const SLOTS: u16 = 16_384;
 
-/// Masters first; then the replicas of the first master, those of the second, and so on.
+/// Masters first; then the replicas of the first master, of the second, and so on.
 pub struct Cluster {
     nodes: Vec<Node>,
     masters: usize,
 }
 
-/// A server of the cluster, and what it is called there.
+/// A server of the cluster, and its ID there.
 struct Node {
     server: Server,
     id: String,
@@ -29,7 +29,7 @@ impl Node {
     async fn start(number: usize) -> Self {
         let server = Setup::new().cluster_node().start_async().await;
         let mut admin = server.admin().await;
-        // Epochs that differ from the start on need no agreement later.
+        // Epochs that differ from the start need no agreement later.
         let epoch = format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1);
         let _: () = admin.run(&epoch).await;
         Self {
@@ -63,7 +63,7 @@ impl Cluster {
         cluster
     }
 
-    /// The slots that a master has at first.
+    /// The initial slots of a master.
     fn share(&self, master: usize) -> RangeInclusive<u16> {
         let start = |number: usize| usize::from(SLOTS) * number / self.masters;
         let slot = |number: usize| u16::try_from(number).unwrap();
@@ -85,7 +85,7 @@ impl Cluster {
         self.agreed().await;
     }
 
-    /// The address of all nodes together, as `redis+cluster://…`.
+    /// The URL of all nodes, as `redis+cluster://…`.
     pub fn url(&self) -> String {
         together("cluster", &self.urls())
     }
@@ -94,7 +94,7 @@ impl Cluster {
         self.nodes.iter().map(|node| node.server.url()).collect()
     }
 
-    /// Its servers, each to be dropped alone: masters first.
+    /// Its servers, each of which can be dropped alone: masters first.
     pub fn into_servers(self) -> Vec<crate::Server> {
         self.nodes
             .into_iter()
@@ -115,7 +115,7 @@ impl Cluster {
         (0..self.nodes.len()).filter(|node| !self.nodes[*node].is_dead)
     }
 
-    /// Waits until all nodes that live say the same of all nodes, serve all slots, and replicate.
+    /// Waits until all live nodes have the same view of all nodes, serve all slots, and replicate.
     pub async fn agreed(&self) {
         eventually("the nodes of the cluster agree", async || {
             self.is_agreed().await
@@ -135,8 +135,8 @@ impl Cluster {
         is_agreed
     }
 
-    /// Waits until a replica has all that its master did so far. `WAIT` does not say this: a connection that wrote nothing
-    /// is answered at once.
+    /// Waits until a replica has everything from its master. `WAIT` does not show this: a connection that wrote
+    /// nothing gets an answer at once.
     pub async fn copied(&self, master: usize, replica: usize) {
         let offset = |node| self.server(node).info("replication", "master_repl_offset");
         eventually("the replica has everything", async || {
@@ -169,7 +169,7 @@ impl Cluster {
         self.index_of_slot(self.slot_of(key).await).await
     }
 
-    /// A key whose slot is served by this master.
+    /// A key in a slot of this master.
     pub async fn key_at(&self, node: usize) -> String {
         for number in 0..1_000 {
             let key = format!("key-{number}");
@@ -180,7 +180,7 @@ impl Cluster {
         panic!("node {node} has next to no slots");
     }
 
-    /// The slot is about to move: a key that is not there any more is asked for at its next node.
+    /// The slot starts to move: a missing key redirects to the next node.
     pub async fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let importing = format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.nodes[from].id);
         let _: () = self.admin(to).await.run(&importing).await;
@@ -188,7 +188,7 @@ impl Cluster {
         let _: () = self.admin(from).await.run(&migrating).await;
     }
 
-    /// Moves the keys of the slot that are there now.
+    /// Moves the slot's current keys.
     pub async fn move_keys(&self, slot: u16, from: usize, to: usize) {
         let (mut admin, port) = (self.admin(from).await, self.server(to).port());
         let here = format!("CLUSTER GETKEYSINSLOT {slot} 1000");
@@ -200,7 +200,7 @@ impl Cluster {
         }
     }
 
-    /// Tells the nodes where the slot is now, and waits until all agree.
+    /// Announces the slot's new place to the nodes, and waits until all agree.
     pub async fn finish_move(&self, slot: u16, from: usize, to: usize) {
         let owner = format!("CLUSTER SETSLOT {slot} NODE {}", self.nodes[to].id);
         for node in [to, from] {
@@ -209,7 +209,7 @@ impl Cluster {
         self.agreed().await;
     }
 
-    /// Moves a slot as the tools of a cluster do.
+    /// Moves a slot like the tools of a cluster.
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
         self.begin_move(slot, from, to).await;
         self.move_keys(slot, from, to).await;
@@ -242,12 +242,12 @@ impl Cluster {
         true
     }
 
-    /// A node hears of no other any more, and they know that.
+    /// A node loses contact to all others, and all of them know it.
     pub async fn is_cut_off(&self, node: usize) {
         let mut admin = self.admin(node).await;
         let server: String = admin.run("INFO server").await;
         if server.contains("valkey_version") {
-            // Its nodes tell the others whom to forget, but can be made deaf.
+            // The nodes would tell the others which node to forget, but they can be made deaf.
             let _: () = admin.run("DEBUG DROP-CLUSTER-PACKET-FILTER -2").await;
         } else {
             for other in (0..self.nodes.len()).filter(|other| *other != node) {
@@ -271,7 +271,7 @@ impl Cluster {
                 begun.elapsed() < PATIENCE,
                 "node {replica} is no master yet"
             );
-            // An attempt that nobody voted for is over after five seconds.
+            // An attempt without votes ends after five seconds.
             let asked = admin.ask::<()>("CLUSTER FAILOVER").await;
             let limit = Duration::from_secs(if asked.is_ok() { 6 } else { 0 });
             is_master = becomes_master(&mut admin, limit).await;
@@ -279,7 +279,7 @@ impl Cluster {
         self.agreed().await;
     }
 
-    /// Starts a node again that was killed, without what it held.
+    /// Starts a killed node again, without its data.
     pub async fn restart(&mut self, node: usize) {
         let node = &mut self.nodes[node];
         node.server.restart().await;
@@ -304,7 +304,7 @@ async fn becomes_master(admin: &mut Admin, limit: Duration) -> bool {
     }
 }
 
-/// It serves all slots; a replica has all that its master has.
+/// Whether it serves all slots; a replica must also be in sync with its master.
 async fn is_well(admin: &mut Admin) -> bool {
     let cluster: String = admin.run("CLUSTER INFO").await;
     let replication: String = admin.run("INFO replication").await;
@@ -314,7 +314,7 @@ async fn is_well(admin: &mut Admin) -> bool {
         && cluster.contains(&format!("cluster_slots_ok:{SLOTS}"))
 }
 
-/// What a node says of each: its number, address, flags, master and slots.
+/// A node's view of all nodes: number, address, flags, master and slots.
 async fn view(admin: &mut Admin) -> BTreeSet<String> {
     let nodes: String = admin.run("CLUSTER NODES").await;
     let line = |line: &str| {
@@ -331,7 +331,7 @@ async fn view(admin: &mut Admin) -> BTreeSet<String> {
     nodes.lines().map(line).collect()
 }
 
-/// `0-5460` or `7`, but not `[7->-…]`, a slot on its way.
+/// `0-5460` or `7`, but not `[7->-…]`, a moving slot.
 fn range(word: &str) -> Option<RangeInclusive<u16>> {
     let (start, end) = word.split_once('-').unwrap_or((word, word));
     Some(start.parse().ok()?..=end.parse().ok()?)

@@ -16,7 +16,7 @@ pub use client::{Client, PATIENCE, Subscriber, eventually};
 pub use server::{Server, free_port, replicated};
 pub use setup::{Setup, module, program};
 
-/// Runs what is asynchronous in a test, or a program, that is not.
+/// Runs an asynchronous function in a test or a program that is not asynchronous.
 pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     static RUNTIME: std::sync::LazyLock<tokio::runtime::Runtime> =
         std::sync::LazyLock::new(|| tokio::runtime::Runtime::new().expect("a runtime can be made"));

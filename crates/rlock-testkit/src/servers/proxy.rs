@@ -1,4 +1,4 @@
-//! A network between client and server that fails on demand.
+//! A network between client and server that can fail on request.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,29 +15,29 @@ use crate::asynchronous::url;
 pub enum Weather {
     /// Everything arrives.
     Fair,
-    /// The next request with these bytes is carried out, but its connection
-    /// ends before the reply; then fair again.
+    /// The next request with these bytes is carried out, but its connection ends
+    /// before the reply; then fair again.
     CutReplyTo(&'static str),
-    /// Nothing arrives any more, and no connection ends. One that has lost
-    /// something ends with the next that arrives in another weather.
+    /// Nothing arrives any more, and no connection ends. A connection that has
+    /// lost something ends with the next bytes in another weather.
     Swallow,
-    /// What the server says arrives only when the weather has changed.
+    /// Bytes from the server arrive only when the weather has changed.
     Fog,
-    /// Every request arrives, but only after this long.
+    /// Every request arrives, but after this delay.
     Slow(Duration),
     /// The next request with these bytes arrives only when
-    /// [`Proxy::let_late_request_arrive`] says so; fair for everything else.
+    /// [`Proxy::let_late_request_arrive`] is called; fair for everything else.
     DelayRequest(&'static str),
-    /// The connection by which the last of this many bytes comes from the
-    /// client ends with that byte; then fair.
+    /// After this number of bytes from clients, the current connection ends; then
+    /// fair.
     CutRequests(usize),
-    /// The same with the bytes that come from the server.
+    /// The same with bytes from the server.
     CutReplies(usize),
 }
 
 impl Weather {
-    /// How many of the bytes that come still arrive before the connection ends;
-    /// `None` if all do.
+    /// The number of the received bytes that still arrive before the connection
+    /// ends; `None` if all do.
     fn cut(&mut self, length: usize, is_request: bool) -> Option<usize> {
         let left = match self {
             Self::CutRequests(left) if is_request => left,
@@ -66,11 +66,11 @@ struct Sky {
     late: Late,
     weather: Mutex<Weather>,
     requests: Mutex<Vec<u8>>,
-    /// The most renewals that were seen under way on one connection.
+    /// The largest number of renewals in progress on one connection.
     most_renewals: AtomicUsize,
 }
 
-/// The renewals on one connection that are not answered yet.
+/// The unanswered renewals on one connection.
 #[derive(Default)]
 struct Renewals {
     asked: Vec<u8>,
@@ -78,7 +78,8 @@ struct Renewals {
 }
 
 impl Renewals {
-    /// Counts those in a piece of what the client says; one may be cut in two.
+    /// Counts the renewals in a piece of the client's bytes; one may be cut in
+    /// two.
     fn asked(&mut self, bytes: &[u8], most: &AtomicUsize) {
         const NAME: &[u8] = b"RLOCK.RENEW";
         self.asked.extend(bytes);
@@ -89,7 +90,7 @@ impl Renewals {
         most.fetch_max(self.underway, Ordering::SeqCst);
     }
 
-    /// Counts the replies, each a number, while nothing else is asked.
+    /// Counts the replies, each a number, while there are no other requests.
     fn answered(&mut self, bytes: &[u8]) {
         let replies = bytes.iter().filter(|byte| **byte == b':').count();
         self.underway = self.underway.saturating_sub(replies);
@@ -148,7 +149,7 @@ impl Proxy {
         }
     }
 
-    /// Forgets what was seen so far.
+    /// Forgets all records so far.
     pub fn forget(&self) {
         self.sky.requests.lock().unwrap().clear();
         self.sky.most_renewals.store(0, Ordering::SeqCst);
@@ -176,7 +177,7 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
     let mut has_lost = false;
     loop {
         tokio::select! {
-            // Replies are not slow, however much is asked.
+            // Replies are not slow, however many requests come.
             biased;
             length = server.read(&mut reply) => {
                 let bytes = reply.get(..length.ok().filter(|length| *length > 0)?)?;
@@ -206,7 +207,7 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
                 let weather = sky.weather.lock().unwrap().clone();
                 match weather {
                     Weather::Swallow => has_lost = true,
-                    // What follows a gap would be taken for what was lost.
+                    // Bytes after a gap would be taken for the lost ones.
                     _ if has_lost => return None,
                     Weather::CutReplyTo(words) if contains(bytes, words) => {
                         server.write_all(bytes).await.ok()?;
@@ -231,13 +232,13 @@ async fn forward(mut client: TcpStream, mut server: TcpStream, sky: Arc<Sky>) ->
     }
 }
 
-/// The last that arrives.
+/// Delivers the last bytes.
 async fn end(mut stream: TcpStream, bytes: &[u8]) -> Option<()> {
     stream.write_all(bytes).await.ok()?;
     stream.shutdown().await.ok()
 }
 
-/// Delivers a request though its client may have left long ago.
+/// Delivers a request although its client may have left long ago.
 async fn deliver_late(server: &mut TcpStream, bytes: &[u8], late: &Late) {
     late.arrive.notified().await;
     let sent = server.write_all(bytes).await;

@@ -1,10 +1,10 @@
-//! What a server says about itself.
+//! Questions to a server about itself.
 
 use crate::client::eventually;
 use crate::servers::server::Server;
 
 impl Server {
-    /// A field of `INFO section`, empty when there is none.
+    /// A field of `INFO section`; empty if there is none.
     pub fn info(&self, section: &str, field: &str) -> String {
         let info = self.ask(&format!("INFO {section}"));
         let found = info
@@ -22,7 +22,7 @@ impl Server {
             .unwrap_or_else(|_| panic!("INFO rlock has no number rlock_{name}, but \"{value}\""))
     }
 
-    /// How many requests are queued for a lock of database 0.
+    /// The number of requests that are queued for a lock in database 0.
     #[track_caller]
     pub fn queued(&self, key: &str) -> usize {
         let info = self.ask(&format!("RLOCK.INFO {key}"));
@@ -33,7 +33,7 @@ impl Server {
             .unwrap_or_else(|| panic!("RLOCK.INFO said {info}"))
     }
 
-    /// Waits until this many requests are queued for a lock of database 0.
+    /// Waits until `count` requests are queued for a lock in database 0.
     #[track_caller]
     pub fn await_queued(&self, key: &str, count: usize) {
         eventually(&format!("{count} queued for {key}"), || {
@@ -41,7 +41,7 @@ impl Server {
         });
     }
 
-    /// Whether the connection waits for the answer to a blocking command.
+    /// Whether the connection is blocked in a command.
     pub fn is_blocked(&self, client: i64) -> bool {
         let list = self.ask(&format!("CLIENT LIST ID {client}"));
         let flags = list

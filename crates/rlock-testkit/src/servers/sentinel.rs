@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::asynchronous::{Admin, Server, eventually, together, url};
 use crate::{Setup, free_port, program};
 
-/// A server that has all that `master` has, and acknowledges what it gets.
+/// A replica of `master`, in sync and acknowledging.
 pub async fn replica_of(master: &crate::Server) -> Server {
     let replica = Setup::new().replica_of(master).start_async().await;
     let mut admin = Admin::connect(&master.url())
@@ -18,7 +18,7 @@ pub async fn replica_of(master: &crate::Server) -> Server {
         replica.info("replication", "master_link_status") == "up"
     })
     .await;
-    // It may be there and acknowledge nothing yet.
+    // It may be connected without acknowledging yet.
     let _: () = admin.run("SET rlock-testkit 1").await;
     eventually("the replica acknowledges", async || {
         admin.run::<u64>("WAIT 1 1000").await == 1
@@ -36,7 +36,7 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// One that watches `master`, decides alone, and knows the replica that there is.
+    /// A Sentinel that watches `master`, decides alone, and knows the existing replica.
     pub async fn of(master: &crate::Server) -> Self {
         let sentinel = Self::start(master.port(), 1, "").await;
         eventually("the Sentinel knows the replica", async || {
@@ -50,8 +50,8 @@ impl Sentinel {
         sentinel
     }
 
-    /// One that takes the server at `master` for the master, and has it replaced when `quorum` of them agree; with these
-    /// lines of configuration.
+    /// A Sentinel that takes the server at `master` for the master, and replaces it when `quorum` of them agree; with
+    /// these lines of configuration.
     pub async fn start(master: u16, quorum: usize, lines: &str) -> Self {
         loop {
             let port = free_port();
@@ -63,7 +63,7 @@ impl Sentinel {
         }
     }
 
-    /// The same at `port`, which `lines` name. `None` if somebody else has it.
+    /// The same at `port`, which `lines` name. `None` if the port is taken.
     pub async fn try_start(master: u16, quorum: usize, port: u16, lines: &str) -> Option<Self> {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let settings = format!(
@@ -109,7 +109,7 @@ impl Sentinel {
         url(self.port)
     }
 
-    /// The address of the master that it names, as `redis+sentinel://…/locks`.
+    /// The URL of the master through this Sentinel, as `redis+sentinel://…/locks`.
     pub fn master_url(&self) -> String {
         format!("{}/locks", together("sentinel", &[self.url()]))
     }
@@ -124,7 +124,7 @@ impl Sentinel {
         Some(named.1)
     }
 
-    /// Waits until the master that it names is the one at `port`.
+    /// Waits until it names the master at `port`.
     pub async fn names(&self, port: u16) {
         eventually("the Sentinel names the new master", async || {
             self.master().await == Some(port)

@@ -25,7 +25,7 @@ pub struct Server {
     tls_port: u16,
     process: Option<Child>,
     connection: Option<Client>,
-    /// Whether a signal was sent that ends it, or may have been.
+    /// Whether a signal that ends it was sent, or may have been.
     was_killed: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl Server {
             .start()
     }
 
-    /// Starts a server on a port that is free.
+    /// Starts a server on a free port.
     pub fn launched(setup: Setup) -> Result<Self, String> {
         let mut server = Self {
             directory: tempfile::tempdir().expect("a directory can be made"),
@@ -64,7 +64,7 @@ impl Server {
                 0
             };
             match server.launch() {
-                // Somebody else was faster in taking the port.
+                // Another process took the port first.
                 Err(log) if log.contains("Address already in use") => {}
                 Err(log) => return Err(log),
                 Ok(()) => return Ok(server),
@@ -119,7 +119,7 @@ impl Server {
         Subscriber::listen(self.port, "SUBSCRIBE", channels)
     }
 
-    /// A new connection that hears when a lock becomes free.
+    /// A new connection that is notified when a lock becomes free.
     pub fn listen_to_unlocks(&self) -> Subscriber {
         Subscriber::listen(self.port, "PSUBSCRIBE", &["redisson_lock__channel:*"])
     }
@@ -135,7 +135,7 @@ impl Server {
         self.connection.as_ref().expect("the server runs")
     }
 
-    /// Sends a signal to the server, and to nobody else.
+    /// Sends a signal to the server only.
     pub fn signal(&self, name: &str) {
         if name.ends_with("KILL") {
             self.may_end();
@@ -153,12 +153,12 @@ impl Server {
         self.end();
     }
 
-    /// From here on it may have ended: those who know its process id may end it.
+    /// The server may have ended from here on: others who know its process id may end it.
     pub fn may_end(&self) {
         self.was_killed.store(true, Ordering::Relaxed);
     }
 
-    /// Lets the server end in order.
+    /// Shuts the server down properly.
     pub fn shut_down(&mut self) {
         self.assert_well();
         self.signal("TERM");
@@ -169,7 +169,7 @@ impl Server {
         self.connection = None;
     }
 
-    /// Starts the server again after its end, on the data it left.
+    /// Starts the server again after its end, with the data it left.
     #[track_caller]
     pub fn start_again(&mut self) {
         self.try_start_again()
@@ -182,12 +182,12 @@ impl Server {
         self.launch()
     }
 
-    /// From the next start on, the server is one without the module.
+    /// From the next start on, the server runs without the module.
     pub fn forget_module(&mut self) {
         self.setup = self.setup.clone().without_module();
     }
 
-    /// From the next start on, the server has this variable in its environment.
+    /// Adds a variable to the server's environment from the next start on.
     pub fn set_environment(&mut self, name: &str, value: &std::ffi::OsStr) {
         self.setup = self.setup.clone().environment(name, value);
     }
@@ -239,8 +239,8 @@ impl Server {
         }
     }
 
-    /// Whether the connection leads to this server, and it serves: another process may have been given the port, and this
-    /// one may be about to end.
+    /// Whether the connection leads to this server and it serves: another process may have got the port, or this
+    /// server may be about to end.
     fn is_served_by(&self, admin: &Client) -> bool {
         let ask = |line| {
             admin
@@ -249,19 +249,19 @@ impl Server {
                 .unwrap_or_default()
         };
         let pong = ask("PING");
-        // One that asks for a password says no more.
+        // A server that requires a password says no more.
         pong.starts_with("NOAUTH")
             || pong == "PONG"
                 && ask("INFO server").contains(&format!("process_id:{}\r", self.process_id()))
     }
 
-    /// Asserts that the server runs, and has met nothing that it ought not to.
+    /// Asserts that the server runs and had no unexpected fault.
     #[track_caller]
     pub fn assert_well(&mut self) {
         if self.process.is_none() || *self.was_killed.get_mut() {
             return;
         }
-        // It may stall.
+        // It may be paused.
         self.signal("CONT");
         let Some(process) = self.process.as_mut() else {
             return;
@@ -281,8 +281,8 @@ impl Server {
         }
     }
 
-    /// What the server says of the module in the end, or that it does not say so to anybody (`NOAUTH`). It may have ended
-    /// the connection that is kept, as Sentinels have a new master do.
+    /// The module's last `INFO`, or `NOAUTH` if the server requires a password. The kept connection may have ended:
+    /// Sentinels make a new master close its connections.
     fn last_info(&self) -> String {
         let ask = |client: &Client| client.try_call("INFO rlock").map(|reply| text(&reply));
         let info = self.connection.as_ref().and_then(|kept| ask(kept).ok());
@@ -330,7 +330,7 @@ pub fn url(port: u16) -> String {
     format!("redis://127.0.0.1:{port}/")
 }
 
-/// A port that is free, and small enough for a node of a cluster: its bus has the port 10,000 above.
+/// A free port, small enough for a cluster node: its bus uses the port plus 10,000.
 pub fn free_port() -> u16 {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
@@ -341,14 +341,14 @@ pub fn free_port() -> u16 {
     }
 }
 
-/// A server, and a replica that follows it.
+/// A server, and its replica.
 #[track_caller]
 pub fn replicated() -> (Server, Server) {
     let primary = Server::start();
     let replica = Setup::new().replica_of(&primary).start();
     let is_up = || replica.info("replication", "master_link_status") == "up";
     eventually("the replica follows", is_up);
-    // Only from here on does the primary count it as one.
+    // Only now does the primary count it as a replica.
     eventually("the replica is online", || {
         primary
             .info("replication", "slave0")

@@ -1,4 +1,4 @@
-//! What a server is started with: its program, the module, and its configuration.
+//! The setup of a server: its program, the module, and its configuration.
 //!
 //! `RLOCK_SERVER` names the program (`redis-server`), `RLOCK_MODULE` the module (`target/release/librlock.so`).
 
@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use crate::servers::server::Server;
 
-/// What a server is started with.
+/// The setup of a server.
 #[derive(Clone, Default)]
 pub struct Setup {
     lines: Vec<String>,
@@ -34,21 +34,21 @@ impl Setup {
         self
     }
 
-    /// Adds lines of configuration, each of a name and a value.
+    /// Adds lines of configuration, each with a name and a value.
     pub fn settings(self, settings: &[(&str, &str)]) -> Self {
         let line =
             |setup: Self, (name, value): &(&str, &str)| setup.line(&format!("{name} {value}"));
         settings.iter().fold(self, line)
     }
 
-    /// The port, if it may not be any that is free.
+    /// Uses this port instead of any free one.
     pub fn at(mut self, port: u16) -> Self {
         self.port = Some(port);
         self
     }
 
-    /// A node of a cluster, which has no slots yet. Its bus has a port that no outgoing connection gets: it is bound once,
-    /// when the server starts.
+    /// A cluster node, which has no slots yet. Its bus has a port that no outgoing connection gets, because the bus
+    /// binds it only once, when the server starts.
     pub fn cluster_node(self) -> Self {
         self.settings(&[
             ("cluster-enabled", "yes"),
@@ -58,8 +58,8 @@ impl Setup {
         ])
     }
 
-    /// Also speaks TLS, on a port of its own: shows this certificate, and asks clients for one of this authority (`yes`,
-    /// `no` or `optional`).
+    /// Also listens with TLS on a separate port: presents this certificate, and requests client certificates of this
+    /// authority (`yes`, `no` or `optional`).
     pub fn tls(
         mut self,
         certificate: &Path,
@@ -82,7 +82,7 @@ impl Setup {
         self.port
     }
 
-    /// What follows the module's path on the `loadmodule` line.
+    /// The arguments after the module's path on the `loadmodule` line.
     pub fn module_arguments(mut self, arguments: &str) -> Self {
         self.module_arguments = arguments.into();
         self
@@ -94,7 +94,7 @@ impl Setup {
         self
     }
 
-    /// What the server's environment has beside the tests' own.
+    /// The variables in the server's environment in addition to the test's environment.
     pub fn own_environment(&self) -> impl Iterator<Item = (&String, &OsString)> {
         self.environment.iter().map(|(name, value)| (name, value))
     }
@@ -118,7 +118,7 @@ impl Setup {
         !self.without_module
     }
 
-    /// Starts a server that may refuse to start: then its log is the error.
+    /// Starts a server that may refuse to start; its log is the error then.
     pub fn try_start(self) -> Result<Server, String> {
         Server::launched(self)
     }
@@ -167,7 +167,7 @@ pub fn program() -> String {
 ///
 /// # Panics
 ///
-/// When it was not built, or not from the present source.
+/// If it was not built, or not from the current source.
 pub fn module() -> &'static Path {
     static MODULE: OnceLock<PathBuf> = OnceLock::new();
     MODULE.get_or_init(|| {

@@ -1,4 +1,4 @@
-//! What `RLOCK.INFO`, `RLOCK.LIST` and the hash say of a lock, taken apart.
+//! A lock in `RLOCK.INFO`, in `RLOCK.LIST` and in its hash, parsed.
 
 use std::collections::BTreeMap;
 
@@ -33,11 +33,11 @@ pub struct Holder {
 pub struct Waiter {
     pub owner: String,
     pub waited_ms: i64,
-    /// None for a wait without limit, and for a kept place.
+    /// None without a limit, and for a kept place.
     pub wait_left_ms: Option<i64>,
     /// The connection that waits; none for a kept place.
     pub client_id: Option<i64>,
-    /// None while somebody waits in the place.
+    /// None while the owner waits in the place.
     pub kept_left_ms: Option<i64>,
 }
 
@@ -62,7 +62,7 @@ impl Lock {
 }
 
 impl Client {
-    /// A lock of the database that is selected.
+    /// A lock in the selected database.
     #[track_caller]
     pub fn lock(&self, key: &str) -> Lock {
         let answer = self.call(&["RLOCK.INFO", key]);
@@ -84,7 +84,7 @@ impl Client {
         fields.map(|(name, value)| (name, text(&value))).collect()
     }
 
-    /// What `RLOCK.LIST` shows, each as `key mode holders waiters`.
+    /// The locks in `RLOCK.LIST`, each as `key mode holders waiters`.
     #[track_caller]
     pub fn listed(&self, line: &str) -> Vec<String> {
         let shown = |lock: &Value| {
@@ -100,27 +100,27 @@ impl Client {
 }
 
 impl Server {
-    /// A lock of database 0.
+    /// A lock in database 0.
     #[track_caller]
     pub fn lock(&self, key: &str) -> Lock {
         self.connection().lock(key)
     }
 
-    /// Who holds a lock of database 0, in the order of their names.
+    /// The holders of a lock in database 0, sorted by name.
     #[track_caller]
     pub fn owners(&self, key: &str) -> Vec<String> {
         let lock = self.lock(key);
         lock.owners().into_iter().map(str::to_owned).collect()
     }
 
-    /// The fields of a hash of database 0.
+    /// The fields of a hash in database 0.
     #[track_caller]
     pub fn hash(&self, key: &str) -> BTreeMap<String, String> {
         self.connection().hash(key)
     }
 }
 
-/// The pairs of a map, whichever protocol it came by.
+/// The pairs of a map, in either protocol.
 pub fn fields(value: &Value) -> BTreeMap<String, Value> {
     match value {
         Value::Map(pairs) => pairs

@@ -39,9 +39,9 @@ impl Model {
         }
     }
 
-    /// Whether nobody who waits stands before the request. An owner with a
-    /// place asks from there; but a try leaves a request that waits alone, and
-    /// of a place of another kind it knows nothing.
+    /// Whether no waiting request comes before this one. An owner with a place
+    /// asks from there. A try leaves a waiting request alone, and ignores a place
+    /// of another kind.
     fn is_its_turn(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         let is_try = ask.request.wait == Wait::No;
         let Some(own) = self.place_of_any(keys, ask.owner()) else {
@@ -59,7 +59,7 @@ impl Model {
         Reply::Nil
     }
 
-    /// Grants all keys at once, which nothing stands against but the limits.
+    /// Grants all keys at once; only the limits can prevent it.
     fn admit(&mut self, keys: &[usize], ask: &Ask<'static>, kind: Kind) -> Reply<u64> {
         if self.lacks_watches(keys, ask, kind) {
             return Reply::QUEUE_FULL;
@@ -80,8 +80,8 @@ impl Model {
         Reply::Fence(fence)
     }
 
-    /// Whether one more would be too many who hold in shared mode, or are queued
-    /// to.
+    /// Whether one more would exceed the limit of owners that hold or are queued
+    /// in shared mode.
     pub(super) fn is_one_shared_too_many(&self, ask: &Ask<'_>) -> bool {
         let shared = |mode| mode != Mode::Exclusive;
         let hashes = self.locks.iter().filter_map(|it| it.data.lock());
@@ -98,7 +98,7 @@ impl Model {
         shared(ask.request.options.mode) && hold + queued >= self.limits.shared_max
     }
 
-    /// What the owner asks for it need not wait for any more.
+    /// The owner need not wait any more for what it asks.
     pub(super) fn use_up_place(&mut self, keys: &[usize], ask: &Ask<'_>, kind: Kind) {
         let own = self.place_of_any(keys, ask.owner());
         let Some(own) = own.filter(|it| it.is_like(keys, ask, kind)).cloned() else {
@@ -121,7 +121,7 @@ impl Model {
         self.answer(keys[0], &own.via, crate::core::told::Outcome::Superseded);
     }
 
-    /// The owner holds all keys already.
+    /// The owner already holds all keys.
     pub(super) fn enter_again(&mut self, keys: &[usize], ask: &Ask<'static>) -> Reply<u64> {
         if self.lacks_watches_to_stay(keys, ask) {
             return Reply::QUEUE_FULL;
@@ -139,8 +139,8 @@ impl Model {
         Reply::Fence(fence)
     }
 
-    /// Sets the lease of a hold, which gets a fence if it has none yet, and
-    /// raises the fence if that is asked for.
+    /// Sets the lease of a hold. A hold without a fence gets one, and the fence
+    /// is raised if requested.
     pub(super) fn set_lease(
         &mut self,
         at: usize,

@@ -22,8 +22,8 @@ impl Model {
         self.watch_as(at, ask.owner(), fence, &Via::asked(ask), grace);
     }
 
-    /// Channel and grace replace those of the hold; left out, these stay. A
-    /// binding goes to the connection that asked last.
+    /// Replaces the channel and the grace of the hold, if given. A binding moves
+    /// to the connection that asked last.
     pub(super) fn watch_as(
         &mut self,
         at: usize,
@@ -59,8 +59,8 @@ impl Model {
         }
     }
 
-    /// Whether there would be more watches than may be if the holds that the
-    /// owner has of these were renewed.
+    /// Whether renewing the owner's holds of these keys would exceed the limit of
+    /// watches.
     pub(super) fn lacks_watches_to_renew(
         &self,
         keys: &[usize],
@@ -75,19 +75,19 @@ impl Model {
         renewed.watches() && more > 0 && self.watches() + more > self.limits.watches_max
     }
 
-    /// Whether there would be more watches than may be if all were granted, and
-    /// what the owner waits for were not waited for any more.
+    /// Whether granting all of these keys, and ending the owner's waits for them,
+    /// would exceed the limit of watches.
     pub(super) fn lacks_watches(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         let replaced = self.watched_holds(keys, ask) + self.watched_places(keys, ask, kind);
         self.lacks_watches_beside(replaced, keys, ask)
     }
 
-    /// The same, if the owner holds all and asks again.
+    /// The same if the owner holds all of them and asks again.
     pub(super) fn lacks_watches_to_stay(&self, keys: &[usize], ask: &Ask<'_>) -> bool {
         self.lacks_watches_beside(self.watched_holds(keys, ask), keys, ask)
     }
 
-    /// The same, if the request were queued: what it holds is kept beside it.
+    /// The same if the request were queued: its holds are kept too.
     pub(super) fn lacks_watches_to_queue(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         self.lacks_watches_beside(self.watched_places(keys, ask, kind), keys, ask)
     }
@@ -105,12 +105,12 @@ impl Model {
 
     fn lacks_watches_beside(&self, replaced: usize, keys: &[usize], ask: &Ask<'_>) -> bool {
         let wanted = if ask.watches() { keys.len() } else { 0 };
-        // What there is may be replaced, however much there is.
+        // Existing watches may be replaced, however many there are.
         let more = wanted.saturating_sub(replaced);
         more > 0 && self.watches() + more > self.limits.watches_max
     }
 
-    /// A connection ends, apart from its blocked calls.
+    /// A connection ends, without its blocked calls.
     pub fn close(&mut self, closed: u64) {
         let of_it = |via: &Via| via.is_channel() && via.session() == Some(closed);
         let gone = self.requests.iter().filter(|it| of_it(&it.via));
@@ -125,11 +125,11 @@ impl Model {
             lock.watching
                 .retain(|it| it.channel.is_some() || it.bind.is_some());
         }
-        // Those who are let in by these may hold for longer than what is cut.
+        // Owners that these let in may hold for longer than the cut holds.
         self.end_waits();
         for at in 0..self.locks.len() {
-            // One after the other: what one leaves may be granted to another,
-            // who is bound to the connection that asked for that, then.
+            // One after the other: the end of one may let another in, who is then
+            // bound to the connection that asked for it.
             for owner in self.unbind(at, closed) {
                 self.settle(at);
                 self.cut(at, &owner);
@@ -139,7 +139,7 @@ impl Model {
         }
     }
 
-    /// The owners of the holds that have lost their connection now.
+    /// The owners of the holds that have now lost their connection.
     fn unbind(&mut self, at: usize, closed: u64) -> Vec<String> {
         let now = self.now;
         let mut owners = Vec::new();
@@ -164,7 +164,7 @@ impl Model {
             return;
         };
         if lock.data.holder(owner).is_none() {
-            // The hold of somebody else has come here, with the same fence.
+            // Another owner's hold with the same fence has come here.
             return;
         }
         if bind.grace == 0 {

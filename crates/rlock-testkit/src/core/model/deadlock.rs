@@ -1,17 +1,17 @@
-//! Who could never go on if a request waited.
+//! Which owners could never continue if a request waited.
 //!
-//! At first everybody who waits is taken to be stuck. Then those are let go
-//! whom nobody stuck is in the way of, in any of their waits, until nobody is
-//! left to be let go. What remains is a knot: even if everybody else released
-//! all they hold, none of those in it could go on.
+//! At first all waiting owners count as stuck. Then each owner is freed whose
+//! waits are not blocked by a stuck owner, until nobody else can be freed. The
+//! rest is a knot: even if all other owners released all their locks, no owner in
+//! the knot could continue.
 
 use rlock_core::Mode;
 
 use super::{Kind, Model, Waiting};
 
 impl Model {
-    /// Whether the one who asks would become part of a knot by waiting. An old
-    /// knot does not count: nobody has looked for those, or others have
+    /// Whether the asking owner would become part of a knot by waiting. An
+    /// existing knot does not count: it was not checked for, or others have
     /// changed keys.
     pub(super) fn closes_cycle(&self, asked: &Waiting) -> bool {
         if !self.limits.detects_deadlocks {
@@ -25,8 +25,8 @@ impl Model {
         stuck.contains(&asked.owner.as_str())
     }
 
-    /// The owners who can never go on as things are, whatever becomes of those
-    /// who are `free`.
+    /// The owners who can never continue in the current state, whatever happens
+    /// to the owners in `free`.
     pub fn stuck(&self, free: &[&str]) -> Vec<&str> {
         let waiting = self.requests.iter().filter(|it| !it.is_kept());
         self.stuck_of(&waiting.collect::<Vec<_>>(), free)
@@ -50,7 +50,7 @@ impl Model {
         }
     }
 
-    /// Whether somebody stuck is in the way of a request at any of its keys.
+    /// Whether a stuck owner blocks a request at any of its keys.
     fn is_blocked(&self, request: &Waiting, waiting: &[&Waiting], stuck: &[&str]) -> bool {
         request.keys.iter().any(|at| {
             let mut up_to = self.in_order(*at, waiting).into_iter();
@@ -66,8 +66,9 @@ impl Model {
         })
     }
 
-    /// Those of them who wait for a lock in the order of their places; one
-    /// that has none yet comes last, or first to be upgraded.
+    /// The requests among them that wait for a lock, in the order of their
+    /// places. A request without a place comes last, or first if it is an
+    /// upgrade.
     fn in_order<'a>(&self, at: usize, waiting: &[&'a Waiting]) -> Vec<&'a Waiting> {
         let queue = &self.locks[at].queue;
         let place = |it: &&Waiting| {
@@ -85,8 +86,8 @@ impl Model {
         here
     }
 
-    /// Whether those holders that are stuck keep others than `owner` from
-    /// holding in this mode.
+    /// Whether the stuck holders keep owners other than `owner` from holding in
+    /// this mode.
     fn holders_block(&self, at: usize, mode: Mode, owner: &str, stuck: &[&str]) -> bool {
         let data = &self.locks[at].data;
         let Some(hash) = data.lock() else {
@@ -104,8 +105,7 @@ impl Model {
         }
     }
 
-    /// Whether one of those who are waited for by `waiter`, which asks for
-    /// `keys` or waits for others, is `other`.
+    /// Whether `waiter`, which asks for `keys`, may wait for `other` at one of its keys.
     pub fn may_wait_for(&self, waiter: &str, keys: &[usize], other: &str) -> bool {
         let own = self.requests.iter().filter(|it| it.owner == waiter);
         let mut all = own.flat_map(|it| &it.keys).chain(keys);
@@ -115,7 +115,7 @@ impl Model {
         })
     }
 
-    /// Whether somebody waits for one of these keys.
+    /// Whether the owner waits for one of these keys.
     pub fn may_wait_at(&self, waiter: &str, keys: &[usize]) -> bool {
         keys.iter().any(|at| self.place(*at, waiter).is_some())
     }

@@ -1,16 +1,16 @@
-//! Becoming a holder: at once, or when its turn comes.
+//! Becoming a holder: at once, or in turn.
 
 use rlock_core::Mode;
 
 use super::{Data, Hash, HashMode, Holder, Kind, Model, Via, Waiting, Wanted};
 use crate::core::told::{Outcome, Word};
 
-/// How long a queue waits for a taker from elsewhere.
+/// How long a queue waits for a taker outside the queue.
 const YIELD_MS: u64 = 5;
 
 impl Model {
-    /// Adds a holder. One that has come to hold the lock while it was queued,
-    /// by a rename, enters once more and has what it was queued for.
+    /// Adds a holder. One that got the lock by a rename while it was queued
+    /// enters again, and has what it was queued for.
     pub(super) fn take(&mut self, at: usize, fence: u64, owner: &str, wanted: &Wanted) {
         let ends = self.now + wanted.lease;
         let data = &mut self.locks[at].data;
@@ -50,7 +50,7 @@ impl Model {
         hash.end_with_the_last();
     }
 
-    /// Lets the first in the queue have its outcome, if there is one for it.
+    /// Gives the first in the queue its outcome, if there is one.
     pub(super) fn serve_front(&mut self, at: usize) -> bool {
         let Some(front) = self.waiting_at(at).first().map(|it| (*it).clone()) else {
             return false;
@@ -86,16 +86,16 @@ impl Model {
         true
     }
 
-    /// A request for several locks leaves each of them free until it has all, or
-    /// has given way. The end of the hold before is reported by then.
+    /// A request for several locks leaves each of them free until it has all or
+    /// has given way. By then the messages about the end of the previous hold are
+    /// out.
     fn leave_free(&mut self, front: &Waiting) {
         for at in front.keys.iter().filter(|_| front.kind == Kind::Many) {
             self.tell_value(*at);
         }
     }
 
-    /// Nobody would hear of the grant. What is left of it is its fence, in the
-    /// place of the last one.
+    /// Nobody would receive the grant. Only its fence is left, as the last one.
     fn skip(&mut self, at: usize, front: &Waiting) {
         let fence = self.next_fence(&front.keys);
         for key in &front.keys {
@@ -112,7 +112,7 @@ impl Model {
         }
     }
 
-    /// Whether a free lock is left to those who only listen, for a moment.
+    /// Whether a free lock is left, for a moment, to clients that only listen.
     fn yields(&mut self, at: usize, front: u64) -> bool {
         let after = self.limits.yield_after;
         let (now, overheard) = (self.now, self.overheard);

@@ -1,4 +1,4 @@
-//! What a key holds, as far as locks are concerned.
+//! The content of a key, as far as locks are concerned.
 
 use rlock_core::Mode;
 
@@ -9,15 +9,15 @@ pub enum Data {
     Text,
 }
 
-/// A hash that is a lock while it has an end and names its holders.
+/// A hash that is a lock while it has an end and holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hash {
     pub mode: HashMode,
     pub holders: Vec<Holder>,
-    /// The fence of an exclusive hold; of shared ones the largest granted.
+    /// The fence of an exclusive hold, or the largest granted to shared holds.
     pub fence: Option<u64>,
-    /// What is published with an exclusive hold. Beside anything else it means
-    /// nothing.
+    /// The value published with an exclusive hold; without such a hold it has no
+    /// meaning.
     pub value: Option<&'static str>,
     /// The key's own end.
     pub ends: Option<u64>,
@@ -47,7 +47,7 @@ impl Hash {
             }
     }
 
-    /// The end of a holder: its own, or the key's if that comes before.
+    /// The end of a holder: its own, or the key's if that is earlier.
     pub fn end_of(&self, holder: &Holder) -> u64 {
         let key = self.ends.unwrap_or(u64::MAX);
         match self.mode {
@@ -65,14 +65,14 @@ impl Hash {
         self.value.filter(|_| !self.is_shared())
     }
 
-    /// The key ends with its longest lease.
+    /// Sets the key's end to the end of its longest lease.
     pub fn end_with_the_last(&mut self) {
         self.ends = self.holders.iter().map(|it| it.ends).max();
     }
 }
 
 impl Data {
-    /// The hash, if it is a lock that somebody holds.
+    /// The hash, if it is a lock with a holder.
     pub fn lock(&self) -> Option<&Hash> {
         match self {
             Self::Hash(hash) if hash.is_lock() => Some(hash),
@@ -87,7 +87,7 @@ impl Data {
         }
     }
 
-    /// Something else than a lock, be it a free one.
+    /// Whether it is not a lock, not even a free one.
     pub fn is_other(&self) -> bool {
         *self != Self::Absent && self.lock().is_none()
     }
@@ -119,7 +119,7 @@ impl Data {
         self.lock().is_some_and(Hash::is_shared)
     }
 
-    /// Whether `owner` can hold in this mode beside those who hold already.
+    /// Whether `owner` can hold in this mode beside the existing holders.
     pub fn admits(&self, owner: &str, mode: Mode) -> bool {
         let all = self.holders().iter();
         match mode {

@@ -3,8 +3,8 @@
 use super::{Kind, Model, Via, Waiting};
 
 impl Model {
-    /// The call of a request is over, and the request with it, unless its
-    /// place is kept: nobody waits there then, until the grace ends.
+    /// A request ends with its call, unless its place is kept: then nobody waits
+    /// there until the grace ends.
     pub(super) fn end_call(&mut self, id: u64, kept: &'static str) {
         let Some(keep) = self.request(id).wanted.keep else {
             self.drop_request(id);
@@ -22,16 +22,15 @@ impl Model {
         (request.wanted.grace, request.wanted.value) = (None, None);
     }
 
-    /// Takes note of a hand-off whose place must be kept if it turns out not
-    /// to have arrived.
+    /// Records a hand-off whose place must be kept if it was not delivered.
     pub(super) fn may_come_back(&mut self, fence: u64, granted: &Waiting) {
         if granted.wanted.keep.is_some() {
             self.handed_off.push((fence, granted.clone()));
         }
     }
 
-    /// The hand-off of these keys under this fence did not arrive: its place is
-    /// kept, unless its owner has asked again.
+    /// The hand-off of these keys under this fence was not delivered: its place
+    /// is kept, unless its owner has asked again.
     pub(super) fn give_place_back(&mut self, keys: &[usize], owner: &str, fence: u64) {
         let is_of = |it: &(u64, Waiting)| it.0 == fence && it.1.owner == owner;
         let found = keys.iter().find_map(|at| {
@@ -54,7 +53,7 @@ impl Model {
         request.ends = Some(self.now + keep);
         (request.wanted.grace, request.wanted.value) = (None, None);
         for at in &request.keys {
-            // Upgrades come first, even when their shared holds have ended.
+            // Upgrades come first, even if their shared holds have ended.
             let order = |it: &Waiting| (it.kind != Kind::Upgrade, it.id);
             let stands_before = |id: &u64| order(self.request(*id)) < order(&request);
             let queue = &self.locks[*at].queue;

@@ -18,7 +18,7 @@ impl Model {
         reply
     }
 
-    /// Settles all of them, unless one is no lock.
+    /// Settles all of them, unless one is not a lock.
     fn are_locks(&mut self, keys: &[usize]) -> bool {
         for at in keys {
             self.expire_key(*at);
@@ -39,8 +39,8 @@ impl Model {
         self.locks[at].data.holder(owner).is_some()
     }
 
-    /// The key that keeps the owner from holding all of them exclusively by
-    /// one grant, or none of them.
+    /// The key because of which the owner holds neither all of them exclusively
+    /// by one grant nor none of them.
     fn odd_one(&self, keys: &[usize], owner: &str) -> Option<usize> {
         let fence = |at: usize| {
             let data = &self.locks[at].data;

@@ -1,8 +1,9 @@
-//! The contract of the locks once more, as simply as it can be said.
+//! The contract of the locks again, in the simplest form.
 //!
-//! Written from the contract alone, and meant to be read beside it: everything
-//! is a plain list and is searched from its start, nothing is kept that can be
-//! computed again, and time is a number of milliseconds. Fast it is not.
+//! It is written from the contract alone, and should be read beside it.
+//! Everything is a plain list that is searched from its start, nothing is stored
+//! that can be computed again, and time is a number of milliseconds. It is not
+//! fast.
 
 mod acquire;
 mod bind;
@@ -35,24 +36,24 @@ pub struct Waiting {
     pub kind: Kind,
     pub wanted: Wanted,
     pub since: u64,
-    /// When the wait ends, or, of a kept place, its grace.
+    /// When the wait ends, or the grace of a kept place.
     pub ends: Option<u64>,
     pub via: Via,
-    /// Who asked last.
+    /// The user that asked last.
     pub user: Vec<u8>,
 }
 
-/// What a request asks for, until it is granted.
+/// The request's wishes, until it is granted.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub mode: Mode,
     pub reenter: bool,
     pub lease: u64,
-    /// For how long its place is kept.
+    /// How long its place is kept.
     pub keep: Option<u64>,
-    /// For how long its hold outlives the connection.
+    /// How long its hold outlives the connection.
     pub grace: Option<u64>,
-    /// What is published with its hold.
+    /// The value to publish with its hold.
     pub value: Option<&'static str>,
 }
 
@@ -70,7 +71,7 @@ impl Wanted {
     }
 }
 
-/// How to answer a request.
+/// How a request is answered.
 #[derive(Clone, Debug)]
 pub enum Via {
     Call {
@@ -101,12 +102,12 @@ impl Via {
     }
 }
 
-/// What a renewal asks for.
+/// The wishes of a renewal.
 #[derive(Clone, Debug)]
 pub struct Renewed {
     pub lease_ms: u32,
     pub raise_to: Option<u64>,
-    /// The connection that asks, and the channel if there is one.
+    /// The connection that asks, and its channel if there is one.
     pub via: Via,
     pub grace: Option<u64>,
     pub value: Option<&'static str>,
@@ -127,19 +128,18 @@ impl Waiting {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     One,
-    /// It held the lock in shared mode as it asked for more.
+    /// It held the lock in shared mode when it asked for more.
     Upgrade,
-    /// It asked for several keys, be it one alone.
+    /// It asked for several keys, even if only for one.
     Many,
 }
 
-/// A hold whose end somebody wants to be notified of, or that a connection's
-/// end cuts.
+/// A hold whose end is reported, or that the end of a connection cuts.
 #[derive(Clone, Debug)]
 pub struct Watching {
     pub owner: String,
     pub fence: u64,
-    /// Connection and channel.
+    /// The connection and the channel.
     pub channel: Option<(u64, OnChannel)>,
     pub bind: Option<Bind>,
 }
@@ -148,7 +148,7 @@ pub struct Watching {
 pub struct Bind {
     pub session: u64,
     pub grace: u64,
-    /// When the connection was closed, once it was.
+    /// When the connection was closed, if it was.
     pub closed: Option<u64>,
 }
 
@@ -157,23 +157,24 @@ pub struct Lock {
     pub db: u32,
     pub key: &'static str,
     pub data: Data,
-    /// Numbers of requests, first the one that is next.
+    /// The numbers of the requests, the next one first.
     pub queue: Vec<u64>,
     pub watching: Vec<Watching>,
-    /// The first end of a lease as this server last saw it, while somebody
-    /// waits or watches: what counts a lease end is that it was seen.
+    /// The earliest lease end that this server has seen, while somebody waits or
+    /// watches: a lease end counts once it was seen.
     pub seen_end: Option<u64>,
-    /// Whether those who only listen get a message if nobody takes it.
+    /// Whether listeners get an unlock message if nobody takes it.
     pub owes_message: bool,
-    /// Whether it has to be settled before the command is over.
+    /// Whether it must be settled before the command is over.
     pub touched: bool,
-    /// Hand-offs since somebody else had a chance.
+    /// Hand-offs since clients outside the queue had a chance.
     pub in_a_row: u64,
-    /// Until when the queue waits for a taker from elsewhere.
+    /// Until when the queue waits for a taker outside the queue.
     pub yields_until: Option<u64>,
-    /// The largest fence that was given or met here, as far as it is believed.
+    /// The largest fence that was granted or found here, as far as it is
+    /// believed.
     pub met: u64,
-    /// The fence and the value of a hold that those who follow it take to go on.
+    /// The fence and the value of the hold that followers consider current.
     pub followed: Option<(u64, &'static str)>,
 }
 
@@ -183,26 +184,26 @@ pub struct Model {
     pub locks: Vec<Lock>,
     pub requests: Vec<Waiting>,
     pub listened: Vec<OnChannel>,
-    /// Whether somebody listens on the unlock channels.
+    /// Whether a client listens on the unlock channels.
     pub overheard: bool,
     pub counters: Counters,
     pub told: Vec<Told<u64>>,
-    /// The keys that went to requests for several since somebody looked.
+    /// The keys granted to requests for several keys since the last check.
     pub given_together: Vec<&'static str>,
     pub limits: Limits,
-    /// Before this nothing is granted.
+    /// No grants before this moment.
     pub grants_from: u64,
-    /// The largest fence that was given by the clock.
+    /// The largest fence that was derived from the clock.
     pub last_fence: u64,
-    /// How many were given.
+    /// The number of fences given.
     pub fences_given: u64,
     pub last_request: u64,
-    /// The hand-offs whose places must be kept, by their fences.
+    /// The hand-offs whose places must be kept if they fail, by their fences.
     pub handed_off: Vec<(u64, Waiting)>,
-    /// Whether somebody was let in from a kept place before others who wait
-    /// since somebody looked.
+    /// Whether, since the last check, an owner with a kept place was let in
+    /// before others who wait.
     pub passed_others: bool,
-    /// What has become of kept places, and of fences, since somebody looked.
+    /// What happened to kept places and fences since the last check.
     pub events: Vec<(&'static str, &'static str)>,
 }
 
@@ -234,9 +235,9 @@ impl Lock {
         }
     }
 
-    /// Whether what the owner holds here counts among the watches, or will once
-    /// it holds: at most one with a value is followed, and when another owner
-    /// comes to hold that one is over.
+    /// Whether the owner's hold here counts as a watch, or will once it has one.
+    /// At most one hold with a value is followed, and that ends when another
+    /// owner holds the lock.
     pub fn is_watched(&self, owner: &str) -> bool {
         self.followed.is_some() || self.watching.iter().any(|it| it.owner == owner)
     }
@@ -273,24 +274,24 @@ impl Model {
         found.expect("who is in a queue has asked")
     }
 
-    /// The request by which the owner has a place in the queue of the key.
+    /// The owner's request with a place in the queue of the key.
     pub fn place(&self, at: usize, owner: &str) -> Option<&Waiting> {
         let mut requests = self.requests.iter();
         requests.find(|it| it.owner == owner && it.keys.contains(&at))
     }
 
-    /// The same for the first of the keys for which it has one.
+    /// The same for the first of the keys that has one.
     pub fn place_of_any(&self, keys: &[usize], owner: &str) -> Option<&Waiting> {
         keys.iter().find_map(|at| self.place(*at, owner))
     }
 
-    /// Those who wait for a lock, in order. Nobody waits in a kept place.
+    /// The requests that wait for a lock, in order. Nobody waits in a kept place.
     pub fn waiting_at(&self, at: usize) -> Vec<&Waiting> {
         let queue = self.locks[at].queue.iter().map(|id| self.request(*id));
         queue.filter(|it| !it.is_kept()).collect()
     }
 
-    /// Those of them who stand before a request.
+    /// The waiting requests before this one.
     pub fn ahead_of(&self, at: usize, id: u64) -> Vec<&Waiting> {
         let queue = self.locks[at].queue.iter();
         let ahead = queue
@@ -299,8 +300,8 @@ impl Model {
         ahead.filter(|it| !it.is_kept()).collect()
     }
 
-    /// Above all that were given or met in the keys, and never behind the clock
-    /// in microseconds.
+    /// A fence above all fences that were granted or found in the keys, and not
+    /// behind the clock in microseconds.
     pub fn next_fence(&mut self, keys: &[usize]) -> u64 {
         self.fences_given += 1;
         let by_clock = (self.last_fence + 1).max(self.now * 1000);
@@ -317,14 +318,14 @@ impl Model {
         fence
     }
 
-    /// A fence was met in a key: what is given there later is above it, as far
-    /// as it may be believed.
+    /// A fence was found in a key: later fences there are above it, as far as it
+    /// is believed.
     pub fn believe(&mut self, at: usize, fence: u64) {
         let fence = fence.min(self.highest_fence());
         self.locks[at].met = self.locks[at].met.max(fence);
     }
 
-    /// The server starts again, with nothing but its keys.
+    /// The server restarts with its keys only.
     pub fn restart(&mut self) {
         let locks = self.locks.drain(..).map(|lock| Lock {
             data: lock.data,

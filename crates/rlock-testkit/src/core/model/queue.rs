@@ -6,8 +6,8 @@ use super::{Kind, Model, Via, Waiting, Wanted};
 use crate::core::told::{Ask, Error, Outcome, Reply, Word};
 
 impl Waiting {
-    /// Whether a request is this one, once more. An upgrade asks for one key
-    /// in exclusive mode.
+    /// Whether a request repeats this one. An upgrade asks for one key in
+    /// exclusive mode.
     pub(super) fn is_like(&self, keys: &[usize], ask: &Ask<'_>, kind: Kind) -> bool {
         let exclusive = |mode| mode == Mode::Exclusive;
         let same_mode = exclusive(self.wanted.mode) == exclusive(ask.request.options.mode);
@@ -17,8 +17,8 @@ impl Waiting {
 }
 
 impl Model {
-    /// Queues a request that has to wait, or refuses it. An upgrade waits at
-    /// the front.
+    /// Queues a request that must wait, or refuses it. An upgrade waits at the
+    /// front.
     pub(super) fn queue_up(
         &mut self,
         keys: &[usize],
@@ -54,7 +54,7 @@ impl Model {
         waits(ask)
     }
 
-    /// The refusal of a request whose waiting nobody could end.
+    /// The refusal of a request whose wait could never end.
     fn knots(&mut self, waiting: &Waiting, kind: Kind) -> Option<Reply<u64>> {
         let error = if kind == Kind::Upgrade && self.has_upgrade(waiting) {
             Error::SecondUpgrade
@@ -67,7 +67,7 @@ impl Model {
         Some(Reply::Error(error))
     }
 
-    /// Whether the user would have too many places with those of the request.
+    /// Whether the user would exceed its limit of places with this request.
     fn is_too_much_for_its_user(&self, waiting: &Waiting) -> bool {
         let same = self.requests.iter().filter(|it| it.user == waiting.user);
         let places: usize = same.map(|it| it.keys.len()).sum();
@@ -101,7 +101,7 @@ impl Model {
         }
     }
 
-    /// The owner asks again, and goes on in its place.
+    /// The owner asks again, and keeps its place.
     fn take_over(
         &mut self,
         place: &Waiting,
@@ -151,7 +151,7 @@ impl Model {
         waiting.keys.iter().all(first) && waiting.keys.iter().all(fits)
     }
 
-    /// Whether nothing but the queue keeps the request from this lock.
+    /// Whether only the queue keeps the request from this lock.
     pub(super) fn fits(&self, at: usize, waiting: &Waiting) -> bool {
         if self.now < self.grants_from {
             return false;
@@ -162,7 +162,7 @@ impl Model {
         !enters_again && data.admits(&waiting.owner, waiting.wanted.mode)
     }
 
-    /// Takes a request out of all of its queues.
+    /// Removes a request from all of its queues.
     pub(super) fn drop_request(&mut self, id: u64) {
         for lock in &mut self.locks {
             lock.touched |= lock.queue.contains(&id);
@@ -182,7 +182,7 @@ impl Model {
         Reply::Number(1)
     }
 
-    /// A request is withdrawn, by that connection or by somebody else.
+    /// A request is withdrawn, by its own connection or by another one.
     fn withdraw(&mut self, place: &Waiting, by: Option<u64>) {
         self.drop_request(place.id);
         let at = place.keys[0];
@@ -205,7 +205,7 @@ impl Model {
         }
     }
 
-    /// The connection of a blocked call ends; false if it is not waiting.
+    /// The connection of a blocked call ends; false if the call is not waiting.
     pub fn hang_up(&mut self, call: u64) -> bool {
         let mut requests = self.requests.iter();
         let gone = requests

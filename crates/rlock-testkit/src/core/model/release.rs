@@ -1,4 +1,4 @@
-//! Keeping a hold, and giving it up.
+//! Renewing a hold, and releasing it.
 
 use super::{Data, Model, Renewed};
 use crate::core::told::{Error, Reply};
@@ -47,7 +47,7 @@ impl Model {
         fence
     }
 
-    /// With a fence, only a hold of that fence counts.
+    /// With a fence, only a hold with that fence counts.
     pub(super) fn holds_under(&self, at: usize, owner: &str, fence: Option<u64>) -> bool {
         let holder = self.locks[at].data.holder(owner);
         holder.is_some_and(|it| fence.is_none() || it.fence == fence)
@@ -75,7 +75,7 @@ impl Model {
         Reply::Number(left.into())
     }
 
-    /// The count that is left.
+    /// Releases a hold; returns the remaining count.
     pub(super) fn release_held(&mut self, at: usize, owner: &str, all: bool, held: bool) -> u32 {
         let holder = self.locks[at].data.holder_mut(owner).expect("it holds");
         if holder.count > 1 && !all {
@@ -87,7 +87,7 @@ impl Model {
         0
     }
 
-    /// A hold ends by its owner, who wants no message for that.
+    /// The owner ends its hold, and wants no message about that.
     pub(super) fn give_back(&mut self, at: usize, owner: &str, held: bool) {
         let lock = &mut self.locks[at];
         lock.watching.retain(|it| it.owner != owner);
@@ -107,7 +107,8 @@ impl Model {
         }
     }
 
-    /// A grant from the queue did not reach its owner: all of it is passed on.
+    /// A grant from the queue did not reach its owner: all of it goes to the
+    /// next.
     pub fn undeliver(&mut self, keys: &[usize], owner: &str, undone: u64) -> Reply<u64> {
         let held: Vec<bool> = keys.iter().map(|at| self.is_held(*at)).collect();
         let mut from = Vec::new();

@@ -1,17 +1,17 @@
-//! What happens without being asked for: ends of leases, losses, hand-offs.
+//! Changes without a command: ends of leases, losses, hand-offs.
 
 use super::{Data, Model, Watching};
 use crate::core::told::{Reply, Word};
 
 impl Model {
-    /// The server takes away a key that is past its end.
+    /// The server deletes a key past its end.
     pub fn expire_key(&mut self, at: usize) {
         if self.locks[at].data.ends().is_some_and(|it| it < self.now) {
             self.locks[at].data = Data::Absent;
         }
     }
 
-    /// Holders that are past their end hold no more.
+    /// Removes holders past their end.
     fn drop_lapsed(&mut self, at: usize) {
         let now = self.now;
         let data = &mut self.locks[at].data;
@@ -33,8 +33,8 @@ impl Model {
         }
     }
 
-    /// Losses are reported; then the lock goes to the one who has waited
-    /// longest, and to the next, until one has to wait on.
+    /// Reports losses. Then hands the lock to the owner that has waited longest,
+    /// and to the next, until one must keep waiting.
     pub fn settle(&mut self, at: usize) {
         self.locks[at].touched = true;
         self.forget_idle();
@@ -48,8 +48,8 @@ impl Model {
         self.see(at);
     }
 
-    /// Settles what was touched until nothing happens any more: a request for
-    /// several keys that ends gives way in all of their queues.
+    /// Settles the touched locks until nothing changes: the end of a request for
+    /// several keys frees its places in all of their queues.
     pub fn settle_all(&mut self) {
         loop {
             let before = (self.requests.len(), self.places_kept(), self.fences_given);
@@ -74,13 +74,14 @@ impl Model {
         }
     }
 
-    /// The end of a command that has come to nothing more.
+    /// The end of a command that has no more consequences.
     pub(super) fn done(&mut self, reply: Reply<u64>) -> Reply<u64> {
         self.settle_all();
         reply
     }
 
-    /// Drops those whose lease is over, and tells those who asked for it.
+    /// Removes holds whose lease is over, and notifies the owners that asked for
+    /// it.
     pub(super) fn lose(&mut self, at: usize) {
         self.expire_key(at);
         let hash = self.locks[at].data.lock();
@@ -98,8 +99,8 @@ impl Model {
         if lock.data == Data::Absent && seen_end.is_some_and(|end| end < now) {
             self.counters.lease_expirations += 1;
         }
-        // An exclusive hold is known by its fence: one of somebody else, with
-        // the same fence by chance, may have come here by a rename.
+        // The fence identifies an exclusive hold. Another owner's hold with the
+        // same fence may have come here by a rename.
         let exclusive = lock.data.lock().filter(|_| lock.data.is_exclusive());
         let holds = |it: &Watching| {
             let shared = || lock.data.holder(&it.owner)?.fence;
@@ -119,7 +120,8 @@ impl Model {
         self.see(at);
     }
 
-    /// The key's end cuts longer leases, and is the longest again.
+    /// The key's end cuts longer leases, and becomes the end of the longest
+    /// again.
     fn cut_by_key(&mut self, at: usize) {
         if let Some(hash) = self.locks[at].data.lock_mut()
             && hash.holders.iter().any(|it| Some(it.ends) != hash.ends)
@@ -132,7 +134,7 @@ impl Model {
         }
     }
 
-    /// A command or a turn has looked at the key.
+    /// A command or a turn has read the key.
     pub(super) fn see(&mut self, at: usize) {
         let (now, grants_from) = (self.now, self.grants_from);
         let lock = &mut self.locks[at];
@@ -140,7 +142,7 @@ impl Model {
             let ends = hash.holders.iter().map(|it| hash.end_of(it));
             ends.min()
         });
-        // Until nothing is granted it is looked at for that, not for its end.
+        // Until grants begin, it is read for them and not for its end.
         lock.seen_end = lock
             .seen_end
             .filter(|end| now >= grants_from || *end < grants_from);
@@ -150,7 +152,7 @@ impl Model {
         self.forget_idle();
     }
 
-    /// Nothing is remembered of a lock that nobody waits for or watches.
+    /// Forgets locks without waiters and watches.
     fn forget_idle(&mut self) {
         for lock in &mut self.locks {
             if !lock.is_contended() {

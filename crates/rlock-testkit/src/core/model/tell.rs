@@ -47,7 +47,7 @@ impl Model {
         }
     }
 
-    /// Those who only listen are to look again.
+    /// Publishes the unlock message to listeners.
     pub(super) fn unlock(&mut self, at: usize) {
         let key = self.locks[at].key.to_owned();
         self.told.push(Told::Unlock { key });

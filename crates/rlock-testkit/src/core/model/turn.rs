@@ -1,9 +1,9 @@
-//! Time that passes, and what becomes due on the way.
+//! The passing of time, and what becomes due.
 
 use super::{Lock, Model};
 
 impl Model {
-    /// Everything that is due now: first the waits, then the locks.
+    /// Does everything that is due now: first the waits, then the locks.
     pub fn turn(&mut self) {
         self.end_waits();
         for lock in &mut self.locks {
@@ -12,7 +12,7 @@ impl Model {
         self.settle_all();
     }
 
-    /// Ends the waits that are over.
+    /// Ends the waits whose time is over.
     pub(super) fn end_waits(&mut self) {
         let now = self.now;
         let over = self.requests.iter();
@@ -24,7 +24,7 @@ impl Model {
         }
     }
 
-    /// Lets time pass, with a turn at once and after each end on the way.
+    /// Lets time pass, with a turn now and after each end on the way.
     pub fn advance(&mut self, to: u64) {
         self.turn();
         while let Some(next) = self.next_turn().filter(|next| *next <= to) {
@@ -34,7 +34,7 @@ impl Model {
         self.now = to;
     }
 
-    /// The millisecond after the next end of anything.
+    /// The millisecond after the next end.
     pub fn next_turn(&self) -> Option<u64> {
         let contended = self.locks.iter().filter(|it| it.is_contended());
         let leases = contended.flat_map(Lock::ends);

@@ -22,7 +22,7 @@ impl Model {
         if self.lacks_watches(&[at], ask, Kind::Upgrade) {
             return Reply::QUEUE_FULL;
         }
-        // It may have had a place before it came to hold.
+        // It may have had a place before it got the lock.
         self.use_up_place(&[at], ask, Kind::Upgrade);
         let before = self.locks[at].data.lock().and_then(|it| it.ends);
         let fence = self.next_fence(&[at]);
@@ -35,7 +35,7 @@ impl Model {
         Reply::Fence(fence)
     }
 
-    /// The one shared holder becomes the exclusive one.
+    /// The only shared holder becomes the exclusive one.
     pub(super) fn make_exclusive(&mut self, at: usize, owner: &str, wanted: &Wanted, fence: u64) {
         let ends = self.now + wanted.lease;
         let hash = self.locks[at].data.lock_mut().expect("it holds");
@@ -51,7 +51,8 @@ impl Model {
         holder.fence = Some(fence);
     }
 
-    /// Whether the request waits for the others to leave the lock to its owner.
+    /// Whether the request waits for the other holders to leave the lock to its
+    /// owner.
     pub(super) fn is_upgrade(&self, waiting: &Waiting) -> bool {
         let shared = |at: &usize| {
             let data = &self.locks[*at].data;

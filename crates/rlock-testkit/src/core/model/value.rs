@@ -1,18 +1,18 @@
-//! What is published with a hold, and what observers of it receive.
+//! The published value of a hold, and the messages to its followers.
 
 use super::Model;
 use crate::core::told::Told;
 
 impl Model {
-    /// Replaces the value of an exclusive hold. Left out, it stays.
+    /// Replaces the value of an exclusive hold. Without a value it stays.
     pub(super) fn set_value(&mut self, at: usize, value: Option<&'static str>) {
         if let Some(hash) = self.locks[at].data.lock_mut() {
             hash.value = value.or(hash.value);
         }
     }
 
-    /// A command, or a piece of what is done without one, is through with a
-    /// lock. Nothing is published for changes that were undone since it began.
+    /// A command, or an action without one, has finished with a lock. Nobody
+    /// learns of values that came and went in between.
     pub(super) fn tell_value(&mut self, at: usize) {
         let lock = &mut self.locks[at];
         let is_now = lock.data.published();
@@ -36,8 +36,8 @@ impl Model {
         self.see(at);
     }
 
-    /// Somebody is shown who holds a lock, and is notified of the end from then
-    /// on.
+    /// A client sees who holds a lock, and receives a message about the end from
+    /// then on.
     pub fn follow(&mut self, at: usize) {
         self.expire_key(at);
         let lock = &mut self.locks[at];

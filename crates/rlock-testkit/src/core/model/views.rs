@@ -1,4 +1,4 @@
-//! What is visible: the most contended locks, and how many of what.
+//! Views of the locks: the most contended ones, and the gauges.
 
 use rlock_core::Gauges;
 
@@ -36,7 +36,7 @@ impl Data {
 }
 
 impl Model {
-    /// Places in queues, kept ones too.
+    /// Places in queues, including kept ones.
     pub(super) fn places(&self) -> usize {
         self.requests.iter().map(|it| it.keys.len()).sum()
     }
@@ -54,7 +54,7 @@ impl Model {
         })
     }
 
-    /// The locks of a database with waiters, first those with the most.
+    /// The locks of a database with waiters, most contended first.
     pub fn most_contended(&self, db: u32) -> Vec<Contended> {
         let locks = self.locks.iter();
         let locks = locks.filter(|it| it.db == db && !it.queue.is_empty());
@@ -73,7 +73,7 @@ impl Model {
     }
 
     /// Holds with a channel, a binding or a value, counted from when they are
-    /// queued. An exclusive hold with a value has one at each lock.
+    /// queued. Each lock has at most one exclusive hold with a value.
     pub fn watches(&self) -> usize {
         let queued = self.requests.iter().filter(|it| it.watches());
         let queued: usize = queued.map(|it| it.keys.len()).sum();
