@@ -1,12 +1,14 @@
 //! The format of a hold in the hash of its key.
 //!
-//! An exclusive hold has a field named after its owner with the hold count, a field for its fence, and a field for
-//! its value if it has one. A shared lock has a field for its mode. Each shared holder has a field with its count,
-//! and one with its terms: the end of its lease, its fence and its permits. The key's time to live is the end of the
-//! last lease.
+//! An exclusive hold has a field named after its owner with the hold count, a
+//! field for its fence, and a field for its value if it has one. A shared lock
+//! has a field for its mode. Each shared holder has a field with its count, and
+//! one with its terms: the end of its lease, its fence and its permits. The key's
+//! time to live is the end of the last lease.
 //!
-//! Servers of earlier or later versions may read and write the same hash, and others may write it too: nothing that
-//! is read counts as well formed before a check.
+//! Servers of earlier or later versions may read and write the same hash, and
+//! others may write it too: nothing that is read counts as well formed before a
+//! check.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -233,8 +235,9 @@ impl SharedHolders {
         continue_if(!self.is_none)
     }
 
-    /// The holders of a lock that ends at `end`; `None` if it is not a shared lock. A holder without valid terms gets
-    /// a lease until the key's end, no fence and one permit; `bare` is called for each of them.
+    /// The holders of a lock that ends at `end`; `None` if it is not a shared
+    /// lock. A holder without valid terms gets a lease until the key's end, no
+    /// fence and one permit; `bare` is called for each of them.
     #[must_use]
     pub fn found(
         mut self,

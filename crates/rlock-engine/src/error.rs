@@ -24,13 +24,11 @@ pub enum Loss {
     /// `max_hold` ended. Or the hold was bound to a connection that ended, and no
     /// new connection replaced it within the grace. The server may already have
     /// granted the lock to another owner.
-    /// by now.
     LeaseEnded,
     /// The server reports that this owner no longer holds the lock.
     ///
     /// Somebody forced its release, deleted the key, or flushed the database.
     EndedByServer,
-    /// Nothing was lost: its guards have released it.
     /// Nothing was lost: its guards have released it.
     ///
     /// Only a `LossSignal` that outlives its guard reports this, and
@@ -111,7 +109,7 @@ pub enum Error {
     /// Only with [`Terms::replicas`]. The client releases what the call had
     /// taken; an earlier hold of the lock does not change. A replica is
     /// unreachable, slow, or missing: check `INFO replication`, then try again.
-    #[error("only {acknowledged} of {wanted} replicas have said in time that they know of it")]
+    #[error("only {acknowledged} of {wanted} replicas acknowledged it in time")]
     NotReplicated {
         /// The required number.
         wanted: u16,
@@ -127,8 +125,8 @@ pub enum Error {
     #[error("the lock was lost: {0}")]
     Lost(Loss),
 
-    /// The server's queues have no free places, or a lock has no room for another
-    /// shared holder.
+    /// The server's limit of places in queues, of watches, or of shared holders is
+    /// reached.
     ///
     /// Each requested key takes a place, and places that are kept for lost
     /// connections count too. Try again later, or raise `rlock.max-waiters`,
@@ -149,7 +147,7 @@ pub enum Error {
     /// It also occurs for the second of two readers that both want to wait for an
     /// upgrade of the same lock. Nothing has changed on the server: release the
     /// holds of this owner, then start over.
-    #[error("waiting would be a deadlock: {text}")]
+    #[error("waiting would cause a deadlock: {text}")]
     Deadlock {
         /// The owners of the cycle, as in [`Owner::as_str`]: the first is the
         /// owner that asked, each waits for the next, and the last waits for the
@@ -166,7 +164,7 @@ pub enum Error {
     ///
     /// Only a call for the same keys can enter a hold of several keys again.
     /// Release that guard first, or use another owner.
-    #[error("{owner} already holds {keys} together, which cannot be entered in part")]
+    #[error("{owner} already holds {keys} together, and cannot enter only some of them")]
     HeldOtherwise {
         /// The owner of that guard.
         owner: Owner,
@@ -210,7 +208,6 @@ pub enum Error {
     /// The client has ended: by `Client::close`, or together with its runtime.
     ///
     /// Connect again, on a live runtime. Holds still end with their leases.
-    /// lease.
     #[error("the client has been closed, or its runtime shut down")]
     Closed,
 }

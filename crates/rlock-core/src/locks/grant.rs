@@ -155,6 +155,7 @@ impl Locks {
     /// Checks the places of the user against `most`, for a request that must
     /// wait; 0 for no limit. A place that the owner already has, and that counts
     /// for the same user, is not new.
+    ///
     /// # Errors
     ///
     /// [`Refusal::TooManyOfUser`]; nothing has changed then.

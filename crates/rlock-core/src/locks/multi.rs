@@ -1,8 +1,9 @@
 //! Requests for several locks at once: all or none.
 //!
-//! Such a request has a ticket in the queue of each key. All are pushed in one step, so that two requests have the
-//! same order in every queue that they share. It is granted when it is first in all queues and all locks are free.
-//! The data of the whole request is with the ticket of its first key.
+//! Such a request has a ticket in the queue of each key. All are pushed in one
+//! step, so that two requests have the same order in every queue that they share.
+//! It is granted when it is first in all queues and all locks are free. The data
+//! of the whole request is with the ticket of its first key.
 
 use super::acquire::withdrawn;
 use super::wait_for::{Place, Target};
@@ -16,9 +17,11 @@ use crate::{
 impl Locks {
     /// Asks for several locks at once, in exclusive mode.
     ///
-    /// Like [`Locks::acquire`], for all keys together. An owner that holds all of them under one fence is a holder
-    /// that asks again. An owner that holds none gets all of them if all are free and no ticket waits before it for
-    /// any. With [`Announce::Sooner`](crate::Announce::Sooner), any of the holds may end earlier than before.
+    /// Like [`Locks::acquire`], for all keys together. An owner that holds all of
+    /// them under one fence is a holder that asks again. An owner that holds none
+    /// gets all of them if all are free and no ticket waits before it for any.
+    /// With [`Announce::Sooner`](crate::Announce::Sooner), any of the holds may
+    /// end earlier than before.
     ///
     /// # Errors
     ///
@@ -63,8 +66,9 @@ impl Locks {
         Ok(Step::quiet(Admission::MustWait))
     }
 
-    /// Queues a request that [`Locks::acquire_all`] answered with [`Admission::MustWait`], last in every queue. If
-    /// its owner already has that place, the request takes it over and ends the earlier call.
+    /// Queues a request that [`Locks::acquire_all`] answered with
+    /// [`Admission::MustWait`], last in every queue. If its owner already has
+    /// that place, the request takes it over and ends the earlier call.
     pub fn enqueue_all(
         &mut self,
         now: Timestamp,
@@ -93,7 +97,8 @@ impl Locks {
         Some((leader, effects))
     }
 
-    /// Renews the owner's holds among these, like [`Locks::renew`]; returns a step for each key.
+    /// Renews the owner's holds among these, like [`Locks::renew`]; returns a
+    /// step for each key.
     ///
     /// # Errors
     ///
@@ -164,7 +169,8 @@ impl Locks {
         self.table.ticket(ticket)
     }
 
-    /// Like [`Locks::acquire`] for each queue: whether no ticket waits before the request in any of them.
+    /// Like [`Locks::acquire`] for each queue: whether no ticket waits before the
+    /// request in any of them.
     fn is_next_for_all(
         &self,
         names: &[Name<'_>],

@@ -33,7 +33,6 @@ pub enum Request {
     /// the server names no fence, so the known fence is taken. Answered with
     /// [`Reply::TooFew`] if it was done, but too few replicas acknowledged it in
     /// time.
-    /// have said in time that they know it.
     Renew {
         /// Who holds what.
         claims: Claims,

@@ -179,7 +179,6 @@ impl Identity {
     ///
     /// Both ID and address must match: after a restart or a failover, another
     /// client may have the same ID.
-    /// number alone may be a stranger's.
     pub fn kill(&self) -> Command {
         let mut command = Command::new("CLIENT");
         command.arg("KILL").arg("ID").arg(&self.id);
