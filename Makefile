@@ -28,11 +28,11 @@ demonstration:
 install: ## Install what `make build` has built: PREFIX=/usr/local, DESTDIR=
 	deploy/install "$(DESTDIR)" $(PREFIX)
 
-package: ## Debian packages, an archive for other systems, and the clients' packages, in target/dist
+package: ## Debian packages, an archive for other systems, and the clients' packages, in target/dist; ARGS=--all-wheels: Python's for other machines, too
 	deploy/make-packages --needs
 	$(MAKE) build
 	deploy/make-packages
-	clients/make-packages $${CARGO_TARGET_DIR:-target}/dist
+	clients/make-packages $(ARGS) $${CARGO_TARGET_DIR:-target}/dist
 
 release: ## Everything that a release publishes, tried, in target/dist; publishes nothing; ARGS=--rehearse between releases
 	deploy/make-release $(ARGS)
