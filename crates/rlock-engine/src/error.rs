@@ -370,17 +370,20 @@ impl Failure {
             Self::NoneOf { failures, .. } => failures.iter().all(|(_, it)| it.may_pass()),
         }
     }
+
+    /// The reason alone. The text of a broken connection begins with its address.
+    #[must_use]
+    pub fn reason(&self, address: &str) -> String {
+        let text = self.to_string();
+        let reason = text.strip_prefix(address);
+        let reason = reason.and_then(|rest| rest.strip_prefix(": "));
+        reason.map_or(text.clone(), str::to_owned)
+    }
 }
 
 fn each(failures: &[(String, Failure)]) -> String {
-    let each = failures.iter().map(|(address, failure)| {
-        let text = failure.to_string();
-        // The text of a broken connection already names its address.
-        match text.starts_with(address) {
-            true => text,
-            false => format!("{address}: {text}"),
-        }
-    });
+    let each = failures.iter();
+    let each = each.map(|(address, failure)| format!("{address}: {}", failure.reason(address)));
     each.collect::<Vec<_>>().join("; ")
 }
 
