@@ -59,7 +59,7 @@ type Options struct {
 	TLS *tls.Config
 	// Dial makes connections, such as through a tunnel. Default: net.Dialer's.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Logger logs what happens to connections. Default: none.
+	// Logger logs the events of connections. Default: slog.Default, for warnings only.
 	Logger *slog.Logger
 }
 
@@ -102,11 +102,19 @@ func (c *Client) handle() {
 	c.mu.Unlock()
 	// A logger may call the client.
 	for _, note := range notes {
-		if c.options.Logger != nil {
-			level := []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn}[note.how]
-			c.options.Logger.Log(context.Background(), level, "rlock: "+note.text)
-		}
+		c.log([]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn}[note.how], note.text)
 	}
+}
+
+func (c *Client) log(level slog.Level, text string) {
+	logger := c.options.Logger
+	if logger == nil && level < slog.LevelWarn {
+		return
+	}
+	if logger == nil {
+		logger = slog.Default()
+	}
+	logger.Log(context.Background(), level, "rlock: "+text)
 }
 
 func (c *Client) step(notes *[]action) {

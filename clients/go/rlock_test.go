@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -583,6 +584,73 @@ func TestCluster(t *testing.T) {
 		isTrue(t, must(election.Leader(background))(t).Fence == leadership.Fence())
 		done(t, leadership.Resign(background))
 		isTrue(t, shown(next()) == "nobody false")
+	}
+}
+
+// warnings has the lines of the default logger that contain a text.
+type warnings struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (w *warnings) Write(line []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lines = append(w.lines, string(line))
+	return len(line), nil
+}
+
+func (w *warnings) with(text string) (found []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, line := range w.lines {
+		if strings.Contains(line, text) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// It is not parallel: it replaces the default logger.
+func TestUnreachable(t *testing.T) {
+	before, seen := slog.Default(), &warnings{}
+	slog.SetDefault(slog.New(slog.NewTextHandler(seen, nil)))
+	defer slog.SetDefault(before)
+	free := must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	free.Close()
+	s := start(t)
+	ask(t, s.port(), "CONFIG", "SET", "requirepass", "secret")
+	for _, it := range []struct{ login, address, reason string }{
+		{"", free.Addr().String(), "refused"},
+		{"", fmt.Sprintf("127.0.0.1:%d", s.port()), "NOAUTH"},
+		{":wrong@", fmt.Sprintf("127.0.0.1:%d", s.port()), "WRONGPASS"},
+	} {
+		c := connect(t, "redis://"+it.login+it.address, Options{})
+		ctx, cancel := context.WithTimeout(background, time.Second) // Several attempts.
+		_, err := c.Lock(ctx, "invoice:7")
+		cancel()
+		is(t, err, context.DeadlineExceeded)
+		c.Close(ctx)
+		lines := seen.with(it.address)
+		isTrue(t, len(lines) == 1 && strings.Contains(lines[0], it.reason), it.reason, lines)
+		isTrue(t, strings.Contains(lines[0], "level=WARN") && strings.Contains(lines[0], "trying again"), lines)
+		seen.lines = nil
+	}
+}
+
+func TestRights(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	ask(t, s.port(), "ACL", "SETUSER", "few", "on", ">p", "~other:*", "&rlock:client:*", "+@all")
+	c := connect(t, fmt.Sprintf("redis://few:p@127.0.0.1:%d", s.port()), Options{})
+	for _, it := range []struct{ key, words, rule string }{
+		{"invoice:7", "'invoice:7'", " ~invoice:*: see docs/operating.md"},
+		{"other:7", "'rlock.acquire'", " +rlock.acquire: see docs/operating.md"},
+	} {
+		_, err := c.Lock(background, it.key)
+		is(t, err, ErrDenied)
+		isTrue(t, strings.Contains(err.Error(), it.words) && strings.Contains(err.Error(), it.rule), err)
+		ask(t, s.port(), "ACL", "SETUSER", "few", "-rlock.acquire")
 	}
 }
 

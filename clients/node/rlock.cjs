@@ -17,6 +17,10 @@ const action = {
   connect: 1, write: 2, close: 3, granted: 4, refused: 5, done: 6, failed: 7, answered: 8, over: 9, note: 10,
   leader: 11,
 };
+/** What a client without a `log` does with its events. */
+const warn = (level, text) => {
+  if (level === 'warn') process.emitWarning(text, 'RlockWarning');
+};
 const levels = ['debug', 'info', 'warn'];
 const losses = ['its lease ended', 'the server ended it', 'it was released'];
 /** The longest time that a timer of Node takes, in milliseconds. */
@@ -76,7 +80,7 @@ class Client {
     if (typeof url !== 'string') throw new TypeError(`url is ${url}, it must be a string`);
     const { name = '', responseTimeout, retryTimeout, replicationTimeout } = options;
     this.#tls = options.tls ?? {};
-    this.#log = options.log ?? (() => {});
+    this.#log = options.log ?? warn;
     const limits = Object.entries({ responseTimeout, retryTimeout, replicationTimeout });
     this.#engine = new Engine({
       url, name, library: 'rlock-node', version,

@@ -28,7 +28,7 @@ export interface ClientOptions {
   replicationTimeout?: number;
   /** For `rediss://`: as of `tls.connect`, such as `ca`, `cert`, `key`. Default: Node's own roots. */
   tls?: ConnectionOptions;
-  /** Told what happens to connections. Default: none. */
+  /** Receives the events of connections. Default: warnings go to `process.emitWarning`, with the name `RlockWarning`. */
   log?: (level: 'debug' | 'info' | 'warn', text: string) => void;
 }
 

@@ -1,7 +1,10 @@
 // Networks, servers and callers that fail.
 
 import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
+import net from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 import { Client } from '../rlock.mjs';
@@ -193,6 +196,62 @@ test('a cluster, over all of its slots', async t => {
     assert.equal((await changes.next()).value.leader, null);
     await changes.return();
   }));
+});
+
+/** What a program prints on standard error while it waits for a lock. */
+async function stderrOfAWait(url) {
+  const program = `import { Client } from ${JSON.stringify(new URL('../rlock.mjs', import.meta.url))};
+    await new Client(${JSON.stringify(url)}).lock('invoice:7');`;
+  const child = spawn(process.execPath, ['--input-type=module', '--eval', program], { stdio: ['ignore', 'ignore', 'pipe'] });
+  let printed = '';
+  child.stderr.setEncoding('utf8').on('data', text => { printed += text; });
+  try {
+    await eventually('a warning', () => printed.includes('trying again'));
+    await pause(1000); // Several attempts.
+  } finally {
+    child.kill('SIGKILL');
+  }
+  return printed.split('\n').filter(line => line.includes('rlock') || line.includes('cannot reach'));
+}
+
+test('an unreachable server is reported once', async () => {
+  const listener = net.createServer().listen(0, '127.0.0.1');
+  await once(listener, 'listening');
+  const { port } = listener.address();
+  await new Promise(resolve => { listener.close(resolve); });
+  const [line, ...more] = await stderrOfAWait(`redis://127.0.0.1:${port}`);
+  assert.match(line, new RegExp(`RlockWarning: cannot reach 127\\.0\\.0\\.1:${port} \\(.*ECONNREFUSED.*\\), trying again$`));
+  assert.deepEqual(more, []);
+});
+
+test('a wrong password is reported once', async t => {
+  const { servers: [{ port }] } = await start(t);
+  await ask(port, 'CONFIG', 'SET', 'requirepass', 'secret');
+  for (const [login, reason] of [['', 'NOAUTH'], [':wrong@', 'WRONGPASS']]) {
+    const [line, ...more] = await stderrOfAWait(`redis://${login}127.0.0.1:${port}`);
+    assert.match(line, new RegExp(`RlockWarning: cannot reach 127\\.0\\.0\\.1:${port} \\(${reason} .*\\), trying again$`));
+    assert.deepEqual(more, []);
+  }
+});
+
+test('a log of its own gets the warnings, and nothing is printed', async t => {
+  const [warnings, lines] = [[], []];
+  const add = warning => warnings.push(warning.message);
+  process.on('warning', add);
+  t.after(() => process.off('warning', add));
+  const client = connect(t, 'redis://127.0.0.1:1', { log: (level, text) => lines.push(`${level} ${text}`), retryTimeout: 500 });
+  await assert.rejects(client.tryLock('k'), { code: 'Unavailable' });
+  assert.equal(lines.filter(line => line.startsWith('warn cannot reach 127.0.0.1:1 (')).length, 1);
+  assert.deepEqual(warnings, []);
+});
+
+test('a lack of rights names the key and the rule', async t => {
+  const { servers: [{ port }] } = await start(t);
+  await ask(port, 'ACL', 'SETUSER', 'few', 'on', '>p', '~other:*', '&rlock:client:*', '+@all');
+  const client = connect(t, `redis://few:p@127.0.0.1:${port}`);
+  await assert.rejects(client.lock('invoice:7'), { code: 'Denied', message: /'invoice:7'.* ~invoice:\*.*docs\/operating\.md/ });
+  await ask(port, 'ACL', 'SETUSER', 'few', '-rlock.acquire');
+  await assert.rejects(client.lock('other:7'), { code: 'Denied', message: /'rlock\.acquire'.* \+rlock\.acquire:/ });
 });
 
 test('by TLS, with the certificates that one names', async t => {

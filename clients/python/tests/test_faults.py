@@ -4,7 +4,9 @@ import asyncio
 import os
 import pathlib
 import pickle
+import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -458,6 +460,45 @@ def test_a_program_that_ends_releases(server, key):
     ):
         subprocess.run([sys.executable, "-c", program], check=True, timeout=SOON)
         assert server.is_free(key)
+
+
+def stderr_of_a_wait(url, lines):
+    """What a program without any logging prints while it waits for a lock, until it has printed that many lines."""
+    program = f"import rlock_client; rlock_client.Client({url!r}).lock('invoice:7').acquire()"
+    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    timer = threading.Timer(SOON, process.kill)
+    timer.start()
+    printed = [process.stderr.readline() for _ in range(lines)]
+    timer.cancel()
+    time.sleep(1)  # Several attempts.
+    process.kill()
+    return printed + process.communicate()[1].splitlines()
+
+
+def test_an_unreachable_server_is_reported_once():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    [line] = stderr_of_a_wait(f"redis://127.0.0.1:{port}", 1)
+    assert re.fullmatch(rf"cannot reach 127\.0\.0\.1:{port} \(.*refused.*\), trying again\n", line), line
+
+
+def test_a_wrong_password_is_reported_once(begin):
+    server = begin("one")
+    server.ask("CONFIG", "SET", "requirepass", "secret")
+    for login, reason in ("", "NOAUTH"), (":wrong@", "WRONGPASS"):
+        [line] = stderr_of_a_wait(f"redis://{login}127.0.0.1:{server.port}", 1)
+        assert re.fullmatch(rf"cannot reach 127\.0\.0\.1:{server.port} \({reason} .*\), trying again\n", line), line
+
+
+def test_a_lack_of_rights_names_the_key_and_the_rule(face, begin):
+    server = begin("one")
+    server.ask("ACL", "SETUSER", "few", "on", ">p", "~other:*", "&rlock:client:*", "+@all")
+    client = face(f"redis://few:p@127.0.0.1:{server.port}")
+    for key, rule in ("invoice:7", "~invoice:*"), ("other:7", r"\+rlock.acquire"):
+        with pytest.raises(rlock_client.Error, match=f"{key}: not permitted: .*{rule}.*docs/operating.md") as denied:
+            client.lock(key).acquire()
+        assert denied.value.code == "Denied"
+        server.ask("ACL", "SETUSER", "few", "-rlock.acquire")
 
 
 def test_it_is_typed():
