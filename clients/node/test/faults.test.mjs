@@ -10,7 +10,7 @@ import { setTimeout as pause } from 'node:timers/promises';
 import { Client } from '../rlock.mjs';
 import { ask, connect, connections, eventually, isFree, network, queued, start } from './servers.mjs';
 
-test('a thousand holds and a thousand waits go by one connection', async t => {
+test('a thousand holds and a thousand waits share one connection', async t => {
   const { url, servers: [{ port }] } = await start(t);
   const client = connect(t, url);
   const holds = await Promise.all(Array.from({ length: 1000 }, (_, i) => client.lock(`k${i}`, { lease: 4000 })));
@@ -26,7 +26,7 @@ test('a thousand holds and a thousand waits go by one connection', async t => {
   assert.deepEqual([losses, reconnects], [0, 0]);
 });
 
-test('ten thousand waits that are given up leave nothing', async t => {
+test('ten thousand abandoned waits leave nothing', async t => {
   const warnings = [];
   process.on('warning', warning => warnings.push(warning.message));
   const { url, servers: [{ port }] } = await start(t);
@@ -35,7 +35,7 @@ test('ten thousand waits that are given up leave nothing', async t => {
   for (let round = 0; round < 10; round++) {
     const given = new AbortController();
     const waits = Array.from({ length: 1000 }, (_, i) => client.lock(i % 2 ? 'k' : 'l', { signal: given.signal }));
-    // Some before they are connected or sent, some as they are granted, the others while they wait.
+    // Some end before they are connected or sent, some at their grant, the others while they wait.
     if (round % 3) await pause(round);
     given.abort();
     const ends = await Promise.allSettled(waits);
@@ -50,7 +50,7 @@ test('ten thousand waits that are given up leave nothing', async t => {
   assert.deepEqual(warnings, []);
 });
 
-test('waits that are given up while a connection opens leave no connection', async t => {
+test('waits that are abandoned while a connection opens leave no connection', async t => {
   const { servers: [{ port }] } = await start(t);
   const net = await network(t, port);
   net.delay = 20;
@@ -123,7 +123,7 @@ test('two clients behind a bad network never hold at once', async t => {
   assert.ok(grants > 20, `${grants}`);
 });
 
-test('a server that stalls ends no wait late, and what was asked of it leaves nothing', async t => {
+test('a stalled server ends no wait late, and its requests leave nothing', async t => {
   const { url, servers: [{ port, pid }] } = await start(t);
   const client = connect(t, url, { responseTimeout: 500, retryTimeout: 1000 });
   const guard = await client.lock('k', { lease: 1000 });
@@ -140,7 +140,7 @@ test('a server that stalls ends no wait late, and what was asked of it leaves no
   await eventually('nothing is left', async () => await isFree(port, 'k') && await isFree(port, 'l'), 15_000);
 });
 
-test('a loop that is blocked beyond the lease knows of the loss at its first look', async t => {
+test('an event loop that was blocked beyond the lease learns of the loss at its first check', async t => {
   const { url } = await start(t);
   const guard = await connect(t, url).lock('k', { lease: 200 });
   const until = Date.now() + 400;
@@ -198,7 +198,7 @@ test('a cluster, over all of its slots', async t => {
   }));
 });
 
-/** What a program prints on standard error while it waits for a lock. */
+/** The lines on standard error of a program that waits for a lock. */
 async function stderrOfAWait(url) {
   const program = `import { Client } from ${JSON.stringify(new URL('../rlock.mjs', import.meta.url))};
     await new Client(${JSON.stringify(url)}).lock('invoice:7');`;
@@ -234,7 +234,7 @@ test('a wrong password is reported once', async t => {
   }
 });
 
-test('a log of its own gets the warnings, and nothing is printed', async t => {
+test('the option log gets the warnings, and nothing is printed', async t => {
   const [warnings, lines] = [[], []];
   const add = warning => warnings.push(warning.message);
   process.on('warning', add);
@@ -254,7 +254,7 @@ test('a lack of rights names the key and the rule', async t => {
   await assert.rejects(client.lock('other:7'), { code: 'Denied', message: /'rlock\.acquire'.* \+rlock\.acquire:/ });
 });
 
-test('by TLS, with the certificates that one names', async t => {
+test('TLS, with the certificates of the options', async t => {
   const { tls: { url, authority } } = await start(t, 'one', '--tls');
   await assert.rejects(connect(t, url).connect(), /certificate/);
   const guard = await connect(t, url, { tls: { ca: readFileSync(authority) } }).lock('k');
