@@ -7,6 +7,7 @@ mod beside;
 mod cluster;
 mod greeting;
 mod observers;
+mod outages;
 mod played;
 mod questions;
 mod replies;

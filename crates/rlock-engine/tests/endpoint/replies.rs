@@ -282,3 +282,21 @@ fn an_extension_that_came_to_nothing_is_not_what_renewals_ask_for() {
     let said = it.said().join("; ");
     assert!(said.contains("RLOCK.RENEW a o2 30000 NOTIFY"), "{said}");
 }
+
+#[test]
+fn a_refusal_for_a_lack_of_rights_names_the_key_and_the_rule() {
+    let mut it = Played::connected();
+    let refused = "-NOPERM No permissions to access a key\r\n";
+    let rule = "the user's ACL needs a pattern for the key 'invoice:7', such as ~invoice:*";
+    it.asks("invoice:7");
+    it.answers(1, "RLOCK.ACQUIRE", refused);
+    it.wonders("invoice:7");
+    it.answers(1, "RLOCK.INFO", refused);
+    let said = it.did();
+    assert_eq!(said.len(), 2);
+    let begin = format!("not permitted: No permissions to access a key; {rule}: see docs/");
+    for (call, said) in said.iter().enumerate() {
+        let begin = format!("call {}: {begin}", call + 2);
+        assert!(said.starts_with(&begin), "{said}");
+    }
+}
