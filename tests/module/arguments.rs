@@ -6,7 +6,7 @@ use rlock_core::syntax::{Command, Positional};
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text, words};
 
-/// The words of a command on keys that are free, up to its options.
+/// A command on free keys, up to its options.
 pub(crate) fn begun(command: Command) -> Vec<&'static str> {
     let words = command.positionals().iter().flat_map(|it| match it {
         Positional::Key => &["k"][..],
@@ -20,7 +20,7 @@ pub(crate) fn begun(command: Command) -> Vec<&'static str> {
         .collect()
 }
 
-/// Each command that has this argument, with such a value for it.
+/// Each command that has this argument, with this value for it.
 fn each_with(argument: Positional, value: &[u8]) -> impl Iterator<Item = Vec<&[u8]>> {
     Command::ALL.into_iter().filter_map(move |command| {
         let place = command
@@ -33,7 +33,8 @@ fn each_with(argument: Positional, value: &[u8]) -> impl Iterator<Item = Vec<&[u
     })
 }
 
-/// Asserts that the command is refused with `ERR` and a sentence with all these parts.
+/// Asserts that the command is refused with `ERR` and a text with all these
+/// parts.
 #[track_caller]
 pub(crate) fn refused<A: AsRef<[u8]>>(client: &Client, arguments: &[A], parts: &[&str]) {
     let error = text(&client.call(arguments));
@@ -105,7 +106,7 @@ fn owner_is_taken_at_its_limits_and_refused_past_them() {
     }
     nothing_changed(&server);
     let longest = "o".repeat(256);
-    // Only the exact beginning is kept for the module.
+    // Only the exact prefix is reserved for the module.
     for good in [&longest, "rlock", "RLOCK:x"] {
         a.number(&format!("RLOCK.ACQUIRE k {good} 60000"));
         assert_eq!(a.ask(&format!("RLOCK.RELEASE k {good}")), "0");
@@ -159,7 +160,7 @@ fn bytes_of_any_kind_pass_unchanged() {
         let shown = String::from_utf8_lossy(name);
         assert_eq!(heard.message(), format!("lost {fence} {shown} {shown}"));
     }
-    // Keys have no rules of their own.
+    // Keys have no restrictions.
     let huge = vec![b'%'; 1 << 20];
     let keys: [&[u8]; 5] = [b"", b" ", b"\0", b"\r\n+OK\r\n", &huge];
     for key in keys {
@@ -180,7 +181,7 @@ fn errors_stay_on_one_line_whatever_they_quote() {
     refused(&a, &acquire, &[]);
     let acquire: [&[u8]; 4] = [b"RLOCK.ACQUIRE", b"k", b"owner-a", b"%n%s%n\r\n\0"];
     refused(&a, &acquire, &["lease-ms"]);
-    // The next reply belongs to the next command.
+    // The next reply is the reply to the next command.
     assert_eq!(a.ask("PING"), "PONG");
     nothing_changed(&server);
 }

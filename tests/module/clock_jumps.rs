@@ -1,5 +1,5 @@
-//! A wall clock that is set while the server runs: what `docs/operating.md` says of it comes true, nobody shares a lock,
-//! and fences rise.
+//! A wall clock that is set while the server runs: `docs/operating.md` is true,
+//! nobody shares a lock, and fences rise.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,11 @@ use rlock_testkit::client::{Client, PATIENCE, eventually};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// How late an end may be after a jump; the documents say half a second, the rest is for a slow machine.
+/// The largest delay of a deadline after a jump; the documents say half a
+/// second, the rest is for a slow machine.
 const LATE: Duration = Duration::from_secs(3);
 
-/// Which way the clock is set.
+/// The direction in which the clock is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Jump {
     Forward,
@@ -55,16 +56,16 @@ impl Clocked {
         }
     }
 
-    /// Sets the clock, by that much from where it is.
+    /// Moves the clock by that much from its current time.
     fn set(&mut self, jump: Jump, by: Duration) {
         let by = i64::try_from(by.as_micros()).expect("a short time");
         self.at_usec += if jump == Jump::Forward { by } else { -by };
-        // Written over in place: the server has the file mapped.
+        // Overwritten in place: the server has the file mapped.
         let file = fs::OpenOptions::new().write(true).open(&self.offset);
         let file = file.expect("the file is there");
         std::os::unix::fs::FileExt::write_all_at(&file, &self.at_usec.to_ne_bytes(), 0)
             .expect("it can be written");
-        // Valkey 9.1 looks at the wall clock now and then only.
+        // Valkey 9.1 reads the wall clock only now and then.
         let real = || SystemTime::now().duration_since(UNIX_EPOCH);
         eventually("the server sees its new clock", || {
             let real = real().expect("it is after 1970").as_micros();
@@ -82,7 +83,7 @@ impl Clocked {
     }
 }
 
-/// Builds the library that stands between the server and the clock.
+/// Builds the library that replaces the server's clock.
 fn build(directory: &Path) -> PathBuf {
     let source = directory.join("wall_clock.c");
     fs::write(&source, include_str!("wall_clock.c")).expect("a file can be written");
@@ -98,7 +99,7 @@ fn build(directory: &Path) -> PathBuf {
     library
 }
 
-/// The fence of a blocked call that must be answered soon.
+/// The fence of a blocked call whose reply must come soon.
 #[track_caller]
 fn soon(client: &Client, what: &str) -> i64 {
     match client.reply_within(LATE) {
@@ -138,7 +139,8 @@ fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
     assert!(fence > contest.fence);
     soon(&writer, "the shared lease is over");
     assert!(heard.message().starts_with("lost ") && heard.messages().is_empty());
-    // The new leases run from the new time; the one that is longer than the jump goes on.
+    // The new leases count from the new time; the lease that is longer than the
+    // jump continues.
     let left = clocked.server.lock("k").holders[0].lease_left_ms;
     assert!((1..=60_000).contains(&left), "{left}");
     assert_eq!(long.number("RLOCK.RENEW long owner-l 7200000"), longer);
@@ -175,7 +177,7 @@ fn waits_and_graces_that_a_jump_forward_ends_are_over_soon() {
     assert!(matches!(ended, Some(redis::Value::Nil)), "{ended:?}");
     assert_eq!(heard.message(), "timeout 0 owner-n k");
     soon(&next, "the grace is over");
-    // The kept place has gone, and the wait without limit has not.
+    // The kept place is gone, and the wait without limit is not.
     clocked.server.await_queued("k", 1);
     assert_eq!(clocked.server.counter("places_kept"), 0);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
@@ -193,7 +195,8 @@ fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
     clocked.set(Jump::Back, HOUR);
     let left = clocked.server.lock("k").holders[0].lease_left_ms;
     assert!(left > 3_500_000, "{left}");
-    // What begins now ends in time, though timers are armed for what ends in an hour.
+    // New waits end in time, although timers are armed for deadlines in an
+    // hour.
     let start = Instant::now();
     let other = clocked.server.client();
     other.number("RLOCK.ACQUIRE other owner-a 200");
@@ -212,7 +215,7 @@ fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
         clocked.server.counter("places_kept") == 0
     });
     assert!(fence > contest.fence, "fences rise");
-    // A renewal counts from the present time, and so does what it sets.
+    // A renewal and the expiry that it sets count from the present time.
     contest.holder.number("RLOCK.RENEW k owner-a 200");
     assert!(soon(&contest.waiter, "the renewed lease") > fence);
     assert_eq!(clocked.server.ask("RLOCK.CANCEL k owner-w"), "1");
@@ -234,7 +237,8 @@ fn clock_that_comes_back_ends_what_it_had_made_late() {
     assert!(soon(&contest.waiter, "the lease is over") > contest.fence);
 }
 
-/// Takes the lock again and again, and asserts that nobody else has it. What ends a lease early is no fault of the lock.
+/// Takes the lock repeatedly, and asserts that nobody else has it. A lease that
+/// ends early is not a fault of the lock.
 fn take_part(port: u16, number: usize, stop: &AtomicBool, lease: u64) -> Vec<i64> {
     let client = Client::connect(port);
     let mut fences = Vec::new();
@@ -259,7 +263,7 @@ fn fences_rise_and_the_queue_moves_whatever_the_clock_does() {
         let clients: Vec<_> = (0..6)
             .map(|number| {
                 let stop = &stop;
-                // Some leases end with each jump, some never do.
+                // Some leases end with each jump, some never end.
                 let lease = [60_000, 86_400_000][number % 2];
                 scope.spawn(move || take_part(port, number, stop, lease))
             })

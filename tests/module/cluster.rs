@@ -36,7 +36,7 @@ pub(crate) fn two_nodes() -> (Server, Server) {
     (first, second)
 }
 
-/// A replica of one node of the cluster, which may have the module as well.
+/// A replica of one node of the cluster, optionally with the module.
 pub(crate) fn replica_of(master: &Server, has_module: bool) -> Server {
     let setup = Setup::new().line("cluster-enabled yes");
     let setup = if has_module {
@@ -58,7 +58,8 @@ pub(crate) fn replica_of(master: &Server, has_module: bool) -> Server {
     replica
 }
 
-/// Begins to move the slot of `k`: from here on, what is not at one node is asked for at the other.
+/// Starts to move the slot of `k`: from now on, a key that is missing at one
+/// node is redirected to the other.
 pub(crate) fn begin_move(from: &Server, to: &Server) {
     let id = |server: &Server| server.ask("CLUSTER MYID");
     let importing = format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", id(from));
@@ -67,8 +68,8 @@ pub(crate) fn begin_move(from: &Server, to: &Server) {
     assert_eq!(from.ask(&migrating), "OK");
 }
 
-/// Moves all keys of the slot of `k`, as a cluster's tools do; then only the nodes have to learn
-/// it.
+/// Moves all keys of the slot of `k`, as a cluster's tools do; after that only
+/// the nodes must learn it.
 pub(crate) fn move_keys(from: &Server, to: &Server) {
     loop {
         let keys = from.ask(&format!("CLUSTER GETKEYSINSLOT {SLOT} 100"));
@@ -132,7 +133,8 @@ fn keys_of_another_node_are_pointed_to() {
     assert_eq!(second.counter("acquires"), 0);
 }
 
-/// The waiters of a lock that leaves are notified, or at least never granted it here.
+/// The waiters of a lock that moves are notified, or at least never granted it
+/// here.
 fn assert_not_granted(client: &Client, what: &str) {
     if let Some(answer) = client.reply_by_now() {
         let answer = rlock_testkit::client::text(&answer);
@@ -170,7 +172,7 @@ fn lock_whose_slot_moves_is_never_granted_where_it_was() {
         eventually("the first node knows", || {
             first.ask("RLOCK.INFO k").starts_with("MOVED ")
         });
-        // The lock has arrived as it was, and goes on there.
+        // The lock has arrived unchanged, and works there.
         let b = second.client();
         assert_eq!(second.hash("k"), hash);
         assert_eq!(b.number("RLOCK.RENEW k owner-a 60000"), fence);

@@ -1,4 +1,4 @@
-//! Many at once. How fast it goes is a matter of the benchmarks.
+//! Many clients at once. The benchmarks measure the speed.
 
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, eventually, request};
@@ -77,7 +77,7 @@ fn ten_thousand_waits_that_end_together_are_all_told() {
     a.number("RLOCK.ACQUIRE k owner-a 600000");
     let n = server.client();
     queue_crowd(&n, 2000);
-    // All are overdue when the server awakes.
+    // All are overdue when the server wakes.
     a.ask("DEBUG SLEEP 2.1");
     for _ in 0..CROWD {
         assert!(heard.message().starts_with("timeout 0 "));
@@ -146,7 +146,7 @@ fn one_command_grants_few_of_many_requests_for_many_keys() {
         let asked = format!("RLOCK.MACQUIRE owner-{request} 60000 {keys} WAIT 0 NOTIFY c");
         assert_eq!(n.ask(&asked), "WAITING");
     }
-    // What the transaction sees has happened within the release.
+    // The transaction sees what happened during the release.
     let release = format!("RLOCK.MRELEASE owner-a {REQUESTS} {firsts}");
     for line in ["MULTI", &release, "INFO rlock"] {
         a.ask(line);
@@ -171,13 +171,14 @@ fn server_idles_while_a_long_lease_runs() {
     a.number("RLOCK.ACQUIRE k owner-a 3600000");
     b.send("RLOCK.ACQUIRE k owner-b 3600000 WAIT 0");
     server.await_queued("k", 1);
-    // The next deadline is far away once a near one has passed: there some servers spin.
+    // The next deadline is far ahead once a near one has passed: some servers
+    // spin then.
     assert_eq!(server.ask("RLOCK.ACQUIRE k owner-c 1000 WAIT 20"), "nil");
     let seconds = |field| server.info("cpu", field).parse::<f64>().expect("a number");
     let used = || seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread");
     let before = used();
     let start = std::time::Instant::now();
-    // It is the passing of time that is measured here.
+    // This measures the passing of time itself.
     eventually("a second passes", || start.elapsed().as_millis() >= 1000);
     let spent = used() - before;
     assert!(spent < 0.2, "{spent} s of processor time in a second");

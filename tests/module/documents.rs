@@ -1,7 +1,8 @@
 //! Runs the examples of the documents on a real server, so that they stay true.
 //!
-//! An example is a fenced block that shows terminals: a line of it begins with a prompt such as `A> `.
-//! `docs/commands.md` says how one is read; each gets a server of its own.
+//! An example is a fenced block that shows terminals: each of its lines begins
+//! with a prompt such as `A> `. `docs/commands.md` says how to read one; each
+//! example gets its own server.
 
 mod comparison;
 mod links;
@@ -98,7 +99,7 @@ fn command_reference_has_every_command_setting_and_field() {
         ));
         has(&format!("\n{syntax}\n"));
     }
-    // The syntax for several locks is described in words.
+    // The text describes the syntax for several locks.
     let of_one = |command: &Command| command.num_keys_at().is_none();
     for command in Command::ALL.into_iter().filter(of_one) {
         let section = format!("\n### {}\n", command.name());
@@ -208,30 +209,30 @@ fn examples(document: &str) -> Vec<Vec<Line<'_>>> {
     examples
 }
 
-/// The terminal's letter, and what follows its prompt.
+/// The terminal's letter, and the text after its prompt.
 fn prompt(line: &str) -> Option<(char, &str)> {
     let terminal = line.chars().next().filter(char::is_ascii_uppercase)?;
     Some((terminal, line.get(1..)?.strip_prefix("> ")?))
 }
 
-/// For how long a line such as `...300 ms later` lets time pass.
+/// How long a line such as `...300 ms later` lets time pass.
 fn pause(line: &str) -> Option<Duration> {
     let millis = line.trim().strip_prefix("...")?.strip_suffix(" ms later")?;
     millis.parse().ok().map(Duration::from_millis)
 }
 
-/// What a terminal is doing, which decides what a line after its prompt is.
+/// The state of a terminal, which decides what a line after its prompt means.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Doing {
-    /// It takes a command.
+    /// It accepts a command.
     Nothing,
-    /// A command waits for its reply: what follows is that reply.
+    /// A command waits for its reply, which the next lines show.
     Waiting,
-    /// It is subscribed to a channel: what follows is a message.
+    /// It is subscribed to a channel: the next lines show a message.
     Listening,
 }
 
-/// One example while it is run.
+/// An example while it runs.
 struct Example<'a> {
     server: &'a Server,
     terminals: BTreeMap<char, (Client, Doing)>,
@@ -269,7 +270,7 @@ impl<'a> Example<'a> {
         self.end()
     }
 
-    /// A line with a prompt, and what the terminal shows below it.
+    /// A line with a prompt, and the terminal's lines below it.
     fn step<'b>(
         &mut self,
         terminal: char,
@@ -343,7 +344,7 @@ impl<'a> Example<'a> {
         Ok(())
     }
 
-    /// Before the next command all that was answered so far has been shown.
+    /// Before the next command, all replies so far have been shown.
     fn assert_silence(&self) -> Result<(), String> {
         for (name, (client, _)) in &self.terminals {
             if let Some(reply) = client.reply_by_now() {
@@ -353,7 +354,7 @@ impl<'a> Example<'a> {
         Ok(())
     }
 
-    /// Nobody is left waiting, and nobody received more than is shown.
+    /// Nobody still waits, and nobody received more than is shown.
     fn end(&self) -> Result<(), String> {
         for (name, (client, doing)) in &self.terminals {
             if *doing == Doing::Waiting {
@@ -368,7 +369,7 @@ impl<'a> Example<'a> {
     }
 }
 
-/// The words of a command line; a word with spaces stands in double quotes.
+/// The words of a command line; a word with spaces is in double quotes.
 fn split(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in line.split('"').enumerate() {

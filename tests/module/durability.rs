@@ -66,7 +66,7 @@ fn append_only_file_has_plain_facts_with_absolute_times() {
             .any(|command| *command == format!("PEXPIREAT k {end}")),
         "{commands:#?}"
     );
-    // Each hold comes with its end, in one piece.
+    // Each hold comes with its end, in one transaction.
     for (place, command) in commands
         .iter()
         .enumerate()
@@ -98,7 +98,7 @@ fn no_acknowledged_lock_is_lost_by_a_crash() {
         for number in 0..200 {
             a.send(&format!("RLOCK.ACQUIRE k{round}-{number} owner-a 600000"));
         }
-        // The server dies in the midst of them.
+        // The server dies during these commands.
         for number in 0..20 * (round + 1) {
             acknowledged.push((format!("k{round}-{number}"), a.fence()));
         }
@@ -199,7 +199,7 @@ fn start_gives_the_holders_of_before_their_grace() {
         .line("appendonly yes");
     let mut server = setup.start();
     let a = server.client();
-    // From an empty start, too.
+    // After an empty start, too.
     assert_eq!(a.ask("RLOCK.ACQUIRE k owner-a 60000"), "nil");
     let fence = {
         a.send("RLOCK.ACQUIRE k owner-a 60000 WAIT 0");

@@ -15,7 +15,7 @@ fn waiters_of_a_former_primary_get_nothing_from_it() {
     replica.ask("REPLICAOF NO ONE");
     primary.ask(&format!("REPLICAOF 127.0.0.1 {}", replica.port()));
     assert!(contest.waiter.answer().starts_with("UNBLOCKED "));
-    // The lease ends while nobody is left to be granted.
+    // The lease ends when no waiter is left.
     eventually("the lease has ended", || {
         replica.ask("RLOCK.INFO k").contains("mode free")
     });
@@ -63,12 +63,12 @@ fn failover_that_waits_for_its_replica_survives_the_end_of_a_lease() {
     let contest = Contest::on(&primary);
     contest.holder.number("RLOCK.RENEW k owner-a 300");
     await_in_step(&primary, &replica);
-    // Writes are paused until the replica has caught up, which it cannot.
+    // Writes are paused until the replica has caught up, which is impossible.
     replica.signal("STOP");
     primary.ask("SET something new");
     let failover = format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 600", replica.port());
     assert_eq!(primary.ask(&failover), "OK");
-    // It is given up after the end of the lease; then the waiter gets its turn.
+    // The attempt ends after the lease; then the waiter gets its turn.
     contest.assert_handed_over();
     eventually("the failover is given up", || {
         primary.info("replication", "master_failover_state") == "no-failover"
@@ -106,7 +106,8 @@ fn nothing_is_handed_over_while_writes_are_paused() {
     n.number("RLOCK.ACQUIRE held owner-n 50 NOTIFY c");
     contest.holder.number("RLOCK.RENEW k owner-a 50");
     primary.ask("CLIENT PAUSE 60000 WRITE");
-    // Whatever needs a write waits: the end of the lease, a disconnect, a request.
+    // Everything that needs a write waits: the end of the lease, a disconnect,
+    // a request.
     n.send("RLOCK.ACQUIRE free owner-n 60000");
     eventually("the lease is over", || {
         primary.ask("RLOCK.INFO k").contains("mode free")
@@ -222,7 +223,8 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
     }
 }
 
-/// What was queued before a demotion is turned away, even if that is taken back at once; who asks again stays.
+/// Requests from before a demotion are turned away, even if the demotion is
+/// reversed at once; a repeated request stays.
 #[test]
 fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
     let server = Server::start();

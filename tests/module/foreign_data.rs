@@ -1,4 +1,5 @@
-//! What others have put under the name of a lock: other types, dumps, copies, and hashes at their limits.
+//! Other data under the name of a lock: other types, dumps, copies, and hashes
+//! at their limits.
 
 use redis::Value;
 

@@ -1,4 +1,5 @@
-//! A waiter that has gone delays nobody, whenever it goes; a holder that has gone keeps its lease.
+//! A disconnected waiter delays nobody, whenever it disconnects; a disconnected
+//! holder keeps its lease.
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ fn grant_to_a_waiter_killed_in_the_same_turn_is_passed_on() {
     }
 }
 
-/// A client that waits by message, and listens by the same connection.
+/// A client that waits by message, and listens on the same connection.
 fn listen_and_wait(server: &Server) -> Client {
     let waiter = server.client_resp3();
     waiter.ask("SUBSCRIBE c");
@@ -80,7 +81,7 @@ fn grant_by_message_to_a_connection_killed_in_the_same_turn_is_passed_on() {
         assert_eq!(holder.answer(), "0");
         let fence = next.fence();
         assert_eq!(server.counter("undelivered_grants"), round);
-        // A listener elsewhere receives a message that it was lost.
+        // A listener on another connection receives a `lost` message.
         let granted = heard.message();
         let lost = granted.replace("grant ", "lost ");
         assert_ne!(granted, lost);
@@ -108,7 +109,8 @@ fn grant_by_message_stands_when_its_connection_closes_later() {
     assert_eq!(server.counter("undelivered_grants"), 0);
 }
 
-/// A client library asks again on another connection, and learns that it holds the lock: then it does.
+/// A client library asks again on another connection, and learns that it holds
+/// the lock: then the grant stands.
 #[test]
 fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
     let server = Server::start();
@@ -141,7 +143,8 @@ fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
         a.send_bytes(&turn.concat());
         assert_eq!((a.answer(), a.answer()), ("0".into(), "1".into()));
         assert_ne!(a.answer(), "nil", "{again}");
-        // The end of the killed call has been dealt with when another turn is over.
+        // The end of the killed call has been handled when another turn is
+        // over.
         server.ask("PING");
         assert!(next.reply_within(Duration::from_millis(50)).is_none());
         assert_eq!(server.owners("k"), ["owner-b"], "{again}");
@@ -200,7 +203,8 @@ fn waiters_that_go_at_any_moment_leave_no_ghost() {
         eventually("the connection ends", || {
             server.info("clients", "blocked_clients") == "0"
         });
-        // A grant that was sent in time stands, until its owner or its lease ends it.
+        // A grant that was sent in time stands until its owner or its lease
+        // ends it.
         server.ask("RLOCK.RELEASE k owner-b");
         eventually("the lock is free", || server.ask("EXISTS k") == "0");
     }
@@ -233,7 +237,7 @@ fn killed_waiter_gives_back_its_memory() {
     round();
     let before = used();
     let during = round();
-    // The server frees a connection's buffers in its own time.
+    // The server frees a connection's buffers later.
     eventually("the memory is freed", || {
         used() < before + (during - before) / 4
     });

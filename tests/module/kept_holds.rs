@@ -1,4 +1,5 @@
-//! Shared and upgraded holds and those of several locks, on replicas, on disk, and after a fail-over.
+//! Shared and upgraded holds, and holds of several locks: on replicas, on disk,
+//! and after a fail-over.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ const KEYS: [&str; 7] = [
     "foreign",
 ];
 
-/// Takes locks of all kinds, through everything that changes them, and leaves some held.
+/// Takes locks of all kinds, changes them in every way, and leaves some held.
 pub(crate) fn exercise(server: &Server) {
     let a = server.client();
     let contest = Contest::on(server);
@@ -35,7 +36,7 @@ pub(crate) fn exercise(server: &Server) {
     let last = wait_for(server, "k", "owner-d", 1);
     a.ask("RLOCK.FORCE k");
     last.fence();
-    // By others' doing, after an event.
+    // By commands of others, after an event.
     let other = wait_for(server, "k", "owner-e", 1);
     a.ask("DEL k");
     other.fence();
@@ -59,7 +60,7 @@ pub(crate) fn exercise(server: &Server) {
     eventually("one lease ends", || {
         !server.owners("shared").contains(&"short".into())
     });
-    // Whatever is left of it goes with the next change.
+    // The next change removes the rest.
     a.number("RLOCK.ACQUIRE shared owner-4 60000 SHARED");
 
     a.number("RLOCK.ACQUIRE upgraded owner-a 60000 SHARED");
@@ -98,7 +99,7 @@ fn facts(server: &Server) -> Vec<(BTreeMap<String, String>, String)> {
         .into()
 }
 
-/// The holders can go on, and nobody else gets in.
+/// The holders can continue, and nobody else gets in.
 #[track_caller]
 fn assert_kept(server: &Server, facts: &[(BTreeMap<String, String>, String)]) {
     let a = server.client();
@@ -106,7 +107,7 @@ fn assert_kept(server: &Server, facts: &[(BTreeMap<String, String>, String)]) {
     let terms = fence_of(0, "rlock:holder:owner-p");
     let fence = terms.split(' ').nth(1).expect("a fence");
     assert_eq!(a.ask("RLOCK.RENEW shared owner-p 60000"), fence);
-    // One of the 30 has gone: 29, and 7.
+    // One of the 30 is gone: 29, and 7.
     for (limit, fits) in [(36, false), (37, true)] {
         let line = format!("RLOCK.ACQUIRE shared late 60000 SHARED LIMIT {limit}");
         assert_eq!(a.ask(&line) != "nil", fits, "{limit}");
@@ -276,7 +277,7 @@ fn demotion_ends_the_waits_of_all_kinds() {
     let told = "RLOCK.MACQUIRE owner-n 60000 2 k3 k WAIT 0 NOTIFY c";
     assert_eq!(a.ask(told), "WAITING");
     let last = wait_for(&primary, "k", "owner-w", 5);
-    // A kept place goes silently, and so does one whose call waits still.
+    // A kept place ends silently, even if its call still waits.
     let kept = "RLOCK.ACQUIRE k owner-k 60000 WAIT 1 KEEP 60000";
     assert_eq!(a.ask(kept), "nil");
     let keeps = primary.client();
@@ -294,7 +295,8 @@ fn demotion_ends_the_waits_of_all_kinds() {
         primary.counter("waiters") == 0 && primary.counter("contended_locks") == 0
     });
     eventually("no watch is left", || primary.counter("watches") == 0);
-    // The connection of a bound hold may end here: the lock is another server's matter.
+    // The connection of a bound hold may end here: another server has the lock
+    // now.
     a.close();
     let there = replica.client();
     there.number("RLOCK.RENEW k owner-a 60000");

@@ -1,4 +1,4 @@
-//! Places in queues that outlive the calls that asked for them: `KEEP`.
+//! Places in queues that outlive their calls: `KEEP`.
 
 use crate::contest::{Contest, wait_for};
 use rlock_testkit::Server;
@@ -99,7 +99,7 @@ fn end_of_a_call_is_counted_and_so_is_the_wait_that_goes_on() {
     eventually("it waits again", || server.counter("places_kept") == 0);
     assert_eq!(server.counter("waits"), 3);
     again.close();
-    // The call has gone; the end of the grace is not counted once more.
+    // The call has ended; the end of the grace does not count again.
     server.await_queued("k", 1);
     assert_eq!(server.counter("waiters_gone"), 1);
     holder.ask("RLOCK.RELEASE k owner-a");

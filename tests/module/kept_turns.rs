@@ -1,4 +1,5 @@
-//! Kept places when their turn comes: tries, polls, requests for several locks, and grants that reach nobody.
+//! Kept places when their turn comes: tries, polls, requests for several locks,
+//! and undelivered grants.
 
 use crate::contest::wait_for;
 use crate::kept_places::await_kept;
@@ -12,7 +13,8 @@ fn holder(server: &Server, mode: &str) -> Client {
     client
 }
 
-/// Sends the commands in one piece, so that they are carried out in one turn of the server.
+/// Sends the commands in one piece, so that one turn of the server carries them
+/// out.
 fn at_once(client: &Client, lines: &[&str]) {
     let requests: Vec<_> = lines.iter().map(|line| request(&words(line))).collect();
     client.send_bytes(&requests.concat());
@@ -34,7 +36,7 @@ fn contexts_that_cannot_block_try_from_the_kept_place() {
     assert_ne!(in_script(), "nil");
     assert_eq!(server.counter("places_kept"), 0);
     assert_eq!(b.ask("RLOCK.RELEASE k owner-b"), "0");
-    // Where there is no place, none is made.
+    // A try without a place creates none.
     holder(&server, "");
     assert_eq!(in_script(), "nil");
     at_once(&b, &["MULTI", wait, "EXEC"]);
@@ -56,7 +58,7 @@ fn one_that_polls_keeps_its_turn_against_a_blocked_waiter_that_came_later() {
         assert_eq!(poller.ask(poll), "nil");
         assert_eq!(server.lock("k").waiting(), ["owner-p", "owner-c"]);
     }
-    // The lock is released just while it asks.
+    // The lock is released just before it asks.
     at_once(
         &a,
         &[&format!("{poll} NOTIFY c"), "RLOCK.RELEASE k owner-a"],

@@ -60,7 +60,7 @@ fn hand_off_gives_the_events_of_the_new_hold() {
         contest.holder.ask("RLOCK.RELEASE k owner-a");
         contest.assert_handed_over();
     });
-    // The key is never away in between.
+    // The key always exists in between.
     for event in ["hset", "hdel", "expire"] {
         assert!(seen.iter().any(|it| it == event), "{seen:?}");
     }
@@ -80,7 +80,7 @@ fn shared_holds_give_the_events_of_their_native_commands() {
         give("RLOCK.ACQUIRE k owner-b 90000 SHARED"),
         ["hset", "expire"]
     );
-    // The key lives as long as its longest lease.
+    // The key exists as long as its longest lease.
     assert_eq!(give("RLOCK.ACQUIRE k owner-c 50000 SHARED"), ["hset"]);
     assert_eq!(give("RLOCK.RENEW k owner-a 60000"), ["hset"]);
     assert_eq!(give("RLOCK.RELEASE k owner-c"), ["hdel"]);

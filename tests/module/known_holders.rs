@@ -1,4 +1,5 @@
-//! A shared lock that others change: what the module remembers of its holders never decides against the key.
+//! A shared lock that others change: the module never trusts its cache of
+//! holders against the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use rlock_testkit::client::{Client, eventually};
 const FEW: usize = 3;
 const MANY: usize = 40;
 
-/// Takes two shared locks, whose holders are different ones, and uses each hold once more.
+/// Takes two shared locks with different holders, and uses each hold once more.
 fn prepare(server: &Server, count: usize) -> Client {
     server.ask("FLUSHALL");
     let client = server.client();
@@ -27,9 +28,10 @@ fn prepare(server: &Server, count: usize) -> Client {
     client
 }
 
-/// Asserts that commands find those holders of `k` that are in its hash, each with its fence, and no others.
+/// Asserts that commands find the holders of `k` that are in its hash, each
+/// with its fence, and no others.
 ///
-/// What was changed by hand is met at the latest when the holder asks whose it is.
+/// A change by hand is found at the latest when the holder uses its hold.
 #[track_caller]
 fn assert_agrees(server: &Server, change: &str) {
     let hash = server.hash("k");
@@ -69,7 +71,8 @@ fn assert_agrees(server: &Server, change: &str) {
     );
 }
 
-/// Both with few holders and with many, before and after the module listens to what happens to keys.
+/// With few and with many holders, before and after the module listens to key
+/// events.
 fn everywhere(test: impl Fn(&Server, usize)) {
     let server = Server::start();
     for count in [2, FEW, MANY] {
@@ -151,7 +154,8 @@ fn lock_that_comes_back_has_the_holders_it_comes_with() {
 fn lease_of_a_lock_that_comes_back_is_the_one_it_comes_with() {
     everywhere(|server, count| {
         let a = prepare(server, count);
-        // In the copy, leases are longer than what is remembered of the lock; its fields and fences are the same.
+        // In the copy, leases are longer than in the module's cache; its fields
+        // and fences are the same.
         for number in 0..count {
             a.number(&format!("RLOCK.RENEW k owner-{number} 200"));
         }
@@ -210,7 +214,7 @@ fn fields_changed_by_hand_are_believed() {
     });
 }
 
-/// Sends a line whose terms of a holder, `{end} 7 1`, are one argument.
+/// Sends a line in which a holder's terms, `{end} 7 1`, are one argument.
 fn by_hand(client: &Client, line: &str, end: &str) {
     let Some((before, terms)) = line.split_once("{end}") else {
         client.ask(line);
@@ -284,7 +288,7 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
         assert!(heard.message().starts_with("lost "));
         assert_eq!(a.ask("RLOCK.RENEW k owner-1 60000"), "nil");
         assert_eq!(a.ask("EXISTS k"), "0");
-        // One that is renewed has its own again; the others stay cut.
+        // A renewed hold has its own lease again; the others stay cut.
         let a = prepare(server, count);
         assert_eq!(a.ask("PEXPIRE k 20000"), "1");
         let end = a.number("PEXPIRETIME k");
@@ -297,7 +301,7 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
             assert_eq!(is_cut, number != 1, "owner-{number}: {terms}");
             assert_eq!(hash[&format!("owner-{number}")], "1");
         }
-        // Longer than the longest lease it is of no use.
+        // Beyond the longest lease it has no effect.
         let a = prepare(server, count);
         let end = a.number("PEXPIRETIME k");
         assert_eq!(a.ask("EXPIRE k 600"), "1");
@@ -306,7 +310,7 @@ fn lease_cut_by_others_ends_all_that_are_longer() {
     });
 }
 
-/// Only `UNLINK`, not a command of ours, tells that the lock is gone.
+/// Only `UNLINK`, not a command of the module, ends the lock.
 #[test]
 fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
     const LOCKS: usize = 4000;
@@ -336,7 +340,8 @@ fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
     assert!(bytes < 40, "{bytes} bytes are left of each lock");
 }
 
-/// What `RLOCK.INFO` shows of a lock: its mode, and each holder with its count and permits; none if it is no lock.
+/// `RLOCK.INFO` of a lock: its mode, and each holder with its count and
+/// permits; none if it is not a lock.
 type Seen = Option<(String, BTreeMap<String, [i64; 2]>)>;
 
 fn seen(server: &Server, key: &str) -> Seen {
@@ -354,7 +359,8 @@ fn seen(server: &Server, key: &str) -> Seen {
 
 const EDITORS: [&str; 4] = ["o", "p", "q", "r"];
 
-/// Changes `k` by hand, in one of the ways that docs/data.md has. Whom that concerns is the result.
+/// Changes `k` by hand, in one of the ways in docs/data.md. Returns the owners
+/// concerned.
 fn edit(client: &Client, numbers: &mut Numbers, now_ms: i64) -> &'static str {
     let owner = EDITORS[numbers.below(EDITORS.len())];
     let terms = format!("rlock:holder:{owner}");
@@ -447,8 +453,9 @@ fn expected(command: usize, owner: &str, before: &Seen) -> (Option<String>, Seen
     (Some(answer.to_owned()), Some((mode, after)))
 }
 
-/// In a random walk of changes by hand and of commands, what `RLOCK.INFO` shows is what commands act on, and what they
-/// name no holder of stays as it is.
+/// A random walk of changes by hand and of commands: commands act on the state
+/// that `RLOCK.INFO` shows, and leave the holders that they do not name
+/// unchanged.
 #[test]
 fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
     let server = Server::start();
@@ -458,7 +465,8 @@ fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
         for step in 0..1000 {
             let mut owner = EDITORS[numbers.below(EDITORS.len())];
             if numbers.below(3) == 0 {
-                // It is read again when the number of its fields or its fence is another, or for whom it concerns.
+                // It is read again if the number of its fields or its fence has
+                // changed, or for the holders concerned.
                 let known = || (a.ask("HLEN k"), a.ask("HGET k rlock:fence"));
                 let (before, now_ms) = (known(), server_ms(&a));
                 let mut concerned = BTreeSet::new();

@@ -5,8 +5,8 @@ use redis::Value;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text};
 
-/// Queues this many requests by a channel for a lock that is held, in the database of the
-/// connection.
+/// Queues this number of requests by a channel for a held lock, in the database
+/// of the connection.
 fn queue(client: &Client, key: &str, count: usize) {
     client.number(&format!("RLOCK.ACQUIRE {key} owner-a 60000"));
     for number in 0..count {
@@ -79,7 +79,7 @@ fn locks_that_nobody_waits_for_cost_a_list_nothing() {
     };
     let before = looked_up();
     assert_eq!(a.listed("RLOCK.LIST COUNT 1000"), ["wanted exclusive 1 1"]);
-    // It looks at the locks that it shows, and at no others.
+    // It reads only the locks that it shows.
     assert!(looked_up() - before <= 2);
 }
 
@@ -98,7 +98,7 @@ fn list_is_made_of_maps_in_resp3() {
     let names = lock.iter().map(|(name, _)| text(name)).collect::<Vec<_>>();
     let expected = ["key", "mode", "holders", "waiters", "oldest-wait-ms"];
     assert_eq!(names, expected);
-    // In RESP2 the same, flat.
+    // The same in RESP2, flat.
     let Value::Array(locks) = server.connection().call(&["RLOCK.LIST"]) else {
         panic!("a list")
     };

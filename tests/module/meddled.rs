@@ -8,7 +8,7 @@ use rlock_testkit::Server;
 use rlock_testkit::Setup;
 use rlock_testkit::client::eventually;
 
-/// A server with a module that runs a command on a key when it has an event.
+/// A server with a module that runs a command on a key at each of its events.
 fn meddled(event_and_command: &str) -> Server {
     let directory = tempfile::tempdir().expect("a directory can be made");
     let library: PathBuf = directory.path().join("meddler.so");
@@ -24,7 +24,7 @@ fn meddled(event_and_command: &str) -> Server {
         built.is_ok_and(|status| status.success()),
         "cc builds the module that meddles"
     );
-    // The server has the file open from here on.
+    // The server has opened the file by now.
     Setup::new()
         .line(&format!(
             "loadmodule {} {event_and_command}",
@@ -33,7 +33,7 @@ fn meddled(event_and_command: &str) -> Server {
         .start()
 }
 
-/// Changes locks in every way that gives key events.
+/// Changes locks in every way that emits key events.
 fn exercise(server: &Server) {
     let a = server.client();
     for line in [

@@ -1,11 +1,12 @@
-//! While a slot moves from one node to another, no lock has holders at both.
+//! While a slot moves between nodes, no lock has holders at both.
 
 use crate::cluster::{SLOT, begin_move, move_keys, replica_of, tell_nodes, two_nodes};
 use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, Subscriber, eventually, text};
 
-/// A request for `{k}held<n>`, which is held, and `{k}free<n>`, with one for the latter alone behind it.
+/// A request for `{k}held<n>`, which is held, and `{k}free<n>`; behind it
+/// another one for only the latter.
 struct Queue {
     several: Client,
     holder: Client,
@@ -34,7 +35,8 @@ impl Queue {
     }
 }
 
-/// What brings the next in the queue their turn, and what the request for both is answered.
+/// Gives the next in the queue their turn; returns the reply to the request for
+/// both.
 type Way = (&'static str, &'static str, Option<&'static str>);
 
 const WAYS: [Way; 8] = [
@@ -104,7 +106,7 @@ fn lock_that_is_taken_at_the_next_node_is_granted_to_nobody_at_the_last() {
     told.sort();
     expected.sort();
     assert_eq!(told, expected);
-    // What is left here can be moved: none of it is there already.
+    // The remaining keys can be moved: none of them is there already.
     let keys = first
         .connection()
         .call(&["CLUSTER", "GETKEYSINSLOT", &SLOT.to_string(), "99"]);
@@ -160,7 +162,8 @@ fn lock_taken_at_the_next_node_is_queued_for_and_settled_there() {
     );
 }
 
-/// A link's own channel may be in the slot that moves; its node hears of it until the end.
+/// A connection's channel may be in the slot that moves; its node gets messages
+/// until the end.
 #[test]
 fn channel_can_be_named_until_its_slot_has_moved() {
     let (first, second) = two_nodes();
@@ -184,7 +187,7 @@ fn channel_can_be_named_until_its_slot_has_moved() {
             .ask("RLOCK.ACQUIRE elsewhere owner-b 60000 SNOTIFY k")
             .starts_with("ERR SNOTIFY")
     });
-    // Nobody can hear of it any more.
+    // No listener is left.
     assert_eq!(a.ask("RLOCK.RELEASE elsewhere owner-b"), "0");
     assert_eq!(first.counter("waiters_gone"), 1);
     assert_eq!(first.ask("EXISTS elsewhere"), "0");
@@ -212,14 +215,15 @@ fn bound_hold_that_has_moved_does_not_end_with_the_connection_to_its_last_node()
     eventually("it is bound there", || second.ask("EXISTS k") == "0");
 }
 
-/// A listener elsewhere cannot act on what it hears, and does not count: the waiter is skipped.
+/// A listener at another node cannot act on the message, and does not count:
+/// the waiter is skipped.
 #[test]
 fn grant_is_told_to_nobody_when_its_waiter_is_passed_over() {
     let (first, second) = two_nodes();
     let replica = replica_of(&first, true);
     let mut elsewhere = second.listen(&["c"]);
     let mut behind = Subscriber::listen(replica.port(), "SSUBSCRIBE", &["here"]);
-    // Nodes that have just met pass messages on only after a while.
+    // Nodes that have just met forward messages only after a while.
     eventually("messages reach the other nodes", || {
         first.ask("PUBLISH c begin");
         first.ask("SPUBLISH here begin");
@@ -235,7 +239,7 @@ fn grant_is_told_to_nobody_when_its_waiter_is_passed_over() {
     assert_eq!(a.ask("RLOCK.RELEASE k owner-a"), "0");
     next.fence();
     assert_eq!(first.counter("waiters_gone"), 2);
-    // What is published later arrives later.
+    // Messages that are published later arrive later.
     first.ask("PUBLISH c end");
     first.ask("SPUBLISH here end");
     for heard in [&mut elsewhere, &mut behind] {

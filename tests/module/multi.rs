@@ -28,7 +28,8 @@ impl Several {
     }
 }
 
-/// Asserts that nobody is queued for any of the keys, and that those of them that nobody holds are free.
+/// Asserts that nobody is queued for any of the keys, and that each key without
+/// a holder is free.
 #[track_caller]
 fn assert_left(server: &Server) {
     for key in KEYS {
@@ -124,7 +125,7 @@ fn who_is_behind_a_request_for_several_that_nobody_hears_of_is_served_at_once() 
     assert_eq!(m.ask(queue), "WAITING");
     b.send("RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
     server.await_queued("k1", 2);
-    // In one turn: nobody else can come in between.
+    // In one turn, so nobody can intervene.
     for line in ["MULTI", "RLOCK.RELEASE k1 owner-a", "RLOCK.INFO k1"] {
         a.ask(line);
     }

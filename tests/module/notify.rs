@@ -1,4 +1,4 @@
-//! The messages on channels, to whom, and until when.
+//! The messages on channels: their receivers, and when they end.
 
 use crate::contest::Contest;
 use rlock_testkit::Server;
@@ -120,7 +120,8 @@ fn loss_is_told_also_when_a_request_meets_it_before_the_timer() {
     let mut heard = server.listen(&["c"]);
     let a = server.client();
     let lost = a.number("RLOCK.ACQUIRE k owner-a 20 NOTIFY c");
-    // The server sleeps past the end, and meets the request first when it awakes.
+    // The server sleeps past the end, and handles the request first when it
+    // wakes.
     a.send("DEBUG SLEEP 0.04");
     a.send("RLOCK.ACQUIRE k owner-b 60000");
     assert_eq!(a.answer(), "OK");

@@ -1,4 +1,5 @@
-//! The options of all commands, each at its limits and past them, without what it needs, and where it cannot be.
+//! The options of all commands: each at its limits and past them, without its
+//! required options, and where it is not allowed.
 
 use rlock_core::syntax::{Command, Max, Opt, Value};
 
@@ -7,7 +8,7 @@ use crate::contest::Contest;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text, words};
 
-/// A value that an option takes, whatever the settings are.
+/// A valid value of an option, whatever the settings are.
 fn sample(option: Opt) -> &'static str {
     match option.spec().value {
         Value::None => "",
@@ -17,18 +18,19 @@ fn sample(option: Opt) -> &'static str {
     }
 }
 
-/// Options that an option needs before it.
+/// The options that an option requires.
 fn needed(option: Opt) -> String {
     let needs = option.spec().needs;
     needs.map_or_else(String::new, |it| with(it, sample(it)))
 }
 
-/// An option with this value, and with what it needs.
+/// An option with this value, and with its required options.
 fn with(option: Opt, value: &str) -> String {
     format!("{} {} {value}", needed(option), option.spec().token)
 }
 
-/// Asserts that the arguments of a command are understood, on a server without locks.
+/// Asserts that the arguments of a command are valid, on a server without
+/// locks.
 #[track_caller]
 fn accepted(client: &Client, line: &str) {
     client.ask("FLUSHALL");
@@ -107,7 +109,7 @@ fn limits(option: Opt, lease_max: u64) -> Option<(&'static str, u64, u64)> {
     Some((argument, *min, max))
 }
 
-/// How errors name the text of an option, and the fewest and most bytes of it.
+/// How errors name the text of an option, and its length limits in bytes.
 const fn lengths(option: Opt) -> Option<(&'static str, usize, usize)> {
     match option.spec().value {
         Value::Channel => Some(("channel", 1, 512)),
@@ -252,7 +254,7 @@ fn options_in_multi_are_those_of_its_connection() {
         in_multi("RLOCK.ACQUIRE k o 60000 WAIT 0 KEEP 60000 SNOTIFY c"),
         "[WAITING]"
     );
-    // What cannot block has no wait to be kept.
+    // A call that cannot block has no wait to keep.
     assert_eq!(
         in_multi("RLOCK.ACQUIRE k other 60000 WAIT 0 KEEP 5"),
         "[nil]"

@@ -1,4 +1,5 @@
-//! Contexts that cannot block: there `WAIT` is as if absent, and nothing is changed before that is known.
+//! Contexts that cannot block: `WAIT` has no effect there, and nothing is
+//! changed before that is known.
 
 use std::time::{Duration, Instant};
 
@@ -127,7 +128,7 @@ fn commands_act_in_multi_and_in_scripts_as_outside() {
         assert!(shared > fence, "{shared}");
         let full = "RLOCK.ACQUIRE k owner-c 60000 SHARED LIMIT 3 WAIT 0";
         assert_eq!(run(&c, full), "nil");
-        // An upgrade that would have to wait, too.
+        // The same for an upgrade that would have to wait.
         assert_eq!(run(&c, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0"), "nil");
         assert_eq!(run(&c, "RLOCK.RELEASE k owner-b"), "0");
         assert!(run(&c, "RLOCK.ACQUIRE k owner-a 60000 WAIT 0") > shared);
@@ -202,8 +203,8 @@ fn request_for_several_in_multi_waits_by_its_channel() {
     assert_eq!(server.owners("k2"), ["owner-c"]);
 }
 
-/// On most servers the clock stalls within a transaction. A waiter gets its reply before it is over, and needs all of
-/// its lease.
+/// On most servers the clock does not advance within a transaction. A waiter
+/// gets its reply before the transaction is over, and needs its whole lease.
 #[test]
 fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {
     const AGE: Duration = Duration::from_millis(700);

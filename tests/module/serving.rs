@@ -1,4 +1,5 @@
-//! A server that must not grant: its slot has gone or goes, its cluster is down, or it has too few replicas.
+//! A server that must not grant: its slot has moved or is moving, its cluster
+//! is down, or it has too few replicas.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,8 @@ fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
         a.ask("RLOCK.RENEW k nobody 60000")
             .starts_with("CLUSTERDOWN ")
     });
-    // The server may find that first; then the module counts it when it may grant again.
+    // If the server notices that first, the module counts the replicas when it
+    // may grant again.
     eventually("the lease has ended", || server.ask("EXISTS k") == "0");
     assert_eq!(heard.messages(), [""; 0]);
     assert_eq!(server.counter("waiters"), 1);
@@ -40,7 +42,7 @@ fn request_for_several_keys_is_not_granted_where_one_of_them_is_asked_for_elsewh
     a.number("RLOCK.ACQUIRE {k}held owner-a 60000");
     let queue = "RLOCK.MACQUIRE owner-m 60000 2 {k}held {k}free WAIT 0 NOTIFY c";
     assert_eq!(a.ask(queue), "WAITING");
-    // Nothing is moved yet, but the newcomer is sent to the other node.
+    // No key has moved yet, but a new request is redirected to the other node.
     begin_move(&first, &second);
     let newcomer = first.ask("RLOCK.ACQUIRE {k}free owner-n 60000");
     assert!(newcomer.starts_with("ASK "), "{newcomer}");
@@ -102,7 +104,7 @@ fn slots_can_be_migrated_where_the_server_does_it_itself() {
     });
 }
 
-/// A server that needs a replica that it hears of, and its replica.
+/// A server that needs one connected replica, and its replica.
 fn with_needed_replica() -> (Server, Server) {
     let primary = Server::configured(&["min-replicas-to-write 1", "min-replicas-max-lag 1"]);
     let replica = Setup::new().replica_of(&primary).start();
@@ -183,13 +185,14 @@ fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
     let waiters = [wait_for(&primary, "bound", "owner-b", 1), fitting];
     replica.signal("STOP");
     await_good_replicas(&primary, 0);
-    // A holder ends with its connection, and so does a waiter who was in the way.
+    // A holder ends with its connection, and so does a waiter ahead.
     bound.close();
     gone.close();
     primary.await_queued("permits", 1);
     let refused = a.ask("RLOCK.CANCEL permits owner-c");
     assert!(refused.starts_with("NOREPLICAS "), "{refused}");
-    // Twice as long as the module believes in a count, and longer than it waits for its next turn.
+    // Twice as long as the module trusts a count, and longer than it waits for
+    // its next turn.
     let start = Instant::now();
     eventually("it had its turn", || {
         start.elapsed() > Duration::from_millis(300)

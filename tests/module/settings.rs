@@ -1,4 +1,4 @@
-//! Each setting at its limits and one past them, and what it does.
+//! Each setting at its limits and one past them, and its effect.
 
 use rlock_core::{Setting, SettingKind};
 
@@ -7,7 +7,7 @@ use rlock_testkit::Server;
 use rlock_testkit::Setup;
 use rlock_testkit::client::eventually;
 
-/// The values of a setting: its default, good ones, and bad ones.
+/// The values of a setting: its default, valid values, and invalid values.
 fn values(setting: Setting) -> (String, Vec<String>, Vec<String>) {
     let owned = |words: &[&str]| words.iter().map(|&it| it.to_owned()).collect::<Vec<_>>();
     match setting.kind() {
@@ -73,7 +73,8 @@ fn loadmodule_line_takes_settings_at_their_limits_and_none_past_them() {
     for setting in Setting::ALL {
         let name = setting.name();
         let (_, good, bad) = values(setting);
-        // The server's configuration file has no word that is empty or has a sign.
+        // The server's configuration file cannot contain an empty word or a
+        // sign.
         let shown = |value: &String| value.chars().all(|it| it.is_alphanumeric());
         for value in good.iter().filter(|it| shown(it)) {
             let line = format!("{name} {value}");
@@ -129,13 +130,13 @@ fn one_waiter_more_than_the_limit_is_refused() {
     }
     assert_eq!(server.counter("waiters"), 3);
     assert_eq!(server.counter("watches"), 2);
-    // Taking over its own place needs no other; trying needs none.
+    // Taking over its own place needs no other place; a try needs none.
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n1 60000 WAIT 0 NOTIFY c"),
         "WAITING"
     );
     assert_eq!(n.ask("RLOCK.ACQUIRE k owner-n3 60000"), "nil");
-    // A lower limit leaves those that wait alone.
+    // A lower limit does not affect existing waiters.
     assert_eq!(server.ask("CONFIG SET rlock.max-waiters 1"), "OK");
     assert_eq!(server.counter("waiters"), 3);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
@@ -163,7 +164,7 @@ fn shorter_longest_lease_leaves_held_locks_alone() {
     );
     contest.holder.ask("RLOCK.RELEASE k owner-a");
     contest.assert_handed_over();
-    // What was asked for while it was allowed is given.
+    // A request from when it was allowed is granted.
     assert!(server.connection().number("PTTL k") > 1000);
 }
 

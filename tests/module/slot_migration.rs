@@ -1,11 +1,11 @@
-//! Slots that the servers migrate themselves, as Valkey does from version 9 on.
+//! Slots that the servers migrate themselves, since Valkey 9.
 
 use crate::cluster::{SLOT, replica_of, two_nodes};
 use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, Subscriber, eventually};
 
-/// Two nodes that can do it, of which the first has all slots.
+/// Two nodes that can do it; the first has all slots.
 fn two_migrating_nodes() -> Option<(Server, Server)> {
     let (first, second) = two_nodes();
     let can = first.ask("COMMAND INFO CLUSTER|MIGRATESLOTS") != "[nil]";
@@ -34,7 +34,7 @@ fn await_moved(from: &Server, to: &Server) {
     });
 }
 
-/// Has the copying end only when `go_on` is called.
+/// Delays the end of the copying until `go_on` is called.
 fn hold_up(from: &Server) {
     assert_eq!(from.ask("DEBUG SLOTMIGRATION PREVENT-PAUSE 1"), "OK");
 }
@@ -151,7 +151,8 @@ fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
     assert_eq!(heard.message(), format!("lost {watched} owner-w {{k}}w"));
 }
 
-/// The source pauses its writes until the target has taken over, and must not grant what its successor may grant.
+/// The source pauses its writes until the target has taken over, and must not
+/// grant a lock that its successor may grant.
 #[test]
 fn lease_that_ends_between_the_two_nodes_is_followed_by_one_grant_only() {
     let Some((first, second)) = two_migrating_nodes() else {

@@ -1,5 +1,5 @@
-//! The files of the module use each other in one direction, given by the list in `src/lib.rs`, and `ARCHITECTURE.md`
-//! shows what there is.
+//! The files of the module use each other in one direction, given by the list
+//! in `src/lib.rs`; `ARCHITECTURE.md` shows the existing modules.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -236,7 +236,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// What the code of `level` uses that does not come before it in the list.
+/// The names that the code of `level` uses although they do not come before it
+/// in the list.
 fn later(listed: &[&str], level: &str, code: &str, is_in_folder: bool) -> Vec<String> {
     let lines = code
         .lines()
@@ -250,7 +251,7 @@ fn later(listed: &[&str], level: &str, code: &str, is_in_folder: bool) -> Vec<St
         .collect::<Vec<_>>()
         .join("\n")
         .replace(above, "crate::");
-    // A file that is not listed may use nothing.
+    // An unlisted file may use nothing.
     let at = listed.iter().position(|it| *it == level).unwrap_or(0);
     let used = code.split("crate::").skip(1).flat_map(names);
     used.filter(|it| it != level && !listed[..at].contains(&it.as_str()))

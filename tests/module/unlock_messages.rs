@@ -1,4 +1,5 @@
-//! Messages to those who do not wait in the server: on which channel, of which kind, and when.
+//! Messages to clients that do not wait in the server: their channel, their
+//! kind, and when they are sent.
 
 use rlock_testkit::Server;
 use rlock_testkit::client::Subscriber;

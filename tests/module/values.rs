@@ -1,4 +1,5 @@
-//! What is published with an exclusive hold, as far as only a server shows it: the rules are scenarios.
+//! Values that are published with an exclusive hold: what only a server shows.
+//! The rules are scenarios.
 
 use std::time::{Duration, Instant};
 
@@ -9,14 +10,14 @@ use rlock_testkit::{Server, replicated};
 
 const CHANNEL: &str = "rlock:value:{k}";
 
-/// A server, and somebody who follows the value of `k`.
+/// A server, and a follower of the value of `k`.
 fn followed() -> (Server, Subscriber) {
     let server = Server::start();
     let heard = server.listen(&[CHANNEL]);
     (server, heard)
 }
 
-/// What has been heard, without the channel.
+/// The received messages, without the channel.
 fn heard(subscriber: &mut Subscriber) -> Vec<String> {
     let channel = format!("{CHANNEL}: ");
     let messages = subscriber.messages().into_iter();
@@ -68,7 +69,7 @@ fn every_end_is_told_in_time_though_nobody_waits() {
     assert_eq!(server.counter("watches"), 0);
 }
 
-/// Machines stall at times, so the least of some delays counts.
+/// Machines stall at times, so the shortest of some delays counts.
 #[test]
 fn lease_end_is_told_within_ten_milliseconds_though_nobody_waits() {
     let (server, mut follower) = followed();
@@ -147,7 +148,7 @@ fn replicas_have_the_value_and_hear_the_messages() {
     assert_eq!(follower.message(), format!("{fence} a"));
     await_in_step(&primary, &replica);
     assert_eq!(value(&replica), "a");
-    // A client that asks the new master has it publish the end.
+    // A client that asks the new master makes it publish the end.
     replica.ask("REPLICAOF NO ONE");
     assert_eq!(value(&replica), "a");
     replica.ask("DEL k");
@@ -175,7 +176,7 @@ fn end_after_a_restart_is_told_to_those_who_have_asked() {
     assert_eq!(server.counter("watches"), 1);
     server.ask("PEXPIRE k 50");
     assert_eq!(follower.message(), fence.to_string());
-    // A waiter has the end told as well, and only the new holder's.
+    // A waiter makes the end visible too, but only the new holder's end.
     take(&server, "ann", "VALUE a");
     server.shut_down();
     server.start_again();

@@ -1,4 +1,4 @@
-//! `CANCEL`, and `FORCE` with `QUEUE`: who is notified of it.
+//! `CANCEL`, and `FORCE` with `QUEUE`, and who is notified.
 
 use crate::contest::Contest;
 use rlock_testkit::Server;
@@ -55,7 +55,7 @@ fn cancel_in_a_script_is_that_of_another() {
         rlock_testkit::client::text(&n.call(&["EVAL", cancel, "1", "k"])),
         "1"
     );
-    // A script has no connection of its own: the request gets the message `withdrawn`.
+    // A script has no connection, so the request gets the message `withdrawn`.
     assert_eq!(heard.message(), "withdrawn 0 owner-n k");
 }
 

@@ -1,14 +1,14 @@
-//! What a terminal shows, and whether a document shows the same.
+//! Compares a terminal's output with a document.
 
 use redis::Value;
 
 use rlock_testkit::client::text;
 
-/// How far a time in a reply may be from the document's.
+/// How far a time in a reply may differ from the document's.
 const TOLERANCE_MS: u64 = 5000;
-/// How many digits a fence has, until the year 2286.
+/// The number of digits of a fence, until the year 2286.
 const FENCE_DIGITS: usize = 16;
-/// How many digits a time in milliseconds since the epoch has, until then.
+/// The number of digits of a time in milliseconds since the epoch, until then.
 const EPOCH_MS_DIGITS: usize = 13;
 
 /// A reply as `redis-cli` shows it; spaces do not matter.
@@ -53,17 +53,17 @@ pub(super) fn lines_of(command: &str, reply: &Value) -> Vec<String> {
     vec![line]
 }
 
-/// Compares what a document shows with what is seen, by these rules: see `docs/commands.md`.
+/// Compares a document with the output, by the rules in `docs/commands.md`.
 #[derive(Clone, Default)]
 pub(super) struct Comparison {
-    /// The fences of the document, and those they stand for.
+    /// The fences of the document, and the fences of this run for them.
     fences: Vec<(u64, u64)>,
-    /// The line before, which may name the number that follows.
+    /// The previous line, which may name the number that follows.
     before: String,
 }
 
 impl Comparison {
-    /// Whether the terminal shows below a line what it ought to.
+    /// Whether the terminal shows the expected output below a line.
     pub(super) fn check(
         &mut self,
         line: &str,
@@ -78,7 +78,7 @@ impl Comparison {
         Err(format!("  expected:\n    {expected}\n  seen:\n    {seen}"))
     }
 
-    /// The fence of this run in the place of one that the document has shown.
+    /// The fence of this run for a fence of the document.
     pub(super) fn fence_for(&self, word: &str) -> Option<String> {
         let shown = word.parse::<u64>().ok()?;
         let (_, seen) = self
@@ -136,7 +136,7 @@ impl Comparison {
     }
 }
 
-/// A line in pieces that are numbers, or have no digits.
+/// The pieces of a line: each is a number, or has no digits.
 fn pieces(line: &str) -> Vec<&str> {
     let bytes = line.as_bytes();
     let pieces = bytes.chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
