@@ -115,8 +115,7 @@ fn right_to_the_channel_is_needed_for_notify_only() {
         u.ask("RLOCK.ACQUIRE k owner-u 60000 WAIT 0 NOTIFY mine:c"),
         "WAITING"
     );
-    // Waiting, and releasing with the unlock message, needs no right to a
-    // channel.
+    // Waiting, and releasing with the unlock message, needs no right to a channel.
     u.send("RLOCK.ACQUIRE k owner-v 60000 WAIT 0");
     server.await_queued("k", 3);
     contest.holder.ask("RLOCK.RELEASE k owner-a");
@@ -206,8 +205,7 @@ fn user_at_its_limit_leaves_places_to_others() {
         shop.ask("RLOCK.ACQUIRE k s4 60000 WAIT 0 NOTIFY c")
             .contains("QUEUEFULL")
     );
-    // So two users that take over each other's places have no more places than
-    // both limits allow.
+    // So two users that take over each other's places have no more places than both limits allow.
     let refused = shop.ask("RLOCK.ACQUIRE k b0 60000 WAIT 0 NOTIFY c");
     assert!(refused.contains("QUEUEFULL"), "{refused}");
     let own = "RLOCK.ACQUIRE k s3 60000 WAIT 0 NOTIFY c";

@@ -33,8 +33,7 @@ fn each_with(argument: Positional, value: &[u8]) -> impl Iterator<Item = Vec<&[u
     })
 }
 
-/// Asserts that the command is refused with `ERR` and a text with all these
-/// parts.
+/// Asserts that the command is refused with `ERR` and a text with all these parts.
 #[track_caller]
 pub(crate) fn refused<A: AsRef<[u8]>>(client: &Client, arguments: &[A], parts: &[&str]) {
     let error = text(&client.call(arguments));

@@ -1,5 +1,4 @@
-//! Blocked calls: commands about their client, and calls that end in the turn
-//! of a release.
+//! Blocked calls: commands about their client, and calls that end in the turn of a release.
 
 use crate::contest::{Contest, wait_for};
 use rlock_testkit::Server;
@@ -66,8 +65,7 @@ fn wait_that_ends_in_the_turn_of_the_release_gives_one_outcome() {
         let waiter = server.client();
         waiter.send("RLOCK.ACQUIRE k owner-b 60000 WAIT 30");
         server.await_queued("k", 1);
-        // The server sleeps past the end of the wait, and handles the release
-        // first when it wakes.
+        // The server sleeps past the end of the wait, and handles the release first when it wakes.
         let stall = request(&["DEBUG", "SLEEP", "0.06"]);
         let release = request(&["RLOCK.RELEASE", "k", "owner-a"]);
         holder.send_bytes(&[stall, release].concat());

@@ -1,5 +1,5 @@
-//! A wall clock that is set while the server runs: `docs/operating.md` is true,
-//! nobody shares a lock, and fences rise.
+//! A wall clock that is set while the server runs: `docs/operating.md` is true, nobody shares a lock, and fences
+//! rise.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,8 +16,7 @@ use rlock_testkit::client::{Client, PATIENCE, eventually};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// The largest delay of a deadline after a jump; the documents say half a
-/// second, the rest is for a slow machine.
+/// The largest delay of a deadline after a jump; the documents say half a second, the rest is for a slow machine.
 const LATE: Duration = Duration::from_secs(3);
 
 /// The direction in which the clock is set.
@@ -139,8 +138,7 @@ fn leases_that_a_jump_forward_ends_are_handed_over_soon() {
     assert!(fence > contest.fence);
     soon(&writer, "the shared lease is over");
     assert!(heard.message().starts_with("lost ") && heard.messages().is_empty());
-    // The new leases count from the new time; the lease that is longer than the
-    // jump continues.
+    // The new leases count from the new time; the lease that is longer than the jump continues.
     let left = clocked.server.lock("k").holders[0].lease_left_ms;
     assert!((1..=60_000).contains(&left), "{left}");
     assert_eq!(long.number("RLOCK.RENEW long owner-l 7200000"), longer);
@@ -195,8 +193,7 @@ fn jump_back_makes_ends_late_by_as_much_and_new_ones_come_in_time() {
     clocked.set(Jump::Back, HOUR);
     let left = clocked.server.lock("k").holders[0].lease_left_ms;
     assert!(left > 3_500_000, "{left}");
-    // New waits end in time, although timers are armed for deadlines in an
-    // hour.
+    // New waits end in time, although timers are armed for deadlines in an hour.
     let start = Instant::now();
     let other = clocked.server.client();
     other.number("RLOCK.ACQUIRE other owner-a 200");
@@ -237,8 +234,8 @@ fn clock_that_comes_back_ends_what_it_had_made_late() {
     assert!(soon(&contest.waiter, "the lease is over") > contest.fence);
 }
 
-/// Takes the lock repeatedly, and asserts that nobody else has it. A lease that
-/// ends early is not a fault of the lock.
+/// Takes the lock repeatedly, and asserts that nobody else has it. A lease that ends early is not a fault of the
+/// lock.
 fn take_part(port: u16, number: usize, stop: &AtomicBool, lease: u64) -> Vec<i64> {
     let client = Client::connect(port);
     let mut fences = Vec::new();

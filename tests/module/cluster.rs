@@ -58,8 +58,7 @@ pub(crate) fn replica_of(master: &Server, has_module: bool) -> Server {
     replica
 }
 
-/// Starts to move the slot of `k`: from now on, a key that is missing at one
-/// node is redirected to the other.
+/// Starts to move the slot of `k`: from now on, a key that is missing at one node is redirected to the other.
 pub(crate) fn begin_move(from: &Server, to: &Server) {
     let id = |server: &Server| server.ask("CLUSTER MYID");
     let importing = format!("CLUSTER SETSLOT {SLOT} IMPORTING {}", id(from));
@@ -68,8 +67,7 @@ pub(crate) fn begin_move(from: &Server, to: &Server) {
     assert_eq!(from.ask(&migrating), "OK");
 }
 
-/// Moves all keys of the slot of `k`, as a cluster's tools do; after that only
-/// the nodes must learn it.
+/// Moves all keys of the slot of `k`, as a cluster's tools do; after that only the nodes must learn it.
 pub(crate) fn move_keys(from: &Server, to: &Server) {
     loop {
         let keys = from.ask(&format!("CLUSTER GETKEYSINSLOT {SLOT} 100"));
@@ -133,8 +131,7 @@ fn keys_of_another_node_are_pointed_to() {
     assert_eq!(second.counter("acquires"), 0);
 }
 
-/// The waiters of a lock that moves are notified, or at least never granted it
-/// here.
+/// The waiters of a lock that moves are notified, or at least never granted it here.
 fn assert_not_granted(client: &Client, what: &str) {
     if let Some(answer) = client.reply_by_now() {
         let answer = rlock_testkit::client::text(&answer);

@@ -84,8 +84,7 @@ fn ends_of_waits_and_leases_are_counted_by_their_kind() {
         wait_for(&server, "k", "owner-c", 2),
         wait_for(&server, "k", "owner-d", 3),
     );
-    // A withdrawal does not count as a disappearance. A takeover counts neither
-    // as that nor as another wait.
+    // A withdrawal does not count as a disappearance. A takeover counts neither as that nor as another wait.
     server.ask("RLOCK.CANCEL k owner-c");
     assert_eq!(c.answer(), "nil");
     server.ask(&format!("CLIENT KILL ID {}", d.id()));
@@ -284,8 +283,7 @@ fn shared_and_bound_holds_and_deadlocks_are_counted() {
         ("deadlocks", 1),
     ];
     assert_counted(&server, &counted);
-    // The end of the bound hold does not count as a lease end; the upgrade
-    // counts as a hand-off.
+    // The end of the bound hold does not count as a lease end; the upgrade counts as a hand-off.
     a.close();
     b.fence();
     assert_eq!(b.ask("RLOCK.RELEASE k owner-b ALL"), "0");

@@ -171,8 +171,7 @@ fn server_idles_while_a_long_lease_runs() {
     a.number("RLOCK.ACQUIRE k owner-a 3600000");
     b.send("RLOCK.ACQUIRE k owner-b 3600000 WAIT 0");
     server.await_queued("k", 1);
-    // The next deadline is far ahead once a near one has passed: some servers
-    // spin then.
+    // The next deadline is far ahead once a near one has passed: some servers spin then.
     assert_eq!(server.ask("RLOCK.ACQUIRE k owner-c 1000 WAIT 20"), "nil");
     let seconds = |field| server.info("cpu", field).parse::<f64>().expect("a number");
     let used = || seconds("used_cpu_user_main_thread") + seconds("used_cpu_sys_main_thread");

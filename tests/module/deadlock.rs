@@ -1,5 +1,4 @@
-//! Waits that could never end: which are refused, with which error, and which
-//! are not.
+//! Waits that could never end: which are refused, with which error, and which are not.
 
 use redis::Value;
 
@@ -113,8 +112,7 @@ fn long_chain_of_owners_is_followed_to_its_end() {
     assert_eq!(heard.messages(), [""; 0]);
 }
 
-/// The server's shortest time to queue one of some requests for `S`, in
-/// microseconds.
+/// The server's shortest time to queue one of some requests for `S`, in microseconds.
 fn queueing_usec(server: &Server, client: &Client) -> u64 {
     let usec = (0..20).map(|_| {
         client.ask("CONFIG RESETSTAT");

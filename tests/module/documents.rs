@@ -1,8 +1,7 @@
 //! Runs the examples of the documents on a real server, so that they stay true.
 //!
-//! An example is a fenced block that shows terminals: each of its lines begins
-//! with a prompt such as `A> `. `docs/commands.md` says how to read one; each
-//! example gets its own server.
+//! An example is a fenced block that shows terminals: each of its lines begins with a prompt such as `A> `.
+//! `docs/commands.md` says how to read one; each example gets its own server.
 
 mod comparison;
 mod links;

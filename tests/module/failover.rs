@@ -106,8 +106,7 @@ fn nothing_is_handed_over_while_writes_are_paused() {
     n.number("RLOCK.ACQUIRE held owner-n 50 NOTIFY c");
     contest.holder.number("RLOCK.RENEW k owner-a 50");
     primary.ask("CLIENT PAUSE 60000 WRITE");
-    // Everything that needs a write waits: the end of the lease, a disconnect,
-    // a request.
+    // Everything that needs a write waits: the end of the lease, a disconnect, a request.
     n.send("RLOCK.ACQUIRE free owner-n 60000");
     eventually("the lease is over", || {
         primary.ask("RLOCK.INFO k").contains("mode free")
@@ -223,8 +222,8 @@ fn waiters_are_served_while_a_replica_is_sent_everything() {
     }
 }
 
-/// Requests from before a demotion are turned away, even if the demotion is
-/// reversed at once; a repeated request stays.
+/// Requests from before a demotion are turned away, even if the demotion is reversed at once; a repeated request
+/// stays.
 #[test]
 fn demotion_that_is_taken_back_turns_nobody_away_who_comes_later() {
     let server = Server::start();

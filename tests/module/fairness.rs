@@ -12,8 +12,7 @@ use rlock_testkit::client::{Client, PATIENCE, request};
 /// The unlock channel of `k`.
 const UNLOCKED: &str = "redisson_lock__channel:{k}";
 
-/// Takes `k` with the server's own commands, as another kind of client does;
-/// nil if it got the lock.
+/// Takes `k` with the server's own commands, as another kind of client does; nil if it got the lock.
 const TAKE: &str = "if redis.call('exists', KEYS[1]) == 0 then \
     redis.call('hincrby', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], 60000) return nil end \
     return redis.call('pttl', KEYS[1])";
@@ -97,8 +96,7 @@ fn offered_lock_stays_with_the_foreign_client_that_takes_it() {
     let c = wait_for(&server, "k", "owner-c", 2);
     a.ask("RLOCK.RELEASE k owner-a");
     b.fence();
-    // One hand-off was the only one in a row. Meanwhile the module's own
-    // clients can only wait.
+    // One hand-off was the only one in a row. Meanwhile the module's own clients can only wait.
     let release = request(&["RLOCK.RELEASE", "k", "owner-b"]);
     let take = request(&["EVAL", TAKE, "1", "k", "5f0e:1"]);
     let barge = request(&["RLOCK.ACQUIRE", "k", "owner-x", "60000"]);

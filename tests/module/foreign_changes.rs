@@ -28,8 +28,8 @@ fn whatever_ends_the_hold_lets_the_next_in() {
         "HDEL k owner-a rlock:fence",
     ] {
         let contest = Contest::on(&server);
-        // On a separate connection: if a module listens to key events, Valkey
-        // 8.1 leaves this connection in the database to which it moved a key.
+        // On a separate connection: if a module listens to key events, Valkey 8.1 leaves this connection in the
+        // database to which it moved a key.
         server.client().ask(change);
         let fence = contest.assert_handed_over();
         assert_eq!(
@@ -91,8 +91,7 @@ fn key_removed_and_taken_in_one_transaction_stays_with_its_taker() {
 fn lock_taken_and_released_by_scripts_is_the_same_lock() {
     let server = Server::start();
     let c = server.client();
-    // Another kind of client: one field with a count, the TTL as lease, a
-    // message after the release.
+    // Another kind of client: one field with a count, the TTL as lease, a message after the release.
     let take = "if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then \
         redis.call('hincrby', KEYS[1], ARGV[2], 1) redis.call('pexpire', KEYS[1], ARGV[1]) return nil end \
         return redis.call('pttl', KEYS[1])";
@@ -117,8 +116,7 @@ fn lock_taken_and_released_by_scripts_is_the_same_lock() {
         Value::Int(0)
     );
     waiter.fence();
-    // It is refused too, gets the remaining time, and receives the unlock
-    // message.
+    // It is refused too, gets the remaining time, and receives the unlock message.
     let mut heard = server.listen(&[channel]);
     let Value::Int(left) = c.call(&["EVAL", take, "1", "k", "60000", owner]) else {
         panic!("a time")

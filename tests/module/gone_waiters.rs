@@ -1,5 +1,4 @@
-//! A disconnected waiter delays nobody, whenever it disconnects; a disconnected
-//! holder keeps its lease.
+//! A disconnected waiter delays nobody, whenever it disconnects; a disconnected holder keeps its lease.
 
 use std::time::Duration;
 
@@ -109,8 +108,7 @@ fn grant_by_message_stands_when_its_connection_closes_later() {
     assert_eq!(server.counter("undelivered_grants"), 0);
 }
 
-/// A client library asks again on another connection, and learns that it holds
-/// the lock: then the grant stands.
+/// A client library asks again on another connection, and learns that it holds the lock: then the grant stands.
 #[test]
 fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
     let server = Server::start();
@@ -143,8 +141,7 @@ fn grant_that_its_owner_has_heard_of_elsewhere_is_not_passed_on() {
         a.send_bytes(&turn.concat());
         assert_eq!((a.answer(), a.answer()), ("0".into(), "1".into()));
         assert_ne!(a.answer(), "nil", "{again}");
-        // The end of the killed call has been handled when another turn is
-        // over.
+        // The end of the killed call has been handled when another turn is over.
         server.ask("PING");
         assert!(next.reply_within(Duration::from_millis(50)).is_none());
         assert_eq!(server.owners("k"), ["owner-b"], "{again}");
@@ -203,8 +200,7 @@ fn waiters_that_go_at_any_moment_leave_no_ghost() {
         eventually("the connection ends", || {
             server.info("clients", "blocked_clients") == "0"
         });
-        // A grant that was sent in time stands until its owner or its lease
-        // ends it.
+        // A grant that was sent in time stands until its owner or its lease ends it.
         server.ask("RLOCK.RELEASE k owner-b");
         eventually("the lock is free", || server.ask("EXISTS k") == "0");
     }

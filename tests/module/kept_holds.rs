@@ -1,5 +1,4 @@
-//! Shared and upgraded holds, and holds of several locks: on replicas, on disk,
-//! and after a fail-over.
+//! Shared and upgraded holds, and holds of several locks: on replicas, on disk, and after a fail-over.
 
 use std::collections::BTreeMap;
 
@@ -295,8 +294,7 @@ fn demotion_ends_the_waits_of_all_kinds() {
         primary.counter("waiters") == 0 && primary.counter("contended_locks") == 0
     });
     eventually("no watch is left", || primary.counter("watches") == 0);
-    // The connection of a bound hold may end here: another server has the lock
-    // now.
+    // The connection of a bound hold may end here: another server has the lock now.
     a.close();
     let there = replica.client();
     there.number("RLOCK.RENEW k owner-a 60000");

@@ -1,5 +1,4 @@
-//! Kept places when their turn comes: tries, polls, requests for several locks,
-//! and undelivered grants.
+//! Kept places when their turn comes: tries, polls, requests for several locks, and undelivered grants.
 
 use crate::contest::wait_for;
 use crate::kept_places::await_kept;
@@ -13,8 +12,7 @@ fn holder(server: &Server, mode: &str) -> Client {
     client
 }
 
-/// Sends the commands in one piece, so that one turn of the server carries them
-/// out.
+/// Sends the commands in one piece, so that one turn of the server carries them out.
 fn at_once(client: &Client, lines: &[&str]) {
     let requests: Vec<_> = lines.iter().map(|line| request(&words(line))).collect();
     client.send_bytes(&requests.concat());

@@ -1,5 +1,4 @@
-//! A shared lock that others change: the module never trusts its cache of
-//! holders against the key.
+//! A shared lock that others change: the module never trusts its cache of holders against the key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,8 +27,7 @@ fn prepare(server: &Server, count: usize) -> Client {
     client
 }
 
-/// Asserts that commands find the holders of `k` that are in its hash, each
-/// with its fence, and no others.
+/// Asserts that commands find the holders of `k` that are in its hash, each with its fence, and no others.
 ///
 /// A change by hand is found at the latest when the holder uses its hold.
 #[track_caller]
@@ -71,8 +69,7 @@ fn assert_agrees(server: &Server, change: &str) {
     );
 }
 
-/// With few and with many holders, before and after the module listens to key
-/// events.
+/// With few and with many holders, before and after the module listens to key events.
 fn everywhere(test: impl Fn(&Server, usize)) {
     let server = Server::start();
     for count in [2, FEW, MANY] {
@@ -154,8 +151,7 @@ fn lock_that_comes_back_has_the_holders_it_comes_with() {
 fn lease_of_a_lock_that_comes_back_is_the_one_it_comes_with() {
     everywhere(|server, count| {
         let a = prepare(server, count);
-        // In the copy, leases are longer than in the module's cache; its fields
-        // and fences are the same.
+        // In the copy, leases are longer than in the module's cache; its fields and fences are the same.
         for number in 0..count {
             a.number(&format!("RLOCK.RENEW k owner-{number} 200"));
         }
@@ -340,8 +336,7 @@ fn what_is_remembered_of_a_shared_lock_goes_with_its_key() {
     assert!(bytes < 40, "{bytes} bytes are left of each lock");
 }
 
-/// `RLOCK.INFO` of a lock: its mode, and each holder with its count and
-/// permits; none if it is not a lock.
+/// `RLOCK.INFO` of a lock: its mode, and each holder with its count and permits; none if it is not a lock.
 type Seen = Option<(String, BTreeMap<String, [i64; 2]>)>;
 
 fn seen(server: &Server, key: &str) -> Seen {
@@ -359,8 +354,7 @@ fn seen(server: &Server, key: &str) -> Seen {
 
 const EDITORS: [&str; 4] = ["o", "p", "q", "r"];
 
-/// Changes `k` by hand, in one of the ways in docs/data.md. Returns the owners
-/// concerned.
+/// Changes `k` by hand, in one of the ways in docs/data.md. Returns the owners concerned.
 fn edit(client: &Client, numbers: &mut Numbers, now_ms: i64) -> &'static str {
     let owner = EDITORS[numbers.below(EDITORS.len())];
     let terms = format!("rlock:holder:{owner}");
@@ -397,7 +391,7 @@ fn edit(client: &Client, numbers: &mut Numbers, now_ms: i64) -> &'static str {
     owner
 }
 
-/// What a command answers, and what it makes of a lock, by what `RLOCK.INFO` showed before. `None` is `WRONGTYPE`.
+/// The expected reply of a command and the lock after it, given `RLOCK.INFO` before. `None` is `WRONGTYPE`.
 fn expected(command: usize, owner: &str, before: &Seen) -> (Option<String>, Seen) {
     let Some((mode, holders)) = before.clone() else {
         return (None, None);
@@ -453,9 +447,8 @@ fn expected(command: usize, owner: &str, before: &Seen) -> (Option<String>, Seen
     (Some(answer.to_owned()), Some((mode, after)))
 }
 
-/// A random walk of changes by hand and of commands: commands act on the state
-/// that `RLOCK.INFO` shows, and leave the holders that they do not name
-/// unchanged.
+/// A random walk of changes by hand and of commands: commands act on the state that `RLOCK.INFO` shows, and leave the
+/// holders that they do not name unchanged.
 #[test]
 fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
     let server = Server::start();
@@ -465,8 +458,8 @@ fn commands_on_a_lock_changed_by_hand_act_on_what_info_shows() {
         for step in 0..1000 {
             let mut owner = EDITORS[numbers.below(EDITORS.len())];
             if numbers.below(3) == 0 {
-                // It is read again if the number of its fields or its fence has
-                // changed, or for the holders concerned.
+                // It is read again if the number of its fields or its fence has changed, or for the holders
+                // concerned.
                 let known = || (a.ask("HLEN k"), a.ask("HGET k rlock:fence"));
                 let (before, now_ms) = (known(), server_ms(&a));
                 let mut concerned = BTreeSet::new();

@@ -1,8 +1,7 @@
-//! A random walk on a delayed server, so that commands come after a deadline
-//! and before the timer, while listeners subscribe and leave.
+//! A random walk on a delayed server, so that commands come after a deadline and before the timer, while listeners
+//! subscribe and leave.
 //!
-//! Each request has one outcome, after its reply, and a disconnected client is
-//! granted nothing.
+//! Each request has one outcome, after its reply, and a disconnected client is granted nothing.
 
 use std::collections::BTreeMap;
 
@@ -132,8 +131,7 @@ impl Walk<'_> {
         }
     }
 
-    /// An unreachable client waits for two locks, before the next request for
-    /// the first of them.
+    /// An unreachable client waits for two locks, before the next request for the first of them.
     fn ask_unheard(&mut self) {
         self.owners += 1;
         // Two new locks have no other waiters.

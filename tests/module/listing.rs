@@ -5,8 +5,7 @@ use redis::Value;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, text};
 
-/// Queues this number of requests by a channel for a held lock, in the database
-/// of the connection.
+/// Queues this number of requests by a channel for a held lock, in the database of the connection.
 fn queue(client: &Client, key: &str, count: usize) {
     client.number(&format!("RLOCK.ACQUIRE {key} owner-a 60000"));
     for number in 0..count {

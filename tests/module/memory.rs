@@ -128,8 +128,7 @@ fn free_locks_leave_nothing_behind() {
     assert!((after - before).abs() < 50_000, "{before} {after}");
 }
 
-/// The steps of each client: takes the lock in every way, hands it over, waits,
-/// gives up, and loses it.
+/// The steps of each client: takes the lock in every way, hands it over, waits, gives up, and loses it.
 const LIFE: [&str; 11] = [
     "RLOCK.ACQUIRE {} owner-a 60000 NOTIFY c",
     "RLOCK.ACQUIRE {} owner-b 60000 WAIT 0 KEEP 60000 SNOTIFY s",

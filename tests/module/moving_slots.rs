@@ -5,8 +5,7 @@ use crate::contest::wait_for;
 use rlock_testkit::Server;
 use rlock_testkit::client::{Client, Subscriber, eventually, text};
 
-/// A request for `{k}held<n>`, which is held, and `{k}free<n>`; behind it
-/// another one for only the latter.
+/// A request for `{k}held<n>`, which is held, and `{k}free<n>`; behind it another one for only the latter.
 struct Queue {
     several: Client,
     holder: Client,
@@ -35,8 +34,7 @@ impl Queue {
     }
 }
 
-/// Gives the next in the queue their turn; returns the reply to the request for
-/// both.
+/// Gives the next in the queue their turn; returns the reply to the request for both.
 type Way = (&'static str, &'static str, Option<&'static str>);
 
 const WAYS: [Way; 8] = [
@@ -162,8 +160,7 @@ fn lock_taken_at_the_next_node_is_queued_for_and_settled_there() {
     );
 }
 
-/// A connection's channel may be in the slot that moves; its node gets messages
-/// until the end.
+/// A connection's channel may be in the slot that moves; its node gets messages until the end.
 #[test]
 fn channel_can_be_named_until_its_slot_has_moved() {
     let (first, second) = two_nodes();
@@ -215,8 +212,7 @@ fn bound_hold_that_has_moved_does_not_end_with_the_connection_to_its_last_node()
     eventually("it is bound there", || second.ask("EXISTS k") == "0");
 }
 
-/// A listener at another node cannot act on the message, and does not count:
-/// the waiter is skipped.
+/// A listener at another node cannot act on the message, and does not count: the waiter is skipped.
 #[test]
 fn grant_is_told_to_nobody_when_its_waiter_is_passed_over() {
     let (first, second) = two_nodes();

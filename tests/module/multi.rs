@@ -28,8 +28,7 @@ impl Several {
     }
 }
 
-/// Asserts that nobody is queued for any of the keys, and that each key without
-/// a holder is free.
+/// Asserts that nobody is queued for any of the keys, and that each key without a holder is free.
 #[track_caller]
 fn assert_left(server: &Server) {
     for key in KEYS {

@@ -120,8 +120,7 @@ fn loss_is_told_also_when_a_request_meets_it_before_the_timer() {
     let mut heard = server.listen(&["c"]);
     let a = server.client();
     let lost = a.number("RLOCK.ACQUIRE k owner-a 20 NOTIFY c");
-    // The server sleeps past the end, and handles the request first when it
-    // wakes.
+    // The server sleeps past the end, and handles the request first when it wakes.
     a.send("DEBUG SLEEP 0.04");
     a.send("RLOCK.ACQUIRE k owner-b 60000");
     assert_eq!(a.answer(), "OK");

@@ -1,5 +1,5 @@
-//! The options of all commands: each at its limits and past them, without its
-//! required options, and where it is not allowed.
+//! The options of all commands: each at its limits and past them, without its required options, and where it is not
+//! allowed.
 
 use rlock_core::syntax::{Command, Max, Opt, Value};
 
@@ -29,8 +29,7 @@ fn with(option: Opt, value: &str) -> String {
     format!("{} {} {value}", needed(option), option.spec().token)
 }
 
-/// Asserts that the arguments of a command are valid, on a server without
-/// locks.
+/// Asserts that the arguments of a command are valid, on a server without locks.
 #[track_caller]
 fn accepted(client: &Client, line: &str) {
     client.ask("FLUSHALL");
@@ -300,7 +299,7 @@ fn each_key_that_is_waited_for_is_a_place() {
     assert_eq!(server.counter("waiters"), 2);
     let full = a.ask("RLOCK.ACQUIRE k1 owner-b 60000 WAIT 0");
     assert!(full.starts_with("QUEUEFULL "), "{full}");
-    // To ask again takes no more, and what can be granted at once takes none.
+    // Asking again takes no more places, and an immediate grant takes none.
     let again = server.client();
     again.send("RLOCK.MACQUIRE owner-m 60000 2 k2 k1 WAIT 0");
     assert_eq!(m.answer(), "nil");

@@ -48,8 +48,7 @@ fn grant_to_an_owner_that_held_the_key_stays() {
                 let mut heard = primary.listen(&["c"]);
                 let a = holds_and_waits(&primary, held, asked, swaps);
                 a.ask(change);
-                // A shared hold that is requested in shared mode may be granted
-                // before the change.
+                // A shared hold that is requested in shared mode may be granted before the change.
                 let mut told = heard.message();
                 while told.starts_with("lost ") {
                     // From the previous round.
@@ -62,8 +61,7 @@ fn grant_to_an_owner_that_held_the_key_stays() {
                 await_in_step(&primary, &replica);
                 let fence = told.split(' ').nth(1).unwrap_or_default();
                 let renewed = a.ask("RLOCK.RENEW k owner-a 60000");
-                // The only shared holder is granted before the change, which
-                // then ends all holds.
+                // The only shared holder is granted before the change, which then ends all holds.
                 if renewed == "nil" && !held.is_empty() {
                     assert_eq!(primary.ask("EXISTS k"), "0", "{what}");
                     continue;

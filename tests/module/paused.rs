@@ -1,11 +1,9 @@
-//! Writes that are paused in the same transaction as a request for a lock: the
-//! server still runs that command.
+//! Writes that are paused in the same transaction as a request for a lock: the server still runs that command.
 
 use rlock_testkit::Server;
 
-/// The lease has ended, but a server without active expiry still has the key.
-/// While writes are paused, it does not delete the key on access either. An
-/// assertion of the server then fails if the key is written.
+/// The lease has ended, but a server without active expiry still has the key. While writes are paused, it does not
+/// delete the key on access either. An assertion of the server then fails if the key is written.
 #[test]
 fn transaction_that_pauses_writes_is_refused_a_lock_that_has_ended() {
     let server = Server::start();

@@ -1,5 +1,4 @@
-//! Renders replies and messages in the format of a scenario file, and compares
-//! them with it.
+//! Renders replies and messages in the format of a scenario file, and compares them with it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -11,8 +10,7 @@ use rlock_testkit::script::{shown, sorted_outcomes, value_line};
 /// How far the times in a reply may differ from the scenario's.
 const TOLERANCE_MS: u64 = 40;
 
-/// Renders the server's output, with its fences numbered in the order of their
-/// first appearance.
+/// Renders the server's output, with its fences numbered in the order of their first appearance.
 #[derive(Default)]
 pub(crate) struct Rendering(Vec<i64>);
 
@@ -29,8 +27,7 @@ impl Rendering {
         }
     }
 
-    /// An argument, in which `fence:2` is a known fence, and `fence:2+5` a
-    /// larger number.
+    /// An argument, in which `fence:2` is a known fence, and `fence:2+5` a larger number.
     pub(crate) fn argument(&self, word: &str) -> Option<String> {
         let (fence, more) = word
             .strip_prefix("fence:")
@@ -42,8 +39,7 @@ impl Rendering {
     /// A reply to this command.
     pub(crate) fn reply(&mut self, command: &str, reply: &Value) -> String {
         match (command, reply) {
-            // Its text names the owners of the cycle, which are part of the
-            // result.
+            // Its text names the owners of the cycle, which are part of the result.
             (_, Value::ServerError(error)) if error.code() == "DEADLOCK" => {
                 format!("error DEADLOCK {}", error.details().unwrap_or_default())
             }
@@ -91,8 +87,7 @@ impl Rendering {
         }
     }
 
-    /// The data of a shared holder beside its count: the end of its lease, its
-    /// fence and its permits.
+    /// The data of a shared holder beside its count: the end of its lease, its fence and its permits.
     fn terms(&mut self, value: &str) -> String {
         let words = value.split(' ').map(|word| word.parse::<i64>().ok());
         let words = words.collect::<Vec<_>>();

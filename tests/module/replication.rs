@@ -187,8 +187,7 @@ fn lease_that_ends_within_a_script_leaves_both_sides_equal() {
     assert_eq!(facts(&primary, "k"), facts(&replica, "k"));
 }
 
-/// Data written to a replica is gone after the next synchronization, and its
-/// master may have granted the lock.
+/// Data written to a replica is gone after the next synchronization, and its master may have granted the lock.
 #[test]
 fn replica_that_may_be_written_to_grants_no_locks() {
     let (primary, replica) = replicated();

@@ -1,8 +1,7 @@
 //! Runs the scenario files on a real server, in real time.
 //!
-//! A machine may stall for longer than the time between two steps of a
-//! scenario. A run that differs from its file counts only if each step was in
-//! time; otherwise it proves nothing, and is repeated.
+//! A machine may stall for longer than the time between two steps of a scenario. A run that differs from its file
+//! counts only if each step was in time; otherwise it proves nothing, and is repeated.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -180,8 +179,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Takes what others have received since the last call. Connections may
-    /// read the messages of one turn in any order.
+    /// Takes what others have received since the last call. Connections may read the messages of one turn in any
+    /// order.
     fn collect(&mut self, replies: &mut Vec<(String, Value)>, messages: &mut Vec<String>) {
         self.server.ask("PING");
         let arrived = self
@@ -246,8 +245,7 @@ fn next(scenarios: &Mutex<Vec<PathBuf>>) -> Option<PathBuf> {
     lock(scenarios).pop()
 }
 
-/// Data shared by several threads; a thread that has panicked ends the test
-/// anyway.
+/// Data shared by several threads; a thread that has panicked ends the test anyway.
 fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,5 +1,4 @@
-//! Contexts that cannot block: `WAIT` has no effect there, and nothing is
-//! changed before that is known.
+//! Contexts that cannot block: `WAIT` has no effect there, and nothing is changed before that is known.
 
 use std::time::{Duration, Instant};
 
@@ -203,8 +202,8 @@ fn request_for_several_in_multi_waits_by_its_channel() {
     assert_eq!(server.owners("k2"), ["owner-c"]);
 }
 
-/// On most servers the clock does not advance within a transaction. A waiter
-/// gets its reply before the transaction is over, and needs its whole lease.
+/// On most servers the clock does not advance within a transaction. A waiter gets its reply before the transaction is
+/// over, and needs its whole lease.
 #[test]
 fn lease_of_a_hand_off_begins_when_it_is_told_however_old_the_transaction_is() {
     const AGE: Duration = Duration::from_millis(700);

@@ -1,5 +1,4 @@
-//! A server that must not grant: its slot has moved or is moving, its cluster
-//! is down, or it has too few replicas.
+//! A server that must not grant: its slot has moved or is moving, its cluster is down, or it has too few replicas.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +23,7 @@ fn server_whose_cluster_is_down_grants_nothing_even_if_it_may_be_read() {
         a.ask("RLOCK.RENEW k nobody 60000")
             .starts_with("CLUSTERDOWN ")
     });
-    // If the server notices that first, the module counts the replicas when it
-    // may grant again.
+    // If the server notices that first, the module counts the replicas when it may grant again.
     eventually("the lease has ended", || server.ask("EXISTS k") == "0");
     assert_eq!(heard.messages(), [""; 0]);
     assert_eq!(server.counter("waiters"), 1);
@@ -191,8 +189,7 @@ fn nothing_that_ends_has_a_server_with_too_few_replicas_serve_its_queue() {
     primary.await_queued("permits", 1);
     let refused = a.ask("RLOCK.CANCEL permits owner-c");
     assert!(refused.starts_with("NOREPLICAS "), "{refused}");
-    // Twice as long as the module trusts a count, and longer than it waits for
-    // its next turn.
+    // Twice as long as the module trusts a count, and longer than it waits for its next turn.
     let start = Instant::now();
     eventually("it had its turn", || {
         start.elapsed() > Duration::from_millis(300)

@@ -73,8 +73,7 @@ fn loadmodule_line_takes_settings_at_their_limits_and_none_past_them() {
     for setting in Setting::ALL {
         let name = setting.name();
         let (_, good, bad) = values(setting);
-        // The server's configuration file cannot contain an empty word or a
-        // sign.
+        // The server's configuration file cannot contain an empty word or a sign.
         let shown = |value: &String| value.chars().all(|it| it.is_alphanumeric());
         for value in good.iter().filter(|it| shown(it)) {
             let line = format!("{name} {value}");

@@ -69,8 +69,7 @@ fn channel_has_to_be_one_that_the_node_serves() {
     assert_eq!(first.queued("k"), 1);
     assert_eq!(first.counter("watches"), 0);
     assert_eq!(first.ask("EXISTS {k}free"), "0");
-    // A plain channel can have any name; a sharded one need not be in the slot
-    // of the key.
+    // A plain channel can have any name; a sharded one need not be in the slot of the key.
     let mut sharded = listen(&first, "here");
     assert_eq!(
         n.ask("RLOCK.ACQUIRE k owner-n 60000 WAIT 0 NOTIFY elsewhere"),

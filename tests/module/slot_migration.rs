@@ -151,8 +151,8 @@ fn nothing_changes_for_anybody_when_a_migration_is_cancelled() {
     assert_eq!(heard.message(), format!("lost {watched} owner-w {{k}}w"));
 }
 
-/// The source pauses its writes until the target has taken over, and must not
-/// grant a lock that its successor may grant.
+/// The source pauses its writes until the target has taken over, and must not grant a lock that its successor may
+/// grant.
 #[test]
 fn lease_that_ends_between_the_two_nodes_is_followed_by_one_grant_only() {
     let Some((first, second)) = two_migrating_nodes() else {

@@ -1,5 +1,4 @@
-//! Fences that are stored with a lock. Any user who may write the key can have
-//! set them.
+//! Fences that are stored with a lock. Any user who may write the key can have set them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

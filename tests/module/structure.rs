@@ -1,5 +1,5 @@
-//! The files of the module use each other in one direction, given by the list
-//! in `src/lib.rs`; `ARCHITECTURE.md` shows the existing modules.
+//! The files of the module use each other in one direction, given by the list in `src/lib.rs`; `ARCHITECTURE.md`
+//! shows the existing modules.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -236,8 +236,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     all
 }
 
-/// The names that the code of `level` uses although they do not come before it
-/// in the list.
+/// The names that the code of `level` uses although they do not come before it in the list.
 fn later(listed: &[&str], level: &str, code: &str, is_in_folder: bool) -> Vec<String> {
     let lines = code
         .lines()

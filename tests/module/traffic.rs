@@ -1,5 +1,4 @@
-//! Many clients at once, with every effect on each other: the lock stays
-//! exclusive, and every client finishes.
+//! Many clients at once, with every effect on each other: the lock stays exclusive, and every client finishes.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -51,8 +50,7 @@ fn take_part(server_port: u16, number: usize, witness: &Witness) {
     for round in 0..ROUNDS {
         let turn = (round * 7 + number * 13 + round / 11) % 10;
         match turn {
-            // A client that disconnects while it waits, or just when it is
-            // granted.
+            // A client that disconnects while it waits, or just when it is granted.
             0 => {
                 client.send(&format!("RLOCK.ACQUIRE k {owner} 60000 WAIT 0"));
                 let granted = client.reply_within(Duration::from_micros(200));
@@ -160,8 +158,7 @@ impl Numbers {
     }
 }
 
-/// Takes and releases some of the locks until the time is over; returns how
-/// often.
+/// Takes and releases some of the locks until the time is over; returns how often.
 fn take_several(port: u16, number: usize, witnesses: &[Witness; KEYS]) -> usize {
     let client = Client::connect(port);
     let mut numbers = Numbers(0x9E37_79B9_7F4A_7C15 ^ (number as u64) << 20);

@@ -49,8 +49,8 @@ fn unload_in_the_turn_of_a_key_event_leaves_the_server_alive() {
         let mut server = Server::start();
         let (a, asleep) = (server.client(), server.client());
         a.number("RLOCK.ACQUIRE k owner-a 60000 NOTIFY c");
-        // The key event wakes the event loop, which handles the wake-up after
-        // it has read what arrived during the sleep.
+        // The key event wakes the event loop, which handles the wake-up after it has read what arrived during the
+        // sleep.
         a.send_bytes(&[request(&words("DEBUG SLEEP 0.3")), request(&words("DEL k"))].concat());
         asleep.send("MODULE UNLOAD rlock");
         let answer = asleep.answer();
@@ -153,8 +153,7 @@ fn example_configuration_starts_a_server() {
         let get = format!("CONFIG GET {name}");
         assert_eq!(server.ask(&get), plain.ask(&get));
     }
-    // Any other line changes a setting, and says what the server does without
-    // it.
+    // Any other line changes a setting, and says what the server does without it.
     let lines: Vec<_> = example.lines().collect();
     let others = lines.windows(2).filter(|pair| {
         let known = ["#", "rlock.", "loadmodule "];

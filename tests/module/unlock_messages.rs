@@ -1,5 +1,4 @@
-//! Messages to clients that do not wait in the server: their channel, their
-//! kind, and when they are sent.
+//! Messages to clients that do not wait in the server: their channel, their kind, and when they are sent.
 
 use rlock_testkit::Server;
 use rlock_testkit::client::Subscriber;

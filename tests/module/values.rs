@@ -1,5 +1,4 @@
-//! Values that are published with an exclusive hold: what only a server shows.
-//! The rules are scenarios.
+//! Values that are published with an exclusive hold: what only a server shows. The rules are scenarios.
 
 use std::time::{Duration, Instant};
 

@@ -127,7 +127,7 @@ impl Comparison {
             })
     }
 
-    /// Whether two fences are in the same order to all others.
+    /// Whether two fences compare in the same way to all others.
     fn are_one_fence(&mut self, expected: u64, seen: u64) -> bool {
         let mut others = self.fences.iter();
         let fits = others.all(|other| expected.cmp(&other.0) == seen.cmp(&other.1));

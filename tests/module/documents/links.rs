@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-/// The links of a document without a target. Links to other hosts are not
-/// followed.
+/// The links of a document without a target. Links to other hosts are not followed.
 pub(super) fn broken(page: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(page).expect("the page can be read");
     let links = targets(&text).filter(|link| !link.contains("://"));
@@ -45,8 +44,7 @@ fn headings(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The anchor of a heading: in lower case, without punctuation, with `-` for
-/// spaces.
+/// The anchor of a heading: in lower case, without punctuation, with `-` for spaces.
 fn anchor_of(heading: &str) -> String {
     let kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
     let letters = heading.chars().filter(kept);
